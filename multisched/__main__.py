@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from multisched.cli import main
+from multisched.cli.main import main
 
 if __name__ == "__main__":
     main()

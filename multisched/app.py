@@ -27,8 +27,8 @@ import orjson
 from msgspec.structs import replace
 
 from multisched.client.transport import HttpTransport, connect
-from multisched.config_schema import Configuration
-from multisched.garbage import collect_seldom, leave_to_reference_counts
+from multisched.config.options import ClusterOptions, ExitCode, KubeletsOptions, RefusedError, RunOptions
+from multisched.config.schema import Configuration
 from multisched.model.wire import Transport, TransportError
 from multisched.observe.access import REVIEWS_AT_ONCE, DelegatedAuthenticator
 from multisched.observe.certificates import ServerCertificate, self_signed
@@ -39,14 +39,14 @@ from multisched.observe.metrics import Metrics
 from multisched.observe.probes import serve_probes
 from multisched.observe.readings import Readings
 from multisched.observe.server import ServerSettings, Sources, serve
-from multisched.options import ClusterOptions, ExitCode, KubeletsOptions, RefusedError, RunOptions
-from multisched.shell.duties import NetworkMeasures
-from multisched.shell.explain_source import ProgramExplanations
+from multisched.shell.garbage import collect_seldom, leave_to_reference_counts
 from multisched.shell.lease_runner import LeasesInThread
 from multisched.shell.plugin_views import ProgramViews
 from multisched.shell.program import LeaseLostError, Program, Surroundings
-from multisched.shell.repair_source import RepairPlans, plans_of
 from multisched.shell.telemetry import ProgramQueues, health_of, read
+from multisched.shell.workers.duties import NetworkMeasures
+from multisched.whatif.explain_source import ProgramExplanations
+from multisched.whatif.repair_source import RepairPlans, plans_of
 
 logger = logging.getLogger(__name__)
 
@@ -277,11 +277,11 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
 
 async def cluster(options: ClusterOptions) -> ExitCode:
     """`multisched cluster`: the embedded cluster with controllers, fake kubelets and nodes, until SIGTERM."""
-    from multisched.cluster.controllers import run_controllers
+    from multisched.cluster.controllers.run import run_controllers
     from multisched.cluster.embedded import EmbeddedCluster
-    from multisched.cluster.kubelets import Kubelets
+    from multisched.cluster.kubelet.kubelets import Kubelets
+    from multisched.cluster.kubelet.stages_builtin import builtin_stages
     from multisched.cluster.seed import demo_nodes, demo_storage
-    from multisched.cluster.stages_builtin import builtin_stages
 
     clock = SystemClock()
     rng = random.Random()  # noqa: S311 - jitter
@@ -361,10 +361,10 @@ def _logging_for_people() -> Iterator[None]:
 
 async def kubelets(options: KubeletsOptions) -> ExitCode:
     """`multisched kubelets`: fake kubelets, and a provisioner of fake volumes, for any cluster, until SIGTERM."""
-    from multisched.cluster.fake_provisioner import run_provisioner
-    from multisched.cluster.kubelets import Kubelets
-    from multisched.cluster.stages import load_stages
-    from multisched.cluster.stages_builtin import builtin_stages
+    from multisched.cluster.controllers.fake_provisioner import run_provisioner
+    from multisched.cluster.kubelet.kubelets import Kubelets
+    from multisched.cluster.kubelet.stages import load_stages
+    from multisched.cluster.kubelet.stages_builtin import builtin_stages
 
     stages = builtin_stages("fast")
     if options.stages is not None:

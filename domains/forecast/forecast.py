@@ -11,17 +11,17 @@ import anyio
 import msgspec
 import numpy as np
 
-from domains.forecast.capacity import MeasuredCapacity, SettingError
-from domains.forecast.capacity_gaps import CapacityGaps, Gap
-from domains.forecast.flat_peaks import Amounts
-from domains.forecast.history import History, load_history
-from domains.forecast.level_score import PODS_PER_LOOK, Rung, fleet_square
-from domains.forecast.node_curves import Outlook
-from domains.forecast.peak_ledger import PeakLedger, load_factor
-from domains.forecast.predictor import FALLBACK_REASONS, Prediction, Predictor
-from domains.forecast.profile_book import Curve, ProfileBook
-from domains.forecast.profiles import NO_PROFILES, Profiles, told_of
-from domains.forecast.settings import PeakSettings
+from domains.forecast.curves.capacity import MeasuredCapacity, SettingError
+from domains.forecast.curves.flat_peaks import Amounts
+from domains.forecast.curves.level_score import PODS_PER_LOOK, Rung, fleet_square
+from domains.forecast.curves.node_curves import Outlook
+from domains.forecast.curves.predictor import FALLBACK_REASONS, Prediction, Predictor
+from domains.forecast.curves.profile_book import Curve, ProfileBook
+from domains.forecast.curves.profiles import NO_PROFILES, Profiles, told_of
+from domains.forecast.learning.from_files import History, load_history
+from domains.forecast.ledger.capacity_gaps import CapacityGaps, Gap
+from domains.forecast.ledger.peak_ledger import PeakLedger, load_factor
+from domains.forecast.settings.args import PeakSettings
 from multisched.framework.background import DutyPorts
 from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import StateKey
@@ -35,12 +35,12 @@ from multisched.framework.views import Document, NoViewError, ViewPorts, ViewQue
 from multisched.model.objects import CPU, MEMORY, Pod
 
 if TYPE_CHECKING:
-    from domains.forecast.figures import Figures
-    from domains.forecast.learning import Learner
-    from domains.forecast.node_loads import NodeLoad
-    from domains.forecast.refit import RefitState
-    from domains.forecast.repair_control import RepairControl
-    from domains.forecast.repair_settings import RepairSettings
+    from domains.forecast.learning.learned import Learner
+    from domains.forecast.learning.refit import RefitState
+    from domains.forecast.ledger.node_loads import NodeLoad
+    from domains.forecast.repair.control import RepairControl
+    from domains.forecast.settings.repair import RepairSettings
+    from domains.forecast.views.figures import Figures
     from multisched.framework.moving import RepairStatus
     from multisched.framework.repair import RepairAsked, RepairPlan, RepairScene
 
@@ -226,7 +226,7 @@ class Forecast:
     def metrics(self, now_s: float) -> Sequence[PluginMetric]:
         """See `figures`, which the start of the program does without."""
         if self._figures is None:
-            from domains.forecast.figures import Figures
+            from domains.forecast.views.figures import Figures
 
             self._figures = Figures(self._ledger, self._rows, self.fallbacks)
         return self._figures.all(now_s, self.refit_state(), self.node_loads())
@@ -256,8 +256,8 @@ class Forecast:
 
     async def show(self, query: ViewQuery, ports: ViewPorts) -> Callable[[], Document]:
         """See `framework.views.ViewedPlugin`."""
-        from domains.forecast.picture import Picture, take_fleet
-        from domains.forecast.show import document_of
+        from domains.forecast.views.forecast_snapshot import Picture, take_fleet
+        from domains.forecast.views.show import document_of
 
         make, now_s = document_of(query), ports.clock.now().timestamp()
         told = self.health(now_s)
@@ -273,8 +273,8 @@ class Forecast:
 
     def plan_repair(self, scene: RepairScene, asked: RepairAsked) -> RepairPlan:
         """See `repair_answer`. Raises RepairRefusedError."""
-        from domains.forecast.repair_answer import answer
-        from domains.forecast.repair_settings import RepairSettings
+        from domains.forecast.repair.answer import answer
+        from domains.forecast.settings.repair import RepairSettings
 
         plan = answer(scene, asked, self._ledger, self._settings.repair or RepairSettings())
         if ObjectKind.RESOURCE_QUOTA in self.traits.reads_objects or any(scene.objects.all(ObjectKind.RESOURCE_QUOTA)):
@@ -282,9 +282,9 @@ class Forecast:
         return msgspec.structs.replace(plan, notes=(*plan.notes, QUOTAS_UNREAD))
 
     def _repair_control(self, settings: RepairSettings, context: PluginContext) -> RepairControl:
-        from domains.forecast.repair_carrier import Forecasts
-        from domains.forecast.repair_control import RepairControl
-        from domains.forecast.repair_record import Budget
+        from domains.forecast.repair.carrier import Forecasts
+        from domains.forecast.repair.control import RepairControl
+        from domains.forecast.repair.record import Budget
 
         return RepairControl(
             context.domain,
@@ -392,7 +392,7 @@ async def _all_of(duties: Sequence[Callable[[DutyPorts], Coroutine[Any, Any, Non
 def _learner(settings: PeakSettings) -> Learner | None:
     if settings.learning is None:
         return None
-    from domains.forecast.learning import Learner
+    from domains.forecast.learning.learned import Learner
 
     return Learner(settings.learning, settings.capacities)
 

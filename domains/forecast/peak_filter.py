@@ -12,10 +12,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.flat_peaks import Amounts
+from domains.forecast.curves.flat_peaks import Amounts
+from domains.forecast.curves.node_curves import worst_slots
+from domains.forecast.curves.profile_book import FLOAT_QUANTA, Curve, ProfileBook
 from domains.forecast.forecast import Forecast
-from domains.forecast.node_curves import worst_slots
-from domains.forecast.profile_book import FLOAT_QUANTA, Curve, ProfileBook
 from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.moving import STAND_IN

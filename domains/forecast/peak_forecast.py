@@ -13,13 +13,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from domains.forecast.flat_peaks import Amounts
+from domains.forecast.curves.flat_peaks import Amounts
+from domains.forecast.curves.level_score import level_squares, scores_of
+from domains.forecast.curves.predictor import Prediction
 from domains.forecast.forecast import Forecast
-from domains.forecast.level_score import level_squares, scores_of
+from domains.forecast.ledger.peak_ledger import PeakLedger
 from domains.forecast.peak_filter import PeakFilter
-from domains.forecast.peak_ledger import PeakLedger
-from domains.forecast.predictor import Prediction
-from domains.forecast.settings import Mode, PeakSettings
+from domains.forecast.settings.args import Mode, PeakSettings
 from multisched.framework.context import PluginContext
 from multisched.framework.node_view import Rows, Scores, any_true
 from multisched.framework.normalize import MAX_SCORE

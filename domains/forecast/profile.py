@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from domains.forecast.peak_forecast import PeakForecast, peak_forecast
-from domains.forecast.settings import args_problems
+from domains.forecast.settings.args import args_problems
 from multisched.framework.registry import ArgsCheck, Factory, PluginUse, Profile
 from multisched.model.selectors import Toleration
 

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import orjson
 
-from multisched.cluster.certificates import Authority, server_context
-from multisched.cluster.direct import DirectTransport
-from multisched.cluster.http import HttpServer
-from multisched.cluster.metadata import Clock
-from multisched.cluster.request import ADMIN, UserInfo
-from multisched.cluster.server import ApiServer
-from multisched.cluster.storage import HISTORY_EVENTS
+from multisched.cluster.access.certificates import Authority, server_context
+from multisched.cluster.api.direct import DirectTransport
+from multisched.cluster.api.http import HttpServer
+from multisched.cluster.api.server import ApiServer
+from multisched.cluster.base.metadata import Clock
+from multisched.cluster.base.request import ADMIN, UserInfo
+from multisched.cluster.base.storage import HISTORY_EVENTS
 
 LOOPBACK = "127.0.0.1"
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from multisched.cluster.fake_provisioner import FAKE_PROVISIONER
-from multisched.cluster.object_client import Document
-from multisched.cluster.volume_rules import WAIT_FOR_FIRST_CONSUMER
+from multisched.cluster.admission.volume_rules import WAIT_FOR_FIRST_CONSUMER
+from multisched.cluster.client.object_client import Document
+from multisched.cluster.controllers.fake_provisioner import FAKE_PROVISIONER
 
 WHOLE_DEMO_NODES = 300
 """The nodes that the numbers of _SERVICES, _TRAININGS and _INFERENCES are meant for."""

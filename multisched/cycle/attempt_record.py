@@ -17,10 +17,10 @@ from enum import Enum
 import msgspec
 from msgspec.structs import replace
 
+from multisched.cycle.classes.equivalence_class import PodClass
+from multisched.cycle.classes.placement_log import PlacementLog
+from multisched.cycle.classes.score_snapshot import Mark, Picture, Score
 from multisched.cycle.diagnosis import Diagnosis
-from multisched.cycle.picture import Mark, Picture, Score
-from multisched.cycle.placement_log import PlacementLog
-from multisched.cycle.pod_class import PodClass
 from multisched.framework.preemption import Preemption
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod

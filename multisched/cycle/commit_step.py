@@ -12,11 +12,11 @@ import msgspec
 import numpy as np
 
 from multisched.cycle.attempt_record import AttemptRecords
-from multisched.cycle.class_cache import ClassCache
+from multisched.cycle.classes.cache import ClassCache
+from multisched.cycle.classes.equivalence_class import PodClass
+from multisched.cycle.classes.score_snapshot import Picture
 from multisched.cycle.diagnosis import fit_error, refused_node
-from multisched.cycle.picture import Picture
-from multisched.cycle.pod_class import PodClass
-from multisched.cycle.promised_room import PromisedRoom
+from multisched.cycle.preemption.nominated_pods import PromisedRoom
 from multisched.cycle.results import Conflicted, Placed, Result, Unplaced
 from multisched.framework.points import CycleView
 from multisched.framework.registry import PluginSet

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from multisched.cycle.pod_class import PodClass
+from multisched.cycle.classes.equivalence_class import PodClass
 from multisched.framework.node_view import Int32, NodeView, Rows, any_true
 from multisched.framework.status import Code, Status
 

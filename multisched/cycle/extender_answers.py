@@ -6,9 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from multisched.cycle.class_scores import NOWHERE
-from multisched.cycle.columns import Totals
-from multisched.cycle.picture import ScoreCopy
+from multisched.cycle.classes.columns import Totals
+from multisched.cycle.classes.score_snapshot import ScoreCopy
+from multisched.cycle.classes.scores import NOWHERE
 from multisched.framework.extender import ExtenderPlugin
 from multisched.framework.node_view import Bools, Rows
 from multisched.framework.points import CycleView

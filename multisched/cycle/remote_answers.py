@@ -12,14 +12,14 @@ import msgspec
 import numpy as np
 
 from multisched.cycle.attempt_record import AttemptRecords
-from multisched.cycle.class_cache import ClassCache
-from multisched.cycle.class_scores import NOWHERE
-from multisched.cycle.columns import Totals
+from multisched.cycle.classes.cache import ClassCache
+from multisched.cycle.classes.columns import Totals
+from multisched.cycle.classes.equivalence_class import PodClass
+from multisched.cycle.classes.score_snapshot import Picture, ScoreCopy
+from multisched.cycle.classes.scores import NOWHERE
 from multisched.cycle.diagnosis import Diagnosis
 from multisched.cycle.extender_answers import add_up, recorded, refuse
-from multisched.cycle.picture import Picture, ScoreCopy
-from multisched.cycle.pod_class import PodClass
-from multisched.cycle.post_filter import PostFilterRuns
+from multisched.cycle.preemption.post_filter import PostFilterRuns
 from multisched.cycle.results import Asked
 from multisched.framework.extender import ExtenderPlugin, NegotiablePostFilter, Offer
 from multisched.framework.node_view import Bools, Int64, Rows, any_true

@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping, Sequence
 
 import msgspec
 
-from multisched.cycle.post_filter import CLEARED
+from multisched.cycle.preemption.post_filter import CLEARED
 from multisched.framework.points import CycleView
 from multisched.framework.preemption import Preemption
 from multisched.framework.remote import AskingPlugin

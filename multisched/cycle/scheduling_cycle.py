@@ -15,14 +15,14 @@ import numpy as np
 from msgspec.structs import replace
 
 from multisched.cycle.attempt_record import AttemptRecords
-from multisched.cycle.class_cache import ClassCache
-from multisched.cycle.class_scores import NOWHERE
+from multisched.cycle.classes.cache import ClassCache
+from multisched.cycle.classes.equivalence_class import PodClass
+from multisched.cycle.classes.scores import NOWHERE
 from multisched.cycle.commit_step import CommitStep
 from multisched.cycle.diagnosis import Diagnosis, diagnose, fit_error
-from multisched.cycle.dry_run import DryRuns
-from multisched.cycle.pod_class import PodClass
-from multisched.cycle.post_filter import Aftermath, PostFilterRuns
-from multisched.cycle.promised_room import Held, PromisedRoom
+from multisched.cycle.preemption.dry_run import DryRuns
+from multisched.cycle.preemption.nominated_pods import Held, PromisedRoom
+from multisched.cycle.preemption.post_filter import Aftermath, PostFilterRuns
 from multisched.cycle.remote_answers import Choice, RemoteAnswers
 from multisched.cycle.results import Asked, Attempt, Conflicted, Placed, Result, Unplaced
 from multisched.framework.node_view import Bools, Int64, Rows, any_true

@@ -1,10 +1,10 @@
 """Repair: the seam between whoever asks which pods should move, and the plugin that knows.
 
-Who does what. The shell (`shell/repair_source.py`) makes a copy of the cluster, a *scene*, in a thread, and asks the domain's
+Who does what. The shell (`whatif/repair_source.py`) makes a copy of the cluster, a *scene*, in a thread, and asks the domain's
 `RepairingPlugin` for a plan; `PeakForecast` is one. Nothing here writes anything.
 
     asked = RepairAsked(domain="forecast", threshold_percent={"log": 90.0}, moves=20)
-    plan = await RepairPlans(program, configuration).plan(asked)      # shell/repair_source.py; on the loop, plans in a thread
+    plan = await RepairPlans(program, configuration).plan(asked)      # whatif/repair_source.py; on the loop, plans in a thread
     for move in plan.moves:                                           # in this order, one at a time
         move.uid, move.from_node, move.to_node, move.from_peaks_percent, move.to_peaks_percent, move.budgets, move.waits_for
 

@@ -2,7 +2,7 @@
 
 `decoders()` gives one function per API kind, by the kind's name in the API (`ObjectKind.value`): JSON in, struct out. An
 object with a field that cannot be read comes back with `malformed` set and with what could be read of it; only a document
-without metadata raises DecodeError. Used by `shell/object_ingest.py`, by the audit, and by whoever loads objects from files
+without metadata raises DecodeError. Used by `shell/ingest/objects.py`, by the audit, and by whoever loads objects from files
 (`explain --snapshot`, the conformance answers).
 """
 

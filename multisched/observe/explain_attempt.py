@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from multisched.cycle.attempt_record import AttemptRecord, Outcome
-from multisched.cycle.picture import OTHERS, FilterCopy, Picture
+from multisched.cycle.classes.score_snapshot import OTHERS, FilterCopy, Picture
 from multisched.framework.node_view import Rows
 from multisched.framework.registry import PluginSet
 from multisched.framework.status import Code, Status

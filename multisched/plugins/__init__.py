@@ -17,8 +17,6 @@ from multisched.plugins.default_preemption_args import DefaultPreemptionArgs
 from multisched.plugins.dynamic_resources import DynamicResources
 from multisched.plugins.dynamic_resources_args import DynamicResourcesArgs
 from multisched.plugins.image_locality import ImageLocality
-from multisched.plugins.inter_pod_affinity import InterPodAffinity
-from multisched.plugins.inter_pod_affinity_args import InterPodAffinityArgs
 from multisched.plugins.node_affinity import NodeAffinity, NodeAffinityArgs
 from multisched.plugins.node_declared_features import NodeDeclaredFeatures
 from multisched.plugins.node_name import NodeName
@@ -29,17 +27,19 @@ from multisched.plugins.node_resources_balanced_allocation import (
 )
 from multisched.plugins.node_resources_fit import NodeResourcesFit, NodeResourcesFitArgs
 from multisched.plugins.node_unschedulable import NodeUnschedulable
-from multisched.plugins.node_volume_limits import NodeVolumeLimits
-from multisched.plugins.pod_topology_spread import PodTopologySpread
-from multisched.plugins.pod_topology_spread_args import PodTopologySpreadArgs
 from multisched.plugins.priority_sort import PrioritySort
 from multisched.plugins.qos_sort import QOSSort
 from multisched.plugins.scheduling_gates import SchedulingGates
 from multisched.plugins.taint_toleration import TaintToleration
-from multisched.plugins.volume_binding import VolumeBinding, volume_binding_of
-from multisched.plugins.volume_binding_args import VolumeBindingArgs
-from multisched.plugins.volume_restrictions import VolumeRestrictions
-from multisched.plugins.volume_zone import VolumeZone
+from multisched.plugins.topology.inter_pod_affinity import InterPodAffinity
+from multisched.plugins.topology.inter_pod_affinity_args import InterPodAffinityArgs
+from multisched.plugins.topology.pod_topology_spread import PodTopologySpread
+from multisched.plugins.topology.pod_topology_spread_args import PodTopologySpreadArgs
+from multisched.plugins.volumes.node_volume_limits import NodeVolumeLimits
+from multisched.plugins.volumes.volume_binding import VolumeBinding, volume_binding_of
+from multisched.plugins.volumes.volume_binding_args import VolumeBindingArgs
+from multisched.plugins.volumes.volume_restrictions import VolumeRestrictions
+from multisched.plugins.volumes.volume_zone import VolumeZone
 
 
 def make_node_affinity(args: Mapping[str, Any]) -> NodeAffinity:

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 from multisched.plugins.default_preemption_args import DefaultPreemptionArgs
 from multisched.plugins.dynamic_resources_args import DynamicResourcesArgs
-from multisched.plugins.inter_pod_affinity_args import InterPodAffinityArgs
 from multisched.plugins.node_affinity import NodeAffinityArgs
 from multisched.plugins.node_resources_balanced_allocation import NodeResourcesBalancedAllocationArgs
 from multisched.plugins.node_resources_fit import NodeResourcesFitArgs
-from multisched.plugins.pod_topology_spread_args import PodTopologySpreadArgs
-from multisched.plugins.volume_binding_args import VolumeBindingArgs
+from multisched.plugins.topology.inter_pod_affinity_args import InterPodAffinityArgs
+from multisched.plugins.topology.pod_topology_spread_args import PodTopologySpreadArgs
+from multisched.plugins.volumes.volume_binding_args import VolumeBindingArgs
 
 ArgsReader = Callable[[Mapping[str, Any], str], object]
 

@@ -24,7 +24,7 @@ from multisched.model.selectors import NODE_NAME_FIELD, NodeSelector, Operator
 from multisched.plugins.columns import zeros
 from multisched.plugins.config_fields import Fields
 from multisched.plugins.node_matching import NodeMatcher
-from multisched.plugins.preference_errors import unreadable
+from multisched.plugins.topology.preference_errors import unreadable
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"

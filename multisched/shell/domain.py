@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from multisched.cycle.bind_outcome import BindMachine, Outcome, Step
-from multisched.cycle.post_filter import CLEARED
+from multisched.cycle.preemption.post_filter import CLEARED
 from multisched.cycle.results import Asked, Conflicted, Placed, Result, Unplaced
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
@@ -51,13 +51,13 @@ from multisched.queueing.doomed import alike
 from multisched.queueing.entry import Failure
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import Place
-from multisched.shell.bind_limit import BindLimit
+from multisched.shell.binding.bind_limit import BindLimit
+from multisched.shell.binding.pre_bind import PreBindStage
+from multisched.shell.binding.send_check import Seen, SendCheck
+from multisched.shell.idle_workers import Sleepers
 from multisched.shell.news_share import NewsShare
 from multisched.shell.observer import DomainObserver
-from multisched.shell.pre_bind import PreBindStage
 from multisched.shell.preemptor import Preemptor
-from multisched.shell.send_check import Seen, SendCheck
-from multisched.shell.sleepers import Sleepers
 from multisched.state.cluster_cache import ClusterCache
 
 logger = logging.getLogger(__name__)

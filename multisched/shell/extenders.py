@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 
 from multisched.client.extender_client import ApiDocuments, HttpExtenderClient
 from multisched.client.reflector import ReflectorHandler
-from multisched.config_extenders import ExtenderConfig, ExtenderTls
-from multisched.config_schema import DomainConfig
+from multisched.config.extenders import ExtenderConfig, ExtenderTls
+from multisched.config.schema import DomainConfig
 from multisched.framework.points import Plugin
 from multisched.framework.ports import ExtenderClient, ExtenderError, ExtenderSettings, ExtenderTrust
 from multisched.framework.registry import PluginSetupError
 from multisched.model.wire import Transport
-from multisched.plugins.http_extender import HTTPExtenders
+from multisched.plugins.extender.http_extender import HTTPExtenders
 
 OpenExtender = Callable[[ExtenderSettings], ExtenderClient]
 

@@ -30,15 +30,15 @@ from multisched.client.lease import LeaseKeeper, LeaseState
 from multisched.client.lease_record import NOT_THERE, Holding, LeaseWatcher
 from multisched.client.lister import MalformedAnswerError, list_pages
 from multisched.client.reflector import Reflector
-from multisched.config_nodes import NodeRouter, NodeSelection, lease_groups
-from multisched.config_schema import Configuration
+from multisched.config.nodes import NodeRouter, NodeSelection, lease_groups
+from multisched.config.schema import Configuration
 from multisched.framework.ports import Clock
 from multisched.model.objects import Node
 from multisched.model.version import Version, is_covered, version_of
 from multisched.model.wire import Transport, TransportError
 from multisched.shell.domain import DomainWorker
-from multisched.shell.ingest import PodIngest
-from multisched.shell.router import Router
+from multisched.shell.ingest.pods_and_nodes import PodIngest
+from multisched.shell.ingest.router import Router
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
 

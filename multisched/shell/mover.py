@@ -17,8 +17,8 @@ from multisched.framework.ports import Binder, Clock, Event, EventSink, ObjectRe
 from multisched.framework.repair import RepairAsked, RepairPlan
 from multisched.model.objects import Pod
 from multisched.shell.domain import DomainWorker
-from multisched.shell.ingest import PodIngest
-from multisched.shell.router import Router
+from multisched.shell.ingest.pods_and_nodes import PodIngest
+from multisched.shell.ingest.router import Router
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.reservations import Reservations, stand_in_of
 

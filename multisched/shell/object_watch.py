@@ -19,9 +19,9 @@ from multisched.framework.registry import PluginSet
 from multisched.framework.traits import traits_of
 from multisched.model.cluster_objects import ClusterObject, VolumeAttachment
 from multisched.model.decode_objects import decoders
-from multisched.shell.audit_sides import Here, NamedSide, Side
-from multisched.shell.event_timing import EventTimes
-from multisched.shell.object_ingest import ObjectIngest, Tell, path_of
+from multisched.shell.audit.sides import Here, NamedSide, Side
+from multisched.shell.ingest.event_timing import EventTimes
+from multisched.shell.ingest.objects import ObjectIngest, Tell, path_of
 from multisched.state.object_store import ObjectStore
 
 AUDITED_EVERY = 5

@@ -15,8 +15,8 @@ from multisched.framework.background import InThread
 from multisched.framework.registry import implements
 from multisched.framework.views import NoViewError, ViewedPlugin, ViewPorts, ViewQuery
 from multisched.shell.domain import DomainWorker
-from multisched.shell.duty_threads import in_worker_thread
 from multisched.shell.program import Program
+from multisched.shell.workers.duty_threads import in_worker_thread
 
 VIEWS_MAX: Final = 2
 """Documents that are made at a time."""

@@ -30,9 +30,9 @@ from multisched.client.limits import WriteLimiter
 from multisched.client.pod_writer import ApiPodWriter
 from multisched.client.reflector import Reflector, ReflectorHandler
 from multisched.client.volume_writer import ApiVolumeWriter
-from multisched.config_nodes import NodeRouter, lease_groups
-from multisched.config_plugins import plugin_registry, resolve_profile
-from multisched.config_schema import Configuration, DomainConfig
+from multisched.config.nodes import NodeRouter, lease_groups
+from multisched.config.plugins import plugin_registry, resolve_profile
+from multisched.config.schema import Configuration, DomainConfig
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.background import InThread
@@ -50,32 +50,32 @@ from multisched.model.selectors import Toleration
 from multisched.model.wire import Transport
 from multisched.queueing.backoff import BackoffPolicy
 from multisched.queueing.pod_queue import PodQueue
-from multisched.shell.audit import Audit
-from multisched.shell.audit_sides import NodeSide, PodSide, Side
+from multisched.shell.audit.auditor import Audit
+from multisched.shell.audit.sides import NodeSide, PodSide, Side
+from multisched.shell.binding.volume_writes import CountedVolumeWriter
 from multisched.shell.catch_up import CatchUp
 from multisched.shell.domain import DomainWorker, Outside
-from multisched.shell.duties import Duties
-from multisched.shell.duty_processes import ChildProcess, OpenProcess
-from multisched.shell.event_timing import EventTimes
 from multisched.shell.extenders import Extenders, OpenExtender
 from multisched.shell.handover import Handover
-from multisched.shell.ingest import NodeIngest, PodIngest
+from multisched.shell.ingest.event_timing import EventTimes
+from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
+from multisched.shell.ingest.router import Router
 from multisched.shell.lease_runner import LeaseRunner, LeasesOnLoop
 from multisched.shell.mover import DomainMover, Hands, Insight
 from multisched.shell.news_share import NewsShare
 from multisched.shell.object_watch import ObjectWatch, kinds_read_by
 from multisched.shell.observer import DomainObserver
-from multisched.shell.plugin_workers import PluginWorkers
 from multisched.shell.preemptor import Preemptor
-from multisched.shell.router import Router
-from multisched.shell.volume_writes import CountedVolumeWriter
+from multisched.shell.workers.duties import Duties
+from multisched.shell.workers.duty_processes import ChildProcess, OpenProcess
+from multisched.shell.workers.plugin_workers import PluginWorkers
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
 from multisched.state.reservations import Reservations
 
 if TYPE_CHECKING:
-    from multisched.shell.cluster_judge import ClusterJudge
+    from multisched.shell.audit.cluster_judge import ClusterJudge
 
 logger = logging.getLogger(__name__)
 
@@ -313,8 +313,8 @@ class Program:
         every_s = self._configuration.verify.every_s
         if every_s is None:
             return None
-        from multisched.config_domains import judged_domains
-        from multisched.shell.cluster_judge import FACTORY, ClusterJudge
+        from multisched.config.domains import judged_domains
+        from multisched.shell.audit.cluster_judge import FACTORY, ClusterJudge
 
         first = self._configuration.domains[0].name
         lease = self.leases.get(first)

@@ -17,11 +17,11 @@ from multisched.observe.queue_view import DomainQueue, QueueView, WaitingPod
 from multisched.observe.readings import DomainReading, DutyReading, JudgeReading, Readings, ReflectorReading
 from multisched.queueing.transitions import Place
 from multisched.shell.domain import DomainWorker
-from multisched.shell.object_ingest import plural
+from multisched.shell.ingest.objects import plural
 from multisched.shell.program import Program
 
 if TYPE_CHECKING:
-    from multisched.shell.cluster_judge import ClusterJudge
+    from multisched.shell.audit.cluster_judge import ClusterJudge
 
 K = TypeVar("K", bound=Hashable)
 

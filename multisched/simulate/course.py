@@ -22,14 +22,13 @@ import msgspec
 import numpy as np
 import orjson
 
-from multisched.cluster.direct import DirectTransport
-from multisched.cluster.request import ApiRequest
-from multisched.cluster.server import ApiServer
-from multisched.cluster.watch import WatchStream
-from multisched.config_schema import Configuration
+from multisched.cluster.api.direct import DirectTransport
+from multisched.cluster.api.server import ApiServer
+from multisched.cluster.api.watch import WatchStream
+from multisched.cluster.base.request import ApiRequest
+from multisched.config.schema import Configuration
 from multisched.model.wire import MERGE_PATCH, Response
 from multisched.shell.program import Program, Surroundings
-from multisched.shell.repair_source import plans_of
 from multisched.simulate.lessons import Learning, Lessons
 from multisched.simulate.moment_load import SERIES_ANNOTATION, Readings
 from multisched.simulate.policies import run_registry, with_studies
@@ -39,6 +38,7 @@ from multisched.simulate.usage_table import filled
 from multisched.testing.scenario import QuietObserver
 from multisched.testing.sim_loop import SimLoop, simulate
 from multisched.testing.virtual_workers import VirtualThreads, VirtualWorkers
+from multisched.whatif.repair_source import plans_of
 
 PODS = "/api/v1/namespaces/default/pods"
 REPLICA_SETS = "/apis/apps/v1/namespaces/default/replicasets"

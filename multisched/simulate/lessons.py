@@ -13,11 +13,11 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from domains.forecast.fit import fit
-from domains.forecast.fit_settings import FitSettings
+from domains.forecast.curves.profiles import Profiles
+from domains.forecast.curves.usage import Usage
 from domains.forecast.forecast import Forecast
-from domains.forecast.profiles import Profiles
-from domains.forecast.usage import Usage
+from domains.forecast.learning.fit import fit
+from domains.forecast.settings.fit import FitSettings
 from multisched.shell.program import Program
 from multisched.simulate.moments import DAY_S
 from multisched.simulate.scenario import Scenario

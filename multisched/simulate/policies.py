@@ -15,15 +15,15 @@ from typing import Any, Final
 
 import msgspec
 
-from domains.forecast.capacity import SettingError
-from domains.forecast.repair_settings import read_repair
-from domains.forecast.settings import PeakSettings
-from multisched import config
-from multisched.config_document import ConfigError, Document, Problem, part_at
-from multisched.config_plugins import plugin_registry, resolve_profile
-from multisched.config_schema import Configuration, DomainConfig, PluginEntry
-from multisched.config_sections import DURATION_MAX_S
-from multisched.config_structure import nearest
+from domains.forecast.curves.capacity import SettingError
+from domains.forecast.settings.args import PeakSettings
+from domains.forecast.settings.repair import read_repair
+from multisched.config import loading
+from multisched.config.document import ConfigError, Document, Problem, part_at
+from multisched.config.plugins import plugin_registry, resolve_profile
+from multisched.config.schema import Configuration, DomainConfig, PluginEntry
+from multisched.config.sections import DURATION_MAX_S
+from multisched.config.structure import nearest
 from multisched.framework.context import PluginContext
 from multisched.framework.registry import PluginUse, Registry
 from multisched.simulate.lessons import Study
@@ -67,7 +67,7 @@ def _read_plain(document: Document, index: int, entry: PolicyEntry, folder: Path
     at = ("policies", index)
     try:
         if entry.configuration is not None:
-            return _of_configuration(document, index, entry, config.load(folder / entry.configuration))
+            return _of_configuration(document, index, entry, loading.load(folder / entry.configuration))
         profile = part_at(document.data, (*at, "profile")) if entry.profile is not None else _PROFILES.get(entry.name)
         if profile is None:
             known = ", ".join(BUILT_IN_POLICIES)
@@ -109,7 +109,7 @@ def _of_profile(profile: Mapping[str, Any]) -> Configuration:
     """Raises ConfigError."""
     domain = {"name": DOMAIN, "nodes": {"rule": "rest"}, "profile": profile}
     written = {"apiVersion": "multisched.io/v1", "kind": "MultischedConfiguration", "domains": [domain]}
-    return config.parse(json.dumps(written), "profile")
+    return loading.parse(json.dumps(written), "profile")
 
 
 def _of_configuration(

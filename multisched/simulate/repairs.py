@@ -1,6 +1,6 @@
 """Repairs of a run: when the windows of the judged days open, and the doors through which the program repairs.
 
-The program itself decides and acts (PeakForecast's duty, `domains/forecast/repair_control.py`); the run makes the replacements of
+The program itself decides and acts (PeakForecast's duty, `domains/forecast/repair/control.py`); the run makes the replacements of
 what it evicts, as the workloads' controllers would. The windows are the policy's own, but the program may use them only while the run
 is there to see it: outside, its record can neither be read nor kept (503), and what it cannot keep it does not begin.
 """
@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from domains.forecast.windows import TroughWindows
-from multisched.cluster import errors
-from multisched.cluster.request import ApiRequest
-from multisched.cluster.watch import WatchStream
+from domains.forecast.settings.windows import TroughWindows
+from multisched.cluster.api.watch import WatchStream
+from multisched.cluster.base import errors
+from multisched.cluster.base.request import ApiRequest
 from multisched.framework.moving import CarriesOutRepairs, RepairStatus
 from multisched.framework.registry import implements
 from multisched.model.wire import Response

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from multisched.cli_tables import as_table
 from multisched.model.visible_text import escaped
+from multisched.observe.tables import as_table
 from multisched.simulate.course import Course, run_course
 from multisched.simulate.judge import Busiest, Figures, Verdict, Worst, judge
 from multisched.simulate.lessons import Lessons

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from multisched.config_schema import Configuration
+from multisched.config.schema import Configuration
 from multisched.simulate.usage_table import UsageTable
 
 CAPACITY_ANNOTATION = "multisched.io/capacity-"

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from multisched import config
-from multisched.config_document import ConfigError, Document, Problem, read_document
-from multisched.config_document import Path as Place
-from multisched.config_structure import nearest, validated
+from multisched.config import loading
+from multisched.config.document import ConfigError, Document, Problem, read_document
+from multisched.config.document import Path as Place
+from multisched.config.structure import nearest, validated
 from multisched.model.quantity import parse_milli
 from multisched.simulate.moments import DAY_S, Moment, written
 from multisched.simulate.policies import read_policy
@@ -29,7 +29,7 @@ WEEK_DAYS = 7
 
 def load_scenario(path: Path) -> Scenario:
     """The scenario in a file."""
-    document = read_document(config.read_text(path), str(path))
+    document = read_document(loading.read_text(path), str(path))
     _name_policies(document)
     written_down = validated(document, ScenarioFile)
     if written_down is None:

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from multisched.config_schema import ProfileConfig
-from multisched.config_sections import Section
+from multisched.config.schema import ProfileConfig
+from multisched.config.sections import Section
 from multisched.model.quantity import QuantityError, parse_milli
 from multisched.simulate.moments import Moment, parse_moment
 

@@ -6,7 +6,7 @@ import csv
 import re
 from pathlib import Path
 
-from multisched.config_document import Problem
+from multisched.config.document import Problem
 from multisched.model.quantity import QuantityError, parse_milli
 from multisched.simulate.scenario import Service
 from multisched.simulate.scenario_schema import REPLICAS_MAX, SERVICE_NAME, SERVICES_MAX

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from multisched.config_document import Problem
+from multisched.config.document import Problem
 from multisched.simulate.moments import DAY_S, written
 
 Values = NDArray[np.float64]

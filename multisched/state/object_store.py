@@ -1,6 +1,6 @@
 """ObjectStore: the cluster's objects besides pods and nodes, as the watches brought them.
 
-Implements `framework.objects_view.ObjectsView`. Written synchronously by `shell/object_ingest.py` (and by whoever loads a
+Implements `framework.objects_view.ObjectsView`. Written synchronously by `shell/ingest/objects.py` (and by whoever loads a
 snapshot), read by plugins through `PluginContext.objects`; `ClusterCache.objects` is the one of a process. Holds the API's
 truth only: what a plugin assumes about an object (a binding on its way) is in that plugin's ledger.
 """

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from multisched.cycle.class_cache import ClassCache
-from multisched.cycle.pod_class import PodClass
+from multisched.cycle.classes.cache import ClassCache
+from multisched.cycle.classes.equivalence_class import PodClass
 from multisched.framework.runner import PluginFailure
 from multisched.model.objects import Pod
 from multisched.shell.domain import DomainWorker

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from multisched.config_schema import Queue
+from multisched.config.schema import Queue
 from multisched.framework.points import QueuedPod
 from multisched.model.objects import Pod
 from multisched.queueing.entry import Failure, Placement, QueueEntry

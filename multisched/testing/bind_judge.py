@@ -18,11 +18,11 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
-from multisched.cluster.server import ApiServer
-from multisched.cluster.storage import Collection as StoredKind
-from multisched.cluster.storage import Stored
-from multisched.config_domains import judged_domains
-from multisched.config_schema import Configuration
+from multisched.cluster.api.server import ApiServer
+from multisched.cluster.base.storage import Collection as StoredKind
+from multisched.cluster.base.storage import Stored
+from multisched.config.domains import judged_domains
+from multisched.config.schema import Configuration
 from multisched.verify import Finding, Judge
 
 NEWS_S: Final = 30.0

@@ -12,8 +12,8 @@ from typing import Any, Generic, TypeVar
 
 import orjson
 
-from multisched.cluster.server import ApiServer
-from multisched.cluster.storage import Collection, Stored
+from multisched.cluster.api.server import ApiServer
+from multisched.cluster.base.storage import Collection, Stored
 from multisched.model.objects import PODS, Node, Pod, Requests
 from multisched.model.wire import Response
 from multisched.testing.knowledge import Ground, Reader, wants

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
-from multisched.cluster.server import ApiServer
+from multisched.cluster.api.server import ApiServer
 from multisched.model.cluster_objects import ClusterObject, PodDisruptionBudget
 from multisched.model.decode_objects import decoders
 from multisched.model.objects import PODS, Node, Pod

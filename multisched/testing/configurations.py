@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import orjson
 
-from multisched import config
-from multisched.config_schema import Configuration
+from multisched.config import loading
+from multisched.config.schema import Configuration
 from multisched.testing.world import LICENCE
 
 ARGS_SHARE: Final = 0.5
@@ -186,7 +186,7 @@ def drawn(rng: random.Random, asking: Mapping[str, Any]) -> Configuration:
         document["verify"] = {"every": "10s"}
     if rng.random() < ALONE_SHARE:
         document["lease"] = {"enabled": False}
-    return config.parse(orjson.dumps(document).decode(), "scenario")
+    return loading.parse(orjson.dumps(document).decode(), "scenario")
 
 
 def fault_of_refusal(asking: Mapping[str, Any], plugin: str, args: object) -> str:
@@ -194,8 +194,8 @@ def fault_of_refusal(asking: Mapping[str, Any], plugin: str, args: object) -> st
     document = copy.deepcopy(dict(asking))
     document["domains"][0]["profile"]["plugins"]["enabled"].append({"name": plugin, "args": args})
     try:
-        config.parse(orjson.dumps(document).decode(), "broken")
-    except config.ConfigError as error:
+        loading.parse(orjson.dumps(document).decode(), "broken")
+    except loading.ConfigError as error:
         return "" if "args" in str(error) else f"{plugin} with {args} is refused without naming them: {error}"
     return f"{plugin} with {args} is taken"
 

@@ -12,7 +12,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
-from multisched.cluster.fake_provisioner import FAKE_PROVISIONER, ZONE
+from multisched.cluster.controllers.fake_provisioner import FAKE_PROVISIONER, ZONE
 from multisched.model.cluster_objects import SELECTED_NODE_ANNOTATION
 from multisched.model.wire import MERGE_PATCH, Response
 from multisched.testing.storage import (

@@ -15,11 +15,11 @@ from typing import Any
 
 import orjson
 
-from multisched.cluster.request import ApiRequest
-from multisched.cluster.server import ApiServer
-from multisched.cluster.watch import WatchStream
-from multisched.config_nodes import lease_groups
-from multisched.config_schema import Configuration
+from multisched.cluster.api.server import ApiServer
+from multisched.cluster.api.watch import WatchStream
+from multisched.cluster.base.request import ApiRequest
+from multisched.config.nodes import lease_groups
+from multisched.config.schema import Configuration
 from multisched.model.objects import PODS, Node, Pod
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE
 from multisched.model.version import is_covered, version_of

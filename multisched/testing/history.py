@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from multisched.cluster.storage import Store
+from multisched.cluster.base.storage import Store
 
 KEPT = ("leases.coordination.k8s.io", "events", "events.events.k8s.io")
 """What goes on: a lease that jumps back by seconds looks the same, and nobody decides by events."""

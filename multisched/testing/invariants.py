@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from multisched.cluster.server import ApiServer
+from multisched.cluster.api.server import ApiServer
 from multisched.framework.ledger import SummingLedger, rebuild
 from multisched.model.decode import Decoder
 from multisched.model.objects import PODS, Node, Pod

@@ -14,8 +14,8 @@ from functools import cache
 import msgspec
 import orjson
 
-from multisched.config_nodes import NodeRouter
-from multisched.config_schema import Configuration
+from multisched.config.nodes import NodeRouter
+from multisched.config.schema import Configuration
 from multisched.model.decode import TOLERATIONS_MAX, DecodeError, Decoder
 from multisched.model.objects import PODS, Node, Pod, Requests
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE, Taint, Toleration

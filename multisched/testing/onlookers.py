@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError
-from multisched.shell.explain_known import describe, find_pod
 from multisched.shell.program import Program
 from multisched.shell.telemetry import ProgramQueues, health_of, read
+from multisched.whatif.explain_known import describe, find_pod
 
 PODS_SHOWN = 50
 

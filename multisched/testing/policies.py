@@ -15,9 +15,9 @@ from typing import Any
 
 import orjson
 
-from multisched.cluster.request import ApiRequest
-from multisched.cluster.server import ApiServer
-from multisched.cluster.watch import WatchStream
+from multisched.cluster.api.server import ApiServer
+from multisched.cluster.api.watch import WatchStream
+from multisched.cluster.base.request import ApiRequest
 from multisched.model.cluster_objects import SELECTED_NODE_ANNOTATION
 from multisched.model.wire import Response
 from multisched.queueing.doomed import REFUSALS_ALIKE_MAX

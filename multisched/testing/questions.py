@@ -14,26 +14,26 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 import orjson
 
-from multisched.cluster.storage import Store
-from multisched.config_domains import judged_domains
-from multisched.config_schema import Configuration
+from multisched.cluster.base.storage import Store
+from multisched.config.domains import judged_domains
+from multisched.config.schema import Configuration
 from multisched.framework.background import InThread
 from multisched.framework.repair import RepairAsked, RepairRefusedError
 from multisched.framework.views import NoViewError, ViewQuery
 from multisched.model.objects import Pod
 from multisched.model.wire import TransportError
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError
-from multisched.shell.cluster_judge import JudgeError, judge_cluster
-from multisched.shell.explain_source import ProgramExplanations
-from multisched.shell.explain_trial import DumpExplanations
+from multisched.shell.audit.cluster_judge import JudgeError, judge_cluster
 from multisched.shell.plugin_views import ProgramViews
 from multisched.shell.program import Program
-from multisched.shell.rehearsal import UNASKED, DumpedCluster, Rehearsal
-from multisched.shell.repair_source import RepairPlans
-from multisched.shell.repair_trial import plan_on
 from multisched.testing.moving_plugin import MOVES
 from multisched.testing.plugins import HELD
 from multisched.testing.relations import HOSTNAME
+from multisched.whatif.explain_source import ProgramExplanations
+from multisched.whatif.explain_trial import DumpExplanations
+from multisched.whatif.repair_source import RepairPlans
+from multisched.whatif.repair_trial import plan_on
+from multisched.whatif.sandbox import UNASKED, DumpedCluster, Rehearsal
 
 if TYPE_CHECKING:
     from multisched.testing.scenario import Process, Run

@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from multisched.config_schema import Configuration
-from multisched.cycle.pod_class import PodClass
+from multisched.config.schema import Configuration
+from multisched.cycle.classes.equivalence_class import PodClass
 from multisched.cycle.results import Result, Unplaced
 from multisched.framework.ledger import Ledger, SummingLedger
 from multisched.framework.points import QueuedPod
@@ -21,9 +21,9 @@ from multisched.model.objects import Pod
 from multisched.plugins.image_locality import normalized
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
-from multisched.shell.rehearsal import Moment, Rehearsal
 from multisched.state.domain_rows import DomainRows
 from multisched.state.node_table import NodeTable
+from multisched.whatif.sandbox import Moment, Rehearsal
 
 REFUSALS_EVERY: Final = 192
 """One refusal in so many is asked for again."""

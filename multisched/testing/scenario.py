@@ -17,17 +17,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from multisched.cluster.server import ApiServer
-from multisched.config_nodes import lease_groups
+from multisched.cluster.api.server import ApiServer
+from multisched.config.nodes import lease_groups
 from multisched.cycle.bind_outcome import Outcome
 from multisched.framework.objects_view import ObjectKind
 from multisched.model.objects import Pod
-from multisched.plugins.http_extender import NAME as EXTENDERS
-from multisched.plugins.volume_binding_args import BIND_TIMEOUT_DEFAULT_S
-from multisched.shell.audit import AUDIT_PERIOD_S
+from multisched.plugins.extender.http_extender import NAME as EXTENDERS
+from multisched.plugins.volumes.volume_binding_args import BIND_TIMEOUT_DEFAULT_S
+from multisched.shell.audit.auditor import AUDIT_PERIOD_S
 from multisched.shell.object_watch import AUDITED_EVERY
 from multisched.shell.program import LeaseLostError, Program, Surroundings
-from multisched.shell.repair_source import plans_of
 from multisched.testing.bind_judge import LOST_NEWS_S
 from multisched.testing.configurations import EDGE_RANKS
 from multisched.testing.door import Door
@@ -44,6 +43,7 @@ from multisched.testing.storm import Storm
 from multisched.testing.virtual_workers import VirtualProcess, VirtualThreads, VirtualWorkers
 from multisched.testing.witness import Witness
 from multisched.testing.world import NODES, World
+from multisched.whatif.repair_source import plans_of
 
 QUIET_MAX_S = 75.0
 """Virtual seconds after the last fault within which every feasible pod must be bound and every cache true (I3, I4): a

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from multisched.cycle.pod_class import PodClass
+from multisched.cycle.classes.equivalence_class import PodClass
 from multisched.model.objects import CPU, MEMORY, Node, Pod
 from multisched.model.selectors import PREFER_NO_SCHEDULE
 from multisched.state.node_table import NodeTable

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import yaml
 
-from multisched import config
-from multisched.config_schema import Configuration
+from multisched.config import loading
+from multisched.config.schema import Configuration
 from multisched.testing import configurations
-from multisched.testing.disruptions import EARLY, HEAVY, LIGHT, RARE
+from multisched.testing.disruptions.catalog import EARLY, HEAVY, LIGHT, RARE
 from multisched.testing.disruptions.scene import Disruption, Where
 
 REFUSED_TRIED = 3
@@ -106,7 +106,7 @@ def drawn(seed: int, kinds: Sequence[str] | None = None) -> Setting:
     """The setting of a seed; with `kinds`, of these disruptions alone."""
     rng = random.Random(f"{seed}/setting")  # noqa: S311 - a simulation
     is_shipped, is_drawn = seed % 2 == 0, seed % 4 == 3
-    configuration = config.default() if is_shipped else _asking(rng, is_drawn=is_drawn)
+    configuration = loading.default() if is_shipped else _asking(rng, is_drawn=is_drawn)
     is_alone = not configuration.lease.enabled
     return Setting(
         configuration=configuration,
@@ -124,7 +124,7 @@ def drawn(seed: int, kinds: Sequence[str] | None = None) -> Setting:
 
 def _asking(rng: random.Random, *, is_drawn: bool) -> Configuration:
     if not is_drawn:
-        return config.parse(ASKING, "scenario")
+        return loading.parse(ASKING, "scenario")
     return configurations.drawn(rng, yaml.safe_load(ASKING))
 
 

@@ -11,13 +11,13 @@ import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
-from multisched.cluster.controller_context import ControllerContext
-from multisched.cluster.controller_ephemeral_volume import EphemeralVolumeController
-from multisched.cluster.controller_persistentvolume import ClaimController, VolumeController
-from multisched.cluster.fake_provisioner import FAKE_PROVISIONER, FakeProvisioner
-from multisched.cluster.object_client import ObjectClient, WallClock
-from multisched.cluster.server import ApiServer
-from multisched.cluster.storage import Stored
+from multisched.cluster.api.server import ApiServer
+from multisched.cluster.base.storage import Stored
+from multisched.cluster.client.object_client import ObjectClient, WallClock
+from multisched.cluster.controllers.context import ControllerContext
+from multisched.cluster.controllers.ephemeral_volume import EphemeralVolumeController
+from multisched.cluster.controllers.fake_provisioner import FAKE_PROVISIONER, FakeProvisioner
+from multisched.cluster.controllers.persistentvolume import ClaimController, VolumeController
 from multisched.model.cluster_objects import (
     SELECTED_NODE_ANNOTATION,
     ClusterObject,

@@ -9,7 +9,7 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from multisched.testing.disruptions import BY_NAME
+from multisched.testing.disruptions.catalog import BY_NAME
 from multisched.testing.disruptions.endings import end
 from multisched.testing.disruptions.scene import Scene
 from multisched.testing.workloads import Workloads

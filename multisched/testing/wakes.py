@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from multisched.cycle.class_cache import ClassCache
+from multisched.cycle.classes.cache import ClassCache
 from multisched.framework.events import ClusterEvent, EventObject, Resource
 from multisched.framework.points import EnqueueExtensions
 from multisched.framework.registry import those

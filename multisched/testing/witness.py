@@ -12,13 +12,13 @@ from functools import partial
 import msgspec
 
 from domains.gpu.gpu_ledger import GpuLedger
-from multisched.config_schema import Configuration, DomainConfig
+from multisched.config.schema import Configuration, DomainConfig
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import Condition, LeaseHolder, ObjectRef
 from multisched.framework.preemption import Preemption
 from multisched.model.cluster_objects import PersistentVolume, PodDisruptionBudget
 from multisched.model.objects import PODS, Node, Pod
-from multisched.plugins.volume_ledger import Promise, PromisedVolume, VolumeLedger
+from multisched.plugins.volumes.volume_ledger import Promise, PromisedVolume, VolumeLedger
 from multisched.queueing.events_in_flight import IN_FLIGHT_EVENTS_MAX
 from multisched.queueing.gating import FAILED
 from multisched.queueing.transitions import Place

@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
-from multisched.cluster.direct import DirectTransport
-from multisched.cluster.server import ApiServer
+from multisched.cluster.api.direct import DirectTransport
+from multisched.cluster.api.server import ApiServer
 from multisched.model.objects import CPU, Node, Pod
 from multisched.model.selectors import NO_EXECUTE
 from multisched.model.wire import JSON, MERGE_PATCH, STRATEGIC_MERGE_PATCH, Response

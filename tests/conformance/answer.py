@@ -28,9 +28,9 @@ import msgspec
 import numpy as np
 import orjson
 
-from multisched.config_convert import profile_of
-from multisched.config_plugins import plugin_registry
-from multisched.cycle.pod_class import PodClass
+from multisched.config.kube.convert import profile_of
+from multisched.config.plugins import plugin_registry
+from multisched.cycle.classes.equivalence_class import PodClass
 from multisched.cycle.results import Unplaced
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.framework.context import PluginContext

@@ -14,7 +14,7 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from multisched.config_plugins import base_profile, plugin_registry
+from multisched.config.plugins import base_profile, plugin_registry
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.caching import SignPlugin, StampPlugin
 from multisched.framework.context import PluginContext

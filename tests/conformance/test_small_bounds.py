@@ -12,31 +12,13 @@ from typing import Any, Final
 
 import pytest
 
-from multisched.cycle import (
-    class_cache,
-    displacement,
-    dry_run,
-    row_groups,
-    shared_answers,
-    shared_scores,
-)
+from multisched.cycle.classes import cache, shared_answers, shared_scores, topology_groups
+from multisched.cycle.preemption import dry_run, victim_cache
 from multisched.framework import pivots, pod_counts, pod_demands, row_sums
 from multisched.model.decode import Decoder
-from multisched.plugins import (
-    affinity_rules,
-    attached_volumes,
-    columns,
-    default_selector,
-    disruption_budgets,
-    domain_tally,
-    node_matching,
-    node_resources_fit,
-    resource_scoring,
-    spread_eligibility,
-    spread_rules,
-    volume_masks,
-    volume_matching,
-)
+from multisched.plugins import columns, disruption_budgets, node_matching, node_resources_fit, resource_scoring
+from multisched.plugins.topology import affinity_rules, default_selector, domain_tally, spread_eligibility, spread_rules
+from multisched.plugins.volumes import attached_volumes, volume_masks, volume_matching
 from multisched.state import change_log, node_table, nominator, standing_pods
 from tests.conformance import sequences
 from tests.conformance.answer import cold_and_warm
@@ -54,11 +36,11 @@ MEMORIES: Bounds = {
     (affinity_rules, "TEXTS_KEPT"): 1,
     (attached_volumes, "CLAIMS_KNOWN_MAX"): 1,
     (change_log, "CHANGES_KEPT"): 2,
-    (class_cache, "SPECS_MAX"): 1,
-    (class_cache, "CLASS_BYTES_MAX"): 1,
-    (class_cache, "CLASSES_MIN"): 1,
+    (cache, "SPECS_MAX"): 1,
+    (cache, "CLASS_BYTES_MAX"): 1,
+    (cache, "CLASSES_MIN"): 1,
     (default_selector, "NAMESPACES_KEPT"): 1,
-    (displacement, "STATUSES_MAX"): 0,
+    (victim_cache, "STATUSES_MAX"): 0,
     (disruption_budgets, "KNOWN_MAX"): 1,
     (dry_run, "MEMORIES_MAX"): 1,
     (node_table, "BLOCKS_MAX"): 1,
@@ -71,7 +53,7 @@ MEMORIES: Bounds = {
     (pod_demands, "EFFECTS_MAX"): 1,
     (pod_demands, "LOG_KEPT"): 2,
     (pod_demands, "PLACES_MAX"): 1,
-    (row_groups, "GROUPINGS_MAX"): 1,
+    (topology_groups, "GROUPINGS_MAX"): 1,
     (row_sums, "CHANGES_KEPT"): 1,
     (shared_scores, "FINALS_MAX"): 1,
     (shared_answers, "SHARED_MAX"): 1,
@@ -93,7 +75,7 @@ SHORTCUTS: Bounds = {
     (resource_scoring, "QUOTIENTS_EXACT_BELOW"): 0,
     (pivots, "READERS_MIN"): 1,
     (pod_demands, "TAGS_MAX"): 0,
-    (row_groups, "ROWS_PER_GROUP_MIN"): 1,
+    (topology_groups, "ROWS_PER_GROUP_MIN"): 1,
     (row_sums, "SPARSE_BELOW"): 0,
     (shared_scores, "TOPS_MAX"): 1,
     (standing_pods, "WIDTH_MAX"): 1,

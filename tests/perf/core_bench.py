@@ -21,16 +21,16 @@ from typing import Any, Final
 
 import orjson
 
-from multisched.config_plugins import base_profile, plugin_registry
+from multisched.config.plugins import base_profile, plugin_registry
 from multisched.cycle.results import Placed
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.context import PluginContext
 from multisched.framework.registry import PluginSet, build_profile
 from multisched.framework.runner import Runner
-from multisched.garbage import leave_to_reference_counts
 from multisched.model.decode import Decoder
 from multisched.queueing.pod_queue import PodQueue
+from multisched.shell.garbage import leave_to_reference_counts
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator

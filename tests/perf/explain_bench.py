@@ -15,16 +15,16 @@ from typing import Final
 
 import orjson
 
-from multisched import config
+from multisched.config import loading
 from multisched.cycle.attempt_record import AttemptRecords
-from multisched.cycle.pod_class import PodClass
-from multisched.garbage import leave_to_reference_counts
+from multisched.cycle.classes.equivalence_class import PodClass
 from multisched.model.decode import Decoder
 from multisched.model.objects import Pod
 from multisched.observe.explain_view import REPLICAS_MAX
-from multisched.shell.fixes import find_fixes
-from multisched.shell.rehearsal import Moment, Rehearsal
-from multisched.shell.what_if import planned_pod, what_if
+from multisched.shell.garbage import leave_to_reference_counts
+from multisched.whatif.fixes import find_fixes
+from multisched.whatif.sandbox import Moment, Rehearsal
+from multisched.whatif.what_if import planned_pod, what_if
 from tests.perf.core_bench import CLASSES, Core, _enqueue, node, pending, running
 
 CHUNK: Final = 500
@@ -74,7 +74,7 @@ def rehearsal_seconds(nodes: int, pods: int) -> dict[str, float]:
     )
     found: dict[str, float] = {}
     began = time.process_time()
-    rehearsal = Rehearsal(config.parse(CONFIGURATION, "bench"), moment)
+    rehearsal = Rehearsal(loading.parse(CONFIGURATION, "bench"), moment)
     found["copy of the cluster"] = time.process_time() - began
     document = orjson.loads(pending(1))
     document["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "90"

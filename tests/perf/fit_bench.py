@@ -17,9 +17,9 @@ import time
 
 import numpy as np
 
-from domains.forecast.fit import backtest_usage, fit
-from domains.forecast.fit_settings import FitSettings
-from domains.forecast.usage import Samples
+from domains.forecast.curves.usage import Samples
+from domains.forecast.learning.fit import backtest_usage, fit
+from domains.forecast.settings.fit import FitSettings
 from tests.unit.forecast.weeks import make_series, make_usage
 
 SERIES_PER_S_MIN = 3_000

@@ -18,9 +18,9 @@ from typing import Any, Final
 import numpy as np
 from msgspec.structs import replace
 
+from domains.forecast.curves.profiles import Profiles
 from domains.forecast.forecast import Forecast
-from domains.forecast.profiles import Profiles
-from multisched.config_plugins import base_profile, plugin_registry
+from multisched.config.plugins import base_profile, plugin_registry
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.context import PluginContext
@@ -28,8 +28,8 @@ from multisched.framework.cycle_state import CycleState
 from multisched.framework.points import CycleView, QueuedPod
 from multisched.framework.registry import build_profile
 from multisched.framework.runner import Runner
-from multisched.garbage import leave_to_reference_counts
 from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod, PodSpec
+from multisched.shell.garbage import leave_to_reference_counts
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator

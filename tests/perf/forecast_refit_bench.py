@@ -41,22 +41,22 @@ import numpy as np
 import orjson
 import uvloop
 
+from domains.forecast.curves.profiles import Origin, Profiles
+from domains.forecast.curves.profiles_file import dumps
 from domains.forecast.forecast import Forecast
-from domains.forecast.learning import lesson_of
-from domains.forecast.profiles import Origin, Profiles
-from domains.forecast.profiles_file import dumps
-from domains.forecast.settings import PeakSettings
-from domains.forecast.study import Findings, Order
-from multisched import config
-from multisched.cluster.direct import DirectTransport
-from multisched.cluster.server import ApiServer
+from domains.forecast.learning.learned import lesson_of
+from domains.forecast.learning.study import Findings, Order
+from domains.forecast.settings.args import PeakSettings
+from multisched.cluster.api.direct import DirectTransport
+from multisched.cluster.api.server import ApiServer
+from multisched.config import loading
 from multisched.framework.measures import Grid
-from multisched.garbage import collect_seldom, leave_to_reference_counts
 from multisched.observe.metrics import Metrics
-from multisched.shell.duties import NetworkMeasures
-from multisched.shell.duty_processes import ChildProcess
-from multisched.shell.duty_threads import DutyThreads
+from multisched.shell.garbage import collect_seldom, leave_to_reference_counts
 from multisched.shell.program import Program, Surroundings
+from multisched.shell.workers.duties import NetworkMeasures
+from multisched.shell.workers.duty_processes import ChildProcess
+from multisched.shell.workers.duty_threads import DutyThreads
 from tests.perf import workload
 from tests.perf.history_server import KINDS, service_name
 
@@ -69,7 +69,7 @@ os.nice(10)
 while True:
     json.loads(json.dumps([[n, str(n)] for n in range(100_000)]))
 """
-FACTORY: Final = "domains.forecast.learning_process:learning_assistant"
+FACTORY: Final = "domains.forecast.learning.process:learning_assistant"
 DIMENSIONS: Final = ("cpu", "memory", "disk", "net", "log")
 NODES: Final = 500
 PODS: Final = 2_000
@@ -155,7 +155,7 @@ class Cluster:
             measures=NetworkMeasures(self._api, random.Random(0)),
             duty_threads=DutyThreads if in_threads else None,
         )
-        self.program = Program(config.parse(configuration, "bench"), outside)
+        self.program = Program(loading.parse(configuration, "bench"), outside)
 
     @property
     def bound(self) -> int:

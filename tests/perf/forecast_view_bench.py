@@ -14,9 +14,9 @@ from typing import Final
 
 import orjson
 
-from multisched.cli_forecast_page import page_of
+from multisched.cli.forecast_page import page_of
 from multisched.framework.views import ViewPorts, ViewQuery
-from multisched.garbage import leave_to_reference_counts
+from multisched.shell.garbage import leave_to_reference_counts
 from tests.unit.domains.builders import all_rows
 from tests.unit.forecast.fleets import ShownFleet, StoppedClock, large_fleet
 

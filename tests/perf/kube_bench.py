@@ -31,8 +31,8 @@ from typing import Any, Final
 import anyio
 import orjson
 
-from multisched import config
-from multisched.config_domains import judged_domains
+from multisched.config import loading
+from multisched.config.domains import judged_domains
 from multisched.verify import judge
 from tests.perf import shapes, workload
 from tests.perf.bench_client import EVENTS, NODES, PODS, PRIORITY_CLASSES, BenchClient, BindWatch
@@ -301,7 +301,7 @@ class Bench:
         """How many pods stand against a required rule, whichever scheduler placed them: the judge of `multisched verify`."""
         objects = [("Node", node) async for node in self._client.items(NODES)]
         objects += [("Pod", pod) for pod in bound]
-        configuration = config.default() if self._options.config is None else config.load(self._options.config)
+        configuration = loading.default() if self._options.config is None else loading.load(self._options.config)
         found = [one for one in judge(objects, domains=judged_domains(configuration)) if one.is_sure]
         for one in found[:WRONG_SHOWN]:
             _say(f"{one.pod} on {one.node} stands against {one.rule}: {one.message}")

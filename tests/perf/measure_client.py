@@ -29,7 +29,7 @@ from multisched.client.event_sink import ApiEventSink
 from multisched.client.limits import WriteLimiter
 from multisched.client.reflector import Reflector
 from multisched.client.transport import HttpTransport, connect
-from multisched.cluster.certificates import Authority, server_context
+from multisched.cluster.access.certificates import Authority, server_context
 from multisched.framework.ports import BindAnswer, BindRequest, Event, ObjectRef
 from multisched.model.wire import JSON, LineStream, Response
 

@@ -19,9 +19,9 @@ from typing import Any, Final
 import orjson
 
 from multisched.cycle.results import Unplaced
-from multisched.garbage import leave_to_reference_counts
 from multisched.model.decode import Decoder
 from multisched.model.objects import Pod
+from multisched.shell.garbage import leave_to_reference_counts
 from tests.perf.core_bench import Core
 from tests.perf.workload import pod
 

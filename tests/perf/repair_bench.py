@@ -17,9 +17,9 @@ from typing import Final
 
 import numpy as np
 
-from domains.forecast.repair_case import NO_GANG, Disruptions, Floats, Ints, Mask, Nodes, Pods, RepairCase
-from domains.forecast.repair_limits import RepairLimits
-from domains.forecast.repair_plan import plan_repair
+from domains.forecast.repair.case import NO_GANG, Disruptions, Floats, Ints, Mask, Nodes, Pods, RepairCase
+from domains.forecast.repair.plan import plan_repair
+from domains.forecast.settings.repair_limits import RepairLimits
 
 DIMENSIONS: Final = ("cpu", "memory", "disk", "net", "log")
 SLOTS: Final = 168

@@ -20,21 +20,21 @@ from typing import Final, TypeVar
 import numpy as np
 import orjson
 
+from domains.forecast.curves.profiles import Profiles
 from domains.forecast.forecast import Forecast
-from domains.forecast.profiles import Profiles
-from domains.forecast.repair_case import RepairCase
-from multisched import config
-from multisched.config_schema import Configuration
+from domains.forecast.repair.case import RepairCase
+from multisched.config import loading
+from multisched.config.schema import Configuration
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.repair import RepairAsked, RepairPlan
-from multisched.garbage import leave_to_reference_counts
 from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.decode import Decoder
 from multisched.model.selectors import LabelSelector, Operator, Requirement
-from multisched.shell.duty_threads import DutyThreads
-from multisched.shell.rehearsal import Moment, Rehearsal
-from multisched.shell.repair_fits import StandingFits
-from multisched.shell.repair_trial import plan_on
+from multisched.shell.garbage import leave_to_reference_counts
+from multisched.shell.workers.duty_threads import DutyThreads
+from multisched.whatif.repair_fits import StandingFits
+from multisched.whatif.repair_trial import plan_on
+from multisched.whatif.sandbox import Moment, Rehearsal
 from tests.perf.repair_bench import DIMENSIONS, SERVICES, THRESHOLD, make_fleet
 
 CONFIGURATION: Final = """
@@ -189,7 +189,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     case = make_fleet(options.nodes, options.pods, options.hot, options.fill, options.seed)
-    configuration = config.parse(CONFIGURATION, "bench")
+    configuration = loading.parse(CONFIGURATION, "bench")
     running = Rehearsal(configuration, moment_of(case))
     (plugin,) = [b.plugin for b in running.program.router.workers()[0].plugins.built if isinstance(b.plugin, Forecast)]
     plugin.adopt(profiles_of(case))

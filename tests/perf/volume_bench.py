@@ -25,7 +25,7 @@ from multisched.model.cluster_objects import (
 )
 from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod, PodSpec
 from multisched.model.volumes import PodVolume
-from multisched.plugins.node_volume_limits import NodeVolumeLimits
+from multisched.plugins.volumes.node_volume_limits import NodeVolumeLimits
 from multisched.state.node_table import NodeTable
 from multisched.state.object_store import ObjectStore
 from tests.unit.plugins.scenes import make_context

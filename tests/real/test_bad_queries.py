@@ -11,14 +11,14 @@ from typing import Any, Final
 import pytest
 
 from domains.forecast.forecast import Forecast
+from domains.forecast.learning.refit import RefitState
 from domains.forecast.peak_forecast import peak_forecast
-from domains.forecast.refit import RefitState
 from multisched.app import SystemClock
-from multisched.cluster.direct import DirectTransport
-from multisched.cluster.server import ApiServer
+from multisched.cluster.api.direct import DirectTransport
+from multisched.cluster.api.server import ApiServer
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.context import PluginContext
-from multisched.shell.duties import NetworkMeasures
+from multisched.shell.workers.duties import NetworkMeasures
 from multisched.state.cluster_cache import ClusterCache
 from tests.real.prometheus_server import Series, make_blocks, serving
 from tests.unit.cycle.cycle_kit import make_node

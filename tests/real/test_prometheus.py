@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from domains.forecast.prometheus_source import PrometheusSource
-from domains.forecast.queries import READY, Per
+from domains.forecast.curves.usage import Stay
+from domains.forecast.history.prometheus_source import PrometheusSource
+from domains.forecast.history.source import SourceError
 from domains.forecast.service_names import PodName
-from domains.forecast.source import SourceError
-from domains.forecast.source_settings import Aggregation, Dimension, PrometheusSettings
-from domains.forecast.usage import Stay
+from domains.forecast.settings.queries import READY, Per
+from domains.forecast.settings.sources import Aggregation, Dimension, PrometheusSettings
 from multisched.client.prometheus import PrometheusMeter
 from multisched.framework.measures import Grid, MeterError, MeterSettings, Piece
 from tests.real.prometheus_server import Series, make_blocks, serving

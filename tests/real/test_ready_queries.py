@@ -10,9 +10,9 @@ from typing import Final
 import numpy as np
 import pytest
 
-from domains.forecast.queries import POD_OWNERS, READY, Per
-from domains.forecast.source import Reading
-from domains.forecast.source_settings import Dimension
+from domains.forecast.history.source import Reading
+from domains.forecast.settings.queries import POD_OWNERS, READY, Per
+from domains.forecast.settings.sources import Dimension
 from multisched.framework.measures import Grid
 from tests.real.prometheus_server import Series, make_blocks
 from tests.real.test_prometheus import source_on

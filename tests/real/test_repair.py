@@ -18,7 +18,7 @@ import numpy as np
 import orjson
 import pytest
 
-from domains.forecast.profiles_file import dumps
+from domains.forecast.curves.profiles_file import dumps
 from tests.real.admin import PODS, Admin, until
 from tests.real.audit_log import calls, denied
 from tests.real.control_plane import ControlPlane

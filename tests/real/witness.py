@@ -17,9 +17,9 @@ from typing import Any, Final
 import aiohttp
 import anyio
 
-from multisched import config
 from multisched.client.cluster_list import PATHS
-from multisched.config_domains import judged_domains
+from multisched.config import loading
+from multisched.config.domains import judged_domains
 from multisched.verify import judge
 from tests.real.admin import NODES, RETRY_S, Admin, UnexpectedAnswerError
 
@@ -155,7 +155,7 @@ class Witness:
 async def against_rules(admin: Admin) -> list[str]:
     """Pods that stand against a required rule."""
     objects = [(kind, item) for kind, path in PATHS.items() for item in await admin.items(path)]
-    found = judge(objects, domains=judged_domains(config.default()))
+    found = judge(objects, domains=judged_domains(loading.default()))
     return [f"{one.pod} on {one.node}, {one.rule}: {one.message}" for one in found if one.is_sure]
 
 

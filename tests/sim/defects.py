@@ -22,7 +22,7 @@ from multisched.client.reflector import Reflector
 from multisched.cycle import commit_step
 from multisched.cycle.bind_outcome import Action, BindMachine, Outcome, Step
 from multisched.cycle.commit_step import CommitStep
-from multisched.cycle.promised_room import PromisedRoom
+from multisched.cycle.preemption.nominated_pods import PromisedRoom
 from multisched.cycle.results import Conflicted
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.events import Hint
@@ -33,14 +33,14 @@ from multisched.framework.status import SUCCESS
 from multisched.framework.term_columns import Asker
 from multisched.plugins.default_preemption import DefaultPreemption, LowerPriority
 from multisched.plugins.disruption_budgets import DisruptionBudgets
-from multisched.plugins.inter_pod_affinity import InterPodAffinity
 from multisched.plugins.node_affinity import NodeAffinity
 from multisched.plugins.node_ports import NodePorts
 from multisched.plugins.node_unschedulable import NodeUnschedulable
-from multisched.plugins.pod_topology_spread import PodTopologySpread
-from multisched.plugins.volume_binder import VolumeBinder
-from multisched.plugins.volume_ledger import VolumeLedger
-from multisched.plugins.volume_masks import RowMasks
+from multisched.plugins.topology.inter_pod_affinity import InterPodAffinity
+from multisched.plugins.topology.pod_topology_spread import PodTopologySpread
+from multisched.plugins.volumes.volume_binder import VolumeBinder
+from multisched.plugins.volumes.volume_ledger import VolumeLedger
+from multisched.plugins.volumes.volume_masks import RowMasks
 from multisched.queueing import doomed
 from multisched.queueing.backoff import BackoffPods
 from multisched.queueing.doomed import ServerRefusals
@@ -48,9 +48,9 @@ from multisched.queueing.entry import Entry, Moved
 from multisched.queueing.events_in_flight import EventsInFlight
 from multisched.queueing.gating import Gates
 from multisched.queueing.pod_queue import PodQueue
-from multisched.shell.audit import Audit
+from multisched.shell.audit.auditor import Audit
 from multisched.shell.domain import DomainWorker
-from multisched.shell.ingest import NodeIngest, PodIngest
+from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
 from multisched.shell.preemptor import Preemptor
 from multisched.shell.program import Program
 from multisched.state import cluster_cache, commit

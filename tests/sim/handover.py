@@ -21,18 +21,18 @@ from typing import Any
 import msgspec
 import orjson
 
-from multisched import config
-from multisched.cluster.direct import DirectTransport
-from multisched.cluster.server import ApiServer
-from multisched.config_nodes import NodeRouter
-from multisched.config_schema import Configuration
+from multisched.cluster.api.direct import DirectTransport
+from multisched.cluster.api.server import ApiServer
+from multisched.config import loading
+from multisched.config.nodes import NodeRouter
+from multisched.config.schema import Configuration
 from multisched.model.decode import Decoder
 from multisched.model.objects import CPU
 from multisched.model.wire import JSON, MERGE_PATCH, ConnectFailedError, LineStream, Response
 from multisched.shell.program import LeaseLostError, Program, Surroundings
-from multisched.shell.repair_source import plans_of
 from multisched.testing.scenario import QuietObserver
 from multisched.testing.sim_loop import PROCESS, SimClock, SimLoop, simulate
+from multisched.whatif.repair_source import plans_of
 
 NODES = 3
 BIND_MIN_S, BIND_MAX_S = 0.2, 4.5
@@ -248,7 +248,7 @@ class Site:
             observer=lambda domain: QuietObserver(),
             plan_repairs=plans_of,
         )
-        program = context.run(Program, config.parse(text, "handover"), outside)
+        program = context.run(Program, loading.parse(text, "handover"), outside)
         task = self.loop.create_task(self._keep(program), context=context)
         replica = Replica(program, cable, task, frozenset(leads), text)
         self.replicas.append(replica)
@@ -360,7 +360,7 @@ def run(seed: int, texts: dict[tuple[str, ...], str], moves: str) -> Found:
     """`texts`: what each replica may lead -> its configuration. `moves`: what moves nodes between domains."""
     loop = SimLoop(seed)
     site = Site(loop, seed)
-    configuration = config.parse(next(iter(texts.values())), "handover")
+    configuration = loading.parse(next(iter(texts.values())), "handover")
 
     async def main() -> Found:
         for number in range(NODES):

@@ -15,12 +15,12 @@ from multisched.client.condition_writer import ApiConditionWriter
 from multisched.client.lease_record import LeaseWatcher
 from multisched.client.reflector import Ending, Reflector, _line_decoder
 from multisched.cycle.bind_outcome import Action, BindMachine, Outcome, Step
-from multisched.cycle.class_scores import ClassScores
-from multisched.cycle.columns import ScoreColumn
-from multisched.cycle.displacement import RowMemory
-from multisched.cycle.dry_run import AttemptDryRun
-from multisched.cycle.pod_class import PodClass
-from multisched.cycle.promised_room import PromisedRoom
+from multisched.cycle.classes.columns import ScoreColumn
+from multisched.cycle.classes.equivalence_class import PodClass
+from multisched.cycle.classes.scores import ClassScores
+from multisched.cycle.preemption.dry_run import AttemptDryRun
+from multisched.cycle.preemption.nominated_pods import PromisedRoom
+from multisched.cycle.preemption.victim_cache import RowMemory
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.dependency import Dependency
 from multisched.framework.events import ClusterEvent, Hint, Resource
@@ -31,25 +31,26 @@ from multisched.framework.status import SUCCESS, Code
 from multisched.model.objects import CPU, Node, Pod
 from multisched.model.wire import UNREADABLE
 from multisched.plugins import node_ports, node_unschedulable, taint_toleration
-from multisched.plugins.attached_volumes import AttachedVolumes
 from multisched.plugins.image_locality import ImageLocality
-from multisched.plugins.inter_pod_affinity import InterPodAffinity
 from multisched.plugins.node_resources_fit import NodeResourcesFit
-from multisched.plugins.pod_topology_spread import PodTopologySpread
+from multisched.plugins.topology.inter_pod_affinity import InterPodAffinity
+from multisched.plugins.topology.pod_topology_spread import PodTopologySpread
+from multisched.plugins.volumes.attached_volumes import AttachedVolumes
 from multisched.queueing import parked_pods
 from multisched.queueing.active_pods import ActivePods
 from multisched.queueing.backoff import BackoffPods
 from multisched.queueing.hints import HintTable
 from multisched.queueing.parked_pods import ParkedPods
 from multisched.queueing.pod_queue import PodQueue
-from multisched.shell import cluster_changes, domain, ingest
-from multisched.shell.audit import Audit
+from multisched.shell import domain
+from multisched.shell.audit.auditor import Audit
+from multisched.shell.binding.send_check import SendCheck
 from multisched.shell.domain import DomainWorker
 from multisched.shell.handover import Handover
-from multisched.shell.ingest import PodIngest
+from multisched.shell.ingest import cluster_changes, pods_and_nodes
+from multisched.shell.ingest.pods_and_nodes import PodIngest
 from multisched.shell.preemptor import Preemptor
 from multisched.shell.program import Program
-from multisched.shell.send_check import SendCheck
 from multisched.state.change_log import ChangeLog
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.column_overlay import ColumnOverlay
@@ -328,7 +329,7 @@ def resizes_told_when_they_are_asked_for() -> None:
         asked, ask = (replace(pod, held=None) for pod in (before, after))
         return genuine(asked, ask)
 
-    put(ingest, "assigned_pod_events", events)
+    put(pods_and_nodes, "assigned_pod_events", events)
 
 
 @defect

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
-from multisched.garbage import collect_seldom
-from multisched.testing.disruptions import BY_NAME
+from multisched.shell.garbage import collect_seldom
+from multisched.testing.disruptions.catalog import BY_NAME
 from multisched.testing.scenario import Report, run_seed
 
 FAULTS_MIN = 10

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from multisched import config
+from multisched.config import loading
 from multisched.testing.scenario import run_seed
 from multisched.testing.setting import drawn
 from tests.sim.run import FAULTS_MIN
@@ -28,7 +28,7 @@ def test_every_invariant_holds_under_faults(seed: int) -> None:
 
 
 def test_every_second_seed_runs_the_default_configuration_as_it_ships() -> None:
-    assert [drawn(seed).configuration == config.default() for seed in range(4)] == [True, False, True, False]
+    assert [drawn(seed).configuration == loading.default() for seed in range(4)] == [True, False, True, False]
 
 
 @pytest.mark.parametrize("seed", [6, 7])

@@ -16,7 +16,7 @@ CLASS_LINES_MAX: Final = 350
 STILL_TOO_LARGE: Final = frozenset({
     "multisched.client.lease.LeaseKeeper",
     "multisched.client.reflector.Reflector",
-    "multisched.cycle.class_cache.ClassCache",
+    "multisched.cycle.classes.cache.ClassCache",
     "multisched.queueing.pod_queue.PodQueue",
     "multisched.shell.domain.DomainWorker",
     "multisched.shell.program.Program",

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import orjson
 
-from multisched.cluster.patch import merge
+from multisched.cluster.patching.patch import merge
 from multisched.model.objects import CPU, Pod
 from multisched.queueing.transitions import Place
 from multisched.state.cluster_cache import PodState

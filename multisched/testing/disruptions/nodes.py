@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from multisched.config_nodes import DOMAIN_LABEL
+from multisched.config.nodes import DOMAIN_LABEL
 from multisched.testing.disruptions.scene import HANDED_OVER_S, SENT_S, SLOW, Disruption, Scene, Where
 from multisched.testing.faults import FOREIGN
 from multisched.testing.relations import ZONE

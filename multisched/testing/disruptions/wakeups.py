@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from multisched.cluster.fake_provisioner import FAKE_PROVISIONER
+from multisched.cluster.controllers.fake_provisioner import FAKE_PROVISIONER
 from multisched.framework.objects_view import ObjectKind
 from multisched.testing.chances import GUEST
 from multisched.testing.disruptions.rooms import BED, KEPT, TOLERATED, Case, Rooms, Sleeper, wake_all, wake_each

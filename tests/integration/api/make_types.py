@@ -1,4 +1,4 @@
-"""Writes multisched/cluster/types.json from the sources of k8s.io/api and k8s.io/apimachinery (Apache-2.0).
+"""Writes multisched/cluster/base/types.json from the sources of k8s.io/api and k8s.io/apimachinery (Apache-2.0).
 
     python -m tests.integration.api.make_types ~/go/pkg/mod/k8s.io 0.36.3
 
@@ -130,7 +130,7 @@ def main(folder: str, version: str) -> None:
         if name not in kept and name in every:
             kept[name] = every[name]
             wanted += [str(entry[1]) for entry in every[name].values()]
-    target = Path(__file__).parents[3] / "multisched/cluster/types.json"
+    target = Path(__file__).parents[3] / "multisched/cluster/base/types.json"
     lines = [f"{json.dumps(name)}: {json.dumps(kept[name], separators=(',', ':'))}" for name in sorted(kept)]
     target.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     print(len(kept), "types,", target.stat().st_size, "bytes")

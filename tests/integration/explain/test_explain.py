@@ -16,18 +16,18 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from multisched import config
-from multisched.cli import app
-from multisched.cluster.direct import DirectTransport
+from multisched.cli.main import app
+from multisched.cluster.api.direct import DirectTransport
+from multisched.config import loading
 from multisched.model.wire import MERGE_PATCH
 from multisched.observe.explain_view import ExplainQuery, Fix, NotExplainedError, PodView, WhatIfView
 from multisched.observe.health import Health
 from multisched.observe.metrics import Metrics
 from multisched.observe.server import ServerSettings, Sources, serve
-from multisched.shell.explain_source import ProgramExplanations
 from multisched.shell.plugin_views import ProgramViews
-from multisched.shell.repair_source import RepairPlans
 from multisched.shell.telemetry import ProgramQueues
+from multisched.whatif.explain_source import ProgramExplanations
+from multisched.whatif.repair_source import RepairPlans
 from tests.integration.plugins.house import House, one_domain, open_house
 
 REQUESTS = {"cpu": "1100m", "memory": "1Gi"}
@@ -42,7 +42,7 @@ LATE = ExplainQuery("default", "late", with_fixes=True)
 async def opened() -> AsyncIterator[tuple[House, ProgramExplanations]]:
     text = one_domain()
     async with open_house(text) as house:
-        yield house, ProgramExplanations(house.program, config.parse(text, "house"))
+        yield house, ProgramExplanations(house.program, loading.parse(text, "house"))
 
 
 async def pod(house: House, name: str, *, cpu: str = "1", **spec: Any) -> None:
@@ -231,7 +231,7 @@ async def test_the_command_line_tells_the_same_over_http(tmp_path: Path) -> None
         manifest = tmp_path / "pod.yaml"
         spec = {"schedulerName": "tests-scheduler", "containers": [{"name": "main", "image": "app"}]}
         manifest.write_text(yaml.safe_dump({"kind": "Pod", "metadata": {"name": "new"}, "spec": spec}))
-        configuration = config.parse(one_domain(), "house")
+        configuration = loading.parse(one_domain(), "house")
         queues, views = ProgramQueues(house.program, "me"), ProgramViews(house.program)
         repair = RepairPlans(house.program, configuration)
         sources = Sources(Health(), Metrics(), queues, explanations, repair, views)

@@ -14,16 +14,16 @@ import pytest
 from typer.testing import CliRunner
 
 from domains.forecast.forecast import Forecast
-from multisched import config
-from multisched.cli import app
+from multisched.cli.main import app
+from multisched.config import loading
 from multisched.framework.views import NoViewError, ViewQuery
 from multisched.observe.health import Health
 from multisched.observe.metrics import Metrics
 from multisched.observe.server import ServerSettings, Sources, serve
-from multisched.shell.explain_source import ProgramExplanations
 from multisched.shell.plugin_views import ASKERS_MAX, ProgramViews
-from multisched.shell.repair_source import RepairPlans
 from multisched.shell.telemetry import ProgramQueues
+from multisched.whatif.explain_source import ProgramExplanations
+from multisched.whatif.repair_source import RepairPlans
 from tests.integration.plugins.house import HEAD, House, one_domain, open_house
 from tests.unit.forecast.fleets import learned
 
@@ -50,8 +50,8 @@ async def served() -> AsyncIterator[tuple[House, str]]:
             Health(),
             Metrics(),
             ProgramQueues(house.program, "me"),
-            ProgramExplanations(house.program, config.parse(TEXT, "house")),
-            RepairPlans(house.program, config.parse(TEXT, "house")),
+            ProgramExplanations(house.program, loading.parse(TEXT, "house")),
+            RepairPlans(house.program, loading.parse(TEXT, "house")),
             ProgramViews(house.program),
         )
         async with serve(ServerSettings(port=0), sources) as url:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from multisched.cluster.fake_provisioner import FAKE_PROVISIONER
+from multisched.cluster.controllers.fake_provisioner import FAKE_PROVISIONER
 from tests.integration.kubectl.conftest import Document, Kubectl, pod, rows
 
 PATIENCE = "--timeout=60s"

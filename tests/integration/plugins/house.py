@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 
 import orjson
 
-from multisched import config
-from multisched.cluster.controllers import run_controllers
-from multisched.cluster.direct import DirectTransport
-from multisched.cluster.server import ApiServer
-from multisched.config_schema import Configuration
+from multisched.cluster.api.direct import DirectTransport
+from multisched.cluster.api.server import ApiServer
+from multisched.cluster.controllers.run import run_controllers
+from multisched.config import loading
+from multisched.config.schema import Configuration
 from multisched.framework.isolation import Workshop
 from multisched.framework.measures import Measures
 from multisched.framework.registry import Registry
@@ -29,12 +29,12 @@ from multisched.model.wire import JSON, LineStream, Response, Transport
 from multisched.queueing.entry import QueueEntry
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program, Surroundings
-from multisched.shell.repair_source import plans_of
 from multisched.testing.bind_judge import BindJudge
 from multisched.testing.books import decision_of
 from multisched.testing.invariants import Books, differences
 from multisched.testing.scenario import QuietObserver
 from multisched.testing.sim_loop import EPOCH, SimLoop, simulate
+from multisched.whatif.repair_source import plans_of
 
 T = TypeVar("T")
 Story = Callable[[], Awaitable[T]]
@@ -222,7 +222,7 @@ async def open_house(
     """
     clock, broken = LoopClock(), list[str]()
     server = ApiServer(clock, seed=0, rbac=False)
-    parsed = config.parse(configuration, "house")
+    parsed = loading.parse(configuration, "house")
     house = House(server, Books(server, broken), broken, clock, parsed)
     if before is not None:
         await before(house)

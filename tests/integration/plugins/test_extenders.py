@@ -9,8 +9,8 @@ from typing import Any
 
 import orjson
 
-from multisched.cluster.direct import DirectTransport
-from multisched.config_convert import convert
+from multisched.cluster.api.direct import DirectTransport
+from multisched.config.kube.convert import convert
 from tests.integration.plugins.house import HEAD, House, open_house
 from tests.unit.plugins.extender_kit import Extender, extending, hanging, keeping, scoring, status
 

@@ -11,13 +11,13 @@ import msgspec
 import orjson
 import pytest
 
-from multisched.cluster.direct import DirectTransport
+from multisched.cluster.api.direct import DirectTransport
 from multisched.framework.events import Action, ClusterEvent, EventObject, Resource
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import Event
 from multisched.model.decode_objects import decoders
 from multisched.model.wire import JSON, LineStream, Response
-from multisched.shell.object_ingest import API_VERSIONS, ObjectIngest, path_of
+from multisched.shell.ingest.objects import API_VERSIONS, ObjectIngest, path_of
 from multisched.state.object_store import ObjectStore
 from tests.integration.plugins.house import House, in_virtual_time, one_domain, open_house
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from multisched.cluster.direct import DirectTransport
+from multisched.cluster.api.direct import DirectTransport
 from multisched.model.wire import MERGE_PATCH, Response, Transport
 from tests.integration.plugins.house import House, controlled, in_virtual_time, one_domain, open_house
 

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 import pytest
 
-from multisched.cluster.direct import DirectTransport
-from multisched.cluster.fake_provisioner import FAKE_PROVISIONER
+from multisched.cluster.api.direct import DirectTransport
+from multisched.cluster.controllers.fake_provisioner import FAKE_PROVISIONER
 from multisched.model.wire import MERGE_PATCH
 from tests.integration.plugins.house import House, controlled, in_virtual_time, one_domain, open_house
 

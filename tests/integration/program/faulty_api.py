@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 from aiohttp import web
 
-from multisched.cluster.direct import DirectTransport
+from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.embedded import EmbeddedCluster
 from multisched.model.wire import Response
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from multisched.cluster.storage import Event, Stored
+from multisched.cluster.base.storage import Event, Stored
 from tests.integration.program.command import multisched
 from tests.integration.program.faulty_api import FaultyApi
 from tests.integration.program.test_bad_answers import CONFIGURATION, all_bound, node, pod

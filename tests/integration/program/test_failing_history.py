@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 import yaml
 
-from domains.forecast.profiles import Origin, Profiles
-from domains.forecast.profiles_file import dumps, loads
+from domains.forecast.curves.profiles import Origin, Profiles
+from domains.forecast.curves.profiles_file import dumps, loads
 from tests.integration.program.command import Command, multisched
 from tests.integration.program.faulty_api import FaultyApi
 from tests.integration.program.test_bad_answers import all_bound, metric, node, pod, read, url_of

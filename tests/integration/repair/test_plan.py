@@ -14,10 +14,10 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
-from domains.forecast.profiles_file import dumps
-from multisched import config
-from multisched.cli import app
-from multisched.cluster.direct import DirectTransport
+from domains.forecast.curves.profiles_file import dumps
+from multisched.cli.main import app
+from multisched.cluster.api.direct import DirectTransport
+from multisched.config import loading
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.repair import RepairAsked, RepairPlan, RepairRefusedError
 from multisched.model.cluster_objects import ResourceQuota
@@ -28,10 +28,10 @@ from multisched.observe.health import Health
 from multisched.observe.metrics import Metrics
 from multisched.observe.repair_view import decode_plan
 from multisched.observe.server import ServerSettings, Sources, serve
-from multisched.shell.explain_source import ProgramExplanations
 from multisched.shell.plugin_views import ProgramViews
-from multisched.shell.repair_source import RepairPlans
 from multisched.shell.telemetry import ProgramQueues
+from multisched.whatif.explain_source import ProgramExplanations
+from multisched.whatif.repair_source import RepairPlans
 from tests.integration.plugins.house import House, one_domain, open_house
 from tests.integration.repair.uneven import PROFILES, configuration, known, put, uneven
 
@@ -227,14 +227,14 @@ async def test_a_plan_that_cannot_be_made_says_what_to_do() -> None:
             await plans.plan(RepairAsked(domain="test"))
     text = configuration()
     async with open_house(text) as house:
-        plans = RepairPlans(house.program, config.parse(text, "house"))
+        plans = RepairPlans(house.program, loading.parse(text, "house"))
         await house.node("n0")
         with pytest.raises(RepairRefusedError, match="no profiles are in force yet"):
             await plans.plan(ASKED)
     text = one_domain()
     async with open_house(text) as house:
         with pytest.raises(RepairRefusedError, match="enable PeakForecast in one"):
-            await RepairPlans(house.program, config.parse(text, "house")).plan(ASKED)
+            await RepairPlans(house.program, loading.parse(text, "house")).plan(ASKED)
 
 
 async def test_more_questions_than_may_wait_are_told_to_come_again() -> None:
@@ -256,7 +256,7 @@ async def test_more_questions_than_may_wait_are_told_to_come_again() -> None:
 
 async def test_the_plan_is_told_over_http_and_on_the_command_line() -> None:
     async with uneven() as (house, plans):
-        explanations = ProgramExplanations(house.program, config.parse(configuration(), "house"))
+        explanations = ProgramExplanations(house.program, loading.parse(configuration(), "house"))
         queues, views = ProgramQueues(house.program, "me"), ProgramViews(house.program)
         sources = Sources(Health(), Metrics(), queues, explanations, plans, views)
         async with serve(ServerSettings(port=0), sources) as url:

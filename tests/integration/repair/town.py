@@ -20,24 +20,24 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import orjson
 
+from domains.forecast.curves.profiles_file import dumps
 from domains.forecast.forecast import Forecast
-from domains.forecast.profiles_file import dumps
-from multisched import config
-from multisched.cluster.controllers import run_controllers
-from multisched.cluster.direct import DirectTransport
-from multisched.cluster.kubelets import Kubelets
-from multisched.cluster.server import ApiServer
-from multisched.cluster.stages_builtin import builtin_stages
+from multisched.cluster.api.direct import DirectTransport
+from multisched.cluster.api.server import ApiServer
+from multisched.cluster.controllers.run import run_controllers
+from multisched.cluster.kubelet.kubelets import Kubelets
+from multisched.cluster.kubelet.stages_builtin import builtin_stages
+from multisched.config import loading
 from multisched.framework.moving import RepairStatus
 from multisched.model.decode import Decoder
 from multisched.model.objects import Pod
 from multisched.model.wire import JSON, MERGE_PATCH, AnswerLostError, LineStream, Response, Transport
 from multisched.shell.program import Program, Surroundings
-from multisched.shell.repair_source import plans_of
 from multisched.state.reservations import is_stand_in
 from multisched.testing.invariants import Books, differences
 from multisched.testing.scenario import QuietObserver
 from multisched.testing.sim_loop import EPOCH, SimLoop, simulate
+from multisched.whatif.repair_source import plans_of
 from tests.unit.domains.builders import make_profiles
 
 T = TypeVar("T")
@@ -247,7 +247,7 @@ class Town:
             duty_threads=AtOnce,
             plan_repairs=plans_of,
         )
-        self.program = Program(config.parse(self._text, "town"), outside)
+        self.program = Program(loading.parse(self._text, "town"), outside)
         self._running = asyncio.ensure_future(self.program.run())
         program = self.program
         await self.until(lambda: program.is_ready)

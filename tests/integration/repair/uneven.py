@@ -10,10 +10,10 @@ import numpy as np
 import orjson
 
 from domains.forecast.forecast import Forecast
-from multisched import config
-from multisched.cluster.direct import DirectTransport
+from multisched.cluster.api.direct import DirectTransport
+from multisched.config import loading
 from multisched.model.wire import MERGE_PATCH
-from multisched.shell.repair_source import RepairPlans
+from multisched.whatif.repair_source import RepairPlans
 from tests.integration.plugins.house import House, one_domain, open_house
 from tests.unit.domains.builders import make_profiles
 
@@ -107,4 +107,4 @@ async def uneven(text: str = "", nodes: Mapping[str, str] | None = None) -> Asyn
             await put(house, name, service, node)
         await known(house, *placed)
         forecast(house).adopt(PROFILES)
-        yield house, RepairPlans(house.program, config.parse(text, "house"))
+        yield house, RepairPlans(house.program, loading.parse(text, "house"))

@@ -16,9 +16,9 @@ import yaml
 from typer.testing import CliRunner
 
 from multisched import __version__
-from multisched.cli import app
-from multisched.cli_tables import as_table
+from multisched.cli.main import app
 from multisched.observe.queue_view import DomainQueue, QueueView, WaitingPod, encode_queue
+from multisched.observe.tables import as_table
 
 ROOT = Path(__file__).parents[3]
 VIEW = QueueView(
@@ -223,7 +223,7 @@ def loaded_after(statement: str) -> set[str]:
 
 
 def test_version_and_help_load_nothing_heavy() -> None:
-    loaded = loaded_after("import multisched.cli")
+    loaded = loaded_after("import multisched.cli.main")
     assert not loaded & {"numpy", "pydantic", "aiohttp", "kubernetes_asyncio", "prometheus_client", "yaml", "anyio"}
 
 

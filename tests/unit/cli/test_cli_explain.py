@@ -9,7 +9,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from multisched.cli import app
+from multisched.cli.main import app
 from tests.unit.explain.clusters import CONFIGURATION, Document, make_node, make_pod
 
 MANIFEST = {"kind": "Pod", "metadata": {"name": "new"}, "spec": make_pod("new")["spec"]}

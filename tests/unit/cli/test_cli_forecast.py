@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from domains.forecast.profiles import Origin, Profiles
-from domains.forecast.profiles_file import dumps
-from multisched.cli import app
-from multisched.cli_forecast_tables import amount, week
+from domains.forecast.curves.profiles import Origin, Profiles
+from domains.forecast.curves.profiles_file import dumps
+from multisched.cli.forecast_tables import amount, week
+from multisched.cli.main import app
 from tests.unit.explain.clusters import make_node, make_pod
 
 NOBODY = "http://127.0.0.1:1"

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from multisched import cli_repair, config
-from multisched.cli import app
-from multisched.cli_explain import Dump
-from multisched.cli_repair import LEFT_SHOWN, text_of
-from multisched.cli_server import AskError, Server
+from multisched.cli import repair
+from multisched.cli.explain import Dump
+from multisched.cli.main import app
+from multisched.cli.repair import LEFT_SHOWN, text_of
+from multisched.cli.server import AskError, Server
+from multisched.config import loading
 from multisched.framework.moving import RepairStatus
 from multisched.framework.repair import RepairAsked, RepairBudget, RepairLeft, RepairMove, RepairPeak, RepairPlan
 from multisched.observe.loopback import token_folder
@@ -140,20 +141,20 @@ def test_without_a_server_there_is_no_cluster() -> None:
 
 
 def test_bad_repair_settings_are_told_with_their_place(tmp_path: Path) -> None:
-    config, dump = tmp_path / "config.yaml", tmp_path / "dump.json"
+    loading, dump = tmp_path / "config.yaml", tmp_path / "dump.json"
     dump.write_text('{"items": []}')
-    config.write_text(
+    loading.write_text(
         "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n"
         "domains: [{name: forecast, profile: {plugins: {enabled: [{name: PeakForecast, "
         "args: {repair: {treshold: 90}}}]}}}]\n"
     )
-    code, _, errors = call("--snapshot", str(dump), "--config", str(config))
+    code, _, errors = call("--snapshot", str(dump), "--config", str(loading))
     assert (code, "args.repair.treshold: unknown; did you mean thresholdPercent?" in errors) == (2, True), errors
 
 
 async def test_status_tells_the_window_the_run_and_the_budget() -> None:
     async with served(ServerSettings(port=0)) as url:
-        told = await asyncio.to_thread(cli_repair.status, Server(url), "", "table")
+        told = await asyncio.to_thread(repair.status, Server(url), "", "table")
         assert told.splitlines() == [
             "domain forecast: repair is apply",
             "window: open since 1970-01-01T00:00:00Z, until 1970-01-01T01:00:00Z",
@@ -161,12 +162,12 @@ async def test_status_tells_the_window_the_run_and_the_budget() -> None:
             "run of plan abc: leaving, move 2 of 3: shop/web-1 from n1 to n2",
         ]
         with pytest.raises(AskError, match="no such domain"):
-            await asyncio.to_thread(cli_repair.status, Server(url), "nowhere", "table")
+            await asyncio.to_thread(repair.status, Server(url), "nowhere", "table")
 
 
 async def test_a_plan_without_moves_asks_nobody_to_move_anything() -> None:
     async with served(ServerSettings(port=0)) as url:
-        (told,) = await asyncio.to_thread(lambda: list(cli_repair.apply(Server(url), RepairAsked(), "table")))
+        (told,) = await asyncio.to_thread(lambda: list(repair.apply(Server(url), RepairAsked(), "table")))
         assert told.endswith("nothing was written: this is a preview")
 
 
@@ -177,7 +178,7 @@ async def test_a_run_is_asked_for_with_the_token_of_the_process(
     async with served(ServerSettings(port=0, token_folder=token_folder(os.environ))) as url:
 
         def run() -> RepairStatus:
-            return cli_repair._status_of(Server(url), "/api/v1/repair/run", body=b'{"digest": "abc"}')
+            return repair._status_of(Server(url), "/api/v1/repair/run", body=b'{"digest": "abc"}')
 
         assert (await asyncio.to_thread(run)).state == "planned"
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "of somebody else"))
@@ -187,6 +188,4 @@ async def test_a_run_is_asked_for_with_the_token_of_the_process(
 
 def test_a_dump_has_nothing_to_apply_to(tmp_path: Path) -> None:
     with pytest.raises(AskError, match="--apply: a dump has nothing to move"):
-        list(
-            cli_repair.apply(Dump(tmp_path / "dump.json", config.default(), datetime.now(UTC)), RepairAsked(), "table")
-        )
+        list(repair.apply(Dump(tmp_path / "dump.json", loading.default(), datetime.now(UTC)), RepairAsked(), "table"))

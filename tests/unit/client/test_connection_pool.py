@@ -19,7 +19,7 @@ import pytest
 
 from multisched.client import connection_pool
 from multisched.client.connection_pool import ConnectionPool, Endpoint, StaleConnectionError
-from multisched.cluster.certificates import Authority, server_context
+from multisched.cluster.access.certificates import Authority, server_context
 from multisched.model.wire import AnswerLostError, ConnectFailedError, Response
 from tests.unit.client.servers import raw_serving, read_head
 

@@ -15,7 +15,7 @@ from aiohttp import web
 from multisched.client.auth import REREAD_INTERVAL_S, Credentials, InClusterSource, KubeconfigSource, import_vendor
 from multisched.client.errors import CredentialsError
 from multisched.client.transport import connect, open_transport
-from multisched.cluster.certificates import Authority, server_context
+from multisched.cluster.access.certificates import Authority, server_context
 from multisched.model.wire import ConnectFailedError
 from tests.unit.client.servers import Handler, connected, serving, write_kubeconfig
 

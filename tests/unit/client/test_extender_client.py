@@ -18,8 +18,8 @@ from multisched.client.extender_client import (
     ApiDocuments,
     HttpExtenderClient,
 )
-from multisched.cluster.certificates import Authority, server_context
-from multisched.cluster.request import UserInfo
+from multisched.cluster.access.certificates import Authority, server_context
+from multisched.cluster.base.request import UserInfo
 from multisched.framework.ports import ExtenderError, ExtenderSettings, ExtenderTrust, UnreachableError
 from multisched.model.wire import ConnectFailedError, Response
 from tests.leaping_loop import leap

@@ -20,7 +20,7 @@ from multisched.client.auth import REREAD_INTERVAL_S
 from multisched.client.connection_pool import CONNECT_TIMEOUT_S
 from multisched.client.line_stream import HttpLineStream
 from multisched.client.transport import TransportStatistics
-from multisched.cluster.certificates import Authority, server_context
+from multisched.cluster.access.certificates import Authority, server_context
 from multisched.model.wire import AnswerLostError, ConnectFailedError
 from tests.unit.client.servers import connected, raw_serving, read_head, serving, write_kubeconfig
 

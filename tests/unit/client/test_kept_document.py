@@ -6,8 +6,8 @@ import pytest
 
 from multisched.client.kept_document import BYTES_MAX, ConfigMapKeeper
 from multisched.client.limits import WriteLimiter
-from multisched.cluster.direct import DirectTransport
-from multisched.cluster.server import ApiServer
+from multisched.cluster.api.direct import DirectTransport
+from multisched.cluster.api.server import ApiServer
 from multisched.framework.moving import KeepAnswer, KeepReply
 from multisched.framework.ports import UnreachableError
 from multisched.model.wire import JSON, AnswerLostError, Response

@@ -17,8 +17,8 @@ import pytest
 from aiohttp import web
 
 from multisched.client.prometheus import WARNINGS_KEPT, PrometheusMeter, _batches
-from multisched.cluster.certificates import Authority, server_context
-from multisched.cluster.request import UserInfo
+from multisched.cluster.access.certificates import Authority, server_context
+from multisched.cluster.base.request import UserInfo
 from multisched.framework.measures import (
     QUERY_CHARS_SHOWN,
     Dropped,

@@ -13,19 +13,19 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
-from multisched.cluster.controllers import run_controllers
-from multisched.cluster.direct import DirectTransport
-from multisched.cluster.kubelets import Kubelets
-from multisched.cluster.object_client import (
+from multisched.cluster.api.direct import DirectTransport
+from multisched.cluster.api.server import ApiServer
+from multisched.cluster.client.object_client import (
     NODES,
     PODS,
     Document,
     ObjectClient,
     Resource,
 )
-from multisched.cluster.server import ApiServer
-from multisched.cluster.stages import StageSet
-from multisched.cluster.stages_builtin import builtin_stages
+from multisched.cluster.controllers.run import run_controllers
+from multisched.cluster.kubelet.kubelets import Kubelets
+from multisched.cluster.kubelet.stages import StageSet
+from multisched.cluster.kubelet.stages_builtin import builtin_stages
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 PATIENCE_S = 120.0

@@ -7,9 +7,9 @@ from typing import Any
 
 import orjson
 
-from multisched.cluster.request import ADMIN, ApiRequest, UserInfo
-from multisched.cluster.server import ApiServer
-from multisched.cluster.watch import WatchStream
+from multisched.cluster.api.server import ApiServer
+from multisched.cluster.api.watch import WatchStream
+from multisched.cluster.base.request import ADMIN, ApiRequest, UserInfo
 from multisched.model.wire import JSON, Response
 
 PODS = "/api/v1/namespaces/default/pods"

@@ -8,8 +8,9 @@ from datetime import timedelta
 
 import pytest
 
-from multisched.cluster.controller_events import BURST_PER_OBJECT
-from multisched.cluster.object_client import (
+from multisched.cluster.api.server import Answer
+from multisched.cluster.base.request import ApiRequest
+from multisched.cluster.client.object_client import (
     DEPLOYMENTS,
     EVENTS,
     JOBS,
@@ -18,9 +19,8 @@ from multisched.cluster.object_client import (
     Document,
     parse_timestamp,
 )
-from multisched.cluster.request import ApiRequest
-from multisched.cluster.server import Answer
-from multisched.cluster.stages_builtin import CHAOS_LABEL
+from multisched.cluster.controllers.events import BURST_PER_OBJECT
+from multisched.cluster.kubelet.stages_builtin import CHAOS_LABEL
 from multisched.model.wire import Response
 from tests.unit.cluster.cluster_kit import (
     Fleet,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from multisched.cluster.object_client import CRON_JOBS, JOBS, PODS, Document
-from multisched.cluster.stages_builtin import CHAOS_LABEL
+from multisched.cluster.client.object_client import CRON_JOBS, JOBS, PODS, Document
+from multisched.cluster.kubelet.stages_builtin import CHAOS_LABEL
 from tests.unit.cluster.cluster_kit import Fleet, a_cluster, a_job, a_node, condition_of
 
 pytestmark = pytest.mark.looptime

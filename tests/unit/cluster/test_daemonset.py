@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from multisched.cluster.object_client import CONTROLLER_REVISIONS, DAEMON_SETS, NODES, PODS, Document
+from multisched.cluster.client.object_client import CONTROLLER_REVISIONS, DAEMON_SETS, NODES, PODS, Document
 from tests.unit.cluster.cluster_kit import Fleet, a_cluster, a_node, a_pod_spec, condition_of
 
 pytestmark = pytest.mark.looptime

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from multisched.cluster.object_client import DEPLOYMENTS, DISRUPTION_BUDGETS, JOBS, PODS, Document
-from multisched.cluster.stages_builtin import builtin_stages
+from multisched.cluster.client.object_client import DEPLOYMENTS, DISRUPTION_BUDGETS, JOBS, PODS, Document
+from multisched.cluster.kubelet.stages_builtin import builtin_stages
 from tests.unit.cluster.cluster_kit import Fleet, a_cluster, a_deployment, a_job, a_node, a_pod, condition_of, phases
 
 pytestmark = pytest.mark.looptime

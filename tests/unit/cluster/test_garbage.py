@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from multisched.cluster.object_client import (
+from multisched.cluster.client.object_client import (
     DEPLOYMENTS,
     JOBS,
     LEASES,

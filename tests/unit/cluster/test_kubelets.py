@@ -8,11 +8,11 @@ from typing import cast
 
 import pytest
 
-from multisched.cluster.kubelets import Kubelets
-from multisched.cluster.object_client import LEASES, NODES, PODS, parse_timestamp
-from multisched.cluster.request import ApiRequest
-from multisched.cluster.server import Answer
-from multisched.cluster.stages_builtin import builtin_stages
+from multisched.cluster.api.server import Answer
+from multisched.cluster.base.request import ApiRequest
+from multisched.cluster.client.object_client import LEASES, NODES, PODS, parse_timestamp
+from multisched.cluster.kubelet.kubelets import Kubelets
+from multisched.cluster.kubelet.stages_builtin import builtin_stages
 from multisched.model.wire import Response
 from tests.unit.cluster.cluster_kit import Cluster, a_cluster, a_node, a_pod, condition_of
 

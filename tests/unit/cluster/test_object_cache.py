@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from multisched.cluster.object_cache import ObjectCache
-from multisched.cluster.object_client import PODS, version_of
+from multisched.cluster.client.object_cache import ObjectCache
+from multisched.cluster.client.object_client import PODS, version_of
 from tests.unit.cluster.cluster_kit import Cluster, a_pod
 
 pytestmark = pytest.mark.looptime

@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from multisched.cluster import openapi
-from multisched.cluster.resources import Catalog
+from multisched.cluster.api import openapi
+from multisched.cluster.base.resources import Catalog
 
 PLACES = [
     "api/v1",

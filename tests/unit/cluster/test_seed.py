@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from multisched.cluster.object_client import Document
+from multisched.cluster.client.object_client import Document
 from multisched.cluster.seed import (
     GPU_MILLI_ANNOTATION,
     JOB_PODS_MAX,

@@ -7,10 +7,10 @@ import asyncio
 import orjson
 import pytest
 
-from multisched.cluster import watch as watch_module
-from multisched.cluster.direct import DirectTransport
-from multisched.cluster.request import ApiRequest
-from multisched.cluster.server import Answer, ApiServer
+from multisched.cluster.api import watch as watch_module
+from multisched.cluster.api.direct import DirectTransport
+from multisched.cluster.api.server import Answer, ApiServer
+from multisched.cluster.base.request import ApiRequest
 from multisched.model.wire import AnswerLostError, Response
 from tests.unit.cluster.server_kit import PODS, add_pod, ask, bind, make_server, must, watch
 

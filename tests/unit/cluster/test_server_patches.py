@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched.cluster import patch
-from multisched.cluster.apply import fields_v1, paths_of
-from multisched.cluster.errors import ApiError
+from multisched.cluster.base.errors import ApiError
+from multisched.cluster.patching import patch
+from multisched.cluster.patching.apply import fields_v1, paths_of
 
 SCALARS = st.one_of(st.booleans(), st.integers(-5, 5), st.text(max_size=3))
 DOCUMENTS = st.recursive(

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from multisched.cluster.stages import Condition, Meta, StagedObject, StageError, choose, load_stages
-from multisched.cluster.stages_builtin import BUILTIN, builtin_stages
+from multisched.cluster.kubelet.stages import Condition, Meta, StagedObject, StageError, choose, load_stages
+from multisched.cluster.kubelet.stages_builtin import BUILTIN, builtin_stages
 
 
 def a_stage(spec: str, kind: str = "Pod", name: str = "s") -> str:

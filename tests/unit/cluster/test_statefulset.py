@@ -9,7 +9,9 @@ from typing import Any
 import orjson
 import pytest
 
-from multisched.cluster.object_client import (
+from multisched.cluster.api.server import Answer
+from multisched.cluster.base.request import ApiRequest
+from multisched.cluster.client.object_client import (
     CLAIMS,
     CONTROLLER_REVISIONS,
     EVENTS,
@@ -17,8 +19,6 @@ from multisched.cluster.object_client import (
     STATEFUL_SETS,
     Document,
 )
-from multisched.cluster.request import ApiRequest
-from multisched.cluster.server import Answer
 from multisched.model.wire import STRATEGIC_MERGE_PATCH, Response
 from tests.unit.cluster.cluster_kit import Fleet, a_cluster, a_node, a_pod_spec, condition_of
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from multisched.cluster.fake_provisioner import FAKE_PROVISIONER, run_provisioner
-from multisched.cluster.object_client import CLAIMS, EVENTS, NODES, PODS, STORAGE_CLASSES, VOLUMES, Document
-from multisched.cluster.volume_rules import BIND_COMPLETED, BOUND_BY_CONTROLLER, PROVISIONER, SELECTED_NODE
+from multisched.cluster.admission.volume_rules import BIND_COMPLETED, BOUND_BY_CONTROLLER, PROVISIONER, SELECTED_NODE
+from multisched.cluster.client.object_client import CLAIMS, EVENTS, NODES, PODS, STORAGE_CLASSES, VOLUMES, Document
+from multisched.cluster.controllers.fake_provisioner import FAKE_PROVISIONER, run_provisioner
 from tests.unit.cluster.cluster_kit import Fleet, a_cluster, a_node, a_pod
 
 pytestmark = pytest.mark.looptime

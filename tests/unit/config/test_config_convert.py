@@ -12,13 +12,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched import cli_convert, config
-from multisched.config import ConfigError
-from multisched.config_convert import Conversion, convert, profile_of
-from multisched.config_kube_points import DEFAULT_PLUGINS, NEEDS
-from multisched.config_kube_schema import POINTS
-from multisched.config_nodes import NodeRouter
-from multisched.config_plugins import plugin_registry, points_of, resolve_profile
+from multisched.cli import convert as cli_convert
+from multisched.config import loading
+from multisched.config.kube.convert import Conversion, convert, profile_of
+from multisched.config.kube.points import DEFAULT_PLUGINS, NEEDS
+from multisched.config.kube.schema import POINTS
+from multisched.config.loading import ConfigError
+from multisched.config.nodes import NodeRouter
+from multisched.config.plugins import plugin_registry, points_of, resolve_profile
 from multisched.framework.registry import Profile
 from multisched.model.objects import Node
 from multisched.plugins.args_readers import ARGS_READERS
@@ -595,7 +596,7 @@ def test_the_printed_file_means_the_conversion_and_says_what_differs() -> None:
     conversion = convert(text, "k.yaml")
     printed = cli_convert.as_yaml(conversion, "k.yaml")
 
-    assert config.parse(printed, "k.yaml") == conversion.configuration
+    assert loading.parse(printed, "k.yaml") == conversion.configuration
     assert "# Made of k.yaml by `multisched config convert`." in printed
     comments = " ".join(line.lstrip("# ") for line in printed.splitlines() if line.startswith("#"))
     assert all(finding.told in comments for finding in conversion.findings)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched import config
-from multisched.config import ConfigError
+from multisched.config import loading
+from multisched.config.loading import ConfigError
 
 HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n"
 
@@ -18,7 +18,7 @@ HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n"
 def problems(text: str) -> list[str]:
     """Each problem as it is printed."""
     with pytest.raises(ConfigError) as caught:
-        config.parse(text, "f.yaml")
+        loading.parse(text, "f.yaml")
     return [str(problem) for problem in caught.value.problems]
 
 
@@ -177,7 +177,7 @@ domains:
     (only,) = problems(text)
     assert only.startswith("f.yaml:5:15: domains[1].nodes: domain 'b' claims some of the same nodes as domain 'a'")
     assert "loans: [{from: a}]" in only
-    assert config.parse(text.replace("{name: b,", "{name: b, loans: [{from: a}],"), "f").domain("b").loans
+    assert loading.parse(text.replace("{name: b,", "{name: b, loans: [{from: a}],"), "f").domain("b").loans
 
 
 def test_two_domains_of_one_name_or_one_scheduler_name_are_refused() -> None:
@@ -191,7 +191,7 @@ def test_a_file_that_cannot_be_read_is_one_problem(tmp_path: Path) -> None:
     binary.write_bytes(b"\xff\xfe")
     for path, told in ((tmp_path / "none", "cannot be read: No such file"), (tmp_path, "directory"), (binary, "UTF-8")):
         with pytest.raises(ConfigError, match=told):
-            config.load(path)
+            loading.load(path)
 
 
 JSON_LIKE = st.recursive(
@@ -207,7 +207,7 @@ def test_whatever_stands_in_a_file_is_a_configuration_or_a_list_of_problems(part
 
     text = HEAD + yaml.safe_dump({part: value}, allow_unicode=True)
     try:
-        configuration = config.parse(text, "f.yaml")
+        configuration = loading.parse(text, "f.yaml")
     except ConfigError as error:
         lines = [problem.line for problem in error.problems]
     else:
@@ -219,7 +219,7 @@ def test_whatever_stands_in_a_file_is_a_configuration_or_a_list_of_problems(part
 @given(text=st.text(max_size=60))
 def test_no_text_makes_the_reader_fail_otherwise(text: str) -> None:
     with pytest.raises(ConfigError):
-        config.parse(text, "f.yaml")
+        loading.parse(text, "f.yaml")
 
 
 def test_args_and_points_are_checked_at_the_field_itself() -> None:

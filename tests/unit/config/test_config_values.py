@@ -10,9 +10,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched import config, config_print
-from multisched.config_plugins import plugin_registry, resolve_profile
-from multisched.config_schema import Configuration, NodeRule, format_duration, parse_duration
+from multisched.config import loading
+from multisched.config import print as config_print
+from multisched.config.plugins import plugin_registry, resolve_profile
+from multisched.config.schema import Configuration, NodeRule, format_duration, parse_duration
 from multisched.framework.registry import PluginUse
 from multisched.model.limited_toleration import tolerations_for
 from multisched.model.objects import Pod
@@ -24,7 +25,7 @@ HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n"
 
 
 def parse(text: str) -> Configuration:
-    return config.parse(HEAD + text, "f.yaml")
+    return loading.parse(HEAD + text, "f.yaml")
 
 
 def plugins_of(configuration: Configuration, domain: str) -> dict[str, PluginUse]:
@@ -33,7 +34,7 @@ def plugins_of(configuration: Configuration, domain: str) -> dict[str, PluginUse
 
 
 def test_without_a_file_three_domains_are_served() -> None:
-    configuration = config.default()
+    configuration = loading.default()
     assert [(d.name, d.scheduler_names, d.nodes.rule) for d in configuration.domains] == [
         ("forecast", ("forecast-scheduler",), NodeRule.REST),
         ("gpu", ("gpu-scheduler",), NodeRule.GPU),
@@ -58,7 +59,7 @@ def test_without_a_file_three_domains_are_served() -> None:
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_gpu_nodes_are_tolerated_by_pods_that_need_gpus(pod: Pod, is_given: bool) -> None:
-    added = tolerations_for(pod, config.default().domain("gpu").policy.compile())
+    added = tolerations_for(pod, loading.default().domain("gpu").policy.compile())
 
     assert [(t.key, t.effect) for t in added] == ([("nvidia.com/gpu", "NoSchedule")] if is_given else [])
 
@@ -93,18 +94,18 @@ domains:
 
 
 def test_the_shortest_file_means_the_defaults() -> None:
-    assert parse("") == config.default()
+    assert parse("") == loading.default()
 
 
 def test_the_printed_default_means_the_defaults_and_is_the_file_in_the_repository() -> None:
-    text = config_print.configuration_text(config.default())
+    text = config_print.configuration_text(loading.default())
     assert (ROOT / "config/default.yaml").read_text() == text, "run: multisched config default > config/default.yaml"
-    printed = config.parse(text, "default.yaml")
-    for domain in config.default().domains:
-        assert plugins_of(printed, domain.name) == plugins_of(config.default(), domain.name)
+    printed = loading.parse(text, "default.yaml")
+    for domain in loading.default().domains:
+        assert plugins_of(printed, domain.name) == plugins_of(loading.default(), domain.name)
         without_plugins = {"profile": printed.domain(domain.name).profile}
         assert printed.domain(domain.name) == domain.model_copy(update=without_plugins)
-    assert printed.lease == config.default().lease
+    assert printed.lease == loading.default().lease
 
 
 def test_the_printed_schema_is_the_file_in_the_repository() -> None:
@@ -118,11 +119,11 @@ def test_the_printed_schema_is_the_file_in_the_repository() -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "config/examples").glob("*.yaml")), ids=lambda path: path.name)
 def test_every_example_is_good(path: Path) -> None:
-    assert config.load(path).domains
+    assert loading.load(path).domains
 
 
 def test_a_fourth_scheduler_needs_configuration_alone() -> None:
-    configuration = config.load(ROOT / "config/examples/qos-scheduler.yaml")
+    configuration = loading.load(ROOT / "config/examples/qos-scheduler.yaml")
     qos = configuration.domain("qos")
     assert qos.scheduler_names == ("qos-scheduler",)
     assert list(plugins_of(configuration, "qos")).count("QOSSort") == 1
@@ -149,7 +150,7 @@ domains:
           - {name: TaintToleration, isolation: thread, timeout: 250ms}
 """
     )
-    before, after = plugins_of(config.default(), "forecast"), plugins_of(configuration, "forecast")
+    before, after = plugins_of(loading.default(), "forecast"), plugins_of(configuration, "forecast")
     assert list(after) == [name for name in before if name != "ImageLocality"]
     assert after["NodeAffinity"].weight == 7
     assert after["NodeAffinity"].args == before["NodeAffinity"].args
@@ -169,7 +170,7 @@ def test_a_policy_in_the_file_replaces_the_domain_s_own() -> None:
 
 def test_values_are_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        config.default().lease.duration_s = 1.0
+        loading.default().lease.duration_s = 1.0
 
 
 @pytest.mark.parametrize(
@@ -206,7 +207,7 @@ def test_the_default_file_is_plain_yaml() -> None:
 
 
 def test_what_an_extender_looks_after_is_left_to_it_and_scores_are_those_of_the_point() -> None:
-    configuration = config.load(ROOT / "config/examples/extender.yaml")
+    configuration = loading.load(ROOT / "config/examples/extender.yaml")
     profile = resolve_profile(configuration.domain("fpga"), plugin_registry())
     uses = {use.name: use for use in profile.plugins}
     assert uses["NodeResourcesFit"].args == {"ignoredResources": ["example.com/fpga"]}

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from multisched import config
-from multisched.config_document import Problem
+from multisched.config import loading
+from multisched.config.document import Problem
 
 HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n"
 PROMETHEUS = {"type": "prometheus", "url": "http://prometheus:9090"}
@@ -22,8 +22,8 @@ def refusals(args: dict[str, Any]) -> list[str]:
     domains = [{"name": "forecast", "profile": {"plugins": {"enabled": [plugin]}}}]
     problems: Sequence[Problem] = ()
     try:
-        config.parse(f"{HEAD}domains: {json.dumps(domains)}", "house.yaml")
-    except config.ConfigError as error:
+        loading.parse(f"{HEAD}domains: {json.dumps(domains)}", "house.yaml")
+    except loading.ConfigError as error:
         problems = error.problems
     assert all((problem.file, problem.line) == ("house.yaml", 3) for problem in problems)
     return [f"{problem.path.removeprefix(ARGS + '.')}: {problem.message}" for problem in problems]

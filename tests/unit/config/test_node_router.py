@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched import config
-from multisched.config_nodes import NodeRouter, surely_share
+from multisched.config import loading
+from multisched.config.nodes import NodeRouter, surely_share
 from multisched.model.objects import Node
 from multisched.model.selectors import LabelSelector, Operator, Requirement, Taint
 
@@ -29,7 +29,7 @@ def node(
 
 
 def router(domains: str = "") -> NodeRouter:
-    return NodeRouter(config.parse(HEAD + domains, "f") if domains else config.default())
+    return NodeRouter(loading.parse(HEAD + domains, "f") if domains else loading.default())
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from multisched.config_plugins import base_profile, plugin_registry
-from multisched.cycle.class_cache import ClassCache
+from multisched.config.plugins import base_profile, plugin_registry
+from multisched.cycle.classes.cache import ClassCache
 from multisched.cycle.results import Asked, Result
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched.cycle import attempt_record, placement_log
+from multisched.cycle import attempt_record
 from multisched.cycle.attempt_record import ATTEMPTS_KEPT, AttemptRecord, Outcome
-from multisched.cycle.picture import OTHERS, PICTURE_BYTES_MIN, Picture
-from multisched.cycle.pod_class import PodClass
+from multisched.cycle.classes import placement_log
+from multisched.cycle.classes.equivalence_class import PodClass
+from multisched.cycle.classes.score_snapshot import OTHERS, PICTURE_BYTES_MIN, Picture
 from multisched.cycle.results import Conflicted, Placed, Unplaced
 from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Codes, Rows, Scores

@@ -14,7 +14,7 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
-from multisched.config_plugins import base_profile, plugin_registry
+from multisched.config.plugins import base_profile, plugin_registry
 from multisched.cycle.results import Attempt, Placed, Result, Unplaced
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable

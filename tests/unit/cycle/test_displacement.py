@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from multisched.cycle import displacement
-from multisched.cycle.displacement import RowMemory
+from multisched.cycle.preemption import victim_cache
+from multisched.cycle.preemption.victim_cache import RowMemory
 from multisched.framework.preemption import LabelSet
 from multisched.framework.sensitivity import Heed
 from multisched.framework.status import Status
@@ -94,7 +94,7 @@ def test_all_is_forgotten_where_nobody_knows_any_more_what_changed(what: str, mo
             for _ in range(NOMINATIONS_KEPT + 1):
                 known.nominator.nominate(make_pod("q"), "n3")
         case _:
-            monkeypatch.setattr(displacement, "STATUSES_MAX", 1)
+            monkeypatch.setattr(victim_cache, "STATUSES_MAX", 1)
     assert known.forgotten() == [0, 1, 2, 3]
     assert known.memory.statuses == []
     assert known.memory.number(SHUT) == 0, "numbers begin anew with the statuses"
@@ -102,7 +102,7 @@ def test_all_is_forgotten_where_nobody_knows_any_more_what_changed(what: str, mo
 
 
 def test_so_many_statuses_are_kept_apart_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(displacement, "STATUSES_MAX", 2)
+    monkeypatch.setattr(victim_cache, "STATUSES_MAX", 2)
     known = Known()
     assert known.forgotten() == []
     assert [known.memory.number(one) for one in (FULL, SHUT, Status.unschedulable("third"))] == [0, 1, 2]

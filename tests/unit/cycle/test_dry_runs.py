@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched.cycle import dry_run
-from multisched.cycle.dry_run import AttemptDryRun
+from multisched.cycle.preemption import dry_run
+from multisched.cycle.preemption.dry_run import AttemptDryRun
 from multisched.cycle.results import Placed, Unplaced
 from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Bools, Codes, Rows

@@ -19,7 +19,7 @@ from multisched.framework.ports import ExtenderSettings
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Code, Status
 from multisched.model.selectors import PREFER_NO_SCHEDULE, Taint
-from multisched.plugins.http_extender import NAME, HTTPExtenders, Verdict
+from multisched.plugins.extender.http_extender import NAME, HTTPExtenders, Verdict
 from multisched.state.node_table import NodeTable
 from tests.unit.cycle.cycle_kit import Domain, Heard, Waiting, make_node, make_pod
 from tests.unit.plugins.extender_kit import WholeObjects

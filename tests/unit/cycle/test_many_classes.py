@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from multisched.cycle import class_cache
+from multisched.cycle.classes import cache
 from multisched.framework.points import QueuedPod
 from multisched.model.decode import Decoder
 from tests.perf.core_bench import Core
@@ -38,7 +38,7 @@ def test_the_replicas_of_a_service_are_of_one_class_once_they_stand_apart(shape:
 
 def test_classes_are_weighed_by_their_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of these takes more than the rows it is for: no more than fit are kept, the latest of them."""
-    monkeypatch.setattr(class_cache, "CLASS_BYTES_MAX", 10 * (class_cache.BYTES_PER_CLASS + 30 * NODES))
+    monkeypatch.setattr(cache, "CLASS_BYTES_MAX", 10 * (cache.BYTES_PER_CLASS + 30 * NODES))
     core = a_core()
     placed(core, "services", SERVICES * REPLICAS)
     assert core.cycle.classes.hits == 0

@@ -7,9 +7,9 @@ from collections.abc import Hashable
 import numpy as np
 import pytest
 
-from multisched.cycle import row_groups
+from multisched.cycle.classes import topology_groups
+from multisched.cycle.classes.topology_groups import RowGroupBook
 from multisched.cycle.results import Placed
-from multisched.cycle.row_groups import RowGroupBook
 from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Rows, Scores
 from multisched.framework.points import CycleView
@@ -135,7 +135,7 @@ def test_a_node_that_changes_is_scored_anew_though_the_largest_score_stays() -> 
 
 def test_groupings_are_made_once_and_kept_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also as many as are kept at most: none of them makes another one be made anew."""
-    monkeypatch.setattr(row_groups, "GROUPINGS_MAX", 2)
+    monkeypatch.setattr(topology_groups, "GROUPINGS_MAX", 2)
     labels = [{"zone": f"z{number % 2}", "rack": f"r{number % 3}"} for number in range(60)]
     domain = Domain(*(make_node(f"n{number}", labels=one) for number, one in enumerate(labels)))
     book = RowGroupBook(domain.cache.nodes, domain.rows)

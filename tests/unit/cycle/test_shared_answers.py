@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched.cycle import shared_scores
+from multisched.cycle.classes import shared_scores
+from multisched.cycle.classes.shared_scores import TOPS_MAX, SharedScores
+from multisched.cycle.classes.topology_groups import RowGroups
 from multisched.cycle.results import Placed
-from multisched.cycle.row_groups import RowGroups
-from multisched.cycle.shared_scores import TOPS_MAX, SharedScores
 from multisched.framework.dependency import Dependency
 from multisched.framework.normalize import MAX_SCORE, ByLargest
 from tests.unit.cycle.cycle_kit import Domain, FilterBy, make_node, make_pod

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched.cycle.class_cache import ClassCache
+from multisched.cycle.classes.cache import ClassCache
 from multisched.cycle.diagnosis import diagnose, fit_error
 from multisched.cycle.results import Placed
 from multisched.cycle.scheduling_cycle import SchedulingCycle

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched.config_plugins import plugin_registry
-from multisched.cycle.class_cache import ClassCache
-from multisched.cycle.pod_class import PodClass
+from multisched.config.plugins import plugin_registry
+from multisched.cycle.classes.cache import ClassCache
+from multisched.cycle.classes.equivalence_class import PodClass
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.caching import TwoStamps
 from multisched.framework.context import PluginContext
@@ -26,7 +26,7 @@ from multisched.model.decode import Decoder
 from multisched.model.decode_selectors import equality_selector
 from multisched.model.objects import Node, Pod
 from multisched.model.selectors import Taint
-from multisched.plugins.inter_pod_affinity import InterPodAffinity
+from multisched.plugins.topology.inter_pod_affinity import InterPodAffinity
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
 from tests.unit.cycle.relations_kit import ZONE, Drawn

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multisched.cycle.class_cache import ClassCache
+from multisched.cycle.classes.cache import ClassCache
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Codes, Rows, Scores

@@ -8,7 +8,7 @@ import pytest
 
 from multisched.cycle import attempt_record
 from multisched.cycle.attempt_record import ATTEMPTS_KEPT, AttemptRecord, AttemptRecords, Outcome
-from multisched.cycle.picture import PICTURE_BYTES_MIN
+from multisched.cycle.classes.score_snapshot import PICTURE_BYTES_MIN
 from multisched.cycle.results import Placed, Unplaced
 from multisched.framework.status import Status
 from tests.unit.cycle.cycle_kit import Domain, make_node, make_pod

@@ -11,9 +11,9 @@ import yaml
 
 from domains.gpu.demand import ALLOCATION_ANNOTATIONS
 from domains.gpu.gpu_ledger import GpuLedger
-from multisched import config
-from multisched.cluster.direct import DirectTransport
-from multisched.cluster.server import ApiServer
+from multisched.cluster.api.direct import DirectTransport
+from multisched.cluster.api.server import ApiServer
+from multisched.config import loading
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -111,13 +111,13 @@ def test_the_cluster_role_is_exactly_what_the_program_uses() -> None:
 
 
 def test_leases_are_granted_by_name_in_the_own_namespace_only() -> None:
-    names = tuple(f"multisched-{domain.name}" for domain in config.default().domains)
+    names = tuple(f"multisched-{domain.name}" for domain in loading.default().domains)
     assert rules(the("Role", "multisched-leases")) == {
         ("coordination.k8s.io", "leases", "create", ()),
         ("coordination.k8s.io", "leases", "get", names),
         ("coordination.k8s.io", "leases", "update", names),
     }
-    assert config.default().lease.name_prefix == "multisched"
+    assert loading.default().lease.name_prefix == "multisched"
 
 
 def test_where_a_repair_stands_is_kept_in_the_own_namespace_only() -> None:
@@ -181,7 +181,7 @@ def test_the_pod_is_hardened() -> None:
 
 def test_the_probes_meet_the_server_on_a_port_of_their_own() -> None:
     (container,) = pod_spec()["containers"]
-    server = config.load(BASE / "multisched.yaml").server
+    server = loading.load(BASE / "multisched.yaml").server
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert ports == {"metrics": server.port, "probes": server.probe_port}
     for probe, path in (("startupProbe", "/livez"), ("livenessProbe", "/livez"), ("readinessProbe", "/readyz")):
@@ -238,7 +238,7 @@ def test_nobody_but_the_kubelet_reaches_the_port_of_the_probes() -> None:
 
 
 def test_the_configuration_changes_nothing_but_the_server() -> None:
-    shipped, default = config.load(BASE / "multisched.yaml"), config.default()
+    shipped, default = loading.load(BASE / "multisched.yaml"), loading.default()
     assert shipped.model_copy(update={"server": default.server}) == default
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.profiles import Profiles
+from domains.forecast.curves.profiles import Profiles
 from multisched.framework.context import PluginContext, WaitingPods
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.ledger import Ledger

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from domains.forecast.curves.profiles import Origin, Profiles
 from domains.forecast.forecast import Forecast
 from domains.forecast.peak_forecast import peak_forecast
-from domains.forecast.profiles import Origin, Profiles
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.context import PluginContext
 from multisched.state.cluster_cache import ClusterCache

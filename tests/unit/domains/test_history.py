@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from domains.forecast import usage_csv
-from domains.forecast.fit_settings import FitSettings
-from domains.forecast.history import History, load_history
-from domains.forecast.history_file import HistoryError, history_files
-from domains.forecast.profile_book import ProfileBook
-from domains.forecast.profiles import Origin
-from domains.forecast.settings import PeakSettings
+from domains.forecast.csv_lines import HistoryError, history_files
+from domains.forecast.curves.profile_book import ProfileBook
+from domains.forecast.curves.profiles import Origin
+from domains.forecast.history import usage_csv
+from domains.forecast.learning.from_files import History, load_history
+from domains.forecast.settings.args import PeakSettings
+from domains.forecast.settings.fit import FitSettings
 
 HEADER = "timestamp,service,resource,value\n"
 

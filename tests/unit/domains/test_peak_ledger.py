@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from domains.forecast.capacity import Capacity, Source
-from domains.forecast.peak_ledger import CATCH_UP_ROWS, PeakLedger
-from domains.forecast.predictor import Demand, Predictor
-from domains.forecast.profile_book import FLOAT_QUANTA, ProfileBook
-from domains.forecast.profiles import Profiles
+from domains.forecast.curves.capacity import Capacity, Source
+from domains.forecast.curves.predictor import Demand, Predictor
+from domains.forecast.curves.profile_book import FLOAT_QUANTA, ProfileBook
+from domains.forecast.curves.profiles import Profiles
+from domains.forecast.ledger.peak_ledger import CATCH_UP_ROWS, PeakLedger
 from domains.forecast.service import service_of
 from multisched.framework.ledger import Ledger, rebuild
 from multisched.model.objects import Owner, Pod

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from domains.gpu.demand import demand_of
-from multisched.config_plugins import plugin_registry
-from multisched.config_schema import NodeRule, Policy
+from multisched.config.plugins import plugin_registry
+from multisched.config.schema import NodeRule, Policy
 from multisched.framework.registry import PluginSet, build_profile
 from multisched.model.selectors import Taint
 from tests.unit.domains.builders import make_context, make_pod

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from domains.forecast.forecast import Forecast
 from domains.gpu.demand import GPU_INDICES, GPU_MILLI, HONOURED
-from multisched.config_plugins import plugin_registry
-from multisched.cycle.class_cache import ClassCache
+from multisched.config.plugins import plugin_registry
+from multisched.cycle.classes.cache import ClassCache
 from multisched.framework.registry import build_profile
 from multisched.framework.runner import Runner
 from multisched.model.objects import Pod

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from multisched import config
-from multisched.config_nodes import NodeRouter
-from multisched.config_plugins import plugin_registry, resolve_profile
+from multisched.config import loading
+from multisched.config.nodes import NodeRouter
+from multisched.config.plugins import plugin_registry, resolve_profile
 from multisched.framework.registry import build_profile
 from tests.unit.domains.builders import make_context, make_node
 
@@ -14,7 +14,7 @@ FILE = Path(__file__).parents[2] / "examples" / "qos.yaml"
 
 
 def test_the_file_makes_a_scheduler_with_the_queue_order_it_names() -> None:
-    configuration = config.load(FILE)
+    configuration = loading.load(FILE)
     qos = configuration.domain("qos")
     plugins = build_profile(resolve_profile(qos, plugin_registry()), plugin_registry(), make_context(domain="qos"))
 
@@ -24,7 +24,7 @@ def test_the_file_makes_a_scheduler_with_the_queue_order_it_names() -> None:
 
 
 def test_it_works_on_the_forecast_domains_nodes_by_loan() -> None:
-    router = NodeRouter(config.load(FILE))
+    router = NodeRouter(loading.load(FILE))
     work, gpu = make_node("work", cpu=1000), make_node("gpu", gpu=8)
 
     assert router.home(work) == "forecast"

@@ -12,11 +12,11 @@ import msgspec
 import orjson
 from hypothesis import strategies as st
 
-from multisched import config
-from multisched.config_schema import Configuration
+from multisched.config import loading
+from multisched.config.schema import Configuration
 from multisched.observe.explain_view import ExplainQuery, Fix, PodView
-from multisched.shell.explain_trial import DumpExplanations
-from multisched.shell.rehearsal import DumpedCluster
+from multisched.whatif.explain_trial import DumpExplanations
+from multisched.whatif.sandbox import DumpedCluster
 
 Document = dict[str, Any]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -31,7 +31,7 @@ ASKED = ExplainQuery("default", "late", with_fixes=True)
 @cache
 def configuration() -> Configuration:
     """Frozen, and the same for all."""
-    return config.parse(CONFIGURATION, "test")
+    return loading.parse(CONFIGURATION, "test")
 
 
 def make_node(name: str, *, cpu: str = "4", memory: str = "8Gi", labels: Mapping[str, str] | None = None) -> Document:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched import config
+from multisched.config import loading
 from multisched.framework.status import Status
 from multisched.model.objects import Pod
 from multisched.observe.explain_view import NotExplainedError
-from multisched.shell import fixes
+from multisched.whatif import fixes
 from tests.unit.explain.clusters import (
     ASKED,
     Document,
@@ -189,7 +189,7 @@ class Quota:
 
 def test_gates_before_the_one_that_holds_a_pod_back_admit_it_and_those_behind_are_not_asked() -> None:
     profile = f"\n  profile: {{plugins: {{enabled: [{{name: {__name__}:Quota}}]}}}}"
-    configured = config.parse(GATED + profile, "test")
+    configured = loading.parse(GATED + profile, "test")
     for gates, said in (((), "Quota"), (("hold",), "SchedulingGates")):
         pod = make_pod("late", schedulingGates=[{"name": gate} for gate in gates])
         view = dump_of(make_node("n1"), pod, configured=configured).pod(ASKED)

@@ -14,7 +14,7 @@ from multisched.model.decode import Decoder
 from multisched.model.objects import Pod
 from multisched.model.placement import PodAffinity
 from multisched.observe.explain_view import Fix
-from multisched.shell import fixes
+from multisched.whatif import fixes
 from tests.unit.explain.clusters import (
     Document,
     applied,

@@ -8,7 +8,7 @@ import pytest
 
 from multisched.model.decode import Decoder
 from multisched.model.wire import ConnectFailedError, LineStream, Response
-from multisched.shell.priority_classes import PlannedPod, PriorityClass, admitted, read_classes
+from multisched.shell.ingest.priority_classes import PlannedPod, PriorityClass, admitted, read_classes
 
 POD = b'{"metadata": {"name": "new", "namespace": "default", "uid": "u"}, "spec": {"containers": []}}'
 

@@ -9,15 +9,15 @@ import msgspec
 import orjson
 import pytest
 
-from multisched import config
-from multisched.config_plugins import plugin_registry
+from multisched.config import loading
+from multisched.config.plugins import plugin_registry
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.registry import Registry
 from multisched.framework.status import Status
 from multisched.model.objects import Pod
 from multisched.model.wire import ConnectFailedError, Response
 from multisched.observe.explain_view import ExplainQuery
-from multisched.shell.rehearsal import UNREADABLE_TOLD, DumpedCluster, Moment, Rehearsal
+from multisched.whatif.sandbox import UNREADABLE_TOLD, DumpedCluster, Moment, Rehearsal
 from tests.unit.explain.clusters import CONFIGURATION as DUMPED
 from tests.unit.explain.clusters import NOW, configuration, dump_of, make_node, make_pod
 from tests.unit.shell.program_kit import CONFIGURATION, Cluster, play
@@ -113,7 +113,7 @@ def test_a_moment_of_a_program_is_all_that_it_knows_then_and_nothing_later() -> 
         assert [(pod.name, pod.nominated_node) for pod in again.nominated] == [("late", "b")]
         assert moment.nominated == ()
 
-        copy = Rehearsal(config.parse(CONFIGURATION, "test"), again)
+        copy = Rehearsal(loading.parse(CONFIGURATION, "test"), again)
         assert {entry.pod.name: entry.node for entry in copy.cache} == cluster.placed
         assert set(copy.pending) == {("default", "going"), ("default", "late")}
         assert [(pod.name, pod.nominated_node) for pod in copy.nominator.pods()] == [("late", "b")]
@@ -127,7 +127,7 @@ def test_a_moment_of_a_program_is_all_that_it_knows_then_and_nothing_later() -> 
         unpromised = msgspec.structs.replace(
             again, nominated=(), pending=(msgspec.structs.replace(late, nominated_node="b"),)
         )
-        assert not list(Rehearsal(config.parse(CONFIGURATION, "test"), unpromised).nominator.pods())
+        assert not list(Rehearsal(loading.parse(CONFIGURATION, "test"), unpromised).nominator.pods())
 
     play(scene, prepare=prepare)
 
@@ -178,7 +178,7 @@ def test_a_rehearsal_builds_its_plugins_as_the_program_does() -> None:
 def test_who_would_have_asked_outside_is_named_and_nobody_is_asked() -> None:
     extender = "extenders: [{urlPrefix: 'http://127.0.0.1:1', filterVerb: filter}]"
     text = DUMPED.replace("nodes:", f"{extender}, nodes:")
-    dump = dump_of(make_node("n1"), make_pod("late"), configured=config.parse(text, "test"))
+    dump = dump_of(make_node("n1"), make_pod("late"), configured=loading.parse(text, "test"))
     view = dump.pod(ExplainQuery("default", "late"))
     assert view.notes == ("Extender would have asked outside; that answer is not known here",)
     assert view.now is not None

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched import config
+from multisched.config import loading
 from multisched.cycle.results import Conflicted
 from multisched.framework.points import CycleView, PermitResult
 from multisched.framework.status import Code, Status
 from multisched.model.decode import LABELS_MAX, Decoder
 from multisched.model.objects import Pod
 from multisched.observe.explain_view import NotExplainedError
-from multisched.shell import what_if
-from multisched.shell.explain_source import ProgramExplanations
-from multisched.shell.rehearsal import Tried
-from multisched.shell.what_if import planned_pod
+from multisched.whatif import what_if
+from multisched.whatif.explain_source import ProgramExplanations
+from multisched.whatif.sandbox import Tried
+from multisched.whatif.what_if import planned_pod
 from tests.unit.explain.clusters import CONFIGURATION, Document, dump_of, make_node, make_pod
 from tests.unit.shell import program_kit
 from tests.unit.shell.program_kit import Cluster, at_once
@@ -228,7 +228,7 @@ def test_what_cannot_be_read_of_a_dump_is_told() -> None:
 
 GPU_MILLI, GPU_DEVICES = "multisched.io/gpu-milli", "multisched.io/gpu-devices"
 MANY = {f"note-{number}": "x" for number in range(LABELS_MAX + 1)}
-SHIPPED = config.default()
+SHIPPED = loading.default()
 
 
 def make_gpu_node() -> Document:
@@ -265,7 +265,7 @@ class HoldsAll:
 
 def test_who_would_hold_a_pod_at_permit_is_told_once() -> None:
     profile = f"profile: {{plugins: {{enabled: [{{name: '{__name__}:HoldsAll'}}]}}}}, nodes:"
-    configured = config.parse(CONFIGURATION.replace("nodes:", profile), "test")
+    configured = loading.parse(CONFIGURATION.replace("nodes:", profile), "test")
     view = dump_of(make_node("n1"), configured=configured).what_if({"spec": SPEC}, 2)
     assert [one.node for one in view.placements] == ["n1", "n1"]
     assert view.notes.count("HoldsAll would hold it at Permit first") == 1
@@ -281,7 +281,7 @@ def test_a_running_program_reads_the_class_that_a_plan_names() -> None:
         classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
         await cluster.send("POST", classes, {"metadata": {"name": "urgent"}, "value": 100})
         await cluster.settle()
-        configured = config.parse(program_kit.CONFIGURATION, "test")
+        configured = loading.parse(program_kit.CONFIGURATION, "test")
         explanations = ProgramExplanations(cluster.program, configured, in_thread=at_once)
         spec = {**SPEC, "schedulerName": "forecast-scheduler", "priorityClassName": "urgent"}
         view = await explanations.what_if({"spec": spec}, 1)

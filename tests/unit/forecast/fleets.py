@@ -10,13 +10,13 @@ import msgspec
 import numpy as np
 import orjson
 
-from domains.forecast.fit import fit
-from domains.forecast.fit_settings import FitSettings
+from domains.forecast.curves.profiles import Profiles
+from domains.forecast.curves.recent import recent_of
+from domains.forecast.curves.usage import Usage
 from domains.forecast.forecast import Forecast
+from domains.forecast.learning.fit import fit
 from domains.forecast.peak_forecast import peak_forecast
-from domains.forecast.profiles import Profiles
-from domains.forecast.recent import recent_of
-from domains.forecast.usage import Usage
+from domains.forecast.settings.fit import FitSettings
 from multisched.framework.views import Document, ViewPorts, ViewQuery
 from multisched.model.objects import Node, Pod
 from multisched.state.cluster_cache import ClusterCache

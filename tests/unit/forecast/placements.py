@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.usage import NodeTotals, Stay
+from domains.forecast.curves.usage import NodeTotals, Stay
 from tests.unit.forecast.weeks import DAY_S, FIVE_MINUTES_S, MONDAY_S
 
 END_S = MONDAY_S + 14 * DAY_S

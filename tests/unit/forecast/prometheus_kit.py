@@ -12,9 +12,9 @@ import anyio.to_thread
 import orjson
 from aiohttp import web
 
-from domains.forecast.prometheus_source import PrometheusSource
+from domains.forecast.history.prometheus_source import PrometheusSource
 from domains.forecast.service_names import Labels, PodName
-from domains.forecast.source_settings import Dimension, PrometheusSettings
+from domains.forecast.settings.sources import Dimension, PrometheusSettings
 from multisched.client.prometheus import PrometheusMeter
 from multisched.framework.background import DutyPorts
 from multisched.framework.measures import MeterSettings

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from domains.forecast.repair_case import NO_GANG, Disruptions, Fits, Floats, Mask, Nodes, Pods, RepairCase
+from domains.forecast.repair.case import NO_GANG, Disruptions, Fits, Floats, Mask, Nodes, Pods, RepairCase
 
 Curve = Sequence[Sequence[float]]
 

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from domains.forecast.peak_ledger import PeakLedger
-from domains.forecast.predictor import Predictor
-from domains.forecast.profile_book import ProfileBook
-from domains.forecast.repair_snapshot import Snapshot, take_snapshot
+from domains.forecast.curves.predictor import Predictor
+from domains.forecast.curves.profile_book import ProfileBook
+from domains.forecast.ledger.peak_ledger import PeakLedger
+from domains.forecast.repair.snapshot import Snapshot, take_snapshot
 from multisched.framework.repair import RepairScene
 from multisched.model.objects import CPU, Node, Owner, Pod, PodSpec
 from multisched.model.selectors import LabelSelector, Operator, Requirement

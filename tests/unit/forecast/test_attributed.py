@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from domains.forecast.attributed import with_attribution
-from domains.forecast.attribution import AttributionSettings, attribute
-from domains.forecast.fit import fit
-from domains.forecast.fit_settings import FitSettings
-from domains.forecast.profiles import Origin, no_profiles
-from domains.forecast.usage import Usage
+from domains.forecast.curves.profiles import Origin, no_profiles
+from domains.forecast.curves.usage import Usage
+from domains.forecast.learning.attributed import with_attribution
+from domains.forecast.learning.attribution import AttributionSettings, attribute
+from domains.forecast.learning.fit import fit
+from domains.forecast.settings.fit import FitSettings
 from tests.unit.forecast.placements import END_S, totals_of, wandering_stays
 from tests.unit.forecast.weeks import MONDAY_S, make_series
 

@@ -6,9 +6,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from domains.forecast import moves
-from domains.forecast.attribution import Attribution, AttributionSettings, Verdict, attribute
-from domains.forecast.usage import NodeTotals, Stay
+from domains.forecast.curves.usage import NodeTotals, Stay
+from domains.forecast.learning import replica_changes
+from domains.forecast.learning.attribution import Attribution, AttributionSettings, Verdict, attribute
 from tests.unit.forecast.placements import END_S, own_cycles, totals_of, wandering_stays
 from tests.unit.forecast.weeks import DAY_S, MONDAY_S
 
@@ -224,7 +224,7 @@ def test_several_replicas_in_one_stay_count_each() -> None:
 def test_blocks_of_nodes_add_up_to_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     totals = totals_of(wandering_stays([9] * 10, nodes=15, replicas=3), np.ones(10), nodes=15, noise=0.1)
     whole = attribute(totals, SETTINGS)
-    monkeypatch.setattr(moves, "BLOCK_COUNTS_MAX", 200)
+    monkeypatch.setattr(replica_changes, "BLOCK_COUNTS_MAX", 200)
 
     np.testing.assert_allclose(attribute(totals, SETTINGS).weight, whole.weight, rtol=0.01)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from domains.forecast.backtest import pinball
-from domains.forecast.fit import backtest_usage
-from domains.forecast.fit_settings import FitSettings
+from domains.forecast.learning.backtest import pinball
+from domains.forecast.learning.fit import backtest_usage
+from domains.forecast.settings.fit import FitSettings
 from tests.unit.forecast.weeks import make_series, make_usage
 
 

@@ -12,16 +12,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from domains.forecast.attributed import with_attribution
-from domains.forecast.attribution import AttributionSettings, attribute
-from domains.forecast.coverage import weight_notes
-from domains.forecast.fit import fit
-from domains.forecast.fit_settings import FitSettings
+from domains.forecast.curves.profiles import Origin, Profiles
+from domains.forecast.curves.usage import Usage
 from domains.forecast.forecast import Forecast
+from domains.forecast.history.coverage import weight_notes
+from domains.forecast.history.source import Reading
+from domains.forecast.learning.attributed import with_attribution
+from domains.forecast.learning.attribution import AttributionSettings, attribute
+from domains.forecast.learning.fit import fit
 from domains.forecast.peak_forecast import peak_forecast
-from domains.forecast.profiles import Origin, Profiles
-from domains.forecast.source import Reading
-from domains.forecast.usage import Usage
+from domains.forecast.settings.fit import FitSettings
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.context import PluginContext
 from multisched.state.cluster_cache import ClusterCache

@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from domains.forecast.fit import fit
-from domains.forecast.fit_settings import FitSettings
-from domains.forecast.profiles import Origin, Profiles
-from domains.forecast.usage import Samples, Usage
+from domains.forecast.curves.profiles import Origin, Profiles
+from domains.forecast.curves.usage import Samples, Usage
+from domains.forecast.learning.fit import fit
+from domains.forecast.settings.fit import FitSettings
 from tests.unit.forecast.weeks import DAY_S, MONDAY_S, make_series, make_usage
 
 PER_DAY = 288

@@ -11,17 +11,17 @@ import msgspec
 import numpy as np
 import pytest
 
-from domains.forecast.capacity import SettingError
+from domains.forecast.curves.capacity import SettingError
+from domains.forecast.curves.profiles_file import dumps, loads
 from domains.forecast.forecast import Forecast
-from domains.forecast.learning import known_pods
+from domains.forecast.learning.learned import known_pods
 from domains.forecast.peak_forecast import peak_forecast
-from domains.forecast.profiles_file import dumps, loads
 from domains.forecast.units import WEEK_S
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.background import DutyPlugin
 from multisched.framework.context import PluginContext
 from multisched.framework.registry import implements
-from multisched.shell.duty_processes import ChildProcess
+from multisched.shell.workers.duty_processes import ChildProcess
 from multisched.state.cluster_cache import ClusterCache
 from tests.unit.cycle.cycle_kit import make_node, make_pod
 from tests.unit.forecast.prometheus_kit import ports_at

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domains.forecast.nonnegative import nonnegative
+from domains.forecast.learning.nonnegative import nonnegative
 
 
 @given(st.integers(0, 10_000), st.integers(1, 25), st.booleans())

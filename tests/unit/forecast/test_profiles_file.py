@@ -11,10 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domains.forecast.fit import fit
-from domains.forecast.fit_settings import FitSettings
-from domains.forecast.profiles import Origin, Profiles, no_profiles
-from domains.forecast.profiles_file import (
+from domains.forecast.curves.profiles import Origin, Profiles, no_profiles
+from domains.forecast.curves.profiles_file import (
     BAND_ERROR_MAX,
     CONFIG_MAP_BYTES,
     HEADER_BYTES_MAX,
@@ -24,7 +22,9 @@ from domains.forecast.profiles_file import (
     dumps,
     loads,
 )
-from domains.forecast.usage import Usage
+from domains.forecast.curves.usage import Usage
+from domains.forecast.learning.fit import fit
+from domains.forecast.settings.fit import FitSettings
 from tests.unit.forecast.weeks import MONDAY_S, make_series
 
 ROUNDING = 1e-6

@@ -7,8 +7,8 @@ import pickle
 import numpy as np
 import pytest
 
-from domains.forecast.recent import CODE_NAN, recent_of
-from domains.forecast.usage import Usage
+from domains.forecast.curves.recent import CODE_NAN, recent_of
+from domains.forecast.curves.usage import Usage
 from tests.unit.forecast.fleets import learned
 from tests.unit.forecast.weeks import DAY_S, FIVE_MINUTES_S, MONDAY_S, make_series
 

@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 from aiohttp import web
 
-from domains.forecast.node_loads import NodeLoads
-from domains.forecast.peak_ledger import PeakLedger
-from domains.forecast.predictor import Predictor
-from domains.forecast.profiles import Profiles, no_profiles
-from domains.forecast.prometheus_source import PrometheusSource
-from domains.forecast.refit import RETRY_S, Refit, RefitSettings
-from domains.forecast.source import Reading, Source, SourceError
-from domains.forecast.source_settings import Dimension, PrometheusSettings
-from domains.forecast.usage import Look, Seen, Usage
+from domains.forecast.curves.predictor import Predictor
+from domains.forecast.curves.profiles import Profiles, no_profiles
+from domains.forecast.curves.usage import Look, Seen, Usage
+from domains.forecast.history.prometheus_source import PrometheusSource
+from domains.forecast.history.source import Reading, Source, SourceError
+from domains.forecast.learning.refit import RETRY_S, Refit, RefitSettings
+from domains.forecast.ledger.node_loads import NodeLoads
+from domains.forecast.ledger.peak_ledger import PeakLedger
+from domains.forecast.settings.sources import Dimension, PrometheusSettings
 from multisched.client.prometheus import PrometheusMeter
 from multisched.framework.background import DutyPorts, InThread
 from multisched.framework.measures import Grid, MeterSettings

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domains.forecast.repair_answer import answer
-from domains.forecast.repair_settings import RepairSettings, read_repair
+from domains.forecast.repair.answer import answer
+from domains.forecast.settings.repair import RepairSettings, read_repair
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.repair import RepairAsked
 from multisched.model.cluster_objects import PodDisruptionBudget, ResourceQuota

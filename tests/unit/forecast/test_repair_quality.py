@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from domains.forecast.repair_case import Disruptions, Fits, Mask, RepairCase
-from domains.forecast.repair_limits import RepairLimits
-from domains.forecast.repair_plan import Plan, plan_repair
+from domains.forecast.repair.case import Disruptions, Fits, Mask, RepairCase
+from domains.forecast.repair.plan import Plan, plan_repair
+from domains.forecast.settings.repair_limits import RepairLimits
 from tests.unit.forecast.repair_builders import make_case
 
 EPSILON = 1e-9

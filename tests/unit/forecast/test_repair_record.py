@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domains.forecast.capacity import SettingError
-from domains.forecast.repair_duty import RepairMode
-from domains.forecast.repair_record import Begun, Budget, Moved, Record, Task, dumped, loaded
-from domains.forecast.repair_run import Run, State
-from domains.forecast.repair_settings import read_repair
-from domains.forecast.windows import Span
+from domains.forecast.curves.capacity import SettingError
+from domains.forecast.repair.record import Begun, Budget, Moved, Record, Task, dumped, loaded
+from domains.forecast.repair.run import Run, State
+from domains.forecast.settings.repair import read_repair
+from domains.forecast.settings.repair_duty import RepairMode
+from domains.forecast.settings.windows import Span
 from multisched.framework.repair import RepairMove, RepairPeak
 
 CALM = RepairPeak("cpu", "Mon 09:00", 70.0)

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from domains.forecast import repair_rules as rules
-from domains.forecast.repair_rules import group_of, why_fixed
+from domains.forecast.repair import rules
+from domains.forecast.repair.rules import group_of, why_fixed
 from multisched.framework.objects_view import ObjectKind
 from multisched.model.cluster_objects import PersistentVolume, PersistentVolumeClaim
 from multisched.model.objects import Node, Owner, Pod, PodSpec

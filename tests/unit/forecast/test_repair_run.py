@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domains.forecast.repair_limits import RepairLimits
-from domains.forecast.repair_plan import Step, plan_repair
-from domains.forecast.repair_run import (
+from domains.forecast.repair.plan import Step, plan_repair
+from domains.forecast.repair.run import (
     REFUSALS_MAX,
     TABLE,
     Action,
@@ -20,6 +19,7 @@ from domains.forecast.repair_run import (
     advance,
     should_stop,
 )
+from domains.forecast.settings.repair_limits import RepairLimits
 from tests.unit.forecast.repair_builders import everywhere, make_case
 
 STEPS = 3

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from domains.forecast.capacity import SettingError
-from domains.forecast.repair_settings import Movable, RepairSettings, limits_of, read_repair, unknown_dimensions
-from domains.forecast.settings import PeakSettings
+from domains.forecast.curves.capacity import SettingError
+from domains.forecast.settings.args import PeakSettings
+from domains.forecast.settings.repair import Movable, RepairSettings, limits_of, read_repair, unknown_dimensions
 from multisched.framework.repair import ALL_DIMENSIONS, RepairAsked, RepairRefusedError
 
 DIMENSIONS = ("cpu", "log")

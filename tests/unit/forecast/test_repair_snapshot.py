@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domains.forecast.capacity import UNKNOWN
-from domains.forecast.repair_case import NO_GANG
-from domains.forecast.repair_rules import ALONE, NOT_READY
-from domains.forecast.repair_snapshot import NO_LIMIT, UNREADABLE_BUDGET, Quotas, disruptions
+from domains.forecast.curves.capacity import UNKNOWN
+from domains.forecast.repair.case import NO_GANG
+from domains.forecast.repair.rules import ALONE, NOT_READY
+from domains.forecast.repair.snapshot import NO_LIMIT, UNREADABLE_BUDGET, Quotas, disruptions
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.repair import RepairRefusedError
 from multisched.model.cluster_objects import PodDisruptionBudget, ResourceQuota

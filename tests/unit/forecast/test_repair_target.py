@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domains.forecast.repair_case import Floats, RepairCase
-from domains.forecast.repair_limits import RepairLimits
-from domains.forecast.repair_target import STEP, LowestPlan, plan_lowest
+from domains.forecast.repair.case import Floats, RepairCase
+from domains.forecast.repair.target import STEP, LowestPlan, plan_lowest
+from domains.forecast.settings.repair_limits import RepairLimits
 from tests.unit.forecast.repair_builders import everywhere, make_case
 
 GOAL = (0.01,)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from domains.forecast import season
-from domains.forecast.fit_settings import FitSettings
-from domains.forecast.season import season_curves, season_mean
-from domains.forecast.slot_grid import SlotGrid, slot_grid
-from domains.forecast.usage import Samples
+from domains.forecast.curves.slot_grid import SlotGrid, slot_grid
+from domains.forecast.curves.usage import Samples
+from domains.forecast.learning import season
+from domains.forecast.learning.season import season_curves, season_mean
+from domains.forecast.settings.fit import FitSettings
 from tests.unit.forecast.weeks import FIVE_MINUTES_S, MONDAY_S, expected_use, make_series
 
 PER_DAY, PER_WEEK = 288, 2_016

@@ -10,12 +10,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from domains.forecast.picture import Picture
-from domains.forecast.profiles import Backtest, Origin, Profiles
-from domains.forecast.recent import recent_of
-from domains.forecast.report_document import CODES_MAX
-from domains.forecast.show import document_of
-from domains.forecast.usage import Usage
+from domains.forecast.curves.profiles import Backtest, Origin, Profiles
+from domains.forecast.curves.recent import recent_of
+from domains.forecast.curves.usage import Usage
+from domains.forecast.views.forecast_snapshot import Picture
+from domains.forecast.views.report_document import CODES_MAX
+from domains.forecast.views.show import document_of
 from multisched.framework.introspection import HandoverPlugin
 from multisched.framework.registry import implements
 from multisched.framework.views import Document, NoViewError, ViewedPlugin, ViewQuery
@@ -269,7 +269,7 @@ def test_a_history_of_other_services_and_dimensions_is_laid_beside_what_is_known
     profiles = msgspec.structs.replace(learned(["a", "b"], ("cpu", "log")), recent=None)
     found = of_file(profiles, "report")
     assert found["history"] is None
-    from domains.forecast.report_document import with_history
+    from domains.forecast.views.report_document import with_history
 
     values = np.full((2, 2, 14 * 24), 5, np.float32)
     recent = recent_of(Usage(MONDAY_S, 3_600.0, ("b", "c"), ("log", "net"), values), "UTC", 3_600)

@@ -8,12 +8,12 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domains.forecast.prometheus_source import OVERLAP_S
-from domains.forecast.queries import JOB_OWNERS, PLACES, POD_OWNERS, REPLICASET_OWNERS, WINDOW, Per
+from domains.forecast.curves.usage import Look, Stay, Usage
+from domains.forecast.history.prometheus_source import OVERLAP_S
+from domains.forecast.history.source import Fold, Reading, SourceError, Table, joined, merged
 from domains.forecast.service_names import Labels, Owners, ServiceNames, stripped
-from domains.forecast.source import Fold, Reading, SourceError, Table, joined, merged
-from domains.forecast.source_settings import Aggregation, Dimension, QueryCapacity
-from domains.forecast.usage import Look, Stay, Usage
+from domains.forecast.settings.queries import JOB_OWNERS, PLACES, POD_OWNERS, REPLICASET_OWNERS, WINDOW, Per
+from domains.forecast.settings.sources import Aggregation, Dimension, QueryCapacity
 from multisched.framework.measures import Grid, Piece
 from tests.unit.forecast.prometheus_kit import SmallPrometheus, in_thread, source_of
 

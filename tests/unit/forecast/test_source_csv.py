@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from domains.forecast import usage_csv
-from domains.forecast.source import Reading, SourceError
-from domains.forecast.source_settings import Aggregation, CsvSettings, Dimension
-from domains.forecast.usage_csv import CsvSource
+from domains.forecast.history import usage_csv
+from domains.forecast.history.source import Reading, SourceError
+from domains.forecast.history.usage_csv import CsvSource
+from domains.forecast.settings.sources import Aggregation, CsvSettings, Dimension
 from multisched.framework.measures import Grid
 from tests.unit.forecast.prometheus_kit import in_thread
 

@@ -7,18 +7,18 @@ from collections.abc import Mapping
 
 import pytest
 
-from domains.forecast.capacity import SettingError
-from domains.forecast.history_sources import open_sources, refit_settings
-from domains.forecast.load_source import LoadSource
-from domains.forecast.prometheus_source import PrometheusSource
-from domains.forecast.refit import RefitSettings
+from domains.forecast.curves.capacity import SettingError
+from domains.forecast.history.load_source import LoadSource
+from domains.forecast.history.prometheus_source import PrometheusSource
+from domains.forecast.history.usage_csv import CsvSource
+from domains.forecast.learning.opening import open_sources, refit_settings
+from domains.forecast.learning.refit import RefitSettings
 from domains.forecast.service_names import PodName
-from domains.forecast.source_settings import read_history_settings
-from domains.forecast.usage_csv import CsvSource
+from domains.forecast.settings.sources import read_history_settings
 from multisched.app import SystemClock
-from multisched.cluster.direct import DirectTransport
-from multisched.cluster.server import ApiServer
-from multisched.shell.duties import NetworkMeasures
+from multisched.cluster.api.direct import DirectTransport
+from multisched.cluster.api.server import ApiServer
+from multisched.shell.workers.duties import NetworkMeasures
 
 
 async def known() -> Mapping[PodName, str]:

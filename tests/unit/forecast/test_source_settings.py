@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
-from domains.forecast import source_settings
-from domains.forecast.capacity import Capacity, SettingError, Source
-from domains.forecast.queries import READY, Per
+from domains.forecast.curves.capacity import Capacity, SettingError, Source
 from domains.forecast.service_names import Labels
-from domains.forecast.source_settings import (
+from domains.forecast.settings import sources as source_settings
+from domains.forecast.settings.queries import READY, Per
+from domains.forecast.settings.sources import (
     Aggregation,
     CsvSettings,
     LoadSettings,

@@ -11,8 +11,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domains.forecast.capacity import SettingError
-from domains.forecast.windows import DAYS, TroughWindows
+from domains.forecast.curves.capacity import SettingError
+from domains.forecast.settings.windows import DAYS, TroughWindows
 
 BERLIN = "Europe/Berlin"
 SPRING, AUTUMN = date(2026, 3, 29), date(2026, 10, 25)

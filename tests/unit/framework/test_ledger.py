@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domains.forecast.peak_ledger import PeakLedger
-from domains.forecast.predictor import Predictor
+from domains.forecast.curves.predictor import Predictor
+from domains.forecast.ledger.peak_ledger import PeakLedger
 from domains.gpu.demand import GPU_MILLI
 from domains.gpu.gpu_ledger import GpuLedger
 from multisched.cycle.results import Unplaced

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import orjson
 
-from multisched.cluster.direct import DirectTransport
-from multisched.cluster.request import UserInfo
-from multisched.cluster.server import ApiServer
+from multisched.cluster.api.direct import DirectTransport
+from multisched.cluster.api.server import ApiServer
+from multisched.cluster.base.request import UserInfo
 from multisched.framework.moving import RepairStatus
 from multisched.framework.repair import RepairAsked, RepairPeak, RepairPlan, RepairRefusedError
 from multisched.framework.views import NoViewError, ViewQuery

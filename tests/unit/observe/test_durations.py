@@ -26,9 +26,9 @@ from multisched.model.objects import Node, Pod
 from multisched.model.version import Version
 from multisched.observe.readings import DomainReading, Readings, ReadingsCollector
 from multisched.queueing.hints import HINTS_PER_SAMPLE, HintTable
-from multisched.shell.event_timing import EVENTS_PER_SAMPLE, EventTimes
-from multisched.shell.router import Router
-from multisched.shell.volume_writes import CountedVolumeWriter
+from multisched.shell.binding.volume_writes import CountedVolumeWriter
+from multisched.shell.ingest.event_timing import EVENTS_PER_SAMPLE, EventTimes
+from multisched.shell.ingest.router import Router
 from tests.unit.queueing.builders import Listening, make_pod
 
 BOUNDS = growing(0.001, 2, 6)

@@ -354,7 +354,7 @@ def test_a_missing_certificate_is_named() -> None:
 
 
 def _write_pair(cert: Path, key: Path, name: str) -> None:
-    from multisched.cluster.certificates import Authority
+    from multisched.cluster.access.certificates import Authority
 
     pair = Authority(EPOCH).server([name])
     cert.write_bytes(pair.certificate)

@@ -23,9 +23,9 @@ from multisched.model.cluster_objects import Namespace
 from multisched.model.objects import Node, Pod, PodSpec
 from multisched.model.placement import DemandKind, PodAffinity, PodAffinityTerm, PodDemand, WeightedPodTerm, demands_of
 from multisched.model.selectors import LabelSelector, Operator, Requirement
-from multisched.plugins import affinity_rules
-from multisched.plugins.inter_pod_affinity import InterPodAffinity
-from multisched.plugins.inter_pod_affinity_args import InterPodAffinityArgs
+from multisched.plugins.topology import affinity_rules
+from multisched.plugins.topology.inter_pod_affinity import InterPodAffinity
+from multisched.plugins.topology.inter_pod_affinity_args import InterPodAffinityArgs
 from multisched.state.node_table import NodeTable
 from multisched.state.object_store import ObjectStore
 from multisched.state.overlay import OverlayCycle

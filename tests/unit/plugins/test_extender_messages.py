@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from multisched.plugins.extender_messages import (
+from multisched.plugins.extender.messages import (
     ANSWER_BYTES_MAX,
     ANSWER_BYTES_MIN,
     SCORE_MAX,
@@ -21,7 +21,7 @@ from multisched.plugins.extender_messages import (
     read_filter_answer,
     read_priorities,
 )
-from multisched.plugins.extender_preemption import (
+from multisched.plugins.extender.preemption import (
     Victims,
     meta_arguments,
     read_preemption_answer,

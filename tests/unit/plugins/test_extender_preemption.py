@@ -23,7 +23,7 @@ from multisched.framework.preemption import Found, LabelSet
 from multisched.model.objects import Pod
 from multisched.plugins.default_preemption import DefaultPreemption, LowerPriority
 from multisched.plugins.disruption_budgets import DisruptionBudgets
-from multisched.plugins.extender_preemption import (
+from multisched.plugins.extender.preemption import (
     WHOLE_PODS_MAX,
     PreemptionQuestion,
     PreemptionVerdict,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from multisched.client.extender_client import HttpExtenderClient
-from multisched.cycle.class_scores import NOWHERE
+from multisched.cycle.classes.scores import NOWHERE
 from multisched.cycle.extender_answers import add_up, recorded, refuse
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.extender import ExtenderPlugin
@@ -26,15 +26,8 @@ from multisched.framework.remote import AskingPlugin
 from multisched.framework.runner import Runner
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
-from multisched.plugins import http_extender
-from multisched.plugins.extender_messages import (
-    ANSWER_BYTES_MAX,
-    ANSWER_BYTES_MIN,
-    answer_bytes_max,
-    read_filter_answer,
-    read_priorities,
-)
-from multisched.plugins.http_extender import (
+from multisched.plugins.extender import http_extender
+from multisched.plugins.extender.http_extender import (
     ANSWER_SLACK_S,
     NAME,
     READ_POD_S,
@@ -42,6 +35,13 @@ from multisched.plugins.http_extender import (
     HTTPExtenders,
     Question,
     Verdict,
+)
+from multisched.plugins.extender.messages import (
+    ANSWER_BYTES_MAX,
+    ANSWER_BYTES_MIN,
+    answer_bytes_max,
+    read_filter_answer,
+    read_priorities,
 )
 from tests.unit.plugins.extender_kit import (
     Extender,
@@ -298,7 +298,7 @@ async def test_scorers_are_asked_at_once() -> None:
 
 
 async def test_a_failure_that_is_passed_over_is_told_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", logger="multisched.plugins.http_extender")
+    caplog.set_level("INFO", logger="multisched.plugins.extender.http_extender")
 
     def told() -> list[str]:
         found = [record.getMessage() for record in caplog.records]

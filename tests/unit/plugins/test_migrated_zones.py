@@ -8,7 +8,7 @@ import pytest
 
 from multisched.model.cluster_objects import PersistentVolume
 from multisched.model.selectors import NodeSelector, NodeTerm, Operator, Requirement
-from multisched.plugins.volume_masks import translated
+from multisched.plugins.volumes.volume_masks import translated
 
 ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
 BETA_ZONE, BETA_REGION = "failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region"

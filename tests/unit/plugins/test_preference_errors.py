@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from multisched.model.selectors import NodeTerm, Operator, PreferredTerm, Requirement
-from multisched.plugins.preference_errors import unreadable
+from multisched.plugins.topology.preference_errors import unreadable
 
 NO_INTEGER = "for 'Gt', 'Lt' operators, the value must be an integer"
 NO_LABEL = (

@@ -45,7 +45,7 @@ from multisched.plugins.priority_sort import PrioritySort
 from multisched.queueing.entry import Failure
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import Place
-from multisched.shell.cluster_changes import assigned_pod_events, node_events
+from multisched.shell.ingest.cluster_changes import assigned_pod_events, node_events
 from multisched.state.object_store import ObjectStore
 from tests.unit.plugins import storage_documents as storage
 from tests.unit.plugins.scenes import (

@@ -15,11 +15,11 @@ from multisched.framework.points import CycleView
 from multisched.framework.runner import Runner
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
-from multisched.plugins.inter_pod_affinity import InterPodAffinity
-from multisched.plugins.inter_pod_affinity_args import InterPodAffinityArgs
-from multisched.plugins.natural_log import natural_log
-from multisched.plugins.pod_topology_spread import PodTopologySpread
-from multisched.plugins.pod_topology_spread_args import DefaultConstraint, PodTopologySpreadArgs
+from multisched.plugins.topology.inter_pod_affinity import InterPodAffinity
+from multisched.plugins.topology.inter_pod_affinity_args import InterPodAffinityArgs
+from multisched.plugins.topology.natural_log import natural_log
+from multisched.plugins.topology.pod_topology_spread import PodTopologySpread
+from multisched.plugins.topology.pod_topology_spread_args import DefaultConstraint, PodTopologySpreadArgs
 from multisched.state.overlay import OverlayCycle
 from tests.unit.plugins.scenes import Document, Scene, decode_node, decode_pod, node_document, pod_document, put
 

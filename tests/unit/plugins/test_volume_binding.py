@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.model.objects import Pod
 from multisched.plugins.resource_scoring import ShapePoint
-from multisched.plugins.volume_binding import ScoringVolumeBinding
-from multisched.plugins.volume_binding_args import VolumeBindingArgs
-from multisched.plugins.volume_ledger import PromisedNode, PromisedVolume
-from multisched.plugins.volume_planner import (
+from multisched.plugins.volumes.volume_binding import ScoringVolumeBinding
+from multisched.plugins.volumes.volume_binding_args import VolumeBindingArgs
+from multisched.plugins.volumes.volume_ledger import PromisedNode, PromisedVolume
+from multisched.plugins.volumes.volume_planner import (
     BIND_CONFLICT,
     NODE_CONFLICT,
     NOT_ENOUGH_SPACE,

@@ -20,9 +20,9 @@ from multisched.framework.points import CycleView
 from multisched.framework.status import Code
 from multisched.model.cluster_objects import CsiNode
 from multisched.model.objects import Pod
-from multisched.plugins import attached_volumes
-from multisched.plugins.attached_volumes import NO_LIMIT, AttachedVolumes
-from multisched.plugins.node_volume_limits import NodeVolumeLimits
+from multisched.plugins.volumes import attached_volumes
+from multisched.plugins.volumes.attached_volumes import NO_LIMIT, AttachedVolumes
+from multisched.plugins.volumes.node_volume_limits import NodeVolumeLimits
 from multisched.state.overlay import Overlay
 from tests.unit.plugins.scenes import (
     DECODE_OBJECT,

@@ -9,8 +9,8 @@ import pytest
 from multisched.framework.node_view import Bools
 from multisched.model.cluster_objects import TopologyTerm
 from multisched.model.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
-from multisched.plugins import volume_masks
-from multisched.plugins.volume_masks import RowMasks
+from multisched.plugins.volumes import volume_masks
+from multisched.plugins.volumes.volume_masks import RowMasks
 from tests.unit.plugins.scenes import Scene, decode_node, node_document, pod_document
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from multisched.framework.objects_view import ObjectKind
 from multisched.model.cluster_objects import ClaimRef, PersistentVolume, PersistentVolumeClaim
 from multisched.model.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
-from multisched.plugins.volume_masks import RowMasks
-from multisched.plugins.volume_matching import GROUPS_SPARE, NANO, NOTHING, Choice, VolumeIndex, claim_id
+from multisched.plugins.volumes.volume_masks import RowMasks
+from multisched.plugins.volumes.volume_matching import GROUPS_SPARE, NANO, NOTHING, Choice, VolumeIndex, claim_id
 from multisched.state.node_table import NodeTable
 from multisched.state.object_store import ObjectStore
 from tests.unit.plugins.scenes import decode_node, node_document

@@ -18,10 +18,10 @@ from multisched.framework.runner import Runner
 from multisched.framework.status import SKIP, Code, Status
 from multisched.model.objects import Pod
 from multisched.plugins.node_declared_features import NodeDeclaredFeatures
-from multisched.plugins.node_volume_limits import NodeVolumeLimits
-from multisched.plugins.volume_binding import VolumeBinding
-from multisched.plugins.volume_restrictions import VolumeRestrictions
-from multisched.plugins.volume_zone import VolumeZone
+from multisched.plugins.volumes.node_volume_limits import NodeVolumeLimits
+from multisched.plugins.volumes.volume_binding import VolumeBinding
+from multisched.plugins.volumes.volume_restrictions import VolumeRestrictions
+from multisched.plugins.volumes.volume_zone import VolumeZone
 from multisched.state.overlay import OverlayCycle
 from tests.unit.plugins.scenes import (
     DECODE_OBJECT,

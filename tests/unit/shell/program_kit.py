@@ -10,16 +10,16 @@ from typing import Any, TypeVar
 
 import orjson
 
-from multisched import config
-from multisched.cluster.direct import DirectTransport
-from multisched.cluster.server import ApiServer
+from multisched.cluster.api.direct import DirectTransport
+from multisched.cluster.api.server import ApiServer
+from multisched.config import loading
 from multisched.model.wire import JSON, LineStream, Response
 from multisched.shell.program import Program, Surroundings
-from multisched.shell.repair_source import plans_of
 from multisched.testing.invariants import differences
 from multisched.testing.scenario import QuietObserver
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
 from multisched.testing.virtual_workers import VirtualProcess
+from multisched.whatif.repair_source import plans_of
 
 CONFIGURATION = """
 apiVersion: multisched.io/v1
@@ -135,7 +135,7 @@ class Cluster:
             open_process=VirtualProcess,
             plan_repairs=plans_of,
         )
-        self.program = Program(config.parse(configuration, "test"), surroundings)
+        self.program = Program(loading.parse(configuration, "test"), surroundings)
 
     async def _at_once(self, work: Callable[[], T]) -> T:
         self.thread_uses += 1

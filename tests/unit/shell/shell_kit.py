@@ -36,10 +36,10 @@ from multisched.model.objects import Pod
 from multisched.model.selectors import Toleration
 from multisched.queueing.pod_queue import PodQueue
 from multisched.shell.domain import DomainWorker, Outside
-from multisched.shell.ingest import NodeIngest, PodIngest
+from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
+from multisched.shell.ingest.router import Router
 from multisched.shell.news_share import NewsShare
 from multisched.shell.preemptor import Preemptor
-from multisched.shell.router import Router
 from multisched.state.reservations import Reservations
 from multisched.testing.sim_loop import SimClock, SimLoop
 from tests.unit.cycle.cycle_kit import POINTS, Domain

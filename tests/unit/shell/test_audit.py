@@ -14,15 +14,15 @@ import orjson
 import pytest
 
 from domains.gpu.gpu_ledger import GpuLedger
-from multisched import config
-from multisched.cluster.direct import DirectTransport
-from multisched.cluster.server import ApiServer
-from multisched.config_schema import Configuration
+from multisched.cluster.api.direct import DirectTransport
+from multisched.cluster.api.server import ApiServer
+from multisched.config import loading
+from multisched.config.schema import Configuration
 from multisched.framework.objects_view import ObjectKind
 from multisched.model.wire import MERGE_PATCH, LineStream, Response
 from multisched.queueing.transitions import Place
-from multisched.shell import audit as audit_module
-from multisched.shell.audit import PAGE_PAUSE_S, AuditStatistics
+from multisched.shell.audit import auditor as audit_module
+from multisched.shell.audit.auditor import PAGE_PAUSE_S, AuditStatistics
 from multisched.shell.program import Program, Surroundings
 from multisched.shell.telemetry import read
 from multisched.state.cluster_cache import PlacedPod, PodState
@@ -94,7 +94,7 @@ class Stage:
         self.server = ApiServer(clock, rbac=False)
         self.api = DirectTransport(self.server)
         self.transport = DeafTransport(self.server)
-        self.configuration: Configuration = config.parse(CONFIGURATION, "test")
+        self.configuration: Configuration = loading.parse(CONFIGURATION, "test")
         surroundings = Surroundings(
             self.transport,
             clock,

@@ -11,8 +11,8 @@ import pytest
 
 from multisched.model.decode import Decoder
 from multisched.model.objects import Node, Pod
-from multisched.shell.audit_content import node_fault, pod_fault
-from multisched.shell.audit_sides import Here, NodeSide, PodSide
+from multisched.shell.audit.content import node_fault, pod_fault
+from multisched.shell.audit.sides import Here, NodeSide, PodSide
 from multisched.shell.program import RUNNING_PODS
 from multisched.state.cluster_cache import PodState
 from tests.conformance.generate import FAMILIES, problem

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multisched.framework.ports import BindAnswer
-from multisched.shell.bind_limit import LIMIT_MIN, BindLimit
+from multisched.shell.binding.bind_limit import LIMIT_MIN, BindLimit
 from multisched.testing.sim_loop import SimLoop, simulate
 
 

@@ -23,10 +23,10 @@ from msgspec.structs import replace
 from multisched.framework.dependency import Isolation
 from multisched.framework.isolation import Answer, IsolatedPlugin, Isolator, Question
 from multisched.framework.registry import PluginUse, Registry
-from multisched.shell import duty_process, plugin_process
-from multisched.shell.duty_process import Opening, Reply
-from multisched.shell.plugin_process import LENGTH_BYTES, frame
-from multisched.shell.plugin_workers import PluginWorkers
+from multisched.shell.workers import duty_process, plugin_process
+from multisched.shell.workers.duty_process import Opening, Reply
+from multisched.shell.workers.plugin_process import LENGTH_BYTES, frame
+from multisched.shell.workers.plugin_workers import PluginWorkers
 from tests.unit.domains.builders import make_cache, make_context, make_node, make_pod, make_view
 from tests.unit.framework.isolated_plugins import FULL
 

@@ -9,13 +9,13 @@ from typing import Any
 import orjson
 import pytest
 
-from multisched.cluster.direct import DirectTransport
-from multisched.cluster.server import ApiServer
+from multisched.cluster.api.direct import DirectTransport
+from multisched.cluster.api.server import ApiServer
+from multisched.config.options import ExitCode
 from multisched.framework.ports import Event
 from multisched.model.wire import Response
-from multisched.options import ExitCode
-from multisched.shell.cluster_judge import EVENTS_MAX, FACTORY, ClusterJudge, JudgeError, judge_cluster
-from multisched.shell.duty_processes import ChildProcess
+from multisched.shell.audit.cluster_judge import EVENTS_MAX, FACTORY, ClusterJudge, JudgeError, judge_cluster
+from multisched.shell.workers.duty_processes import ChildProcess
 from multisched.verify import Domain
 from tests.unit.verify.clusters import GPU, make_node, make_pod
 

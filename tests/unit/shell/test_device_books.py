@@ -11,9 +11,9 @@ from typing import Any
 import orjson
 import pytest
 
-from multisched import config
-from multisched.cluster.direct import DirectTransport
-from multisched.cluster.server import ApiServer
+from multisched.cluster.api.direct import DirectTransport
+from multisched.cluster.api.server import ApiServer
+from multisched.config import loading
 from multisched.shell.program import Program, Surroundings
 from multisched.testing.invariants import differences
 from multisched.testing.scenario import QuietObserver
@@ -45,7 +45,7 @@ class Site:
         surroundings = Surroundings(
             self._api, self._clock, random.Random(1), "tester", "kube-system", observer=lambda domain: QuietObserver()
         )
-        program = Program(config.parse(CONFIGURATION, "test"), surroundings)
+        program = Program(loading.parse(CONFIGURATION, "test"), surroundings)
         running = self._loop.create_task(program.run())
         try:
             yield program

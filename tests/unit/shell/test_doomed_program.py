@@ -9,12 +9,12 @@ from typing import Any
 import orjson
 import pytest
 
-from multisched.cluster.direct import DirectTransport
+from multisched.cluster.api.direct import DirectTransport
 from multisched.model.wire import MERGE_PATCH
 from multisched.observe.explain_view import ExplainQuery
-from multisched.shell.explain_known import describe, find_pod
 from multisched.shell.program import Program
 from multisched.shell.telemetry import ProgramQueues, read
+from multisched.whatif.explain_known import describe, find_pod
 from tests.unit.shell.test_program_lifecycle import PODS, Site, play
 
 WORDS = 'admission webhook "gpu.example.com" denied the request: team a has no contract'

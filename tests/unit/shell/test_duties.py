@@ -11,11 +11,11 @@ import anyio
 import orjson
 import pytest
 
-from multisched import config
 from multisched.app import SystemClock
 from multisched.client.prometheus import PrometheusMeter
-from multisched.cluster.direct import DirectTransport
-from multisched.cluster.server import ApiServer
+from multisched.cluster.api.direct import DirectTransport
+from multisched.cluster.api.server import ApiServer
+from multisched.config import loading
 from multisched.framework.background import DutyPlugin, DutyPorts
 from multisched.framework.context import PluginContext
 from multisched.framework.measures import MeterError, MeterSettings
@@ -25,10 +25,10 @@ from multisched.framework.registry import BuiltPlugin, PluginSet, PluginUse, imp
 from multisched.model.objects import Pod
 from multisched.plugins.default_binder import DefaultBinder
 from multisched.plugins.priority_sort import PrioritySort
-from multisched.shell.duties import RESTART_CAP_S, STEADY_S, Duties, NetworkMeasures
-from multisched.shell.duty_threads import THREADS_MAX, DutyThreads
 from multisched.shell.program import Program, Surroundings
 from multisched.shell.telemetry import health_of, read
+from multisched.shell.workers.duties import RESTART_CAP_S, STEADY_S, Duties, NetworkMeasures
+from multisched.shell.workers.duty_threads import THREADS_MAX, DutyThreads
 from multisched.testing.scenario import QuietObserver
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
 from multisched.testing.virtual_workers import VirtualThreads
@@ -230,7 +230,7 @@ def test_a_program_carries_out_the_duties_of_its_plugins_and_outlives_them() -> 
         outside = Surroundings(
             api, clock, random.Random(1), "me", "kube-system", lambda name: QuietObserver(), measures=measures
         )
-        program = Program(config.parse(CONFIGURATION, "test"), outside)
+        program = Program(loading.parse(CONFIGURATION, "test"), outside)
         running = loop.create_task(program.run())
         await asyncio.sleep(300.0)
         assert program.is_ready

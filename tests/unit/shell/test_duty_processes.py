@@ -13,8 +13,8 @@ import pytest
 
 from multisched.framework.background import DutyProcessError, ProcessPorts
 from multisched.framework.measures import MeterSettings
-from multisched.shell.duty_process import MEMORY_BYTES_MAX, NICENESS
-from multisched.shell.duty_processes import ChildProcess
+from multisched.shell.workers.duty_process import MEMORY_BYTES_MAX, NICENESS
+from multisched.shell.workers.duty_processes import ChildProcess
 
 FACTORY: Final = "tests.unit.shell.test_duty_processes:Clerk"
 

@@ -6,8 +6,8 @@ import base64
 
 import pytest
 
-from multisched import config
-from multisched.config_schema import Configuration
+from multisched.config import loading
+from multisched.config.schema import Configuration
 from multisched.framework.ports import ExtenderClient, ExtenderError, ExtenderSettings, ExtenderTrust
 from multisched.framework.registry import PluginSetupError
 from multisched.shell.extenders import Extenders, UnaskedExtender, settings_of
@@ -36,7 +36,7 @@ FILES = """
 
 def configured(extenders: str) -> Configuration:
     text = extenders.strip().replace("\n", "\n  ")
-    return config.parse(
+    return loading.parse(
         f"""
 apiVersion: multisched.io/v1
 kind: MultischedConfiguration
@@ -124,7 +124,7 @@ def test_a_domain_without_extenders_has_no_plugin_for_them_and_one_that_cannot_b
     extenders = Extenders([domain], ScriptedTransport(), refuse)
     with pytest.raises(PluginSetupError, match=r"^domain forecast: no such certificate$"):
         extenders.plugins_of(domain)
-    (plain,) = config.parse(
+    (plain,) = loading.parse(
         "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\ndomains: [{name: gpu}]", "t"
     ).domains
     assert extenders.plugins_of(plain) == ()

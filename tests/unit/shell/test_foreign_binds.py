@@ -8,9 +8,9 @@ import random
 import orjson
 import pytest
 
-from multisched import config
-from multisched.cluster.direct import DirectTransport
-from multisched.cluster.server import ApiServer
+from multisched.cluster.api.direct import DirectTransport
+from multisched.cluster.api.server import ApiServer
+from multisched.config import loading
 from multisched.framework.points import CycleView, PermitResult
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
@@ -52,7 +52,7 @@ def test_a_pod_that_somebody_binds_while_permit_holds_it_is_theirs(is_same_node:
             node = {"metadata": {"name": name}, "status": {"allocatable": amounts, "capacity": amounts}}
             await api.request("POST", "/api/v1/nodes", body=orjson.dumps(node))
         outside = Surroundings(api, clock, random.Random(1), "me", "kube-system", observer=lambda name: QuietObserver())
-        program = Program(config.parse(CONFIGURATION, "test"), outside)
+        program = Program(loading.parse(CONFIGURATION, "test"), outside)
         running = loop.create_task(program.run())
         spec = {"schedulerName": "forecast-scheduler", "containers": [{"name": "main", "image": "app"}]}
         await api.request("POST", PODS, body=orjson.dumps({"metadata": {"name": "held"}, "spec": spec}))

@@ -7,10 +7,10 @@ import logging
 
 import pytest
 
-from multisched import config
 from multisched.client.lease import LeaseState
 from multisched.client.lease_record import Holding
-from multisched.config_nodes import NodeSelection
+from multisched.config import loading
+from multisched.config.nodes import NodeSelection
 from multisched.shell import handover as handover_module
 from multisched.shell.domain import DomainWorker
 from multisched.shell.handover import NODES_LISTED_MAX, SEEN_ANNOTATION, SELECTION_ANNOTATION
@@ -23,7 +23,7 @@ ANNOTATIONS = {"selection": SELECTION_ANNOTATION, "seen": SEEN_ANNOTATION}
 
 def written(configuration: str) -> str:
     """What a leader of this configuration says of the nodes that its domains use."""
-    return NodeSelection.of(config.parse(configuration, "test")).written()
+    return NodeSelection.of(loading.parse(configuration, "test")).written()
 
 
 def relist(replica: Replica) -> None:

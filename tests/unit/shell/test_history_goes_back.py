@@ -8,7 +8,7 @@ from collections import Counter
 import orjson
 import pytest
 
-from multisched.cluster.storage import Stored
+from multisched.cluster.base.storage import Stored
 from multisched.model.wire import Response
 from tests.unit.shell.program_kit import Cluster, play
 

@@ -30,8 +30,8 @@ from multisched.model.objects import CPU, HostPort, Pod, PodSpec
 from multisched.model.selectors import Toleration
 from multisched.queueing.entry import Failure
 from multisched.queueing.transitions import Place
-from multisched.shell import ingest
-from multisched.shell.ingest import NodeIngest
+from multisched.shell.ingest import pods_and_nodes
+from multisched.shell.ingest.pods_and_nodes import NodeIngest
 from multisched.testing.sim_loop import SimLoop
 from tests.unit.cycle.cycle_kit import make_pod
 from tests.unit.shell.shell_kit import House
@@ -433,7 +433,7 @@ def test_a_bind_that_was_none_gives_its_room_back_and_its_pod_waits_again(house:
 def test_what_a_policy_adds_is_made_once_for_pods_alike_and_kept_within_a_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ingest, "INTERNED_MAX", 2)
+    monkeypatch.setattr(pods_and_nodes, "INTERNED_MAX", 2)
     with closing(SimLoop(seed=1)) as loop:
         house = House(loop, tolerations={"ours": (Toleration("virtual", "Exists"),)})
         uids = []
@@ -499,7 +499,7 @@ def test_who_does_not_lead_tells_nobody_and_the_next_leader_tells_all_who_would_
 def test_of_pods_that_cannot_be_scheduled_the_latest_are_remembered(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingest, "REPORTED_MAX", 2)
+    monkeypatch.setattr(pods_and_nodes, "REPORTED_MAX", 2)
     uids = [house.see_pod(f"bad-{number}", cpu="lots") for number in range(4)]
     assert list(house.pods.refused) == uids[2:]
     assert house.pods.malformed == 4

@@ -15,8 +15,8 @@ import orjson
 import pytest
 
 from multisched.client.lease import LeaseKeeper, LeaseSettings, LeaseState
-from multisched.cluster.direct import DirectTransport
-from multisched.cluster.server import ApiServer
+from multisched.cluster.api.direct import DirectTransport
+from multisched.cluster.api.server import ApiServer
 from multisched.model.wire import JSON, ConnectFailedError, Response, Transport
 from multisched.observe.health import HEARTBEAT_AGE_MAX_S
 from multisched.shell import lease_runner

@@ -14,8 +14,8 @@ from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import Event, ObjectRef
 from multisched.model.cluster_objects import ClusterObject
 from multisched.model.decode_objects import decoders
-from multisched.shell import object_ingest
-from multisched.shell.object_ingest import ObjectIngest
+from multisched.shell.ingest import objects
+from multisched.shell.ingest.objects import ObjectIngest
 from multisched.state.object_store import ObjectStore
 from tests.unit.shell.shell_kit import Desk
 
@@ -114,7 +114,7 @@ def test_a_kind_that_can_be_read_again_is_told_to_all_who_wait(caplog: pytest.Lo
 
 
 def test_of_malformed_objects_the_latest_are_remembered_as_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_ingest, "REPORTED_MAX", 2)
+    monkeypatch.setattr(objects, "REPORTED_MAX", 2)
     desk = Desk()
     ingest = ObjectIngest(KIND, ObjectStore(), decoders()[KIND.value], lambda event, old, new: None, desk, "ours")
     bad = {"matchExpressions": [{"key": "a", "operator": "Near"}]}

@@ -11,10 +11,10 @@ from typing import Any
 import orjson
 import pytest
 
-from multisched import config
-from multisched.cluster.direct import DirectTransport
-from multisched.cluster.server import ApiServer
-from multisched.config_nodes import lease_groups
+from multisched.cluster.api.direct import DirectTransport
+from multisched.cluster.api.server import ApiServer
+from multisched.config import loading
+from multisched.config.nodes import lease_groups
 from multisched.model.wire import JSON, ConnectFailedError, LineStream, Response
 from multisched.shell.lease_runner import LeasesOnLoop
 from multisched.shell.program import DRAIN_S, EVENTS_DRAIN_S, LeaseLostError, Program, Surroundings
@@ -163,7 +163,7 @@ class Site:
             observer=lambda name: QuietObserver(),
             lease_runner=LateWord(door, leases_late_s),
         )
-        return Program(config.parse(configuration, "test"), outside), door
+        return Program(loading.parse(configuration, "test"), outside), door
 
 
 def play(scene: Callable[[Site], Coroutine[Any, Any, None]]) -> None:
@@ -467,7 +467,7 @@ def test_domains_that_share_rows_share_a_lease(loans: str, groups: dict[str, str
         lines.append(f"- name: {name}")
         if name in borrowed:
             lines += ["  loans:", f"  - from: {borrowed[name]}", '    selector: {matchLabels: {lend: "yes"}}']
-    assert lease_groups(config.parse("\n".join(lines), "test")) == groups
+    assert lease_groups(loading.parse("\n".join(lines), "test")) == groups
 
 
 def test_the_judge_looks_where_it_is_configured_alone() -> None:

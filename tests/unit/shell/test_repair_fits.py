@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multisched import config
+from multisched.config import loading
 from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Bools, Codes, Rows
 from multisched.framework.points import CycleView
 from multisched.framework.reasons import ReasonTable
 from multisched.model.objects import Pod
-from multisched.shell import repair_fits
 from multisched.shell.domain import DomainWorker
-from multisched.shell.rehearsal import DumpedCluster, Rehearsal
-from multisched.shell.repair_fits import FAILURES_TOLD, ROOM, StandingFits
+from multisched.whatif import repair_fits
+from multisched.whatif.repair_fits import FAILURES_TOLD, ROOM, StandingFits
+from multisched.whatif.sandbox import DumpedCluster, Rehearsal
 from tests.unit.explain.clusters import (
     CONFIGURATION,
     NOW,
@@ -162,7 +162,7 @@ def test_a_pod_at_which_a_plugin_fails_fits_nowhere_and_the_plan_says_so() -> No
     labels = {"team": "bad"}
     pods = [make_pod("good", node="a"), *(make_pod(f"bad-{number}", node="a", labels=labels) for number in range(2))]
     items = [msgspec.Raw(orjson.dumps(document)) for document in (make_node("a"), *pods)]
-    rehearsal = Rehearsal(config.parse(text, "test"), DumpedCluster(items, NOW))
+    rehearsal = Rehearsal(loading.parse(text, "test"), DumpedCluster(items, NOW))
     (worker,) = rehearsal.program.router.workers()
     fits = StandingFits(rehearsal, worker, PLANNER)
     assert {pod.name: fits(pod).tolist() for pod in standing(rehearsal)} == {
@@ -181,7 +181,7 @@ def test_of_plugins_that_fail_the_first_three_are_told() -> None:
     )
     pods = [make_pod(f"p-{number}", node="a", labels={"team": f"team-{number}"}) for number in range(FAILURES_TOLD + 1)]
     items = [msgspec.Raw(orjson.dumps(document)) for document in (make_node("a"), *pods)]
-    rehearsal = Rehearsal(config.parse(text, "test"), DumpedCluster(items, NOW))
+    rehearsal = Rehearsal(loading.parse(text, "test"), DumpedCluster(items, NOW))
     (worker,) = rehearsal.program.router.workers()
     fits = StandingFits(rehearsal, worker, PLANNER)
     for pod in standing(rehearsal):

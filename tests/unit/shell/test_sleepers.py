@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from multisched.shell.sleepers import Sleepers
+from multisched.shell.idle_workers import Sleepers
 
 
 async def test_one_piece_of_work_wakes_one_sleeper() -> None:

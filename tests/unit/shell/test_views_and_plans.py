@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from domains.forecast.forecast import Forecast
-from multisched import config
-from multisched.config_plugins import plugin_registry
+from multisched.config import loading
+from multisched.config.plugins import plugin_registry
 from multisched.framework.moving import RepairStatus
 from multisched.framework.points import Plugin
 from multisched.framework.registry import Registry
@@ -20,7 +20,7 @@ from multisched.framework.repair import RepairAsked, RepairRefusedError
 from multisched.framework.views import NoViewError, ViewQuery
 from multisched.plugins.scheduling_gates import SchedulingGates
 from multisched.shell.plugin_views import ASKERS_MAX, ProgramViews
-from multisched.shell.repair_source import QUESTIONS_MAX, RepairPlans
+from multisched.whatif.repair_source import QUESTIONS_MAX, RepairPlans
 from tests.unit.domains.builders import make_profiles
 from tests.unit.shell.program_kit import Cluster, at_once, play
 
@@ -67,7 +67,7 @@ async def a_node(cluster: Cluster) -> None:
 
 
 def plans_of(cluster: Cluster, configuration: str = TWO, in_thread: object = at_once) -> RepairPlans:
-    return RepairPlans(cluster.program, config.parse(configuration, "test"), in_thread=in_thread)  # type: ignore[arg-type]
+    return RepairPlans(cluster.program, loading.parse(configuration, "test"), in_thread=in_thread)  # type: ignore[arg-type]
 
 
 def test_a_view_is_asked_of_the_domain_that_is_named_and_of_none_by_chance() -> None:
@@ -155,7 +155,7 @@ def test_a_plan_is_made_with_the_plugins_that_the_program_has() -> None:
 
     async def scene(cluster: Cluster) -> None:
         give_profiles(cluster)
-        plans = RepairPlans(cluster.program, config.parse(TWO, "test"), registry, at_once)
+        plans = RepairPlans(cluster.program, loading.parse(TWO, "test"), registry, at_once)
         await plans.plan(RepairAsked(domain="forecast"))
         assert len(built) == len(cluster.program.router.workers())
 

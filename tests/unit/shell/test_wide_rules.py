@@ -12,7 +12,7 @@ import pytest
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import BindAnswer, BindReply
 from multisched.model.objects import Pod
-from multisched.shell.send_check import NEWS_READ_MAX
+from multisched.shell.binding.send_check import NEWS_READ_MAX
 from multisched.state.pod_news import NEWS_MAX
 from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.cycle.relations_kit import REQUIRED, ZONE

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from multisched.config_document import ConfigError
+from multisched.config.document import ConfigError
 from multisched.simulate.scenario_file import load_scenario
 
 BEGIN = datetime(2026, 1, 5)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from multisched.config_document import Problem
+from multisched.config.document import Problem
 from multisched.simulate.usage_table import PROBLEMS_MAX, UsageTable, filled, read_usage
 
 HEADER = "timestamp,service,dimension,value"

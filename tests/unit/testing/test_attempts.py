@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from multisched.config_schema import Queue
+from multisched.config.schema import Queue
 from multisched.framework.points import QueuedPod
 from multisched.queueing.pod_queue import PodQueue
 from multisched.testing.attempts import TURNS_EVERY, Attempts

@@ -10,9 +10,9 @@ import msgspec
 import orjson
 import pytest
 
-from multisched import config
-from multisched.cluster.direct import DirectTransport
-from multisched.cluster.server import ApiServer
+from multisched.cluster.api.direct import DirectTransport
+from multisched.cluster.api.server import ApiServer
+from multisched.config import loading
 from multisched.model.wire import MERGE_PATCH, STRATEGIC_MERGE_PATCH, Response
 from multisched.testing.door import Door
 from multisched.testing.knowledge import Told
@@ -35,7 +35,7 @@ class Stand:
         self.server = ApiServer(self.clock, rbac=False)
         self.api = DirectTransport(self.server)
         policies = Policies(self.server, seed=0)
-        self.door = Door(self.server, config.parse(ASKING, "test"), loop.time, self.broken, policies)
+        self.door = Door(self.server, loading.parse(ASKING, "test"), loop.time, self.broken, policies)
 
     async def post(self, path: str, document: Mapping[str, Any]) -> Response:
         return await self.api.request("POST", path, body=orjson.dumps(document))

@@ -8,8 +8,8 @@ import random
 import orjson
 import pytest
 
-from multisched.cluster.direct import DirectTransport
-from multisched.cluster.server import ApiServer
+from multisched.cluster.api.direct import DirectTransport
+from multisched.cluster.api.server import ApiServer
 from multisched.model.wire import AnswerLostError
 from multisched.testing.books import Books
 from multisched.testing.faults import Faults, FaultyTransport

@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
-from multisched.cluster.direct import DirectTransport
-from multisched.cluster.server import ApiServer
+from multisched.cluster.api.direct import DirectTransport
+from multisched.cluster.api.server import ApiServer
 from multisched.model.wire import MERGE_PATCH, Response
 from multisched.queueing.doomed import REFUSALS_ALIKE_MAX
 from multisched.testing.policies import HEEDED, NEVER, OWNER, POLICY, TENANT, TRUSTED, Policies

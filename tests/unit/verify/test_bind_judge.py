@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 import pytest
 
-from multisched import config
-from multisched.cluster.server import ApiServer
-from multisched.cluster.storage import Event, Stored
+from multisched.cluster.api.server import ApiServer
+from multisched.cluster.base.storage import Event, Stored
+from multisched.config import loading
 from multisched.testing.bind_judge import NEWS_S, STORAGE, BindJudge
 from tests.unit.verify.clusters import WEB, ZONE, Told, affinity, anti_affinity, make_node, make_pod, spread, term
 
@@ -35,7 +35,7 @@ class Town:
         """uids of pods that whoever decided knew as they are."""
         self.missed: set[str] = set()
         """uids of pods of which a word was missed."""
-        self.judge = BindJudge(self.server, config.default(), lambda: self.now_s, self)
+        self.judge = BindJudge(self.server, loading.default(), lambda: self.now_s, self)
         for name in ("n1", "n2"):
             self.write(make_node(name, zone=name))
         self.wait(2 * NEWS_S)

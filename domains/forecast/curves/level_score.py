@@ -1,0 +1,84 @@
+"""How even a placement keeps the week: the arithmetic of PeakForecast's score.
+
+What a pod costs on a row is the growth of load^3, summed over slots and dimensions, where load is use over capacity: full
+slots of full dimensions count most, so that services which peak at different hours meet and log-heavy ones part. To that
+comes the growth at the fullest slot of each dimension, as if it lasted for WORST_SHARE of the week. Divided by what the pod
+itself adds, the cost is the square of a *level*: as if the row were filled so high in what the pod uses. Each is compared
+with that of the whole fleet's mean row, on a coarse ladder, so that the finest steps of the score are where the rows are.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from domains.forecast.curves.flat_peaks import Amounts
+from domains.forecast.curves.node_curves import Outlook
+from domains.forecast.curves.profile_book import Curve
+from multisched.framework.node_view import Scores
+from multisched.framework.normalize import MAX_SCORE
+
+WORST_SHARE: Final = 0.1
+RUNG_MIN: Final = -8
+"""Of the fleet's level squared, in octaves: a fleet that uses less than 6 % everywhere counts as one that uses 6 %."""
+RUNG_STICKS: Final = 0.75
+"""So many octaves from its rung the fleet is before it gets another: every cached score is renewed then."""
+PODS_PER_LOOK: Final = 16
+"""The fleet is looked at again when one in so many of its pods has come or gone."""
+
+
+class Rung:
+    """Where the fleet is on the ladder, octave by octave of its level squared."""
+
+    __slots__ = ("number",)
+
+    def __init__(self) -> None:
+        self.number = RUNG_MIN
+
+    @property
+    def anchor(self) -> float:
+        """The level squared that scores 50."""
+        return float(2.0**self.number)
+
+    def follow(self, square: float) -> None:
+        """Goes where the fleet is, unless that is near."""
+        octave = math.log2(square) if square > 0 else RUNG_MIN
+        if abs(octave - self.number) > RUNG_STICKS:
+            self.number = max(RUNG_MIN, round(octave))
+
+
+def fleet_square(load: Amounts, weights: Amounts) -> float:
+    """The level squared of the mean row, for a pod that uses what all pods use on average. `load`: [dimensions, slots]."""
+    third = (load**3).sum(axis=1) + WORST_SHARE * load.shape[1] * load.max(axis=1, initial=0.0) ** 3
+    used = float((load.sum(axis=1) * weights).sum())
+    return float((third * weights).sum()) / used if used > 0 else 0.0
+
+
+def level_squares(outlook: Outlook, curve: Curve, factors: Amounts, weights: Amounts) -> NDArray[np.float64]:
+    """float64[rows]: what the pod costs on each row over what it adds; 0 for a pod that adds nothing.
+
+    `factors`: as `peak_ledger.load_factor`, [dimensions, rows]; `weights`: [dimensions]. A row's
+    answer does not hang on how many are asked about.
+    """
+    worst = outlook.peak * outlook.peak * outlook.peak
+    worst -= outlook.peak_before * outlook.peak_before * outlook.peak_before
+    worst *= WORST_SHARE * curve.quanta.shape[1]
+    worst += outlook.growth
+    weighed = factors * weights[:, None]
+    worst *= weighed * factors * factors
+    added = weighed * (3.0 * curve.mass)
+    # Accumulated, since numpy sums one column in another order than many.
+    cost, all_added = np.add.accumulate(worst, axis=0)[-1], np.add.accumulate(added, axis=0)[-1]
+    squares: NDArray[np.float64] = np.maximum(cost, 0.0) / np.where(all_added > 0, all_added, np.inf)
+    return squares
+
+
+def scores_of(squares: NDArray[np.float64], anchor: float) -> Scores:
+    """int64[rows], 0..MAX_SCORE: 100 on rows that cost nothing, 50 where the level is the fleet's, and ever less above:
+    100 / (1 + (level / fleet's level)^3)."""
+    ratio = squares / anchor
+    found: Scores = (MAX_SCORE / (1.0 + ratio * np.sqrt(ratio))).astype(np.int64)
+    return found

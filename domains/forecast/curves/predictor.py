@@ -1,0 +1,155 @@
+"""Predictor: what one pod will use in every dimension: by its service's profile, else by what stands in for it.
+
+Without profiles, requests say it all, as one number per dimension. With profiles a prediction is a curve over the slots of
+the week: of the service itself, else of the service that the label `multisched.io/service-class` names, else the mean of
+the known services of the namespace, else requests, which are flat. Which of them spoke is told by `Prediction.fallback`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from domains.forecast.curves.profile_book import Curve, ProfileBook
+from domains.forecast.service import class_of, service_of
+from domains.forecast.units import MILLI
+from multisched.model.objects import CPU, MEMORY, Pod
+
+NO_SERVICE = "no_service"
+NO_HISTORY = "no_history"
+PARTIAL_HISTORY = "partial_history"
+CLASS = "class"
+NAMESPACE = "namespace"
+FALLBACK_REASONS = (NO_SERVICE, NO_HISTORY, PARTIAL_HISTORY, CLASS, NAMESPACE)
+"""Why something stands in for the service's own profile. Requests do: the pod names no service; nothing is known of it; its
+CPU or its memory is not known. The profile of its class does, or the mean of its namespace."""
+OWN = "own"
+SOURCES = (OWN, *FALLBACK_REASONS)
+"""What speaks for a pod."""
+
+PREDICTIONS_MAX = 65_536
+"""Distinct predictions that are remembered, so that equal pods share one."""
+CURVES_MAX = 16_384
+"""Distinct curves that are remembered: 3.4 kB each at 5 dimensions and 168 slots."""
+
+
+class Demand(NamedTuple):
+    """All that a prediction hangs on: the same under whatever profiles, which is why ledgers hold it."""
+
+    namespace: str
+    service: str
+    service_class: str
+    cpu_milli: int
+    memory_bytes: int
+
+
+class Prediction:
+    """What one pod adds to its node. Never changed."""
+
+    __slots__ = ("column", "curve", "demand", "fallback", "mark", "peaks", "source")
+
+    def __init__(self, demand: Demand, peaks: tuple[int, ...], fallback: str, curve: Curve | None = None) -> None:
+        self.demand = demand
+        self.peaks = peaks
+        """Milli-units per dimension: what requests say, without profiles; else unused."""
+        self.fallback = fallback
+        """Of FALLBACK_REASONS; empty where the service's own profile speaks."""
+        self.source = SOURCES.index(fallback or OWN)
+        """In SOURCES."""
+        self.curve = curve
+        """None without profiles."""
+        self.column = np.array(peaks, np.float64).reshape(-1, 1)
+        """float64[dimensions, 1]: `peaks`, as scores add them to rows."""
+        self.mark: Hashable = peaks if curve is None else curve.mark
+        """Equal for pods that add the same."""
+
+
+_NOTHING = Prediction(Demand("", "", "", 0, 0), (), "")
+
+
+def _is_alike(last: Pod, pod: Pod) -> bool:
+    """True for pods of one workload, which follow one another; each is asked about four times until it is confirmed."""
+    return (
+        last.spec is pod.spec
+        and last.labels is pod.labels
+        and last.owner is pod.owner
+        and last.namespace is pod.namespace
+        and last.held is pod.held
+    )
+
+
+class Predictor:
+    """Immutable but for its memory of what it said before: other profiles make another predictor."""
+
+    def __init__(self, dimensions: Sequence[str], book: ProfileBook | None = None) -> None:
+        """`book`: profiles in force, of the same dimensions; None: there are none, and requests speak."""
+        assert book is None or book.dimensions == tuple(dimensions), "profiles of other dimensions"
+        self.dimensions = tuple(dimensions)
+        self.book = book
+        self._known: dict[tuple[str, str, str, int, int], Prediction] = {}
+        self._curves: dict[Hashable, Curve] = {}
+        self._last: tuple[Pod | None, Prediction] = (None, _NOTHING)
+
+    @property
+    def version(self) -> int:
+        """Of the profiles; 0 without any."""
+        return 0 if self.book is None else self.book.profiles.version
+
+    def predict(self, pod: Pod) -> Prediction:
+        """What the pod will use. Depends on its service, class, namespace, CPU and memory only."""
+        last = self._last
+        if last[0] is pod or (last[0] is not None and _is_alike(last[0], pod)):
+            return last[1]
+        spec, requests = pod.spec, pod.requests
+        cpu_milli = max(requests.get(CPU, 0), spec.scoring_cpu_milli)
+        memory_bytes = max(requests.get(MEMORY, 0), spec.scoring_memory_bytes)
+        # A plain tuple finds what is known under an equal Demand, which takes a microsecond to make.
+        key = (pod.namespace, service_of(pod), class_of(pod), cpu_milli, memory_bytes)
+        known = self._known.get(key)
+        if known is None:
+            known = self.of(Demand(*key))
+        self._last = (pod, known)
+        return known
+
+    def of(self, demand: Demand) -> Prediction:
+        """The same for the same demand, as long as this predictor lives."""
+        known = self._known.get(demand)
+        if known is None:
+            if len(self._known) >= PREDICTIONS_MAX:
+                self._known.clear()
+            book = self.book
+            known = self._known[demand] = self._by_requests(demand) if book is None else self._by_profile(demand, book)
+        return known
+
+    def _by_requests(self, demand: Demand) -> Prediction:
+        fallback = NO_HISTORY if demand.service else NO_SERVICE
+        return Prediction(demand, self._requested(demand), fallback)
+
+    def _requested(self, demand: Demand) -> tuple[int, ...]:
+        requested = {CPU: demand.cpu_milli, MEMORY: demand.memory_bytes * MILLI}
+        return tuple(requested.get(name, 0) for name in self.dimensions)
+
+    def _by_profile(self, demand: Demand, book: ProfileBook) -> Prediction:
+        requested = self._requested(demand)
+        source, fallback = book.service(demand.namespace, demand.service), ""
+        if source is None:
+            source, fallback = book.service(demand.namespace, demand.service_class), CLASS
+        if source is None:
+            source, fallback = book.namespace(demand.namespace), NAMESPACE
+        if source is None:
+            fallback = NO_HISTORY if demand.service else NO_SERVICE
+        lacking = book.lacking(source)
+        if not fallback and any(
+            name in (CPU, MEMORY) for name, lacks in zip(book.dimensions, lacking, strict=True) if lacks
+        ):
+            fallback = PARTIAL_HISTORY
+        flat = tuple(milli if lacks else 0 for milli, lacks in zip(requested, lacking, strict=True))
+        mark = (book.number, source, flat)
+        curve = self._curves.get(mark)
+        if curve is None:
+            if len(self._curves) >= CURVES_MAX:
+                self._curves.clear()
+            curve = self._curves[mark] = book.curve(source, flat)
+        return Prediction(demand, requested, fallback, curve)

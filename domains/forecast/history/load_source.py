@@ -1,0 +1,123 @@
+"""History from the metrics API (metrics.k8s.io), which knows the load of the moment only: it is looked at again and again.
+
+Owns what it has seen since the start, per service and step, up to the window; a restart begins anew. Called by one task at a
+time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import numpy as np
+
+from domains.forecast.curves.usage import Samples
+from domains.forecast.history.prometheus_source import KnownPods
+from domains.forecast.history.source import Reading, SourceError, Table, first_step, usage_of
+from domains.forecast.service_names import Naming, Owners, ServiceNames
+from domains.forecast.settings.sources import Aggregation, Dimension, LoadSettings
+from multisched.framework.background import InThread
+from multisched.framework.measures import Grid, LoadReader, MeterError, PodUse
+from multisched.model.objects import CPU, MEMORY
+
+SAMPLES_MAX: Final = 50_000_000
+"""Services times steps that are kept, at 8 bytes each: the oldest go."""
+
+PODS_PER_PIECE: Final = 1_000
+"""In one go, in some two milliseconds."""
+
+Heard = Callable[[float, Sequence[PodUse]], Awaitable[None]]
+"""(epoch seconds, what pods use)"""
+
+
+class LoadSource:
+    """Implements `PollingSource`: CPU in cores and memory in bytes, of the dimensions of these names."""
+
+    name = "metrics-api"
+
+    def __init__(
+        self,
+        settings: LoadSettings,
+        reader: LoadReader,
+        dimensions: Sequence[Dimension],
+        known: KnownPods,
+        step_s: float,
+        heard: Heard | None = None,
+    ) -> None:
+        """`step_s`: of the grid that `read` is asked with. `heard`: told of each look."""
+        self.interval_s = float(settings.step_s)
+        self._reader = reader
+        self._known = known
+        self._step_s = step_s
+        self._heard = heard
+        self._dimensions = [d for d in dimensions if d.name in (CPU, MEMORY)]
+        self._steps: dict[int, dict[str, tuple[float, ...]]] = {}
+        """Step -> service -> of each dimension the sum (or highest) of means over replicas; last, how many looks."""
+        self._kept = 0
+        self._named: dict[str, int] = {}
+        self._error = ""
+        """Of the last look, where it failed."""
+
+    async def poll(self, now_s: float) -> None:
+        """See `PollingSource`."""
+        try:
+            pods = await self._reader.pods()
+        except MeterError as error:
+            self._error = str(error)
+            raise SourceError(f"{self.name}: {error}") from error
+        self._error = ""
+        if self._heard is not None:
+            await self._heard(now_s, pods)
+        names = ServiceNames(await self._known(), Owners())
+        means = await self._means(pods, names)
+        seen = self._steps.setdefault(int(now_s // self._step_s), {})
+        for service, values in means.items():
+            before = seen.get(service)
+            self._kept += before is None
+            seen[service] = (*values, 1.0) if before is None else self._together(before, values)
+        self._named = {naming.value: count for naming, count in names.counts.items() if naming is not Naming.LABEL}
+        while self._kept > SAMPLES_MAX // 3 and len(self._steps) > 1:
+            self._kept -= len(self._steps.pop(min(self._steps)))
+
+    def _together(self, before: tuple[float, ...], values: Sequence[float]) -> tuple[float, ...]:
+        both = (
+            max(old, new) if dimension.aggregation is Aggregation.MAX else old + new
+            for dimension, old, new in zip(self._dimensions, before, values, strict=False)
+        )
+        return (*both, before[-1] + 1)
+
+    async def _means(self, pods: Sequence[PodUse], names: ServiceNames) -> dict[str, list[float]]:
+        """Service -> mean over its replicas, of each dimension."""
+        sums: dict[str, list[float]] = {}
+        for number, pod in enumerate(pods):
+            if number % PODS_PER_PIECE == 0:
+                await asyncio.sleep(0)
+            use = {CPU: pod.cpu_cores, MEMORY: pod.memory_bytes}
+            total = sums.setdefault(names.of_pod((pod.namespace, pod.pod)), [0.0] * (len(self._dimensions) + 1))
+            for place, dimension in enumerate(self._dimensions):
+                total[place] += use[dimension.name]
+            total[-1] += 1
+        return {service: [value / total[-1] for value in total[:-1]] for service, total in sums.items()}
+
+    async def read(self, grid: Grid, in_thread: InThread) -> Reading:
+        """See `Source`. Where it has seen nothing it says so in a note: other sources know enough without it."""
+        first = first_step(grid)
+        for step in [step for step in self._steps if step < first]:
+            self._kept -= len(self._steps.pop(step))
+        seen = {step: dict(services) for step, services in self._steps.items() if step < first + grid.steps}
+        notes = () if seen else (f"{self.name}: {self._error or 'no look within the window yet'}",)
+        return await in_thread(lambda: self._reading(seen, grid, notes))
+
+    def _reading(self, seen: dict[int, dict[str, tuple[float, ...]]], grid: Grid, notes: tuple[str, ...]) -> Reading:
+        first = first_step(grid)
+        services = tuple(sorted({service for one in seen.values() for service in one}))
+        places = {service: place for place, service in enumerate(services)}
+        values: Samples = np.full((len(self._dimensions), len(services), grid.steps), np.nan, np.float32)
+        divided = np.array([[d.aggregation is not Aggregation.MAX] for d in self._dimensions])
+        for step, found in seen.items():
+            rows = [places[service] for service in found]
+            table = np.array(list(found.values())).T
+            values[:, rows, step - first] = table[:-1] / np.where(divided, table[-1], 1.0)
+        tables = {d.name: Table(first, services, values[n]) for n, d in enumerate(self._dimensions)}
+        return Reading(usage_of(tables, grid), named=dict(self._named), notes=notes)

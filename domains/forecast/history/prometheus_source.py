@@ -1,0 +1,276 @@
+"""History from a Prometheus-compatible server: each dimension's query, as use per service or as totals of nodes.
+
+Owns what it has read: a later reading asks for the steps that are new, and for the last hour again, since samples may come
+late. Called by one task at a time. A reading that fails leaves what is kept as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+
+import anyio
+import msgspec
+import numpy as np
+
+from domains.forecast.curves.usage import Look, NodeTotals, Seen
+from domains.forecast.history.placement_intervals import Stays
+from domains.forecast.history.source import (
+    Fold,
+    Reading,
+    SourceError,
+    Table,
+    first_step,
+    joined,
+    node_names_of,
+    service_names_of,
+    usage_of,
+)
+from domains.forecast.service_names import Naming, Owners, PodName, ServiceNames
+from domains.forecast.settings.queries import JOB_OWNERS, PLACES, POD_OWNERS, REPLICASET_OWNERS, WINDOW, Per
+from domains.forecast.settings.sources import Dimension, PrometheusSettings, QueryCapacity
+from multisched.framework.background import InThread
+from multisched.framework.measures import Grid, Meter, MeterError, Piece, RangeReport, shown_query
+
+OVERLAP_S: Final = 3_600
+"""What is asked for again: samples that came late (remote write, a collector that was down)."""
+WHOLE_EVERY: Final = 24
+"""Each so many readings everything is asked for again: series that were filled in later, services that were renamed."""
+
+KnownPods = Callable[[], Awaitable[Mapping[PodName, str]]]
+"""Pods there are -> `service_of`; a mapping that is not changed any more."""
+
+
+class PrometheusSource:
+    """Implements `Source`."""
+
+    def __init__(
+        self, settings: PrometheusSettings, meter: Meter, dimensions: Sequence[Dimension], known: KnownPods
+    ) -> None:
+        self.name = f"prometheus {settings.meter.url}"
+        self._labels = settings.labels
+        self._asks_owners = settings.asks_owners and not settings.labels.service
+        self._meter = meter
+        self._dimensions = [dimension for dimension in dimensions if dimension.query]
+        self._asked_capacities = {d.name: d.capacity.query for d in dimensions if isinstance(d.capacity, QueryCapacity)}
+        self._known = known
+        self._kept: dict[str, Table] = {}
+        self._stays = Stays()
+        self._step_s = 0.0
+        self._readings = 0
+
+    async def read(self, grid: Grid, in_thread: InThread) -> Reading:
+        """See `Source`. Samples are asked for at the end of each step, and say what was used within it."""
+        is_whole = grid.step_s != self._step_s or self._readings % WHOLE_EVERY == 0
+        kept, stays = ({}, Stays()) if is_whole else (self._kept, self._stays)
+        round_ = _Round(grid, await self._names(grid), in_thread, kept, stays)
+        try:
+            async with anyio.create_task_group() as tasks:
+                for dimension in self._dimensions:
+                    tasks.start_soon(self._read_dimension, dimension, round_)
+                for name, query in self._asked_capacities.items():
+                    tasks.start_soon(self._read_capacity, name, query, round_)
+                if any(dimension.per is Per.NODE for dimension in self._dimensions):
+                    tasks.start_soon(self._read_places, round_)
+        except* (MeterError, SourceError) as errors:
+            raise SourceError(str(_first(errors))) from errors
+        self._keep(round_)
+        return self._reading(round_)
+
+    async def look(self, asked: Look) -> Seen:
+        """See `LookingSource`: each dimension's query, over the step that ends at that moment."""
+        seen = Seen()
+        for dimension in self._dimensions:
+            latest: dict[PodName, float] = {}
+
+            def take(piece: Piece, dimension: Dimension = dimension, latest: dict[PodName, float] = latest) -> None:
+                has_samples = np.diff(piece.ends, prepend=0) > 0
+                values = dict(zip(np.flatnonzero(has_samples).tolist(), piece.values.tolist(), strict=True))
+                if dimension.per is Per.NODE:
+                    names = node_names_of(piece, self._labels)
+                    seen.by_node[dimension.name] = {names[number]: value for number, value in values.items()}
+                    return
+                for number, value in values.items():
+                    series = piece.labels[number]
+                    latest[series.get(self._labels.namespace, ""), series.get(self._labels.pod, "")] = value
+
+            moment = Grid(asked.now_s, asked.step_s, 1)
+            try:
+                await self._ask(dimension.promql(asked.step_s), moment, take, dimension.name)
+            except MeterError as error:
+                raise SourceError(str(error)) from error
+            placed = [(asked.places[pod], value) for pod, value in latest.items() if pod in asked.places]
+            if placed:
+                rows, values = zip(*placed, strict=True)
+                seen.by_row[dimension.name] = np.array(rows, np.int64), np.array(values, np.float64)
+        return seen
+
+    def _keep(self, round_: _Round) -> None:
+        self._kept = round_.tables
+        if round_.stays is not None:
+            self._stays = round_.stays
+        self._step_s = round_.grid.step_s
+        self._readings += 1
+
+    # -- one query each ----------------------------------------------------------------------------------------------
+
+    async def _read_dimension(self, dimension: Dimension, round_: _Round) -> None:
+        grid, kept = round_.grid, round_.kept.get(dimension.name)
+        asked = self._missing(grid, kept.end if kept is not None else None)
+        fold, first = Fold(asked.steps), first_step(asked)
+
+        def take(piece: Piece) -> None:
+            if dimension.per is Per.NODE:
+                fold.add(piece, node_names_of(piece, self._labels))
+            else:
+                fold.add(piece, service_names_of(piece, self._labels, round_.names))
+
+        query = dimension.promql(grid.step_s)
+        report = await self._ask(query, _at_ends(asked), take, dimension.name)
+        new = await round_.in_thread(lambda: joined(kept, fold.table(first), first_step(grid), grid.steps))
+        round_.tables[dimension.name] = new
+        notes = _words(report)
+        if not report.samples and new.names:
+            notes.append("the query answers nothing for the newest steps; older ones are used")
+        if not new.names:
+            notes.append("the query answers nothing; is it measured here, under these labels?")
+        round_.note(dimension.name, [f"{text} (query: {shown_query(query)})" for text in notes])
+
+    async def _read_capacity(self, name: str, query: str, round_: _Round) -> None:
+        """The newest answer of the last ten steps counts."""
+        grid = round_.grid
+        steps = min(10, grid.steps)
+        latest = Grid(grid.end_s + grid.step_s - (steps - 1) * grid.step_s, grid.step_s, steps)
+        found: dict[str, float] = {}
+
+        def take(piece: Piece) -> None:
+            begin = 0
+            for node, end in zip(node_names_of(piece, self._labels), piece.ends.tolist(), strict=True):
+                if end > begin:
+                    found[node] = float(piece.values[end - 1])
+                begin = end
+
+        report = await self._ask(query.replace(WINDOW, f"{grid.step_s:g}s"), latest, take, f"{name}, capacity")
+        notes = _words(report)
+        empty = sorted(node for node, value in found.items() if value <= 0)
+        if empty:
+            notes.append(f"{len(empty)} nodes have none, such as {empty[0]}")
+        round_.note(f"{name}, capacity", [f"{text} (query: {shown_query(query)})" for text in notes])
+        if not found:
+            raise SourceError(
+                f"{self.name}: dimension {name}: capacity: the query answers nothing (query: {shown_query(query)})"
+            )
+        round_.capacities[name] = found
+
+    async def _read_places(self, round_: _Round) -> None:
+        grid = round_.grid
+        asked = self._missing(grid, round_.old_stays.end)
+        stays = round_.old_stays.before(first_step(asked))
+
+        def take(piece: Piece) -> None:
+            # A pod of a StatefulSet comes again under its name: it may have stood on two nodes, but not twice on one.
+            services = [round_.names.of_pod((labels["namespace"], labels["pod"])) for labels in piece.labels]
+            stays.add(piece, first_step(asked), services)
+
+        await self._ask(PLACES, _at_ends(asked), take, "places of pods")
+        stays.end = first_step(grid) + grid.steps
+        round_.stays = stays
+        if not stays:
+            text = "kube_pod_info answers nothing: totals of nodes cannot be shared out; scrape kube-state-metrics"
+            round_.note("places of pods", [text])
+
+    async def _names(self, grid: Grid) -> ServiceNames:
+        owners = Owners()
+        if self._asks_owners:
+            moment = Grid(grid.end_s + grid.step_s, grid.step_s, 1)
+            window = f"{grid.steps * grid.step_s:g}s"
+            for query, table, label in (
+                (POD_OWNERS, owners.pods, "pod"),
+                (REPLICASET_OWNERS, owners.replica_sets, "replicaset"),
+                (JOB_OWNERS, owners.jobs, "job_name"),
+            ):
+
+                def take(piece: Piece, table: dict[PodName, tuple[str, str]] = table, label: str = label) -> None:
+                    for labels in piece.labels:
+                        owners.note(table, label, labels)
+
+                try:
+                    await self._ask(query.replace(WINDOW, window), moment, take, "owners of pods")
+                except MeterError as error:
+                    raise SourceError(f"{error}; if only this query fails, set owners: false") from error
+        return ServiceNames(await self._known(), owners, self._labels.service)
+
+    async def _ask(self, query: str, grid: Grid, take: Callable[[Piece], None], what: str) -> RangeReport:
+        try:
+            return await self._meter.ranges(query, grid, take)
+        except MeterError as error:
+            raise MeterError(f"{what}: {error}") from error
+        except SourceError as error:
+            raise SourceError(f"{self.name}: {what}: {error} (query: {shown_query(query)})") from error
+
+    # -- results -----------------------------------------------------------------------------------------------------
+
+    def _missing(self, grid: Grid, end: int | None) -> Grid:
+        """The steps that are not known for good."""
+        first, steps = first_step(grid), grid.steps
+        begin = first if end is None else max(first, min(end - round(OVERLAP_S / grid.step_s), first + steps - 1))
+        return Grid(begin * grid.step_s, grid.step_s, first + steps - begin)
+
+    def _reading(self, round_: _Round) -> Reading:
+        grid = round_.grid
+        per_pod = {d.name: round_.tables[d.name] for d in self._dimensions if d.per is Per.POD}
+        per_node = {d.name: round_.tables[d.name] for d in self._dimensions if d.per is Per.NODE}
+        totals = None
+        if per_node and round_.stays is not None:
+            sums = usage_of(per_node, grid)
+            stays = round_.stays.within(first_step(grid), grid)
+            totals = NodeTotals(grid.start_s, grid.step_s, sums.services, sums.dimensions, sums.values, stays)
+        counts = round_.names.counts
+        if counts[Naming.POD_NAME]:
+            nameless = (
+                f"{counts[Naming.POD_NAME]} pods have no owner that is known; their names stand for their services"
+            )
+            round_.note("services", [f"{nameless}; scrape kube-state-metrics"])
+        return Reading(
+            usage_of(per_pod, grid),
+            totals,
+            round_.capacities,
+            {naming.value: count for naming, count in counts.items()},
+            tuple(round_.notes),
+        )
+
+
+class _Round(msgspec.Struct):
+    """What one reading has found so far."""
+
+    grid: Grid
+    names: ServiceNames
+    in_thread: InThread
+    kept: Mapping[str, Table]
+    """What earlier readings found; empty where everything is asked for again."""
+    old_stays: Stays
+    tables: dict[str, Table] = msgspec.field(default_factory=dict)
+    capacities: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
+    stays: Stays | None = None
+    notes: list[str] = msgspec.field(default_factory=list)
+
+    def note(self, what: str, texts: Sequence[str]) -> None:
+        self.notes += [f"{what}: {text}" for text in texts]
+
+
+def _at_ends(grid: Grid) -> Grid:
+    """The moments at which the grid's steps end."""
+    return Grid(grid.start_s + grid.step_s, grid.step_s, grid.steps)
+
+
+def _words(report: RangeReport) -> list[str]:
+    dropped = report.dropped
+    counts = ((dropped.nan, "not finite"), (dropped.negative, "negative"), (dropped.off_grid, "beside the grid"))
+    found = [f"{count} samples {how}; they count as gaps" for count, how in counts if count]
+    return found + [f"the server warns: {text}" for text in report.warnings]
+
+
+def _first(errors: BaseExceptionGroup[Exception] | BaseException) -> BaseException:
+    while isinstance(errors, BaseExceptionGroup):
+        errors = errors.exceptions[0]
+    return errors

@@ -1,0 +1,308 @@
+"""Where history comes from: the Protocol of sources, what they deliver, and how series of pods become use per service.
+
+A source delivers readings on the grid it is asked for; several are laid over one another with `merged`. Called by `refit`; the
+folds are filled in worker threads, one piece at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from domains.forecast.curves.usage import NodeTotals, Samples, Usage
+from domains.forecast.service_names import Labels, PodName, ServiceNames
+from multisched.framework.background import InThread
+from multisched.framework.measures import Grid, Piece
+
+if TYPE_CHECKING:
+    from domains.forecast.curves.usage import Look, Seen
+
+SERVICES_MAX = 50_000
+"""Services of a reading; more are pods that were taken for services."""
+NODE_LABELS = ("node", "nodename", "kubernetes_node", "instance")
+"""Where the node's name is looked for, in this order; of `instance` the port is cut off."""
+NOTES_MAX = 50
+"""Notes of a reading."""
+
+
+class SourceError(Exception):
+    """A source gave nothing that can be used; the message names it, the dimension and the fix."""
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """What a source knows."""
+
+    usage: Usage
+    totals: NodeTotals | None = None
+    """Dimensions that are measured per node; None where there are none."""
+    capacities: Mapping[str, Mapping[str, float]] = msgspec.field(default_factory=dict)
+    """Dimension -> node -> capacity in the dimension's plain unit, where a query says it."""
+    named: Mapping[str, int] = msgspec.field(default_factory=dict)
+    """`Naming` -> pods that got their service that way."""
+    notes: tuple[str, ...] = ()
+    """Everything that was left out or guessed, in words."""
+
+
+class Source(Protocol):
+    """Somewhere history comes from."""
+
+    name: str
+
+    async def read(self, grid: Grid, in_thread: InThread) -> Reading:
+        """What was used in the steps that begin at the grid's moments, which are multiples of its step.
+
+        Raises SourceError; what the source keeps stays as it was then.
+        """
+        ...
+
+
+@runtime_checkable
+class PollingSource(Source, Protocol):
+    """A source that knows the moment only, and remembers."""
+
+    interval_s: float
+
+    async def poll(self, now_s: float) -> None:
+        """Looks once. Raises SourceError."""
+        ...
+
+
+@runtime_checkable
+class LookingSource(Source, Protocol):
+    """A source that can be asked about the moment, too."""
+
+    async def look(self, asked: Look) -> Seen:
+        """What is used on nodes at that moment. Raises SourceError."""
+        ...
+
+
+class Table(msgspec.Struct, frozen=True):
+    """Rows of one dimension on consecutive steps; NaN where nothing was measured."""
+
+    first: int
+    """Number of the first step, counted from the epoch."""
+    names: tuple[str, ...]
+    values: Samples
+    """float32[names, steps]"""
+
+    @property
+    def end(self) -> int:
+        return self.first + int(self.values.shape[1])
+
+
+def first_step(grid: Grid) -> int:
+    """The number of the grid's first step since the epoch. Grids begin at multiples of their step."""
+    return round(grid.start_s / grid.step_s)
+
+
+def joined(old: Table | None, new: Table, first: int, steps: int) -> Table:
+    """Steps `first` to `first + steps` of both; where both reach, the new table alone counts. Rows without a sample are left out."""
+    parts = (old, new) if old is not None else (new,)
+    names = tuple(dict.fromkeys(name for part in parts for name in part.names))
+    places = {name: place for place, name in enumerate(names)}
+    values: Samples = np.full((len(names), steps), np.nan, np.float32)
+    for part in parts:
+        begin, end = max(first, part.first), min(first + steps, part.end)
+        if begin >= end:
+            continue
+        values[:, begin - first : end - first] = np.nan
+        rows = np.array([places[name] for name in part.names], np.int64)
+        values[rows, begin - first : end - first] = part.values[:, begin - part.first : end - part.first]
+    return _without_empty(Table(first, names, values))
+
+
+def _without_empty(table: Table) -> Table:
+    filled = np.flatnonzero(~np.isnan(table.values).all(axis=1))
+    return Table(table.first, tuple(table.names[row] for row in filled.tolist()), table.values[filled])
+
+
+def usage_of(tables: Mapping[str, Table], grid: Grid) -> Usage:
+    """One grid of all dimensions; each table has exactly the grid's steps."""
+    services = tuple(sorted({name for table in tables.values() for name in table.names}))
+    places = {name: place for place, name in enumerate(services)}
+    values: Samples = np.full((len(services), len(tables), grid.steps), np.nan, np.float32)
+    for number, table in enumerate(tables.values()):
+        values[[places[name] for name in table.names], number] = table.values
+    return Usage(grid.start_s, grid.step_s, services, tuple(tables), values)
+
+
+def merged(readings: Sequence[Reading], steps_max: int) -> Reading:
+    """All readings in one, the last `steps_max` steps: where two know the same sample, the first of them counts.
+
+    All have the same step and begin at a multiple of it. Node totals are those of the first reading that has some.
+    """
+    step_s = readings[0].usage.step_s
+    tables: dict[str, Table] = {}
+    ends = [_start(r.usage) + r.usage.values.shape[2] for r in readings]
+    end = max(ends)
+    first = max(min(_start(r.usage) for r in readings), end - steps_max)
+    for reading in readings:
+        assert reading.usage.step_s == step_s, "sources deliver on the grid they are asked for"
+        for number, dimension in enumerate(reading.usage.dimensions):
+            own = Table(_start(reading.usage), reading.usage.services, reading.usage.values[:, number])
+            found = tables.get(dimension)
+            tables[dimension] = joined(None, own, first, end - first) if found is None else _filled(found, own)
+    return Reading(
+        usage_of(tables, Grid(first * step_s, step_s, end - first)),
+        next((r.totals for r in readings if r.totals is not None), None),
+        {dimension: nodes for r in reversed(readings) for dimension, nodes in r.capacities.items()},
+        _summed([r.named for r in readings]),
+        tuple(note for r in readings for note in r.notes)[:NOTES_MAX],
+    )
+
+
+def _start(usage: Usage) -> int:
+    return round(usage.start_s / usage.step_s)
+
+
+def _filled(table: Table, other: Table) -> Table:
+    """The table with samples of another where it has none itself."""
+    steps = table.values.shape[1]
+    more = joined(None, other, table.first, steps)
+    names = tuple(dict.fromkeys((*table.names, *more.names)))
+    places = {name: place for place, name in enumerate(names)}
+    values: Samples = np.full((len(names), steps), np.nan, np.float32)
+    values[[places[name] for name in more.names]] = more.values
+    rows = [places[name] for name in table.names]
+    values[rows] = np.where(np.isnan(table.values), values[rows], table.values)
+    return Table(table.first, names, values)
+
+
+def _summed(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for one in counts:
+        for name, count in one.items():
+            found[name] = found.get(name, 0) + count
+    return found
+
+
+# -- folds: pieces of series become rows -------------------------------------------------------------------------------
+
+
+class Fold:
+    """Means per name and step over all series of that name: what one replica used.
+
+    A pod that comes or goes within a step has used something in a part of it only: where pods of its name have been there
+    for the whole step, they alone say what a replica uses, so that a service that is scaled up does not seem to use less.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._rows: dict[str, int] = {}
+        self._values: Samples = np.zeros((0, steps), np.float32)
+
+    def add(self, piece: Piece, names: Sequence[str]) -> None:
+        """`names`: of each series of the piece, which has all series of its steps. Raises SourceError for more names than
+        SERVICES_MAX."""
+        if not len(piece.steps):
+            return
+        rows = self._places(names)
+        low, high = int(piece.steps.min()), int(piece.steps.max())
+        width = high - low + 1
+        cells = np.repeat(rows, np.diff(piece.ends, prepend=0)) * width + (piece.steps - low)
+        size, is_whole = len(self._rows) * width, _is_whole(piece, low, high)
+        whole = _means(cells[is_whole], piece.values[is_whole], size)
+        means = np.where(np.isnan(whole), _means(cells, piece.values, size), whole).reshape(-1, width)
+        window = self._values[: len(means), low : high + 1]
+        np.copyto(window, means.astype(np.float32), where=~np.isnan(means))
+
+    def table(self, first: int) -> Table:
+        """The means; NaN where no series had a sample."""
+        return _without_empty(Table(first, tuple(self._rows), self._values[: len(self._rows)]))
+
+    def _places(self, names: Sequence[str]) -> NDArray[np.int64]:
+        places = np.array([self._rows.setdefault(name, len(self._rows)) for name in names], np.int64)
+        size = len(self._rows)
+        if size > SERVICES_MAX:
+            raise SourceError(f"more than {SERVICES_MAX} services; is the label that names services one of pods?")
+        if size > len(self._values):
+            grown = max(64, 2 * len(self._values), size) - len(self._values)
+            more: Samples = np.full((grown, self._steps), np.nan, np.float32)
+            self._values = np.concatenate([self._values, more])
+        return places
+
+
+def _is_whole(piece: Piece, low: int, high: int) -> NDArray[np.bool_]:
+    """True for samples with another one of their series right before and after, or at an end of the piece."""
+    begins = np.zeros(len(piece.steps), np.bool_)
+    begins[(piece.ends - np.diff(piece.ends, prepend=0))[np.diff(piece.ends, prepend=0) > 0]] = True
+    comes = begins | (np.diff(piece.steps, prepend=low) != 1)
+    goes = np.append(comes[1:], True)
+    found: NDArray[np.bool_] = ~((comes & (piece.steps > low)) | (goes & (piece.steps < high)))
+    return found
+
+
+def _means(cells: NDArray[np.int64], values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+    """float64[size]; NaN where there is no value."""
+    counts = np.bincount(cells, minlength=size)
+    means = np.full(size, np.nan)
+    np.divide(np.bincount(cells, values, size), counts, out=means, where=counts > 0)
+    return means
+
+
+def service_names_of(piece: Piece, labels: Labels, names: ServiceNames) -> list[str]:
+    """The service of each series. Raises SourceError where labels are missing, or one pod has two series."""
+    if labels.service:
+        return [_by_label(series, labels, names) for series in piece.labels]
+    pods = [_pod_of(series, labels) for series in piece.labels]
+    _refuse_doubles(pods, piece, f"sum by ({labels.namespace}, {labels.pod}) (…)")
+    return [names.of_pod(pod) for pod in pods]
+
+
+def node_names_of(piece: Piece, labels: Labels) -> list[str]:
+    """The node of each series. Raises SourceError as `service_names_of`."""
+    nodes = [_node_of(series, labels) for series in piece.labels]
+    _refuse_doubles(nodes, piece, f"sum by ({labels.node or 'node'}) (…)")
+    return nodes
+
+
+def _pod_of(series: Mapping[str, str], labels: Labels) -> PodName:
+    namespace, pod = series.get(labels.namespace, ""), series.get(labels.pod, "")
+    if not (namespace and pod):
+        missing = labels.pod if namespace else labels.namespace
+        raise SourceError(
+            f"the query answers with a series {_shown(series)}, which has no label {missing!r};"
+            f" write sum by ({labels.namespace}, {labels.pod}) (…), or set labels.{'pod' if namespace else 'namespace'}"
+        )
+    return namespace, pod
+
+
+def _by_label(series: Mapping[str, str], labels: Labels, names: ServiceNames) -> str:
+    service = series.get(labels.service, "")
+    if not service:
+        raise SourceError(
+            f"the query answers with a series {_shown(series)}, which has no label {labels.service!r} (labels.service);"
+            " keep it in the query's by (…), or leave labels.service out"
+        )
+    return names.of_label(series.get(labels.namespace, ""), service)
+
+
+def _node_of(series: Mapping[str, str], labels: Labels) -> str:
+    for label in (labels.node,) if labels.node else NODE_LABELS:
+        name = series.get(label, "")
+        if name:
+            return name.rsplit(":", 1)[0] if label == "instance" else name
+    wanted = labels.node or " or ".join(NODE_LABELS)
+    raise SourceError(
+        f"the query answers with a series {_shown(series)}, which has no label {wanted};"
+        " write sum by (node) (…), or set labels.node"
+    )
+
+
+def _refuse_doubles(keys: Sequence[object], piece: Piece, fix: str) -> None:
+    if len(set(keys)) == len(keys):
+        return
+    seen: dict[object, int] = {}
+    for number, key in enumerate(keys):
+        if key in seen:
+            both = f"{_shown(piece.labels[seen[key]])} and {_shown(piece.labels[number])}"
+            raise SourceError(f"two series are about the same: {both}; write {fix}, or max by for a pair of servers")
+        seen[key] = number
+
+
+def _shown(series: Mapping[str, str]) -> str:
+    return ("{" + ", ".join(f'{name}="{value}"' for name, value in sorted(series.items())) + "}")[:200]

@@ -1,0 +1,148 @@
+"""The fit: usage in, profiles out. Pure; runs for seconds on large fleets, so callers keep it off the event loop.
+
+Promises: what cannot be measured is left out (NaN, negative, infinite, absurd), a series never becomes a silent zero, and
+`Profiles.origin` says what each curve is made of. Memory beside input and output is bounded by CHUNK series.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from domains.forecast.curves.profiles import Backtest, Origin, Profiles
+from domains.forecast.curves.slot_grid import SlotGrid, slot_grid
+from domains.forecast.curves.usage import Usage
+from domains.forecast.learning.backtest import backtest, known_days
+from domains.forecast.learning.quantiles import Series
+from domains.forecast.learning.season import season_curves
+from domains.forecast.learning.slot_quantiles import flat_curves, slot_curves
+from domains.forecast.settings.fit import FitSettings
+from domains.forecast.units import DAY_S, WEEK_S
+
+CHUNK: Final = 256
+"""Series that are fitted together: their arrays stay in the processor's cache."""
+VALUE_MAX: Final = 1e18
+"""Largest believable sample; what is beyond is taken for a mistake."""
+
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+
+
+def fit(usage: Usage, settings: FitSettings, version: int, now_s: float) -> Profiles:
+    """Profiles of all services. Raises ValueError where the grid of the usage is none."""
+    _check(usage)
+    series, step_s = _series(usage, settings)
+    grid = _grid(usage, series.shape[1], step_s, settings)
+    shape = (len(usage.services), len(usage.dimensions))
+    curves = np.empty((3, len(series), grid.slots), np.float32)
+    origin, error = np.empty(len(series), np.uint8), np.empty(len(series), np.float32)
+    tested = np.empty((4, len(series)), np.float32)
+    # Series that begin together are fitted together: they share their factorisations (`season`).
+    order = np.argsort((series == series).argmax(axis=1) if series.size else np.zeros(len(series)), kind="stable")
+    for begin in range(0, len(series), CHUNK):
+        part = order[begin : begin + CHUNK]
+        curves[:, part], origin[part], error[part], judged = _fit_chunk(
+            _clean(series[part], grid), step_s, grid, settings
+        )
+        tested[:, part] = msgspec.structs.astuple(judged)
+    low, peak, high = (_frozen(curve.reshape(*shape, grid.slots)) for curve in curves)
+    return Profiles(
+        version=version,
+        made_s=now_s,
+        newest_s=_newest_s(usage),
+        services=usage.services,
+        dimensions=usage.dimensions,
+        peak=peak,
+        low=low,
+        high=high,
+        origin=_frozen(origin.reshape(shape)),
+        error=_frozen(error.reshape(shape)),
+        zone=settings.zone,
+        slot_s=settings.slot_s,
+        tested=Backtest(*_frozen(tested.reshape(4, *shape))),
+    )
+
+
+def backtest_usage(usage: Usage, settings: FitSettings) -> Backtest:
+    """How each kind of profile would have done, float32[services, dimensions] each; for reports. Raises ValueError as `fit`."""
+    _check(usage)
+    series, step_s = _series(usage, settings)
+    grid = _grid(usage, series.shape[1], step_s, settings)
+    found = np.empty((4, len(series)), np.float32)
+    for begin in range(0, len(series), CHUNK):
+        judged = backtest(_clean(series[begin : begin + CHUNK], grid), step_s, grid, settings)
+        found[:, begin : begin + CHUNK] = msgspec.structs.astuple(judged)
+    return Backtest(*found.reshape(4, len(usage.services), len(usage.dimensions)))
+
+
+def _check(usage: Usage) -> None:
+    shape = (len(usage.services), len(usage.dimensions))
+    if usage.values.ndim != 3 or usage.values.shape[:2] != shape:
+        raise ValueError(f"usage.values: {usage.values.shape} in place of {(*shape, 'steps')}")
+    if not usage.step_s > 0 or usage.step_s > WEEK_S:
+        raise ValueError(f"usage.step_s: {usage.step_s} must be more than 0 and at most a week")
+
+
+def _series(usage: Usage, settings: FitSettings) -> tuple[Series, float]:
+    """float32[services * dimensions, steps], and the step: a step longer than a slot is cut into equal shorter ones."""
+    values = usage.values.reshape(len(usage.services) * len(usage.dimensions), usage.values.shape[2]).astype(
+        np.float32, copy=False
+    )
+    parts = int(np.ceil(usage.step_s / settings.slot_s))
+    return (np.repeat(values, parts, axis=1) if parts > 1 else values), usage.step_s / parts
+
+
+def _grid(usage: Usage, steps: int, step_s: float, settings: FitSettings) -> SlotGrid:
+    return slot_grid(
+        start_s=usage.start_s,
+        step_s=step_s,
+        steps=steps,
+        zone=settings.zone,
+        slot_s=settings.slot_s,
+        holidays=settings.holidays,
+        rest_days=settings.rest_days,
+    )
+
+
+def _clean(values: Series, grid: SlotGrid) -> Series:
+    """A copy with NaN in place of what is no measurement, and of holidays."""
+    is_good = (values >= 0) & (values <= VALUE_MAX)
+    if not grid.is_kept.all():
+        is_good &= grid.is_kept
+    return np.where(is_good, values, np.float32(np.nan))
+
+
+def _newest_s(usage: Usage) -> float:
+    """When the newest step with a sample of any series begins; the start of the grid where there is none."""
+    steps = np.flatnonzero(np.isfinite(usage.values).any(axis=(0, 1)))
+    return usage.start_s + usage.step_s * (int(steps[-1]) if len(steps) else 0)
+
+
+def _frozen(values: NDArray[_Scalar]) -> NDArray[_Scalar]:
+    values.flags.writeable = False
+    return values
+
+
+def _fit_chunk(
+    values: Series, step_s: float, grid: SlotGrid, settings: FitSettings
+) -> tuple[NDArray[np.float32], NDArray[np.uint8], NDArray[np.float32], Backtest]:
+    """Curves float32[3, series, slots], their origins, their errors, and the errors that the choice was made by."""
+    days = known_days(values, step_s)
+    judged = backtest(values, step_s, grid, settings)
+    origin = np.full(len(values), Origin.SLOT_QUANTILE, np.uint8)
+    origin[judged.regression <= judged.slot_quantile] = Origin.SEASONAL
+    origin[days < settings.slot_days_min] = Origin.QUANTILE
+    origin[days * (DAY_S / 3_600) < settings.known_hours_min] = Origin.NONE
+    choices = [origin == kind for kind in (Origin.QUANTILE, Origin.SLOT_QUANTILE, Origin.SEASONAL)]
+    error = np.select(choices, [judged.flat_quantile, judged.slot_quantile, judged.regression], np.nan)
+    curves = np.full((3, len(values), grid.slots), np.nan, np.float32)
+    flat, slotted, seasonal = (np.flatnonzero(choice) for choice in choices)
+    if len(flat):
+        curves[:, flat] = flat_curves(values[flat], grid.slots, settings.levels)
+    if len(slotted):
+        curves[:, slotted] = slot_curves(values[slotted], days[slotted], grid, settings, settings.levels)
+    if len(seasonal):
+        curves[:, seasonal] = season_curves(values[seasonal], grid, settings, settings.levels)
+    return curves, origin, error.astype(np.float32), judged

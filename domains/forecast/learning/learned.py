@@ -1,0 +1,164 @@
+"""Learning: what a refit makes of history, and where the latest profiles are kept between two lives of the program.
+
+Imported only where there is something to learn from, since it costs the start of the program more than all the rest of the
+domain. `learn` runs in the process of the duty, or in a worker thread. The file is replaced whole, so that a reader never sees half
+of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from domains.forecast.curves.capacity import Capacity, MeasuredCapacity, SettingError
+from domains.forecast.curves.profiles import Profiles
+from domains.forecast.curves.profiles_file import ProfilesFileError, dumps, loads
+from domains.forecast.curves.recent import recent_of
+from domains.forecast.history.source import Reading
+from domains.forecast.learning.attributed import with_attribution
+from domains.forecast.learning.attribution import AttributionSettings, attribute
+from domains.forecast.learning.fit import fit
+from domains.forecast.learning.opening import open_sources, openable, refit_settings
+from domains.forecast.learning.refit import Away, Refit
+from domains.forecast.ledger.node_loads import NodeLoads
+from domains.forecast.ledger.peak_ledger import PeakLedger
+from domains.forecast.service import service_of
+from domains.forecast.service_names import PodName
+from domains.forecast.settings.learning import LearningSettings
+from domains.forecast.settings.sources import CsvSettings, LoadSettings, PrometheusSettings, SourceSettings
+from multisched.framework.context import PluginContext
+
+PODS_PER_PIECE: Final = 2_000
+"""Pods whose services are named in one go, in some two milliseconds."""
+
+logger = logging.getLogger(__name__)
+
+
+class Learner:
+    """Knows the profiles of before, and makes the refit that learns others."""
+
+    def __init__(self, settings: LearningSettings, capacities: Mapping[str, Capacity | MeasuredCapacity]) -> None:
+        self._settings = settings
+        self._measured = {name: one for name, one in capacities.items() if isinstance(one, MeasuredCapacity)}
+        self._known = self._of_before()
+
+    @property
+    def known(self) -> Profiles | None:
+        """The profiles of an earlier life; None where there are none."""
+        return self._known
+
+    def refit(self, context: PluginContext, ledger: PeakLedger, adopt: Callable[[Profiles], None]) -> Refit | None:
+        """What is to be run beside the cycles; None without any source. What-if and simulations read files only."""
+        history = self._settings.history
+        if history is None:
+            return None
+
+        async def pods() -> Mapping[PodName, str]:
+            return await known_pods(ledger)
+
+        loads = NodeLoads(ledger, ledger.rows if context.rows is None else context.rows)
+        sources = open_sources(history, context.measures, pods, loads.note_uses)
+        if not sources:
+            return None
+        ledger.keep_pods()
+        lesson = lesson_of(self._settings, openable(history, context.measures))
+        return Refit(
+            sources,
+            partial(learn, self._settings),
+            adopt,
+            refit_settings(history),
+            self._known,
+            away=Away("domains.forecast.learning.process:learning_assistant", lesson, pods),
+            measured=self._measure,
+            loads=loads,
+            covered=self._covered(),
+        )
+
+    def _covered(self) -> frozenset[str]:
+        """Dimensions of before of which something is known, and which are still asked for."""
+        if self._known is None:
+            return frozenset()
+        asked = {one.name for one in self._settings.dimensions}
+        return frozenset(
+            name
+            for number, name in enumerate(self._known.dimensions)
+            if name in asked and np.isfinite(self._known.peak[:, number]).any()
+        )
+
+    def _measure(self, capacities: Mapping[str, Mapping[str, float]]) -> None:
+        for name, capacity in self._measured.items():
+            answered = capacities.get(name)
+            if answered:  # an empty answer takes nothing away
+                capacity.measure(answered)
+
+    def _of_before(self) -> Profiles | None:
+        """Raises SettingError where the file cannot be used and there is nothing else to learn from."""
+        file, is_needed = self._settings.profiles_file, self._settings.history is None
+        if not file:
+            return None
+        try:
+            return loads(Path(file).read_bytes())
+        except (OSError, ProfilesFileError) as error:
+            text = error.strerror if isinstance(error, OSError) else str(error)
+            if is_needed:
+                raise SettingError(f"args.profilesFile: {file}: {text}; name a file of profiles") from error
+            if not isinstance(error, FileNotFoundError):
+                logger.warning("profiles of before are not used", extra={"file": file, "error": text})
+            return None
+
+
+class Lesson(msgspec.Struct, frozen=True):
+    """What the process of the duty learns by. Picklable."""
+
+    settings: LearningSettings
+    sources: Mapping[int, CsvSettings | PrometheusSettings]
+    """Those that can be read there, by their place among all."""
+
+
+def lesson_of(settings: LearningSettings, sources: Sequence[SourceSettings]) -> Lesson:
+    return Lesson(settings, {place: one for place, one in enumerate(sources) if not isinstance(one, LoadSettings)})
+
+
+def learn(settings: LearningSettings, reading: Reading, version: int, now_s: float) -> Profiles:
+    """Profiles per service, and shares of node totals for what is measured by nodes only. Raises ValueError."""
+    asked = settings.fit
+    profiles = fit(reading.usage, asked, version, now_s)
+    if reading.totals is not None:
+        how = AttributionSettings(zone=asked.zone, rest_days=asked.rest_days, quantile=asked.quantile)
+        profiles = with_attribution(profiles, attribute(reading.totals, how))
+    recent = recent_of(reading.usage, asked.zone, asked.slot_s)
+    profiles = msgspec.structs.replace(profiles, recent=recent)
+    _keep(settings.profiles_file, profiles)
+    return profiles
+
+
+def _keep(file: str, profiles: Profiles) -> None:
+    """What cannot be written is told: the profiles are good all the same."""
+    if not file:
+        return
+    beside = Path(f"{file}.new")
+    try:
+        beside.write_bytes(dumps(profiles))
+        os.replace(beside, file)
+    except OSError as error:
+        # All in the message: the process that learns has no formatter, and prints nothing but messages.
+        why = error.strerror or error
+        logger.warning("the profiles are not kept in %s, and the next start has none: %s", file, why)
+
+
+async def known_pods(ledger: PeakLedger) -> dict[PodName, str]:
+    """(namespace, name) -> service of every pod that stands on some node."""
+    pods = list((ledger.pods or {}).values())
+    found: dict[PodName, str] = {}
+    for start in range(0, len(pods), PODS_PER_PIECE):
+        found |= {(pod.namespace, pod.name): service_of(pod) for pod in pods[start : start + PODS_PER_PIECE]}
+        await asyncio.sleep(0)
+    return found

@@ -1,0 +1,59 @@
+"""Opens the sources that the configuration names, for the plugin that learns from them."""
+
+from __future__ import annotations
+
+from domains.forecast.curves.capacity import SettingError
+from domains.forecast.history.load_source import Heard, LoadSource
+from domains.forecast.history.prometheus_source import KnownPods, PrometheusSource
+from domains.forecast.history.source import Source
+from domains.forecast.history.usage_csv import CsvSource
+from domains.forecast.learning.refit import RefitSettings
+from domains.forecast.settings.sources import (
+    CsvSettings,
+    HistorySettings,
+    LoadSettings,
+    PrometheusSettings,
+    SourceSettings,
+)
+from multisched.framework.measures import Measures, MeterError, Meters
+
+
+def open_sources(
+    settings: HistorySettings, measures: Measures | None, known: KnownPods, heard: Heard | None = None
+) -> list[Source]:
+    """In the order of the configuration, which is their precedence. Nothing is asked yet.
+
+    Without `measures` (what-if, simulations) only files are opened. Raises SettingError for certificates that cannot be used.
+    """
+    found: list[Source] = []
+    for one in openable(settings, measures):
+        if isinstance(one, LoadSettings):
+            assert measures is not None
+            found.append(LoadSource(one, measures.load(), settings.dimensions, known, settings.step_s, heard))
+        else:
+            found.append(open_history(one, settings, measures, known))
+    return found
+
+
+def openable(settings: HistorySettings, measures: Measures | None) -> list[SourceSettings]:
+    """What `open_sources` opens, in the same order."""
+    return [one for one in settings.sources if measures is not None or isinstance(one, CsvSettings)]
+
+
+def open_history(
+    one: CsvSettings | PrometheusSettings, settings: HistorySettings, meters: Meters | None, known: KnownPods
+) -> Source:
+    """One that can read again what it forgot. Raises SettingError."""
+    if isinstance(one, CsvSettings):
+        return CsvSource(one, settings.dimensions)
+    assert meters is not None
+    try:
+        meter = meters.meter(one.meter)
+    except MeterError as error:
+        raise SettingError(f"args.history.sources: {error}") from error
+    return PrometheusSource(one, meter, settings.dimensions, known)
+
+
+def refit_settings(settings: HistorySettings) -> RefitSettings:
+    """When history is read, and how much of it."""
+    return RefitSettings(float(settings.refresh_s), float(settings.step_s), settings.steps)

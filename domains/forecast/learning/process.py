@@ -1,0 +1,45 @@
+"""The assistant of the refit, in the duty's own process: the study, with what it has read so far.
+
+Imported there only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from domains.forecast.curves.usage import Look, Seen
+from domains.forecast.learning.learned import Lesson, learn
+from domains.forecast.learning.opening import open_history
+from domains.forecast.learning.study import Findings, Order, Refused, Study
+from domains.forecast.service_names import PodName
+from multisched.framework.background import ProcessPorts
+
+
+class LearningAssistant:
+    """Implements `framework.background.Assistant`: an Order in, Findings or Refused out; a Look in, Seen or Refused out."""
+
+    def __init__(self, lesson: Lesson, ports: ProcessPorts) -> None:
+        """Raises SettingError, for certificates that went bad since the start."""
+        history = lesson.settings.history
+        assert history is not None, "there is nothing to learn from"
+        self._in_thread = ports.in_thread
+        self._pods: Mapping[PodName, str] = {}
+        sources = {
+            place: open_history(one, history, ports.meters, self._known) for place, one in lesson.sources.items()
+        }
+        self._study = Study(sources, partial(learn, lesson.settings))
+
+    async def answer(self, question: Order | Look) -> Findings | Seen | Refused:
+        if isinstance(question, Look):
+            return await self._study.look(question)
+        self._pods = question.pods
+        return await self._study.carry_out(question, self._in_thread)
+
+    async def _known(self) -> Mapping[PodName, str]:
+        return self._pods
+
+
+def learning_assistant(settings: Lesson, ports: ProcessPorts) -> LearningAssistant:
+    """Called by the process."""
+    return LearningAssistant(settings, ports)

@@ -1,0 +1,58 @@
+"""Quantiles of many series at once, over groups of their samples; NaN stands for no sample everywhere.
+
+Pure functions for the fit and the backtest. They agree with `np.nanquantile`, which goes through a Python function per row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from domains.forecast.curves.slot_grid import Numbers
+
+Series = NDArray[np.float32]
+"""float32[series, steps]"""
+
+
+def grouped_quantiles(values: Series, group: Numbers, groups: int, levels: Sequence[float]) -> NDArray[np.float32]:
+    """float32[levels, series, groups]: quantiles of the steps of each group, linearly interpolated; NaN: none has a sample.
+
+    `group` is int64[steps]; a negative one leaves the step out.
+    """
+    places = _places(group, groups)
+    padded = np.concatenate([values, np.full((len(values), 1), np.nan, values.dtype)], axis=1)
+    grouped = np.take(padded, places.ravel(), axis=1).reshape(len(values), *places.shape)
+    grouped.sort(axis=2)
+    return sorted_quantiles(grouped, levels)
+
+
+def _places(group: Numbers, groups: int) -> Numbers:
+    """int64[groups, largest group]: the steps of each group, padded with the number of steps."""
+    steps = len(group)
+    order = np.argsort(group, kind="stable")
+    order = order[np.searchsorted(group[order], 0) :]
+    sizes = np.bincount(group[order], minlength=groups)
+    places = np.full((groups, max(int(sizes.max(initial=0)), 1)), steps, np.int64)
+    places[np.arange(places.shape[1]) < sizes[:, None]] = order
+    return places
+
+
+def sorted_quantiles(ordered: NDArray[np.float32], levels: Sequence[float]) -> NDArray[np.float32]:
+    """float32[levels, ...]: quantiles along the last axis of what is sorted along it, NaN last."""
+    known = np.count_nonzero(ordered == ordered, axis=-1)
+    last = np.maximum(known - 1, 0)
+    found = np.empty((len(levels), *known.shape), np.float32)
+    for number, level in enumerate(levels):
+        place = last * level
+        below = place.astype(np.int64)
+        low = np.take_along_axis(ordered, below[..., None], -1)[..., 0]
+        high = np.take_along_axis(ordered, np.minimum(below + 1, last)[..., None], -1)[..., 0]
+        found[number] = low + (high - low) * (place - below).astype(np.float32)
+    return found
+
+
+def flat_quantiles(values: Series, levels: Sequence[float]) -> NDArray[np.float32]:
+    """float32[levels, series]: over all samples."""
+    return sorted_quantiles(np.sort(values, axis=1), levels)

@@ -1,0 +1,277 @@
+"""The refit: has profiles learned from history again and again, and puts them in force.
+
+Owns when that happens and how it went. Promises that the last good profiles stay in force whatever a source or the fit does,
+and that nothing is computed on the loop: a process of the duty reads and learns (`study`, in `learning_process`), and the loss of
+that is one failed refit. Sources that are looked at again and again stay here, for they cannot read again what they forgot. Run
+by the plugin's `carry_out`; read by metrics and `/readyz`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+
+import anyio
+import msgspec
+
+from domains.forecast.curves.profiles import NO_PROFILES, Profiles, duration_told, told_of
+from domains.forecast.curves.usage import Look, Seen
+from domains.forecast.history.source import PollingSource, Source, SourceError
+from domains.forecast.learning.study import Findings, Learn, Order, Refused, Study
+from domains.forecast.ledger.node_loads import NodeLoads
+from domains.forecast.service_names import PodName
+from multisched.framework.background import DutyPorts, DutyProcess, DutyProcessError
+from multisched.framework.measures import Grid
+
+logger = logging.getLogger(__name__)
+
+RETRY_S: Final = 30.0
+"""After a failed refit, doubled with each that follows it, up to the interval."""
+JITTER: Final = 0.1
+"""Of each wait, added by chance: the replicas of a Deployment do not ask all at once."""
+ERROR_CHARS_MAX: Final = 1_000
+LOOK_S: Final = 60.0
+"""Between two looks at what nodes use, and no less than a step."""
+
+PROCESS_GRACE_S: Final = 60.0
+"""Beyond the deadlines of reading and learning: until a process has started, and has handed over what it found."""
+
+Measured = Callable[[Mapping[str, Mapping[str, float]]], None]
+"""Dimension -> node -> capacity in plain units."""
+
+
+class Away(msgspec.Struct, frozen=True):
+    """How the study is made in a process."""
+
+    factory: str
+    settings: object
+    pods: Callable[[], Awaitable[Mapping[PodName, str]]]
+    """Pods there are -> service: what the process cannot know."""
+
+
+class RefitSettings(msgspec.Struct, frozen=True):
+    """When, and over how much."""
+
+    interval_s: float
+    step_s: float
+    steps: int
+    """Of the window."""
+    deadline_s: float = 1_800.0
+    """For one refit: reading, and then learning, each."""
+
+
+class RefitState(msgspec.Struct):
+    """How it went so far; a copy is handed out."""
+
+    refits: int = 0
+    """That were put in force."""
+    failures: int = 0
+    failures_in_a_row: int = 0
+    last_error: str = ""
+    """Why the last refit failed; empty where it did not."""
+    last_error_s: float = 0.0
+    """Epoch seconds."""
+    version: int = 0
+    """Of the profiles in force; 0: there are none."""
+    made_s: float = 0.0
+    newest_s: float = 0.0
+    """The newest sample in them."""
+    duration_s: float = 0.0
+    """Of the last refit that was put in force."""
+    polls_failed: int = 0
+    notes: tuple[str, ...] = ()
+    """What the last reading left out or guessed."""
+
+    def age_s(self, now_s: float) -> float:
+        """How old the newest sample in force is; NaN where there are no profiles."""
+        return now_s - self.newest_s if self.version else math.nan
+
+    def detail(self, now_s: float) -> str:
+        """In a sentence, for `/readyz`."""
+        told = told_of(self.version, self.age_s(now_s)) if self.version else NO_PROFILES
+        if self.last_error:
+            since = duration_told(now_s - self.last_error_s)
+            refits = "1 refit" if self.failures_in_a_row == 1 else f"{self.failures_in_a_row} refits"
+            told += f"; {refits} failed, the last {since} ago: {self.last_error}"
+        return told
+
+
+class Refit:
+    """One for each plugin that learns."""
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        learn: Learn,
+        adopt: Callable[[Profiles], None],
+        settings: RefitSettings,
+        in_force: Profiles | None = None,
+        *,
+        away: Away | None = None,
+        measured: Measured | None = None,
+        loads: NodeLoads | None = None,
+        covered: frozenset[str] = frozenset(),
+    ) -> None:
+        """`adopt` is called on the loop, between cycles, and `measured` before it where capacities are asked for. `in_force`:
+        profiles of an earlier life, adopted by the caller. `away`: None computes in threads. `loads`: told what nodes use,
+        where a source can be asked about the moment. `covered`: dimensions that `in_force` knows and that are still asked for."""
+        self._polled = {place: one for place, one in enumerate(sources) if isinstance(one, PollingSource)}
+        rest = {place: one for place, one in enumerate(sources) if place not in self._polled}
+        self._study = Study(rest, learn)
+        self._away = away
+        self._process: DutyProcess | None = None
+        self._is_under_way = False
+        self._measured = measured
+        self.loads = loads
+        self._adopt = adopt
+        self._settings = settings
+        self._state = RefitState()
+        self._covered = covered
+        """Dimensions that had samples when profiles were last learned."""
+        if in_force is not None:
+            self._note_in_force(in_force)
+
+    def state(self) -> RefitState:
+        """A copy."""
+        return msgspec.structs.replace(self._state)
+
+    async def run(self, ports: DutyPorts) -> None:
+        """Until cancelled. Raises nothing that a source or the fit can cause."""
+        async with anyio.create_task_group() as tasks:
+            for source in self._polled.values():
+                tasks.start_soon(self._poll, source, ports)
+            self._process = None  # that of an earlier life of the duty ended with it
+            if self.loads is not None and self._study.looks:
+                tasks.start_soon(self._look_at, self.loads, ports)
+            while True:
+                await self.once(ports)
+                await asyncio.sleep(self._wait_s(ports))
+
+    async def once(self, ports: DutyPorts) -> bool:
+        """One refit; True if its profiles are in force now."""
+        self._is_under_way = True
+        try:
+            return await self._once(ports)
+        finally:
+            self._is_under_way = False
+
+    async def _once(self, ports: DutyPorts) -> bool:
+        began_s = ports.clock.monotonic()
+        try:
+            found = await self._found(ports)
+            if self._measured is not None:
+                self._measured(found.capacities)
+            self._adopt(found.profiles)
+        except (SourceError, DutyProcessError) as error:
+            self._note_failure(str(error), ports)
+            return False
+        except TimeoutError as error:
+            self._note_failure(str(error) or f"not done within {self._settings.deadline_s:g} s", ports)
+            return False
+        except Exception as error:
+            logger.exception("refit failed")
+            self._note_failure(f"{type(error).__name__}: {error}", ports)
+            return False
+        self._note_in_force(found.profiles)
+        self._covered = found.covered
+        self._state.refits += 1
+        self._state.failures_in_a_row, self._state.last_error = 0, ""
+        self._tell(found.notes)
+        self._state.duration_s = ports.clock.monotonic() - began_s
+        logger.info(
+            "profiles in force", extra={"version": found.profiles.version, "services": len(found.profiles.services)}
+        )
+        return True
+
+    async def _found(self, ports: DutyPorts) -> Findings:
+        """Raises SourceError, TimeoutError, DutyProcessError, and where there is no process whatever the fit raises."""
+        settings, now_s = self._settings, ports.clock.now().timestamp()
+        # The step that has not ended yet is left for the next time.
+        end = math.floor(now_s / settings.step_s)
+        grid = Grid((end - settings.steps) * settings.step_s, settings.step_s, settings.steps)
+        order = Order(grid, self._state.version + 1, now_s, settings.deadline_s, self._covered)
+        with anyio.fail_after(settings.deadline_s):
+            readings = {place: await one.read(grid, ports.in_thread) for place, one in self._polled.items()}
+        order = msgspec.structs.replace(order, readings=readings)
+        process = self._opened(ports)
+        if process is None or self._away is None:
+            found = await self._study.carry_out(order, ports.in_thread)
+        else:
+            order = msgspec.structs.replace(order, pods=await self._away.pods())
+            with anyio.fail_after(2 * order.deadline_s + PROCESS_GRACE_S):
+                found = await process.ask(order)
+            if isinstance(found, Findings):
+                found.profiles.freeze()
+        if isinstance(found, Refused):
+            raise SourceError(found.text)
+        return found
+
+    def _opened(self, ports: DutyPorts) -> DutyProcess | None:
+        """The process that computes; None where there is none to be had."""
+        if self._process is None and self._away is not None and ports.process is not None:
+            self._process = ports.process(self._away.factory, self._away.settings)
+        return self._process
+
+    async def _look_at(self, loads: NodeLoads, ports: DutyPorts) -> None:
+        """What nodes use at the moment, again and again while no refit is under way."""
+        every_s = max(LOOK_S, self._settings.step_s)
+        while True:
+            await asyncio.sleep(every_s)
+            if not self._is_under_way:
+                await self._look(loads, ports, every_s)
+
+    async def _look(self, loads: NodeLoads, ports: DutyPorts, deadline_s: float) -> None:
+        now_s = ports.clock.now().timestamp()
+        asked = Look(now_s, self._settings.step_s, deadline_s, await loads.places())
+        process = self._opened(ports)
+        seen: Seen | Refused
+        try:
+            if process is None:
+                seen = await self._study.look(asked)
+            else:
+                with anyio.fail_after(deadline_s + PROCESS_GRACE_S):
+                    seen = await process.ask(asked)
+        except (DutyProcessError, TimeoutError) as error:
+            seen = Refused(str(error) or "no answer in time")
+        if isinstance(seen, Refused):
+            self._note_poll("history", seen.text)
+        else:
+            loads.note(now_s, seen)
+
+    def _note_poll(self, source: str, text: str) -> None:
+        self._state.polls_failed += 1
+        logger.warning("the load was not read", extra={"source": source, "error": text[:ERROR_CHARS_MAX]})
+
+    async def _poll(self, source: PollingSource, ports: DutyPorts) -> None:
+        while True:
+            try:
+                with anyio.fail_after(source.interval_s):
+                    await source.poll(ports.clock.now().timestamp())
+            except (SourceError, TimeoutError) as error:
+                self._note_poll(source.name, str(error))
+            await asyncio.sleep(source.interval_s)
+
+    def _wait_s(self, ports: DutyPorts) -> float:
+        failures, interval_s = self._state.failures_in_a_row, self._settings.interval_s
+        wait_s = interval_s if not failures else min(interval_s, RETRY_S * 2.0 ** min(failures - 1, 20))
+        return wait_s * (1 + JITTER * ports.rng.random())
+
+    def _tell(self, notes: tuple[str, ...]) -> None:
+        """Keeps the notes, and logs those that the last reading did not have: nobody looks for what nobody knows of."""
+        for note in sorted(set(notes) - set(self._state.notes), key=notes.index):
+            logger.warning("history is not whole", extra={"note": note[:ERROR_CHARS_MAX]})
+        self._state.notes = notes
+
+    def _note_failure(self, text: str, ports: DutyPorts) -> None:
+        state = self._state
+        state.failures += 1
+        state.failures_in_a_row += 1
+        state.last_error, state.last_error_s = text[:ERROR_CHARS_MAX], ports.clock.now().timestamp()
+        logger.warning("refit failed; the last profiles stay in force", extra={"error": state.last_error})
+
+    def _note_in_force(self, profiles: Profiles) -> None:
+        self._state.version, self._state.made_s = profiles.version, profiles.made_s
+        self._state.newest_s = profiles.newest_s

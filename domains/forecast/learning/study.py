@@ -1,0 +1,147 @@
+"""A study: what one refit computes. Reads the sources, lays them over one another, and learns profiles from that.
+
+Owns the sources, which remember what they have read. Runs in the process of the duty where there is one (`learning_process`),
+else in threads of the program: the same code, with the same answers. Asked by `refit`, one order at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import anyio
+import msgspec
+import numpy as np
+
+from domains.forecast.curves.profiles import Profiles
+from domains.forecast.curves.usage import Look, Seen
+from domains.forecast.history.coverage import profile_notes, reading_notes, weight_notes
+from domains.forecast.history.source import LookingSource, Reading, Source, SourceError, merged
+from domains.forecast.history.spikes import RATIO, without_spikes
+from domains.forecast.service_names import PodName
+from multisched.framework.background import InThread
+from multisched.framework.measures import Grid
+
+Learn = Callable[[Reading, int, float], Profiles]
+"""(reading, version, now in epoch seconds); runs in a worker thread."""
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What is to be learned. Picklable."""
+
+    grid: Grid
+    version: int
+    """Of the profiles that come of it."""
+    now_s: float
+    deadline_s: float
+    """For reading, and then for learning, each."""
+    covered: frozenset[str] = frozenset()
+    """Dimensions that had samples before, and must not have lost them all."""
+    pods: Mapping[PodName, str] = msgspec.field(default_factory=dict)
+    """Pods there are -> service."""
+    readings: Mapping[int, Reading] = msgspec.field(default_factory=dict)
+    """Of sources that have been read already, by their place among all: others stand in the study."""
+
+
+class Findings(msgspec.Struct, frozen=True):
+    """What came of it. Picklable."""
+
+    profiles: Profiles
+    covered: frozenset[str]
+    notes: tuple[str, ...]
+    """What was left out or guessed."""
+    capacities: Mapping[str, Mapping[str, float]]
+    """Dimension -> node -> capacity in plain units, where a query says it."""
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """Nothing came of it, as may happen with sources; they keep what they have."""
+
+    text: str
+
+
+class Study:
+    """See the module."""
+
+    def __init__(self, sources: Mapping[int, Source], learn: Learn) -> None:
+        """`sources`: by their place in the configuration, which is their precedence."""
+        self._sources = dict(sources)
+        self._learn = learn
+
+    async def carry_out(self, order: Order, in_thread: InThread) -> Findings | Refused:
+        """Raises TimeoutError where learning takes too long, and whatever the fit raises."""
+        try:
+            with anyio.fail_after(order.deadline_s):
+                reading = await self._read(order, in_thread)
+            refuse_empty(reading, order.covered)
+        except SourceError as error:
+            return Refused(str(error))
+        except TimeoutError:
+            return Refused(f"not read within {order.deadline_s:g} s")
+        try:
+            with anyio.fail_after(order.deadline_s):
+                profiles = await in_thread(lambda: self._learn(reading, order.version, order.now_s))
+        except TimeoutError as error:  # a process that computes for ever is not asked again
+            raise TimeoutError(f"not learned within {order.deadline_s:g} s") from error
+        told = (reading_notes(reading, order.grid.steps), profile_notes(profiles), weight_notes(reading, profiles))
+        notes = (*reading.notes, *(note for notes in told for note in notes))
+        return Findings(profiles, covered_by(reading), notes, reading.capacities)
+
+    @property
+    def looks(self) -> bool:
+        """True if some source can say what is used at the moment."""
+        return any(isinstance(one, LookingSource) for one in self._sources.values())
+
+    async def look(self, asked: Look) -> Seen | Refused:
+        """What is used at the moment, as the first source that measures a dimension says."""
+        found = Seen()
+        try:
+            with anyio.fail_after(asked.deadline_s):
+                for source in reversed(list(self._sources.values())):
+                    if isinstance(source, LookingSource):
+                        seen = await source.look(asked)
+                        found.by_row |= seen.by_row
+                        found.by_node |= seen.by_node
+        except SourceError as error:
+            return Refused(str(error))
+        except TimeoutError:
+            return Refused(f"no answer within {asked.deadline_s:g} s")
+        return found
+
+    async def _read(self, order: Order, in_thread: InThread) -> Reading:
+        found = dict(order.readings)
+        for place, source in self._sources.items():
+            found[place] = await source.read(order.grid, in_thread)
+        readings = [found[place] for place in sorted(found)]
+        return await in_thread(lambda: _cleaned(readings, order.grid.steps))
+
+
+def _cleaned(readings: list[Reading], steps: int) -> Reading:
+    """All of them in one, without samples that cannot be true."""
+    reading = readings[0] if len(readings) == 1 else merged(readings, steps)
+    usage, count = without_spikes(reading.usage)
+    if not count:
+        return reading
+    note = f"{count} single samples are over {RATIO:g} times as high as their series ever is; they count as gaps"
+    return msgspec.structs.replace(reading, usage=usage, notes=(*reading.notes, note))
+
+
+def refuse_empty(reading: Reading, covered: frozenset[str]) -> None:
+    """A server that has lost its data, or the label that it is found by, must not take away what is known. Raises SourceError."""
+    now = covered_by(reading)
+    lost = sorted(covered - now)
+    if lost:
+        raise SourceError(
+            f"dimension {lost[0]} had samples before and has none now; what was learned of it stays in force"
+        )
+    if not now:
+        notes = f" ({reading.notes[0]})" if reading.notes else ""
+        raise SourceError(f"the sources have no sample in the window{notes}")
+
+
+def covered_by(reading: Reading) -> frozenset[str]:
+    """Dimensions with at least one sample."""
+    usage, totals = reading.usage, reading.totals
+    found = {name for number, name in enumerate(usage.dimensions) if not np.isnan(usage.values[:, number]).all()}
+    if totals is not None:
+        found |= {name for n, name in enumerate(totals.dimensions) if not np.isnan(totals.values[:, n]).all()}
+    return frozenset(found)

@@ -1,0 +1,1 @@
+"""Repair: the plan of moves, and the state machine that carries it out."""

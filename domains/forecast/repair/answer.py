@@ -1,0 +1,155 @@
+"""The answer: the planner's steps, told in the words of `framework/repair.py`, with what each does to both of its nodes.
+
+`answer` is all there is to call: it takes the snapshot, has the plan made, and tells it. Nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import msgspec
+import numpy as np
+
+from domains.forecast.curves.profiles import Profiles
+from domains.forecast.ledger.peak_ledger import PeakLedger
+from domains.forecast.repair.case import Floats, RepairCase
+from domains.forecast.repair.moves import why_not
+from domains.forecast.repair.plan import Peak, Plan, Step, plan_repair
+from domains.forecast.repair.snapshot import Snapshot, take_snapshot
+from domains.forecast.repair.target import plan_lowest
+from domains.forecast.settings.repair import Movable, RepairSettings, limits_of, unknown_dimensions
+from domains.forecast.settings.repair_limits import RepairLimits
+from multisched.framework.node_view import Bools
+from multisched.framework.repair import (
+    RepairAsked,
+    RepairBudget,
+    RepairLeft,
+    RepairMove,
+    RepairPeak,
+    RepairPlan,
+    RepairScene,
+)
+
+
+def answer(scene: RepairScene, asked: RepairAsked, ledger: PeakLedger, settings: RepairSettings) -> RepairPlan:
+    """The plan for the scene. Raises RepairRefusedError."""
+    dimensions = ledger.predictor.dimensions
+    limits = limits_of(settings, asked, dimensions)
+    snapshot = take_snapshot(scene, ledger, scene.scheduler_names if settings.movable is Movable.OWN else None)
+    book = ledger.predictor.book
+    assert book is not None, "a snapshot is taken of profiles"
+
+    def fits(number: int) -> Bools:
+        return scene.fits(snapshot.pods[number])
+
+    case = snapshot.case
+    if settings.is_lowest and not asked.threshold_percent:
+        lowest = plan_lowest(case, limits, fits)
+        limits, plan = msgspec.structs.replace(limits, threshold=lowest.threshold), lowest.plan
+    else:
+        plan = plan_repair(case, limits, fits)
+    told = _Telling(snapshot, limits, book.profiles)
+    codes, reasons = why_not(case, limits)
+    kept = Counter(reasons[code] for code in codes[codes > 0].tolist())
+    unknown = [
+        f"repair.thresholdPercent.{name}: no dimension of the forecast"
+        for name in unknown_dimensions(settings, dimensions)
+    ]
+    return RepairPlan(
+        domain=scene.domain,
+        profiles_version=book.profiles.version,
+        threshold_percent=dict(zip(dimensions, (100 * told.threshold).tolist(), strict=True)),
+        moves=told.moves(plan),
+        mended=plan.mended,
+        left=tuple(RepairLeft(one.node, told.peak(one.peak), one.why) for one in plan.unmended),
+        least_moves=plan.least_moves,
+        worst_before=told.peak(plan.worst_before),
+        worst_after=told.peak(plan.worst_after),
+        nodes=len(case.nodes.names),
+        pods=len(case.pods.names),
+        movable=len(codes) - kept.total(),
+        kept=dict(kept.most_common()),
+        notes=(*scene.notes, *unknown, *snapshot.notes, *_foreign(scene, snapshot, plan)),
+    )
+
+
+def _foreign(scene: RepairScene, snapshot: Snapshot, plan: Plan) -> Iterator[str]:
+    """Moves whose end is in other hands."""
+    names = [snapshot.pods[step.move.pod].spec.scheduler_name for step in plan.steps]
+    foreign = Counter(name for name in names if name not in scene.scheduler_names)
+    for name, moves in sorted(foreign.items()):
+        yield f"{moves} of the moves are of pods that {name} places: where their replacements go is its choice"
+
+
+class _Telling:
+    """Makes the moves once more, in their order, on the loads of the nodes they touch."""
+
+    def __init__(self, snapshot: Snapshot, limits: RepairLimits, profiles: Profiles) -> None:
+        self._snapshot = snapshot
+        self._profiles = profiles
+        self.threshold = limits.thresholds(snapshot.case.dimensions)
+        self._loads: dict[int, Floats] = {}
+        """Of nodes that were touched, as they are by now."""
+
+    def peak(self, peak: Peak) -> RepairPeak:
+        return RepairPeak(peak.dimension, self._profiles.slot_name(peak.slot), 100 * peak.share)
+
+    def moves(self, plan: Plan) -> tuple[RepairMove, ...]:
+        taken = Counter[str]()
+        allowed = {budget.name: budget.allowed for budget in self._snapshot.case.disruptions}
+        found = []
+        for step in plan.steps:
+            taken.update(step.disruption.budgets)
+            budgets = (RepairBudget(b, max(0, allowed[b] - taken[b])) for b in step.disruption.budgets)
+            found.append(self._move(step, tuple(budgets)))
+        return tuple(found)
+
+    def _move(self, step: Step, budgets: tuple[RepairBudget, ...]) -> RepairMove:
+        move, case = step.move, self._snapshot.case
+        before = self._fullest(move.source), self._fullest(move.target)
+        self._add(move.pod, move.source, -1)
+        self._add(move.pod, move.target, 1)
+        return RepairMove(
+            pod=step.pod,
+            uid=self._snapshot.pods[move.pod].uid,
+            service=self._snapshot.services[step.disruption.service],
+            from_node=step.source,
+            to_node=step.target,
+            mends=step.mends,
+            gain_percent=100 * step.gain,
+            from_before=before[0],
+            from_after=self._fullest(move.source),
+            to_before=before[1],
+            to_after=self._fullest(move.target),
+            from_peaks_percent=_by_dimension(case, move.source, step.source_peaks),
+            to_peaks_percent=_by_dimension(case, move.target, step.target_peaks),
+            replicas=step.disruption.replicas,
+            budgets=budgets,
+            waits_for=step.waits_for,
+        )
+
+    def _load(self, node: int) -> Floats:
+        known = self._loads.get(node)
+        if known is None:
+            known = self._loads[node] = np.nan_to_num(self._snapshot.case.nodes.loads[node], nan=0.0)
+        return known
+
+    def _add(self, pod: int, node: int, sign: int) -> None:
+        case = self._snapshot.case
+        own = np.nan_to_num(case.curves[case.pods.curve[pod]] / case.nodes.capacity[node][:, None], nan=0.0)
+        self._loads[node] = np.maximum(self._load(node) + sign * own, 0.0)
+
+    def _fullest(self, node: int) -> RepairPeak:
+        load = self._load(node)
+        peaks = load.max(axis=1)
+        dimension = int((peaks - self.threshold).argmax())
+        slot = int(load[dimension].argmax())
+        name = self._snapshot.case.dimensions[dimension]
+        return self.peak(Peak(float(peaks[dimension]), name, slot))
+
+
+def _by_dimension(case: RepairCase, node: int, shares: tuple[float, ...]) -> Mapping[str, float]:
+    """Percent, of the dimensions whose capacity the node states."""
+    stated = np.isfinite(case.nodes.capacity[node]).tolist()
+    return {n: 100 * share for n, share, known in zip(case.dimensions, shares, stated, strict=True) if known}

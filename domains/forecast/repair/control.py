@@ -1,0 +1,299 @@
+"""The repair of one domain as a duty: in each window a plan, and in mode `apply` a run of it, one after the other.
+
+Owns when that happens, and the record between runs. Promises that nothing is planned or moved outside the window, that a window's
+budgets and its stopped runs count across restarts, and that a run another process has left is gone on with first. Run by
+PeakForecast's duty; `status` and `request` are called on the loop by whoever serves people.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from domains.forecast.repair.carrier import POLL_S, Carrier, Forecasts, OvertakenError, RepairCounts
+from domains.forecast.repair.record import Budget, Record, Task, dumped, loaded
+from domains.forecast.repair.run import Event, Run, State
+from domains.forecast.settings.repair_duty import CarrySettings, RepairMode
+from domains.forecast.settings.windows import Span
+from multisched.framework.background import DutyPorts
+from multisched.framework.moving import KeepAnswer, Mover, RepairStatus, digest_of
+from multisched.framework.ports import Clock, ObjectRef, UnreachableError
+from multisched.framework.repair import RepairAsked, RepairPlan, RepairRefusedError
+
+logger = logging.getLogger(__name__)
+
+SLEEP_MAX_S: Final = 60.0
+"""Between two looks at the clock while no window is open: clocks are set, and zones change their rules."""
+STOPS_MAX: Final = 3
+"""Runs that stopped in one window; then repair waits for the next one."""
+READ_PAUSE_S: Final = 5.0
+OVERTAKEN_PAUSE_S: Final = 30.0
+"""Before the record is read again that somebody else has written, or that cannot be kept."""
+JITTER: Final = 0.1
+
+
+class RepairControl:
+    """See the module."""
+
+    def __init__(self, domain: str, settings: CarrySettings, budget: Budget, forecasts: Forecasts) -> None:
+        self._domain = domain
+        self._settings = settings
+        self._budget = budget
+        self._forecasts = forecasts
+        self._record = Record()
+        self._carrier: Carrier | None = None
+        self._counts = RepairCounts()
+        self._mover: Mover | None = None
+        self._clock: Clock | None = None
+        self._wanted: RepairPlan | None = None
+        """Asked for by somebody, and to be begun now."""
+        self._wake = asyncio.Event()
+        self._planned_for_s = 0.0
+        """Opening of the window for which a plan was made last."""
+        self._problem = ""
+        """Why no plan could be made last."""
+
+    # -- the duty --------------------------------------------------------------------------------------------------
+
+    async def run(self, ports: DutyPorts) -> None:
+        """Until cancelled."""
+        if ports.mover is None or self._settings.mode is RepairMode.OFF:
+            await asyncio.Event().wait()
+            return
+        while True:
+            try:
+                await self._live(ports, ports.mover)
+            except OvertakenError as error:
+                logger.warning("a repair is left to others", extra={"domain": self._domain, "error": str(error)})
+                self._problem = f"its state is not kept: {error}"
+            await asyncio.sleep(OVERTAKEN_PAUSE_S)
+
+    async def _live(self, ports: DutyPorts, mover: Mover) -> None:
+        self._clock = ports.clock
+        try:
+            await self._until_leading(mover)
+            self._record = await self._read(mover)
+            self._mover = mover
+            if self._record.is_under_way:
+                assert self._record.run is not None, "a run is under way"
+                is_new = self._record.run.state is State.PLANNED
+                await self._carry(mover, Event.BEGIN if is_new else Event.RESTARTED)
+            while True:
+                await self._sleep(await self._turn(mover), ports.rng)
+        finally:
+            mover.release()
+            self._forecasts.withdraw()
+            self._carrier = self._mover = None
+
+    async def _until_leading(self, mover: Mover) -> None:
+        while not mover.may_act():  # noqa: ASYNC110 - of a lease nobody tells plugins
+            await asyncio.sleep(POLL_S)
+
+    async def _read(self, mover: Mover) -> Record:
+        while True:
+            try:
+                return loaded(await mover.read())
+            except UnreachableError as error:
+                logger.warning("the state of repair cannot be read", extra={"error": str(error)})
+                await asyncio.sleep(READ_PAUSE_S)
+
+    async def _sleep(self, pause_s: float, rng: random.Random) -> None:
+        if self._wanted is not None:
+            return
+        self._wake.clear()
+        try:
+            async with asyncio.timeout(pause_s * (1 + JITTER * rng.random())):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def _turn(self, mover: Mover) -> float:
+        """One plan, and what it leads to; how long to wait then, in seconds."""
+        span = self._span()
+        wanted, self._wanted = self._wanted, None
+        if span is None:
+            return self._until_open_s()
+        await self._until_leading(mover)
+        self._record = self._record.in_window(span)
+        if wanted is not None:
+            await self._begin(mover, wanted)
+        elif self._settings.mode is RepairMode.PREVIEW:
+            if self._planned_for_s != span.opens_s:
+                await self._preview(mover, span)
+        elif self._record.stops < STOPS_MAX and self._budget.left(self._record.moved):
+            plan = await self._plan(mover, RepairAsked(moves=self._budget.left(self._record.moved)))
+            if plan is not None and self._span() is not None:
+                await self._begin(mover, plan)
+        return self._settings.interval_s
+
+    def _span(self) -> Span | None:
+        return None if self._settings.windows is None else self._settings.windows.span(self._now_s())
+
+    def _now_s(self) -> float:
+        assert self._clock is not None, "the duty runs"
+        return self._clock.now().timestamp()
+
+    def _until_open_s(self) -> float:
+        now_s = self._now_s()
+        opens_s = None if self._settings.windows is None else self._settings.windows.next_open(now_s)
+        return SLEEP_MAX_S if opens_s is None else min(max(opens_s - now_s, 0.01), SLEEP_MAX_S)
+
+    # -- plans and runs --------------------------------------------------------------------------------------------
+
+    async def _plan(self, mover: Mover, asked: RepairAsked) -> RepairPlan | None:
+        """None where none can be made; the log says why."""
+        try:
+            plan = await mover.plan(asked)
+        except RepairRefusedError as error:
+            self._problem = str(error)
+            logger.warning("no repair can be planned", extra={"domain": self._domain, "error": self._problem})
+            return None
+        self._problem = ""
+        self._counts.plans += 1
+        told = {"domain": self._domain, "digest": digest_of(plan), "moves": len(plan.moves), "left": len(plan.left)}
+        logger.info("repair planned", extra=told)
+        return plan
+
+    async def _preview(self, mover: Mover, span: Span) -> None:
+        """Tells the plan, and keeps it where people find it: nobody is moved."""
+        plan = await self._plan(mover, RepairAsked())
+        if plan is None:
+            return
+        self._planned_for_s = span.opens_s
+        for move in plan.moves:
+            logger.info("repair would move", extra={"move": Task.of(move).words, "gain_percent": move.gain_percent})
+        self._record = self._recorded(plan, None)
+        reply = await mover.write(dumped(self._record))
+        if reply.answer is not KeepAnswer.KEPT:
+            self._counts.keep_failures += 1
+            logger.warning("the previewed plan was not stored", extra={"error": reply.message})
+
+    async def _begin(self, mover: Mover, plan: RepairPlan) -> None:
+        moves = self._budget.within(plan.moves, self._record.moved)
+        if not moves:
+            return
+        cut = msgspec.structs.replace(plan, moves=moves)
+        self._record = self._recorded(cut, Run(len(moves)), digest_of(plan))
+        self._counts.runs += 1
+        await self._carry(mover, Event.BEGIN)
+
+    def _recorded(self, plan: RepairPlan, run: Run | None, digest: str = "") -> Record:
+        return msgspec.structs.replace(
+            self._record,
+            digest=digest or digest_of(plan),
+            threshold=tuple((name, percent / 100) for name, percent in plan.threshold_percent.items()),
+            tasks=tuple(Task.of(move) for move in plan.moves),
+            run=run,
+            begun=None,
+            reason="",
+        )
+
+    async def _carry(self, mover: Mover, first: Event) -> None:
+        """One run to its end."""
+        windows, clock = self._settings.windows, self._clock
+        assert windows is not None, "the settings want windows"
+        assert clock is not None, "the duty runs"
+        carrier = Carrier(
+            self._record, mover, self._forecasts, windows, clock, self._counts, self._settings.ready_timeout_s
+        )
+        self._carrier = carrier
+        try:
+            self._record = await carrier.carry(first)
+        finally:
+            self._carrier = None
+        self._tell_end(mover)
+
+    def _tell_end(self, mover: Mover) -> None:
+        record = self._record
+        assert record.run is not None, "a run has ended"
+        is_finished = record.run.state is State.FINISHED
+        self._counts.finished += is_finished
+        self._counts.stopped += not is_finished
+        told = {"domain": self._domain, "digest": record.digest, "steps": len(record.tasks), "reason": record.reason}
+        if is_finished:
+            logger.info("repair finished", extra=told)
+            return
+        logger.warning("repair stopped", extra=told)
+        task = record.task
+        mover.tell("Warning", ObjectRef("Node", "", task.target, ""), "RepairStopped", f"{task.words}: {record.reason}")
+
+    # -- for people ------------------------------------------------------------------------------------------------
+
+    def status(self) -> RepairStatus:
+        """How it stands."""
+        record = self._record if self._carrier is None else self._carrier.record
+        span, opens_s = None, None
+        if self._clock is not None and self._settings.windows is not None:
+            span, opens_s = self._span(), self._settings.windows.next_open(self._now_s())
+        moved = record.moved if span is None or span.opens_s == record.opened_s else ()
+        run = record.run
+        return RepairStatus(
+            domain=self._domain,
+            mode=self._settings.mode.value,
+            is_open=span is not None,
+            opens_s=opens_s if span is None else span.opens_s,
+            closes_s=None if span is None else span.closes_s,
+            state="" if run is None else run.state.value,
+            step=0 if run is None else run.place + 1,
+            steps=len(record.tasks),
+            move=record.task.words if run is not None and not run.is_over else "",
+            reason=record.reason or self._problem,
+            moved=len(moved),
+            moves_left=self._budget.left(moved),
+            counts={name: int(value) for name, value in msgspec.structs.asdict(self._counts).items()},
+            digest=record.digest,
+        )
+
+    async def request(self, asked: RepairAsked, digest: str) -> RepairStatus:
+        """See `CarriesOutRepairs.request_repair`."""
+        mover = self._free_mover()
+        plan = await mover.plan(asked)
+        found = digest_of(plan)
+        if found != digest:
+            raise RepairRefusedError(
+                f"the cluster is not as it was when plan {digest} was made: it would be {found} now; look at it first",
+                409,
+            )
+        if not plan.moves:
+            raise RepairRefusedError("the plan has no moves: nothing is to be done", 409)
+        self._free_mover()  # planning takes its time
+        span = self._span()
+        assert span is not None, "a window is open"
+        moved = self._record.in_window(span).moved
+        if len(self._budget.within(plan.moves, moved)) < len(plan.moves):
+            raise RepairRefusedError(
+                f"{len(plan.moves)} moves are more than the budgets of this window still allow after {len(moved)}; "
+                f"ask for fewer (--moves), or raise movesPerWindow, movesPerNode or movesPerService",
+                409,
+            )
+        self._wanted = plan
+        self._wake.set()
+        return msgspec.structs.replace(self.status(), digest=digest, state=State.PLANNED.value, steps=len(plan.moves))
+
+    def _free_mover(self) -> Mover:
+        """Raises RepairRefusedError where nothing can be begun now."""
+        if self._settings.mode is RepairMode.OFF:
+            raise RepairRefusedError(
+                f"repair of domain {self._domain} is off: give PeakForecast repair.mode and repair.windows", 409
+            )
+        if self._mover is None or not self._mover.may_act():
+            raise RepairRefusedError(
+                "this process does not lead the domain, or has not read the state of repair yet", 503
+            )
+        if self._span() is None:
+            raise RepairRefusedError(f"outside the windows of repair: {self._next_window()}", 409)
+        if self._carrier is not None or self._wanted is not None:
+            raise RepairRefusedError("a repair is under way; see multisched repair status", 409)
+        return self._mover
+
+    def _next_window(self) -> str:
+        windows = self._settings.windows
+        opens_s = None if windows is None else windows.next_open(self._now_s())
+        if opens_s is None:
+            return "none opens within three weeks"
+        return f"the next one opens at {datetime.fromtimestamp(opens_s, UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -1,0 +1,397 @@
+"""The board on which repair tries moves: what every node carries and what every pod may do, with the moves tried so far made.
+
+Owned by one search (`repair/search.py`), which makes moves and takes them back in reverse order; taking back restores the very
+numbers, so nothing drifts. A move counts on both nodes while it goes on: since a plan's steps follow one another, and what the
+target carries does not fall before the next one begins, it suffices that the target bears it while everything before it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from domains.forecast.repair.case import NO_GANG, Fits, Floats, Ints, Mask, RepairCase
+from domains.forecast.settings.repair_limits import RepairLimits
+
+TOLERANCE: Final = 1e-9
+"""Of a share of capacity: what sums of shares may be off."""
+TARGETS_MAX: Final = 8
+"""Nodes that are tried for one pod, the emptiest first."""
+CHAIN_NODES_MAX: Final = 12
+"""Nodes of which a pod is sent on to make room, those first that lack least."""
+EXACT_ROWS_MAX: Final = 512
+"""Nodes whose whole curves are looked at for one pod: those that would be the least full if all peaks met."""
+CHUNK_ROWS: Final = 256
+"""Nodes whose whole curves are looked at together: some megabytes."""
+KNOWN_TARGETS_MAX: Final = 20_000
+"""Answers to "where could this pod go" that are kept."""
+_NOTHING: Final = 1e12
+"""Stands for one over the capacity of a node that has none."""
+LOOK_WORK: Final = 20_000
+"""What a look costs besides its cells, in cells."""
+
+
+class Move(msgspec.Struct, frozen=True):
+    """One pod from the node it stands on to another."""
+
+    pod: int
+    source: int
+    target: int
+
+
+class Board:
+    """Loads, room and budgets as they are after the moves made so far."""
+
+    def __init__(self, case: RepairCase, limits: RepairLimits, fits: Fits) -> None:
+        self.case, self.limits = case, limits
+        self.threshold = limits.thresholds(case.dimensions)
+        self.loads: Floats = np.nan_to_num(case.nodes.loads.astype(np.float64), nan=0.0)
+        self.peaks: Floats = self.loads.max(axis=2)
+        self.free: Ints = case.nodes.free.astype(np.int64)
+        self.moves: list[Move] = []
+        self.work = 0
+        """Cells looked at so far."""
+        self.work_end = limits.work_max
+        """Where work has to end; the search sets it."""
+        self.fits_asked = 0
+        self._fits, self._known_fits = fits, dict[int, Mask]()
+        self._curves: Floats = np.nan_to_num(case.curves.astype(np.float64), nan=0.0)
+        self._curve_peaks: Floats = self._curves.max(axis=2)
+        self._inverse = _inverse(case.nodes.capacity)
+        self._node_moves = np.zeros(len(case.nodes.names), np.int64)
+        self._service_moves: dict[int, int] = {}
+        self._known_held: dict[int, NDArray[np.int16]] = {}
+        self.reason_codes, self.reasons = why_not(case, limits)
+        self._pods_by_node, self._first = _by_node(case)
+        self._kinds = _kinds(case)
+        self._stamp, self._last_stamp = 0, 0
+        self._known_targets: dict[tuple[int, int], tuple[int, ...]] = {}
+
+    # What stands where
+
+    def hot(self) -> Ints:
+        """Nodes whose predicted peak passes a threshold, the worst first."""
+        over = (self.peaks - self.threshold).max(axis=1)
+        rows = np.flatnonzero(over > TOLERANCE)
+        return rows[np.lexsort((rows, -over[rows]))]
+
+    def is_mended(self, node: int) -> bool:
+        return bool((self.peaks[node] <= self.threshold + TOLERANCE).all())
+
+    def pods_on(self, node: int) -> Ints:
+        """All that stood there at first."""
+        return self._pods_by_node[self._first[node] : self._first[node + 1]]
+
+    def movable_on(self, node: int) -> Ints:
+        """Those that may leave now: no rule forbids it and budgets allow it; what starts fast first."""
+        if self.limits.moves_per_node <= self._node_moves[node]:
+            return np.zeros(0, np.int64)
+        pods = self.pods_on(node)
+        pods = pods[self.reason_codes[pods] == 0]
+        service, gone = self.case.pods.service, {move.pod for move in self.moves}
+        most = self.limits.moves_per_service
+        allowed = [p for p in pods.tolist() if p not in gone and self._service_moves.get(int(service[p]), 0) < most]
+        allowed.sort(key=lambda pod: (int(self.case.pods.cold_start[pod]), pod))
+        return np.array(allowed, np.int64)
+
+    def may_leave(self, pod: int) -> bool:
+        """Whether budgets allow it one more move."""
+        if len(self.moves) >= self.limits.moves_per_window:
+            return False
+        used = self._service_moves.get(int(self.case.pods.service[pod]), 0)
+        node_moves = self._node_moves[self.case.pods.node[pod]]
+        return used < self.limits.moves_per_service and bool(node_moves < self.limits.moves_per_node)
+
+    def first_of_kind(self, pods: Ints) -> Ints:
+        """One of each kind: pods that differ in nothing but their names are tried once."""
+        _, first = np.unique(self._kinds[pods], return_index=True)
+        return pods[np.sort(first)]
+
+    def kind(self, pod: int) -> int:
+        return int(self._kinds[pod])
+
+    def share(self, pod: int, node: int) -> Floats:
+        """float64[dimensions, slots] of the node's capacity."""
+        share: Floats = self._curves[self.case.pods.curve[pod]] * self._inverse[node][:, None]
+        return share
+
+    def shares(self, pods: Ints, node: int) -> Floats:
+        """float64[pods, dimensions, slots]"""
+        shares: Floats = self._curves[self.case.pods.curve[pods]] * self._inverse[node][:, None]
+        return shares
+
+    # Where pods may go
+
+    def targets(self, pod: int) -> tuple[int, ...]:
+        """Nodes that bear the pod without passing a threshold, that it fits and that budgets allow; the emptiest first."""
+        key = (pod, self._stamp)
+        known = self._known_targets.get(key)
+        if known is None:
+            if len(self._known_targets) >= KNOWN_TARGETS_MAX:
+                self._known_targets.clear()
+            known = self._known_targets[key] = tuple(self._find_targets(pod))
+        return known
+
+    def _find_targets(self, pod: int) -> list[int]:
+        over, allowed = self._over_by_peaks(pod), self._may_come(pod, self.free)
+        sure = np.flatnonzero(allowed & (over <= TOLERANCE))
+        if len(sure):
+            fitting = sure[self.fits(pod)[sure]]
+            if len(fitting) >= min(TARGETS_MAX, int(allowed.sum())):
+                return _lowest(fitting, over[fitting], TARGETS_MAX)
+        rows = self._nearest(np.flatnonzero(np.logical_and(allowed, self._below())), over)
+        exact = self._over_by_cells(pod, rows)
+        bearing, left = rows[exact <= TOLERANCE], exact[exact <= TOLERANCE]
+        if not len(bearing):
+            return []
+        fitting_mask = self.fits(pod)[bearing]
+        return _lowest(bearing[fitting_mask], left[fitting_mask], TARGETS_MAX)
+
+    def chains(self, pod: int) -> Iterator[tuple[Move, Move]]:
+        """Pairs of moves that bring the pod away: first another leaves the target, for a third node or for this pod's own."""
+        source = int(self.case.pods.node[pod])
+        rows = np.flatnonzero(self._may_come(pod, None) & self._below())
+        if not len(rows):
+            return
+        rows = self._nearest(rows[self.fits(pod)[rows]], self._over_by_peaks(pod))
+        over = self._over_by_cells(pod, rows)
+        for target in _lowest(rows, over, CHAIN_NODES_MAX):
+            for other in self.first_of_kind(self.movable_on(target)).tolist():
+                if self.is_spent():
+                    return
+                if not self._makes_room(other, pod, target):
+                    continue
+                for third in (*self.targets(other), *self._change_places(other, source)):
+                    if third != target and self._moves_left(pod, other, source, target, third):
+                        yield Move(other, target, third), Move(pod, source, target)
+
+    def _below(self) -> Mask:
+        """bool[nodes]: that pass no threshold."""
+        return np.asarray((self.peaks <= self.threshold + TOLERANCE).all(axis=1))
+
+    def _nearest(self, rows: Ints, over: Floats) -> Ints:
+        """The rows whose curves are worth a look, by what is over if all peaks meet."""
+        if len(rows) <= EXACT_ROWS_MAX:
+            return rows
+        return np.sort(np.array(_lowest(rows, over[rows], EXACT_ROWS_MAX), np.int64))
+
+    def is_spent(self) -> bool:
+        """Whether all the work that is allowed at present was done."""
+        return self.work >= self.work_end
+
+    def _makes_room(self, other: int, pod: int, target: int) -> bool:
+        self.work += LOOK_WORK
+        requests = self.case.pods.requests
+        if bool((self.free[target] + requests[other] < requests[pod]).any()):
+            return False
+        carried = np.maximum(self.loads[target] - self.share(other, target), 0.0) + self.share(pod, target)
+        return bool((carried.max(axis=1) <= self.threshold + TOLERANCE).all())
+
+    def _change_places(self, other: int, hot: int) -> tuple[int, ...]:
+        """The hot node, if it bears this pod, too, until its own leaves: `RepairLimits.swell`."""
+        if not bool((self.free[hot] >= self.case.pods.requests[other]).all()) or not self.fits(other)[hot]:
+            return ()
+        peaks = self.peaks[hot]
+        bearable = np.where(peaks > self.threshold, peaks + self.limits.swell, self.threshold)
+        risen = (self.loads[hot] + self.share(other, hot)).max(axis=1)
+        return (hot,) if bool((risen <= bearable + TOLERANCE).all()) else ()
+
+    def _moves_left(self, pod: int, other: int, source: int, target: int, third: int) -> bool:
+        """Whether budgets, and distances between replicas, allow both moves together."""
+        limits, service = self.limits, self.case.pods.service
+        if limits.keep_apart and not self._stays_apart(pod, other, source, target, third):
+            return False
+        for node in (source, target, third):
+            needed = (node in (source, target)) + (node in (target, third))
+            if self._node_moves[node] + needed > limits.moves_per_node:
+                return False
+        same = service[pod] == service[other]
+        used = max(self._service_moves.get(int(service[one]), 0) for one in (pod, other))
+        return bool(used + 1 + same <= limits.moves_per_service) and len(self.moves) + 2 <= limits.moves_per_window
+
+    def _stays_apart(self, pod: int, other: int, source: int, target: int, third: int) -> bool:
+        """`RepairLimits.keep_apart` for `other` from the target to the third, and then for the pod to the target."""
+        if not self._held(other)[third] < self._held(other)[target]:
+            return False
+        held = self._held(pod)
+        same = self.case.pods.service[pod] == self.case.pods.service[other]
+        return bool(held[target] - same < held[source] + (same and third == source))
+
+    def _held(self, pod: int) -> NDArray[np.int16]:
+        """int16[nodes]: pods of the pod's service, the moves made so far made."""
+        service = int(self.case.pods.service[pod])
+        held = self._known_held.get(service)
+        if held is None:
+            pods = np.flatnonzero(self.case.pods.service == service)
+            held = np.bincount(self.case.pods.node[pods], minlength=len(self.case.nodes.names)).astype(np.int16)
+            for move in self.moves:
+                if self.case.pods.service[move.pod] == service:
+                    held[move.source] -= 1
+                    held[move.target] += 1
+            self._known_held[service] = held
+        return held
+
+    def fits(self, pod: int) -> Mask:
+        """What the caller says of the pod; nowhere once `fits_max` pods have been asked about."""
+        known = self._known_fits.get(pod)
+        if known is None:
+            if self.fits_asked >= self.limits.fits_max:
+                return np.zeros(len(self.case.nodes.names), np.bool_)
+            self.fits_asked += 1
+            known = np.asarray(self._fits(pod), np.bool_)
+            if known.shape != (len(self.case.nodes.names),):
+                raise ValueError(f"fits: shape {known.shape} in place of {(len(self.case.nodes.names),)}")
+            self._known_fits[pod] = known
+        return known
+
+    def _may_come(self, pod: int, free: Ints | None) -> Mask:
+        """bool[nodes]: by room and budgets."""
+        allowed: Mask = self._node_moves < self.limits.moves_per_node
+        if free is not None:
+            allowed = allowed & (free >= self.case.pods.requests[pod]).all(axis=1)
+        if self.limits.keep_apart:
+            held = self._held(pod)
+            allowed = allowed & (held < held[self.case.pods.node[pod]])
+        allowed[self.case.pods.node[pod]] = False
+        if len(self.moves) >= self.limits.moves_per_window:
+            allowed[:] = False
+        return allowed
+
+    def _over_by_peaks(self, pod: int) -> Floats:
+        """float64[nodes]: how far past the threshold each node would be at most, were all peaks at one slot."""
+        own = self._curve_peaks[self.case.pods.curve[pod]] * self._inverse
+        self.work += LOOK_WORK + own.size
+        over: Floats = (self.peaks + own - self.threshold).max(axis=1)
+        return over
+
+    def _over_by_cells(self, pod: int, rows: Ints) -> Floats:
+        """float64[rows]: how far past the threshold each would be; below zero: how far below."""
+        curve = self._curves[self.case.pods.curve[pod]]
+        over = np.empty(len(rows))
+        for start in range(0, len(rows), CHUNK_ROWS):
+            part = rows[start : start + CHUNK_ROWS]
+            carried = curve * self._inverse[part][:, :, None]
+            carried += self.loads[part]
+            over[start : start + CHUNK_ROWS] = (carried.max(axis=2) - self.threshold).max(axis=1)
+        self.work += LOOK_WORK + len(rows) * curve.size
+        return over
+
+    # Moves
+
+    @contextmanager
+    def moved(self, move: Move) -> Iterator[None]:
+        """The move stands inside the `with`, and is taken back behind it."""
+        ends = [move.source, move.target]
+        loads, peaks = self.loads[ends].copy(), self.peaks[ends].copy()
+        stamp = self._stamp
+        self.make(move)
+        try:
+            yield
+        finally:
+            taken = self.moves.pop()
+            assert taken == move
+            self.loads[ends], self.peaks[ends] = loads, peaks
+            self._count(move, -1)
+            self._stamp = stamp
+
+    def make(self, move: Move) -> None:
+        """For good."""
+        self.work += 2 * LOOK_WORK
+        self.loads[move.target] += self.share(move.pod, move.target)
+        self.loads[move.source] = np.maximum(self.loads[move.source] - self.share(move.pod, move.source), 0.0)
+        for node in (move.source, move.target):
+            self.peaks[node] = self.loads[node].max(axis=1)
+        self.moves.append(move)
+        self._count(move, 1)
+        self._last_stamp += 1
+        self._stamp = self._last_stamp
+
+    def _count(self, move: Move, sign: int) -> None:
+        requests = self.case.pods.requests[move.pod]
+        self.free[move.target] -= sign * requests
+        self.free[move.source] += sign * requests
+        self._node_moves[[move.source, move.target]] += sign
+        service = int(self.case.pods.service[move.pod])
+        self._service_moves[service] = self._service_moves.get(service, 0) + sign
+        held = self._known_held.get(service)
+        if held is not None:
+            held[move.source] -= sign
+            held[move.target] += sign
+
+
+def _lowest(rows: Ints, over: Floats, most: int) -> list[int]:
+    if len(rows) > most:
+        part = np.argpartition(over, most - 1)
+        bar = over[part[most - 1]]
+        kept = over <= bar  # all that tie, so that the order does not hang on how the partition was made
+        rows, over = rows[kept], over[kept]
+    return [int(row) for row in rows[np.lexsort((rows, over))][:most]]
+
+
+def _inverse(capacity: Floats) -> Floats:
+    with np.errstate(divide="ignore"):
+        inverse = 1.0 / capacity
+    return np.nan_to_num(inverse, nan=0.0, posinf=_NOTHING)
+
+
+def _by_node(case: RepairCase) -> tuple[Ints, Ints]:
+    """Pods sorted by node, and where each node's begin."""
+    order = np.argsort(case.pods.node, kind="stable")
+    counts = np.bincount(case.pods.node, minlength=len(case.nodes.names))
+    return order.astype(np.int64), np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+
+
+def _kinds(case: RepairCase) -> Ints:
+    """int64[pods]: equal for pods that a plan may take for one another, but for where they stand."""
+    pods = case.pods
+    budget = np.full(len(pods.names), -1, np.int64)
+    for number, disruptions in enumerate(case.disruptions):
+        budget[list(disruptions.pods)] = number
+    columns = (pods.curve, pods.service, pods.namespace, pods.gang, pods.cold_start, pods.fixed, budget)
+    rows = np.column_stack([*(column.astype(np.int64) for column in columns), pods.requests])
+    if not len(rows):
+        return np.zeros(0, np.int64)
+    order = np.lexsort(rows.T)
+    new = np.ones(len(rows), np.int64)
+    new[0] = 0
+    new[1:] = (rows[order[1:]] != rows[order[:-1]]).any(axis=1)
+    kinds = np.empty(len(rows), np.int64)
+    kinds[order] = np.cumsum(new)
+    return kinds
+
+
+def why_not(case: RepairCase, limits: RepairLimits) -> tuple[Ints, tuple[str, ...]]:
+    """int64[pods]: why each cannot move at all, a place in the reasons; 0: it can."""
+    pods, reasons = case.pods, list(case.fixed_reasons)
+    codes = pods.fixed.astype(np.int64)
+
+    def forbid(which: Mask, reason: str) -> None:
+        if bool(which.any()):
+            reasons.append(reason)
+            codes[(codes == 0) & which] = len(reasons) - 1
+
+    in_gang: Mask = np.asarray(pods.gang != NO_GANG)
+    if limits.move_gangs and len(case.gang_spare):
+        forbid(
+            np.asarray(in_gang & (case.gang_spare[np.maximum(pods.gang, 0)] < 1)),
+            "its gang would fall below its minimum",
+        )
+    else:
+        forbid(in_gang, "it belongs to a gang")
+    budgets = np.zeros(len(pods.names), np.int64)
+    for disruptions in case.disruptions:
+        members = np.array(disruptions.pods, np.int64)
+        budgets[members] += 1
+        if disruptions.allowed < 1:
+            reasons.append(f"PodDisruptionBudget {disruptions.name} allows no disruption now")
+            codes[members[codes[members] == 0]] = len(reasons) - 1
+    forbid(np.asarray(budgets > 1), "more than one PodDisruptionBudget selects it, so that no eviction is granted")
+    if len(case.quota_room):
+        short = (case.quota_room[pods.namespace] < pods.requests) & (pods.requests > 0)
+        forbid(np.asarray(short.any(axis=1)), "the quota of its namespace has no room for the replacement beside it")
+    return codes, tuple(reasons)

@@ -1,0 +1,296 @@
+"""The search for the smallest set of moves: the most hot nodes mended, and among such plans the fewest moves.
+
+Branch and bound over the hot nodes. The *least* number of moves of a node is the smallest number of its pods whose leaving mends it,
+wherever they go; the sum over the nodes bounds every plan from below. For each node in turn its *alternatives* are made on the board
+one after another, the smallest first: sets of pods that leave, each for a node that bears it, or for one from which another
+pod leaves first (a chain; two pods that change places are one). The first way down gives a plan. If it does not meet the bound,
+the nodes that took more than their least come first in another; then others are tried until `work_max` cells were looked at.
+Where targets are plentiful, the first plan meets the bound, and the search costs what it costs to look once at each hot node;
+in small and tight clusters it is all but exhaustive.
+Deterministic: the same case gives the same plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import ExitStack, closing
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from domains.forecast.repair.case import Floats, Ints
+from domains.forecast.repair.moves import LOOK_WORK, TOLERANCE, Board, Move
+
+HOT_MAX: Final = 400
+"""Nodes that one plan looks at; the others are left for the next."""
+SET_MAX: Final = 12
+"""Pods that one hot node may lose in one plan."""
+BEAM_MAX: Final = 256
+"""Sets of one size that are followed further."""
+BEYOND_LEAST_MAX: Final = 3
+"""How many moves more than its least a node is tried with."""
+TRIES_MAX: Final = 4_000
+"""Sets of pods that are tried for one node at one place in the search."""
+FIRST_WAYS_MAX: Final = 3
+"""Orders of the hot nodes in which a first plan is made."""
+FIRST_WORK_MAX: Final = 600_000_000
+"""Cells that may be looked at for a first plan, shared by the hot nodes ..."""
+NODE_WORK_MIN: Final = 1_500_000
+NODE_WORK_MAX: Final = 60_000_000
+"""... and the least and the most for one of them."""
+ORDERS_MAX: Final = 4
+"""With so few hot nodes left, each of them is tried as the next one."""
+SET_WORK: Final = 2_000
+"""What a set costs besides its cells, in cells."""
+CHUNK_SETS: Final = 2_048
+"""Sets whose sums are made together: some megabytes."""
+SEEN_MAX: Final = 100_000
+"""Positions that are kept so as not to be searched twice."""
+
+
+class Mending(msgspec.Struct, frozen=True):
+    """How one hot node is mended: its moves in order."""
+
+    node: int
+    moves: tuple[Move, ...]
+
+
+def _moves(mendings: Iterable[Mending]) -> int:
+    return sum(len(one.moves) for one in mendings)
+
+
+class Search:
+    """One search on one board. The board is as it was afterwards."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self.hot = board.hot().tolist()
+        self._least = {node: self._least_moves(node) for node in self.hot}
+        self._best: tuple[Mending, ...] | None = None
+        self._best_moves = 0
+        self._steps: list[Mending] = []
+        self._first_way = True
+        """Going down for the first plan in some order of the nodes: nothing is tried again."""
+        self._arrived = False
+        self._seen: set[tuple[frozenset[Move], tuple[int, ...]]] = set()
+
+    def run(self) -> tuple[Mending, ...]:
+        """The best plan found: mendings in the order in which they have to be carried out."""
+        order = [node for node in self.hot if self._least[node] <= SET_MAX]
+        order.sort(key=lambda node: self._least[node])  # stable: the worst first among equals
+        order = order[:HOT_MAX]
+        for _ in range(FIRST_WAYS_MAX):
+            self._arrived = False
+            self._seen.clear()
+            self._descend(tuple(order))
+            hard = self._hard(order)
+            if not hard or order[: len(hard)] == hard or self._board.work >= FIRST_WORK_MAX:
+                break
+            order = hard + [node for node in order if node not in set(hard)]
+        self._first_way, self._arrived = False, False
+        self._seen.clear()
+        self._board.work_end = self._board.work + self._board.limits.work_max
+        self._descend(tuple(order))
+        return self._best or ()
+
+    def _hard(self, order: list[int]) -> list[int]:
+        """The nodes that the best plan leaves, or mends with more moves than their least: they come first next time."""
+        moves = {one.node: len(one.moves) for one in self._best or ()}
+        return [node for node in order if moves.get(node, SET_MAX + 1) > self._least[node]]
+
+    def least(self, node: int) -> int:
+        """Moves without which this node, hot at first, cannot be mended; more than SET_MAX: it cannot be at all."""
+        return self._least[node]
+
+    # The whole cluster
+
+    def _descend(self, left: tuple[int, ...]) -> None:
+        if self._is_over(left):
+            return
+        if not left:
+            self._arrive()
+            return
+        for node in left if len(left) <= ORDERS_MAX else left[:1]:
+            rest = tuple(other for other in left if other != node)
+            with closing(self._alternatives(node, self._allowance(left, node))) as alternatives:
+                for moves in alternatives:
+                    if self._is_new(rest):
+                        self._steps.append(Mending(node, moves))
+                        self._descend(rest)
+                        self._steps.pop()
+                    if self._is_over(left):
+                        return
+        if self._is_new(left[1:]):
+            self._descend(left[1:])
+
+    def _arrive(self) -> None:
+        """At a whole plan: it is kept if none before is as good."""
+        self._arrived = True
+        mended, moves = len(self._steps), len(self._board.moves)
+        if self._best is None or (-mended, moves) < (-len(self._best), self._best_moves):
+            self._best, self._best_moves = tuple(self._steps), moves
+
+    def _is_new(self, left: tuple[int, ...]) -> bool:
+        if len(self._seen) >= SEEN_MAX:
+            return True
+        key = (frozenset(self._board.moves), left)
+        if key in self._seen:
+            return False
+        self._seen.add(key)
+        return True
+
+    def _is_over(self, left: tuple[int, ...]) -> bool:
+        """Whether nothing below this place can be better than what was found, or all the work allowed was done."""
+        if self._first_way or self._best is None:
+            return self._arrived
+        if self._board.is_spent():
+            return True
+        mended, best = len(self._steps) + len(left), len(self._best)
+        moves = _moves(self._steps) + sum(self._least[node] for node in left)
+        return mended < best or (mended == best and moves >= self._best_moves)
+
+    def _allowance(self, left: tuple[int, ...], node: int) -> int:
+        """Moves that mending this node may take: what budgets leave, and what would still make a better plan."""
+        made = len(self._board.moves)
+        allowed = min(SET_MAX, self._board.limits.moves_per_window - made)
+        if not self._first_way and self._best is not None and len(self._steps) + len(left) <= len(self._best):
+            others = sum(self._least[other] for other in left if other != node)
+            allowed = min(allowed, self._best_moves - 1 - made - others)
+        return allowed
+
+    # One node
+
+    def _alternatives(self, node: int, allowance: int) -> Generator[tuple[Move, ...], None, None]:
+        """Ways to mend the node, the fewest moves first. Each is made on the board while the caller holds it."""
+        board, tries = self._board, 0
+        begun = len(board.moves)
+        if self._first_way:
+            board.work_end = board.work + max(NODE_WORK_MIN, min(NODE_WORK_MAX, FIRST_WORK_MAX // len(self.hot)))
+        pods = board.movable_on(node)
+        pool, first = pods, self._least_of(node, pods)
+        count, last = first, min(allowance, SET_MAX)
+        while count <= last:
+            if count == first + 1:  # not before: mostly the first sets do, and few pods have to be asked about
+                pool = self._placeable(pods)
+                least = self._least_of(node, pool)
+                last = min(last, (least if least <= SET_MAX else first) + BEYOND_LEAST_MAX)
+            for helpers in range(count // 2 + 1):
+                for leaving in self._sets(node, pods if helpers else pool, count - helpers, redundant=helpers > 0):
+                    tries += 1
+                    if tries > TRIES_MAX or board.is_spent():
+                        return
+                    for _ in self._bring_away(node, leaving, helpers):
+                        yield tuple(board.moves[begun:])
+            count += 1
+
+    def _placeable(self, pods: Ints) -> Ints:
+        """Those that some node bears as things are."""
+        return np.array([pod for pod in pods.tolist() if self._board.targets(pod)], np.int64)
+
+    def _bring_away(self, node: int, leaving: tuple[int, ...], helpers: int) -> Iterator[None]:
+        """Each way in which these pods, in this order, find a place with so many others moved for them."""
+        board = self._board
+        if not leaving:
+            if helpers == 0 and board.is_mended(node):
+                yield
+            return
+        pod, rest = leaving[0], leaving[1:]
+        if not board.may_leave(pod):
+            return
+        if len(leaving) > helpers:
+            for target in board.targets(pod):
+                if board.is_spent():
+                    return
+                with board.moved(Move(pod, node, target)):
+                    yield from self._bring_away(node, rest, helpers)
+        if helpers:
+            for pair in board.chains(pod):
+                with ExitStack() as stack:
+                    for move in pair:
+                        stack.enter_context(board.moved(move))
+                    yield from self._bring_away(node, rest, helpers - 1)
+
+    # Which pods
+
+    def _least_moves(self, node: int) -> int:
+        return self._least_of(node, self._board.movable_on(node))
+
+    def _least_of(self, node: int, pods: Ints) -> int:
+        """The smallest number of these pods whose leaving may mend the node, by the largest shares in each cell; or more than
+        SET_MAX. It may be too small, never too large."""
+        shares, excess = self._over_cells(node, pods)
+        if not len(excess):
+            return 0
+        largest = np.cumsum(-np.sort(-shares, axis=0), axis=0)
+        enough = (largest >= excess - TOLERANCE).all(axis=1)
+        if not bool(enough.any()):
+            return SET_MAX + 1
+        count = int(np.argmax(enough)) + 1
+        if count == 1 and not bool((shares >= excess - TOLERANCE).all(axis=1).any()):
+            return 2
+        return count
+
+    def _over_cells(self, node: int, pods: Ints) -> tuple[Floats, Floats]:
+        """float64[pods, cells], float64[cells]: shares and excess in the cells where the node passes its threshold."""
+        board = self._board
+        excess = board.loads[node] - board.threshold[:, None]
+        cells = excess > TOLERANCE
+        board.work += LOOK_WORK + len(pods) * excess.size
+        return board.shares(pods, node)[:, cells], excess[cells]
+
+    def _sets(self, node: int, pods: Ints, size: int, *, redundant: bool) -> Iterator[tuple[int, ...]]:
+        """Sets of pods of that size whose leaving mends the node: what starts fast first, then what relieves most.
+
+        A beam: sets that lack least are extended first. Of pods of one kind the first ones leave. A set of which a part
+        suffices is left out unless `redundant`: pods that come in exchange may make up for it.
+        """
+        shares, excess = self._over_cells(node, pods)
+        cold = self._board.case.pods.cold_start[pods].astype(np.int64)
+        before = self._same_kind_before(pods)
+        sets: list[tuple[int, ...]] = [()]
+        for number in range(1, size + 1):
+            grown: dict[tuple[int, ...], None] = {}
+            for chosen in sets:
+                for row in range(len(pods)):
+                    if row not in chosen and (before[row] is None or before[row] in chosen):
+                        grown[tuple(sorted((*chosen, row)))] = None
+            ranked = self._rank(list(grown), shares, excess, cold)
+            if number == size:
+                yield from (
+                    tuple(int(pods[row]) for row in sorted(chosen, key=lambda row: (-float(shares[row].sum()), row)))
+                    for chosen, lacking in ranked
+                    if lacking <= TOLERANCE
+                )
+                return
+            sets = [chosen for chosen, lacking in ranked if redundant or lacking > TOLERANCE][:BEAM_MAX]
+
+    def _same_kind_before(self, pods: Ints) -> list[int | None]:
+        """For each, the row of the pod of its kind that has to leave before it does."""
+        latest: dict[int, int] = {}
+        before: list[int | None] = []
+        for row, pod in enumerate(pods.tolist()):
+            kind = self._board.kind(pod)
+            before.append(latest.get(kind))
+            latest[kind] = row
+        return before
+
+    def _rank(
+        self, sets: list[tuple[int, ...]], shares: Floats, excess: Floats, cold: Ints
+    ) -> list[tuple[tuple[int, ...], float]]:
+        """Sets with what they lack to mend the node in the worst cell, those first that lack least."""
+        self._board.work += LOOK_WORK + len(sets) * SET_WORK
+        if not sets:
+            return []
+        rows = np.array(sets)
+        lacking, relief = np.empty(len(rows)), np.empty(len(rows))
+        for start in range(0, len(rows), CHUNK_SETS):
+            part = slice(start, start + CHUNK_SETS)
+            sums = shares[rows[part, 0]]
+            for column in range(1, rows.shape[1]):
+                sums += shares[rows[part, column]]
+            lacking[part] = np.maximum((excess - sums).max(axis=1, initial=0.0), 0.0)
+            relief[part] = sums.sum(axis=1)
+            self._board.work += sums.size
+        order = np.lexsort((np.arange(len(sets)), -relief, cold[rows].sum(axis=1), lacking))
+        return [(sets[i], float(lacking[i])) for i in order.tolist()]

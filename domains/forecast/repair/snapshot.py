@@ -1,0 +1,275 @@
+"""The snapshot: from a scene of the cluster to the case that the planner decides on (`repair/case.py`).
+
+Loads come from the ledger, so they are what score and filter see: every pod of every domain on the row, bound, assumed or
+waiting; the curves of pods that were promised a row are added, as the filter does. Pods are those that stand on the
+domain's rows, whoever placed them; which of them may move is `repair/rules.py`. Reads the scene and the ledger, changes
+neither, and takes some seconds for 100,000 pods: never on the loop.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Final, TypeVar
+
+import msgspec
+import numpy as np
+
+from domains.forecast.curves.profile_book import ProfileBook, Quanta
+from domains.forecast.ledger.peak_ledger import PeakLedger
+from domains.forecast.repair.case import MOVABLE, NO_GANG, Disruptions, Floats, Ints, Nodes, Pods, RepairCase
+from domains.forecast.repair.rules import group_of, why_fixed
+from domains.forecast.service import service_of
+from multisched.framework.node_view import Amount
+from multisched.framework.objects_view import ObjectKind, ObjectsView
+from multisched.framework.repair import RepairRefusedError, RepairScene
+from multisched.model.cluster_objects import PodDisruptionBudget, ResourceQuota
+from multisched.model.objects import PODS, Pod, Requests
+
+NO_LIMIT: Final = 1 << 60
+"""What a namespace without a quota may still request."""
+NOTHING: Final = 1e-12
+"""Milli-units: stands for the capacity of a node that has none of a dimension; any use of it is too much."""
+COLUMNS: Final = 7
+"""Numbers that are kept of a pod."""
+UNREADABLE_BUDGET: Final = "a PodDisruptionBudget of its namespace cannot be read"
+_LIMITS: Final = "limits."
+_REQUESTS: Final = "requests."
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """The case, and what its numbers stand for."""
+
+    case: RepairCase
+    pods: tuple[Pod, ...]
+    services: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+class _Numbers(dict[K, int]):
+    """Numbers in the order in which things are first asked about."""
+
+    def __missing__(self, key: K) -> int:
+        self[key] = number = len(self)
+        return number
+
+
+def take_snapshot(scene: RepairScene, ledger: PeakLedger, ours: frozenset[str] | None) -> Snapshot:
+    """`ours`: schedulers whose pods may move; None: all. Raises RepairRefusedError where no plan can be made of the scene."""
+    book = ledger.predictor.book
+    if book is None:
+        raise RepairRefusedError(
+            "no profiles are in force yet, so no peak is predicted; name historyDir, files, history or profilesFile "
+            "in the args of PeakForecast, or wait for the first refit",
+            status=409,
+        )
+    if not len(scene.rows):
+        raise RepairRefusedError("the domain has no nodes; check its node selection in the configuration", status=409)
+    hidden = scene.objects.unreadable(ObjectKind.POD_DISRUPTION_BUDGET)
+    if hidden:
+        raise RepairRefusedError(f"PodDisruptionBudgets cannot be read ({hidden}); nothing is moved past them", 409)
+    at = {row: number for number, row in enumerate(scene.rows.tolist())}
+    standing = [(pod, at[row]) for pod, row in scene.standing if row in at]
+    promised = [(pod, at[row]) for pod, row in scene.promised if row in at]
+    pods = _PodColumns(scene, ledger, ours, standing)
+    capacity = ledger.capacity(scene.rows).T / 1.0
+    capacity = np.where(capacity < 0, np.nan, np.maximum(capacity, NOTHING))
+    resources = _resources(pods.distinct_requests())
+    quotas = Quotas(scene.objects)
+    case = RepairCase(
+        dimensions=book.dimensions,
+        nodes=Nodes(
+            names=tuple(scene.nodes.node(row).name for row in at),
+            loads=_loads(scene, ledger, book, capacity, promised),
+            capacity=capacity,
+            free=_free(scene, resources, promised),
+        ),
+        pods=pods.columns(resources),
+        curves=pods.curves(book),
+        disruptions=disruptions(scene.objects, [pod for pod, _ in standing]),
+        gang_spare=np.zeros(pods.gangs, np.int64),
+        quota_room=quotas.room(pods.namespaces, resources),
+        fixed_reasons=pods.reasons,
+    )
+    notes = (*quotas.notes(pods.namespaces), *_unstated(book, capacity))
+    return Snapshot(case, tuple(pod for pod, _ in standing), pods.services, notes)
+
+
+def _loads(
+    scene: RepairScene,
+    ledger: PeakLedger,
+    book: ProfileBook,
+    capacity: Floats,
+    promised: Iterable[tuple[Pod, int]],
+) -> Floats:
+    """float64[nodes, dimensions, slots] in shares of capacity; NaN where a node does not state it."""
+    loads: Floats = ledger.settled(scene.rows).of(scene.rows) * book.quantum_milli
+    for pod, number in promised:
+        curve = ledger.predictor.predict(pod).curve
+        if curve is not None:
+            loads[number] += curve.quanta * book.quantum_milli
+    loads /= capacity[:, :, None]
+    return loads
+
+
+def _free(scene: RepairScene, resources: tuple[str, ...], promised: Iterable[tuple[Pod, int]]) -> Ints:
+    """int64[nodes, resources]: allocatable less what pods on the row take and what promised ones will."""
+    allocatable = scene.nodes.amounts(Amount.ALLOCATABLE, resources, scene.rows)
+    requested = scene.nodes.amounts(Amount.REQUESTED, resources, scene.rows)
+    free: Ints = np.ascontiguousarray((allocatable - requested).T)
+    for pod, number in promised:
+        free[number] -= [1 if name == PODS else pod.requests.get(name, 0) for name in resources]
+    return free
+
+
+def _resources(requests: Iterable[Requests]) -> tuple[str, ...]:
+    """PODS, and whatever some pod asks for."""
+    return (PODS, *sorted({name for one in requests for name in one} - {PODS}))
+
+
+def _unstated(book: ProfileBook, capacity: Floats) -> Iterable[str]:
+    for name, stated in zip(book.dimensions, np.isfinite(capacity).T, strict=True):
+        if not stated.all():
+            lacking = len(stated) - int(np.count_nonzero(stated))
+            yield f"{name}: {lacking} of {len(stated)} nodes do not state their capacity; there it does not count"
+
+
+class _PodColumns:
+    """The pods on the domain's rows, by number, with the numbers of what they share."""
+
+    def __init__(
+        self, scene: RepairScene, ledger: PeakLedger, ours: frozenset[str] | None, standing: list[tuple[Pod, int]]
+    ) -> None:
+        nodes = [scene.nodes.node(row) for row in scene.rows.tolist()]
+        marks, services, namespaces, gangs = _Numbers[Hashable](), _Numbers[str](), _Numbers[str](), _Numbers[str]()
+        reasons = _Numbers[str]({MOVABLE: 0})
+        broken = _unreadable_budgets(scene.objects)
+        self._standing = standing
+        self._requests = _Numbers[int]()
+        self._by_number: list[Requests] = []
+        self._quanta: list[Quanta] = []
+        rows = array("q")  # a list of tuples would be read by numpy in one go, which stops every other thread
+        for pod, number in standing:
+            curve = ledger.predictor.predict(pod).curve
+            assert curve is not None, "a predictor with profiles predicts curves"
+            of_curve = marks[curve.mark]
+            if of_curve == len(self._quanta):
+                self._quanta.append(curve.quanta)
+            requests = pod.requests
+            of_requests = self._requests[id(requests)]  # specs live as long as the scene, so ids are not used again
+            if of_requests == len(self._by_number):
+                self._by_number.append(requests)
+            group = group_of(pod)
+            why = why_fixed(pod, nodes[number], scene.objects, ours)
+            if not why and pod.namespace in broken:
+                why = UNREADABLE_BUDGET
+            service = service_of(pod) or pod.name
+            rows.extend((
+                number, of_curve, services[f"{pod.namespace}/{service}"], namespaces[pod.namespace],
+                gangs[f"{pod.namespace}/{group}"] if group else NO_GANG, reasons[why], of_requests,
+            ))  # fmt: skip
+        self._rows: Ints = np.frombuffer(rows, np.int64).reshape(-1, COLUMNS)
+        self.services = tuple(services)
+        self.namespaces = tuple(namespaces)
+        self.gangs = len(gangs)
+        self.reasons = tuple(reasons)
+
+    def distinct_requests(self) -> Iterable[Requests]:
+        return self._by_number
+
+    def columns(self, resources: tuple[str, ...]) -> Pods:
+        """Of the whole case; requests in this order of resources."""
+        asked = [[1 if name == PODS else one.get(name, 0) for name in resources] for one in self._by_number]
+        table: Ints = np.array(asked, np.int64).reshape(-1, len(resources))
+        node, curve, service, namespace, gang, fixed, requests = self._rows.T
+        return Pods(
+            names=tuple(pod.key for pod, _ in self._standing),
+            node=node,
+            curve=curve,
+            service=service,
+            namespace=namespace,
+            requests=table[requests],
+            gang=gang,
+            fixed=fixed.astype(np.uint8),
+            cold_start=np.zeros(len(fixed), np.uint8),
+        )
+
+    def curves(self, book: ProfileBook) -> Floats:
+        """float64[curves, dimensions, slots], in milli-units."""
+        curves: Floats = np.empty((len(self._quanta), len(book.dimensions), book.profiles.slots))
+        for number, quanta in enumerate(self._quanta):
+            curves[number] = quanta * book.quantum_milli
+        return curves
+
+
+def disruptions(objects: ObjectsView, pods: Iterable[Pod]) -> tuple[Disruptions, ...]:
+    """Which pods each budget covers, as the eviction API judges it: an empty selector covers its whole namespace, none nobody.
+
+    Source: kube-apiserver 1.36, pkg/registry/core/pod/storage/eviction.go, getPodDisruptionBudgets.
+    """
+    budgets = [b for b in objects.all(ObjectKind.POD_DISRUPTION_BUDGET) if isinstance(b, PodDisruptionBudget)]
+    namespaces = {budget.namespace for budget in budgets}
+    # Pods of a workload share their labels' mapping, so that each is matched once.
+    alike: dict[str, dict[int, tuple[Mapping[str, str], list[int]]]] = {}
+    for number, pod in enumerate(pods):
+        if pod.namespace in namespaces:
+            alike.setdefault(pod.namespace, {}).setdefault(id(pod.labels), (pod.labels, []))[1].append(number)
+    found = []
+    for budget in budgets:
+        selector = budget.selector
+        if selector is None or budget.malformed:
+            continue
+        sets = alike.get(budget.namespace, {}).values()
+        members = [number for labels, numbers in sets if selector.matches(labels) for number in numbers]
+        if members:
+            found.append(Disruptions(budget.key, max(0, budget.disruptions_allowed), tuple(sorted(members))))
+    return tuple(found)
+
+
+def _unreadable_budgets(objects: ObjectsView) -> frozenset[str]:
+    """Namespaces of budgets of which nobody knows whom they cover."""
+    return frozenset(one.namespace for one in objects.all(ObjectKind.POD_DISRUPTION_BUDGET) if one.malformed)
+
+
+class Quotas:
+    """ResourceQuotas: what each namespace may still request. A quota for some of its pods only (scopes) is told, not judged."""
+
+    def __init__(self, objects: ObjectsView) -> None:
+        self._hidden = objects.unreadable(ObjectKind.RESOURCE_QUOTA)
+        self._by_namespace: dict[str, list[ResourceQuota]] = {}
+        for one in objects.all(ObjectKind.RESOURCE_QUOTA):
+            if isinstance(one, ResourceQuota):
+                self._by_namespace.setdefault(one.namespace, []).append(one)
+
+    def room(self, namespaces: tuple[str, ...], resources: tuple[str, ...]) -> Ints:
+        """int64[namespaces, resources]; no rows where no namespace has a quota."""
+        if not any(name in self._by_namespace for name in namespaces):
+            return np.zeros((0, 0), np.int64)
+        found: Ints = np.full((len(namespaces), len(resources)), NO_LIMIT, np.int64)
+        for number, namespace in enumerate(namespaces):
+            for quota in self._by_namespace.get(namespace, ()):
+                if not quota.is_scoped:
+                    found[number] = np.minimum(found[number], [_room(quota, name) for name in resources])
+        return found
+
+    def notes(self, namespaces: tuple[str, ...]) -> Iterable[str]:
+        if self._hidden:
+            yield f"ResourceQuotas cannot be read ({self._hidden}): whether a replacement fits beside its pod is not known"
+        scoped = [q.key for n in namespaces for q in self._by_namespace.get(n, ()) if q.is_scoped]
+        if scoped:
+            yield f"{len(scoped)} ResourceQuotas with scopes are not judged, {scoped[0]} among them"
+
+
+def _room(quota: ResourceQuota, resource: str) -> int:
+    """What is left of one resource. Of limits, which are not read of pods, is known only whether anything is left at all: then
+    no pod more comes in; and a quota that cannot be read has nothing left."""
+    if quota.malformed:
+        return 0
+    left = {name: hard - quota.used.get(name, 0) for name, hard in quota.hard.items()}
+    names = (PODS, "count/pods") if resource == PODS else (resource, f"{_REQUESTS}{resource}")
+    room = min((left[name] for name in names if name in left), default=NO_LIMIT)
+    if resource == PODS and any(amount <= 0 for name, amount in left.items() if name.startswith(_LIMITS)):
+        return 0
+    return room

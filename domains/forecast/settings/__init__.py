@@ -1,0 +1,1 @@
+"""The args of PeakForecast: read, checked, and handed on as immutable values."""

@@ -1,0 +1,176 @@
+"""The args of PeakForecast, read and checked: every refusal names the setting and the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from domains.forecast.csv_lines import RESOURCES_MAX, HistoryError, history_files
+from domains.forecast.curves.capacity import Capacity, MeasuredCapacity, SettingError, read_capacity
+from domains.forecast.settings.reader import QUANTILE_MAX, WEIGHT_MAX, Settings
+
+if TYPE_CHECKING:
+    from domains.forecast.settings.fit import FitSettings
+    from domains.forecast.settings.learning import LearningSettings
+    from domains.forecast.settings.repair import RepairSettings
+
+PERCENTILE, WINDOW_DAYS = 95.0, 28.0
+"""Defaults: four weeks see every weekday four times."""
+WINDOW_DAYS_MAX = 3660
+FILES_HOURS_MIN = 1e-6
+"""Whoever names files means them: one sample says something."""
+SETTINGS = (
+    "historyDir",
+    "files",
+    "percentile",
+    "windowDays",
+    "dimensions",
+    "capacities",
+    "mode",
+    "thresholdPercent",
+    "weights",
+    "history",
+    "fit",
+    "profilesFile",
+    "repair",
+)  # fmt: skip
+LEARNING = ("history", "fit", "profilesFile")
+FILES_MAX = 10_000
+THRESHOLD_PERCENT = 100.0
+THRESHOLD_PERCENT_MAX = 1000
+
+
+class Mode(Enum):
+    """What the plugin does; the values are the words in the configuration."""
+
+    SCORE = "score"
+    FILTER = "filter"
+    BOTH = "both"
+
+
+class PeakSettings(msgspec.Struct, frozen=True):
+    """Where history is and how it is read, and what the plugin does with it."""
+
+    files: tuple[str, ...] = ()
+    percentile: float = PERCENTILE
+    window_days: float = WINDOW_DAYS
+    dimensions: tuple[str, ...] = ()
+    """Empty: CPU, memory, and every resource in the files."""
+    capacities: Mapping[str, Capacity | MeasuredCapacity] = msgspec.field(default_factory=dict)
+    mode: Mode = Mode.SCORE
+    threshold_percent: float = THRESHOLD_PERCENT
+    """Filter: a node's predicted peak, in percent of its capacity, may not pass this with the pod."""
+    weights: Mapping[str, float] = msgspec.field(default_factory=dict)
+    """Score: how much a dimension counts; 1 where nothing is said."""
+    history_dir: str = ""
+    """Whose files are among `files`."""
+    learning: LearningSettings | None = None
+    """None: nothing is learned while the program runs."""
+    repair: RepairSettings | None = None
+    """None: plans go by the defaults."""
+
+    def fit_of_files(self) -> FitSettings:
+        """How profiles are made of `files`: as of `history`, but that less than an hour of samples counts as well."""
+        from domains.forecast.settings.fit import FitSettings
+
+        chosen = (
+            FitSettings(quantile=min(self.percentile / 100, QUANTILE_MAX))
+            if self.learning is None
+            else self.learning.fit
+        )
+        return msgspec.structs.replace(chosen, known_hours_min=FILES_HOURS_MIN)
+
+    def idle(self, dimensions: Collection[str]) -> list[str]:
+        """What is said of dimensions that are not among those of the profiles: it counts for nothing."""
+        known = ", ".join(sorted(dimensions))
+        said = (("weights", self.weights), ("capacities", self.capacities))
+        return [
+            f"args.{setting}.{name}: the files have no such dimension; known here: {known}"
+            for setting, names in said
+            for name in names
+            if name not in dimensions
+        ]
+
+    @classmethod
+    def from_config(cls, args: Mapping[str, Any]) -> PeakSettings:
+        """Raises SettingError with a line for each problem, which names the setting and the fix."""
+        settings = Settings(args, "args", SETTINGS)
+        found = _read(settings)
+        settings.done()
+        return found
+
+
+def args_problems(args: Mapping[str, Any]) -> Sequence[str]:
+    """What is wrong with the args, each with its path, for `config validate`; that a file of `files` is not there, too."""
+    settings = Settings(args, "args", SETTINGS)
+    found, listed = _read(settings), settings.value("files")
+    for number, name in enumerate(listed if isinstance(listed, Sequence) else ()):
+        if name in found.files and not Path(name).is_file():
+            settings.refuse(f"files[{number}]", f"{name}: there is no such file; name a readable CSV file")
+    return settings.problems
+
+
+def _read(settings: Settings) -> PeakSettings:
+    """Notes what is wrong in `settings`."""
+    percentile = settings.above_zero("percentile", PERCENTILE, 100)
+    learning = _learning(settings, percentile)
+    told = () if learning is None else learning.dimensions
+    dimensions = settings.names("dimensions", RESOURCES_MAX) or tuple(one.name for one in told if one.name)
+    weights = tuple(settings.by_dimension("weights", dimensions, RESOURCES_MAX))
+    return PeakSettings(
+        files=_files(settings),
+        percentile=percentile,
+        window_days=settings.above_zero("windowDays", WINDOW_DAYS, WINDOW_DAYS_MAX),
+        dimensions=dimensions,
+        capacities=({} if learning is None else learning.capacities()) | dict(_capacities(settings, dimensions)),
+        mode=Mode(settings.choice("mode", Mode.SCORE.value, [mode.value for mode in Mode])),
+        threshold_percent=settings.above_zero("thresholdPercent", THRESHOLD_PERCENT, THRESHOLD_PERCENT_MAX),
+        weights={one.name: one.weight for one in told}
+        | {name: settings.below("weights", weights).number(name, 1.0, 0, WEIGHT_MAX) for name in weights},
+        history_dir=settings.text("historyDir"),
+        learning=learning,
+        repair=_repair(settings, dimensions),
+    )
+
+
+def _files(settings: Settings) -> tuple[str, ...]:
+    """Those of the directory, then those that are listed."""
+    directory, listed = settings.value("historyDir"), settings.names("files", FILES_MAX)
+    if settings.has("files") and not settings.value("files"):
+        settings.refuse("files", "is empty; name at least one CSV file, or leave it out")
+    try:
+        found = history_files(directory) if directory and isinstance(directory, str) else []
+    except HistoryError as error:
+        settings.refuse("historyDir", str(error).removeprefix("historyDir "))
+        return listed
+    if len(found) + len(listed) > FILES_MAX:
+        settings.refuse("historyDir", f"{len(found) + len(listed)} files, more than {FILES_MAX}; merge them")
+    return (*found, *listed)
+
+
+def _capacities(settings: Settings, dimensions: Sequence[str]) -> Iterator[tuple[str, Capacity]]:
+    for name, capacity in settings.by_dimension("capacities", dimensions, RESOURCES_MAX).items():
+        try:
+            yield name, read_capacity(name, capacity)
+        except SettingError as error:
+            settings.refuse_at(f"{settings.path}.{error}")
+
+
+def _learning(settings: Settings, percentile: float) -> LearningSettings | None:
+    if not any(settings.has(name) for name in LEARNING):
+        return None
+    from domains.forecast.settings.learning import learning_of
+
+    return learning_of(settings, percentile)
+
+
+def _repair(settings: Settings, dimensions: Sequence[str]) -> RepairSettings | None:
+    if not settings.has("repair"):
+        return None
+    from domains.forecast.settings.repair import REPAIR, repair_of
+
+    return repair_of(settings.below("repair", REPAIR), dimensions)

@@ -1,0 +1,82 @@
+"""FitSettings: what a fit of profiles is asked for. Immutable; checked when it is made, each message names the field."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+
+from domains.forecast.curves.profiles import SLOT_S_DEFAULT
+from domains.forecast.units import DAY_S
+
+SLOT_S_MIN: Final = 300
+DAY_HARMONICS_MAX: Final = 24
+WEEK_SIDEBANDS_MAX: Final = 3
+"""Further ones belong to the next harmonic of the day."""
+
+
+class FitSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Defaults suit online services; the numbers of terms and penalties were chosen by backtest."""
+
+    zone: str = "UTC"
+    """IANA name; slots, days and holidays are those of its wall clock."""
+    slot_s: int = SLOT_S_DEFAULT
+    quantile: float = 0.95
+    """Of the samples of a slot: the peak."""
+    confidence: float = 0.95
+    """Share of new samples that fall between `low` and `high`."""
+    half_life_days: float = 21.0
+    """A sample that is so old counts half in the regression."""
+    holidays: tuple[date, ...] = ()
+    """Days that say nothing about the week: left out wholly."""
+    rest_days: tuple[int, ...] = (5, 6)
+    """Of the week, Monday is 0: pooled apart from the others in slot quantiles."""
+    day_harmonics: int = 10
+    week_sidebands: int = 2
+    """Weekly harmonics on each side of a daily one: how far the shape of a day may differ over the week."""
+    known_hours_min: float = 1.0
+    """With fewer hours of samples nothing is known."""
+    slot_days_min: float = 2.0
+    """With fewer days of samples one quantile holds for the whole week."""
+    regression_days_min: float = 7.0
+    """With fewer days of samples there is no regression."""
+    hour_of_week_weeks_min: float = 4.0
+    """With fewer weeks of samples, slot quantiles pool working days and rest days."""
+    holdout_days: float = 7.0
+    """The last days, on which the backtest judges; halved until a series has as many days before them."""
+
+    def __post_init__(self) -> None:
+        try:
+            ZoneInfo(self.zone)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise ValueError(f"zone: {self.zone!r} is no time zone; give an IANA name such as Europe/Berlin") from error
+        if self.slot_s < SLOT_S_MIN or DAY_S % self.slot_s:
+            raise ValueError(f"slot_s: {self.slot_s} must divide a day and be at least {SLOT_S_MIN}")
+        for name in ("quantile", "confidence"):
+            if not 0 < getattr(self, name) < 1:
+                raise ValueError(f"{name}: {getattr(self, name)} is not between 0 and 1")
+        for name in (
+            "half_life_days",
+            "known_hours_min",
+            "slot_days_min",
+            "regression_days_min",
+            "hour_of_week_weeks_min",
+        ):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}: {getattr(self, name)} must be greater than 0")
+        if not self.holdout_days >= 1:
+            raise ValueError(f"holdout_days: {self.holdout_days} must be at least 1")
+        if not 0 <= self.day_harmonics <= DAY_HARMONICS_MAX:
+            raise ValueError(f"day_harmonics: {self.day_harmonics} must be from 0 to {DAY_HARMONICS_MAX}")
+        if not 0 <= self.week_sidebands <= WEEK_SIDEBANDS_MAX:
+            raise ValueError(f"week_sidebands: {self.week_sidebands} must be from 0 to {WEEK_SIDEBANDS_MAX}")
+        if not set(self.rest_days) <= set(range(7)):
+            raise ValueError(f"rest_days: {list(self.rest_days)} must be from 0 (Monday) to 6 (Sunday)")
+
+    @property
+    def levels(self) -> tuple[float, float, float]:
+        """Of low, peak and high."""
+        tail = (1 - self.confidence) / 2
+        return (tail, self.quantile, 1 - tail)

@@ -1,0 +1,92 @@
+"""What the args of PeakForecast say of learning while the program runs. Imported only where they say something of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import date
+from typing import Any, Final
+
+import msgspec
+
+from domains.forecast.curves.capacity import Capacity, MeasuredCapacity
+from domains.forecast.settings.fit import FitSettings
+from domains.forecast.settings.reader import QUANTILE_MAX, Settings
+from domains.forecast.settings.sources import HISTORY, Dimension, HistorySettings, QueryCapacity, history_of
+from domains.forecast.settings.windows import DAYS
+
+FIT: Final = ("zone", "confidence", "halfLifeDays", "holidays", "restDays")
+HOLIDAYS_MAX: Final = 1_000
+HALF_LIFE_DAYS_MAX: Final = 3_660
+
+
+class LearningSettings(msgspec.Struct, frozen=True):
+    """Where profiles come from and where they are kept."""
+
+    fit: FitSettings
+    """How profiles are made of what `history` reads."""
+    profiles_file: str
+    """Where the latest profiles are kept, and are read at the start; empty: nowhere."""
+    history: HistorySettings | None
+    """Sources that are read again and again; None: the file is all there is."""
+
+    @property
+    def dimensions(self) -> Sequence[Dimension]:
+        return () if self.history is None else self.history.dimensions
+
+    def capacities(self) -> dict[str, Capacity | MeasuredCapacity]:
+        """By dimension."""
+        found: dict[str, Capacity | MeasuredCapacity] = {}
+        for one in self.dimensions:
+            asked = one.capacity
+            found[one.name] = MeasuredCapacity(asked.query) if isinstance(asked, QueryCapacity) else asked
+        return found
+
+
+def learning_of(settings: Settings, percentile: float) -> LearningSettings:
+    """Of the args. Notes what is wrong in `settings`."""
+    fit, history = _fit(settings.below("fit", FIT), percentile), _history(settings)
+    if settings.has("fit") and not any(settings.has(name) for name in ("history", "files", "historyDir")):
+        settings.refuse("fit", "says how history or files are learned, and there are none; remove it")
+    return LearningSettings(fit, settings.text("profilesFile"), history)
+
+
+def _history(settings: Settings) -> HistorySettings | None:
+    if not settings.has("history"):
+        return None
+    for name in ("historyDir", "files"):
+        if settings.value(name):
+            settings.refuse(name, "stands beside history; name the files in history.sources as type csv")
+    return history_of(settings.below("history", HISTORY))
+
+
+def _fit(read: Settings, percentile: float) -> FitSettings:
+    defaults = FitSettings()
+    known: dict[str, Any] = {
+        "quantile": min(percentile / 100, QUANTILE_MAX),
+        "zone": read.text("zone", defaults.zone),
+        "confidence": read.number("confidence", defaults.confidence, 0.5, QUANTILE_MAX),
+        "half_life_days": read.number("halfLifeDays", defaults.half_life_days, 0.1, HALF_LIFE_DAYS_MAX),
+        "holidays": tuple(_dates(read)),
+        "rest_days": tuple(_rest_days(read)),
+    }
+    try:
+        return FitSettings(**known)
+    except ValueError as error:
+        read.refuse_at(f"{read.path}.{error}")
+        return defaults
+
+
+def _dates(read: Settings) -> Iterator[date]:
+    for text in read.texts("holidays", HOLIDAYS_MAX):
+        try:
+            yield date.fromisoformat(text)
+        except ValueError:
+            read.refuse("holidays", f'{text!r} is no day; write it as "2026-12-25"')
+
+
+def _rest_days(read: Settings) -> Iterator[int]:
+    for name in read.texts("restDays", len(DAYS)) if read.has("restDays") else ("sat", "sun"):
+        if name in DAYS:
+            yield DAYS.index(name)
+        else:
+            read.refuse("restDays", f"{name!r} is no day; write some of {', '.join(DAYS)}")

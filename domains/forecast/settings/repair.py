@@ -1,0 +1,155 @@
+"""What the args of PeakForecast say of repair, below `repair:`; and one question's limits, made of them and of what it asks.
+
+    repair:
+      thresholdPercent: {cpu: 90, log: 80}   # or one number for all; a dimension that is not named has 100;
+                                             # or auto: as low as the moves reach (`repair/target.py`)
+      movesPerWindow: 50
+      movesPerNode: 10
+      movesPerService: 10
+      swellPercent: 10
+      pods: own                              # all: also those that other schedulers place
+
+Immutable. Imported where a plan is made, or where the configuration has the section.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any, Final
+
+import msgspec
+
+from domains.forecast.settings.reader import Settings
+from domains.forecast.settings.repair_duty import CARRYING, CarrySettings, read_carrying
+from domains.forecast.settings.repair_limits import RepairLimits
+from multisched.framework.repair import ALL_DIMENSIONS, RepairAsked, RepairRefusedError
+
+PLANNING: Final = ("thresholdPercent", "movesPerWindow", "movesPerNode", "movesPerService", "swellPercent", "pods")
+"""What a plan goes by. Carrying it out has words of its own."""
+REPAIR: Final = (*PLANNING, *CARRYING)
+"""All words below `repair:`."""
+THRESHOLD_PERCENT: Final = 100.0
+THRESHOLD_PERCENT_MAX: Final = 1_000.0
+MOVES_MAX: Final = 10_000
+AUTO: Final = "auto"
+"""In place of thresholds."""
+AUTO_PERCENT: Final = 1.0
+"""Below this no peak is worth a move."""
+SWELL_PERCENT_MAX: Final = 100.0
+DIMENSIONS_MAX: Final = 64
+
+
+class Movable(Enum):
+    """Whose pods may be moved; the values are the words in the configuration."""
+
+    OWN = "own"
+    """Those that the domain's scheduler places: whatever node it chose, a replacement comes through here."""
+    ALL = "all"
+    """Any on the domain's nodes. Another scheduler places the replacement, and may put it back where it was."""
+
+
+class RepairSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The section, checked."""
+
+    threshold_percent: Mapping[str, float] = {}
+    """By dimension; ALL_DIMENSIONS stands for those that are not named."""
+    is_lowest: bool = False
+    """Thresholds are what is asked for at most: plans go for the lowest that the moves reach."""
+    moves_per_window: int = 50
+    moves_per_node: int = 10
+    moves_per_service: int = 10
+    swell_percent: float = 10.0
+    """See `RepairLimits.swell`."""
+    movable: Movable = Movable.OWN
+    carrying: CarrySettings = CarrySettings()
+
+
+def read_repair(document: object, path: str = "args.repair") -> RepairSettings:
+    """Raises SettingError with all that is wrong."""
+    settings = Settings(document, path, REPAIR)
+    found = repair_of(settings)
+    settings.done()
+    return found
+
+
+def repair_of(settings: Settings, dimensions: Sequence[str] = ()) -> RepairSettings:
+    """Notes what is wrong in `settings`, which is read with the words of REPAIR; no dimensions: not known yet which there are."""
+    defaults = RepairSettings()
+    return RepairSettings(
+        threshold_percent=_thresholds(settings, dimensions),
+        is_lowest=settings.value("thresholdPercent") == AUTO,
+        moves_per_window=settings.integer("movesPerWindow", defaults.moves_per_window, 0, MOVES_MAX),
+        moves_per_node=settings.integer("movesPerNode", defaults.moves_per_node, 0, MOVES_MAX),
+        moves_per_service=settings.integer("movesPerService", defaults.moves_per_service, 0, MOVES_MAX),
+        swell_percent=settings.number("swellPercent", defaults.swell_percent, 0.0, SWELL_PERCENT_MAX),
+        movable=Movable(settings.choice("pods", Movable.OWN.value, [one.value for one in Movable])),
+        carrying=read_carrying(settings),
+    )
+
+
+def _thresholds(settings: Settings, dimensions: Sequence[str]) -> Mapping[str, float]:
+    found = settings.value("thresholdPercent")
+    if found is None:
+        return {}
+    if found == AUTO:
+        return {ALL_DIMENSIONS: AUTO_PERCENT}
+    is_by_dimension = isinstance(found, Mapping)
+    found = (
+        settings.by_dimension("thresholdPercent", dimensions, DIMENSIONS_MAX)
+        if is_by_dimension
+        else {ALL_DIMENSIONS: found}
+    )
+    for name, percent in found.items():
+        if not _is_threshold(percent):
+            at = f"thresholdPercent.{name}" if name else "thresholdPercent"
+            fix = f"write a percentage above 0, at most {THRESHOLD_PERCENT_MAX:g}, one per dimension: {{log: 90}}, or auto"
+            settings.refuse(at, f"{percent!r} is no threshold; {fix}")
+    return {name: float(percent) for name, percent in found.items() if _is_threshold(percent)}
+
+
+def _is_threshold(percent: Any) -> bool:
+    is_number = isinstance(percent, int | float) and not isinstance(percent, bool)
+    return is_number and 0 < percent <= THRESHOLD_PERCENT_MAX
+
+
+def limits_of(settings: RepairSettings, asked: RepairAsked, dimensions: Sequence[str]) -> RepairLimits:
+    """What a plan may do. Raises RepairRefusedError for a question that cannot be meant."""
+    for name, percent in asked.threshold_percent.items():
+        if name != ALL_DIMENSIONS:
+            _require_dimension(name, dimensions)
+        if not _is_threshold(percent):
+            at = f"{name}={percent:g}" if name else f"{percent:g}"
+            raise RepairRefusedError(
+                f"threshold {at}: write a percentage above 0 and at most {THRESHOLD_PERCENT_MAX:g}"
+            )
+    moves = (asked.moves, asked.moves_per_node, asked.moves_per_service)
+    for what, number in zip(("moves", "moves per node", "moves per service"), moves, strict=True):
+        if number is not None and not 0 <= number <= MOVES_MAX:
+            raise RepairRefusedError(f"{what}: {number} is not within 0..{MOVES_MAX}")
+    default = settings.threshold_percent.get(ALL_DIMENSIONS, THRESHOLD_PERCENT)
+    default = asked.threshold_percent.get(ALL_DIMENSIONS, default)
+    # A question for all dimensions goes before what the settings say of one.
+    stated = {} if ALL_DIMENSIONS in asked.threshold_percent else settings.threshold_percent
+    thresholds = (asked.threshold_percent.get(name, stated.get(name, default)) / 100 for name in dimensions)
+    return RepairLimits(
+        tuple(thresholds),
+        moves_per_window=settings.moves_per_window if asked.moves is None else asked.moves,
+        moves_per_node=settings.moves_per_node if asked.moves_per_node is None else asked.moves_per_node,
+        moves_per_service=settings.moves_per_service if asked.moves_per_service is None else asked.moves_per_service,
+        swell=settings.swell_percent / 100,
+    )
+
+
+def unknown_dimensions(settings: RepairSettings, dimensions: Sequence[str]) -> tuple[str, ...]:
+    """Dimensions of the section that the profiles do not have."""
+    return tuple(n for n in settings.threshold_percent if n != ALL_DIMENSIONS and n not in dimensions)
+
+
+def _require_dimension(name: str, dimensions: Sequence[str]) -> None:
+    if name in dimensions:
+        return
+    near = difflib.get_close_matches(name, dimensions, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(dimensions)}"
+    raise RepairRefusedError(f"threshold {name}: no dimension of the forecast; {hint}")

@@ -1,0 +1,90 @@
+"""What the args of PeakForecast say of carrying a repair out, below `repair:`.
+
+    repair:
+      mode: apply                            # off (default), preview or apply
+      zone: Europe/Berlin                    # of windows that name none
+      windows: [{days: [sat, sun], from: "01:00", to: "05:00"}]
+      intervalMinutes: 15                    # between two plans in one window
+      readyMinutes: 15                       # how long a replacement may take
+
+Immutable. What a plan goes by is `settings/repair.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any, Final
+
+import msgspec
+
+from domains.forecast.curves.capacity import SettingError
+from domains.forecast.settings.reader import Settings
+from domains.forecast.settings.windows import TroughWindows
+
+CARRYING: Final = ("mode", "zone", "windows", "intervalMinutes", "readyMinutes")
+MINUTES_MAX: Final = 1_440.0
+
+
+class RepairMode(Enum):
+    """What happens in a window; the values are the words in the configuration."""
+
+    OFF = "off"
+    PREVIEW = "preview"
+    """A plan is made and told; whoever looks at it may have it carried out (`multisched repair plan --apply`)."""
+    APPLY = "apply"
+    """Plans are carried out."""
+
+
+class CarrySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The section, checked. With a mode but OFF there are windows."""
+
+    mode: RepairMode = RepairMode.OFF
+    windows: TroughWindows | None = None
+    interval_s: float = 900.0
+    ready_timeout_s: float = 900.0
+
+
+def read_carrying(settings: Settings) -> CarrySettings:
+    """Notes what is wrong in `settings`."""
+    defaults = CarrySettings()
+    mode = settings.value("mode")
+    if mode is False:  # YAML 1.1 reads a bare off so
+        mode = RepairMode.OFF.value
+    if mode is not None and mode not in [one.value for one in RepairMode]:
+        settings.refuse("mode", f"{mode!r} is not known; write one of {', '.join(one.value for one in RepairMode)}")
+        mode = None
+    found = RepairMode(mode or RepairMode.OFF.value)
+    windows = _windows(settings)
+    if found is not RepairMode.OFF and windows is None:
+        settings.refuse("windows", 'missing; write for instance [{days: [sat, sun], from: "01:00", to: "05:00"}]')
+    return CarrySettings(
+        mode=found,
+        windows=windows,
+        interval_s=60 * settings.number("intervalMinutes", defaults.interval_s / 60, 0.1, MINUTES_MAX),
+        ready_timeout_s=60 * settings.number("readyMinutes", defaults.ready_timeout_s / 60, 0.1, MINUTES_MAX),
+    )
+
+
+def _windows(settings: Settings) -> TroughWindows | None:
+    if not settings.has("windows"):
+        if settings.has("zone"):
+            settings.refuse("zone", "stands without windows; write windows beside it, or leave it out")
+        return None
+    value, zone = settings.value("windows"), settings.text("zone")
+    if zone:
+        value = _with_zone(value, zone)
+    try:
+        return TroughWindows.from_config(value, f"{settings.path}.windows")
+    except SettingError as error:
+        settings.refuse_at(str(error))
+        return None
+
+
+def _with_zone(value: Any, zone: str) -> Any:
+    """Windows that name no zone have this one."""
+    if isinstance(value, Mapping):
+        return {"zone": zone, **value}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [{"zone": zone, **one} if isinstance(one, Mapping) else one for one in value]
+    return value

@@ -1,0 +1,1 @@
+"""What the forecast shows: documents, reports and metrics."""

@@ -1,0 +1,209 @@
+"""Documents of what profiles say of services: lists, weeks, moments, and what the backtest found. Pure over a `Picture`.
+
+Plain values that JSON knows, NaN for null; the same from a running program, a dump and a profiles file. Amounts are those of one
+replica, in the plain units of the dimension.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from domains.forecast.curves.profiles import DAYS, Backtest, Origin, Profiles
+from domains.forecast.units import DAY_S
+from domains.forecast.views.forecast_snapshot import Picture
+from multisched.framework.views import Document, NoViewError, ViewQuery
+
+PERCENTILES: Final = (50, 90, 99)
+_DAYS: Final = [day.lower() for day in DAYS]
+_MOMENT: Final = re.compile(rf"(?:(?P<day>{'|'.join(_DAYS)}) )?(?P<hour>\d{{1,2}}):(?P<minute>\d{{2}})", re.ASCII)
+
+
+def head_of(picture: Picture) -> Document:
+    """What every document begins with."""
+    profiles = picture.profiles
+    return {
+        "version": profiles.version,
+        "madeSeconds": profiles.made_s,
+        "newestSeconds": profiles.newest_s,
+        "zone": profiles.zone,
+        "slotSeconds": profiles.slot_s,
+        "domain": picture.domain,
+        "state": picture.state,
+        "now": profiles.slot_name(profiles.slot_of(picture.now_s)),
+        "nowSeconds": picture.now_s,
+    }
+
+
+def services(picture: Picture, query: ViewQuery) -> Document:
+    """One row per service and dimension: its highest moment, what the profile is made of, how far it was off, its pods."""
+    pods = pods_of(picture)
+    rows = [row for number in range(len(picture.profiles.services)) for row in _rows(picture.profiles, number, pods)]
+    return {**head_of(picture), "services": rows}
+
+
+def service(picture: Picture, query: ViewQuery) -> Document:
+    """One service: each dimension's week. Raises NoViewError."""
+    profiles, name = picture.profiles, query.option("name")
+    numbers = profiles.numbers()
+    alike = [one for one in numbers if one.endswith(f"/{name}")]
+    if name not in numbers and len(alike) == 1:  # the namespace may be left out where only one has it
+        name = alike[0]
+    number = numbers.get(name)
+    if number is None:
+        raise NoViewError(f"no profile of {name}{hint(name, profiles.services, 'multisched forecast services')}")
+    rows = list(_rows(profiles, number, pods_of(picture)))
+    for row in rows:
+        at = profiles.dimensions.index(row["dimension"])
+        row["highest"] = row["peak"]
+        row |= {curve: getattr(profiles, curve)[number, at].tolist() for curve in ("peak", "low", "high")}
+    return {**head_of(picture), "service": name, "dimensions": rows}
+
+
+def hint(name: str, known: Sequence[str], lists: str) -> str:
+    """The end of a sentence about a name that is not known."""
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    return f"; did you mean {' or '.join(near)}?" if near else f"; {lists} lists them"
+
+
+def slots_at(picture: Picture, moment: str) -> list[int]:
+    """The slot of `Tue 20:00` or of `now`; of `20:00` those of all days. Raises NoViewError."""
+    profiles, wanted = picture.profiles, " ".join(moment.split()).lower()
+    if wanted == "now":
+        return [profiles.slot_of(picture.now_s)]
+    found = _MOMENT.fullmatch(wanted)
+    second = 3_600 * int(found["hour"]) + 60 * int(found["minute"]) if found else DAY_S
+    if found is None or second >= DAY_S or int(found["minute"]) >= 60:
+        raise NoViewError(f'{moment!r} is no slot of these profiles; write "20:00", "Tue 20:00" or "now"')
+    days = range(7) if found["day"] is None else [_DAYS.index(found["day"])]
+    return sorted({(day * DAY_S + second) // profiles.slot_s for day in days})
+
+
+def services_at(picture: Picture, slots: Sequence[int]) -> list[Document]:
+    """What each service uses in the fullest of these slots; those that use most of the first dimension first."""
+    profiles, pods = picture.profiles, pods_of(picture)
+    use = profiles.peak[:, :, list(slots)].max(axis=2)
+    # By the first dimension; sorted() keeps the order of equals.
+    order = sorted(range(len(use)), key=lambda number: -float(np.nan_to_num(use[number, :1], nan=-1.0).sum()))
+    return [
+        {"service": profiles.services[number]}
+        | ({"pods": pods.get(number, 0)} if pods is not None else {})
+        | {name: float(use[number, place]) for place, name in enumerate(profiles.dimensions)}
+        for number in order
+    ]
+
+
+def pods_of(picture: Picture) -> Mapping[int, int] | None:
+    """Number of the service -> pods that its own profile speaks for, on the nodes of the domain; None where no pods are known."""
+    fleet = picture.fleet
+    if fleet is None:
+        return None
+    found: dict[int, int] = {}
+    for (row, demand), pods in fleet.counts().items():
+        number = fleet.book.service(demand.namespace, demand.service)
+        if isinstance(number, int) and row in fleet.places:
+            found[number] = found.get(number, 0) + pods
+    return found
+
+
+def _rows(profiles: Profiles, number: int, pods: Mapping[int, int] | None) -> Iterator[dict[str, Any]]:
+    for place, dimension in enumerate(profiles.dimensions):
+        origin = Origin(int(profiles.origin[number, place]))
+        curve = profiles.peak[number, place]
+        if origin is Origin.NONE or np.isnan(curve).all():
+            continue
+        yield {
+            "service": profiles.services[number],
+            "dimension": dimension,
+            "origin": words_of(origin),
+            "peak": float(np.nanmax(curve)),
+            "at": profiles.slot_name(int(np.nanargmax(curve))),
+            "mean": float(np.nanmean(curve)),
+            "error": float(profiles.error[number, place]),
+        } | ({"pods": pods.get(number, 0)} if pods is not None else {})
+
+
+def words_of(origin: Origin) -> str:
+    """As users read it."""
+    return origin.name.lower().replace("_", " ")
+
+
+# -- backtest ----------------------------------------------------------------------------------------------------------
+
+
+def backtest(picture: Picture, query: ViewQuery) -> Document:
+    """Per service and dimension how each kind of profile would have done on the last days, what was chosen and why.
+
+    Worst first; then percentiles per dimension. Raises NoViewError for profiles that do not tell.
+    """
+    profiles = picture.profiles
+    tested = profiles.tested
+    if tested is None:
+        text = "these profiles do not tell how they did; a refit by this version keeps it"
+        raise NoViewError(text, status=422)
+    rows = [row for number in range(len(profiles.services)) for row in _judged(profiles, tested, number)]
+    rows.sort(key=lambda row: -np.nan_to_num(row["error"], nan=-1.0))
+    return {
+        **head_of(picture),
+        "percentiles": [_percentiles(profiles, tested, place) for place in range(len(profiles.dimensions))],
+        "series": rows,
+    }
+
+
+def _judged(profiles: Profiles, tested: Backtest, number: int) -> Iterator[Document]:
+    for place, dimension in enumerate(profiles.dimensions):
+        origin = Origin(int(profiles.origin[number, place]))
+        if origin is Origin.NONE:
+            continue
+        model, plain = float(tested.regression[number, place]), float(tested.slot_quantile[number, place])
+        days = float(tested.holdout_days[number, place])
+        yield {
+            "service": profiles.services[number],
+            "dimension": dimension,
+            "chosen": words_of(origin),
+            "error": float(profiles.error[number, place]),
+            "model": model,
+            "quantile": plain,
+            "flat": float(tested.flat_quantile[number, place]),
+            "days": days,
+            "why": _why(origin, model, plain, days),
+        }
+
+
+def _why(origin: Origin, model: float, plain: float, days: float) -> str:
+    match origin:
+        case Origin.ATTRIBUTED:
+            return "a share of node totals: not tested"
+        case Origin.QUANTILE:
+            return "too few days for hours of the week"
+        case _ if np.isnan(plain):
+            return "no samples on the last days: not tested"
+        case Origin.SLOT_QUANTILE if np.isnan(model):
+            return "too few days for the model"
+        case Origin.SLOT_QUANTILE:
+            return f"the quantile was nearer on the last {days:g} days"
+        case _:
+            return f"the model was nearer on the last {days:g} days"
+
+
+def _percentiles(profiles: Profiles, tested: Backtest, place: int) -> Document:
+    """Of one dimension, over its services."""
+    origin = profiles.origin[:, place]
+    return {
+        "dimension": profiles.dimensions[place],
+        "services": int(np.count_nonzero(origin)),
+        "chosen": {words_of(kind): int(np.count_nonzero(origin == kind)) for kind in Origin if kind is not Origin.NONE},
+        "error": _spread(profiles.error[:, place]),
+        "model": _spread(tested.regression[:, place]),
+        "quantile": _spread(tested.slot_quantile[:, place]),
+    }
+
+
+def _spread(values: NDArray[np.float32]) -> Document:
+    known = values[~np.isnan(values)]
+    return {f"p{p}": float(np.percentile(known, p)) if len(known) else np.nan for p in PERCENTILES}

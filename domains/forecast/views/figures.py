@@ -1,0 +1,162 @@
+"""The forecast's metrics: what it stands on, how well it foretold, and how full nodes will be and are. Bounded label values only.
+
+Read at a scrape, on the loop: some milliseconds at 5,000 nodes, of which nothing is counted again that the ledger keeps. While rows
+are still to be counted after profiles changed, the last whole picture of nodes is told again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from domains.forecast.curves.predictor import SOURCES
+from domains.forecast.curves.profile_book import FLOAT_QUANTA, ProfileBook
+from domains.forecast.curves.profiles import Origin
+from domains.forecast.ledger.peak_ledger import PeakLedger
+from multisched.framework.introspection import PluginMetric
+from multisched.framework.node_view import Rows
+
+if TYPE_CHECKING:
+    from domains.forecast.learning.refit import RefitState
+    from domains.forecast.ledger.node_loads import NodeLoad
+
+QUANTILES: Final[Mapping[str, float]] = {"0.5": 0.5, "0.95": 0.95, "1": 1.0}
+"""Over nodes; 1 is the fullest."""
+ERROR_QUANTILES: Final[Mapping[str, float]] = {"0.5": 0.5, "0.9": 0.9}
+"""Over services."""
+_Values = dict[tuple[str, ...], float]
+
+
+class Figures:
+    """Of one forecast."""
+
+    def __init__(self, ledger: PeakLedger, rows: Callable[[], Rows], fallbacks: Mapping[str, int]) -> None:
+        """`rows`: those of the domain, ascending. `fallbacks`: reason -> pods bound without a profile of their own."""
+        self._ledger = ledger
+        self._rows = rows
+        self._fallbacks = fallbacks
+        self._of_book: tuple[int, list[PluginMetric]] = (0, [])
+        self._of_nodes: list[PluginMetric] = []
+
+    def all(self, now_s: float, state: RefitState | None, loads: Mapping[str, NodeLoad]) -> list[PluginMetric]:
+        """Everything at this moment (epoch seconds). `state`: of the refit, where there is one."""
+        book, ledger = self._ledger.predictor.book, self._ledger
+        text = "Pods bound without a profile of their own, by what stood in for it."
+        fallbacks: _Values = {(reason,): count for reason, count in self._fallbacks.items()}
+        found = [PluginMetric("forecast_fallback", text, fallbacks, ("reason",), is_counter=True)]
+        if book is not None:
+            if self._of_book[0] != book.number:
+                self._of_book = (book.number, _of_profiles(book))
+            found += self._of_book[1]
+            age: _Values = {(): now_s - book.profiles.newest_s} if book.profiles.newest_s else {}
+            found.append(PluginMetric("forecast_profiles_age_seconds", "Since the newest sample in them.", age))
+        left: _Values = {(): ledger.rows_left if book is not None else 0}
+        found.append(PluginMetric("forecast_catch_up_rows", "Nodes to be counted anew by the profiles.", left))
+        if not ledger.rows_left:
+            self._of_nodes = self._nodes(now_s, book)
+        return found + self._of_nodes + _measured(loads) + _of_refits(state)
+
+    # -- nodes -----------------------------------------------------------------------------------------------------
+
+    def _nodes(self, now_s: float, book: ProfileBook | None) -> list[PluginMetric]:
+        rows = self._rows()
+        pods = self._ledger.sources(rows).tolist()
+        sources: _Values = {(name,): count for name, count in zip(SOURCES, pods, strict=True)}
+        text = "Pods on the domain's nodes, by what speaks for them; no_history and no_service are requests."
+        found = [PluginMetric("forecast_pods", text, sources, ("source",))]
+        if book is None or not len(rows):
+            return found
+        curves, capacity = self._ledger.settled(rows), self._ledger.capacity(rows)
+        unit = book.quantum_milli / FLOAT_QUANTA
+        with np.errstate(divide="ignore", invalid="ignore"):
+            peaks = np.where(capacity > 0, curves.peaks(rows) * unit / capacity, np.nan)
+            expected = np.where(
+                capacity > 0, curves.at_slot(rows, book.profiles.slot_of(now_s)) * unit / capacity, np.nan
+            )
+        times: _Values = {}
+        for dimension, (name, shares) in enumerate(zip(book.dimensions, peaks, strict=True)):
+            if np.isfinite(shares).any():
+                fullest = curves.of(rows[[int(np.nanargmax(shares))]])[0, dimension]
+                times[(name,)] = float(fullest.argmax() * book.profiles.slot_s)
+        label = ("dimension", "quantile")
+        ahead = "Predicted peak of nodes over their capacity, at the fullest moment of the week; quantile over nodes."
+        text = "When the node with the highest predicted peak is fullest: seconds since Monday 00:00 in the profiles' zone."
+        now = "Predicted load of nodes over their capacity at this time of the week; quantile over nodes."
+        return [
+            *found,
+            PluginMetric("forecast_node_peak_ratio", ahead, _quantiles(book.dimensions, peaks, QUANTILES), label),
+            PluginMetric("forecast_node_peak_time_seconds", text, times, ("dimension",)),
+            PluginMetric("forecast_node_expected_ratio", now, _quantiles(book.dimensions, expected, QUANTILES), label),
+        ]
+
+
+def _measured(loads: Mapping[str, NodeLoad]) -> list[PluginMetric]:
+    shares: _Values = {}
+    seen: _Values = {}
+    for name, load in loads.items():
+        shares |= _quantiles((name,), load.shares.reshape(1, -1), QUANTILES)
+        seen[(name,)] = load.seen_s
+    text = "Measured load of nodes over their capacity, when they were looked at last; quantile over nodes."
+    return [
+        PluginMetric("forecast_node_load_ratio", text, shares, ("dimension", "quantile")),
+        PluginMetric("forecast_node_load_time_seconds", "Unix time of that.", seen, ("dimension",)),
+    ]
+
+
+def _quantiles(names: tuple[str, ...], values: NDArray[np.float64], asked: Mapping[str, float]) -> _Values:
+    """(name, quantile) -> number; a row of values for each name, NaN left out."""
+    found: _Values = {}
+    for name, row in zip(names, values, strict=True):
+        known = row[np.isfinite(row)]
+        if len(known):
+            for text, value in zip(asked, np.quantile(known, list(asked.values())).tolist(), strict=True):
+                found[name, text] = value
+    return found
+
+
+def _of_profiles(book: ProfileBook) -> list[PluginMetric]:
+    """Of profiles, which never change."""
+    profiles = book.profiles
+    kinds: _Values = {
+        (name, origin.name.lower()): int((profiles.origin[:, number] == origin).sum())
+        for number, name in enumerate(profiles.dimensions)
+        for origin in Origin
+    }
+    is_attributed = profiles.origin == Origin.ATTRIBUTED
+    tested, weighed = (
+        _quantiles(profiles.dimensions, np.where(chosen, profiles.error, np.nan).T.astype(np.float64), ERROR_QUANTILES)
+        for chosen in (~is_attributed, is_attributed)
+    )
+    text = "Mean pinball loss of the peak on the last days, over the mean of the series; quantile over services."
+    of_weights = "Standard error of what is attributed from node totals, over the weight; quantile over services."
+    return [
+        PluginMetric("forecast_profiles_version", "Number of the profiles in force.", {(): profiles.version}),
+        PluginMetric("forecast_services", "Services with a profile.", {(): len(profiles.services)}),
+        PluginMetric(
+            "forecast_profiles", "Profiles by what they are made from.", kinds, ("dimension", "origin")
+        ),
+        PluginMetric("forecast_backtest_error_ratio", text, tested, ("dimension", "quantile")),
+        PluginMetric("forecast_attribution_error_ratio", of_weights, weighed, ("dimension", "quantile")),
+    ]  # fmt: skip
+
+
+def _of_refits(state: RefitState | None) -> list[PluginMetric]:
+    if state is None:
+        return []
+    last: _Values = {(): state.last_error_s} if state.last_error_s else {}
+    took: _Values = {(): state.duration_s} if state.refits else {}
+    return [
+        PluginMetric("forecast_refits", "Refits that were put in force.", {(): state.refits}, is_counter=True),
+        PluginMetric("forecast_refit_failures", "Refits that failed.", {(): state.failures}, is_counter=True),
+        PluginMetric(
+            "forecast_refit_failures_in_a_row", "Since the last that did not.", {(): state.failures_in_a_row}
+        ),
+        PluginMetric("forecast_refit_last_error_time_seconds", "Unix time of the last that failed.", last),
+        PluginMetric("forecast_refit_duration_seconds", "Of the last that was put in force.", took),
+        PluginMetric(
+            "forecast_polls_failed", "Looks at the moment's load that failed.", {(): state.polls_failed}, is_counter=True
+        ),
+    ]  # fmt: skip

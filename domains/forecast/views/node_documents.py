@@ -1,0 +1,184 @@
+"""Documents of what nodes are predicted to carry: all of them, one with its pods, and one moment of the week. Pure over a `Picture`.
+
+Shares are of the node's capacity, 1 is all of it; where a node states none, amounts are told and shares are null.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from domains.forecast.curves.predictor import CLASS, NAMESPACE, PARTIAL_HISTORY, Predictor
+from domains.forecast.views.documents import head_of, hint, services_at, slots_at
+from domains.forecast.views.forecast_snapshot import Fleet, Picture, Standing
+from multisched.framework.views import Document, NoViewError, ViewQuery
+
+SPEAKS: Final = {"": "profile", CLASS: "class", NAMESPACE: "namespace", PARTIAL_HISTORY: "profile and requests"}
+"""`Prediction.fallback` -> what the prediction is made of; requests where it is none of these."""
+ROWS_PER_PIECE: Final = 256
+
+Floats = NDArray[np.float64]
+
+
+class Peaks(NamedTuple):
+    """Of nodes, float64[nodes, dimensions] each."""
+
+    amount: Floats
+    """In plain units, at the fullest slot."""
+    slot: NDArray[np.intp]
+    share: Floats
+    """Of capacity; NaN where the node states none."""
+    now: Floats
+    """The amount at this moment's slot."""
+
+
+def nodes(picture: Picture, query: ViewQuery) -> Document:
+    """Every node with its predicted peak in each dimension, the fullest first. Raises NoViewError."""
+    fleet = picture.known_fleet()
+    peaks, counts = peaks_of(picture, fleet), pods_on(fleet)
+    return {
+        **head_of(picture),
+        "dimensions": list(fleet.dimensions),
+        "nodes": [_node(picture, fleet, peaks, counts, number) for number in fullest_first(peaks.share)],
+    }
+
+
+def node(picture: Picture, query: ViewQuery) -> Document:
+    """One node: the week of each dimension, its pods by their share of its fullest moment, and what if each left."""
+    fleet, name = picture.known_fleet(), query.option("name")
+    if name not in fleet.nodes:
+        end = hint(name, fleet.nodes, "multisched forecast nodes")
+        raise NoViewError(f"no node {name} among those of domain {picture.domain}{end}")
+    number = fleet.nodes.index(name)
+    peaks = peaks_of(picture, fleet)
+    found = _node(picture, fleet, peaks, pods_on(fleet), number)
+    loads = fleet.loads[number] * fleet.quantum()[:, None]
+    for place, row in enumerate(found["dimensions"]):
+        row["week"] = loads[place].tolist()
+    return {
+        **head_of(picture),
+        "node": found,
+        "standing": _standing(picture, fleet, number, peaks),
+    }
+
+
+def at(picture: Picture, query: ViewQuery) -> Document:
+    """What services use and nodes carry in one slot of the week, or at one time of every day. Raises NoViewError."""
+    slots = slots_at(picture, query.option("moment"))
+    found = {**head_of(picture), "at": query.option("moment"), "services": services_at(picture, slots)}
+    fleet = picture.fleet
+    if fleet is None:
+        return found
+    amounts = fleet.loads[:, :, slots].max(axis=2) * fleet.quantum()
+    shares = amounts / _positive(fleet.capacity.T)
+    found["dimensions"] = list(fleet.dimensions)
+    found["nodes"] = [
+        {
+            "node": fleet.nodes[number],
+            "amounts": dict(zip(fleet.dimensions, amounts[number].tolist(), strict=True)),
+            "shares": dict(zip(fleet.dimensions, shares[number].tolist(), strict=True)),
+        }
+        for number in fullest_first(shares)
+    ]
+    return found
+
+
+def peaks_of(picture: Picture, fleet: Fleet) -> Peaks:
+    """Of all nodes."""
+    quantum = fleet.quantum()
+    slot = np.empty(fleet.loads.shape[:2], np.intp)
+    for begin in range(0, len(fleet.loads), ROWS_PER_PIECE):
+        slot[begin : begin + ROWS_PER_PIECE] = fleet.loads[begin : begin + ROWS_PER_PIECE].argmax(axis=2)
+    amount = np.take_along_axis(fleet.loads, slot[:, :, None], axis=2)[:, :, 0] * quantum
+    now = fleet.loads[:, :, picture.profiles.slot_of(picture.now_s)] * quantum
+    return Peaks(amount, slot, amount / _positive(fleet.capacity.T), now)
+
+
+def worst_of(share: Floats) -> Floats:
+    """float64[nodes]: the largest share; NaN where a node states no capacity at all."""
+    largest = np.nan_to_num(share, nan=-1.0).max(axis=1, initial=-1.0)
+    return np.where(largest >= 0, largest, np.nan)
+
+
+def pods_on(fleet: Fleet) -> dict[int, tuple[int, int]]:
+    """Number of the node -> (its pods, those without a profile of their own)."""
+    predictor = fleet.predictor()
+    found: dict[int, tuple[int, int]] = {}
+    for (row, demand), pods in fleet.counts().items():
+        number = fleet.places.get(row)
+        if number is not None:
+            all_pods, unknown = found.get(number, (0, 0))
+            found[number] = all_pods + pods, unknown + (pods if predictor.of(demand).fallback else 0)
+    return found
+
+
+def _positive(capacity: Floats) -> Floats:
+    """To divide by: of a node that has none of it, whatever is used is too much."""
+    return np.where(capacity > 0, capacity, np.where(np.isnan(capacity), np.nan, 1e-9))
+
+
+def _node(picture: Picture, fleet: Fleet, peaks: Peaks, counts: dict[int, tuple[int, int]], number: int) -> Document:
+    pods, unknown = counts.get(number, (0, 0))
+    capacity = fleet.capacity[:, number]
+    now_share = peaks.now[number] / _positive(capacity)
+    rows = [
+        {
+            "dimension": dimension,
+            "capacity": float(capacity[place]),
+            "peak": float(peaks.amount[number, place]),
+            "share": float(peaks.share[number, place]),
+            "at": picture.profiles.slot_name(int(peaks.slot[number, place])),
+            "now": float(peaks.now[number, place]),
+            "nowShare": float(now_share[place]),
+        }
+        for place, dimension in enumerate(fleet.dimensions)
+    ]
+    shares = peaks.share[number]
+    worst = None if np.isnan(shares).all() else fleet.dimensions[int(np.nanargmax(shares))]
+    return {"node": fleet.nodes[number], "pods": pods, "unknown": unknown, "worst": worst, "dimensions": rows}
+
+
+def _standing(picture: Picture, fleet: Fleet, number: int, peaks: Peaks) -> list[Document]:
+    """The pods of a node: those that carry most of its fullest moment first."""
+    predictor, quantum = fleet.predictor(), fleet.quantum()
+    shares = peaks.share[number]
+    place = 0 if np.isnan(shares).all() else int(np.nanargmax(shares))
+    slot = int(peaks.slot[number, place])
+    capacity = _positive(fleet.capacity[:, number])
+    rows = [_pod(picture, fleet, predictor, pod, number) for pod in fleet.standing.get(number, ())]
+    for row, pod in zip(rows, fleet.standing.get(number, ()), strict=True):
+        curve = predictor.of(pod.demand).curve
+        assert curve is not None, "a predictor with profiles predicts curves"
+        amount = float(curve.quanta[place, slot] * quantum[place])
+        row |= {"dimension": fleet.dimensions[place], "amount": amount, "share": float(amount / capacity[place])}
+    return sorted(rows, key=lambda row: (-row["amount"], row["pod"]))
+
+
+def _pod(picture: Picture, fleet: Fleet, predictor: Predictor, pod: Standing, number: int) -> Document:
+    """With what becomes of the node's fullest moment if the pod leaves."""
+    prediction = predictor.of(pod.demand)
+    assert prediction.curve is not None, "a predictor with profiles predicts curves"
+    left = (fleet.loads[number] - prediction.curve.quanta) * fleet.quantum()[:, None]
+    share = left / _positive(fleet.capacity[:, number])[:, None]
+    found: Document = {
+        "pod": pod.name,
+        "service": pod.demand.service,
+        "by": SPEAKS.get(prediction.fallback, "requests"),
+        "left": {"dimension": None, "share": None, "at": None},
+    }
+    if not np.isnan(share).all():
+        dimension, slot = divmod(int(np.nanargmax(share)), share.shape[1])
+        found["left"] = {
+            "dimension": fleet.dimensions[dimension],
+            "share": float(share[dimension, slot]),
+            "at": picture.profiles.slot_name(slot),
+        }
+    return found
+
+
+def fullest_first(share: Floats) -> list[int]:
+    """Numbers of the nodes."""
+    order: list[int] = np.argsort(-np.nan_to_num(worst_of(share), nan=-1.0), kind="stable").tolist()
+    return order

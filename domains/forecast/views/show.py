@@ -1,0 +1,36 @@
+"""What PeakForecast shows, by the name of the document: from a running forecast, or from profiles alone.
+
+Imported by the first question, since no placement needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+from domains.forecast.views import documents, node_documents, report_document
+from domains.forecast.views.forecast_snapshot import Picture
+from multisched.framework.views import Document, NoViewError, ViewQuery
+
+DOCUMENTS: Final[Mapping[str, Callable[[Picture, ViewQuery], Document]]] = {
+    "services": documents.services,
+    "service": documents.service,
+    "nodes": node_documents.nodes,
+    "node": node_documents.node,
+    "at": node_documents.at,
+    "backtest": documents.backtest,
+    "report": report_document.report,
+}
+
+
+def document_of(query: ViewQuery) -> Callable[[Picture], Document]:
+    """Makes the document of a picture. Raises NoViewError for a name that is none."""
+    make = DOCUMENTS.get(query.name)
+    if make is None:
+        raise NoViewError(f"forecast has no {query.name}; there are {', '.join(DOCUMENTS)}")
+    return partial(_made, make, query)
+
+
+def _made(make: Callable[[Picture, ViewQuery], Document], query: ViewQuery, picture: Picture) -> Document:
+    return make(picture, query)

@@ -1,0 +1,65 @@
+"""`multisched config convert`: reads a KubeSchedulerConfiguration, prints or writes ours, and what was not carried over."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from multisched.config.findings import Finding
+from multisched.config.kube.convert import Conversion, convert
+from multisched.config.loading import read_text
+from multisched.model.visible_text import escaped
+from multisched.observe.tables import as_document
+
+WIDTH: Final = 118
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes every value out: a configuration with aliases is refused."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        """Items of a list stand under their key, as in all our files."""
+        super().increase_indent(flow, False)
+
+
+def load(file: Path) -> Conversion:
+    """Converts a file. Raises ConfigError."""
+    return convert(read_text(file), str(file))
+
+
+def as_yaml(conversion: Conversion, source: str) -> str:
+    """Our configuration as a file, headed by what was not carried over."""
+    body = yaml.dump(conversion.data, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=WIDTH)
+    return "\n".join([*_header(conversion, source), body])
+
+
+def as_json(conversion: Conversion) -> str:
+    """One document with the configuration and the findings."""
+    found = [finding.as_data() for finding in conversion.findings]
+    return as_document({"configuration": conversion.data, "findings": found}, "json") + "\n"
+
+
+def _header(conversion: Conversion, source: str) -> Iterator[str]:
+    yield from _comment(f"Made of {source} by `multisched config convert`.", "# ")
+    findings = list(conversion.findings)
+    if findings:
+        yield "# What is different, or could not be carried over:"
+    for finding in findings:
+        yield from _comment(_line(finding), "#   ")
+
+
+def _line(finding: Finding) -> str:
+    return f"{finding.severity.value}: line {finding.line}: {finding.told}"
+
+
+def _comment(text: str, lead: str) -> list[str]:
+    """Wrapped; whatever a file's texts hold stays within the comment."""
+    plain = " ".join(escaped(text).split())
+    return textwrap.wrap(plain, WIDTH, initial_indent=lead, subsequent_indent=lead + "  ", break_on_hyphens=False)

@@ -1,0 +1,566 @@
+"""The command line: reads arguments and configuration, then calls the composition root or prints.
+
+Promises the exit codes of `options.ExitCode`, and that a subcommand imports only what it needs: `version` and completion
+answer at once, `run` never loads the embedded cluster. Errors that a user can cause are sentences, not tracebacks.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from multisched import __version__
+from multisched.cli.forecast_app import forecast_app
+from multisched.cli.options import (
+    DEFAULT_SERVER,
+    CaFile,
+    ConfigFile,
+    Context,
+    Format,
+    Insecure,
+    Kubeconfig,
+    Output,
+    ServerUrl,
+    Snapshot,
+    TokenFile,
+    TokenKubeconfig,
+)
+from multisched.cli.options import answered as _answered
+from multisched.cli.options import configuration_of as _configuration
+from multisched.cli.options import fail as _fail
+from multisched.cli.options import refuse as _refuse
+from multisched.cli.options import show as _show
+from multisched.cli.options import source_of as _source
+from multisched.config.options import (
+    NODES_MAX,
+    ClusterOptions,
+    DemoOptions,
+    ExitCode,
+    KubeletsOptions,
+    RefusedError,
+    RunOptions,
+)
+
+if TYPE_CHECKING:
+    pass
+
+SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+DEFAULT_NAMESPACE = "kube-system"
+INTERRUPTED = 130
+"""As a shell says it of a program that Ctrl-C has ended: here by a second one, or one before the command was under way."""
+
+
+class DemoOutput(Enum):
+    """How the demo tells its result."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+class SimulateOutput(Enum):
+    """How a simulation tells its result."""
+
+    TABLE = "table"
+    JSON = "json"
+    HTML = "html"
+
+
+app = typer.Typer(
+    name="multisched",
+    help="Several Kubernetes schedulers in one deployment, over one shared cache.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,  # they print local variables, tokens among them
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+config_app = typer.Typer(name="config", help="Check and print configuration.", no_args_is_help=True)
+plugins_app = typer.Typer(name="plugins", help="What can be enabled in a profile.", no_args_is_help=True)
+repair_app = typer.Typer(name="repair", help="Move pods off nodes that will be too full.", no_args_is_help=True)
+explain_app = typer.Typer(name="explain", invoke_without_command=True)
+app.add_typer(config_app)
+app.add_typer(explain_app)
+app.add_typer(plugins_app)
+app.add_typer(forecast_app)
+app.add_typer(repair_app)
+
+Identity = Annotated[
+    str | None, typer.Option(help="Unique name of this process. Default: POD_NAME, else host, process and chance.")
+]
+ConvertOutput = Annotated[
+    str,
+    typer.Option(
+        "--output",
+        "-o",
+        help="yaml or json to print, or the file to write.",
+        metavar="yaml|json|FILE",
+        autocompletion=lambda: ["yaml", "json"],
+    ),
+]
+
+
+def main() -> None:
+    """The entry point `multisched`."""
+    # numpy is imported by the commands only. Its BLAS, of which nothing here makes use, would start a thread per core that
+    # spins between calls.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # Nothing here has plugins for pydantic, and looking for some reads the metadata of every package.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    app()
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(f"multisched {__version__}")
+
+
+@app.command()
+def run(
+    kubeconfig: Kubeconfig = None, context: Context = None, config: ConfigFile = None, identity: Identity = None
+) -> None:
+    """Schedule pods on a cluster until SIGTERM."""
+    gc.disable()  # until everything is imported: nothing of that is garbage, and looking for some takes a tenth of it
+    configuration = _configuration(config)
+
+    def start() -> Awaitable[int]:
+        from multisched import app as root
+
+        name = identity or root.default_identity()
+        return root.run(RunOptions(configuration, name, _own_namespace(), kubeconfig, context))
+
+    _drive(start)
+
+
+@app.command()
+def demo(
+    once: Annotated[bool, typer.Option("--once", help="End when every feasible pod is bound.")] = False,
+    output: Annotated[DemoOutput, typer.Option("--output", "-o", help="How to tell the result.")] = DemoOutput.TABLE,
+    nodes: Annotated[int, typer.Option(min=3, max=NODES_MAX, help="Work, GPU and virtual nodes together.")] = 300,
+    job_pods: Annotated[int, typer.Option(min=0, max=100_000, help="Size of the burst of job pods.")] = 1000,
+    kubeconfig: Annotated[
+        Path | None, typer.Option(help="Where to write the kubeconfig. Default: a temporary folder.", dir_okay=False)
+    ] = None,
+    config: ConfigFile = None,
+    seed: Annotated[int, typer.Option(help="Fixes what chance decides.")] = 0,
+) -> None:
+    """Try it without a cluster: embedded API server, fake nodes, three domains, a mixed workload."""
+    configuration = _configuration(config)
+
+    def start() -> Awaitable[int]:
+        from multisched import app as root
+        from multisched import demo as app_demo
+
+        return app_demo.demo(
+            DemoOptions(
+                configuration,
+                root.default_identity(),
+                nodes=nodes,
+                job_pods=job_pods,
+                is_once=once,
+                output=output.value,
+                kubeconfig=kubeconfig,
+                seed=seed,
+            )
+        )
+
+    _drive(start)
+
+
+@app.command()
+def cluster(
+    kubeconfig: Annotated[Path, typer.Option(help="Where to write the file for kubectl.", dir_okay=False)],
+    nodes: Annotated[int, typer.Option(min=0, max=NODES_MAX, help="Fake nodes to start with.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
+    until_input_ends: Annotated[bool, typer.Option("--until-input-ends", hidden=True)] = False,
+) -> None:
+    """Run the embedded Kubernetes API server with fake nodes, for kubectl and for tests."""
+
+    def start() -> Awaitable[int]:
+        from multisched import app as root
+
+        return root.cluster(ClusterOptions(kubeconfig, nodes=nodes, port=port, until_input_ends=until_input_ends))
+
+    _drive(start)
+
+
+@app.command()
+def kubelets(
+    kubeconfig: Annotated[Path, typer.Option(help="The cluster whose nodes to act for.", exists=True, dir_okay=False)],
+    context: Context = None,
+    stages: Annotated[Path | None, typer.Option(help="Stage documents. Default: built in.", exists=True)] = None,
+    seed: Annotated[int, typer.Option(help="Fixes what chance decides.")] = 0,
+) -> None:
+    """Act as the kubelets of a cluster's nodes, so that pods run and Jobs finish, and as a provisioner of volumes.
+
+    Claims of storage classes with the provisioner disk.multisched.io get volumes, which hold nothing.
+    """
+
+    def start() -> Awaitable[int]:
+        from multisched import app as root
+
+        return root.kubelets(KubeletsOptions(kubeconfig, context, stages=stages, seed=seed))
+
+    _drive(start)
+
+
+@app.command()
+def simulate(
+    scenario: Annotated[Path, typer.Argument(help="The scenario file; config/examples has some.")],
+    output: Annotated[
+        SimulateOutput, typer.Option("--output", "-o", help="How to tell the result.")
+    ] = SimulateOutput.TABLE,
+    jobs: Annotated[int | None, typer.Option(min=1, max=64, help="Processes. Default: one per CPU.")] = None,
+) -> None:
+    """Place recorded services with the real scheduler, in virtual time, and judge policies side by side."""
+    from multisched.cli import simulate as cli_simulate
+    from multisched.config import loading
+    from multisched.framework.registry import PluginSetupError
+
+    try:
+        report, is_whole = cli_simulate.simulate(scenario, output.value, jobs)
+    except loading.ConfigError as error:
+        _refuse(error.problems)
+    except PluginSetupError as error:
+        _fail(str(error), ExitCode.USAGE)
+    _show(report)
+    if not is_whole:
+        _fail("some pods were not placed, or plugins failed; the report names them", ExitCode.PROBLEM)
+
+
+@app.command()
+def queue(
+    server: ServerUrl = DEFAULT_SERVER,
+    domain: Annotated[str | None, typer.Option(help="Only this domain.")] = None,
+    limit: Annotated[int, typer.Option(min=0, max=5000, help="Pods to show, the longest waiting first.")] = 100,
+    output: Format = Output.TABLE,
+    kubeconfig: TokenKubeconfig = None,
+    context: Context = None,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    insecure_skip_tls_verify: Insecure = False,
+) -> None:
+    """Show what waits where, and why."""
+    from multisched.cli import queue as cli_queue
+    from multisched.cli import server as cli_server
+
+    asked = cli_server.Server(server, kubeconfig, context, token_file, ca_file, not insecure_skip_tls_verify)
+    with _answered():
+        _show(cli_queue.show(cli_queue.Ask(asked, domain, limit), output.value))
+
+
+@explain_app.callback()
+def explain(
+    ctx: typer.Context,
+    what_if: Annotated[bool, typer.Option("--what-if", help="Where would pods like that of -f go now?")] = False,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="A pod or a workload; - for standard input.")
+    ] = None,
+    replicas: Annotated[int, typer.Option(min=1, max=1000, help="How many of them, one after the other.")] = 1,
+    snapshot: Snapshot = None,
+    config: ConfigFile = None,
+    server: ServerUrl = DEFAULT_SERVER,
+    output: Format = Output.TABLE,
+    kubeconfig: TokenKubeconfig = None,
+    context: Context = None,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    insecure_skip_tls_verify: Insecure = False,
+) -> None:
+    """Say what happened to a pod and why, or where pods would go. Nothing is written."""
+    if ctx.invoked_subcommand is not None:
+        if what_if or file is not None:
+            _fail(f"--what-if and --file go without {ctx.invoked_subcommand}", ExitCode.USAGE)
+        return
+    if not what_if or file is None:
+        _fail("write `explain pod NAMESPACE/NAME` or `explain --what-if -f FILE`; --help tells more", ExitCode.USAGE)
+    from multisched.cli import explain as cli_explain
+    from multisched.cli import server as cli_server
+
+    asked = cli_server.Server(server, kubeconfig, context, token_file, ca_file, not insecure_skip_tls_verify)
+    with _answered():
+        source = _source(snapshot, config, asked)
+        _show(cli_explain.explain_what_if(source, file, replicas, output.value))
+
+
+@explain_app.command("pod")
+def explain_pod(
+    name: Annotated[str, typer.Argument(metavar="NAMESPACE/NAME", help="The pod; without a namespace, of default.")],
+    node: Annotated[str | None, typer.Option(help="Why not this node?")] = None,
+    fix: Annotated[bool, typer.Option("--fix", help="Which single change would make it fit?")] = False,
+    snapshot: Snapshot = None,
+    config: ConfigFile = None,
+    server: ServerUrl = DEFAULT_SERVER,
+    output: Format = Output.TABLE,
+    kubeconfig: TokenKubeconfig = None,
+    context: Context = None,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    insecure_skip_tls_verify: Insecure = False,
+) -> None:
+    """Say what happened to a pod, and why."""
+    from multisched.cli import explain as cli_explain
+    from multisched.cli import server as cli_server
+    from multisched.observe.explain_view import ExplainQuery
+
+    asked = cli_server.Server(server, kubeconfig, context, token_file, ca_file, not insecure_skip_tls_verify)
+    with _answered():
+        namespace, pod = cli_explain.pod_name(name)
+        query = ExplainQuery(namespace, pod, node=node or "", with_fixes=fix)
+        _show(cli_explain.explain_pod(_source(snapshot, config, asked), query, output.value))
+
+
+@app.command()
+def verify(
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    snapshot: Annotated[
+        Path | None,
+        typer.Option(help="Judge this output of kubectl get nodes,pods,... -A -o json; - for standard input."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="multisched's configuration: judges domains too.", dir_okay=False)
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Fail for what may have been right once, too.")] = False,
+    output: Format = Output.TABLE,
+) -> None:
+    """Name every running pod that stands against a required rule, whoever placed it. Nothing is written."""
+    from multisched.cli import verify as cli_verify
+    from multisched.config.domains import judged_domains
+
+    if snapshot is not None and (kubeconfig is not None or context is not None):
+        _fail("--snapshot goes without --kubeconfig and --context: it is asked instead of a cluster", ExitCode.USAGE)
+    domains = judged_domains(_configuration(config)) if config is not None else ()
+
+    async def judge() -> int:
+        if snapshot is not None:
+            found = cli_verify.verify_snapshot(snapshot, domains)
+        else:
+            from multisched.client.transport import connect
+            from multisched.shell.audit.cluster_judge import judge_cluster
+
+            async with connect(kubeconfig, context) as transport:
+                found = await judge_cluster(transport, domains)
+        _show(cli_verify.as_text(found, output.value))
+        return cli_verify.exit_code(found, is_strict=strict)
+
+    _drive(judge)
+
+
+@config_app.command()
+def validate(file: Annotated[Path, typer.Argument(help="The configuration file.")]) -> None:
+    """Tell everything that is wrong in a file."""
+    configuration = _configuration(file)
+    names = ", ".join(f"{d.name} ({', '.join(d.scheduler_names)})" for d in configuration.domains)
+    typer.echo(f"{file}: good; domains: {names}")
+
+
+@config_app.command()
+def default() -> None:
+    """Print the default configuration with every setting explained."""
+    from multisched.config import loading
+    from multisched.config import print as config_print
+
+    typer.echo(config_print.configuration_text(loading.default()), nl=False)
+
+
+@config_app.command()
+def schema() -> None:
+    """Print the JSON Schema of the configuration file."""
+    from multisched.config import print as config_print
+
+    typer.echo(config_print.schema_text(), nl=False)
+
+
+@config_app.command()
+def convert(
+    file: Annotated[Path, typer.Argument(help="A KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1).")],
+    output: ConvertOutput = "yaml",
+    strict: Annotated[bool, typer.Option("--strict", help="Fail if anything of the file is not carried over.")] = False,
+) -> None:
+    """Turn kube-scheduler's configuration into ours, and name what cannot be carried over."""
+    from multisched.cli import convert as cli_convert
+    from multisched.config import loading
+
+    try:
+        conversion = cli_convert.load(file)
+    except loading.ConfigError as error:
+        _refuse(error.problems)
+    for finding in conversion.findings:
+        _show(str(finding), to_errors=True)
+    text = cli_convert.as_json(conversion) if output == "json" else cli_convert.as_yaml(conversion, str(file))
+    if output in ("yaml", "json"):
+        typer.echo(text, nl=False)
+    else:
+        _write(Path(output), text, source=file)
+    if strict and conversion.findings.has_warnings:
+        raise typer.Exit(int(ExitCode.PROBLEM))
+
+
+@repair_app.command("plan")
+def repair_plan(
+    threshold: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Percent of capacity that no predicted peak shall pass: DIMENSION=PERCENT, or PERCENT for all. "
+            "Default: as configured, else 100.",
+            metavar="log=90",
+        ),
+    ] = None,
+    moves: Annotated[
+        int | None, typer.Option(min=0, max=10_000, help="At most so many. Default: as configured.")
+    ] = None,
+    moves_per_node: Annotated[int | None, typer.Option(min=0, max=10_000, help="From or to one node.")] = None,
+    moves_per_service: Annotated[int | None, typer.Option(min=0, max=10_000, help="Of one service.")] = None,
+    domain: Annotated[str, typer.Option(help="Needed where several domains can be repaired.")] = "",
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Have the running process carry out just this plan, inside its window.")
+    ] = False,
+    snapshot: Snapshot = None,
+    config: ConfigFile = None,
+    server: ServerUrl = DEFAULT_SERVER,
+    output: Format = Output.TABLE,
+    kubeconfig: TokenKubeconfig = None,
+    context: Context = None,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    insecure_skip_tls_verify: Insecure = False,
+) -> None:
+    """Show the fewest moves that bring every node's predicted peak below its threshold; with --apply make them."""
+    from multisched.cli import repair
+    from multisched.cli import server as cli_server
+
+    asked = cli_server.Server(server, kubeconfig, context, token_file, ca_file, not insecure_skip_tls_verify)
+    with _answered():
+        question = repair.asked_for(
+            threshold or (), domain=domain, moves=moves, per_node=moves_per_node, per_service=moves_per_service
+        )
+        source = _source(snapshot, config, asked)
+        if not apply:
+            _show(repair.plan(source, question, output.value))
+            return
+        for part in repair.apply(source, question, output.value):
+            _show(part)
+
+
+@repair_app.command("status")
+def repair_status(
+    domain: Annotated[str, typer.Option(help="Needed where several domains can be repaired.")] = "",
+    server: ServerUrl = DEFAULT_SERVER,
+    output: Format = Output.TABLE,
+    kubeconfig: TokenKubeconfig = None,
+    context: Context = None,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    insecure_skip_tls_verify: Insecure = False,
+) -> None:
+    """Show the window, the run under way, and what is left of the budget."""
+    from multisched.cli import repair
+    from multisched.cli import server as cli_server
+
+    asked = cli_server.Server(server, kubeconfig, context, token_file, ca_file, not insecure_skip_tls_verify)
+    with _answered():
+        _show(repair.status(asked, domain, output.value))
+
+
+@plugins_app.command("list")
+def list_plugins(output: Format = Output.TABLE) -> None:
+    """List the plugins that a profile can name."""
+    from multisched.cli import plugins
+
+    _show(plugins.show(output.value))
+
+
+# ---- what the commands share
+
+
+def _write(target: Path, text: str, *, source: Path) -> None:
+    """Writes a file; never over the one it was made of."""
+    try:
+        if target.exists() and target.samefile(source):
+            _fail(f"{target} is the file to convert; name another one", ExitCode.USAGE)
+        target.write_text(text)
+    except OSError as error:
+        _fail(f"{target}: cannot be written: {error.strerror}", ExitCode.USAGE)
+
+
+def _own_namespace() -> str:
+    """POD_NAMESPACE, else the service account's, else kube-system."""
+    namespace = os.environ.get("POD_NAMESPACE", "")
+    if not namespace:
+        try:
+            namespace = SERVICE_ACCOUNT_NAMESPACE.read_text().strip()
+        except OSError:
+            namespace = ""
+    return namespace or DEFAULT_NAMESPACE
+
+
+def _drive(start: Callable[[], Awaitable[int]]) -> None:
+    """Runs one asynchronous command on uvloop where there is one, and exits with its code."""
+    import anyio
+
+    async def command() -> int:
+        with _told():
+            return await start()
+
+    try:
+        code = anyio.run(command, backend_options={"use_uvloop": _has_uvloop()})
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    raise typer.Exit(int(code))
+
+
+def _has_uvloop() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("uvloop") is not None
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Turns what a user can cause into a sentence and an exit code; everything else is a bug and keeps its traceback."""
+    from multisched.client.errors import CredentialsError
+    from multisched.framework.registry import PluginSetupError
+    from multisched.model.wire import TransportError
+    from multisched.observe.certificates import CertificateError
+    from multisched.observe.server import ServerError
+
+    told: list[tuple[BaseException, ExitCode]] = []  # raising inside except* would wrap the exit in a group
+    try:
+        yield
+    except* BrokenPipeError:  # the reader of a pipe has ended; click knows what to do about the bare error
+        told.append((BrokenPipeError(errno.EPIPE, "nobody reads"), ExitCode.PROBLEM))
+    except* RefusedError as group:
+        told.append((group, _first(group).code))
+    except* (PluginSetupError, ServerError, CertificateError) as group:
+        told.append((group, ExitCode.USAGE))
+    except* (CredentialsError, TransportError) as group:
+        told.append((group, ExitCode.NO_CLUSTER))
+    if told:
+        error, code = told[0]
+        if isinstance(error, BrokenPipeError):
+            raise error
+        _fail("\n".join(dict.fromkeys(_sentences(error))), code)
+
+
+def _first(group: BaseExceptionGroup[RefusedError]) -> RefusedError:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if not isinstance(error, RefusedError):
+        raise TypeError(type(error))
+    return error
+
+
+def _sentences(error: BaseException) -> Iterator[str]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _sentences(inner)
+    else:
+        yield str(error)

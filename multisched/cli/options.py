@@ -1,0 +1,105 @@
+"""What several commands share: options that say whom to ask and how to print, and how a refusal is told. Prints and exits only."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from multisched.config.options import ExitCode
+from multisched.model.visible_text import escaped_lines
+
+if TYPE_CHECKING:
+    from multisched.cli.explain import Dump
+    from multisched.cli.server import Server
+    from multisched.config.schema import Configuration
+
+DEFAULT_SERVER = "http://127.0.0.1:10260"
+
+
+class Output(Enum):
+    """How tables are printed."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+
+
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option(help="Kubeconfig file. Default: the pod's service account, else the user's own.", dir_okay=False),
+]
+Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig. Default: its current one.")]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="Configuration file. Default: three domains with the defaults.")
+]
+Format = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
+ServerUrl = Annotated[str, typer.Option(help="Base URL of a running multisched.", envvar="MULTISCHED_SERVER")]
+TokenKubeconfig = Annotated[
+    Path | None, typer.Option(help="Take the bearer token from this kubeconfig.", exists=True, dir_okay=False)
+]
+TokenFile = Annotated[Path | None, typer.Option(help="Bearer token.", exists=True, dir_okay=False)]
+CaFile = Annotated[Path | None, typer.Option(help="Whom to trust for https.", exists=True, dir_okay=False)]
+Insecure = Annotated[
+    bool, typer.Option("--insecure-skip-tls-verify", help="Accept any certificate, for instance a self-signed one.")
+]
+Snapshot = Annotated[
+    Path | None,
+    typer.Option(help="Ask no server but this output of kubectl get nodes,pods,... -A -o json; - for standard input."),
+]
+
+
+def configuration_of(file: Path | None) -> Configuration:
+    from multisched.config import loading
+
+    try:
+        return loading.default() if file is None else loading.load(file)
+    except loading.ConfigError as error:
+        refuse(error.problems)
+
+
+def show(text: str, *, to_errors: bool = False) -> None:
+    """Prints, with all visible that others may have put into it."""
+    typer.echo(escaped_lines(text), err=to_errors)
+
+
+def refuse(problems: Iterable[object]) -> NoReturn:
+    """Tells everything that is wrong with a file, and ends."""
+    for problem in problems:
+        show(str(problem), to_errors=True)
+    raise typer.Exit(ExitCode.USAGE) from None
+
+
+def source_of(snapshot: Path | None, config: Path | None, server: Server) -> Server | Dump:
+    """Whom to ask: the server, or a dump with the configuration to look at it with."""
+    if snapshot is None:
+        if config is not None:
+            fail("--config goes with --snapshot: a running multisched has its own", ExitCode.USAGE)
+        return server
+    from multisched.cli.explain import Dump
+
+    return Dump(snapshot, configuration_of(config), datetime.now(UTC), is_default=config is None)
+
+
+@contextmanager
+def answered() -> Iterator[None]:
+    """Turns what a server or a file does not give into a sentence and an exit code."""
+    from multisched.cli.server import AskError
+
+    try:
+        yield
+    except AskError as error:
+        fail(str(error), error.code)
+
+
+def fail(message: str, code: ExitCode) -> NoReturn:
+    show(f"multisched: {message}", to_errors=True)
+    sys.stderr.flush()
+    raise typer.Exit(int(code))

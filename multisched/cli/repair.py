@@ -1,0 +1,250 @@
+"""`multisched repair`: which pods should move, and why; on request the running process is asked to move them.
+
+Asks a running multisched over HTTP, or has the plan made here on a dump of a cluster; the answers are of one form. Nothing is
+written from here: what is carried out is carried out by the process that leads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import urlencode
+
+import msgspec
+
+from multisched.cli.explain import Dump, cluster_of
+from multisched.cli.server import AskError, Server, ask
+from multisched.config.options import ExitCode
+from multisched.framework.moving import RepairStatus, digest_of
+from multisched.framework.objects_view import ObjectKind
+from multisched.framework.repair import (
+    ALL_DIMENSIONS,
+    RepairAsked,
+    RepairLeft,
+    RepairMove,
+    RepairPeak,
+    RepairPlan,
+    RepairRefusedError,
+)
+from multisched.model.visible_text import escaped
+from multisched.model.wire import UNREADABLE
+from multisched.observe.repair_view import RunAsked, decode_plan, decode_status, thresholds
+from multisched.observe.tables import as_document, as_table
+
+READ_OF_A_DUMP: Final = (
+    ObjectKind.POD_DISRUPTION_BUDGET,
+    ObjectKind.RESOURCE_QUOTA,
+    ObjectKind.PERSISTENT_VOLUME,
+    ObjectKind.PERSISTENT_VOLUME_CLAIM,
+)
+"""Kinds without which a plan may promise what the cluster forbids."""
+TIMEOUT_S: Final = 300.0
+"""A large cluster is copied first, and plans stand in line."""
+KEPT_SHOWN: Final = 5
+LEFT_SHOWN: Final = 20
+"""Nodes in a table; the other forms have all."""
+
+
+def asked_for(
+    threshold: Sequence[str], *, domain: str, moves: int | None, per_node: int | None, per_service: int | None
+) -> RepairAsked:
+    """The question that the options are. Raises AskError."""
+    try:
+        percent = thresholds(threshold)
+    except ValueError as error:
+        raise AskError(str(error), ExitCode.USAGE) from error
+    return RepairAsked(
+        domain=domain,
+        threshold_percent=percent,
+        moves=moves,
+        moves_per_node=per_node,
+        moves_per_service=per_service,
+    )
+
+
+def plan(source: Server | Dump, asked: RepairAsked, output: str) -> str:
+    """The plan in the wanted form. Raises AskError."""
+    return _shown(_of_dump(source, asked) if isinstance(source, Dump) else _of_server(source, asked), output)
+
+
+def apply(source: Server | Dump, asked: RepairAsked, output: str) -> Iterator[str]:
+    """The plan, and then what came of asking the running process to carry just this one out. Raises AskError."""
+    if isinstance(source, Dump):
+        raise AskError("--apply: a dump has nothing to move; leave out --snapshot", ExitCode.USAGE)
+    found = _of_server(source, asked)
+    yield _shown(found, output, is_preview=not found.moves)
+    if not found.moves:
+        return
+    body = msgspec.json.encode(RunAsked(digest_of(found)))
+    told = _status_of(source, f"/api/v1/repair/run{_query(asked)}", body=body)
+    yield f"begun: {told.steps} moves in domain {told.domain}, plan {told.digest}; multisched repair status shows how it goes"
+
+
+def status(server: Server, domain: str, output: str) -> str:
+    """How repair stands in the running process. Raises AskError."""
+    found = _status_of(server, f"/api/v1/repair/status{_query(RepairAsked(domain=domain))}")
+    if output in ("json", "yaml"):
+        return as_document(msgspec.to_builtins(found), output)
+    return "\n".join(map(escaped, _status_lines(found)))
+
+
+def _status_lines(found: RepairStatus) -> Iterator[str]:
+    yield f"domain {found.domain}: repair is {found.mode}"
+    if found.is_open:
+        yield f"window: open since {_moment(found.opens_s)}, until {_moment(found.closes_s)}"
+    elif found.opens_s is not None:
+        yield f"window: closed, the next one opens at {_moment(found.opens_s)}"
+    if found.mode != "off":
+        yield f"moved in this window: {found.moved}, {found.moves_left} left"
+    if found.state:
+        where = f", move {found.step} of {found.steps}: {found.move}" if found.move else f", {found.steps} moves"
+        yield f"run of plan {found.digest}: {found.state}{where}"
+    elif found.digest:
+        yield f"plan {found.digest}: {found.steps} moves, shown only"
+    if found.reason:
+        yield f"reason: {found.reason}"
+
+
+def _moment(epoch_s: float | None) -> str:
+    return "-" if epoch_s is None else f"{datetime.fromtimestamp(epoch_s, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _status_of(server: Server, path: str, body: bytes | None = None) -> RepairStatus:
+    try:
+        answer = ask(server, path, body=body, is_change=body is not None, timeout_s=TIMEOUT_S)
+    except AskError as error:
+        raise AskError(str(error), _code(error.status) if error.status else error.code, error.status) from error
+    try:
+        return decode_status(answer)
+    except UNREADABLE as error:
+        raise AskError(f"{server.url} is no multisched of this version: {error}", ExitCode.PROBLEM) from error
+
+
+def _shown(found: RepairPlan, output: str, *, is_preview: bool = True) -> str:
+    if output in ("json", "yaml"):
+        return as_document(msgspec.to_builtins(found), output)
+    return text_of(found, is_wide=output == "wide", is_preview=is_preview)
+
+
+def text_of(found: RepairPlan, *, is_wide: bool, is_preview: bool = True) -> str:
+    """Moves in order, nodes that stay over, totals."""
+    parts = [_moves(found.moves, is_wide=is_wide)] if found.moves else []
+    if found.left:
+        parts.append(_left(found.left, is_wide=is_wide))
+    totals = [*_totals(found), *(["nothing was written: this is a preview"] if is_preview else [])]
+    parts.append("\n".join(map(escaped, totals)))
+    return "\n\n".join(parts)
+
+
+def _of_dump(dump: Dump, asked: RepairAsked) -> RepairPlan:
+    from multisched.framework.registry import PluginSetupError
+    from multisched.whatif.repair_trial import plan_on
+    from multisched.whatif.sandbox import Rehearsal
+
+    known = cluster_of(dump)
+    try:
+        rehearsal = Rehearsal(dump.configuration, known)
+    except PluginSetupError as error:
+        raise AskError(str(error), ExitCode.USAGE) from error
+    store = rehearsal.cache.objects
+    absent = [kind.value for kind in READ_OF_A_DUMP if not store.all(kind)]
+    try:
+        found = plan_on(rehearsal, asked)
+    except RepairRefusedError as error:
+        raise AskError("; ".join((str(error), *rehearsal.notes)), _code(error.status)) from error
+    if not absent:
+        return found
+    note = f"the dump has no {', '.join(absent)} objects: if the cluster has some, have kubectl get list them too"
+    return msgspec.structs.replace(found, notes=(*found.notes, note))
+
+
+def _query(asked: RepairAsked) -> str:
+    """The question as a URL has it."""
+    query = [("domain", asked.domain)] if asked.domain else []
+    for name, percent in asked.threshold_percent.items():
+        query.append(("threshold", f"{name}={percent:g}" if name != ALL_DIMENSIONS else f"{percent:g}"))
+    limits = {"moves": asked.moves, "movesPerNode": asked.moves_per_node, "movesPerService": asked.moves_per_service}
+    query += [(name, str(number)) for name, number in limits.items() if number is not None]
+    return f"{'?' if query else ''}{urlencode(query)}"
+
+
+def _of_server(server: Server, asked: RepairAsked) -> RepairPlan:
+    try:
+        body = ask(server, f"/api/v1/repair/plan{_query(asked)}", timeout_s=TIMEOUT_S)
+    except AskError as error:
+        raise AskError(str(error), _code(error.status) if error.status else error.code, error.status) from error
+    try:
+        return decode_plan(body)
+    except UNREADABLE as error:
+        raise AskError(f"{server.url} is no multisched of this version: {error}", ExitCode.PROBLEM) from error
+
+
+def _code(status: int) -> ExitCode:
+    return ExitCode.USAGE if status in (400, 422) else ExitCode.PROBLEM
+
+
+def _moves(moves: Sequence[RepairMove], *, is_wide: bool) -> str:
+    head = ["#", "pod", "from", "to", "gain", "from peak", "to peak", "disruption"]
+    if is_wide:
+        head += ["mends", "waits for", "uid"]
+    rows = []
+    for number, move in enumerate(moves, 1):
+        row = [
+            number, move.pod, move.from_node, move.to_node, f"{move.gain_percent:.1f}",
+            _change(move.from_before, move.from_after), _change(move.to_before, move.to_after), _disruption(move),
+        ]  # fmt: skip
+        if is_wide:
+            row += [move.mends, ", ".join(str(place + 1) for place in move.waits_for), move.uid]
+        rows.append(row)
+    return as_table(head, rows, is_wide=is_wide)
+
+
+def _change(before: RepairPeak, after: RepairPeak) -> str:
+    """`log 118 % -> 92 % Tue 20:00`, and both in full where dimension or slot are others afterwards."""
+    if before.dimension == after.dimension and before.at == after.at:
+        return f"{before.dimension} {before.percent:.0f} % -> {after.percent:.0f} % {before.at}"
+    return f"{_peak(before)} -> {_peak(after)}"
+
+
+def _peak(peak: RepairPeak) -> str:
+    return f"{peak.dimension} {peak.percent:.0f} % {peak.at}"
+
+
+def _disruption(move: RepairMove) -> str:
+    budgets = "".join(f", PDB {one.name} leaves {one.left}" for one in move.budgets)
+    return f"1 of {move.replicas} of {move.service}{budgets}"
+
+
+def _left(left: Sequence[RepairLeft], *, is_wide: bool) -> str:
+    shown = left if is_wide else left[:LEFT_SHOWN]
+    table = as_table(("stays over", "peak", "why"), [(n.node, _peak(n.peak), n.why) for n in shown], is_wide=True)
+    return table if len(shown) == len(left) else f"{table}\n... and {len(left) - len(shown)} more; -o wide has all"
+
+
+def _totals(found: RepairPlan) -> Iterator[str]:
+    mended, moves = len(found.mended), len(found.moves)
+    if not moves and not found.left:
+        yield f"domain {found.domain}: no node's predicted peak passes {_thresholds(found.threshold_percent)}"
+    else:
+        bound = "" if moves == found.least_moves else f" (no plan has fewer than {found.least_moves})"
+        what = f"1 move{bound} mends" if moves == 1 else f"{moves} moves{bound} mend"
+        hot = mended + len(found.left)
+        nodes = "1 node" if hot == 1 else f"{hot} nodes"
+        yield f"domain {found.domain}: {what} {mended} of {nodes} past {_thresholds(found.threshold_percent)}"
+    yield f"worst peak: {_peak(found.worst_before)} now, {_peak(found.worst_after)} after"
+    yield f"{found.nodes} nodes; {found.movable} of their {found.pods} pods may move; profiles {found.profiles_version or 'of files'}"
+    kept = list(found.kept.items())
+    for why, number in kept[:KEPT_SHOWN]:
+        yield f"  kept: {number}, {why}"
+    if len(kept) > KEPT_SHOWN:
+        yield f"  kept: {sum(number for _, number in kept[KEPT_SHOWN:])} for {len(kept) - KEPT_SHOWN} other reasons"
+    for note in found.notes:
+        yield f"note: {note}"
+
+
+def _thresholds(percent: Mapping[str, float]) -> str:
+    """`90 %` where all are one, else `cpu 90 %, log 80 %`."""
+    if len(set(percent.values())) == 1:
+        return f"{next(iter(percent.values())):g} %"
+    return ", ".join(f"{name} {amount:g} %" for name, amount in percent.items())

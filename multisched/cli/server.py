@@ -1,0 +1,133 @@
+"""How a command asks a running multisched over HTTP: which server, with which credentials.
+
+Uses the standard library's HTTP, so that it starts fast. Follows no redirects: a token goes where the user said, and over
+plain HTTP to this machine only.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from multisched.config.options import ExitCode
+from multisched.model.loopback_name import is_loopback_name
+from multisched.observe.loopback import TokenFileError, read_token, token_folder
+
+TIMEOUT_S: Final = 10.0
+ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
+
+
+class AskError(Exception):
+    """Nothing can be shown; the message says why and what to do. `status`: of the HTTP answer, 0 without one."""
+
+    def __init__(self, message: str, code: ExitCode, status: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
+        self.status = status
+
+
+class Server(msgspec.Struct, frozen=True):
+    """Whom to ask, and with which credentials."""
+
+    url: str
+    kubeconfig: Path | None = None
+    context: str | None = None
+    token_file: Path | None = None
+    ca_file: Path | None = None
+    is_verifying: bool = True
+
+    @property
+    def has_credentials(self) -> bool:
+        return self.token_file is not None or self.kubeconfig is not None
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
+        """None: a redirect is an answer like any other."""
+
+
+def ask(
+    server: Server, path: str, *, body: bytes | None = None, is_change: bool = False, timeout_s: float = TIMEOUT_S
+) -> bytes:
+    """The body of a GET, or of a POST if there is a body to send. Raises AskError.
+
+    `is_change`: it is a request to change something, for which a server on loopback wants the token of its process.
+    """
+    scheme = urlsplit(server.url).scheme
+    if scheme not in ("http", "https"):
+        raise AskError(f"{server.url}: write http://HOST:PORT or https://HOST:PORT", ExitCode.USAGE)
+    if scheme == "http" and server.has_credentials and not is_loopback_name(urlsplit(server.url).netloc):
+        raise AskError(
+            f"{server.url}: whoever listens on the way would read the token; write https://HOST:PORT,"
+            " or forward the port (kubectl port-forward) and write http://127.0.0.1:PORT",
+            ExitCode.USAGE,
+        )
+    request = urllib.request.Request(f"{server.url.rstrip('/')}{path}", data=body)  # noqa: S310 -- checked
+    if body is not None:
+        request.add_header("Content-Type", "application/json")
+    authorization = _authorization(server) or (_of_process(server.url) if is_change else "")
+    if authorization:
+        request.add_header("Authorization", authorization)
+    opener = urllib.request.build_opener(
+        _NoRedirects, urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=_tls(server))
+    )
+    try:
+        with opener.open(request, timeout=timeout_s) as answer:
+            return bytes(answer.read(ANSWER_BYTES_MAX))
+    except urllib.error.HTTPError as error:
+        detail = error.read(2048).decode(errors="replace").strip()
+        raise AskError(f"{server.url} answered {error.code}: {detail}", ExitCode.PROBLEM, error.code) from error
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        message = f"no multisched answers at {server.url}: {reason}; start one, or name it with --server"
+        raise AskError(message, ExitCode.NO_CLUSTER) from error
+
+
+def _tls(server: Server) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=None if server.ca_file is None else str(server.ca_file))
+    if not server.is_verifying:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _of_process(url: str) -> str:
+    """With the token of a process of this user on this machine; empty if there is none: the server says what it wants."""
+    parts = urlsplit(url)
+    try:
+        if not is_loopback_name(parts.netloc) or parts.port is None:
+            return ""
+        return f"Bearer {read_token(token_folder(os.environ), parts.port)}"
+    except (TokenFileError, ValueError):
+        return ""
+
+
+def _authorization(server: Server) -> str:
+    if server.token_file is not None:
+        return f"Bearer {server.token_file.read_text().strip()}"
+    if server.kubeconfig is None:
+        return ""
+    import anyio
+
+    from multisched.client.auth import Credentials, KubeconfigSource, import_vendor
+    from multisched.client.errors import CredentialsError
+
+    async def read(path: Path) -> str:
+        credentials = await Credentials.load(KubeconfigSource(import_vendor(), path, server.context))
+        return credentials.access.authorization
+
+    try:
+        authorization = anyio.run(read, server.kubeconfig)
+    except CredentialsError as error:
+        raise AskError(str(error), ExitCode.NO_CLUSTER) from error
+    if not authorization:
+        message = f"{server.kubeconfig} has no token (a certificate proves nothing here); use --token-file"
+        raise AskError(message, ExitCode.USAGE)
+    return authorization

@@ -1,0 +1,68 @@
+"""`multisched verify`: reads a snapshot, and prints what `multisched.verify` finds there or on a live cluster."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from multisched.config.options import ExitCode, RefusedError
+from multisched.model.visible_text import escaped
+from multisched.observe.tables import as_document, as_table
+from multisched.verify import Domain, Finding, Report, Snapshot, SnapshotError, report
+
+SNAPSHOT_BYTES_MAX: Final = 8 * 1024 * 1024 * 1024
+PROBLEMS_SHOWN: Final = 20
+
+
+def verify_snapshot(path: Path, domains: Sequence[Domain]) -> Report:
+    """Judges a file, or standard input (`-`). Raises RefusedError."""
+    try:
+        snapshot = Snapshot(_read(path))
+    except SnapshotError as error:
+        raise RefusedError(f"{path}: {error}") from error
+    return report(snapshot.objects(), domains, snapshot.problems.found)
+
+
+def exit_code(found: Report, *, is_strict: bool) -> ExitCode:
+    is_wrong = bool(found.violations) or (is_strict and bool(found.maybe))
+    return ExitCode.PROBLEM if is_wrong else ExitCode.OK
+
+
+def as_text(found: Report, output: str) -> str:
+    """`json`, `yaml`, or a table with what it does not say beneath."""
+    if output in ("json", "yaml"):
+        return as_document(found.document(), output)
+    parts = [_table(title, those, output) for title, those in _lists(found) if those]
+    counted = f"{found.pods} pods on {found.nodes} nodes"
+    parts.append(f"{len(found.violations)} violations, {len(found.maybe)} that may have been right once; {counted}")
+    parts += [f"not judged: {one.rule}: {escaped(one.reason)}" for one in found.not_judged]
+    parts += [f"unreadable: {escaped(p.object)}: {escaped(p.problem)}" for p in found.unreadable[:PROBLEMS_SHOWN]]
+    if len(found.unreadable) > PROBLEMS_SHOWN:
+        parts.append(f"unreadable: {len(found.unreadable) - PROBLEMS_SHOWN} more; -o json names them")
+    return "\n".join(parts)
+
+
+def _lists(found: Report) -> list[tuple[str, list[Finding]]]:
+    return [("", found.violations), ("May have been right when the pod was placed:", found.maybe)]
+
+
+def _table(title: str, findings: Sequence[Finding], output: str) -> str:
+    rows = [(f.pod, f.node, f.rule, f.message) for f in sorted(findings, key=lambda f: (f.rule, f.node, f.pod))]
+    table = as_table(("pod", "node", "rule", "message"), rows, is_wide=output == "wide")
+    return f"{title}\n{table}\n" if title else f"{table}\n"
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if str(path) == "-":
+            body = sys.stdin.buffer.read(SNAPSHOT_BYTES_MAX + 1)
+        else:
+            with path.open("rb") as file:
+                body = file.read(SNAPSHOT_BYTES_MAX + 1)
+    except OSError as error:
+        raise RefusedError(f"{path} cannot be read: {error.strerror}") from error
+    if len(body) > SNAPSHOT_BYTES_MAX:
+        raise RefusedError(f"{path} has more than {SNAPSHOT_BYTES_MAX} bytes")
+    return body

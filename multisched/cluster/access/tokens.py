@@ -1,0 +1,146 @@
+"""Bearer tokens: fixed ones of the embedded cluster and signed ones of service accounts.
+
+Owns the signing key, made when first needed, and a bounded memory of verified tokens. A token stops working when it
+expires or when its service account is gone or was made anew.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from multisched.cluster.base.metadata import Minting
+from multisched.cluster.base.request import UserInfo
+from multisched.cluster.base.storage import Store
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
+ISSUER = "https://kubernetes.default.svc.cluster.local"
+AUDIENCES = (ISSUER,)
+TOKEN_S = 3_600
+"""Lifetime of a token whose request names none."""
+
+TOKEN_S_MIN = 600
+VERIFIED_MAX = 1_024
+"""Verified tokens remembered."""
+
+_COORDINATE_BYTES = 32
+
+
+def _encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def _decode(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
+class Tokens:
+    """Issues and authenticates."""
+
+    def __init__(self, store: Store, minting: Minting) -> None:
+        self._store = store
+        self._minting = minting
+        self._fixed: dict[bytes, UserInfo] = {}
+        self._key: EllipticCurvePrivateKey | None = None
+        self._verified: dict[bytes, dict[str, Any]] = {}
+
+    def add_fixed(self, token: str, user: UserInfo) -> None:
+        """Accepts a token forever, as --token-auth-file does."""
+        self._fixed[_digest(token)] = user
+
+    def issue(
+        self, namespace: str, name: str, uid: str, audiences: Sequence[str], lifetime_s: int, bound: dict[str, str]
+    ) -> str:
+        """A signed token of a service account."""
+        now = int(self._minting.clock.now().timestamp())
+        private: dict[str, Any] = {"namespace": namespace, "serviceaccount": {"name": name, "uid": uid}}
+        if bound:
+            private[bound["kind"].lower()] = {"name": bound["name"], "uid": bound["uid"]}
+        claims = {
+            "aud": list(audiences) or list(AUDIENCES),
+            "exp": now + lifetime_s,
+            "iat": now,
+            "iss": ISSUER,
+            "jti": self._minting.uid(),
+            "kubernetes.io": private,
+            "nbf": now,
+            "sub": f"system:serviceaccount:{namespace}:{name}",
+        }
+        head = _encode(orjson.dumps({"alg": "ES256", "kid": "multisched", "typ": "JWT"}))
+        signed = f"{head}.{_encode(orjson.dumps(claims))}"
+        return f"{signed}.{_encode(self._sign(signed.encode()))}"
+
+    def authenticate(self, token: str, audiences: Sequence[str] = AUDIENCES) -> UserInfo | None:
+        """Who holds this token; None for a bad one."""
+        digest = _digest(token)
+        fixed = self._fixed.get(digest)
+        if fixed is not None:
+            return fixed
+        claims = self._verified.get(digest)
+        if claims is None:
+            claims = self._verify(token)
+            if claims is None:
+                return None
+            if len(self._verified) >= VERIFIED_MAX:
+                self._verified.clear()
+            self._verified[digest] = claims
+        return self._user_of(claims, audiences)
+
+    def _user_of(self, claims: dict[str, Any], audiences: Sequence[str]) -> UserInfo | None:
+        if claims["exp"] <= self._minting.clock.now().timestamp():
+            return None
+        if audiences and not set(audiences) & set(claims["aud"]):
+            return None
+        private = claims["kubernetes.io"]
+        namespace, account = private["namespace"], private["serviceaccount"]
+        stored = self._store.collection("serviceaccounts").objects.get(f"{namespace}/{account['name']}")
+        if stored is None or stored.uid != account["uid"]:
+            return None
+        groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
+        extra = {"authentication.kubernetes.io/credential-id": (f"JTI={claims['jti']}",)}
+        return UserInfo(claims["sub"], groups, account["uid"], extra)
+
+    def _private_key(self) -> EllipticCurvePrivateKey:
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        if self._key is None:
+            self._key = ec.generate_private_key(ec.SECP256R1())
+        return self._key
+
+    def _sign(self, data: bytes) -> bytes:
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.hazmat.primitives.asymmetric import ec, utils
+
+        r, s = utils.decode_dss_signature(self._private_key().sign(data, ec.ECDSA(hashes.SHA256())))
+        return r.to_bytes(_COORDINATE_BYTES, "big") + s.to_bytes(_COORDINATE_BYTES, "big")
+
+    def _verify(self, token: str) -> dict[str, Any] | None:
+        parts = token.split(".")
+        if len(parts) != 3 or self._key is None:
+            return None
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.hazmat.primitives.asymmetric import ec, utils
+
+        try:
+            raw = _decode(parts[2])
+            r = int.from_bytes(raw[:_COORDINATE_BYTES], "big")
+            s = int.from_bytes(raw[_COORDINATE_BYTES:], "big")
+            signature = utils.encode_dss_signature(r, s)
+            self._key.public_key().verify(signature, f"{parts[0]}.{parts[1]}".encode(), ec.ECDSA(hashes.SHA256()))
+            claims: dict[str, Any] = orjson.loads(_decode(parts[1]))
+        except (InvalidSignature, ValueError, binascii.Error):
+            return None
+        return claims
+
+
+def _digest(token: str) -> bytes:
+    # Only digests are kept: the tokens themselves never lie in memory longer than a request.
+    return hashlib.sha256(token.encode()).digest()

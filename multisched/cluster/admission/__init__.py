@@ -1,0 +1,1 @@
+"""What the embedded API server adds to an object, or refuses of it."""

@@ -1,0 +1,1 @@
+"""The embedded API server: from request to answer."""

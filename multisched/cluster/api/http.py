@@ -1,0 +1,180 @@
+"""The API server on a TLS socket: authentication, plain answers and watch streams.
+
+Owns the listening socket and the connections. Bearer tokens and client certificates; a client that reads its watch too
+slowly is cut off when the stream's bound is reached, because then the transport is aborted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from multisched.cluster.access.rbac import Attributes
+from multisched.cluster.api.server import ApiServer
+from multisched.cluster.api.verbs import BODY_BYTES_MAX
+from multisched.cluster.api.watch import WatchStream
+from multisched.cluster.base import errors
+from multisched.cluster.base.request import ANONYMOUS, ApiRequest, UserInfo
+from multisched.model.wire import JSON, Response
+
+KEEPALIVE_S = 300.0
+"""How long an idle connection is kept."""
+
+SHUTDOWN_S = 1.0
+"""How long open requests may finish when the server stops."""
+
+WATCH_WRITE_BYTES = 256 * 1024
+"""Lines of one watch joined into one write."""
+
+SEPARATOR = b"\n"
+
+
+class HttpServer:
+    """Serves one ApiServer."""
+
+    def __init__(self, api: ApiServer, context: ssl.SSLContext) -> None:
+        self._api = api
+        self._context = context
+        self._web = web.Server(
+            self._answer,
+            request_factory=self._request,
+            handler_cancellation=True,
+            keepalive_timeout=KEEPALIVE_S,
+            access_log=None,
+        )
+        self._listener: asyncio.Server | None = None
+
+    async def listen(self, host: str, port: int) -> int:
+        """Starts; returns the port."""
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(self._web, host, port, ssl=self._context, backlog=1_024)
+        bound: int = self._listener.sockets[0].getsockname()[1]
+        return bound
+
+    async def close(self) -> None:
+        """Stops listening and ends every connection."""
+        if self._listener is not None:
+            self._listener.close()
+        self._api.drop_watches()
+        await self._web.shutdown(SHUTDOWN_S)
+        if self._listener is not None:
+            await self._listener.wait_closed()
+
+    def _request(
+        self,
+        message: Any,
+        payload: Any,
+        protocol: RequestHandler,
+        writer: Any,
+        task: asyncio.Task[None],
+    ) -> web.BaseRequest:
+        return web.BaseRequest(
+            message, payload, protocol, writer, task, asyncio.get_running_loop(), client_max_size=BODY_BYTES_MAX + 1
+        )
+
+    # -- authentication ------------------------------------------------------------------------------------------
+
+    def _user(self, request: web.BaseRequest) -> UserInfo | None:
+        """Who asks; None when a token was given and is wrong. A certificate counts before a token, as upstream."""
+        by_certificate = _certificate_user(request.transport)
+        if by_certificate is not ANONYMOUS:
+            return by_certificate
+        given = request.headers.get("Authorization")
+        if given is not None:
+            scheme, _, token = given.partition(" ")
+            return self._api.tokens.authenticate(token.strip()) if scheme.lower() == "bearer" else None
+        return ANONYMOUS
+
+    def _impersonated(self, request: web.BaseRequest, user: UserInfo) -> UserInfo:
+        name = request.headers.get("Impersonate-User")
+        if not name:
+            return user
+        self._api.rbac.check(user, Attributes("impersonate", plural="users", name=name))
+        groups = tuple(request.headers.getall("Impersonate-Group", ()))
+        for group in groups:
+            self._api.rbac.check(user, Attributes("impersonate", plural="groups", name=group))
+        if name.startswith("system:serviceaccount:") and not groups:
+            namespace = name.split(":")[2]
+            groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}")
+        return UserInfo(name, (*groups, "system:authenticated"))
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        user = self._user(request)
+        if user is None:
+            return _plain(errors.unauthorized().response())
+        headers = request.headers
+        try:
+            body = await request.read() if request.body_exists else None
+            if "Impersonate-User" in headers:
+                user = self._impersonated(request, user)
+        except errors.ApiError as refusal:
+            return _plain(refusal.response())
+        except web.HTTPRequestEntityTooLarge:
+            message = f"Request entity too large: limit is {BODY_BYTES_MAX}"
+            return _plain(errors.ApiError(413, "RequestEntityTooLarge", message).response())
+        asked = ApiRequest(
+            request.method,
+            request.raw_path,
+            body,
+            headers.get("Content-Type", JSON),
+            headers.get("Accept", JSON),
+            user,
+            headers.get("User-Agent", ""),
+        )
+        answer = self._api.handle(asked)
+        if isinstance(answer, WatchStream):
+            return await self._stream(request, answer)
+        return _plain(answer)
+
+    async def _stream(self, request: web.BaseRequest, stream: WatchStream) -> web.StreamResponse:
+        response = web.StreamResponse(status=200, headers=stream.headers)
+        response.enable_chunked_encoding()
+        transport = request.transport
+        if transport is not None:
+            stream.on_drop = transport.abort
+        try:
+            await response.prepare(request)
+            while lines := await stream.read():
+                await _write(response, lines)
+            if not stream.is_broken:
+                await response.write_eof()
+        except ConnectionError:
+            pass  # the client went away: nothing is left to tell it
+        finally:
+            stream.close()
+        return response
+
+
+async def _write(response: web.StreamResponse, lines: list[bytes]) -> None:
+    batch: list[bytes] = []
+    size = 0
+    for line in lines:
+        batch.append(line)
+        size += len(line)
+        if size >= WATCH_WRITE_BYTES:
+            await response.write(b"".join(batch))
+            batch, size = [], 0
+    if batch:
+        await response.write(b"".join(batch))
+
+
+def _plain(answer: Response) -> web.Response:
+    headers: Mapping[str, str] = answer.headers
+    return web.Response(body=answer.body, status=answer.status, headers=headers)
+
+
+def _certificate_user(transport: asyncio.Transport | None) -> UserInfo:
+    found = transport.get_extra_info("peercert") if transport is not None else None
+    if not found:
+        return ANONYMOUS
+    attributes = [pair for entry in found.get("subject", ()) for pair in entry]
+    names = [value for key, value in attributes if key == "commonName"]
+    groups = tuple(value for key, value in attributes if key == "organizationName")
+    return UserInfo(names[0] if names else "", (*groups, "system:authenticated"))

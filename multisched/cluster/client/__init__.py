@@ -1,0 +1,1 @@
+"""How kubelets and controllers of the embedded cluster speak to its API server."""

@@ -1,0 +1,174 @@
+"""What every controller is given: a client, a clock, chance, and shared caches.
+
+Owns the caches. Called by the controllers of this folder and their runner.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Protocol
+
+from multisched.cluster.admission.volume_rules import claim_keys, volume_keys
+from multisched.cluster.client.object_cache import ObjectCache
+from multisched.cluster.client.object_client import (
+    CLAIMS,
+    CONTROLLER_REVISIONS,
+    CRON_JOBS,
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    DISRUPTION_BUDGETS,
+    JOBS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    REPLICA_SETS,
+    SERVICE_ACCOUNTS,
+    STATEFUL_SETS,
+    STORAGE_CLASSES,
+    VOLUMES,
+    Document,
+    ObjectClient,
+    Resource,
+    WallClock,
+    controller_of,
+    key_of,
+)
+from multisched.cluster.controllers.controlled_pods import pod_index, slim_node, slim_pod
+from multisched.cluster.controllers.events import EventRecorder
+from multisched.cluster.controllers.orphan_pods import selector_index
+from multisched.cluster.controllers.reconcile_queue import ReconcileQueue
+
+POD_EVENTS_COALESCED_S = 0.05
+"""A controller looks at its pods at most this often: one look per pod would cost pods squared in a burst."""
+
+
+class Controller(Protocol):
+    """One control loop: a queue of keys, fed by cache listeners."""
+
+    queue: ReconcileQueue
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        ...
+
+
+class ControllerContext:
+    """Shared by all controllers of one run."""
+
+    def __init__(self, client: ObjectClient, *, clock: WallClock, rng: random.Random) -> None:
+        self.client = client
+        self.clock = clock
+        self.rng = rng
+        self.events = EventRecorder(client, clock)
+        self.pods = ObjectCache(client, PODS, rng=rng, projection=slim_pod, index_by=pod_index)
+        self.replica_sets = ObjectCache(client, REPLICA_SETS, rng=rng, index_by=_owner_and_selector_index)
+        self.deployments = ObjectCache(client, DEPLOYMENTS, rng=rng)
+        self.stateful_sets = ObjectCache(client, STATEFUL_SETS, rng=rng)
+        self.daemon_sets = ObjectCache(client, DAEMON_SETS, rng=rng, index_by=selector_index)
+        self.nodes = ObjectCache(client, NODES, rng=rng, projection=slim_node)
+        self.revisions = ObjectCache(client, CONTROLLER_REVISIONS, rng=rng, index_by=_owner_index)
+        self.jobs = ObjectCache(client, JOBS, rng=rng, index_by=_owner_and_selector_index)
+        self.cron_jobs = ObjectCache(client, CRON_JOBS, rng=rng)
+        self.budgets = ObjectCache(client, DISRUPTION_BUDGETS, rng=rng, index_by=_namespace_index)
+        self.namespaces = ObjectCache(client, NAMESPACES, rng=rng)
+        self.service_accounts = ObjectCache(client, SERVICE_ACCOUNTS, rng=rng)
+
+        self.claims = ObjectCache(client, CLAIMS, rng=rng, index_by=claim_keys)
+        self.volumes = ObjectCache(client, VOLUMES, rng=rng, index_by=volume_keys)
+        self.storage_classes = ObjectCache(client, STORAGE_CLASSES, rng=rng)
+
+    def caches(self) -> tuple[ObjectCache, ...]:
+        """All shared caches."""
+        return (
+            self.pods,
+            self.replica_sets,
+            self.deployments,
+            self.stateful_sets,
+            self.daemon_sets,
+            self.nodes,
+            self.revisions,
+            self.jobs,
+            self.cron_jobs,
+            self.budgets,
+            self.namespaces,
+            self.service_accounts,
+            self.claims,
+            self.volumes,
+            self.storage_classes,
+        )
+
+    def now(self) -> datetime:
+        return self.clock.now()
+
+
+def _owner_index(document: Document) -> Iterator[str]:
+    for reference in document["metadata"].get("ownerReferences") or ():
+        yield reference["uid"]
+
+
+def _owner_and_selector_index(document: Document) -> Iterator[str]:
+    yield from _owner_index(document)
+    yield from selector_index(document)
+
+
+def _namespace_index(document: Document) -> Iterator[str]:
+    yield document["metadata"]["namespace"]
+
+
+def requeue_changed(cache: ObjectCache, *, queue: ReconcileQueue) -> None:
+    """Feeds the queue with every object of the cache that is there and changes."""
+
+    def listener(old: Document | None, new: Document | None) -> None:
+        if new is not None:
+            queue.add(key_of(new))
+
+    cache.listen(listener)
+
+
+def requeue_owner_of_pods(cache: ObjectCache, *, kind: str, queue: ReconcileQueue) -> None:
+    """Feeds the queue with the controlling owners, of this kind, of every pod that changes."""
+
+    def listener(old: Document | None, new: Document | None) -> None:
+        changed = new or old
+        owner = controller_of(changed) if changed is not None else None
+        if changed is not None and owner is not None and owner["kind"] == kind:
+            queue.add_after(f"{changed['metadata']['namespace']}/{owner['name']}", POD_EVENTS_COALESCED_S)
+
+    cache.listen(listener)
+
+
+async def write_status(client: ObjectClient, resource: Resource, document: Document, status: Document) -> None:
+    """Writes the fields of a status that changed; nothing if none did. None takes a field away."""
+    current = document.get("status") or {}
+    changed = {name: value for name, value in status.items() if _differs(current.get(name), value)}
+    if changed:
+        metadata = document["metadata"]
+        answer = await client.patch(
+            resource,
+            metadata.get("namespace", ""),
+            metadata["name"],
+            body={"metadata": {"uid": metadata["uid"]}, "status": changed},
+            subresource="status",
+        )
+        answer.expect(404)
+
+
+def _differs(current: object, value: object) -> bool:
+    """Servers leave zeros and empty lists out."""
+    return current != value and not (not current and not value)
+
+
+def set_condition(status: Document, condition: Document, now: str) -> list[Document]:
+    """The conditions of a status with this one in it; its transition time moves only when its status does."""
+    conditions = [dict(c) for c in status.get("conditions") or ()]
+    for present in conditions:
+        if present["type"] == condition["type"]:
+            if all(present.get(name) == value for name, value in condition.items()):
+                return conditions
+            if present["status"] != condition["status"]:
+                present["lastTransitionTime"] = now
+            present.update(condition)
+            return conditions
+    return [*conditions, {**condition, "lastTransitionTime": now}]

@@ -1,0 +1,177 @@
+"""Who owns whom, over all kinds: the graph behind garbage collection.
+
+Owns one small entry per object of the cluster. Promises that its listener hears the uid of every object whose fate may have
+changed: the object itself, its dependents when it goes, its owners when they may have been waiting for it. Called by the
+garbage collector only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from multisched.cluster.client.object_client import Resource
+
+FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
+
+
+class Owner(msgspec.Struct, frozen=True, gc=False):
+    """One owner reference."""
+
+    apiVersion: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    blockOwnerDeletion: bool | None = None
+
+
+class _Meta(msgspec.Struct, frozen=True, gc=False):
+    name: str
+    uid: str
+    namespace: str = ""
+    deletionTimestamp: str | None = None
+    finalizers: tuple[str, ...] | None = None
+    ownerReferences: tuple[Owner, ...] | None = None
+
+
+class _Object(msgspec.Struct, frozen=True, gc=False):
+    metadata: _Meta
+
+
+_OBJECT = msgspec.json.Decoder(_Object)
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """One object as the collector sees it."""
+
+    resource: Resource
+    namespace: str
+    name: str
+    uid: str
+    owners: tuple[Owner, ...]
+    finalizers: tuple[str, ...]
+    is_deleting: bool
+
+    @property
+    def waits_for_dependents(self) -> bool:
+        """Deleted in the foreground: its dependents go first."""
+        return self.is_deleting and FOREGROUND in self.finalizers
+
+    def blocks(self, owner_uid: str) -> bool:
+        """Whether an owner deleted in the foreground has to wait for this object."""
+        return any(owner.uid == owner_uid and owner.blockOwnerDeletion for owner in self.owners)
+
+
+def read_owned(resource: Resource, raw: bytes | msgspec.Raw) -> Owned:
+    """The entry of one object. Raises msgspec.DecodeError."""
+    meta = _OBJECT.decode(raw).metadata
+    return Owned(
+        resource,
+        meta.namespace,
+        meta.name,
+        meta.uid,
+        meta.ownerReferences or (),
+        meta.finalizers or (),
+        meta.deletionTimestamp is not None,
+    )
+
+
+class Dependents:
+    """The graph, by uid."""
+
+    def __init__(self, changed: Callable[[str], None]) -> None:
+        self._changed = changed
+        self._objects: dict[str, Owned] = {}
+        self._under: dict[str, dict[str, None]] = {}
+
+    def find(self, uid: str) -> Owned | None:
+        return self._objects.get(uid)
+
+    def under(self, uid: str) -> list[Owned]:
+        """The objects that name this one as an owner, whether it is still there or not."""
+        return [self._objects[dependent] for dependent in self._under.get(uid, ())]
+
+    def put(self, item: Owned) -> None:
+        """Takes an object's newest state."""
+        before = self._objects.get(item.uid)
+        if before == item:
+            return
+        if before is not None:
+            self._unfile(before)
+        self._objects[item.uid] = item
+        for owner in item.owners:
+            self._under.setdefault(owner.uid, {})[item.uid] = None
+        if item.owners or item.is_deleting:
+            self._changed(item.uid)
+        self._tell_owners(before)
+
+    def remove(self, uid: str) -> None:
+        """Takes an object's end."""
+        gone = self._objects.pop(uid, None)
+        if gone is None:
+            return
+        self._unfile(gone)
+        for dependent in self._under.get(uid, ()):
+            self._changed(dependent)
+        self._tell_owners(gone)
+
+    def _tell_owners(self, item: Owned | None) -> None:
+        for owner in item.owners if item is not None else ():
+            found = self._objects.get(owner.uid)
+            if found is not None and found.is_deleting:
+                self._changed(owner.uid)
+
+    def _unfile(self, item: Owned) -> None:
+        for owner in item.owners:
+            filed = self._under.get(owner.uid)
+            if filed is not None:
+                filed.pop(item.uid, None)
+                if not filed:
+                    del self._under[owner.uid]
+
+
+class KindView:
+    """Feeds the graph with the objects of one kind; the handler of that kind's watch."""
+
+    def __init__(self, graph: Dependents, resource: Resource) -> None:
+        self._graph = graph
+        self._resource = resource
+        self._uids: dict[str, str] = {}
+        """By namespace and name: an object that took another's name ends it, even if its deletion was missed."""
+
+    def replace(self, items: list[msgspec.Raw]) -> None:
+        present = [read_owned(self._resource, item) for item in items]
+        keys = {_key(item) for item in present}
+        for key in [key for key in self._uids if key not in keys]:
+            self._graph.remove(self._uids.pop(key))
+        for item in present:
+            self._put(item)
+
+    def put(self, item: msgspec.Raw) -> None:
+        self._put(read_owned(self._resource, item))
+
+    def remove(self, item: msgspec.Raw) -> None:
+        gone = read_owned(self._resource, item)
+        self._uids.pop(_key(gone), None)
+        self._graph.remove(gone.uid)
+
+    def __len__(self) -> int:
+        return len(self._uids)
+
+    def clear(self) -> None:
+        """The kind itself is gone."""
+        self.replace([])
+
+    def _put(self, item: Owned) -> None:
+        before = self._uids.get(_key(item))
+        if before is not None and before != item.uid:
+            self._graph.remove(before)
+        self._uids[_key(item)] = item.uid
+        self._graph.put(item)
+
+
+def _key(item: Owned) -> str:
+    return f"{item.namespace}/{item.name}"

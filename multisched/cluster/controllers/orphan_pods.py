@@ -1,0 +1,65 @@
+"""Pods that nobody controls, and who would take them over: their labels against the selectors of one namespace.
+
+Pods and owners are filed under a pair of labels, so that neither walks over all of the other. Source:
+pkg/controller/controller_ref_manager.go (1.36), ClaimObject; `ControlledPods.claim` writes what comes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from multisched.cluster.base.selectors import from_label_selector
+from multisched.cluster.client.object_cache import ObjectCache
+from multisched.cluster.client.object_client import Document, controller_of, key_of
+from multisched.cluster.controllers.reconcile_queue import ReconcileQueue
+
+
+def selector_index(owner: Document) -> Iterator[str]:
+    """The one key under which a pod must be filed that the owner's selector matches; none where it has no selector."""
+    selector = owner["spec"].get("selector")
+    if selector is not None:
+        pair = min((selector.get("matchLabels") or {}).items(), default=None)
+        yield _key(owner["metadata"]["namespace"], pair)
+
+
+def orphan_index(pod: Document) -> Iterator[str]:
+    """The keys of a pod that may be adopted."""
+    if _may_be_adopted(pod):
+        namespace = pod["metadata"]["namespace"]
+        yield _key(namespace, None)
+        for pair in (pod["metadata"].get("labels") or {}).items():
+            yield _key(namespace, pair)
+
+
+def orphans_of(owner: Document, pods: ObjectCache) -> list[Document]:
+    """The pods that the owner is to take over; none while it is going itself."""
+    if owner["metadata"].get("deletionTimestamp"):
+        return []
+    filed = [pod for key in selector_index(owner) for pod in pods.under(key)]
+    matches = from_label_selector(owner["spec"].get("selector")) if filed else None
+    return [pod for pod in filed if matches is not None and matches(pod["metadata"].get("labels") or {})]
+
+
+def requeue_adopters(pods: ObjectCache, owners: ObjectCache, *, queue: ReconcileQueue) -> None:
+    """Feeds the queue with the owners that may take over a pod which comes, loses its controller, or is labelled anew."""
+
+    def listener(old: Document | None, new: Document | None) -> None:
+        if new is None or not _may_be_adopted(new) or (old is not None and _same(old, new)):
+            return
+        for key in orphan_index(new):
+            for owner in owners.under(key):
+                queue.add(key_of(owner))
+
+    pods.listen(listener)
+
+
+def _may_be_adopted(pod: Document) -> bool:
+    return not pod["metadata"].get("deletionTimestamp") and controller_of(pod) is None
+
+
+def _same(old: Document, new: Document) -> bool:
+    return _may_be_adopted(old) and old["metadata"].get("labels") == new["metadata"].get("labels")
+
+
+def _key(namespace: str, pair: tuple[str, str] | None) -> str:
+    return f"orphan/{namespace}" if pair is None else f"orphan/{namespace}/{pair[0]}={pair[1]}"

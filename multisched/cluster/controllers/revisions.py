@@ -1,0 +1,165 @@
+"""Revisions of a pod template, kept as ControllerRevisions: what StatefulSets and DaemonSets roll to, and back to.
+
+Owns nothing but a view of the stored revisions. Promises one revision per template, numbered in the order in which the
+templates came into use, and that nobody's live revision is dropped. Called by the controllers of those two kinds.
+
+Source: pkg/controller/history/controller_history.go (1.36). As in upstream a revision holds a strategic merge patch that
+puts its template back, which is what `kubectl rollout undo` sends; the hash in its name is our own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from multisched.cluster.client.object_client import (
+    CONTROLLER_REVISIONS,
+    Document,
+    RefusedError,
+    Resource,
+    controller_of,
+    owner_reference,
+)
+from multisched.cluster.controllers.context import ControllerContext
+
+REVISION_LABEL = "controller-revision-hash"
+"""On pods: the revision they were made from."""
+COLLISIONS_MAX = 10
+"""Names tried for one revision before its owner waits for its next turn."""
+_NAME_CHARACTERS_MAX = 223
+_HASH_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
+_HASH_CHARACTERS = 10
+_CONFLICT = 409
+
+
+def template_hash(template: Document, collisions: int = 0) -> str:
+    """Ten characters that name a pod template."""
+    data = orjson.dumps(template, option=orjson.OPT_SORT_KEYS) + (str(collisions).encode() if collisions else b"")
+    number = int.from_bytes(hashlib.sha256(data).digest()[:8], "big")
+    characters = []
+    for _ in range(_HASH_CHARACTERS):
+        number, index = divmod(number, len(_HASH_ALPHABET))
+        characters.append(_HASH_ALPHABET[index])
+    return "".join(characters)
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateHistory:
+    """The revisions of one owner, oldest first, the one of its present template among them."""
+
+    revisions: Sequence[Document]
+    update: Document
+    collisions: int
+    """Name collisions so far; goes into the owner's status."""
+
+    def current(self, name: str) -> Document:
+        """The revision that the owner's status names; the present one where that is gone."""
+        return next((r for r in self.revisions if name_of(r) == name), self.update)
+
+
+class TemplateRevisions:
+    """The ControllerRevisions of one kind of owner."""
+
+    def __init__(self, context: ControllerContext, owners: Resource, *, hash_label: str) -> None:
+        self._context = context
+        self._owners = owners
+        self._hash_label = hash_label
+
+    async def history(self, owner: Document) -> TemplateHistory:
+        """Stores the owner's present template as its newest revision if it is not that already."""
+        known = sorted(self._known(owner), key=_age)
+        data = {"spec": {"template": {**owner["spec"]["template"], "$patch": "replace"}}}
+        collisions = int((owner.get("status") or {}).get("collisionCount") or 0)
+        number = known[-1]["revision"] + 1 if known else 1
+        equal = next((revision for revision in reversed(known) if revision["data"] == data), None)
+        if equal is None:
+            made, collisions = await self._create(owner, data, number, collisions)
+            return TemplateHistory([*known, made], made, collisions)
+        if equal is known[-1]:
+            return TemplateHistory(known, equal, collisions)
+        renewed = await self._renumber(equal, number)
+        return TemplateHistory([*(r for r in known if r is not equal), renewed], renewed, collisions)
+
+    async def truncate(self, owner: Document, history: TemplateHistory, live: Collection[str]) -> None:
+        """Deletes the oldest revisions beyond the owner's limit; `live` names those that must stay."""
+        limit = owner["spec"].get("revisionHistoryLimit", 10)
+        idle = [revision for revision in history.revisions if name_of(revision) not in live]
+        for revision in idle[: max(0, len(idle) - limit)] if limit >= 0 else ():
+            metadata = revision["metadata"]
+            answer = await self._context.client.delete(
+                CONTROLLER_REVISIONS, metadata["namespace"], metadata["name"], uid=metadata["uid"]
+            )
+            answer.expect(404, _CONFLICT)
+
+    def _known(self, owner: Document) -> list[Document]:
+        uid = owner["metadata"]["uid"]
+        return [r for r in self._context.revisions.under(uid) if (controller_of(r) or {}).get("uid") == uid]
+
+    async def _create(self, owner: Document, data: Document, number: int, collisions: int) -> tuple[Document, int]:
+        """The stored revision; a stranger of the same name moves ours to another one."""
+        metadata = owner["metadata"]
+        labels = (owner["spec"]["template"].get("metadata") or {}).get("labels") or {}
+        for tried in range(collisions, collisions + COLLISIONS_MAX):
+            digest = template_hash(data, tried)
+            body: Document = {
+                "apiVersion": CONTROLLER_REVISIONS.api_version,
+                "kind": CONTROLLER_REVISIONS.kind,
+                "metadata": {
+                    "name": f"{metadata['name'][:_NAME_CHARACTERS_MAX]}-{digest}",
+                    "namespace": metadata["namespace"],
+                    "labels": {**labels, self._hash_label: digest},
+                    "annotations": dict(metadata.get("annotations") or {}),
+                    "ownerReferences": [owner_reference(self._owners, owner)],
+                },
+                "data": data,
+                "revision": number,
+            }
+            answer = await self._context.client.create(CONTROLLER_REVISIONS, metadata["namespace"], body)
+            if answer.status != _CONFLICT:
+                return answer.expect().document, tried
+            taken = await self._context.client.get(
+                CONTROLLER_REVISIONS, metadata["namespace"], body["metadata"]["name"]
+            )
+            stored = taken.expect().document
+            holder = controller_of(stored)
+            if stored["data"] == data and (holder or {}).get("uid") == metadata["uid"]:
+                return stored, tried  # our own: the view of the stored revisions was behind
+            if stored["data"] == data and holder is None and not stored["metadata"].get("deletionTimestamp"):
+                return await self._adopt(owner, stored), tried
+        raise RefusedError(answer)
+
+    async def _adopt(self, owner: Document, revision: Document) -> Document:
+        """Takes over the revision that an owner of the same name left: its pods, adopted too, are of it."""
+        metadata = revision["metadata"]
+        references = [*(metadata.get("ownerReferences") or ()), owner_reference(self._owners, owner)]
+        known = {name: metadata[name] for name in ("uid", "resourceVersion")}
+        body = {"metadata": {**known, "ownerReferences": references}}
+        answer = await self._context.client.patch(
+            CONTROLLER_REVISIONS, metadata["namespace"], metadata["name"], body=body
+        )
+        return answer.expect().document
+
+    async def _renumber(self, revision: Document, number: int) -> Document:
+        metadata = revision["metadata"]
+        body = {"metadata": {"uid": metadata["uid"]}, "revision": number}
+        answer = await self._context.client.patch(
+            CONTROLLER_REVISIONS, metadata["namespace"], metadata["name"], body=body
+        )
+        return answer.expect().document
+
+
+def template_of(revision: Document) -> Document:
+    """The pod template that a revision puts back."""
+    return {name: value for name, value in revision["data"]["spec"]["template"].items() if name != "$patch"}
+
+
+def name_of(revision: Document) -> str:
+    return str(revision["metadata"]["name"])
+
+
+def _age(revision: Document) -> tuple[int, str, str]:
+    metadata = revision["metadata"]
+    return int(revision["revision"]), str(metadata.get("creationTimestamp", "")), str(metadata["name"])

@@ -1,0 +1,1 @@
+"""The fake kubelets of the embedded cluster."""

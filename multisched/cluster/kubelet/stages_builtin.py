@@ -1,0 +1,143 @@
+"""The built-in stage sets, written as the stage files a user could pass.
+
+`fast`: pods run at once, Job pods succeed after their `multisched.io/run-seconds` (else one second), deleted pods go.
+`general`: as fast, but each step takes some seconds. `chaos`: general, with containers that fail and nodes that come
+and go.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from multisched.cluster.kubelet.stages import StageError, StageSet, load_stages
+
+RUN_SECONDS_ANNOTATION = "multisched.io/run-seconds"
+CHAOS_LABEL = "multisched.io/chaos"
+
+_TEMPLATE = """
+apiVersion: multisched.io/v1
+kind: Stage
+metadata: {{name: pod-ready}}
+spec:
+  resourceRef: {{kind: Pod}}
+  selector:
+    matchExpressions:
+    - {{key: .metadata.deletionTimestamp, operator: DoesNotExist}}
+    - {{key: .status.phase, operator: NotIn, values: [Running, Succeeded, Failed]}}
+  delay: {{{ready}}}
+  next: {{phase: Running}}
+---
+apiVersion: multisched.io/v1
+kind: Stage
+metadata: {{name: pod-complete-job}}
+spec:
+  resourceRef: {{kind: Pod}}
+  selector:
+    matchExpressions:
+    - {{key: .metadata.deletionTimestamp, operator: DoesNotExist}}
+    - {{key: .status.phase, operator: In, values: [Running]}}
+    - {{key: ".metadata.ownerReferences.[].kind", operator: In, values: [Job]}}
+  delay: {{{complete}, durationFrom: {{annotation: multisched.io/run-seconds}}}}
+  next: {{phase: Succeeded, reason: Completed}}
+---
+apiVersion: multisched.io/v1
+kind: Stage
+metadata: {{name: pod-complete-annotated}}
+spec:
+  resourceRef: {{kind: Pod}}
+  selector:
+    matchExpressions:
+    - {{key: .metadata.deletionTimestamp, operator: DoesNotExist}}
+    - {{key: .status.phase, operator: In, values: [Running]}}
+    - {{key: ".metadata.ownerReferences.[].kind", operator: NotIn, values: [Job]}}
+    - {{key: .spec.restartPolicy, operator: NotIn, values: [Always]}}
+    - {{key: '.metadata.annotations["multisched.io/run-seconds"]', operator: Exists}}
+  delay: {{durationFrom: {{annotation: multisched.io/run-seconds}}}}
+  next: {{phase: Succeeded, reason: Completed}}
+---
+apiVersion: multisched.io/v1
+kind: Stage
+metadata: {{name: pod-failed-on-request}}
+spec:
+  resourceRef: {{kind: Pod}}
+  selector:
+    matchLabels: {{multisched.io/chaos: container-failed}}
+    matchExpressions:
+    - {{key: .metadata.deletionTimestamp, operator: DoesNotExist}}
+    - {{key: .status.phase, operator: In, values: [Running]}}
+  weight: 10000
+  next: {{phase: Failed, reason: Error, message: the container failed as its pod's label asks, exitCode: 1}}
+---
+apiVersion: multisched.io/v1
+kind: Stage
+metadata: {{name: pod-delete}}
+spec:
+  resourceRef: {{kind: Pod}}
+  selector:
+    matchExpressions:
+    - {{key: .metadata.deletionTimestamp, operator: Exists}}
+  delay: {{{delete}}}
+  next: {{delete: true}}
+"""
+
+_CHAOS = """
+---
+apiVersion: multisched.io/v1
+kind: Stage
+metadata: {name: pod-container-failed}
+spec:
+  resourceRef: {kind: Pod}
+  selector:
+    matchExpressions:
+    - {key: .metadata.deletionTimestamp, operator: DoesNotExist}
+    - {key: .status.phase, operator: In, values: [Running]}
+  delay: {durationMilliseconds: 5000, jitterDurationMilliseconds: 120000}
+  next:
+    phase: Failed
+    reason: Error
+    message: the container was ended by the chaos stages
+    exitCode: 137
+    event: {type: Warning, reason: BackOff, message: the container was ended by the chaos stages}
+---
+apiVersion: multisched.io/v1
+kind: Stage
+metadata: {name: node-not-ready}
+spec:
+  resourceRef: {kind: Node}
+  selector:
+    matchExpressions:
+    - {key: '.status.conditions.[] | select( .type == "Ready" ) | .status', operator: In, values: ["True"]}
+  delay: {durationMilliseconds: 30000, jitterDurationMilliseconds: 600000}
+  next: {ready: false, reason: KubeletNotReady, message: the chaos stages stopped this node}
+---
+apiVersion: multisched.io/v1
+kind: Stage
+metadata: {name: node-ready-again}
+spec:
+  resourceRef: {kind: Node}
+  selector:
+    matchExpressions:
+    - {key: '.status.conditions.[] | select( .type == "Ready" ) | .status', operator: In, values: ["False"]}
+  delay: {durationMilliseconds: 10000, jitterDurationMilliseconds: 60000}
+  next: {ready: true, reason: KubeletReady, message: the chaos stages started this node again}
+"""
+
+_FAST = _TEMPLATE.format(
+    ready="durationMilliseconds: 0",
+    complete="durationMilliseconds: 1000",
+    delete="durationMilliseconds: 0",
+)
+_GENERAL = _TEMPLATE.format(
+    ready="durationMilliseconds: 1000, jitterDurationMilliseconds: 5000",
+    complete="durationMilliseconds: 5000, jitterDurationMilliseconds: 30000",
+    delete="durationMilliseconds: 1000, jitterDurationMilliseconds: 5000",
+)
+BUILTIN = {"fast": _FAST, "general": _GENERAL, "chaos": _GENERAL + _CHAOS}
+
+
+@cache
+def builtin_stages(name: str) -> StageSet:
+    """One of the built-in sets. Raises StageError for another name."""
+    if name not in BUILTIN:
+        raise StageError(f"there is no built-in stage set {name!r}; write one of {', '.join(BUILTIN)}, or a file")
+    return load_stages(BUILTIN[name], source=name)

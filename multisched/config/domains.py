@@ -1,0 +1,47 @@
+"""The domains of a configuration in the words of the judge (`multisched.verify`), which reads no configuration itself."""
+
+from __future__ import annotations
+
+from multisched.config.schema import Configuration, DomainConfig, Loan, PodRuleConfig, Selector, TolerationConfig
+from multisched.verify import judged_selector
+from multisched.verify.placement_rules import Domain, PodRule
+from multisched.verify.placement_rules import Loan as JudgedLoan
+from multisched.verify.selectors import LabelSelector, Toleration
+
+
+def judged_domains(configuration: Configuration) -> tuple[Domain, ...]:
+    """In the order of the file: where selectors meet, the first one has the node."""
+    return tuple(_domain(domain) for domain in configuration.domains)
+
+
+def _domain(domain: DomainConfig) -> Domain:
+    return Domain(
+        domain.name,
+        frozenset(domain.scheduler_names),
+        domain.nodes.rule.value if domain.nodes.rule is not None else "",
+        _selector(domain.nodes.selector) if domain.nodes.selector is not None else None,
+        tuple(_loan(loan) for loan in domain.loans),
+        tuple(_toleration(t) for t in domain.policy.tolerations or () if t.pods is None),
+        tuple((_toleration(t), _pods(t.pods)) for t in domain.policy.tolerations or () if t.pods is not None),
+    )
+
+
+def _toleration(one: TolerationConfig) -> Toleration:
+    return Toleration(one.key, one.operator, one.value, one.effect)
+
+
+def _pods(rule: PodRuleConfig) -> PodRule:
+    selector = _selector(rule.selector) if rule.selector is not None else None
+    return PodRule(frozenset(rule.requests), frozenset(rule.annotations), selector)
+
+
+def _loan(loan: Loan) -> JudgedLoan:
+    return JudgedLoan(loan.lender, LabelSelector() if loan.selector is None else _selector(loan.selector))
+
+
+def _selector(selector: Selector) -> LabelSelector:
+    expressions = [
+        {"key": one.key, "operator": one.operator.value, "values": list(one.values)}
+        for one in selector.match_expressions
+    ]
+    return judged_selector({"matchLabels": dict(selector.match_labels), "matchExpressions": expressions})

@@ -1,0 +1,1 @@
+"""Reads a KubeSchedulerConfiguration, and says what of it cannot be carried over."""

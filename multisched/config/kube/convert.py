@@ -1,0 +1,385 @@
+"""KubeSchedulerConfiguration to ours: each profile becomes a domain that decides the same, over all nodes.
+
+`convert` reads a file's text and gives the configuration with what could not be carried over; it raises ConfigError, with
+every problem and its line, for a file that kube-scheduler would refuse. `profile_of` gives the plugins of one profile.
+Nothing is written or contacted. Called by `cli_convert` and by the conformance tests.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final
+
+from pydantic.alias_generators import to_camel
+
+from multisched.config import loading
+from multisched.config.document import ConfigError, Document, Path, items_at, part_at, read_document
+from multisched.config.findings import Findings
+from multisched.config.kube.extenders import extender_of
+from multisched.config.kube.points import (
+    DEFAULT_PLUGINS,
+    NEEDS,
+    PlacedPlugins,
+    RepeatedPluginError,
+    default_plugins_left,
+    named,
+    place,
+)
+from multisched.config.kube.schema import (
+    DEFAULT_SCHEDULER,
+    KUBE_API_VERSION,
+    POINTS,
+    KubeConfiguration,
+    KubeProfile,
+)
+from multisched.config.kube.settings import client_of, lease_of, queue_of, tell_process_settings
+from multisched.config.plugins import plugin_registry, points_of, resolve_profile
+from multisched.config.profile import check_args
+from multisched.config.schema import API_VERSION, BUILT_IN_DOMAINS, DOMAINS_MAX, KIND, WEIGHT_MAX, Configuration
+from multisched.config.structure import validated
+from multisched.framework.registry import Profile
+from multisched.plugins.args_readers import ARGS_READERS
+
+NAME_CHARS_MAX: Final = 40
+QUEUE_SORT: Final = "PrioritySort"
+BINDER: Final = "DefaultBinder"
+
+CLAIMS: Final = "pods with resource claims are not placed yet, and told so in their condition"
+NOT_HERE: Final = {
+    "DynamicResources": CLAIMS,
+    "GangScheduling": "its feature gate is off in 1.36; gangs are not there yet",
+    "TopologyPlacementGenerator": "its feature gate is off in 1.36",
+    "PodGroupPodsCount": "its feature gate is off in 1.36",
+}
+"""Upstream's own plugins that this version may not have, and what that means."""
+
+_SCHEDULER_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """What became of a file."""
+
+    data: Mapping[str, Any]
+    """Our configuration as plain data, ready for YAML or JSON."""
+    configuration: Configuration
+    """The same, read back and complete."""
+    findings: Findings = field(repr=False)
+
+
+def convert(text: str, file: str) -> Conversion:
+    """Converts the text of a file. Raises ConfigError for one that is no valid KubeSchedulerConfiguration."""
+    return _convert(read_document(text, file))
+
+
+def profile_of(document: Mapping[str, Any] | None = None, scheduler_name: str | None = None) -> Profile:
+    """The plugins of the profile with this schedulerName (without: the first), as the converted domain runs them.
+
+    `document` is a KubeSchedulerConfiguration as plain data; None is kube-scheduler without a file. Raises ConfigError,
+    and KeyError for a schedulerName that no profile has.
+    """
+    data = {"apiVersion": KUBE_API_VERSION, "kind": "KubeSchedulerConfiguration"} if document is None else document
+    converted = _convert(Document("configuration", data))
+    for domain in converted.configuration.domains:
+        if scheduler_name in (None, *domain.scheduler_names):
+            return resolve_profile(domain, plugin_registry())
+    raise KeyError(scheduler_name)
+
+
+def _convert(document: Document) -> Conversion:
+    document.data = _without_nulls(document.data)
+    kube = validated(document, KubeConfiguration)
+    if kube is None:
+        _check_all_args(document)
+        raise ConfigError(document.problems)
+    findings = Findings(document)
+    data = _Converter(document, kube, findings).run()
+    if document.problems:
+        raise ConfigError(document.problems)
+    return Conversion(data, loading.parse(json.dumps(data), f"{document.file} (converted)"), findings)
+
+
+def _without_nulls(data: Any) -> Any:
+    """A null is a field that was not given, as for upstream's decoder."""
+    if isinstance(data, dict):
+        return {key: _without_nulls(value) for key, value in data.items() if value is not None}
+    return [_without_nulls(item) for item in data] if isinstance(data, list) else data
+
+
+class _Converter:
+    """One file's way."""
+
+    def __init__(self, document: Document, kube: KubeConfiguration, findings: Findings) -> None:
+        self._document = document
+        self._kube = kube
+        self._findings = findings
+        self._domain_names: set[str] = set()
+
+    def run(self) -> dict[str, Any]:
+        profiles = self._kube.profiles or (KubeProfile(),)
+        if len(profiles) > DOMAINS_MAX:
+            self._document.add(("profiles",), f"has {len(profiles)} profiles; at most {DOMAINS_MAX} become domains")
+            return {}
+        self._tell_nodes_looked_at()
+        extenders = list(self._extenders())
+        scheduler_names = list(self._scheduler_names(profiles))
+        domains: list[dict[str, Any]] = []
+        for index, (profile, scheduler_name) in enumerate(zip(profiles, scheduler_names, strict=True)):
+            domains.append(
+                {
+                    "name": self._domain_name(scheduler_name),
+                    "schedulerNames": [scheduler_name],
+                    **_nodes_of(domains),
+                    "profile": self._profile(("profiles", index), profile),
+                    **queue_of(self._kube, self._findings),
+                    **({"extenders": extenders} if extenders else {}),
+                }
+            )
+        self._check_common_queue_sort(domains)
+        lease = lease_of(self._kube.leader_election, self._findings)
+        data: dict[str, Any] = {"apiVersion": API_VERSION, "kind": KIND, "domains": domains, **lease}
+        data |= client_of(self._kube.client_connection, self._kube.leader_election, self._findings)
+        tell_process_settings(self._kube, self._findings)
+        return data
+
+    # -- names -----------------------------------------------------------------------------------------------------
+
+    def _scheduler_names(self, profiles: tuple[KubeProfile, ...]) -> Iterator[str]:
+        seen: dict[str, int] = {}
+        for index, profile in enumerate(profiles):
+            at: Path = ("profiles", index, "schedulerName")
+            name = profile.scheduler_name
+            if not name and len(profiles) == 1:
+                name = DEFAULT_SCHEDULER
+            if not name:
+                self._document.add(at, "is missing; each of several profiles needs its own", of_key=True)
+            elif name in seen:
+                self._document.add(at, f"{name!r} is the name of profiles[{seen[name]}] already; each needs its own")
+            elif _SCHEDULER_NAME.fullmatch(name) is None:
+                text = "multisched serves names of at most 63 of a-z, 0-9, - and ."
+                self._document.add(at, f"{name!r} is not a name of this kind; {text}")
+            seen.setdefault(name, index)
+            yield name
+
+    def _domain_name(self, scheduler_name: str) -> str:
+        """A label value made of the schedulerName; a built-in domain's name would bring that domain's own rules along."""
+        name = re.sub(r"[^a-z0-9]+", "-", scheduler_name.lower()).strip("-")[:NAME_CHARS_MAX].rstrip("-") or "domain"
+        if name in BUILT_IN_DOMAINS:
+            name = f"{name}-profile"
+        stem, number = name[: NAME_CHARS_MAX - 4].rstrip("-"), 2
+        while name in self._domain_names:
+            name, number = f"{stem}-{number}", number + 1
+        self._domain_names.add(name)
+        return name
+
+    # -- plugins ---------------------------------------------------------------------------------------------------
+
+    def _profile(self, at: Path, profile: KubeProfile) -> dict[str, Any]:
+        args = self._args(at, profile)
+        try:
+            placed = place(profile.plugins, _points_here, _is_known)
+        except RepeatedPluginError as error:
+            for point, index in error.repeated:
+                self._document.add((*at, "plugins", point, "enabled", index), "stands there twice; remove one")
+            return {}
+        self._tell_missing(at, profile)
+        for name, point in placed.mended:
+            text = f"{name} runs at {point} and not at {NEEDS[point][0]}, which fails every pod of kube-scheduler"
+            self._findings.warn((*at, "plugins", point), f"{text}; here it runs at both")
+        placed = self._completed(at, profile, placed)
+        enabled = [self._entry(at, name, placed, args) for name in placed.order]
+        points = {point: list(names) for point, names in placed.points.items()}
+        return {
+            "base": "default",
+            "plugins": {"disabled": ["*"], "enabled": enabled},
+            **({"points": points} if points else {}),
+        }
+
+    def _entry(self, at: Path, name: str, placed: PlacedPlugins, args: Mapping[str, Any]) -> dict[str, Any]:
+        entry: dict[str, Any] = {"name": name}
+        weight = placed.weights.get(name)
+        if weight is not None:
+            if weight > WEIGHT_MAX:
+                self._document.add((*at, "plugins"), f"the weight {weight} of {name} is above {WEIGHT_MAX}; lower all")
+            entry["weight"] = weight
+        if args.get(name):
+            entry["args"] = args[name]
+        return entry
+
+    def _completed(self, at: Path, profile: KubeProfile, placed: PlacedPlugins) -> PlacedPlugins:
+        """A profile whose queue order or binder is a plugin that is not known here gets upstream's own for it."""
+        order, points = placed.order, dict(placed.points)
+        for point, fallback in (("queueSort", QUEUE_SORT), ("bind", BINDER)):
+            runs = points.get(point, tuple(n for n in order if point in _points_here(n)))
+            wanted = [e.name for e in profile.plugins.at(point).enabled]
+            if point == "queueSort" and len(runs) > 1:
+                self._document.add((*at, "plugins", point), f"{' and '.join(runs)} order the queue; leave one of them")
+            if runs:
+                continue
+            unknown = [name for name in (*wanted, *named(profile.plugins)) if not _is_known(name)]
+            if not unknown:
+                what = "orders the queue" if point == "queueSort" else "binds"
+                self._document.add((*at, "plugins", point), f"no plugin {what}; enable {fallback}")
+                continue
+            self._findings.warn((*at, "plugins", point), f"{unknown[0]} is not known here; {fallback} does it instead")
+            order = order if fallback in order else (*order, fallback)
+            points[point] = (fallback,)
+        return PlacedPlugins(order, placed.weights, points)
+
+    def _tell_missing(self, at: Path, profile: KubeProfile) -> None:
+        """Names what the file enables, and what upstream enables by default, that is not here."""
+        own = named(profile.plugins)
+        for name, point in own.items():
+            if _is_known(name):
+                continue
+            index = next(i for i, e in enumerate(profile.plugins.at(point).enabled) if e.name == name)
+            if name in DEFAULT_PLUGINS or name in NOT_HERE:
+                reason = f"{name} is not among our plugins: {NOT_HERE.get(name, 'it is left out')}"
+            else:
+                near = difflib.get_close_matches(name, DEFAULT_PLUGINS, n=1, cutoff=0.8)
+                hint = f" (did you mean {near[0]}?)" if near else ""
+                reason = (
+                    f"{name} is no plugin of kube-scheduler 1.36{hint}; it is left out:"
+                    " add it as package.module:Class once it is ported"
+                )
+            self._findings.warn((*at, "plugins", point, "enabled", index), reason)
+        for name in default_plugins_left(profile.plugins):
+            if not _is_known(name) and name not in own:
+                reason = NOT_HERE.get(name, "it is left out")
+                self._findings.note((*at, "plugins"), f"{name}, on by default, is not among our plugins: {reason}")
+            elif name == "DynamicResources" and _is_known(name):
+                self._findings.note((*at, "plugins"), f"{name}: {CLAIMS}")
+        for point in POINTS:
+            for index, entry in enumerate(profile.plugins.at(point).enabled):
+                if _is_known(entry.name) and point not in _points_here(entry.name):
+                    text = f"{entry.name} has nothing to do at {point} here; its work is done at its other points"
+                    self._findings.note((*at, "plugins", point, "enabled", index), text)
+        for point in ("placementGenerate", "placementScore"):
+            if profile.plugins.at(point).enabled:
+                self._findings.warn((*at, "plugins", point), "pod groups are not scheduled as one yet; left out")
+
+    def _args(self, at: Path, profile: KubeProfile) -> dict[str, Mapping[str, Any]]:
+        found: dict[str, Mapping[str, Any]] = {}
+        for index, one in enumerate(profile.plugin_config):
+            path: Path = (*at, "pluginConfig", index)
+            if one.name in found:
+                self._document.add((*path, "name"), f"{one.name} has arguments above already; remove one")
+                continue
+            found[one.name] = {}
+            args = {key: value for key, value in one.args.items() if key not in ("apiVersion", "kind")}
+            if not _check_args(self._document, path, one.name, one.args):
+                continue
+            if _takes_args(one.name):
+                self._tell_args(path, one.name, args)
+                found[one.name] = args
+            elif args:
+                known = "takes no arguments" if _is_known(one.name) else "is not known here"
+                self._findings.warn((*path, "args"), f"{one.name} {known}; its arguments are left out")
+        if any(self._ignored()):
+            # Upstream puts what extenders look after in the place of what the file says (scheduler.go, buildExtenders).
+            self._tell_ignored(at, profile)
+            found["NodeResourcesFit"] = {
+                **found.get("NodeResourcesFit", {}),
+                "ignoredResources": list(self._ignored()),
+            }
+        return found
+
+    def _tell_ignored(self, at: Path, profile: KubeProfile) -> None:
+        for index, one in enumerate(profile.plugin_config):
+            if one.name == "NodeResourcesFit" and one.args.get("ignoredResources"):
+                text = "as upstream, what extenders look after (ignoredByScheduler) stands in their place"
+                self._findings.note((*at, "pluginConfig", index, "args", "ignoredResources"), text)
+
+    def _tell_args(self, path: Path, plugin: str, args: Mapping[str, Any]) -> None:
+        if plugin == "DefaultPreemption" and args:
+            text = "every candidate node is looked at, as upstream does at 100 percent: these change nothing"
+            self._findings.note((*path, "args"), text)
+
+    def _check_common_queue_sort(self, domains: list[dict[str, Any]]) -> None:
+        """Upstream has one queue for all profiles; here each has its own, which keeps the same order."""
+        if len(domains) > 1 and not self._document.problems:
+            sets = [profile.plugins.queue_sort for profile in self._kube.profiles]
+            for index, found in enumerate(sets):
+                if found != sets[0]:
+                    self._document.add(("profiles", index, "plugins", "queueSort"), "must be the same in all profiles")
+
+    # -- the rest --------------------------------------------------------------------------------------------------
+
+    def _extenders(self) -> Iterator[dict[str, Any]]:
+        for index, extender in enumerate(self._kube.extenders):
+            yield extender_of(("extenders", index), extender, self._document, self._findings)
+
+    def _ignored(self) -> Iterator[str]:
+        for extender in self._kube.extenders:
+            yield from (r.name for r in extender.managed_resources if r.ignored_by_scheduler)
+
+    def _tell_nodes_looked_at(self) -> None:
+        """Every percentage below 100 decides among fewer nodes than we do."""
+        text = "all nodes are looked at, as with 100"
+        whole = self._kube.percentage_of_nodes_to_score
+        own = [profile.percentage_of_nodes_to_score for profile in self._kube.profiles]
+        if not whole and not own.count(100) == len(own) > 0:
+            self._findings.note(
+                ("percentageOfNodesToScore",), f"is 0 or not given, which is 5 to 50 percent upstream: {text}"
+            )
+        elif whole not in (None, 0, 100):
+            self._findings.warn(("percentageOfNodesToScore",), f"{whole}: {text}")
+        for index, percentage in enumerate(own):
+            if percentage not in (None, 0, 100):
+                at: Path = ("profiles", index, "percentageOfNodesToScore")
+                self._findings.warn(at, f"{percentage}: {text}")
+
+
+def _check_all_args(document: Document) -> None:
+    """Of a file that is wrong elsewhere: so that all is told at once."""
+    for profile in items_at(document.data, ("profiles",)):
+        for path in items_at(document.data, (*profile, "pluginConfig")):
+            plugin, args = part_at(document.data, (*path, "name")), part_at(document.data, (*path, "args"))
+            if isinstance(plugin, str) and isinstance(args, dict):
+                _check_args(document, path, plugin, args)
+
+
+def _check_args(document: Document, path: Path, plugin: str, args: Mapping[str, Any]) -> bool:
+    """Notes what is wrong with an entry of pluginConfig; True if nothing is."""
+    if plugin not in ARGS_READERS:
+        return True
+    is_good = True
+    for key, expected in (("apiVersion", KUBE_API_VERSION), ("kind", f"{plugin}Args")):
+        if args.get(key, expected) != expected:
+            document.add((*path, "args", key), f"{args[key]!r} does not fit; write {expected}")
+            is_good = False
+    fields = {key: value for key, value in args.items() if key not in ("apiVersion", "kind")}
+    return check_args(document, (*path, "args"), plugin, fields) and is_good
+
+
+def _nodes_of(before: list[dict[str, Any]]) -> dict[str, Any]:
+    """All nodes: the first domain's own, and borrowed from it by the others."""
+    if not before:
+        return {"nodes": {"rule": "rest"}}
+    return {"nodes": {"rule": "labelled"}, "loans": [{"from": before[0]["name"]}]}
+
+
+@cache
+def _points_here(plugin: str) -> frozenset[str]:
+    """The points a plugin has in this program, as a file names them."""
+    return frozenset(to_camel(p[0].lower() + p[1:]) for p in points_of(plugin_registry().factory(plugin)))
+
+
+@cache
+def _known_plugins() -> frozenset[str]:
+    return frozenset(plugin_registry().names())
+
+
+@cache
+def _takes_args(plugin: str) -> bool:
+    return _is_known(plugin) and "args" in inspect.signature(plugin_registry().factory(plugin)).parameters
+
+
+def _is_known(plugin: str) -> bool:
+    return plugin in _known_plugins()

@@ -1,0 +1,113 @@
+"""The settings of a KubeSchedulerConfiguration beside its profiles: leader election, connection, backoff, process."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, Final
+
+from multisched.config.findings import Findings
+from multisched.config.kube.schema import KubeClientConnection, KubeConfiguration, KubeLeaderElection
+from multisched.config.schema import ClientConfig, LeaseConfig
+from multisched.config.sections import DURATION_MAX_S, format_duration
+
+WRITES_PER_S_MAX: Final = 100_000
+QPS_DEFAULT: Final = 50.0
+BURST_DEFAULT: Final = 100
+"""Upstream's, which a file that it wrote itself names too."""
+
+_PREFIX: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
+_LEASE: Final = LeaseConfig()
+_CLIENT: Final = ClientConfig()
+
+
+def queue_of(kube: KubeConfiguration, findings: Findings) -> dict[str, Any]:
+    """`queue`, where it is not as by default."""
+    found: dict[str, str] = {}
+    for name, ours, seconds in (
+        ("podInitialBackoffSeconds", "initialBackoff", kube.pod_initial_backoff_seconds),
+        ("podMaxBackoffSeconds", "maxBackoff", kube.pod_max_backoff_seconds),
+    ):
+        if seconds > DURATION_MAX_S:
+            findings.warn((name,), f"{seconds} is more than a day, which is the longest here")
+        found[ours] = format_duration(min(float(seconds), DURATION_MAX_S))
+    return {} if found == {"initialBackoff": "1s", "maxBackoff": "10s"} else {"queue": found}
+
+
+def lease_of(election: KubeLeaderElection, findings: Findings) -> dict[str, Any]:
+    """`lease`, where it is not as by default."""
+    found: dict[str, Any] = {} if election.leader_elect else {"enabled": False}
+    if election.leader_elect:
+        found |= _lease_times(election, findings)
+    if election.resource_namespace:
+        found["namespace"] = election.resource_namespace
+    name = election.resource_name
+    if name and _PREFIX.fullmatch(name):
+        found["namePrefix"] = name
+        findings.note(("leaderElection", "resourceName"), f"each domain has a Lease of its own, called {name}-DOMAIN")
+    elif name:
+        text = f"{name!r} cannot begin the name of our Leases; they are called multisched-DOMAIN"
+        findings.warn(("leaderElection", "resourceName"), text)
+    return {"lease": found} if found else {}
+
+
+def _lease_times(election: KubeLeaderElection, findings: Findings) -> dict[str, str]:
+    found: dict[str, str] = {}
+    if election.lease_duration:
+        whole_s = float(math.ceil(election.lease_duration))
+        if whole_s != election.lease_duration:
+            text = f"a Lease has whole seconds: {format_duration(whole_s)}"
+            findings.warn(("leaderElection", "leaseDuration"), text)
+        found["duration"] = format_duration(whole_s)
+    if election.renew_deadline:
+        found["renewDeadline"] = format_duration(election.renew_deadline)
+    if election.retry_period:
+        found["retryPeriod"] = format_duration(election.retry_period)
+    return found
+
+
+def client_of(connection: KubeClientConnection, election: KubeLeaderElection, findings: Findings) -> dict[str, Any]:
+    """`client`, where it is not as by default."""
+    at = "clientConnection"
+    found: dict[str, Any] = {}
+    if connection.kubeconfig:
+        findings.warn(
+            (at, "kubeconfig"), f"is said on the command line: multisched run --kubeconfig {connection.kubeconfig}"
+        )
+    for name, value in (
+        ("acceptContentTypes", connection.accept_content_types),
+        ("contentType", connection.content_type),
+    ):
+        if value:
+            findings.note((at, name), "the API server is spoken to in JSON")
+    if connection.qps == QPS_DEFAULT:
+        text = f"{QPS_DEFAULT:g} is upstream's default; ours is client.writesPerSecond, {_CLIENT.writes_per_second}"
+        findings.note((at, "qps"), text)
+    elif connection.qps:
+        is_bounded = 0 < connection.qps <= WRITES_PER_S_MAX
+        found["writesPerSecond"] = math.ceil(connection.qps) if is_bounded else WRITES_PER_S_MAX
+        findings.note((at, "qps"), "becomes client.writesPerSecond: all binds, events and conditions together")
+    if connection.burst not in (0, BURST_DEFAULT):
+        findings.warn((at, "burst"), "there is no burst: the API server's own 429 is what slows us down")
+    margin_s = (election.lease_duration or _LEASE.duration_s) - (election.renew_deadline or _LEASE.renew_deadline_s)
+    if election.leader_elect and _CLIENT.bind_timeout_s > margin_s:
+        found["bindTimeout"] = format_duration(margin_s)
+        text = f"leave {format_duration(margin_s)} for a late bind to end in, which becomes client.bindTimeout"
+        findings.note(("leaderElection",), f"leaseDuration and renewDeadline {text}")
+    return {"client": found} if found else {}
+
+
+def tell_process_settings(kube: KubeConfiguration, findings: Findings) -> None:
+    """Settings of kube-scheduler's process that have nothing to govern here."""
+    if kube.parallelism is not None:
+        text = "nodes are not shared out among goroutines: all are looked at in one vector operation"
+        findings.note(("parallelism",), text)
+    for name, value in (
+        ("enableProfiling", kube.enable_profiling),
+        ("enableContentionProfiling", kube.enable_contention_profiling),
+    ):
+        if value is not None:
+            findings.note((name,), "there are no profiling endpoints; py-spy attaches to the process")
+    if kube.delay_cache_until_active:
+        text = "a standby's caches are always filled: it takes over faster, and needs the memory"
+        findings.warn(("delayCacheUntilActive",), text)

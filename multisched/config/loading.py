@@ -1,0 +1,232 @@
+"""Reads, checks, completes and prints the configuration.
+
+`load` and `parse` give a complete Configuration or raise ConfigError with every problem at once, each with file, line,
+column, path and, where one is near, what was probably meant. Nothing is started, contacted or changed by a check;
+plugins named by import path are imported. Called by `cli` and the composition root.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+
+from multisched.config import document as config_document
+from multisched.config.document import ConfigError as ConfigError
+from multisched.config.document import Document, Problem, items_at, part_at, read_document, texts_at
+from multisched.config.nodes import surely_share
+from multisched.config.plugins import domain_module, plugin_registry
+from multisched.config.profile import check_args, check_profile
+from multisched.config.schema import (
+    API_VERSION,
+    BUILT_IN_DOMAINS,
+    KIND,
+    Configuration,
+    DomainConfig,
+    NodeRule,
+    Nodes,
+    Policy,
+)
+from multisched.config.structure import nearest, validated
+from multisched.framework.registry import PluginSetupError, Registry
+
+_BUILT_IN_RULES: Final = {"gpu": NodeRule.GPU, "job": NodeRule.VIRTUAL, "forecast": NodeRule.REST}
+
+
+def load(path: Path) -> Configuration:
+    """The configuration in a file. Raises ConfigError, also for a file that cannot be read."""
+    return parse(read_text(path), str(path))
+
+
+def read_text(path: Path) -> str:
+    """A file's text, one byte beyond what `read_document` takes at most. Raises ConfigError."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(config_document.DOCUMENT_BYTES_MAX + 1)
+        return content.decode()
+    except OSError as error:
+        raise ConfigError([Problem(str(path), 1, 1, "", f"cannot be read: {error.strerror}")]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([Problem(str(path), 1, 1, "", "is not UTF-8 text")]) from error
+
+
+def parse(text: str, file: str) -> Configuration:
+    """The configuration in `text`; `file` names it in problems. Raises ConfigError."""
+    document = read_document(text, file)
+    configuration = validated(document, Configuration)
+    domains = _good_domains(document) if configuration is None else dict(enumerate(configuration.domains))
+    complete = {index: _complete_domain(domain) for index, domain in domains.items()}
+    registry = plugin_registry()
+    _check_names(document, registry)
+    _check_nodes(document, complete)
+    for index, domain in complete.items():
+        check_profile(document, ("domains", index, "profile"), domain, registry)
+    if document.problems or configuration is None:
+        raise ConfigError(document.problems)
+    return configuration.model_copy(update={"domains": tuple(complete.values())})
+
+
+def default() -> Configuration:
+    """What `run` uses without a file: the three built-in domains."""
+    configuration = Configuration.model_validate({"apiVersion": API_VERSION, "kind": KIND})
+    return configuration.model_copy(update={"domains": tuple(_complete_domain(d) for d in configuration.domains)})
+
+
+def _good_domains(document: Document) -> dict[int, DomainConfig]:
+    """The domains that are right by themselves, so that what is wrong between them is told in the same run."""
+    items = document.data.get("domains") if isinstance(document.data, dict) else None
+    good: dict[int, DomainConfig] = {}
+    for index, item in enumerate(items if isinstance(items, list) else ()):
+        try:
+            good[index] = DomainConfig.model_validate_json(json.dumps(item))
+        except ValidationError:
+            continue
+    return good
+
+
+# ---- completion
+
+
+def _complete_domain(domain: DomainConfig) -> DomainConfig:
+    """Writes out what the name implies."""
+    is_built_in = domain.name in BUILT_IN_DOMAINS
+    base = domain.profile.base or (domain.name if is_built_in else "default")
+    return domain.model_copy(
+        update={
+            "scheduler_names": domain.scheduler_names or (_scheduler_name(domain.name),),
+            "nodes": _complete_nodes(domain),
+            "profile": domain.profile.model_copy(update={"base": base}),
+            "policy": _complete_policy(domain, is_built_in=is_built_in),
+        }
+    )
+
+
+def _scheduler_name(domain: str) -> str:
+    return domain if domain.endswith("-scheduler") else f"{domain}-scheduler"
+
+
+def _complete_nodes(domain: DomainConfig) -> Nodes:
+    if domain.nodes.selector is not None or domain.nodes.rule is not None:
+        return domain.nodes
+    otherwise = NodeRule.LABELLED if domain.loans else NodeRule.REST
+    return Nodes(rule=_BUILT_IN_RULES.get(domain.name, otherwise))
+
+
+def _complete_policy(domain: DomainConfig, *, is_built_in: bool) -> Policy:
+    if domain.policy.tolerations is not None:
+        return domain.policy
+    own = getattr(domain_module(domain.name), "POLICY", {}) if is_built_in else {}
+    policy = Policy.model_validate_json(json.dumps(own))
+    return policy if policy.tolerations is not None else Policy(tolerations=())
+
+
+# ---- names, looked up in the plain data so that they are checked next to whatever else is wrong
+
+
+def _check_names(document: Document, registry: Registry) -> None:
+    domains = items_at(document.data, ("domains",))
+    names = [found for domain in domains for found in texts_at(document.data, (*domain, "name"))]
+    _check_unique(document, names, "domain")
+    _check_unique(document, _scheduler_names(document, domains), "schedulerName")
+    known = [name for _, name in names]
+    for domain in domains:
+        _check_lenders(document, domain, known)
+        _check_plugins(document, (*domain, "profile"), registry)
+
+
+def _scheduler_names(
+    document: Document, domains: list[config_document.Path]
+) -> Iterator[tuple[config_document.Path, str]]:
+    for domain in domains:
+        written = items_at(document.data, (*domain, "schedulerNames"))
+        for path in written:
+            yield from texts_at(document.data, path)
+        if not written:
+            for path, name in texts_at(document.data, (*domain, "name")):
+                yield path, _scheduler_name(name)
+
+
+def _check_lenders(document: Document, domain: config_document.Path, known: list[str]) -> None:
+    own = [name for _, name in texts_at(document.data, (*domain, "name"))]
+    for loan in items_at(document.data, (*domain, "loans")):
+        for path, lender in texts_at(document.data, (*loan, "from")):
+            if lender in own:
+                document.add(path, "a domain cannot lend to itself")
+            elif lender not in known:
+                document.add(path, f"no domain is called {lender!r}", suggestion=nearest(lender, known))
+
+
+def _check_plugins(document: Document, profile: config_document.Path, registry: Registry) -> None:
+    plugins = (*profile, "plugins")
+    entries = items_at(document.data, (*plugins, "enabled"))
+    enabled = [found for path in entries for found in texts_at(document.data, (*path, "name"))]
+    disabled = items_at(document.data, (*plugins, "disabled"))
+    others = [found for path in disabled for found in texts_at(document.data, path) if found[1] != "*"]
+    _check_unique(document, enabled, "plugin")
+    for path, name in [*enabled, *others, *texts_at(document.data, (*profile, "queueSort"))]:
+        _check_plugin(document, path, name, registry)
+    for path, name in enabled:
+        args = part_at(document.data, (*path[:-1], "args"))
+        if isinstance(args, dict):
+            check_args(document, (*path[:-1], "args"), name, args)
+
+
+def _check_plugin(document: Document, path: config_document.Path, name: str, registry: Registry) -> None:
+    try:
+        registry.factory(name)
+    except PluginSetupError as error:
+        near = "" if ":" in name else nearest(name, registry.names())
+        reason = "is not a plugin" if near else str(error).removeprefix(f"plugin {name}: ")
+        document.add(path, f"{name!r} {reason}" if near else f"{name!r}: {reason}", suggestion=near)
+
+
+def _check_unique(document: Document, claims: Iterable[tuple[config_document.Path, str]], kind: str) -> None:
+    first: dict[str, config_document.Path] = {}
+    for path, name in claims:
+        if name in first:
+            other = config_document.render_path(first[name])
+            document.add(path, f"{kind} {name!r} is claimed by {other} already; each needs its own")
+        else:
+            first[name] = path
+
+
+# ---- between and within domains
+
+
+def _check_nodes(document: Document, domains: dict[int, DomainConfig]) -> None:
+    """Two selections of the same nodes would leave it to the file's order whose they are; sharing is what loans are for."""
+    first: dict[object, DomainConfig] = {}
+    for index, domain in domains.items():
+        _check_selector(document, index, domain, [d for at, d in domains.items() if at < index])
+        selector = domain.nodes.selector
+        claim = domain.nodes.rule if selector is None else selector.compile()
+        if claim is NodeRule.LABELLED:
+            continue
+        other = first.setdefault(claim, domain)
+        if other is not domain:
+            what = f"nodes by the rule {claim.value!r}" if isinstance(claim, NodeRule) else "the same nodes"
+            document.add(
+                ("domains", index, "nodes"),
+                f"domain {domain.name!r} claims {what}, as domain {other.name!r} does;"
+                f" give it a selector of its own, or write loans: [{{from: {other.name}}}] and no nodes",
+                of_key=True,
+            )
+
+
+def _check_selector(document: Document, index: int, domain: DomainConfig, before: list[DomainConfig]) -> None:
+    """Selectors that are written differently and match some of the same nodes all the same."""
+    if domain.nodes.selector is None:
+        return
+    ours, borrowed = domain.nodes.selector.compile(), {loan.lender for loan in domain.loans}
+    for other in before:
+        theirs = other.nodes.selector.compile() if other.nodes.selector is not None else ours
+        if theirs != ours and other.name not in borrowed and surely_share(ours, theirs):
+            document.add(
+                ("domains", index, "nodes"),
+                f"domain {domain.name!r} claims some of the same nodes as domain {other.name!r};"
+                f" set the selectors apart, or borrow them by loans: [{{from: {other.name}}}]",
+                of_key=True,
+            )

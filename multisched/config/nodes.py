@@ -1,0 +1,182 @@
+"""Which domain a node is at home in, and which domains may use it: the configuration's node selection, compiled.
+
+Pure: a function of node and configuration. The state asks once per node change. The order is: the label
+`multisched.io/domain`, selectors as the file lists them, GPUs, virtual nodes, and the rest. `NodeSelection` is that part of a
+configuration alone: replicas show it to each other in their leases, as two of them may run with different files for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import msgspec
+from pydantic import ValidationError
+
+from multisched.config.schema import Configuration, DomainConfig, Loan, NodeRule, Nodes
+from multisched.config.sections import Section
+from multisched.model.objects import Node
+from multisched.model.selectors import LabelSelector, Operator, Requirement, parse_int64
+
+DOMAIN_LABEL: Final = "multisched.io/domain"
+GPU_SUFFIX: Final = "/gpu"
+VIRTUAL_TAINT: Final = "virtual-kubelet.io/provider"
+VIRTUAL_TYPE: Final = "virtual-kubelet"
+
+
+def has_gpus(node: Node) -> bool:
+    """True if the node offers whole GPUs of any vendor (`nvidia.com/gpu`, `amd.com/gpu`)."""
+    return any(count > 0 and name.endswith(GPU_SUFFIX) for name, count in node.allocatable.items())
+
+
+def is_virtual(node: Node) -> bool:
+    """True for a serverless node: virtual-kubelet's taint, or the label its providers set."""
+    return node.labels.get("type") == VIRTUAL_TYPE or any(taint.key == VIRTUAL_TAINT for taint in node.taints)
+
+
+class SelectedDomain(Section):
+    """What says which nodes a domain may use."""
+
+    name: str
+    nodes: Nodes = Nodes()
+    loans: tuple[Loan, ...] = ()
+
+
+class NodeSelection(Section):
+    """The node selection of a whole configuration."""
+
+    domains: tuple[SelectedDomain, ...] = ()
+
+    @classmethod
+    def of(cls, configuration: Configuration) -> NodeSelection:
+        domains = configuration.domains
+        return cls(domains=tuple(SelectedDomain(name=d.name, nodes=d.nodes, loans=d.loans) for d in domains))
+
+    @classmethod
+    def read(cls, text: str) -> NodeSelection | None:
+        """Of what `written` gave; None for anything else, such as a later version's."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError:
+            return None
+
+    def written(self) -> str:
+        return self.model_dump_json(by_alias=True, exclude_defaults=True)
+
+
+class CompiledLoan(msgspec.Struct, frozen=True):
+    """Rows of `lender` that a borrower may use."""
+
+    lender: str
+    selector: LabelSelector
+
+
+def surely_share(one: LabelSelector, other: LabelSelector) -> bool:
+    """True if nodes that match both can be, and one looks at no label that the other does not.
+
+    Selectors over different labels may meet on some node or on none: that is told when such a node comes.
+    """
+    keys, other_keys = {r.key for r in one.requirements}, {r.key for r in other.requirements}
+    if not (keys <= other_keys or other_keys <= keys):
+        return False
+    both = (*one.requirements, *other.requirements)
+    return all(_can_hold([r for r in both if r.key == key]) for key in keys | other_keys)
+
+
+def _can_hold(requirements: list[Requirement]) -> bool:
+    """True if some value of the label, or its absence, meets all: tried on every value where an answer can change."""
+    return any(all(r.matches_value(value) for r in requirements) for value in _telling_values(requirements))
+
+
+def _telling_values(requirements: list[Requirement]) -> Iterator[str | None]:
+    yield None
+    yield "a-value-that-no-selector-names"
+    values = [value for requirement in requirements for value in requirement.values]
+    yield from values
+    for requirement in requirements:
+        bound = parse_int64(requirement.values[0]) if requirement.operator in (Operator.GT, Operator.LT) else None
+        if bound is not None:  # the nearest numbers may be named by others, but not that many
+            yield from (str(bound + sign * step) for step in range(1, len(values) + 2) for sign in (1, -1))
+
+
+class NodeRouter:
+    """Answers where nodes belong. Built once per configuration."""
+
+    def __init__(self, configuration: Configuration | NodeSelection) -> None:
+        self._names = frozenset(domain.name for domain in configuration.domains)
+        self._selectors = tuple(
+            (domain.name, domain.nodes.selector.compile())
+            for domain in configuration.domains
+            if domain.nodes.selector is not None
+        )
+        self._by_rule = {
+            domain.nodes.rule: domain.name for domain in configuration.domains if domain.nodes.rule is not None
+        }
+        self._loans = {domain.name: _compile_loans(domain) for domain in configuration.domains}
+        self._last: tuple[Node | None, str | None] = (None, None)
+
+    def home(self, node: Node) -> str | None:
+        """The one domain the node belongs to; None: it is no domain's."""
+        if self._last[0] is not node:  # each domain in turn asks about a node that came or changed
+            self._last = (node, self._find_home(node))
+        return self._last[1]
+
+    def _find_home(self, node: Node) -> str | None:
+        labelled = node.labels.get(DOMAIN_LABEL)
+        if labelled is not None:
+            return labelled if labelled in self._names else None
+        selecting = self.selecting(node)
+        if selecting:
+            return selecting[0]
+        gpu, virtual = self._by_rule.get(NodeRule.GPU), self._by_rule.get(NodeRule.VIRTUAL)
+        if gpu is not None and has_gpus(node):
+            return gpu
+        if virtual is not None and is_virtual(node):
+            return virtual
+        return self._by_rule.get(NodeRule.REST)
+
+    def selecting(self, node: Node) -> list[str]:
+        """Domains whose selectors match an unlabelled node, as the file lists them."""
+        if DOMAIN_LABEL in node.labels:
+            return []
+        return [name for name, selector in self._selectors if selector.matches(node.labels)]
+
+    def disputed(self, node: Node) -> list[str]:
+        """The home domain and those that claim its node too without borrowing it; empty where all is clear."""
+        selecting = self.selecting(node)
+        others = [name for name in selecting[1:] if selecting[0] not in self.lenders(name)]
+        return [selecting[0], *others] if others else []
+
+    def lenders(self, domain: str) -> frozenset[str]:
+        """The domains whose rows this one borrows."""
+        return frozenset(loan.lender for loan in self._loans[domain])
+
+    def usable_by(self, domain: str) -> Callable[[Node], bool]:
+        """The test whether the domain may place pods on a node: at home there, or borrowing it."""
+        loans = self._loans[domain]
+
+        def is_usable(node: Node) -> bool:
+            home = self.home(node)
+            if home == domain:
+                return True
+            return any(loan.lender == home and loan.selector.matches(node.labels) for loan in loans)
+
+        return is_usable
+
+
+def _compile_loans(domain: DomainConfig | SelectedDomain) -> tuple[CompiledLoan, ...]:
+    return tuple(
+        CompiledLoan(loan.lender, LabelSelector() if loan.selector is None else loan.selector.compile())
+        for loan in domain.loans
+    )
+
+
+def lease_groups(configuration: Configuration | NodeSelection) -> dict[str, str]:
+    """Domain -> the domain that names its lease: the first of those that share rows, directly or through others."""
+    group = {domain.name: domain.name for domain in configuration.domains}
+    for domain in configuration.domains:
+        for loan in domain.loans:
+            ours, theirs = group[domain.name], group[loan.lender]
+            first = next(name for name in group if group[name] in (ours, theirs))
+            group = {name: first if at in (ours, theirs) else at for name, at in group.items()}
+    return group

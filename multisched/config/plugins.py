@@ -1,0 +1,153 @@
+"""Plugins by name, base profiles, and the profile that results from a domain's configuration.
+
+Owns the list of what ships: in-tree plugins and those of the built-in
+domains. Pure after import; called by `config`, `cli` and the composition root.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Final, get_type_hints
+
+from msgspec.structs import replace
+
+from multisched.config.schema import BUILT_IN_DOMAINS, DomainConfig, PluginEntry
+from multisched.framework.registry import (
+    EXTENSION_POINTS,
+    ArgsCheck,
+    Factory,
+    PluginSetupError,
+    PluginUse,
+    Profile,
+    Registry,
+)
+from multisched.plugins import IN_TREE
+
+ALL: Final = "*"
+RESOURCES_FIT: Final = "NodeResourcesFit"
+
+DEFAULT_PROFILE: Final = Profile(
+    plugins=(
+        PluginUse("SchedulingGates"),
+        PluginUse("QOSSort"),
+        PluginUse("NodeUnschedulable"),
+        PluginUse("NodeName"),
+        PluginUse("TaintToleration", weight=3),
+        PluginUse("NodeAffinity", weight=2),
+        PluginUse("NodePorts"),
+        PluginUse("NodeResourcesFit"),
+        PluginUse("VolumeRestrictions"),
+        PluginUse("NodeVolumeLimits"),
+        PluginUse("VolumeBinding"),
+        PluginUse("VolumeZone"),
+        PluginUse("PodTopologySpread", weight=2),
+        PluginUse("InterPodAffinity", weight=2),
+        PluginUse("DynamicResources"),
+        PluginUse("DefaultPreemption"),
+        PluginUse("NodeResourcesBalancedAllocation"),
+        PluginUse("ImageLocality"),
+        PluginUse("DefaultBinder"),
+    )
+)
+"""What a domain of the user's own starts from: kube-scheduler's plugins, order and weights, queue order QOSSort."""
+
+
+def plugin_registry() -> Registry:
+    """Everything that ships, by name."""
+    registry = Registry()
+    registry.add_all(IN_TREE, "in-tree")
+    for domain in BUILT_IN_DOMAINS:
+        registry.add_all(domain_module(domain).PLUGINS, f"domain {domain}")
+    return registry
+
+
+def domain_module(domain: str) -> ModuleType:
+    """`domains.<name>.profile`: PROFILE, PLUGINS and, where the domain has them, POLICY and ARGS_CHECKS."""
+    return importlib.import_module(f"domains.{domain}.profile")
+
+
+def args_check(plugin: str) -> ArgsCheck | None:
+    """What checks the args of a built-in domain's plugin; None: they are read when it is built."""
+    for domain in BUILT_IN_DOMAINS:
+        module = domain_module(domain)
+        if plugin in module.PLUGINS:
+            checks: Mapping[str, ArgsCheck] = getattr(module, "ARGS_CHECKS", {})
+            return checks.get(plugin)
+    return None
+
+
+def base_profile(base: str) -> Profile:
+    """The profile a configuration starts from: a built-in domain's, or `default`."""
+    if base == "default":
+        return DEFAULT_PROFILE
+    profile = domain_module(base).PROFILE
+    assert isinstance(profile, Profile)
+    return profile
+
+
+def resolve_profile(domain: DomainConfig, registry: Registry) -> Profile:
+    """The plugins a domain runs, in order: the base, less `disabled`, changed and extended by `enabled`, then queueSort.
+
+    Raises PluginSetupError for a name that is not known.
+    """
+    config = domain.profile
+    uses = {use.name: use for use in base_profile(config.base or "default").plugins}
+    if ALL in config.plugins.disabled:
+        uses.clear()
+    for name in config.plugins.disabled:
+        if name != ALL:
+            registry.factory(name)
+            uses.pop(name, None)
+    for entry in config.plugins.enabled:
+        registry.factory(entry.name)
+        uses[entry.name] = _changed(uses.get(entry.name, PluginUse(entry.name)), entry)
+    if config.queue_sort is not None:
+        uses = _with_queue_sort(uses, config.queue_sort, registry)
+    ignored = [name for extender in domain.extenders for name in extender.ignored_resources]
+    if ignored and RESOURCES_FIT in uses:
+        uses[RESOURCES_FIT] = _ignoring(uses[RESOURCES_FIT], ignored)
+    return Profile(tuple(uses.values()), config.points.by_point())
+
+
+def _ignoring(use: PluginUse, resources: Sequence[str]) -> PluginUse:
+    """NodeResourcesFit without what extenders look after."""
+    own = [name for name in use.args.get("ignoredResources") or () if name not in resources]
+    return replace(use, args={**use.args, "ignoredResources": [*own, *resources]})
+
+
+def _changed(use: PluginUse, entry: PluginEntry) -> PluginUse:
+    return PluginUse(
+        name=use.name,
+        weight=use.weight if entry.weight is None else entry.weight,
+        args=use.args if entry.args is None else entry.args,
+        isolation=entry.isolation or use.isolation,
+        timeout_s=entry.timeout_s or use.timeout_s,
+    )
+
+
+def _with_queue_sort(uses: dict[str, PluginUse], queue_sort: str, registry: Registry) -> dict[str, PluginUse]:
+    """Puts the new queue order where the old one stood."""
+    if not is_queue_sort(registry.factory(queue_sort)):
+        raise PluginSetupError(f"plugin {queue_sort}: does not order queues; it has no sort_key")
+    kept = uses.get(queue_sort, PluginUse(queue_sort))
+    others = {name: use for name, use in uses.items() if not is_queue_sort(registry.factory(name))}
+    return {queue_sort: kept, **others}
+
+
+def is_queue_sort(factory: object) -> bool:
+    """True for a class that implements QueueSort."""
+    return callable(getattr(factory, "sort_key", None))
+
+
+def points_of(factory: Factory) -> list[str]:
+    """The extension points a plugin class has methods for; of a function, those of the class it says it returns."""
+    made = factory if inspect.isclass(factory) else get_type_hints(factory).get("return", factory)
+    return [point for point, protocol in EXTENSION_POINTS.items() if _has_methods(made, protocol)]
+
+
+def _has_methods(made: object, protocol: type) -> bool:
+    methods = [name for name, item in vars(protocol).items() if inspect.isfunction(item) and not name.startswith("_")]
+    return bool(methods) and all(callable(getattr(made, name, None)) for name in methods)

@@ -1,0 +1,153 @@
+"""Prints what `config default` and `config schema` show: `config/default.yaml` and `config/schema.json` are their output.
+
+Every setting carries the sentence of `config_schema` as its comment, the first time it appears.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from multisched.config.plugins import plugin_registry, resolve_profile
+from multisched.config.schema import Configuration, DomainConfig, PluginEntry, Plugins, format_duration
+from multisched.framework.dependency import Isolation
+from multisched.framework.registry import PluginUse, Registry
+
+COMMENT_CHARS: Final = 118
+_HEADER: Final = """\
+# yaml-language-server: $schema=schema.json
+# All settings with their defaults, as `multisched config default` prints them. Leave out what you do not change:
+# `{apiVersion: multisched.io/v1, kind: MultischedConfiguration}` means exactly this file.
+"""
+
+
+def schema_text() -> str:
+    """The JSON Schema (draft 2020-12) of the configuration file."""
+    schema = Configuration.model_json_schema(by_alias=True)
+    _tidy(schema)
+    document = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _tidy(schema: Any) -> None:
+    """Drops generated titles and shows durations as they are written; complex defaults follow from their parts."""
+    if isinstance(schema, list):
+        for item in schema:
+            _tidy(item)
+        return
+    if not isinstance(schema, dict):
+        return
+    if isinstance(schema.get("title"), str):
+        del schema["title"]
+    default = schema.get("default")
+    if isinstance(default, float):
+        schema["default"] = format_duration(default)
+    elif isinstance(default, dict) or (default is None and "default" in schema):
+        del schema["default"]
+    for item in schema.values():
+        _tidy(item)
+
+
+def configuration_text(configuration: Configuration) -> str:
+    """A complete configuration as commented YAML; profiles with every plugin they resolve to."""
+    registry = plugin_registry()
+    domains = tuple(_with_all_plugins(domain, registry) for domain in configuration.domains)
+    lines: list[str] = [_HEADER.rstrip()]
+    _print_model(lines, configuration.model_copy(update={"domains": domains}), "", set())
+    return "\n".join(lines) + "\n"
+
+
+def _with_all_plugins(domain: DomainConfig, registry: Registry) -> DomainConfig:
+    uses = resolve_profile(domain, registry).plugins
+    plugins = Plugins.model_construct(disabled=(), enabled=tuple(_entry(use) for use in uses))
+    return domain.model_copy(update={"profile": domain.profile.model_copy(update={"plugins": plugins})})
+
+
+def _entry(use: PluginUse) -> PluginEntry:
+    """Only what differs from a plain `name`."""
+    is_isolated = use.isolation is not Isolation.INLINE
+    return PluginEntry.model_construct(
+        name=use.name,
+        weight=use.weight,
+        args=dict(use.args) or None,
+        isolation=use.isolation if is_isolated else None,
+        timeout_s=use.timeout_s if is_isolated else None,
+    )
+
+
+def _print_model(lines: list[str], model: BaseModel, indent: str, explained: set[str]) -> None:
+    for name, field in type(model).model_fields.items():
+        value = getattr(model, name)
+        if value is None:
+            continue
+        topic = f"{type(model).__name__}.{name}"
+        if field.description and topic not in explained:
+            explained.add(topic)
+            lines.extend(_comment(field.description, indent))
+        _print_value(lines, f"{indent}{field.alias}:", value, indent, explained, is_duration=name.endswith("_s"))
+
+
+def _print_value(
+    lines: list[str], head: str, value: Any, indent: str, explained: set[str], *, is_duration: bool = False
+) -> None:
+    if isinstance(value, PluginEntry):
+        lines.append(f"{head} {_inline(value)}")
+    elif isinstance(value, BaseModel):
+        inner: list[str] = []
+        _print_model(inner, value, indent + "  ", explained)
+        lines.extend([head, *inner] if inner else [f"{head} {{}}"])
+    elif isinstance(value, tuple) and any(isinstance(item, BaseModel) for item in value):
+        lines.append(head)
+        for item in value:
+            _print_item(lines, item, indent + "  ", explained)
+    else:
+        lines.append(f"{head} {format_duration(value) if is_duration else _scalar(value)}")
+
+
+def _print_item(lines: list[str], item: BaseModel, indent: str, explained: set[str]) -> None:
+    if isinstance(item, PluginEntry):
+        lines.append(f"{indent}- {_inline(item)}")
+        return
+    inner: list[str] = []
+    _print_model(inner, item, indent + "  ", explained)
+    first = next(number for number, line in enumerate(inner) if not line.lstrip().startswith("#"))
+    inner[first] = f"{indent}- {inner[first].lstrip()}"
+    lines.extend(inner)
+
+
+def _inline(entry: PluginEntry) -> str:
+    parts = [f"name: {_scalar(entry.name)}", f"weight: {entry.weight}"]
+    if entry.args is not None:
+        parts.append(f"args: {_scalar(dict(entry.args))}")
+    if entry.isolation is not None and entry.timeout_s is not None:
+        parts += [f"isolation: {entry.isolation.value}", f"timeout: {format_duration(entry.timeout_s)}"]
+    return "{" + ", ".join(parts) + "}"
+
+
+def _scalar(value: Any) -> str:
+    """Flow style: JSON is YAML, and quotes are left away where a text is plainly one."""
+    if isinstance(value, Enum):
+        value = value.value
+    if isinstance(value, str):
+        is_plain = value.replace("-", "").replace("/", "").isalpha() or value.startswith("multisched.io/")
+        is_word = value.lower() in ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
+        return value if is_plain and not is_word and value[0].isalpha() else json.dumps(value)
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(_scalar(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_scalar(key)}: {_scalar(item)}" for key, item in value.items()) + "}"
+    return json.dumps(value)
+
+
+def _comment(text: str, indent: str) -> Iterable[str]:
+    line = f"{indent}#"
+    for word in text.split():
+        if len(line) + 1 + len(word) > COMMENT_CHARS:
+            yield line
+            line = f"{indent}#"
+        line += f" {word}"
+    yield line

@@ -1,0 +1,97 @@
+"""What a domain's profile says, checked against the plugins it names: queue order, extension points, arguments.
+
+Called by `config`, and by `config_convert` for the arguments of a KubeSchedulerConfiguration.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic.alias_generators import to_camel
+
+from multisched.config.document import Document, Path
+from multisched.config.plugins import args_check, is_queue_sort, points_of, resolve_profile
+from multisched.config.schema import DomainConfig
+from multisched.config.structure import nearest
+from multisched.framework.registry import PluginSetupError, Profile, Registry
+from multisched.plugins.args_readers import ARGS_READERS
+from multisched.plugins.config_fields import PluginArgsError
+
+_PART: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
+
+
+def check_profile(document: Document, path: Path, domain: DomainConfig, registry: Registry) -> None:
+    """Notes what is wrong with the profile at `path`. Names that nobody knows and arguments are told elsewhere."""
+    profile = domain.profile
+    names = [entry.name for entry in profile.plugins.enabled] + [n for n in profile.plugins.disabled if n != "*"]
+    if profile.queue_sort is not None:
+        names.append(profile.queue_sort)
+    if any(not _is_known(name, registry) for name in names):
+        return
+    try:
+        resolved = resolve_profile(domain, registry)
+    except PluginSetupError as error:
+        document.add((*path, "queueSort"), str(error))
+        return
+    _check_points(document, path, resolved, registry)
+    sorts = [use.name for use in resolved.plugins if is_queue_sort(registry.factory(use.name))]
+    if len(resolved.points.get("QueueSort", sorts)) != 1:
+        found = ", ".join(resolved.points.get("QueueSort", sorts)) or "none"
+        document.add((*path, "queueSort"), f"exactly one plugin must order the queue, found {found}; set queueSort")
+
+
+def check_args(document: Document, path: Path, plugin: str, args: Mapping[str, Any]) -> bool:
+    """Notes all that is wrong with the arguments of a plugin that ships, at the fields themselves; True if nothing is.
+
+    Other plugins read their arguments when they are built, and their refusal is told then.
+    """
+    reader = ARGS_READERS.get(plugin)
+    if reader is None:
+        return _check_domain_args(document, path, plugin, args)
+    try:
+        reader(args, "args")
+    except PluginArgsError as error:
+        for problem in error.problems:
+            is_key = problem.reason.startswith("unknown field")
+            inner = _parts(problem.path.removeprefix("args"))
+            document.add((*path, *inner), problem.reason, of_key=is_key)
+        return False
+    return True
+
+
+def _check_domain_args(document: Document, path: Path, plugin: str, args: Mapping[str, Any]) -> bool:
+    check = args_check(plugin)
+    problems = check(args) if check is not None else ()
+    for problem in problems:
+        place, _, reason = problem.partition(": ")
+        document.add((*path, *_parts(place.removeprefix("args"))), reason, of_key=reason.startswith("unknown"))
+    return not problems
+
+
+def _parts(text: str) -> Path:
+    return tuple(int(number) if number else name for name, number in _PART.findall(text))
+
+
+def _check_points(document: Document, path: Path, profile: Profile, registry: Registry) -> None:
+    """Each plugin that is listed for a point must be in the profile, once, and have that point."""
+    enabled = [use.name for use in profile.plugins]
+    for point, names in profile.points.items():
+        for index, name in enumerate(names):
+            at = (*path, "points", to_camel(point[0].lower() + point[1:]), index)
+            if name not in enabled:
+                near = nearest(name, enabled)
+                document.add(at, f"{name!r} is not enabled in this profile", suggestion=near)
+            elif point not in points_of(registry.factory(name)):
+                document.add(at, f"{name} has no {point}; remove it here")
+            elif name in names[:index]:
+                document.add(at, f"{name} is listed above already; remove one")
+
+
+def _is_known(name: str, registry: Registry) -> bool:
+    try:
+        registry.factory(name)
+    except PluginSetupError:
+        return False
+    return True

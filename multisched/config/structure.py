@@ -1,0 +1,88 @@
+"""Plain data against a model of the configuration: every fault with its place and, where one is near, what was meant."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from multisched.config.document import Document, Path
+
+M = TypeVar("M", bound=BaseModel)
+
+_SILENT: Final = frozenset({"default_factory_not_called"})
+"""Consequences of an error that is reported anyway."""
+
+
+def validated(document: Document, model: type[M]) -> M | None:
+    """The document as a `model`; None after the document's problems have been noted in it."""
+    return validated_part(document, (), document.data, model)
+
+
+def validated_part(document: Document, at: Path, data: Any, model: type[M]) -> M | None:
+    """Plain data that came of `at` as a `model`; None after its problems have been noted there."""
+    try:
+        return model.model_validate_json(json.dumps(data))
+    except ValidationError as error:
+        found = [e for e in error.errors(include_url=False, include_input=True) if e["type"] not in _SILENT]
+    for item in found:
+        path = tuple(item["loc"])
+        if item["type"] == "too_short" and any(e["loc"][: len(path)] == path and e is not item for e in found):
+            continue
+        _add_error(document, at, path, item, model)
+    return None
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known word that was probably meant; empty if none is near."""
+    lower = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(word.lower(), lower, n=1)
+    return lower[near[0]] if near else ""
+
+
+def _add_error(document: Document, at: Path, inner: Path, error: Any, top: type[BaseModel]) -> None:
+    path = (*at, *inner)
+    match error["type"]:
+        case "extra_forbidden":
+            near = nearest(str(inner[-1]), _keys_at(inner[:-1], top))
+            document.add(path, "unknown key", suggestion=near, of_key=True)
+        case "missing":
+            document.add(path, "is missing", of_key=True)
+        case "enum" | "literal_error":
+            expected = error["ctx"]["expected"].replace("'", "")
+            choices = expected.replace(" or ", ", ").split(", ")
+            near = nearest(str(error["input"]), choices) if len(choices) > 1 else ""
+            document.add(path, f"{error['input']!r} is not known here; write {expected}", suggestion=near)
+        case "string_pattern_mismatch":
+            message = f"{error['input']!r} is not a name of this kind; it must match {error['ctx']['pattern']}"
+            document.add(path, message)
+        case "too_short":
+            document.add(path, f"needs at least {error['ctx']['min_length']}")
+        case "too_long":
+            document.add(path, f"has too many; at most {error['ctx']['max_length']}")
+        case "value_error":
+            document.add(path, str(error["ctx"]["error"]))
+        case _:
+            text = error["msg"].replace("Input should be", "must be")
+            document.add(path, text)
+
+
+def _keys_at(path: Path, top: type[BaseModel]) -> list[str]:
+    """The keys that the model at `path` knows; empty where the path leads into a plugin's args."""
+    model: type[BaseModel] | None = top
+    for part in path:
+        if isinstance(part, int) or model is None:
+            continue
+        fields = {field.alias: field for field in model.model_fields.values()}
+        model = next(_models_in(fields[part].annotation), None) if part in fields else None
+    return [] if model is None else [str(field.alias) for field in model.model_fields.values()]
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)

@@ -1,0 +1,59 @@
+"""What was written since a class was renewed: the one thing that masks and scores are renewed by."""
+
+from __future__ import annotations
+
+from multisched.cycle.classes.columns import FilterColumn, ScoreColumn
+from multisched.cycle.classes.equivalence_class import PodClass
+from multisched.framework.dependency import Dependency
+from multisched.framework.node_view import NO_ROWS, Rows
+
+_ROW = Dependency.ROW
+
+
+class Changes:
+    """What was written since a class was renewed, as positions in the class's rows, ascending."""
+
+    __slots__ = ("_rows_in_table", "is_everywhere", "is_far", "moved_filters", "moved_scores", "nodes", "rows")
+
+    def __init__(
+        self,
+        nodes: Rows,
+        rows: Rows,
+        rows_in_table: Rows,
+        moved_filters: frozenset[str],
+        moved_scores: frozenset[str],
+        *,
+        is_everywhere: bool,
+    ) -> None:
+        self.nodes = nodes
+        """Rows whose node object changed."""
+        self.rows = rows
+        """Rows whose node object or pods changed."""
+        self._rows_in_table = rows_in_table
+        self.moved_filters = moved_filters
+        """Plugins whose stamp moved, as far as their filters go; all that have one if a node object did."""
+        self.moved_scores = moved_scores
+        """The same for their scores."""
+        self.is_everywhere = is_everywhere
+        """Some node object of the cluster changed, came or went."""
+        self.is_far = False
+        """Set once the filters are renewed: a row that may not be among the changed ones became feasible, or ceased to be."""
+
+    def concerning(self, column: FilterColumn | ScoreColumn) -> Rows | None:
+        """The positions where a plugin's answers are out of date; None: all of them."""
+        depends_on = column.depends_on
+        if depends_on is _ROW:
+            return self.rows
+        if depends_on.reads_stamp:
+            if column.plugin.name in (self.moved_scores if isinstance(column, ScoreColumn) else self.moved_filters):
+                return None
+            return self.rows if depends_on is Dependency.ROW_AND_STAMP else NO_ROWS
+        if depends_on is Dependency.NODE:
+            return self.nodes
+        if depends_on is Dependency.ATTEMPT or self.is_everywhere:
+            return None
+        return self.rows if depends_on is Dependency.CLUSTER else NO_ROWS
+
+    def table_rows(self, entry: PodClass, at: Rows) -> Rows:
+        """The rows at these positions."""
+        return self._rows_in_table if at is self.rows else entry.rows.take(at)

@@ -1,0 +1,152 @@
+"""The columns of a class: what one plugin said of each of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multisched.cycle.classes.shared_scores import Finals, SharedScores
+from multisched.cycle.classes.topology_groups import RowGroups
+from multisched.framework.node_view import NO_ROWS, Bools, Codes, Int32, Rows, Scores
+from multisched.framework.normalize import MAX_SCORE, ByLargest
+from multisched.framework.points import FilterPlugin, NormalizeScorePlugin, ScorePlugin
+from multisched.framework.traits import traits_of
+
+Totals = NDArray[np.int16 | np.int32]
+"""Weighted sums of final scores, in as few bits as the profile's weights allow (`totals_type`)."""
+
+_INT32: Final = np.iinfo(np.int32)
+
+NO_BOOLS: Bools = np.zeros(0, np.bool_)
+"""Empty arrays are never written to, and one of a kind serves all."""
+NO_SCORES: Scores = np.zeros(0, np.int64)
+NO_FINALS: Finals = np.zeros(0, np.uint8)
+NO_TOTALS: Totals = np.zeros(0, np.int16)
+
+
+class FilterColumn:
+    """One Filter plugin's codes over the class's rows."""
+
+    __slots__ = ("by_group", "codes", "depends_on", "groups", "is_shared", "plugin")
+
+    def __init__(
+        self, plugin: FilterPlugin, codes: Codes, groups: RowGroups | None = None, *, is_shared: bool = False
+    ) -> None:
+        """`is_shared`: other classes read the codes, too, and nobody changes them."""
+        self.plugin = plugin
+        self.depends_on = plugin.depends_on
+        self.answer(codes, groups, is_shared=is_shared)
+
+    def answer(self, codes: Codes, groups: RowGroups | None, *, is_shared: bool = False) -> None:
+        """`codes`: of all rows, or of all groups where there are any."""
+        self.groups = groups
+        self.is_shared = is_shared
+        self.by_group = codes[:0] if groups is None else codes.copy()
+        if groups is not None:
+            self.codes = codes.take(groups.of)
+        else:  # the plugin may keep its array, or have made it read-only
+            self.codes = codes if is_shared else codes.copy()
+
+    def set_codes(self, at: Rows, codes: Codes) -> None:
+        """Writes the codes at these positions."""
+        if self.is_shared:
+            self.codes, self.is_shared = self.codes.copy(), False
+        self.codes[at] = codes
+
+    def copy_of_codes(self) -> Codes:
+        """As they are now, whatever is written later."""
+        return self.codes if self.is_shared else self.codes.copy()
+
+
+class ScoreColumn:
+    """One Score plugin's raw and normalised scores over the class's rows."""
+
+    __slots__ = (
+        "asked",
+        "by_group",
+        "custom",
+        "depends_on",
+        "final",
+        "groups",
+        "is_final_shared",
+        "is_plain",
+        "is_skipped",
+        "largest",
+        "normalizer",
+        "plugin",
+        "raw",
+        "shared",
+        "weight",
+    )
+
+    def __init__(self, plugin: ScorePlugin, custom: NormalizeScorePlugin | None, weight: int) -> None:
+        """`custom`: the plugin again, if it has a NormalizeScore of its own."""
+        self.plugin = plugin
+        self.custom = custom
+        self.weight = weight
+        self.depends_on = plugin.depends_on
+        self.normalizer: ByLargest | None = traits_of(plugin).normalizer
+        self.is_plain = self.normalizer is None and self.custom is None
+        """True if raw scores count as they are."""
+        self.raw: Scores | Int32 = NO_SCORES
+        """Kept where something normalises it: plain scores are final as they come."""
+        self.shared: SharedScores | None = None
+        """Whose raw scores `raw` is, until one of them changes; then it is a copy."""
+        self.final: Finals = NO_FINALS
+        self.is_final_shared = False
+        """Other classes read `final`, too, and nobody changes it."""
+        self.largest = -1
+        self.groups: RowGroups | None = None
+        """Rows that are alike to the plugin, if it is asked about groups."""
+        self.by_group: Finals = NO_FINALS
+        """`final` by group."""
+        self.asked: Rows = NO_ROWS
+        """Positions of the rows that stand for their groups: one for each group with feasible rows."""
+        self.is_skipped = False
+        """True while PreScore said Skip: the plugin has no part in the total."""
+
+    def set_all(self, final: Finals, *, is_shared: bool = False) -> None:
+        """Other final scores in place of all. `is_shared`: other classes read them, too."""
+        self.final, self.is_final_shared = final, is_shared
+
+    def set_final(self, at: Rows, final: Finals) -> None:
+        """Writes final scores at these positions."""
+        if self.is_final_shared:
+            self.final, self.is_final_shared = self.final.copy(), False
+        self.final[at] = final
+
+    def copy_of_final(self) -> Finals:
+        """As they are now, whatever is written later."""
+        return self.final if self.is_final_shared else self.final.copy()
+
+    def raw_at(self, at: Rows) -> Scores:
+        """int64[positions]"""
+        return self.raw.take(at).astype(np.int64, copy=False)
+
+    def all_raw(self) -> Scores:
+        """int64[rows]"""
+        return self.raw.astype(np.int64, copy=False)
+
+    def set_raw(self, at: Rows, raw: Scores) -> None:
+        """Writes raw scores at these positions."""
+        if self.shared is not None:
+            self.raw, self.shared = self.raw.copy(), None
+        if self.raw.dtype != np.int64 and not _is_small(raw):
+            self.raw = self.raw.astype(np.int64)
+        self.raw[at] = raw
+
+    def keep_raw(self, raw: Scores) -> None:
+        """All raw scores, in half of their bits where they fit: most of what a class takes was once in them."""
+        self.raw = raw.astype(np.int32) if _is_small(raw) else raw.copy()
+
+
+def _is_small(raw: Scores) -> bool:
+    return not len(raw) or (raw.item(raw.argmax()) <= _INT32.max and raw.item(raw.argmin()) >= _INT32.min)
+
+
+def totals_type(weights: Iterable[int]) -> type[np.int16 | np.int32]:
+    """The smallest integers that hold any total of scores with these weights."""
+    return np.int16 if MAX_SCORE * sum(weights) <= np.iinfo(np.int16).max else np.int32

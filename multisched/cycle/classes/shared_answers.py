@@ -1,0 +1,95 @@
+"""Answers that classes share, and the rows that share one answer: what keeps a fresh class from asking everything anew.
+
+Classes that are alike to a plugin which reads node objects only get one answer from it, until a node object changes: most
+workloads differ in what they request and in nothing else. Owned by a class cache, for it and its scores alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import TypeVar
+
+from multisched.cycle.classes.equivalence_class import PodClass
+from multisched.cycle.classes.shared_scores import SharedScores
+from multisched.cycle.classes.topology_groups import RowGroupBook, RowGroups
+from multisched.framework.caching import GroupingPlugin, SignPlugin
+from multisched.framework.dependency import Dependency
+from multisched.framework.node_view import Codes, Scores
+from multisched.framework.points import FilterPlugin, Plugin, ScorePlugin
+from multisched.framework.registry import those
+from multisched.framework.runner import Runner
+from multisched.state.domain_rows import DomainRows
+from multisched.state.node_table import NodeTable
+
+SHARED_MAX = 64
+"""Answers that classes share; 8 bytes a row each at most."""
+
+A = TypeVar("A")
+_Mark = tuple[int, int]
+"""Generation of the domain's rows and version of the nodes."""
+
+
+class SharedAnswers:
+    """See the module."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        table: NodeTable,
+        rows: DomainRows,
+        signers: Iterable[SignPlugin],
+        stamped: Iterable[Plugin],
+    ) -> None:
+        """`signers`: plugins of which those that read no pods have their answers shared; `stamped`: those that may go by groups."""
+        self._runner = runner
+        self._signers = {p.name: p for p in signers if not _reads_pods(p)}
+        self._grouping = {p.name: p for p in those(stamped, GroupingPlugin)}
+        self._groups = RowGroupBook(table, rows)
+        self._codes: dict[Hashable, tuple[_Mark, Codes]] = {}
+        self._scores: dict[Hashable, tuple[_Mark, SharedScores]] = {}
+
+    def forget_all(self) -> None:
+        self._codes.clear()
+        self._scores.clear()
+
+    def groups_of(self, entry: PodClass, plugin: Plugin) -> RowGroups | None:
+        """The groups of rows that are alike to the plugin; None: it is to be asked about every row."""
+        grouping = self._grouping.get(plugin.name)
+        if grouping is None or entry.narrowed is not None:
+            return None
+        keys = self._runner.call(grouping, "Stamp", grouping.groups_by, entry.view, entry.pod)
+        return None if keys is None else self._groups.by_labels(keys)
+
+    def codes(self, plugin: FilterPlugin, entry: PodClass, ask: Callable[[], Codes]) -> Codes | None:
+        """A Filter plugin's codes of all the domain's rows, read only; None where no other class gets the same."""
+        found = self._find(self._codes, plugin, entry, lambda: ask().copy())  # the plugin may use its own array again
+        return None if found is None else found[1]
+
+    def scores(self, plugin: ScorePlugin, entry: PodClass, ask: Callable[[], Scores]) -> SharedScores | None:
+        """A Score plugin's raw scores of all the domain's rows; None where no other class gets the same."""
+        found = self._find(self._scores, plugin, entry, lambda: SharedScores(ask().copy()))
+        return None if found is None else found[1]
+
+    def _find(
+        self, known: dict[Hashable, tuple[_Mark, A]], plugin: Plugin, entry: PodClass, ask: Callable[[], A]
+    ) -> tuple[_Mark, A] | None:
+        signer = self._signers.get(plugin.name)
+        if signer is None or entry.narrowed is not None:
+            return None
+        pod = entry.pod
+        [fragment] = self._runner.sign([signer], pod)
+        if fragment is None:
+            return None
+        key = (plugin.name, pod.namespace, pod.spec.priority, fragment)
+        mark = (entry.generation, entry.nodes_version)
+        found = known.get(key)
+        if found is None or found[0] != mark:
+            if len(known) >= SHARED_MAX:
+                del known[next(iter(known))]
+            found = known[key] = (mark, ask())
+        return found
+
+
+def _reads_pods(plugin: object) -> bool:
+    """A plugin that does not say what it depends on may read anything."""
+    return getattr(plugin, "depends_on", Dependency.ATTEMPT).reads_pods

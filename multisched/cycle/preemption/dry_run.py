@@ -1,0 +1,379 @@
+"""Dry runs: one attempt's filters, run again on rows from which pods are taken away (`framework.preemption.DryRun`).
+
+Where only plugins that want room heed the pods that may go, thousands of rows are looked at in a few vector operations,
+and what came of it is remembered for the next pod of the class (`preemption/victim_cache.py`). Rows on which other plugins heed one
+of those pods are gone through one by one, on overlays with AddPod and RemovePod. Every row is looked at with the pods
+nominated there and without them, as upstream. Nothing is written.
+Source: kube-scheduler 1.36, plugins/defaultpreemption, SelectVictimsOnNode.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from functools import cached_property
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from multisched.cycle.preemption.nominated_pods import PromisedRoom, wants_room_only
+from multisched.cycle.preemption.victim_cache import Displacement, RowMemory, first_refusals, has_any, victims_on
+from multisched.framework.node_view import Bools, Codes, Int32, Rows
+from multisched.framework.points import CycleView, FilterPlugin
+from multisched.framework.preemption import Costs, DisplacementRule, Found
+from multisched.framework.registry import PluginSet
+from multisched.framework.runner import PluginFailure, Runner
+from multisched.framework.status import Status
+from multisched.model.objects import Pod
+from multisched.state.cluster_cache import ClusterCache
+from multisched.state.column_overlay import ColumnOverlay
+from multisched.state.nominator import Nominator
+from multisched.state.overlay import OverlayCycle
+from multisched.state.standing_pods import PodColumns
+
+MEMORIES_MAX = 32
+"""Classes of preemptors whose rows are remembered, by plugin: some 100 bytes a row each; the one unused for longest goes first."""
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The attempt that found no row, and who would make room."""
+
+    plugin: str
+    """The PostFilter plugin: what came of its rule is of no use to another's."""
+    pod: Pod
+    view: CycleView
+    candidates: Rows
+    node_count: int
+    skipped: frozenset[str]
+    signature: Hashable | None
+    """Of the pod's class; None for a pod that is a class of its own."""
+    known: Mapping[str, tuple[Rows, Codes]]
+    """Plugin -> rows, ascending, and the codes it gave for them; may be empty."""
+
+
+class DryRuns:
+    """Makes the dry runs of one domain's attempts."""
+
+    def __init__(
+        self, plugins: PluginSet, runner: Runner, cache: ClusterCache, nominator: Nominator, promised: PromisedRoom
+    ) -> None:
+        self.plugins = plugins
+        self.runner = runner
+        self.table = cache.nodes
+        self.nominator = nominator
+        self.promised = promised
+        self.standing = cache.standing
+        self.room = frozenset(p.name for p in plugins.filter if wants_room_only(p))
+        self._memories: dict[Hashable, RowMemory] = {}
+
+    def of(self, failed: Failed) -> AttemptDryRun:
+        return AttemptDryRun(self, failed)
+
+    def memory(self, key: Hashable | None) -> RowMemory:
+        """What is remembered for a class of pods, renewed; nothing yet for a new one."""
+        depth, capacity = self.standing.shape()
+        memory = self._memories.pop(key, None)
+        if memory is None or (memory.depth, memory.capacity) != (depth, capacity):
+            memory = RowMemory(depth, capacity)
+        memory.renew(self.table, self.nominator)
+        if key is not None:
+            if len(self._memories) >= MEMORIES_MAX:
+                del self._memories[next(iter(self._memories))]
+            self._memories[key] = memory
+        return memory
+
+
+class _Tally(msgspec.Struct):
+    """What the parts of one dry run have found."""
+
+    rows: list[Rows] = msgspec.field(default_factory=list)
+    costs: list[Costs] = msgspec.field(default_factory=list)
+    refusals: Counter[Status] = msgspec.field(default_factory=Counter)
+    undisplaceable: int = 0
+    needless: list[str] = msgspec.field(default_factory=list)
+    victims: dict[int, tuple[Pod, ...]] = msgspec.field(default_factory=dict)
+    """Row -> its victims, where they are not in the memory."""
+
+
+class AttemptDryRun:
+    """`framework.preemption.DryRun` for one attempt."""
+
+    def __init__(self, runs: DryRuns, failed: Failed) -> None:
+        self._runs = runs
+        self._failed = failed
+        self.node_count = failed.node_count
+
+    # -- who is asked: most attempts end without a row on which anybody could be displaced -------------------------
+
+    @cached_property
+    def _filters(self) -> list[FilterPlugin]:
+        skipped = self._failed.skipped
+        return [p for p in self._runs.plugins.filter if p.name not in skipped and self._is_answered(p)]
+
+    @cached_property
+    def _first_other(self) -> int:
+        """Plugins before this one can be asked about all rows at once."""
+        return next((i for i, p in enumerate(self._filters) if self._is_other(p)), len(self._filters))
+
+    @cached_property
+    def _tail(self) -> list[FilterPlugin]:
+        return self._filters[self._first_other :]
+
+    @cached_property
+    def _displacement(self) -> Displacement:
+        return Displacement(self._runs.standing, self._filters[: self._first_other], self._ask)
+
+    # -- DryRun ----------------------------------------------------------------------------------------------------
+
+    def candidates(self) -> Rows:
+        return self._failed.candidates
+
+    def displace(self, rule: DisplacementRule) -> Found:
+        tally, runs = _Tally(), self._runs
+        rows = self._with_lower(rule, tally)
+        if not len(rows):
+            return self._found(tally, None)
+        memory = runs.memory(self._memory_key(rule))
+        is_wide = runs.standing.is_wide(rows)
+        if self._tail:
+            alone = is_wide | self._heeded(memory, rows, rule)
+            for pods in runs.standing.blocks(rows[alone]):
+                self._displace_one_by_one(pods, rule, tally)
+        else:
+            alone = is_wide
+            for pods in runs.standing.blocks(rows[is_wide]):
+                self._displace_wide(pods, rule, tally)
+        narrow = rows[~alone] if alone.any() else rows
+        # Where the pod itself is nominated, its own promise does not count: that is true of no other pod of its class.
+        own = runs.table.row_of(self._failed.pod.nominated_node)
+        memory.forget(own)
+        try:
+            self._displacement.learn(memory, narrow, rule, self._columns)
+        except PluginFailure:
+            memory.known[:] = False
+            raise
+        self._tell(memory, narrow, tally)
+        found = self._found(tally, memory)
+        memory.forget(own)
+        return found
+
+    def _with_lower(self, rule: DisplacementRule, tally: _Tally) -> Rows:
+        """The candidates on which somebody may be displaced; the others, often all of them, need no further look."""
+        rows = self._failed.candidates
+        if not len(rows):
+            return rows
+        may_help: Bools = self._runs.standing.lowest(rows) < rule.below
+        tally.undisplaceable = len(rows) - int(np.count_nonzero(may_help))
+        return rows[may_help]
+
+    # -- many rows at once -----------------------------------------------------------------------------------------
+
+    def _columns(self) -> ColumnOverlay:
+        failed, runs = self._failed, self._runs
+        return runs.promised.columns(failed.pod, runs.nominator.promised(failed.pod, runs.table))
+
+    def _ask(self, plugin: FilterPlugin, overlay: ColumnOverlay, rows: Rows) -> Codes:
+        known = self._known(plugin, rows) if not plugin.depends_on.reads_pods else None
+        if known is not None:
+            return known
+        view = replace(self._failed.view, nodes=overlay)
+        return self._runs.runner.recheck(plugin, view, self._failed.pod, rows)
+
+    def _known(self, plugin: FilterPlugin, rows: Rows) -> Codes | None:
+        """The codes that the attempt got for these rows; None where it has not got all of them."""
+        known = self._failed.known.get(plugin.name)
+        if known is None:
+            return None
+        rows_known, codes = known
+        at = rows_known.searchsorted(rows)
+        are_known = (rows_known.take(at, mode="clip") == rows).all()
+        return codes[at] if are_known else None
+
+    def _is_answered(self, plugin: FilterPlugin) -> bool:
+        return plugin.name not in self._runs.plugins.asking_names or plugin.name in self._failed.view.answers
+
+    def _is_other(self, plugin: FilterPlugin) -> bool:
+        """True for a plugin that must be asked row by row: the pods of other rows count for it, or more than room does."""
+        is_asking = plugin.name in self._runs.plugins.asking_names
+        return is_asking or (plugin.depends_on.reads_pods and plugin.name not in self._runs.room)
+
+    def _heeded(self, memory: RowMemory, rows: Rows, rule: DisplacementRule) -> Bools:
+        """Rows on which a plugin of the tail heeds somebody who may go, or is promised the row."""
+        runs, failed = self._runs, self._failed
+        heeds = runs.promised.heeds([p for p in self._tail if p.depends_on.reads_pods], failed.view, failed.pod)
+        if heeds is None:
+            return np.ones(len(rows), np.bool_)  # of some plugin nothing is known
+        heeded = np.isin(rows, list(runs.promised.heeded(heeds, failed.pod)))
+        for stand_on in [heed.stand_on for heed in heeds if heed.stand_on is not None]:
+            heeded |= stand_on(rows)
+        by_labels = [heed for heed in heeds if heed.stand_on is None]
+        if not by_labels or heeded.all():
+            return heeded
+        for pods in runs.standing.blocks(rows):
+            matters = memory.heeded(by_labels, pods.label_sets)
+            if matters.any():
+                at = rows.searchsorted(pods.rows)
+                heeded[at] |= has_any(rule.displaceable(pods) & matters[pods.label_set])
+        return heeded
+
+    def _as_it_stands(self, plugin: FilterPlugin, rows: Rows) -> Codes:
+        """What a plugin of the tail says of rows on which it heeds nobody: the same whoever goes."""
+        known, failed = self._known(plugin, rows), self._failed
+        return known if known is not None else self._runs.runner.recheck(plugin, failed.view, failed.pod, rows)
+
+    def _memory_key(self, rule: DisplacementRule) -> Hashable | None:
+        failed = self._failed
+        if failed.signature is None:
+            return None
+        hangs_on_nodes = any(p.depends_on.reads_all_nodes for p in self._filters)
+        nodes_version = self._runs.table.nodes_version if hangs_on_nodes else 0
+        return failed.plugin, type(rule), failed.signature, failed.skipped, nodes_version
+
+    def _tell(self, memory: RowMemory, rows: Rows, tally: _Tally) -> None:
+        has_lower: Bools = memory.has_lower[rows]
+        tally.undisplaceable += len(rows) - int(np.count_nonzero(has_lower))
+        tally.refusals += memory.tell(rows)
+        fits = has_lower & (memory.refusal[rows] < 0)
+        refusal, statuses = first_refusals(self._tail, fits, lambda plugin: self._as_it_stands(plugin, rows))
+        tally.refusals.update(statuses[number] for number in refusal[refusal >= 0].tolist())
+        fits &= refusal < 0
+        has_victims = memory.has_victims[rows]
+        needless = rows[fits & ~has_victims]
+        tally.needless += [self._runs.table.node(row).name for row in needless.tolist()]
+        chosen = rows[fits & has_victims]
+        if len(chosen):
+            tally.rows.append(chosen)
+            tally.costs.append(memory.costs[:, chosen])
+
+    def _displace_wide(self, pods: PodColumns, rule: DisplacementRule, tally: _Tally) -> None:
+        lower = rule.displaceable(pods)
+        first = rule.first(pods, lower)
+        refusal, statuses, victims = self._displacement.look(pods, lower, first, self._columns())
+        self._count(pods, rule, lower, first, (refusal, statuses, victims), tally)
+
+    # -- row by row ------------------------------------------------------------------------------------------------
+
+    def _displace_one_by_one(self, pods: PodColumns, rule: DisplacementRule, tally: _Tally) -> None:
+        lower = rule.displaceable(pods)
+        first = rule.first(pods, lower)
+        overlay = self._columns()
+        overlay.take_away(pods, lower)
+        refusal, statuses = self._displacement.screen(pods.rows, has_any(lower), overlay)
+        victims = np.zeros_like(lower)
+        for i in np.flatnonzero((refusal < 0) & has_any(lower)).tolist():
+            row = _Row(self._runs, self._failed, self._filters, pods, i)
+            status = row.without(np.flatnonzero(lower[:, i]).tolist())
+            if status is not None:
+                refusal[i] = len(statuses)
+                statuses.append(status)
+                continue
+            for turn in (lower[:, i] & first[:, i], lower[:, i] & ~first[:, i]):
+                for k in np.flatnonzero(turn).tolist():
+                    victims[k, i] = not row.is_spared(k)
+        self._count(pods, rule, lower, first, (refusal, statuses, victims), tally)
+
+    def _count(
+        self,
+        pods: PodColumns,
+        rule: DisplacementRule,
+        lower: Bools,
+        first: Bools,
+        answers: tuple[Int32, list[Status], Bools],
+        tally: _Tally,
+    ) -> None:
+        """Adds what was found on a block of rows to the tally."""
+        refusal, statuses, victims = answers
+        has_lower, has_victims = has_any(lower), has_any(victims)
+        tally.undisplaceable += int(np.count_nonzero(~has_lower))
+        for number in refusal[has_lower & (refusal >= 0)].tolist():
+            tally.refusals[statuses[number]] += 1
+        needless = pods.rows[has_lower & ~has_victims & (refusal < 0)]
+        tally.needless += [self._runs.table.node(row).name for row in needless.tolist()]
+        at = np.flatnonzero(has_victims)
+        if not len(at):
+            return
+        some = next(iter(self._runs.standing.blocks(pods.rows[at])))
+        k = len(some.priority)
+        tally.rows.append(some.rows)
+        tally.costs.append(rule.costs(some, victims[:k, at], first[:k, at]))
+        for i in at.tolist():
+            tally.victims[int(pods.rows[i])] = victims_on(pods, i, victims[:, i])
+
+    # -- ending ----------------------------------------------------------------------------------------------------
+
+    def _found(self, tally: _Tally, memory: RowMemory | None) -> Found:
+        rows = np.concatenate(tally.rows) if tally.rows else np.zeros(0, np.intp)
+        costs = np.concatenate(tally.costs, axis=1) if tally.costs else np.zeros((0, 0))
+
+        def victims_at(i: int) -> tuple[Pod, ...]:
+            row = int(rows[i])
+            known = tally.victims.get(row)
+            if known is not None or memory is None:
+                return known or ()
+            (pods,) = self._runs.standing.blocks(rows[i : i + 1])
+            return victims_on(pods, 0, memory.victims[: len(pods.priority), row])
+
+        return Found(rows, costs, victims_at, tally.undisplaceable, tally.refusals, tally.needless)
+
+
+class _Row:
+    """One row with some of its pods gone."""
+
+    def __init__(
+        self, runs: DryRuns, failed: Failed, filters: Sequence[FilterPlugin], pods: PodColumns, i: int
+    ) -> None:
+        self._runner = runs.runner
+        self._pod = failed.pod
+        self._filters = filters
+        self._reading = [p for p in filters if p.depends_on.reads_pods]
+        self._pods = pods
+        self._i = i
+        self._row = int(pods.rows[i])
+        self._rows = np.array([self._row], np.intp)
+        self._ahead = runs.nominator.ahead_on(runs.table.node(self._row).name, failed.pod)
+        extensions = runs.promised.extensions(failed.skipped)
+        self._overlay = OverlayCycle(
+            runs.table, failed.view.state, failed.pod, extensions, runs.runner, failed.view.attempt
+        )
+        self._view = replace(failed.view, nodes=self._overlay.view.nodes, state=self._overlay.view.state)
+
+    def without(self, gone: Sequence[int]) -> Status | None:
+        """Takes these pods away; why the pod does not fit even so."""
+        for k in gone:
+            _must_agree(self._overlay.remove_pod(self._pods.pod(k, self._i), self._row))
+        return self._refusal(self._filters)
+
+    def is_spared(self, k: int) -> bool:
+        """Gives a pod back, unless the pod does not fit beside it."""
+        other = self._pods.pod(k, self._i)
+        _must_agree(self._overlay.add_pod(other, self._row))
+        if self._refusal(self._reading) is None:
+            return True
+        _must_agree(self._overlay.remove_pod(other, self._row))
+        return False
+
+    def _refusal(self, plugins: Sequence[FilterPlugin]) -> Status | None:
+        """With the pods nominated there, then without."""
+        if self._ahead:
+            for other in self._ahead:
+                _must_agree(self._overlay.add_pod(other, self._row))
+            refusal = self._first_refusal(plugins)
+            for other in self._ahead:
+                _must_agree(self._overlay.remove_pod(other, self._row))
+            if refusal is not None:
+                return refusal
+        return self._first_refusal(plugins)
+
+    def _first_refusal(self, plugins: Sequence[FilterPlugin]) -> Status | None:
+        for plugin in plugins:
+            code = int(self._runner.recheck(plugin, self._view, self._pod, self._rows)[0])
+            if code:
+                return plugin.reasons.status(code)
+        return None
+
+
+def _must_agree(status: Status) -> None:
+    """AddPod and RemovePod keep count and decide nothing: one that refuses has failed."""
+    if not status.is_success:
+        raise PluginFailure(Status.error(*status.reasons).by(status.plugin))

@@ -1,0 +1,158 @@
+"""Runs the PostFilter plugins over a refused pod, and shows them why it was refused.
+
+Owns nothing that changes. Source: kube-scheduler 1.36, framework/runtime, RunPostFilterPlugins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from multisched.cycle.classes.equivalence_class import PodClass
+from multisched.cycle.diagnosis import Diagnosis, Verdicts
+from multisched.cycle.preemption.dry_run import AttemptDryRun, DryRuns, Failed
+from multisched.framework.extender import NegotiablePostFilter, Offer
+from multisched.framework.node_view import Codes, Rows
+from multisched.framework.points import CycleView, PostFilterResult
+from multisched.framework.preemption import Preemption
+from multisched.framework.registry import implements
+from multisched.framework.runner import PluginFailure
+from multisched.framework.status import Code, Status
+from multisched.model.objects import Pod
+from multisched.state.domain_rows import DomainRows
+
+CLEARED = ""
+"""The nomination of a pod that no PostFilter plugin speaks for."""
+
+
+class Aftermath(msgspec.Struct, frozen=True):
+    """What PostFilter came to."""
+
+    sentence: str = ""
+    nominated_node: str | None = None
+    """As `PostFilterResult.nominated_node`."""
+    preemption: Preemption | None = None
+
+
+class PostFilterRuns:
+    """The PostFilter plugins of one domain."""
+
+    def __init__(self, runs: DryRuns, rows: DomainRows) -> None:
+        self._runs = runs
+        self._rows = rows
+        self._plugins = runs.plugins.post_filter
+
+    def offers(
+        self, pod: Pod, view: CycleView, group: PodClass, found: Diagnosis
+    ) -> Iterator[tuple[NegotiablePostFilter, Sequence[Offer] | PostFilterResult]]:
+        """What the plugins that can be talked to would choose from."""
+        if not found.node_count:
+            return
+        for plugin in self._plugins:
+            if implements(plugin, NegotiablePostFilter):
+                refusals = _Refusals(self, plugin.name, pod, view, group, found)
+                try:
+                    yield plugin, self._runs.runner.call(plugin, "PostFilter", plugin.offers, view, pod, refusals)
+                except PluginFailure as failure:
+                    yield plugin, PostFilterResult(failure.status)
+
+    def run(
+        self,
+        pod: Pod,
+        view: CycleView,
+        group: PodClass,
+        found: Diagnosis,
+        settled: Mapping[str, PostFilterResult],
+    ) -> Aftermath:
+        """The plugins in order until one makes room. `settled`: plugin -> its result, where it was asked before."""
+        if not self._plugins or not found.node_count:
+            return Aftermath(nominated_node=CLEARED)
+        reasons: list[str] = []
+        nominated: str | None = None
+        for plugin in self._plugins:
+            refusals = _Refusals(self, plugin.name, pod, view, group, found)
+            result = settled.get(plugin.name) or self._runs.runner.post_filter(plugin, view, pod, refusals)
+            status = result.status
+            if status.code is Code.ERROR:
+                return Aftermath(status.message)
+            if status.is_success or status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
+                return Aftermath(status.message, result.nominated_node, result.preemption)
+            if result.nominated_node is not None:
+                nominated = result.nominated_node
+            reasons += status.reasons
+        return Aftermath(", ".join(reasons), nominated)
+
+    def row_of(self, node: str) -> int | None:
+        return self._runs.table.row_of(node)
+
+    def node_names(self, rows: Rows) -> list[str]:
+        nodes = (self._runs.table.node_at(row) for row in rows.tolist())
+        return [node.name for node in nodes if node is not None]
+
+    def dry_run(
+        self, plugin: str, pod: Pod, view: CycleView, group: PodClass, found: Diagnosis, late: Mapping[str, Status]
+    ) -> AttemptDryRun:
+        candidates = self._candidates(found, late)
+        known: dict[str, tuple[Rows, Codes]] = {}
+        if group.refusal is None and group.generation == self._rows.generation:
+            known = {column.plugin.name: (group.rows, column.codes) for column in group.filters}
+        failed = Failed(plugin, pod, view, candidates, found.node_count, group.skipped, group.signature, known)
+        return self._runs.of(failed)
+
+    def _candidates(self, found: Diagnosis, late: Mapping[str, Status]) -> Rows:
+        """Rows whose first refusal was Unschedulable, as far as they are the domain's still."""
+        if found.pre_filter is not None:
+            is_curable = found.pre_filter.code is Code.UNSCHEDULABLE
+            return self._rows.rows if is_curable else self._rows.rows[:0]
+        verdicts = found.verdicts
+        if verdicts is None:
+            return self._rows.rows[:0]
+        rows = verdicts.rows[_cured_by_room(verdicts)]
+        curable = [self.row_of(node) for node, status in late.items() if status.code is Code.UNSCHEDULABLE]
+        if curable:
+            rows = np.union1d(rows, np.array([row for row in curable if row is not None], np.intp))
+        kept: Rows = rows[self._rows.members().take(rows)] if len(rows) else rows
+        return kept
+
+
+def _cured_by_room(verdicts: Verdicts) -> Rows:
+    curable = np.array([status.code is Code.UNSCHEDULABLE for status in verdicts.statuses] + [False], np.bool_)
+    at: Rows = curable[verdicts.which].nonzero()[0]
+    return at
+
+
+class _Refusals:
+    """`plugin.Refusals` over a diagnosis, for one plugin."""
+
+    def __init__(
+        self, runs: PostFilterRuns, plugin: str, pod: Pod, view: CycleView, group: PodClass, found: Diagnosis
+    ) -> None:
+        self._runs = runs
+        self._plugin = plugin
+        self._pod = pod
+        self._view = view
+        self._group = group
+        self._found = found
+        self._late = dict(found.nodes)
+        self._otherwise = found.pre_filter or Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE)
+
+    def status_of(self, node: str) -> Status:
+        if node in self._late:
+            return self._late[node]
+        verdicts, row = self._found.verdicts, self._runs.row_of(node)
+        if verdicts is None or row is None:
+            return self._otherwise
+        at = int(verdicts.rows.searchsorted(row))
+        if at == len(verdicts.rows) or int(verdicts.rows[at]) != row or verdicts.which[at] < 0:
+            return self._otherwise
+        return verdicts.statuses[int(verdicts.which[at])]
+
+    def nodes(self) -> Sequence[str]:
+        verdicts = self._found.verdicts
+        refused = verdicts.rows[verdicts.which >= 0] if verdicts is not None else np.zeros(0, np.intp)
+        return [*self._runs.node_names(refused), *self._late]
+
+    def dry_run(self) -> AttemptDryRun:
+        return self._runs.dry_run(self._plugin, self._pod, self._view, self._group, self._found, self._late)

@@ -1,0 +1,1 @@
+"""HTTP extenders as one plugin per domain."""

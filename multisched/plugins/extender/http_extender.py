@@ -1,0 +1,401 @@
+"""HTTP extenders: asked over HTTP which of the nodes left can take a pod, how good they are, and to bind it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+import numpy as np
+
+from multisched.framework.extender import Offer
+from multisched.framework.node_view import Rows, Scores
+from multisched.framework.points import CycleView
+from multisched.framework.ports import (
+    BindAnswer,
+    Binder,
+    BindReply,
+    BindRequest,
+    Documents,
+    ExtenderClient,
+    ExtenderError,
+    ExtenderSettings,
+)
+from multisched.framework.status import Code, Status
+from multisched.model.objects import Pod
+from multisched.plugins.extender.messages import (
+    FilterAnswer,
+    answer_bytes_max,
+    arguments,
+    binding_arguments,
+    read_binding_answer,
+    read_filter_answer,
+    read_priorities,
+)
+from multisched.plugins.extender.preemption import (
+    WHOLE_PODS_MAX,
+    PreemptionQuestion,
+    PreemptionVerdict,
+    Standing,
+    Victims,
+    checked,
+    meta_arguments,
+    offers_left,
+    question_of,
+    read_preemption_answer,
+    whole_arguments,
+)
+
+logger = logging.getLogger(__name__)
+
+NAME: Final = "Extender"
+"""As upstream calls all extenders together where it says who refused a pod."""
+
+SCORE_SCALE: Final = 10
+"""A score of 0..10 counts as much as a plugin's of 0..100."""
+
+READ_POD_S: Final = 5.0
+READS_AT_ONCE: Final = 16
+"""Victims that are read at the same time."""
+
+ANSWER_SLACK_S: Final = 1.0
+"""Beyond the extenders' own timeouts: encoding and decoding."""
+
+BINDING_PODS_MAX: Final = 65_536
+"""Placed pods whose resources are remembered until they are bound; beyond, the oldest is bound by the profile's binder."""
+
+REASONS_MAX: Final = 256
+"""Kinds of reasons in one answer that are told apart: they end in the pod's condition."""
+
+T = TypeVar("T")
+
+
+class Question(msgspec.Struct, frozen=True):
+    """One attempt: the pod, and the nodes that passed every plugin."""
+
+    namespace: str
+    name: str
+    resources: frozenset[str]
+    nodes: tuple[str, ...]
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What all extenders came to."""
+
+    refused: Mapping[str, Status]
+    """Node -> why."""
+    scores: Mapping[str, int]
+    """Node -> what is added to its total."""
+
+
+class HTTPExtenders:
+    """Source: kube-scheduler 1.36, pkg/scheduler/extender.go and schedule_one.go (findNodesThatPassExtenders and after)."""
+
+    name = NAME
+
+    def __init__(self, clients: Sequence[ExtenderClient], documents: Documents) -> None:
+        # Those that may be ignored come last, as upstream orders them.
+        self._clients = sorted(clients, key=lambda client: client.settings.is_ignorable)
+        self._documents = documents
+        self._resources: dict[str, frozenset[str]] = {}
+        self._failing: set[tuple[str, str]] = set()
+        self._names: dict[int, str] = {}
+        """Row -> node, as of `_names_at`."""
+        self._names_at = -1
+        filters = [c.settings.timeout_s for c in self._clients if c.settings.filter_verb]
+        scorers = [c.settings.timeout_s for c in self._clients if c.settings.prioritize_verb]
+        preemptors = [READ_POD_S + c.settings.timeout_s for c in self._clients if c.settings.preempt_verb]
+        longest_s = max(sum(filters) + max(scorers, default=0.0), sum(preemptors))
+        self.answer_timeout_s = READ_POD_S + longest_s + ANSWER_SLACK_S
+
+    # -- filter and prioritize -------------------------------------------------------------------------------------
+
+    def ask(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
+        """The nodes by name; None where no extender that filters or scores looks after the pod."""
+        resources = frozenset(pod.spec.requests)
+        if not any(
+            (c.settings.filter_verb or c.settings.prioritize_verb) and _looks_after(c.settings, resources)
+            for c in self._clients
+        ):
+            return None
+        return Question(pod.namespace, pod.name, resources, tuple(self._names_of(cycle, rows)))
+
+    async def answer(self, question: object) -> Verdict | PreemptionVerdict:
+        """What the extenders make of an attempt, or of a preemption.
+
+        Raises ExtenderError for one that fails and may not be ignored, UnreachableError if the pod cannot be read.
+        """
+        if isinstance(question, PreemptionQuestion):
+            return await self._negotiated(question)
+        assert isinstance(question, Question)
+        return await self._judged(question)
+
+    async def _judged(self, question: Question) -> Verdict:
+        """Asks the filters one after another, each about what the others left, then all for scores at once."""
+        pod = await self._documents.pod(question.namespace, question.name)
+        if pod is None:
+            return Verdict({}, {})  # it was deleted meanwhile: the attempt ends by itself
+        clients = [c for c in self._clients if _looks_after(c.settings, question.resources)]
+        left, reasons = list(question.nodes), dict[str, Status]()
+        for client in clients:
+            if client.settings.filter_verb and left:
+                left = await self._filtered(client, pod, left, reasons)
+        kept = set(left)
+        refused = {name: reasons.get(name, _UNSAID) for name in question.nodes if name not in kept}
+        # Upstream asks for no scores where there is nothing to choose.
+        scorers = [c for c in clients if c.settings.prioritize_verb] if len(left) > 1 else []
+        found = await asyncio.gather(*(self._scored(client, pod, left) for client in scorers))
+        scores: dict[str, int] = {}
+        for one in found:
+            for name, score in one.items():
+                scores[name] = scores.get(name, 0) + score
+        return Verdict(refused, scores)
+
+    async def _filtered(
+        self, client: ExtenderClient, pod: bytes, left: list[str], reasons: dict[str, Status]
+    ) -> list[str]:
+        """The nodes that the extender leaves; `reasons` takes up what it says of others."""
+        settings = client.settings
+        try:
+            body = await self._post(client, settings.filter_verb, self._arguments(settings, pod, left))
+            found = _read(client, settings.filter_verb, read_filter_answer, body)
+            kept = _kept(client, found, left)
+        except ExtenderError as error:
+            if not settings.is_ignorable:
+                raise
+            self._tell_failure(client, settings.filter_verb, error)
+            return left
+        self._tell_success(client, settings.filter_verb)
+        reasons.update(_reasons(settings.url, found, left))
+        return kept
+
+    async def _scored(self, client: ExtenderClient, pod: bytes, nodes: list[str]) -> dict[str, int]:
+        """The extender's part in the totals; nothing for one that fails, as upstream: it can only advise."""
+        settings = client.settings
+        try:
+            body = await self._post(client, settings.prioritize_verb, self._arguments(settings, pod, nodes))
+            found = _read(client, settings.prioritize_verb, read_priorities, body)
+        except ExtenderError as error:
+            self._tell_failure(client, settings.prioritize_verb, error)
+            return {}
+        self._tell_success(client, settings.prioritize_verb)
+        return {name: score * settings.weight * SCORE_SCALE for name, score in found.items()}
+
+    def verdicts(self, cycle: CycleView, pod: Pod, rows: Rows) -> Mapping[int, Status]:
+        refused = self._verdict(cycle).refused
+        if not refused:
+            return {}
+        return {at: refused[name] for at, name in enumerate(self._names_of(cycle, rows)) if name in refused}
+
+    def add_up(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
+        scores = self._verdict(cycle).scores
+        if not scores:
+            return np.zeros(len(rows), np.int64)
+        return np.array([scores.get(name, 0) for name in self._names_of(cycle, rows)], np.int64)
+
+    def _names_of(self, cycle: CycleView, rows: Rows) -> list[str]:
+        """The rows' nodes; thousands are asked for three times in each attempt, and seldom change."""
+        nodes, known = cycle.nodes, self._names
+        if self._names_at != nodes.nodes_version:
+            known.clear()
+            self._names_at = nodes.nodes_version
+        found = []
+        for row in rows.tolist():
+            name = known.get(row)
+            if name is None:
+                name = known[row] = nodes.node(row).name
+            found.append(name)
+        return found
+
+    def _verdict(self, cycle: CycleView) -> Verdict:
+        found = cycle.answers[self.name]
+        assert isinstance(found, Verdict)
+        return found
+
+    # -- preemption ------------------------------------------------------------------------------------------------
+
+    def negotiates(self, pod: Pod) -> bool:
+        resources = frozenset(pod.spec.requests)
+        return any(c.settings.preempt_verb and _looks_after(c.settings, resources) for c in self._clients)
+
+    def show(self, cycle: CycleView, pod: Pod, offers: Sequence[Offer]) -> PreemptionQuestion:
+        return question_of(cycle, pod, offers)
+
+    def left(self, cycle: CycleView, offers: Sequence[Offer], answer: object) -> Sequence[Offer]:
+        assert isinstance(answer, PreemptionVerdict)
+        return offers_left(cycle, answer)
+
+    async def _negotiated(self, question: PreemptionQuestion) -> PreemptionVerdict:
+        """Shows the candidates to one extender after another, each what the others left."""
+        pod = await self._documents.pod(question.namespace, question.name)
+        left: Mapping[str, Victims] = question.offered if pod is not None else {}
+        for client in self._clients:
+            settings = client.settings
+            if pod is None or not left or not settings.preempt_verb:
+                continue
+            if not _looks_after(settings, question.resources):
+                continue
+            try:
+                left = await self._preempted(client, pod, left, question)
+            except ExtenderError as error:
+                if not settings.is_ignorable:
+                    raise
+                self._tell_failure(client, settings.preempt_verb, error)
+            else:
+                self._tell_success(client, settings.preempt_verb)
+        return PreemptionVerdict(left)
+
+    async def _preempted(
+        self, client: ExtenderClient, pod: bytes, left: Mapping[str, Victims], question: PreemptionQuestion
+    ) -> Mapping[str, Victims]:
+        verb = client.settings.preempt_verb
+        if client.settings.is_node_cache_capable:
+            body = meta_arguments(pod, left)
+        else:
+            body = whole_arguments(pod, left, await self._whole(client, left, question))
+        found = _read(client, verb, read_preemption_answer, await self._post(client, verb, body))
+        try:
+            return checked(found, left, question, is_ignorable=client.settings.is_ignorable)
+        except ExtenderError as error:
+            raise ExtenderError(_named(client, verb, str(error))) from error
+
+    async def _whole(
+        self, client: ExtenderClient, left: Mapping[str, Victims], question: PreemptionQuestion
+    ) -> dict[str, bytes]:
+        """Uid -> the victim's JSON."""
+        wanted = {uid: question.standing[node][uid] for node, victims in left.items() for uid in victims.uids}
+        if len(wanted) > WHOLE_PODS_MAX:
+            text = (
+                f"would have to be sent {len(wanted)} victims whole, more than {WHOLE_PODS_MAX}; set nodeCacheCapable"
+            )
+            raise ExtenderError(_named(client, client.settings.preempt_verb, text))
+        turns = asyncio.Semaphore(READS_AT_ONCE)
+
+        async def read(pod: Standing) -> bytes | None:
+            async with turns:
+                return await self._documents.pod(pod.namespace, pod.name)
+
+        found = await asyncio.gather(*(read(pod) for pod in wanted.values()))
+        return {uid: whole for uid, whole in zip(wanted, found, strict=True) if whole is not None}
+
+    # -- bind ------------------------------------------------------------------------------------------------------
+
+    def reserve(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        """Remembers what the pod requests until it is bound: that says whose it is to bind."""
+        if any(c.settings.bind_verb for c in self._clients):
+            if len(self._resources) >= BINDING_PODS_MAX:
+                del self._resources[next(iter(self._resources))]
+            self._resources[pod.uid] = frozenset(pod.spec.requests)
+        return Status()
+
+    def unreserve(self, cycle: CycleView, pod: Pod, node: str) -> None:
+        self._resources.pop(pod.uid, None)
+
+    def post_bind(self, cycle: CycleView, pod: Pod, node: str) -> None:
+        self._resources.pop(pod.uid, None)
+
+    async def bind(self, binder: Binder, request: BindRequest, *, timeout_s: float) -> BindReply | None:
+        """Has the pod bound by the extender that looks after it; None where there is none, or it may be ignored.
+
+        Its word that the pod is bound is checked by a read. Raises ExtenderError where it may have been bound all the same.
+        """
+        resources = self._resources.get(request.uid, frozenset())
+        for client in self._clients:
+            if not client.settings.bind_verb or not _looks_after(client.settings, resources):
+                continue
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._bound(client, request)
+            except (ExtenderError, TimeoutError) as error:
+                if client.settings.is_ignorable:
+                    self._tell_failure(client, client.settings.bind_verb, error)
+                    continue
+                if isinstance(error, ExtenderError) and not error.was_sent:
+                    return BindReply(BindAnswer.REJECTED, message=str(error))
+                text = str(error) or f"no answer within {timeout_s:g} s"
+                raise ExtenderError(_named(client, client.settings.bind_verb, text)) from error
+            self._tell_success(client, client.settings.bind_verb)
+            said = _named(client, client.settings.bind_verb, "said that it bound the pod, which is bound nowhere")
+            return BindReply(BindAnswer.DELEGATED, message=said)
+        return None
+
+    async def _bound(self, client: ExtenderClient, request: BindRequest) -> None:
+        verb = client.settings.bind_verb
+        body = binding_arguments(request.namespace, request.name, request.uid, request.node)
+        error = _read(client, verb, read_binding_answer, await self._post(client, verb, body))
+        if error:
+            raise ExtenderError(_named(client, verb, error))
+
+    # -- talking ---------------------------------------------------------------------------------------------------
+
+    def _arguments(self, settings: ExtenderSettings, pod: bytes, names: Sequence[str]) -> bytes:
+        nodes = None if settings.is_node_cache_capable else map(self._documents.node, names)
+        return arguments(pod, names, nodes)
+
+    async def _post(self, client: ExtenderClient, verb: str, body: bytes) -> bytes:
+        return await client.post(verb, body, answer_bytes_max=answer_bytes_max(body))
+
+    def _tell_failure(self, client: ExtenderClient, verb: str, error: BaseException) -> None:
+        """Once for each failure that goes on: what is passed over is not told to every pod."""
+        key = (client.settings.url, verb)
+        if key not in self._failing:
+            self._failing.add(key)
+            logger.warning("extender passed over", extra={"extender": client.settings.url, "error": str(error)})
+
+    def _tell_success(self, client: ExtenderClient, verb: str) -> None:
+        key = (client.settings.url, verb)
+        if key in self._failing:
+            self._failing.discard(key)
+            logger.info("extender answers again", extra={"extender": client.settings.url, "verb": verb})
+
+
+_UNSAID: Final = Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, NAME)
+"""A node that an extender leaves out without a word, as upstream takes it."""
+
+
+def _looks_after(settings: ExtenderSettings, resources: frozenset[str]) -> bool:
+    return not settings.managed_resources or not settings.managed_resources.isdisjoint(resources)
+
+
+def _kept(client: ExtenderClient, found: FilterAnswer, left: Sequence[str]) -> list[str]:
+    """Those of `left` that the answer names. Raises ExtenderError for its error, and for a node that was not asked about."""
+    settings = client.settings
+    if found.error:
+        raise ExtenderError(_named(client, settings.filter_verb, found.error))
+    by_name = settings.is_node_cache_capable and found.node_names is not None
+    named = set((found.node_names if by_name else found.nodes) or ())
+    unknown = named.difference(left)
+    if unknown:
+        text = f'claims a filtered node "{min(unknown)[:253]}" which is not found in the input node list'
+        raise ExtenderError(f'extender "{settings.url}" {text}')
+    return [name for name in left if name in named]
+
+
+def _reasons(url: str, found: FilterAnswer, asked: Sequence[str]) -> dict[str, Status]:
+    """Node -> what the answer says against it. A pod's owner is told so many kinds of reasons and no more."""
+    texts: dict[tuple[Code, str], Status] = {}
+    said: dict[str, Status] = {}
+    nodes = set(asked)
+    for code, failed in (
+        (Code.UNSCHEDULABLE, found.failed),
+        (Code.UNSCHEDULABLE_AND_UNRESOLVABLE, found.unresolvable),
+    ):
+        for name, text in failed.items():
+            if name not in nodes:
+                continue
+            told = text if (code, text) in texts or len(texts) < REASONS_MAX else f"node(s) refused by extender {url}"
+            said[name] = texts.setdefault((code, told), Status(code, NAME, (told,)))
+    return said
+
+
+def _named(client: ExtenderClient, verb: str, text: str) -> str:
+    return f'extender "{client.settings.url}" ({verb}): {text}'
+
+
+def _read(client: ExtenderClient, verb: str, reader: Callable[[bytes], T], body: bytes) -> T:
+    try:
+        return reader(body)
+    except ValueError as error:
+        raise ExtenderError(_named(client, verb, str(error))) from error

@@ -1,0 +1,1 @@
+"""PodTopologySpread and InterPodAffinity, and the counts per topology domain below them."""

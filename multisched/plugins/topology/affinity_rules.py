@@ -1,0 +1,263 @@
+"""What holds between a pod and those that are placed already: its own terms, and the placed pods' terms that are about it.
+
+Namespace selectors are resolved here, by the namespaces as they are. Equal rules are one object, told apart by number: the
+number stands in signatures, which are hashed for every pod. What placed pods demand is not gathered here, but read from sums that
+are kept as they come and go (`framework/pod_demands.py`): its size makes no pod's attempt longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Final
+
+from multisched.framework.objects_view import ObjectKind, ObjectsView, hidden
+from multisched.framework.pod_counts import PodCounts, PodCountsView
+from multisched.framework.pod_demands import Concern, Lane
+from multisched.model.cluster_objects import Namespace
+from multisched.model.objects import Pod
+from multisched.model.placement import DemandKind, PodAffinity, PodAffinityTerm, PodQuery, PodScope
+from multisched.model.selectors import LabelSelector
+from multisched.plugins.topology.domain_tally import AnySource, DemandSource, Source
+from multisched.plugins.topology.inter_pod_affinity_args import InterPodAffinityArgs
+
+RULES_KEPT: Final = 16_384
+"""Pods whose rules are remembered, at most; past it all are forgotten, which costs time alone."""
+
+TEXTS_KEPT: Final = 262_144
+"""Counts that remembered rules refer to, labels of their pods, and keys, values and names in their terms, at most; past it all
+rules are forgotten. Some 200 bytes each, and the pods may be gone."""
+
+BYTES_PER_TEXT: Final = 64
+"""Of a spec's document."""
+
+_NOTHING: Final = PodScope(LabelSelector(), frozenset())
+_NO_LABELS: Mapping[str, str] = {}
+
+Sources = Mapping[str, tuple[AnySource, ...]]
+"""Topology key -> the counts that are summed per domain of it."""
+
+_Weighted = tuple[str, PodQuery, int]
+"""Topology key, what is counted, and its weight."""
+_Keyed = tuple[str, AnySource]
+
+
+class AffinityRules:
+    """All that InterPodAffinity reads of a pod."""
+
+    __slots__ = (
+        "affinity",
+        "anti",
+        "concern",
+        "existing",
+        "filter_sources",
+        "is_own_match",
+        "keys",
+        "number",
+        "own_anti",
+        "own_near",
+        "score_sources",
+        "soft",
+        "unknown",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        near: tuple[tuple[str, PodScope], ...],
+        far: tuple[tuple[str, PodScope], ...],
+        liked: Iterable[_Weighted],
+        existing: Iterable[_Keyed],
+        theirs: Iterable[_Keyed],
+        concern: Concern,
+        *,
+        is_own_match: bool,
+        unknown: str = "",
+    ) -> None:
+        """`existing`, `theirs`: what placed pods demand, as far as it refuses rows, and as far as it scores them."""
+        self.number = number
+        """Equal for rules that are equal but for what placed pods demand by the same topology keys, and never given twice: it
+        stands in signatures."""
+        self.concern = concern
+        """What placed pods demand of such pods."""
+        self.unknown = unknown
+        """Why it cannot be known which pods the required terms are about."""
+        query = PodQuery(tuple(scope for _, scope in near))
+        self.keys = tuple(dict.fromkeys(key for key, _ in near))
+        """Topology keys of the required affinity, each once."""
+        one = Source(query)
+        self.affinity: Sources = dict.fromkeys(self.keys, (one,))
+        """Pods that match all terms of the required affinity."""
+        self.anti = _by_key((key, Source(PodQuery((scope,)))) for key, scope in far)
+        """Pods that match a term of the required anti-affinity."""
+        self.existing = _by_key(existing)
+        """Pods with a required anti-affinity term that is about the pod."""
+        self.soft = _by_key([*((key, Source(query, weight)) for key, query, weight in liked), *theirs])
+        """What scores: preferred terms of the pod, and of those that are placed."""
+        self.own_near = query
+        self.own_anti = far
+        self.is_own_match = is_own_match
+        """The pod matches all terms of its own required affinity."""
+        self.filter_sources = _each_once(self.affinity, self.anti, self.existing)
+        self.score_sources = _each_once(self.soft)
+
+    @property
+    def filters(self) -> bool:
+        """False: there is nothing by which a row could be refused."""
+        return bool(self.affinity or self.anti or self.existing)
+
+
+def _each_once(*groups: Sources) -> tuple[AnySource, ...]:
+    return tuple({id(s): s for group in groups for sources in group.values() for s in sources}.values())
+
+
+def _by_key(keyed: Iterable[_Keyed]) -> Sources:
+    found: dict[str, list[AnySource]] = {}
+    for key, source in keyed:
+        found.setdefault(key, []).append(source)
+    return {key: tuple(sources) for key, sources in found.items()}
+
+
+class AffinityRuleBook:
+    """Finds and remembers the rules of pods."""
+
+    def __init__(self, args: InterPodAffinityArgs, objects: ObjectsView, counts: PodCountsView) -> None:
+        self._args = args
+        self._objects = objects
+        self._counts = counts
+        self._remembered: dict[tuple[int, int, str], tuple[Hashable, AffinityRules | None, object]] = {}
+        self._rules: dict[Hashable, AffinityRules] = {}
+        self._numbers: dict[Hashable, int] = {}
+        self._numbers_given = self._texts_kept = 0
+        self._latest: tuple[Pod | None, Hashable, AffinityRules | None] = (None, None, None)
+        """The pod that was asked about last, what its rules hung on, and these: an attempt asks for them several times."""
+
+    def rules_of(self, pod: Pod, counts: PodCountsView | None = None) -> AffinityRules | None:
+        """The pod's rules among the pods that `counts` counts (the table's, if none is given); None if it has none."""
+        counts = self._counts if counts is None else counts
+        affinity = pod.spec.pod_affinity
+        if affinity is None and not counts.has_demands:
+            return None
+        if counts is not self._counts or not isinstance(counts, PodCounts):
+            return self._found(pod, counts)
+        moment = (counts.demands_sequence, self._objects.version(ObjectKind.NAMESPACE))
+        latest, known_at, rules = self._latest
+        if pod is latest and moment == known_at and rules is not None and rules.concern.is_kept:
+            return rules
+        rules = self._found(pod, counts)
+        self._latest = (pod, moment, rules)
+        return rules
+
+    def _found(self, pod: Pod, counts: PodCountsView) -> AffinityRules | None:
+        affinity = pod.spec.pod_affinity
+        concern = counts.concern(pod.namespace, pod.labels, self.namespace_labels(pod.namespace))
+        if affinity is None and concern.is_silent:
+            return None
+        if counts is not self._counts and not isinstance(counts, PodCounts):
+            return self._made(
+                pod, concern, is_kept=False
+            )  # pods that stand there in thought may demand what nobody else does
+        hangs_on = (concern.number, len(concern.sums), concern.is_silent, self._objects.version(ObjectKind.NAMESPACE))
+        key = (id(affinity), id(pod.labels), pod.namespace)
+        known = self._remembered.get(key)
+        if known is not None and known[0] == hangs_on:
+            return known[1]
+        rules = self._made(pod, concern, is_kept=True)
+        if len(self._remembered) >= RULES_KEPT:
+            self._remembered.clear()
+        self._make_room(len(pod.labels) + pod.spec.size_bytes // BYTES_PER_TEXT)
+        self._remembered[key] = (hangs_on, rules, (affinity, pod.labels))  # kept so that their ids stay their own
+        return rules
+
+    def namespace_labels(self, namespace: str) -> Mapping[str, str]:
+        """Those of a namespace nobody has heard of are none, as upstream."""
+        found = self._objects.namespace(namespace)
+        return _NO_LABELS if found is None else found.labels
+
+    def scope(self, term: PodAffinityTerm, namespace: str) -> PodScope:
+        """The pods that a term of a pod of this namespace is about."""
+        if term.selector is None:
+            return _NOTHING
+        selector = term.namespace_selector
+        if selector is not None and not selector.requirements:
+            return PodScope(term.selector)
+        names = term.named_namespaces(namespace)
+        if selector is not None:
+            everywhere = self._objects.all(ObjectKind.NAMESPACE)
+            names |= {n.name for n in everywhere if isinstance(n, Namespace) and selector.matches(n.labels)}
+        return PodScope(term.selector, names)
+
+    def _made(self, pod: Pod, concern: Concern, *, is_kept: bool) -> AffinityRules | None:
+        """`is_kept`: rules are remembered, and equal ones are one object."""
+        own = pod.spec.pod_affinity or PodAffinity()
+        near = tuple((term.topology_key, self.scope(term, pod.namespace)) for term in own.required)
+        far = tuple((term.topology_key, self.scope(term, pod.namespace)) for term in own.anti_required)
+        liked = tuple(self._preferences(pod))
+        has_own = bool(near or far or liked)
+        # Lanes come and stay while a concern is kept: a class that has terms of its own does not become another one by them.
+        lanes = tuple(concern.sums) if has_own or not concern.is_silent else ()
+        existing = [(lane.key, DemandSource(concern, lane)) for lane in lanes if lane.kind is DemandKind.ANTI_REQUIRED]
+        theirs = list(self._preferences_of_others(own, concern, lanes))
+        if not (near or far or existing or liked or theirs):
+            return None
+        # All own terms count, not only those that the answers hang on today: pods of a class change the same for each other.
+        own_near = tuple(scope.has(pod.namespace, pod.labels) for _, scope in near)
+        own_far = tuple(scope.has(pod.namespace, pod.labels) for _, scope in far)
+        own_liked = tuple(query.has(pod.namespace, pod.labels) for _, query, _ in liked)
+        needs_labels = any(_selects_by_labels(term) for term in (*own.required, *own.anti_required))
+        unknown = hidden(self._objects, ObjectKind.NAMESPACE) if needs_labels else ""
+        told = concern.number if has_own or lanes else 0
+        keys = frozenset(topology for topology, *_ in (*near, *far, *liked, *existing, *theirs))
+        signed = (near, far, liked, keys, told, own_near, own_far, own_liked, unknown)
+        key = (signed, lanes)
+        rules = self._rules.get(key) if is_kept else None
+        if rules is None:
+            number = self._numbers.get(signed)
+            if number is None or not is_kept:
+                self._numbers_given += 1
+                number = self._numbers_given
+            rules = AffinityRules(
+                number,
+                near,
+                far,
+                liked,
+                existing,
+                theirs,
+                concern,
+                is_own_match=bool(near) and all(own_near),
+                unknown=unknown,
+            )
+            if is_kept:
+                scopes = (*near, *far, *((key, scope) for key, query, _ in liked for scope in query.scopes))
+                self._make_room(
+                    1 + len(rules.filter_sources) + len(rules.score_sources) + sum(scope.texts for _, scope in scopes)
+                )
+                self._rules[key], self._numbers[signed] = rules, number
+        return rules
+
+    def _make_room(self, texts: int) -> None:
+        self._texts_kept += texts
+        if self._texts_kept > TEXTS_KEPT:
+            self._rules.clear()
+            self._numbers.clear()
+            self._remembered.clear()
+            self._texts_kept = texts
+
+    def _preferences(self, pod: Pod) -> Iterable[_Weighted]:
+        own = pod.spec.pod_affinity or PodAffinity()
+        for sign, preferred in ((1, own.preferred), (-1, own.anti_preferred)):
+            for one in preferred:
+                query = PodQuery((self.scope(one.term, pod.namespace),))
+                yield one.term.topology_key, query, sign * one.weight
+
+    def _preferences_of_others(self, own: PodAffinity, concern: Concern, lanes: Iterable[Lane]) -> Iterable[_Keyed]:
+        if self._args.ignore_preferred_terms_of_existing_pods and not (own.preferred or own.anti_preferred):
+            return
+        weights = {DemandKind.REQUIRED: self._args.hard_pod_affinity_weight, DemandKind.PREFERRED: 1}
+        for lane in lanes:
+            if weights.get(lane.kind, 0) > 0:
+                yield lane.key, DemandSource(concern, lane, weights[lane.kind])
+
+
+def _selects_by_labels(term: PodAffinityTerm) -> bool:
+    """It is about namespaces with certain labels."""
+    return term.namespace_selector is not None and bool(term.namespace_selector.requirements)

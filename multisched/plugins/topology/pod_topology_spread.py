@@ -1,0 +1,188 @@
+"""PodTopologySpread: keeps a workload's pods level over zones, hosts or whatever node label it names."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+from multisched.framework.caching import TwoStamps
+from multisched.framework.context import PluginContext
+from multisched.framework.cycle_state import StateKey
+from multisched.framework.dependency import Dependency
+from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
+from multisched.framework.node_view import Codes, Rows, Scores
+from multisched.framework.normalize import MAX_SCORE
+from multisched.framework.points import CycleView, PreFilterResult
+from multisched.framework.reasons import ReasonTable
+from multisched.framework.sensitivity import Heed
+from multisched.framework.status import SKIP, SUCCESS, Code, Status
+from multisched.framework.traits import Traits
+from multisched.model.objects import Node, Pod
+from multisched.plugins.topology.default_selector import KINDS
+from multisched.plugins.topology.domain_tally import versions
+from multisched.plugins.topology.pod_topology_spread_args import PodTopologySpreadArgs
+from multisched.plugins.topology.spread_counts import HOSTNAME, LEFT_OUT, HardSpread, SoftSpread
+from multisched.plugins.topology.spread_eligibility import EligibleRows
+from multisched.plugins.topology.spread_rules import SpreadRule, SpreadRuleBook
+
+_HARD: StateKey[HardSpread] = StateKey("PodTopologySpread.hard")
+_SOFT: StateKey[SoftSpread] = StateKey("PodTopologySpread.soft")
+
+_UNMET = "node(s) didn't match pod topology spread constraints"
+
+
+class PodTopologySpread:
+    """Source: kube-scheduler 1.36, plugins/podtopologyspread/.
+
+    Only rows of the domain are domains to spread over, also those that are withheld from it for a while: a pod can go to no
+    others, whoever serves them.
+    """
+
+    name = "PodTopologySpread"
+    depends_on = Dependency.STAMP
+    traits = Traits(reads_feasible=True, reads_objects=KINDS)
+
+    def __init__(self, args: PodTopologySpreadArgs, context: PluginContext) -> None:
+        self._book = SpreadRuleBook(args, context.objects)
+        self._eligible = EligibleRows()
+        self.reasons = ReasonTable(self.name)
+        self._missing = self.reasons.code(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, f"{_UNMET} (missing required label)")
+        self._skewed = self.reasons.code(Code.UNSCHEDULABLE, _UNMET)
+
+    def sign(self, pod: Pod) -> Hashable:
+        return self._book.rules_of(pod) or ()
+
+    def stamp(self, cycle: CycleView, pod: Pod) -> TwoStamps | None:
+        rules = self._book.rules_of(pod)
+        if rules is None:
+            return None
+        counts = cycle.nodes.pod_counts
+        return TwoStamps(
+            versions(rules.hard_sources, counts) if rules.hard else None,
+            versions(rules.soft_sources, counts) if rules.soft else None,
+        )
+
+    def groups_by(self, cycle: CycleView, pod: Pod) -> tuple[str, ...] | None:
+        """The topology keys; the soft hostname counts each row's own pods."""
+        rules = self._book.rules_of(pod)
+        if rules is None or any(rule.key == HOSTNAME for rule in rules.soft):
+            return None
+        return tuple(sorted({rule.key for rule in (*rules.hard, *rules.soft)}))
+
+    def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
+        """Brings the pods per domain of the hard constraints up to date; skips pods without any."""
+        rules = self._book.rules_of(pod)
+        if rules is None or not rules.hard:
+            return PreFilterResult(SKIP)
+        state = cycle.state.find(_HARD)
+        if state is None or not state.follow(cycle.nodes, rules):
+            cycle.state.write(_HARD, HardSpread(cycle, rules, self._eligible))
+        return PreFilterResult()
+
+    def add_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
+        return self._change(cycle, pod, other, row, 1)
+
+    def remove_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
+        return self._change(cycle, pod, other, row, -1)
+
+    def heed(self, cycle: CycleView, pod: Pod) -> Heed:
+        """Pods of the namespace that a hard constraint selects."""
+        hard, namespace = self._hard(pod), pod.namespace
+        return Heed(
+            hard, lambda other: other.namespace == namespace and any(rule.matches(other.labels) for rule in hard)
+        )
+
+    def _change(self, cycle: CycleView, pod: Pod, other: Pod, row: int, change: int) -> Status:
+        """As upstream, whether the other pod is being deleted makes no difference here."""
+        state = cycle.state.find(_HARD)
+        if state is not None and other.namespace == pod.namespace:
+            cycle.state.write(_HARD, state.changed_by(row, other.labels, change))
+        return SUCCESS
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        """uint8[rows]: refuses rows whose domain would have more than maxSkew pods above the emptiest."""
+        return cycle.state.read(_HARD).codes(rows, self._missing, self._skewed)
+
+    def moved_rows(self, cycle: CycleView, pod: Pod) -> Rows | None:
+        """Those of domains with another verdict."""
+        return cycle.state.read(_HARD).moved_rows(self._missing, self._skewed)
+
+    def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status:
+        """Brings the pods per domain of the soft constraints up to date; skips pods without any."""
+        rules = self._book.rules_of(pod)
+        if rules is None or not rules.soft:
+            return SKIP
+        state = cycle.state.find(_SOFT)
+        if state is None or not state.follow(cycle.nodes, rules):
+            state = SoftSpread(cycle, rules, self._eligible)
+            cycle.state.write(_SOFT, state)
+        state.weigh(rows)
+        return SUCCESS
+
+    def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
+        """int64[rows]: sum over constraints of pods * ln(domains + 2) + maxSkew - 1, rounded; more is worse."""
+        return cycle.state.read(_SOFT).scores(rows)
+
+    def normalize_score(self, cycle: CycleView, pod: Pod, raw: Scores) -> Scores:
+        """int64[rows]: 100 * (largest + smallest - raw) // largest over the rows that have all topology keys, else 0."""
+        largest, smallest = raw.item(raw.argmax()), raw.item(raw.argmin())
+        if smallest == LEFT_OUT:
+            is_counted = raw != LEFT_OUT
+            smallest = int(raw.min(where=is_counted, initial=largest))
+            return np.where(is_counted, self._scaled(np.where(is_counted, raw, smallest), largest, smallest), 0)
+        return self._scaled(raw, largest, smallest)
+
+    @staticmethod
+    def _scaled(raw: Scores, largest: int, smallest: int) -> Scores:
+        if largest <= 0:
+            return np.full(len(raw), MAX_SCORE, np.int64)
+        return MAX_SCORE * (largest + smallest - raw) // largest
+
+    # -- queueing hints --------------------------------------------------------------------------------------------
+
+    def events_to_register(self) -> Sequence[EventRegistration]:
+        assigned = Action.ADD | Action.DELETE | Action.UPDATE_POD_LABEL
+        own = Action.UPDATE_POD_LABEL | Action.UPDATE_POD_TOLERATION
+        nodes = Action.ADD | Action.DELETE | Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_TAINT
+        return (
+            EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, assigned, "AssignedPod"), self._after_pod_change),
+            EventRegistration(ClusterEvent(Resource.TARGET_POD, own, "TargetPod"), self._after_own_change),
+            EventRegistration(ClusterEvent(Resource.NODE, nodes, "Node"), self._after_node_change),
+        )
+
+    def _hard(self, pod: Pod) -> tuple[SpreadRule, ...]:
+        rules = self._book.rules_of(pod)
+        return () if rules is None else rules.hard
+
+    def _after_pod_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
+        """A placed or nominated pod of the namespace that came or went counts, or counts now and did not before."""
+        before, after = old if isinstance(old, Pod) else None, new if isinstance(new, Pod) else None
+        for other in (before, after):
+            if other is not None and (other.namespace != pod.namespace or not (other.node or other.nominated_node)):
+                return Hint.SKIP
+        for rule in self._hard(pod):
+            matched = before is not None and rule.matches(before.labels)
+            matches = after is not None and rule.matches(after.labels)
+            if matched != matches:
+                return Hint.QUEUE
+        return Hint.SKIP
+
+    def _after_own_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
+        """Labels or tolerations changed so that other rules hold for the pod."""
+        if not isinstance(old, Pod) or not isinstance(new, Pod):
+            return Hint.SKIP
+        return Hint.SKIP if self._book.rules_of(old) is self._book.rules_of(new) else Hint.QUEUE
+
+    def _after_node_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
+        """A node with all topology keys came, went, or changed its domain or its taints."""
+        before, after = old if isinstance(old, Node) else None, new if isinstance(new, Node) else None
+        keys = [rule.key for rule in self._hard(pod)]
+        had = before is not None and all(key in before.labels for key in keys)
+        has = after is not None and all(key in after.labels for key in keys)
+        if had != has:
+            return Hint.QUEUE
+        if not has or before is None or after is None:
+            return Hint.SKIP
+        is_moved = any(before.labels[key] != after.labels[key] for key in keys) or before.taints != after.taints
+        return Hint.QUEUE if is_moved else Hint.SKIP

@@ -1,0 +1,204 @@
+"""What PodTopologySpread knows of a class of pods between attempts: per constraint, matching pods per domain.
+
+Source: kube-scheduler 1.36, plugins/podtopologyspread/filtering.go and scoring.go. All arrays named `verdicts` or `credit` are
+indexed by the domain's code, so that a row's answer is one look at its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multisched.framework.node_view import NO_ROWS, Bools, Codes, Int32, Int64, NodeView, Rows, Scores
+from multisched.framework.points import CycleView
+from multisched.plugins.columns import Selection, zeros
+from multisched.plugins.topology.domain_tally import DomainTally
+from multisched.plugins.topology.natural_log import natural_log
+from multisched.plugins.topology.spread_eligibility import EligibleRows
+from multisched.plugins.topology.spread_rules import SpreadRule, SpreadRules
+
+HOSTNAME: Final = "kubernetes.io/hostname"
+LEFT_OUT: Final = -1
+"""The raw score of a row that lacks a topology key: it is left out of the normalisation and gets 0."""
+
+Floats = NDArray[np.float64]
+
+
+class HardSpread:
+    """PreFilter's state: the constraints that must hold."""
+
+    __slots__ = ("_is_twin", "lanes", "rules")
+
+    def __init__(self, cycle: CycleView, rules: SpreadRules, eligible: EligibleRows) -> None:
+        self.rules = rules
+        self.lanes = [
+            _HardLane(
+                cycle.nodes,
+                rule,
+                eligible.of(cycle, rules, rule, rules.hard),
+                eligible.domains(cycle, rules, rule, rules.hard),
+            )
+            for rule in rules.hard
+        ]
+        self._is_twin = False
+
+    def follow(self, nodes: NodeView, rules: SpreadRules) -> bool:
+        """Catches up with the pods that came and went; False if it must be made anew."""
+        if rules is not self.rules or self._is_twin:
+            return False
+        return all(lane.tally.follow(nodes, lane.rule.sources) for lane in self.lanes)
+
+    def codes(self, rows: Rows, missing: int, skewed: int) -> Codes:
+        """uint8[rows]: for each row the first constraint that refuses it: `missing` label, or `skewed`."""
+        selection = Selection(rows)
+        codes = zeros(rows)
+        for at, lane in enumerate(self.lanes):
+            found = lane.verdicts(missing, skewed).take(selection.of(lane.tally.codes))
+            codes = np.where(codes == 0, found, codes) if at else found
+        return codes
+
+    def moved_rows(self, missing: int, skewed: int) -> Rows | None:
+        """Rows that may be answered otherwise than when this was asked last; None: all."""
+        found: Rows | None = NO_ROWS
+        for lane in self.lanes:
+            rows = lane.moved_rows(missing, skewed)
+            found = None if rows is None or found is None else np.union1d(found, rows) if len(found) else rows
+        return found
+
+    def changed_by(self, row: int, labels: Mapping[str, str], change: int) -> HardSpread:
+        """The state with so many more pods of these labels and the pod's namespace on the row; a twin, if it is none yet."""
+        if any(lane.tally.codes.item(row) == 0 for lane in self.lanes):
+            return self
+        state = self if self._is_twin else self._twin()
+        for lane in state.lanes:
+            if lane.rule.matches(labels):
+                lane.tally.add(row, change, change)
+        return state
+
+    def _twin(self) -> HardSpread:
+        twin = object.__new__(HardSpread)
+        twin.rules, twin._is_twin = self.rules, True
+        twin.lanes = [lane.twin() for lane in self.lanes]
+        return twin
+
+
+class _HardLane:
+    """One constraint with its domains."""
+
+    __slots__ = ("_domains", "_told", "rule", "tally")
+
+    def __init__(self, nodes: NodeView, rule: SpreadRule, eligible: Bools, domains: Int32) -> None:
+        self.rule = rule
+        self.tally = DomainTally(nodes, rule.key, rule.sources, eligible)
+        self._domains = domains
+        self._told: Codes | None = None
+        """The verdicts when the moved rows were read last."""
+
+    def twin(self) -> _HardLane:
+        twin = object.__new__(_HardLane)
+        twin.rule, twin._domains, twin._told, twin.tally = self.rule, self._domains, None, self.tally.twin()
+        return twin
+
+    def moved_rows(self, missing: int, skewed: int) -> Rows | None:
+        """Rows of the domains with another verdict than when this was asked last; None for the first time."""
+        before, self._told = self._told, self.verdicts(missing, skewed)
+        if before is None:
+            return None
+        domains = (before != self._told).nonzero()[0].tolist()
+        return self.tally.rows_of(domains) if domains else NO_ROWS
+
+    def verdicts(self, missing: int, skewed: int) -> Codes:
+        """uint8[codes]: what the constraint says of the rows of each domain."""
+        constraint, counts = self.rule.constraint, self.tally.counts
+        # Where there are fewer domains than asked for, the emptiest is taken to have no pod.
+        is_enough = 0 < len(self._domains) >= constraint.min_domains
+        fewest = int(counts.take(self._domains).min()) if is_enough else 0
+        allowed = constraint.max_skew + fewest - int(self.rule.is_self_match)
+        found: Codes = (counts > allowed) * np.uint8(skewed)
+        found[0] = missing
+        return found
+
+
+class SoftSpread:
+    """PreScore's state: the constraints that are preferred to hold."""
+
+    __slots__ = ("_has_keys", "_lanes", "_weighed", "rules")
+
+    def __init__(self, cycle: CycleView, rules: SpreadRules, eligible: EligibleRows) -> None:
+        self.rules = rules
+        self._has_keys = eligible.with_keys(cycle, rules.soft)
+        needed = rules.soft if rules.needs_all_keys else ()
+        self._lanes = [_SoftLane(cycle.nodes, rule, eligible.of(cycle, rules, rule, needed)) for rule in rules.soft]
+        self._weighed: Rows | None = None
+
+    def follow(self, nodes: NodeView, rules: SpreadRules) -> bool:
+        """Catches up with the pods that came and went; False if it must be made anew."""
+        return rules is self.rules and all(lane.tally.follow(nodes, lane.rule.sources) for lane in self._lanes)
+
+    def weigh(self, rows: Rows) -> None:
+        """Weighs each constraint by the number of domains among the feasible rows."""
+        known, self._weighed = self._weighed, rows
+        if known is rows or (known is not None and known.tobytes() == rows.tobytes()):
+            return
+        if self.rules.needs_all_keys:
+            rows = rows[self._has_keys.take(rows)]
+        for lane in self._lanes:
+            lane.weigh(rows)
+
+    def scores(self, rows: Rows) -> Scores:
+        """int64[rows]: the raw scores; LEFT_OUT for rows that lack a topology key where all are needed."""
+        total, selection = np.zeros(len(rows), np.float64), Selection(rows)
+        for lane in self._lanes:
+            total += lane.credit(selection)
+        whole = np.floor(total)
+        whole += total - whole >= 0.5  # half away from zero, which floor(total + 0.5) misses by a bit here and there
+        found = whole.astype(np.int64)
+        if self.rules.needs_all_keys:
+            np.copyto(found, LEFT_OUT, where=~selection.of(self._has_keys))
+        return found
+
+
+class _SoftLane:
+    """One constraint with its domains, or, for the hostname, with the pods of each row."""
+
+    __slots__ = ("_blank", "_labels", "_weight", "is_by_row", "rule", "tally")
+
+    def __init__(self, nodes: NodeView, rule: SpreadRule, eligible: Bools) -> None:
+        self.rule = rule
+        self.is_by_row = rule.key == HOSTNAME
+        self._labels = nodes.label_codes(rule.key)
+        self._blank = nodes.label_code(rule.key, "")
+        self._weight = 0.0
+        # A host's own pods count whatever the constraint says of which nodes to include.
+        self.tally = (
+            DomainTally(nodes, None, rule.sources)
+            if self.is_by_row
+            else DomainTally(nodes, rule.key, rule.sources, eligible)
+        )
+
+    def weigh(self, rows: Rows) -> None:
+        self._weight = natural_log((len(rows) if self.is_by_row else self._domain_count(rows)) + 2)
+
+    def _domain_count(self, rows: Rows) -> int:
+        seen = np.zeros(len(self.tally.counts), np.bool_)
+        seen[self.tally.codes.take(rows)] = True
+        if self._blank and seen[self._blank]:
+            seen[0] = False  # a missing label and an empty one are one domain here
+        return int(np.count_nonzero(seen))
+
+    def credit(self, selection: Selection) -> Floats:
+        """float64[rows]: pods times weight, plus what keeps small differences small; 0 for rows without the label."""
+        offset = float(self.rule.constraint.max_skew - 1)
+        if self.is_by_row:
+            found = selection.of(self.tally.counts).astype(np.float64) * self._weight + offset
+            return np.where(selection.of(self._labels) != 0, found, 0.0)
+        counts: Int64 = self.tally.counts
+        if self._blank:
+            counts = counts.copy()
+            counts[self._blank] += self.tally.unlabelled
+        by_code = counts.astype(np.float64) * self._weight + offset
+        by_code[0] = 0.0
+        return by_code.take(selection.of(self.tally.codes))

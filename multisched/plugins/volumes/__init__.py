@@ -1,0 +1,1 @@
+"""The plugins about volumes and claims."""

@@ -1,0 +1,192 @@
+"""NodeVolumeLimits: as many volumes of a CSI driver on a node as the driver says it can attach there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+
+import numpy as np
+
+from multisched.framework.context import PluginContext
+from multisched.framework.dependency import Dependency
+from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
+from multisched.framework.node_view import Bools, Codes, Rows
+from multisched.framework.objects_view import ObjectKind, hidden
+from multisched.framework.points import CycleView, PreFilterResult
+from multisched.framework.reasons import ReasonTable
+from multisched.framework.sensitivity import Heed
+from multisched.framework.status import SKIP, SUCCESS, Code, Status
+from multisched.framework.traits import Traits
+from multisched.model.cluster_objects import CsiNode, VolumeAttachment
+from multisched.model.objects import Pod
+from multisched.model.volumes import COUNTED_PLUGINS, PodVolume
+from multisched.plugins.columns import positions, zeros
+from multisched.plugins.volumes.attached_volumes import NO_LIMIT, Attached, attached_volumes
+from multisched.plugins.volumes.pod_claims import claim_not_found, may_name_claim, not_its_own
+
+
+class NodeVolumeLimits:
+    """Source: kube-scheduler 1.36, plugins/nodevolumelimits/csi.go (without the alpha VolumeLimitScaling)."""
+
+    name = "NodeVolumeLimits"
+    depends_on = Dependency.ROW_AND_STAMP
+    traits = Traits(
+        may_fail=True,
+        reads_objects=(
+            ObjectKind.PERSISTENT_VOLUME,
+            ObjectKind.PERSISTENT_VOLUME_CLAIM,
+            ObjectKind.STORAGE_CLASS,
+            ObjectKind.CSI_NODE,
+            ObjectKind.VOLUME_ATTACHMENT,
+        ),
+    )
+
+    def __init__(self, context: PluginContext) -> None:
+        self._objects = context.objects
+        self._attached = attached_volumes(context.nodes, context.objects)
+        self.reasons = ReasonTable(self.name)
+        self._full = self.reasons.code(Code.UNSCHEDULABLE, "node(s) exceed max volume count")
+
+    def catch_up(self) -> bool:
+        """Counts some of what changed, ahead of the next pod with volumes; True if there is more."""
+        return self._attached.catch_up()
+
+    def stamp(self, cycle: CycleView, pod: Pod) -> Hashable | None:
+        """Anything that volumes are counted by; only rows with another number of them get another answer."""
+        return self._objects.versions(*self.traits.reads_objects) if any(map(_may_count, pod.spec.volumes)) else None
+
+    def heed(self, cycle: CycleView, pod: Pod) -> Heed:
+        """Pods with volumes, which count."""
+        return Heed((), lambda other: bool(other.spec.volumes), is_by_row=True)
+
+    def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
+        """Skips pods without claims and without disks that a CSI driver took over."""
+        if not any(map(_may_count, pod.spec.volumes)):
+            return PreFilterResult(SKIP)
+        unknown = hidden(self._objects, *self.traits.reads_objects)
+        return PreFilterResult(Status.unresolvable(unknown).by(self.name) if unknown else SUCCESS)
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        """uint8[rows]: refuses rows where the pod's volumes, those there already left out, are more than there is room for.
+
+        An error are claims of other pods, and disks that their drivers cannot find where a node has any.
+        """
+        codes = zeros(rows)
+        for volume in pod.spec.volumes:
+            complaint = self._complaint(pod, volume)
+            if complaint is not None:
+                codes[codes == 0] = self.reasons.code(complaint.code, *complaint.reasons)
+                return codes
+            if _is_untranslatable(volume):
+                self._fail_where_drivers_are(cycle, volume, rows, codes)
+        self._refuse_where_full(cycle, pod, rows, codes)
+        return codes
+
+    def _refuse_where_full(self, cycle: CycleView, pod: Pod, rows: Rows, codes: Codes) -> None:
+        self._attached.renew()
+        wanted: dict[str, set[Attached]] = {}
+        for _, attached in self._attached.of_pod(pod):
+            if attached is not None:
+                wanted.setdefault(attached[0], set()).add(attached)
+        is_over = np.zeros(len(rows), np.bool_)
+        for driver, volumes in wanted.items():
+            is_over |= self._is_over(driver, volumes, rows)
+        for at in positions(rows, cycle.nodes.volume_users.overlaid_rows) if wanted else ():
+            is_over[at] = self._is_over_in_thought(cycle, wanted, int(rows[at]))
+        codes[is_over & (codes == 0)] = self._full
+
+    def _is_over(self, driver: str, volumes: Collection[Attached], rows: Rows) -> Bools:
+        room = self._attached.room(driver, rows)
+        if room is None:
+            return np.zeros(len(rows), np.bool_)
+        limits, used = room
+        added = np.full(len(rows), len(volumes), np.int64)
+        for volume in volumes:
+            added[positions(rows, self._attached.holders(volume))] -= 1
+        is_over: Bools = (limits != NO_LIMIT) & (added > 0) & (used + added > limits)
+        return is_over
+
+    def _is_over_in_thought(self, cycle: CycleView, wanted: Mapping[str, Collection[Attached]], row: int) -> bool:
+        """The same for a row of an overlay, where other pods stand than are counted."""
+        limits, used, held = self._attached.count(row, cycle.nodes.pods_on(row))
+        for driver, volumes in wanted.items():
+            added = sum(1 for volume in volumes if volume not in held)
+            if added and driver in limits and used.get(driver, 0) + added > limits[driver]:
+                return True
+        return False
+
+    def _complaint(self, pod: Pod, volume: PodVolume) -> Status | None:
+        """About a claim that has no name, does not exist, or is another pod's."""
+        name = volume.claim_of(pod.name)
+        if name is None:
+            return None
+        if not name:
+            return Status.error("PersistentVolumeClaim had no name")
+        claim = self._objects.claim(pod.namespace, name)
+        if claim is None:
+            return Status.unresolvable(f"looking up PVC {pod.namespace}/{name}: {claim_not_found(name)}")
+        foreign = not_its_own(pod, claim) if volume.is_ephemeral else ""
+        return Status.error(foreign) if foreign else None
+
+    def _fail_where_drivers_are(self, cycle: CycleView, volume: PodVolume, rows: Rows, codes: Codes) -> None:
+        """Only where a node has CSI drivers is a migrated disk their concern."""
+        error = volume.migrated.error if volume.migrated else ""
+        text = f"converting volume({volume.name}) from inline to csi: {error}"
+        code = self.reasons.code(Code.ERROR, text)
+        for at, row in enumerate(rows.tolist()):
+            if not codes[at] and self._objects.csi_node(cycle.nodes.node(row).name) is not None:
+                codes[at] = code
+
+    def sign(self, pod: Pod) -> Hashable:
+        """Claims of ephemeral volumes are called after their pod, and must be its own."""
+        volumes = pod.spec.volumes
+        is_own = any(volume.is_ephemeral for volume in volumes)
+        return (volumes, pod.name, pod.uid) if is_own else volumes
+
+    def events_to_register(self) -> Sequence[EventRegistration]:
+        """Upstream's, and a new node: one that joins from another domain brings its CSINode with it, of which nothing is told."""
+        detached = ClusterEvent(Resource.VOLUME_ATTACHMENT, Action.DELETE, "VolumeAttachmentDelete")
+        claim_added = ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD, "PersistentVolumeClaimAdd")
+        return (
+            EventRegistration(ClusterEvent(Resource.NODE, Action.ADD, "NodeAdd")),
+            EventRegistration(ClusterEvent(Resource.CSI_NODE, Action.ADD, "CSINodeAdd")),
+            EventRegistration(ClusterEvent(Resource.CSI_NODE, Action.UPDATE, "CSINodeUpdate"), _after_csi_node),
+            EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE, "AssignedPodDelete"), _after_delete),
+            EventRegistration(claim_added, may_name_claim),
+            EventRegistration(detached, _after_detach),
+        )
+
+
+def _may_count(volume: PodVolume) -> bool:
+    return volume.has_claim or volume.migrated is not None
+
+
+def _is_untranslatable(volume: PodVolume) -> bool:
+    return volume.migrated is not None and volume.migrated.plugin in COUNTED_PLUGINS and bool(volume.migrated.error)
+
+
+def _after_csi_node(pod: Pod, old: EventObject, new: EventObject) -> Hint:
+    """Some driver can attach more than before; no limit counts as zero, as upstream."""
+    if not isinstance(old, CsiNode) or not isinstance(new, CsiNode):
+        return Hint.QUEUE
+    before = {driver.name: driver.volumes_max or 0 for driver in old.drivers}
+    grew = any((driver.volumes_max or 0) > before.get(driver.name, 0) for driver in new.drivers)
+    return Hint.QUEUE if grew else Hint.SKIP
+
+
+def _after_delete(pod: Pod, old: EventObject, new: EventObject) -> Hint:
+    """A pod with volumes, on a node or promised one, is gone."""
+    if not isinstance(old, Pod) or not (old.node or old.nominated_node):
+        return Hint.SKIP
+    return Hint.QUEUE if any(map(_may_count, old.spec.volumes)) else Hint.SKIP
+
+
+def _after_detach(pod: Pod, old: EventObject, new: EventObject) -> Hint:
+    """A place is free. Upstream forgets the claims of ephemeral volumes here, and leaves their pods parked."""
+    if not isinstance(old, VolumeAttachment):
+        return Hint.SKIP
+    for volume in pod.spec.volumes:
+        if volume.claim is not None or volume.is_ephemeral:
+            return Hint.QUEUE
+        if volume.migrated is not None and volume.migrated.driver == old.attacher:
+            return Hint.QUEUE
+    return Hint.SKIP

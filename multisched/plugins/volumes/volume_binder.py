@@ -1,0 +1,236 @@
+"""PreBind of VolumeBinding: writes what a pod was promised, then waits until its claims are bound.
+
+Owns nothing. Writes name the versions they were made from; one that meets a newer object looks at it and, where the promise
+still stands, writes again. There is no way back in the API: what has been written stays, and the pod's next attempt finds
+it. The waiting looks at the object store, never at the API server.
+Source: kube-scheduler 1.36, plugins/volumebinding/binder.go, BindPodVolumes and checkBindings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+import anyio
+import msgspec
+
+from multisched.framework.node_view import NodeView
+from multisched.framework.objects_view import ObjectsView
+from multisched.framework.ports import ObjectRef, VolumeAnswer, VolumeReply, VolumeWriter
+from multisched.model.cluster_objects import SELECTED_NODE_ANNOTATION, PersistentVolume, PersistentVolumeClaim
+from multisched.model.objects import Pod
+from multisched.model.version import Version, is_covered, is_older
+from multisched.plugins.volumes.volume_ledger import Promise, PromisedNode, PromisedVolume, VolumeLedger
+from multisched.plugins.volumes.volume_matching import claim_id
+from multisched.plugins.volumes.volume_planner import cannot_translate
+
+CONFLICTS_MAX = 3
+"""Writes of one promise that meet a newer object before the pod is given up."""
+
+NEWS_MAX_S = 5.0
+"""How long the watch may take to bring the object that a write met."""
+
+POLL_FIRST_S, POLL_MAX_S = 0.05, 1.0
+"""Between two looks at the store; upstream looks each second."""
+
+POLL_GROWTH = 1.5
+
+
+class BindError(Exception):
+    """The pod's volumes cannot be bound as promised; the text is for its owner."""
+
+
+class BindDeniedError(BindError):
+    """The API server has refused a write for good; the text is its own."""
+
+
+class _Written(msgspec.Struct, frozen=True):
+    """What was written, with the version it has since: an older object in the store says nothing yet."""
+
+    volumes: tuple[tuple[PromisedVolume, Version], ...]
+    provisions: tuple[tuple[PromisedNode, Version], ...]
+
+
+class VolumeBinder:
+    """See the module."""
+
+    def __init__(self, objects: ObjectsView, nodes: NodeView, ledger: VolumeLedger, writer: VolumeWriter) -> None:
+        self._objects = objects
+        self._nodes = nodes
+        self._ledger = ledger
+        self._writer = writer
+
+    async def bind(self, pod: Pod, promise: Promise, *, timeout_s: float) -> None:
+        """Returns once all of the promise is bound. Raises BindError, at the latest after the writes and `timeout_s`."""
+        written = _Written(
+            tuple([(volume, await self._bind_volume(volume)) for volume in promise.volumes]),
+            tuple([(provision, await self._select_node(provision)) for provision in promise.provisions]),
+        )
+        try:
+            await self._wait(pod, promise, written, timeout_s)
+        except BindError as error:
+            raise BindError(f"binding volumes: {error}") from error
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    async def _bind_volume(self, promised: PromisedVolume) -> Version:
+        """The version of the volume that names the claim."""
+        reply = VolumeReply(VolumeAnswer.CONFLICT)
+        for _ in range(CONFLICTS_MAX):
+            volume, claim = self._volume(promised.volume), self._claim(promised.claim, promised.claim_id)
+            owner = volume.claim
+            _check_unbound(claim, volume.name)
+            if owner is not None and (owner.namespace, owner.name, owner.uid) == (
+                claim.namespace,
+                claim.name,
+                claim.uid,
+            ):
+                return volume.version
+            if owner is not None and not _may_take(volume, claim):
+                raise BindError(f'persistentvolume "{volume.name}" is bound to claim {owner.namespace}/{owner.name}')
+            reply = await self._writer.bind_volume(
+                ObjectRef("PersistentVolume", "", volume.name, volume.uid),
+                volume.version,
+                _ref(claim),
+                claim_version=claim.version,
+                is_by_scheduler=owner is None,
+            )
+            if reply.answer is not VolumeAnswer.CONFLICT:
+                break
+            await _news(partial(self._objects.volume, volume.name), volume.version)
+        return _version(reply, promised.volume)
+
+    async def _select_node(self, promised: PromisedNode) -> Version:
+        """The version of the claim that names the node."""
+        reply = VolumeReply(VolumeAnswer.CONFLICT)
+        for _ in range(CONFLICTS_MAX):
+            claim = self._claim(promised.claim, promised.claim_id)
+            node = claim.annotations.get(SELECTED_NODE_ANNOTATION)
+            if node == promised.node:
+                return claim.version
+            if node is not None:
+                raise BindError(f'persistentvolumeclaim "{claim.name}" is being provisioned for node "{node}"')
+            _check_unbound(claim, "")
+            reply = await self._writer.select_node(_ref(claim), claim.version, promised.node)
+            if reply.answer is not VolumeAnswer.CONFLICT:
+                break
+            await _news(partial(self._objects.claim, claim.namespace, claim.name), claim.version)
+        return _version(reply, promised.claim)
+
+    def _volume(self, name: str) -> PersistentVolume:
+        volume = self._objects.volume(name)
+        if volume is None:
+            raise BindError(f'failed to check binding: persistentvolumes "{name}" not found')
+        return volume
+
+    def _claim(self, key: str, expected: str) -> PersistentVolumeClaim:
+        """The claim of the promise; one of another uid under its name is another claim."""
+        namespace, _, name = key.partition("/")
+        claim = self._objects.claim(namespace, name)
+        if claim is None or claim_id(claim) != expected:
+            raise BindError(f'failed to check binding: persistentvolumeclaims "{key}" not found')
+        return claim
+
+    # -- waiting ---------------------------------------------------------------------------------------------------
+
+    async def _wait(self, pod: Pod, promise: Promise, written: _Written, timeout_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        deadline_s, pause_s = loop.time() + timeout_s, POLL_FIRST_S
+        while not self._is_bound(pod, promise, written):
+            left_s = deadline_s - loop.time()
+            if left_s <= 0:
+                raise BindError("context deadline exceeded")
+            await asyncio.sleep(min(pause_s, left_s))
+            pause_s = min(pause_s * POLL_GROWTH, POLL_MAX_S)
+
+    def _is_bound(self, pod: Pod, promise: Promise, written: _Written) -> bool:
+        """True once every claim is bound. Raises BindError for what will never be, or not on this node."""
+        row = self._nodes.row_of(promise.node)
+        if row is None:
+            raise BindError(f'failed to get node "{promise.node}": node "{promise.node}" not found')
+        if self._ledger.promise(pod.uid) is not promise:
+            raise BindError(f'pod does not exist any more: pod "{pod.name}" not found')
+        return all(self._is_volume_bound(v, version, promise.node, row) for v, version in written.volumes) and all(
+            self._is_provisioned(p, version, row) for p, version in written.provisions
+        )
+
+    def _is_volume_bound(self, promised: PromisedVolume, version: Version, node: str, row: int) -> bool:
+        volume, claim = self._volume(promised.volume), self._claim(promised.claim, promised.claim_id)
+        is_told = volume.claim is not None and bool(volume.claim.uid)
+        if not _has_seen(volume, version, is_told=is_told):
+            return False
+        self._check_reach(volume, node, row, doing="failed to translate pv to csi: ")
+        if not is_told:
+            raise BindError(f'ClaimRef got reset for pv "{volume.name}"')
+        _check_unbound(claim, volume.name)
+        return claim.is_fully_bound
+
+    def _is_provisioned(self, promised: PromisedNode, version: Version, row: int) -> bool:
+        namespace, _, name = promised.claim.partition("/")
+        claim = self._objects.claim(namespace, name)
+        if claim is None or claim_id(claim) != promised.claim_id:
+            raise BindError(f'failed to check provisioning pvc: persistentvolumeclaims "{promised.claim}" not found')
+        node = claim.annotations.get(SELECTED_NODE_ANNOTATION)
+        if not _has_seen(claim, version, is_told=node is not None):
+            return False
+        if node != promised.node:
+            raise BindError(f'provisioning failed for PVC "{name}"')
+        if claim.volume:
+            volume = self._objects.volume(claim.volume)
+            if volume is None:
+                return False
+            self._check_reach(volume, promised.node, row)
+        return claim.is_fully_bound
+
+    def _check_reach(self, volume: PersistentVolume, node: str, row: int, *, doing: str = "") -> None:
+        """The node may have lost its label, and the volume have got another affinity. `doing`: upstream's words before
+        what keeps the driver from taking the volume over."""
+        masks = self._ledger.planner.masks
+        unknown = masks.untranslatable(self._nodes, volume)
+        if unknown is not None and unknown[row]:
+            raise BindError(f"{doing}{cannot_translate(volume)}")
+        mask = masks.of_volume(self._nodes, volume)
+        if mask is not None and not mask[row]:
+            text = f'pv "{volume.name}" node affinity doesn\'t match node "{node}": no matching NodeSelectorTerms'
+            raise BindError(text)
+
+
+def _check_unbound(claim: PersistentVolumeClaim, volume: str) -> None:
+    """Raises BindError for a claim that has got another volume meanwhile, perhaps by a leader before us whose writes our
+    watch has not brought yet. Upstream looks whether the claim is bound, not to what, and would go on."""
+    if claim.volume not in ("", volume):
+        raise BindError(f'persistentvolumeclaim "{claim.name}" is bound to persistentvolume "{claim.volume}"')
+
+
+def _may_take(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
+    """A user has put the volume aside for a claim of this name."""
+    owner = volume.claim
+    return owner is not None and (owner.namespace, owner.name, owner.uid) == (claim.namespace, claim.name, "")
+
+
+async def _news(find: Callable[[], PersistentVolume | PersistentVolumeClaim | None], version: Version) -> None:
+    """Waits until the watch has brought what a write met; not for ever, the next write will tell."""
+    with anyio.move_on_after(NEWS_MAX_S):
+        while (item := find()) is not None and item.version == version:  # noqa: ASYNC110 - a view, which tells nobody
+            await asyncio.sleep(POLL_FIRST_S)
+
+
+def _has_seen(item: PersistentVolume | PersistentVolumeClaim, written: Version, *, is_told: bool) -> bool:
+    """True once the watch has brought our write, or a later one. `is_told`: the object says what was written."""
+    if is_covered(written, item.version):
+        return True
+    return is_told and not is_older(item.version, written)
+
+
+def _version(reply: VolumeReply, name: str) -> Version:
+    """The version that was written. Raises BindError for what was not."""
+    if reply.answer is VolumeAnswer.REFUSED and reply.message:
+        raise BindDeniedError(reply.message)
+    if reply.answer is not VolumeAnswer.DONE:
+        raise BindError(reply.message or f"{name}: {reply.answer.name.lower()}")
+    return reply.version
+
+
+def _ref(claim: PersistentVolumeClaim) -> ObjectRef:
+    return ObjectRef("PersistentVolumeClaim", claim.namespace, claim.name, claim.uid)

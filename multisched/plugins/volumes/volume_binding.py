@@ -1,0 +1,297 @@
+"""VolumeBinding: a pod goes where its claims are, or can be, bound to volumes; then binds them and waits for that.
+
+The rules are in `volume_planner`, what is promised to pods on their way in `volume_ledger` (commit takes it, so there is
+nothing to do at Reserve), the writes and the waiting in `volume_binder`. `shape` turns on scoring by how full volumes, or
+the room for them, get (upstream's gate StorageCapacityScoring, off there).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+from multisched.framework.context import PluginContext
+from multisched.framework.cycle_state import StateKey
+from multisched.framework.dependency import Dependency
+from multisched.framework.events import (
+    Action,
+    ClusterEvent,
+    EventObject,
+    EventRegistration,
+    Hint,
+    QueueingHint,
+    Resource,
+)
+from multisched.framework.node_view import Bools, Codes, Int64, Rows, Scores
+from multisched.framework.objects_view import ObjectKind, hidden
+from multisched.framework.points import CycleView, PreFilterResult
+from multisched.framework.reasons import ReasonTable
+from multisched.framework.sensitivity import Heed
+from multisched.framework.status import SKIP, SUCCESS, Code, Status
+from multisched.framework.traits import Traits
+from multisched.model.cluster_objects import CsiDriver, CsiNode, CsiStorageCapacity, StorageClass
+from multisched.model.objects import Pod
+from multisched.plugins.resource_scoring import score_curve
+from multisched.plugins.volumes.pod_claims import may_name_claim
+from multisched.plugins.volumes.volume_binder import BindDeniedError, BindError, VolumeBinder
+from multisched.plugins.volumes.volume_binding_args import VolumeBindingArgs
+from multisched.plugins.volumes.volume_ledger import READ_KINDS, VolumeLedger
+from multisched.plugins.volumes.volume_matching import NOTHING
+from multisched.plugins.volumes.volume_planner import REASONS, Offer, PodClaims
+
+FULL_PERCENT = 100
+WRITES_MAX_S = 120.0
+"""What PreBind may take beside the waiting: all writes of a pod, with their retries."""
+
+_READ_ALWAYS = tuple(
+    kind for kind in READ_KINDS if kind not in (ObjectKind.CSI_DRIVER, ObjectKind.CSI_STORAGE_CAPACITY)
+)
+"""The kinds that matter where nothing has to be provisioned."""
+
+_CLAIMS: StateKey[PodClaims] = StateKey("VolumeBinding")
+
+
+class VolumeBinding:
+    """Source: kube-scheduler 1.36, plugins/volumebinding/volume_binding.go."""
+
+    name = "VolumeBinding"
+    depends_on = Dependency.STAMP
+
+    def __init__(self, context: PluginContext, args: VolumeBindingArgs | None = None) -> None:
+        timeout_s = (args or VolumeBindingArgs()).bind_timeout_s + WRITES_MAX_S
+        self.traits = Traits(
+            reads_objects=READ_KINDS, may_fail=True, signs_spec_only=True, pre_bind_timeout_s=timeout_s
+        )
+        self._args = args or VolumeBindingArgs()
+        ledger = context.hold.register(VolumeLedger(context.objects, context.nodes))
+        assert isinstance(ledger, VolumeLedger), f"ledger {ledger.name} is another plugin's"
+        self._ledger = ledger
+        self._objects = context.objects
+        writer = context.volume_writer
+        self._binder = VolumeBinder(context.objects, context.nodes, ledger, writer) if writer is not None else None
+        self.reasons = ReasonTable(self.name)
+        self._codes = np.zeros((4, 3), np.uint8)
+        for (bound, unbound), reasons in REASONS.items():
+            if reasons:
+                self._codes[bound, unbound] = self.reasons.code(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, *reasons)
+
+    # -- where -----------------------------------------------------------------------------------------------------
+
+    def heed(self, cycle: CycleView, pod: Pod) -> Heed:
+        """What pods stand where makes no difference to where claims can be bound."""
+        return Heed((), lambda other: False)
+
+    def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
+        """Refuses pods with claims that are missing, leaving, another's, or have to be bound before."""
+        if not pod.spec.volumes:
+            return PreFilterResult(SKIP)
+        claims = self._claims_of(pod)
+        if claims is None:
+            return PreFilterResult(SKIP)
+        if isinstance(claims, Status):
+            return PreFilterResult(claims.by(self.name))
+        cycle.state.write(_CLAIMS, claims)
+        return PreFilterResult()
+
+    def _claims_of(self, pod: Pod) -> PodClaims | Status | None:
+        """As the planner's, but for pods whose claims, or what they may be bound to, cannot be known now."""
+        if not self._ledger.concerns(pod):
+            return None
+        unknown = hidden(self._objects, *_READ_ALWAYS)
+        if unknown:
+            return Status.unresolvable(unknown)
+        claims = self._ledger.planner.claims_of(pod)
+        if isinstance(claims, PodClaims) and claims.delayed:
+            unknown = hidden(self._objects, *READ_KINDS)
+        return Status.unresolvable(unknown) if unknown else claims
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        """uint8[rows]: refuses rows out of reach of bound volumes, and those that can serve some unbound claim no way.
+
+        An error on rows whose CSI driver has taken over a plugin, but cannot take over the volume.
+        """
+        offer = self._ledger.planner.offer(cycle.state.read(_CLAIMS), cycle.nodes, rows)
+        codes = self._codes[offer.bound, offer.unbound]
+        for unknown, why in offer.failures:
+            codes[unknown] = self.reasons.code(Code.ERROR, why)
+        return codes
+
+    def sign(self, pod: Pod) -> Hashable | None:
+        """Claims of ephemeral volumes are called after their pod, which makes it a class of its own."""
+        return None if any(volume.is_ephemeral for volume in pod.spec.volumes) else pod.spec.volumes
+
+    def stamp(self, cycle: CycleView, pod: Pod) -> Hashable | None:
+        """The claims and the volumes they are bound to; for unbound ones anything that may bind them."""
+        names = [name for volume in pod.spec.volumes if (name := volume.claim_of(pod.name)) is not None]
+        if not names:
+            return None
+        found: list[Hashable] = [hidden(self._objects, *READ_KINDS)]
+        for name in names:
+            claim = self._objects.claim(pod.namespace, name)
+            found.append(claim)
+            if claim is None or not claim.is_fully_bound:
+                found.append(self._ledger.version(0))
+                continue
+            volume = self._objects.volume(claim.volume)
+            found.append(volume)
+            if volume is not None and volume.migrated is not None:
+                found.append(self._objects.version(ObjectKind.CSI_NODE))
+        return tuple(found)
+
+    # -- binding ---------------------------------------------------------------------------------------------------
+
+    def pre_bind_pre_flight(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        """A pod all of whose claims are bound was promised nothing."""
+        return SKIP if self._ledger.promise(pod.uid) is None else SUCCESS
+
+    async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        """Binds what was promised and waits for the persistent volume controller, `bindTimeoutSeconds` at most."""
+        promise = self._ledger.promise(pod.uid)
+        if promise is None:
+            return SUCCESS
+        if self._binder is None:
+            return Status.error("nothing may be written here; volumes cannot be bound")
+        try:
+            await self._binder.bind(pod, promise, timeout_s=self._args.bind_timeout_s)
+        except BindDeniedError as error:
+            return Status.denied(str(error))
+        except BindError as error:
+            return Status.error(str(error))
+        return SUCCESS
+
+    # -- what may help -----------------------------------------------------------------------------------------------
+
+    def events_to_register(self) -> Sequence[EventRegistration]:
+        either = Action.ADD | Action.UPDATE
+        return (
+            _on(Resource.STORAGE_CLASS, either, _after_class),
+            _on(Resource.PERSISTENT_VOLUME_CLAIM, either, may_name_claim),
+            _on(Resource.PERSISTENT_VOLUME, either),
+            _on(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL),
+            _on(Resource.CSI_NODE, either, _after_csi_node),
+            _on(Resource.CSI_DRIVER, Action.UPDATE, _after_csi_driver),
+            _on(Resource.CSI_STORAGE_CAPACITY, either, _after_capacity),
+            _on(Resource.ASSIGNED_POD, Action.DELETE, _after_promise),
+        )
+
+
+class ScoringVolumeBinding(VolumeBinding):
+    """VolumeBinding with a `shape`: prefers rows where volumes, or the room for them, are used as the shape says."""
+
+    def __init__(self, context: PluginContext, args: VolumeBindingArgs) -> None:
+        super().__init__(context, args)
+        self._curve = score_curve(args.shape)
+
+    def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status:
+        return SKIP if cycle.state.find(_CLAIMS) is None else SUCCESS
+
+    def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
+        """int64[rows], 0..100: the mean over storage classes of the shape at their utilization; 0 without any."""
+        offer = self._ledger.planner.offer(cycle.state.read(_CLAIMS), cycle.nodes, rows, with_capacity=True)
+        by_class = _Utilization(len(rows))
+        is_static = _add_static(by_class, offer)
+        _add_dynamic(by_class, offer, ~is_static)
+        return by_class.score(self._curve)
+
+
+def volume_binding_of(args: VolumeBindingArgs, context: PluginContext) -> VolumeBinding:
+    """Without a shape there is no Score that would have to be asked."""
+    return ScoringVolumeBinding(context, args) if args.shape else VolumeBinding(context, args)
+
+
+class _Utilization:
+    """Requested and available bytes per storage class and row."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._requested: dict[str, Int64] = {}
+        self._capacity: dict[str, Int64] = {}
+        self._counts: dict[str, Bools] = {}
+
+    def of(self, storage_class: str) -> tuple[Int64, Int64, Bools]:
+        """(requested, capacity, whether the class counts) of a class, to be written to."""
+        if storage_class not in self._counts:
+            self._requested[storage_class] = np.zeros(self._rows, np.int64)
+            self._capacity[storage_class] = np.zeros(self._rows, np.int64)
+            self._counts[storage_class] = np.zeros(self._rows, np.bool_)
+        return self._requested[storage_class], self._capacity[storage_class], self._counts[storage_class]
+
+    def score(self, curve: Int64) -> Scores:
+        """The rounded mean over the classes that count (source: volumebinding/scorer.go)."""
+        total, count = np.zeros(self._rows, np.int64), np.zeros(self._rows, np.int64)
+        for storage_class, counts in self._counts.items():
+            requested, capacity = self._requested[storage_class], self._capacity[storage_class]
+            is_full = (capacity == 0) | (requested > capacity)
+            share = requested.astype(object) * FULL_PERCENT // np.maximum(capacity, 1)
+            percent = np.where(is_full, FULL_PERCENT, share).astype(np.int64)
+            total += np.where(counts, curve[percent], 0)
+            count += counts
+        return (2 * total + count) // np.maximum(2 * count, 1)
+
+
+def _add_static(by_class: _Utilization, offer: Offer) -> Bools:
+    """Volumes that would be taken, on the rows where there is one; returns those rows."""
+    is_static = np.zeros(len(offer.bound), np.bool_)
+    for claim, volumes, choice in offer.chosen:
+        hit = choice != NOTHING
+        requested, capacity, counts = by_class.of(claim.class_name)
+        requested[hit] += claim.request_bytes or 0
+        capacity[hit] += np.array([volumes.volume(slot).capacity_bytes for slot in choice[hit].tolist()], np.int64)
+        counts |= hit
+        is_static |= hit
+    return is_static
+
+
+def _add_dynamic(by_class: _Utilization, offer: Offer, rows: Bools) -> None:
+    """Room that a driver tells of, for claims to be provisioned: one segment serves all claims of its class."""
+    for (claim, wanted), available in zip(offer.provisioned, offer.capacities, strict=True):
+        hit = rows & wanted & (available >= 0)
+        requested, capacity, counts = by_class.of(claim.class_name)
+        requested[hit] += claim.request_bytes or 0
+        capacity[hit] = available[hit]
+        counts |= hit
+
+
+def _on(resource: Resource, action: Action, hint: QueueingHint | None = None) -> EventRegistration:
+    return EventRegistration(ClusterEvent(resource, action, f"{resource.value}Change"), hint)
+
+
+def _after_class(pod: Pod, old: EventObject, new: EventObject) -> Hint:
+    """A new class, or one that is allowed elsewhere."""
+    if not isinstance(new, StorageClass):
+        return Hint.SKIP
+    is_same = isinstance(old, StorageClass) and old.allowed_topologies == new.allowed_topologies
+    return Hint.SKIP if is_same else Hint.QUEUE
+
+
+def _after_csi_node(pod: Pod, old: EventObject, new: EventObject) -> Hint:
+    if not isinstance(new, CsiNode):
+        return Hint.SKIP
+    is_same = isinstance(old, CsiNode) and old.migrated_plugins == new.migrated_plugins
+    return Hint.SKIP if is_same else Hint.QUEUE
+
+
+def _after_csi_driver(pod: Pod, old: EventObject, new: EventObject) -> Hint:
+    """A driver that no longer tracks capacity. Upstream looks for it among the pod's inline volumes, which VolumeBinding
+    does not decide about: a pod whose claim it would help stays parked there."""
+    if not isinstance(old, CsiDriver) or not isinstance(new, CsiDriver):
+        return Hint.SKIP
+    return Hint.QUEUE if old.tracks_capacity and not new.tracks_capacity else Hint.SKIP
+
+
+def _after_capacity(pod: Pod, old: EventObject, new: EventObject) -> Hint:
+    """New room, or more of it."""
+    if not isinstance(new, CsiStorageCapacity):
+        return Hint.SKIP
+    if not isinstance(old, CsiStorageCapacity):
+        return Hint.QUEUE
+    before, now = old.volume_limit_bytes, new.volume_limit_bytes
+    return Hint.QUEUE if now is not None and (before is None or now > before) else Hint.SKIP
+
+
+def _after_promise(pod: Pod, old: EventObject, new: EventObject) -> Hint:
+    """A pod with claims left its node: as long as it was on its way there, volumes were promised to it. Upstream keeps such
+    promises too, and tells nobody of their end."""
+    had_claims = isinstance(old, Pod) and any(volume.has_claim for volume in old.spec.volumes)
+    return Hint.QUEUE if had_claims else Hint.SKIP

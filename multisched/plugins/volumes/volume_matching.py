@@ -1,0 +1,441 @@
+"""Which volume of a storage class a claim would get on each row: the smallest that fits, for all rows at once.
+
+Owns one index per storage class, kept in step with the object store by its changes: sizes, modes and phases in arrays, and
+the volumes in groups of equal node affinity. For a claim the eligible volumes are ranked once; a row's volume is the first
+of the groups that reach the row. Used by VolumeBinding's planner alone.
+Source: kube-scheduler 1.36, component-helpers storage/volume/pv_helpers.go, FindMatchingVolume.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multisched.framework.node_view import Bools, Int32, Int64, NodeView, Rows, any_true
+from multisched.framework.objects_view import ObjectKind, ObjectsView
+from multisched.model.cluster_objects import PersistentVolume, PersistentVolumeClaim
+from multisched.model.selectors import NodeSelector, Operator
+from multisched.plugins.volumes.volume_masks import RowMasks
+
+CLASSES_MAX = 256
+"""Storage classes whose volumes are indexed; past it all indexes are made anew."""
+
+SLOTS_FIRST = 64
+GROUPS_SPARE = 1_024
+"""Groups beyond twice the volumes that are kept although no volume is in them."""
+
+NANO = 1_000_000_000
+NOTHING = np.int32(-1)
+"""No volume on this row."""
+
+_LAST = np.int32(2**31 - 1)
+_MODES = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
+_UNKNOWN_MODE = 1 << len(_MODES)
+_PV = ObjectKind.PERSISTENT_VOLUME
+
+Choice = Int32
+"""int32[rows]: the slot of the volume on each row, or NOTHING."""
+
+
+class ClassVolumes:
+    """The volumes of one storage class. A slot is a volume's place in the arrays; freed slots are used again."""
+
+    def __init__(self) -> None:
+        self._slot_of: dict[str, int] = {}
+        self._volumes: list[PersistentVolume | None] = []
+        self._size: Int64 = np.zeros(SLOTS_FIRST, np.int64)
+        self._modes: Int32 = np.zeros(SLOTS_FIRST, np.int32)
+        self._is_free: Bools = np.zeros(SLOTS_FIRST, np.bool_)
+        self._group: Int32 = np.zeros(SLOTS_FIRST, np.int32)
+        self._variant: Int32 = np.zeros(SLOTS_FIRST, np.int32)
+        self._variants: dict[tuple[str, str], int] = {}
+        """(volume mode, attributes class) -> number."""
+        self._has_fractions = False
+        """Some volume's size is no whole number of bytes."""
+        self._free_slots: list[int] = []
+        self._groups: dict[NodeSelector | None, int] = {None: 0}
+        self._promised: dict[tuple[str, str], set[int]] = {}
+        """(namespace, name) of a claim -> slots of the volumes whose claimRef names it."""
+        self._order: Int32 | None = None
+        self._reach: tuple[int, int, Int32, Int32] | None = None
+        """(nodes_version, number of groups, group of each pair, row of each pair)."""
+
+    # -- keeping ---------------------------------------------------------------------------------------------------
+
+    def set(self, volume: PersistentVolume) -> None:
+        """The volume came or changed."""
+        slot = self._slot_of.get(volume.name)
+        if slot is None:
+            slot = self._slot_of[volume.name] = self._new_slot()
+            self._order = None
+        before = self._volumes[slot]
+        if before is not None:
+            self._unpromise(slot, before)
+            if before.capacity_nano != volume.capacity_nano:
+                self._order = None
+        self._volumes[slot] = volume
+        self._size[slot] = volume.capacity_bytes
+        self._modes[slot] = _mode_bits(volume.access_modes)
+        self._is_free[slot] = volume.claim is None and volume.phase == "Available" and is_usable(volume)
+        variant = (volume.volume_mode, volume.attributes_class)
+        self._variant[slot] = self._variants.setdefault(variant, len(self._variants))
+        self._has_fractions |= bool(volume.capacity_nano % NANO)
+        self._group[slot] = self._group_of(volume.node_affinity)
+        if volume.claim is not None:
+            self._promised.setdefault((volume.claim.namespace, volume.claim.name), set()).add(slot)
+
+    def remove(self, name: str) -> None:
+        """The volume is gone; unknown names are ignored."""
+        slot = self._slot_of.pop(name, None)
+        if slot is None:
+            return
+        before = self._volumes[slot]
+        if before is not None:
+            self._unpromise(slot, before)
+        self._volumes[slot] = None
+        self._free_slots.append(slot)
+        self._order = None
+
+    def __len__(self) -> int:
+        return len(self._slot_of)
+
+    @property
+    def group_count(self) -> int:
+        """Node affinities that are told apart."""
+        return len(self._groups)
+
+    def volume(self, slot: int) -> PersistentVolume:
+        found = self._volumes[slot]
+        assert found is not None, f"slot {slot} is empty"
+        return found
+
+    def _new_slot(self) -> int:
+        if self._free_slots:
+            return self._free_slots.pop()
+        self._volumes.append(None)
+        if len(self._volumes) > len(self._size):
+            more = len(self._size)
+            self._size = np.pad(self._size, (0, more))
+            self._modes = np.pad(self._modes, (0, more))
+            self._is_free = np.pad(self._is_free, (0, more))
+            self._group = np.pad(self._group, (0, more))
+            self._variant = np.pad(self._variant, (0, more))
+        return len(self._volumes) - 1
+
+    def _group_of(self, affinity: NodeSelector | None) -> int:
+        """The number of the group; groups that volumes left behind are swept out when they are the most."""
+        if len(self._groups) > 2 * len(self._slot_of) + GROUPS_SPARE:
+            self._groups = {None: 0}
+            self._reach = None
+            for slot in self._slot_of.values():
+                volume = self._volumes[slot]
+                if volume is not None:
+                    self._group[slot] = self._groups.setdefault(volume.node_affinity, len(self._groups))
+        return self._groups.setdefault(affinity, len(self._groups))
+
+    def _unpromise(self, slot: int, before: PersistentVolume) -> None:
+        if before.claim is not None:
+            key = (before.claim.namespace, before.claim.name)
+            slots = self._promised[key]
+            slots.discard(slot)
+            if not slots:
+                del self._promised[key]
+
+    # -- matching --------------------------------------------------------------------------------------------------
+
+    def find(
+        self,
+        claim: PersistentVolumeClaim,
+        nodes: NodeView,
+        masks: RowMasks,
+        rows: Rows,
+        assumed: Mapping[str, str],
+        taken: Sequence[Choice],
+    ) -> Choice:
+        """The volume the claim would get on each row.
+
+        `assumed`: volume name -> `claim_id` of the claim that it is on its way to; `taken`: what earlier claims of the
+        pod get.
+        """
+        found = np.full(len(rows), NOTHING, np.int32)
+        is_open = np.ones(len(rows), np.bool_)
+        for slot in self._bound_to(claim, assumed):
+            here = is_open & ~_is_taken(slot, taken, len(rows))
+            is_open &= ~here
+            affinity = self.volume(slot).node_affinity
+            if affinity is not None:
+                here &= masks.affine(nodes, affinity)[rows]
+            found[here] = slot
+        if not any_true(is_open):
+            return found
+        ranked = self._eligible(claim, assumed)
+        if len(ranked):
+            first = self._first_on_rows(ranked, nodes, masks, rows, taken)
+            found[is_open] = first[is_open]
+        return found
+
+    def _bound_to(self, claim: PersistentVolumeClaim, assumed: Mapping[str, str]) -> list[int]:
+        """Slots, by name, of volumes that name this claim already, by a user's hand or on our own way there.
+
+        Where there is one the row gets it or none: a free volume of the right size does not come into it.
+        """
+        slots = {
+            slot for slot in self._promised.get((claim.namespace, claim.name), ()) if _is_for(self.volume(slot), claim)
+        }
+        own = claim_id(claim)
+        slots |= {
+            slot
+            for slot in (self._slot_of[name] for name, of in assumed.items() if of == own and name in self._slot_of)
+            if self.volume(slot).claim is None
+        }
+        fitting = [slot for slot in slots if self._fits_bound(self.volume(slot), claim)]
+        return sorted(fitting, key=lambda slot: self.volume(slot).name)
+
+    @staticmethod
+    def _fits_bound(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
+        return (
+            volume.capacity_nano >= claim.request_nano
+            and volume.volume_mode == claim.volume_mode
+            and volume.attributes_class == claim.attributes_class
+            and is_usable(volume)
+        )
+
+    def _eligible(self, claim: PersistentVolumeClaim, assumed: Mapping[str, str]) -> Int32:
+        """Slots of the free volumes that suit the claim wherever they are, smallest first, then by name."""
+        variant = self._variants.get((claim.volume_mode, claim.attributes_class))
+        if variant is None:
+            return np.zeros(0, np.int32)
+        wanted = _mode_bits(claim.access_modes)
+        suits = self._is_free & (self._size >= (claim.request_bytes or 0)) & (self._variant == variant)
+        suits &= (self._modes & wanted) == wanted
+        for name in assumed:
+            slot = self._slot_of.get(name)
+            if slot is not None:
+                suits[slot] = False
+        order = self._ordered()
+        ranked: Int32 = order[suits[order]]
+        selector = claim.selector
+        if selector is not None and selector.requirements:
+            ranked = _kept(ranked, [selector.matches(self.volume(slot).labels) for slot in ranked.tolist()])
+        if self._has_fractions or claim.request_nano % NANO:
+            fits = [self.volume(slot).capacity_nano >= claim.request_nano for slot in ranked.tolist()]
+            ranked = _kept(ranked, fits)
+        return ranked
+
+    def _ordered(self) -> Int32:
+        """All slots in use, by size and name."""
+        if self._order is None:
+            slots = sorted((self.volume(slot).capacity_nano, name, slot) for name, slot in self._slot_of.items())
+            self._order = np.array([slot for _, _, slot in slots], np.int32)
+        return self._order
+
+    def _first_on_rows(
+        self, ranked: Int32, nodes: NodeView, masks: RowMasks, rows: Rows, taken: Sequence[Choice]
+    ) -> Choice:
+        """The first of `ranked` that reaches each row and is not taken there."""
+        pair_group, pair_at = self._pairs(nodes, masks, rows)
+        by_group = _Levels(self._group[ranked], len(self._groups))
+        best = np.full(len(rows), _LAST, np.int32)
+        for level in range(len(taken) + 1):
+            ranks = by_group.ranks(level)
+            everywhere = np.full(len(rows), ranks[0], np.int32)
+            reached = ranks[pair_group]
+            is_final = True
+            for other in taken:
+                for ranks_here, slots_here in ((everywhere, other), (reached, other[pair_at])):
+                    gone = _is_same(ranked, ranks_here, slots_here)
+                    if any_true(gone):
+                        ranks_here[gone] = _LAST
+                        is_final = False
+            best = np.minimum(best, everywhere)
+            np.minimum.at(best, pair_at, reached)
+            if is_final:
+                break  # a group's next volume cannot come before its first
+        found = np.full(len(rows), NOTHING, np.int32)
+        hit = best != _LAST
+        found[hit] = ranked[best[hit]]
+        return found
+
+    def _pairs(self, nodes: NodeView, masks: RowMasks, rows: Rows) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """(group, position in rows) for each row that a group with node affinity reaches."""
+        reach = self._reach
+        if reach is None or reach[0] != nodes.nodes_version or reach[1] != len(self._groups):
+            reach = self._reach = (nodes.nodes_version, len(self._groups), *_reach_of(self._groups, nodes, masks))
+        _, _, groups, at = reach
+        position = np.full(len(nodes.taint_set), -1, np.intp)
+        position[rows] = np.arange(len(rows))
+        positions = position[at]
+        asked = positions >= 0
+        return groups[asked].astype(np.intp), positions[asked]
+
+
+class VolumeIndex:
+    """`ClassVolumes` by storage class, in step with the store."""
+
+    def __init__(self, objects: ObjectsView) -> None:
+        self._objects = objects
+        self._classes: dict[str, ClassVolumes] = {}
+        self._class_of: dict[str, str] = {}
+        self._version = -1
+
+    def of_class(self, storage_class: str) -> ClassVolumes:
+        """The class's volumes as they are now."""
+        self._renew()
+        known = self._classes.get(storage_class)
+        if known is None:
+            if len(self._classes) >= CLASSES_MAX:
+                self._classes.clear()
+                self._class_of.clear()
+            known = self._classes[storage_class] = ClassVolumes()
+            for volume in self._objects.volumes_of_class(storage_class):
+                known.set(volume)
+                self._class_of[volume.name] = storage_class
+        return known
+
+    def _renew(self) -> None:
+        version = self._objects.version(_PV)
+        if version == self._version:
+            return
+        changed: Collection[tuple[str, str]] | None = None
+        if self._version >= 0:
+            changed = self._objects.changed_since(_PV, self._version)
+        self._version = version
+        if changed is None:
+            self._classes.clear()
+            self._class_of.clear()
+            return
+        for _, name in changed:
+            self._renew_one(name)
+
+    def _renew_one(self, name: str) -> None:
+        volume = self._objects.volume(name)
+        before = self._class_of.get(name)
+        if before is not None and (volume is None or volume.storage_class != before):
+            self._classes[before].remove(name)
+            del self._class_of[name]
+        if volume is not None and volume.storage_class in self._classes:
+            self._classes[volume.storage_class].set(volume)
+            self._class_of[name] = volume.storage_class
+
+
+class _Levels:
+    """Ranks by group: the best of each, the second best, …"""
+
+    def __init__(self, groups: Int32, count: int) -> None:
+        self._groups = groups
+        self._count = count
+        self._sorted: tuple[Int32, NDArray[np.intp], NDArray[np.intp]] | None = None
+
+    def ranks(self, level: int) -> Int32:
+        """int32[groups]: the rank of each group's volume number `level`; _LAST where it has fewer."""
+        found = np.full(self._count, _LAST, np.int32)
+        if not level:
+            # Written from the last to the first, so that each group keeps its first: a fifth of a sort.
+            found[self._groups[::-1]] = np.arange(len(self._groups) - 1, -1, -1, dtype=np.int32)
+            return found
+        by_group, start, end = self._by_group()
+        at = start + level
+        has = at < end
+        found[has] = by_group[at[has]]
+        return found
+
+    def _by_group(self) -> tuple[Int32, NDArray[np.intp], NDArray[np.intp]]:
+        """Ranks sorted by group, and where each group begins and ends there."""
+        if self._sorted is None:
+            by_group = np.argsort(self._groups, kind="stable").astype(np.int32)
+            groups = self._groups[by_group]
+            every = np.arange(self._count)
+            self._sorted = by_group, np.searchsorted(groups, every, "left"), np.searchsorted(groups, every, "right")
+        return self._sorted
+
+
+def _is_same(ranked: Int32, ranks: Int32, slots: Choice) -> Bools:
+    """bool: the volume of that rank is the one of that slot."""
+    found = np.zeros(len(ranks), np.bool_)
+    hit = ranks != _LAST
+    found[hit] = ranked[ranks[hit]] == slots[hit]
+    return found
+
+
+def _reach_of(groups: Mapping[NodeSelector | None, int], nodes: NodeView, masks: RowMasks) -> tuple[Int32, Int32]:
+    """(group, row) of each row that a group's selector matches. Local disks have a group for each node: those go by one
+    look-up of the label's value, not by a pass over all rows."""
+    found_groups: list[Int32] = []
+    found_rows: list[Int32] = []
+    by_label: dict[str, tuple[list[int], list[int]]] = {}
+    for selector, group in groups.items():
+        if selector is None:
+            continue
+        label = _only_label(selector)
+        if label is not None:
+            of_key = by_label.setdefault(label[0], ([], []))
+            of_key[0].append(group)
+            of_key[1].append(nodes.label_code(*label))
+            continue
+        rows = np.flatnonzero(masks.affine(nodes, selector)).astype(np.int32)
+        found_rows.append(rows)
+        found_groups.append(np.full(len(rows), group, np.int32))
+    for key, (of_groups, codes) in by_label.items():
+        at, rows = _rows_with(nodes.label_codes(key), np.array(codes, np.int32))
+        found_groups.append(np.array(of_groups, np.int32)[at])
+        found_rows.append(rows)
+    if not found_rows:
+        return np.zeros(0, np.int32), np.zeros(0, np.int32)
+    return np.concatenate(found_groups), np.concatenate(found_rows)
+
+
+def _only_label(selector: NodeSelector) -> tuple[str, str] | None:
+    """The label and value that a selector asks for, if that is all it asks for."""
+    if len(selector.terms) != 1 or not selector.terms[0].is_valid or selector.terms[0].fields:
+        return None
+    expressions = selector.terms[0].expressions
+    if len(expressions) != 1 or expressions[0].operator is not Operator.IN or len(expressions[0].values) != 1:
+        return None
+    return expressions[0].key, expressions[0].values[0]
+
+
+def _rows_with(column: Int32, codes: Int32) -> tuple[NDArray[np.intp], Int32]:
+    """(position in `codes`, row) of each row whose code is among them; code 0 is no value."""
+    order = np.argsort(column, kind="stable").astype(np.int32)
+    ordered = column[order]
+    start, end = np.searchsorted(ordered, codes, "left"), np.searchsorted(ordered, codes, "right")
+    counts = np.where(codes != 0, end - start, 0)
+    at = np.repeat(np.arange(len(codes)), counts)
+    within = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return at, order[start[at] + within]
+
+
+def _is_taken(slot: int, taken: Sequence[Choice], count: int) -> Bools:
+    """bool[rows]: an earlier claim of the pod gets this volume there."""
+    found = np.zeros(count, np.bool_)
+    for other in taken:
+        found |= other == slot
+    return found
+
+
+def _kept(slots: Int32, keep: Sequence[bool]) -> Int32:
+    return slots[np.array(keep, np.bool_)] if len(slots) else slots
+
+
+def claim_id(claim: PersistentVolumeClaim) -> str:
+    """What tells a claim from a later one of its name."""
+    return claim.uid or claim.key
+
+
+def is_usable(volume: PersistentVolume) -> bool:
+    """Neither on its way out nor unreadable."""
+    return not volume.is_deleting and not volume.malformed
+
+
+def _is_for(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
+    """The volume names this claim: one without uid is for whichever claim has that name."""
+    return volume.claim is not None and volume.claim.uid in ("", claim.uid)
+
+
+def _mode_bits(modes: Sequence[str]) -> int:
+    bits = 0
+    for mode in modes:
+        bits |= 1 << _MODES.index(mode) if mode in _MODES else _UNKNOWN_MODE
+    return bits

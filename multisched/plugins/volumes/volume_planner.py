@@ -1,0 +1,296 @@
+"""What a pod's claims need, and what each row offers them: the rules of VolumeBinding without its life cycle.
+
+Pure but for the caches below it (`volume_masks`, `volume_matching`). The plugin's Filter asks about many rows, its ledger
+about one; both read what pods on their way hold (`Assumed`) beside the object store, so that no volume is promised twice.
+Source: kube-scheduler 1.36, plugins/volumebinding/binder.go and volume_binding.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from multisched.framework.node_view import Bools, NodeView, Rows, any_true
+from multisched.framework.objects_view import ObjectsView
+from multisched.framework.status import Code, Status
+from multisched.model.cluster_objects import (
+    SELECTED_NODE_ANNOTATION,
+    WAIT_FOR_FIRST_CONSUMER,
+    CsiStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+)
+from multisched.model.objects import Pod
+from multisched.plugins.volumes.pod_claims import claim_not_found, not_its_own
+from multisched.plugins.volumes.volume_masks import RowMasks
+from multisched.plugins.volumes.volume_matching import NOTHING, Choice, ClassVolumes, VolumeIndex, claim_id
+
+NO_PROVISIONER = "kubernetes.io/no-provisioner"
+
+NODE_CONFLICT = "node(s) didn't match PersistentVolume's node affinity"
+BIND_CONFLICT = "node(s) didn't find available persistent volumes to bind"
+NOT_ENOUGH_SPACE = "node(s) did not have enough free storage"
+VOLUME_MISSING = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
+UNBOUND_IMMEDIATE = "pod has unbound immediate PersistentVolumeClaims"
+
+OK, CONFLICT, LACK, UNKNOWN = np.uint8(0), np.uint8(1), np.uint8(2), np.uint8(3)
+"""Verdicts per row. Bound claims: CONFLICT with node affinity, LACK of the volume, UNKNOWN where its driver cannot take it
+over. Unbound ones: CONFLICT means that none is there, LACK that there is no space to make one."""
+
+Verdicts = NDArray[np.uint8]
+
+REASONS: Mapping[tuple[int, int], tuple[str, ...]] = {
+    (bound, unbound): (
+        *((NODE_CONFLICT,) if bound == CONFLICT else ()),
+        *((BIND_CONFLICT,) if unbound == CONFLICT else ()),
+        *((NOT_ENOUGH_SPACE,) if unbound == LACK else ()),
+        *((VOLUME_MISSING,) if bound == LACK else ()),
+    )
+    for bound in range(3)
+    for unbound in range(3)
+}
+"""(verdict on bound claims, on unbound claims) -> the sentences, in upstream's order."""
+
+
+class Assumed(Protocol):
+    """What pods on their way to their nodes have been promised."""
+
+    @property
+    def volumes(self) -> Mapping[str, str]:
+        """Volume name -> `claim_id` of the claim it will be bound to."""
+        ...
+
+    @property
+    def nodes(self) -> Mapping[str, str]:
+        """`claim_id` of a claim to be provisioned -> the node it will be provisioned for."""
+        ...
+
+
+class PodClaims(msgspec.Struct, frozen=True):
+    """A pod's claims, sorted by what is to be done about them, each in the order of the pod's volumes."""
+
+    bound: tuple[PersistentVolumeClaim, ...] = ()
+    delayed: tuple[PersistentVolumeClaim, ...] = ()
+    """Unbound, of a class that waits for its first consumer."""
+
+
+class Offer(msgspec.Struct):
+    """What the rows of one call offer to a pod's claims."""
+
+    bound: Verdicts
+    unbound: Verdicts
+    failures: list[tuple[Bools, str]] = msgspec.field(default_factory=list)
+    """Why nothing can be said of the UNKNOWN rows; each row is in one of them."""
+    chosen: list[tuple[PersistentVolumeClaim, ClassVolumes, Choice]] = msgspec.field(default_factory=list)
+    """Claims for which volumes were looked for, smallest first, with the slot on each row."""
+    provisioned: list[tuple[PersistentVolumeClaim, Bools]] = msgspec.field(default_factory=list)
+    """Claims, in order, with the rows on which they are to be provisioned."""
+    capacities: list[NDArray[np.int64]] = msgspec.field(default_factory=list)
+    """For each of `provisioned`: bytes there is room for on each row; -1 where nobody says. Empty unless asked for."""
+
+
+class VolumePlanner:
+    """The rules, over a view of objects and what is assumed."""
+
+    def __init__(self, objects: ObjectsView, assumed: Assumed) -> None:
+        self._objects = objects
+        self._assumed = assumed
+        self.masks = RowMasks(objects)
+        self._index = VolumeIndex(objects)
+
+    # -- claims ----------------------------------------------------------------------------------------------------
+
+    def claims_of(self, pod: Pod) -> PodClaims | Status | None:
+        """The pod's claims; why it cannot be placed anywhere because of them; None for a pod without any."""
+        claims: list[PersistentVolumeClaim] = []
+        for volume in pod.spec.volumes:
+            name = volume.claim_of(pod.name)
+            if name is None:
+                continue
+            found = self._usable(pod, name, is_ephemeral=volume.is_ephemeral)
+            if isinstance(found, str):
+                return Status.unresolvable(found)
+            claims.append(found)
+        return self._sorted(claims) if claims else None
+
+    def _usable(self, pod: Pod, name: str, *, is_ephemeral: bool) -> PersistentVolumeClaim | str:
+        """The claim, or what is wrong with it."""
+        claim = self._objects.claim(pod.namespace, name)
+        if claim is None:
+            if is_ephemeral:
+                return f'waiting for ephemeral volume controller to create the persistentvolumeclaim "{name}"'
+            return claim_not_found(name)
+        if claim.malformed:
+            return f'persistentvolumeclaim "{name}" cannot be read: {claim.malformed}'
+        if claim.phase == "Lost":
+            return f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume "{claim.volume}"'
+        if claim.is_deleting:
+            return f'persistentvolumeclaim "{name}" is being deleted'
+        return (not_its_own(pod, claim) if is_ephemeral else "") or claim
+
+    def _sorted(self, claims: Sequence[PersistentVolumeClaim]) -> PodClaims | Status:
+        bound, delayed = [], []
+        is_waiting = False
+        for claim in claims:
+            if claim.is_fully_bound:
+                bound.append(claim)
+                continue
+            storage_class = self._objects.storage_class(claim.class_name) if claim.class_name else None
+            if storage_class is not None and storage_class.binding_mode is None:
+                return Status.error(f'VolumeBindingMode not set for StorageClass "{claim.class_name}"')
+            is_delayed = storage_class is not None and storage_class.binding_mode == WAIT_FOR_FIRST_CONSUMER
+            if is_delayed and not claim.volume:
+                delayed.append(claim)
+            else:
+                is_waiting = True
+        return Status.unresolvable(UNBOUND_IMMEDIATE) if is_waiting else PodClaims(tuple(bound), tuple(delayed))
+
+    # -- rows ------------------------------------------------------------------------------------------------------
+
+    def offer(self, claims: PodClaims, nodes: NodeView, rows: Rows, *, with_capacity: bool = False) -> Offer:
+        """What each row offers."""
+        count = len(rows)
+        offer = Offer(np.zeros(count, np.uint8), np.zeros(count, np.uint8))
+        self._judge_bound(claims.bound, nodes, rows, offer)
+        if not claims.delayed:
+            return offer
+        selected, to_match = self._select(claims.delayed, nodes, rows, offer.unbound)
+        self._match(to_match, nodes, rows, offer)
+        for claim in selected:
+            self._provision(claim, np.ones(count, np.bool_), nodes, rows, offer, with_capacity=with_capacity)
+        for claim, _, choice in offer.chosen:
+            self._provision(claim, choice == NOTHING, nodes, rows, offer, with_capacity=with_capacity)
+        return offer
+
+    def _judge_bound(self, claims: Sequence[PersistentVolumeClaim], nodes: NodeView, rows: Rows, offer: Offer) -> None:
+        """The first claim that a row cannot serve decides."""
+        verdicts = offer.bound
+        for claim in claims:
+            volume = self._objects.volume(claim.volume)
+            if volume is None:
+                verdicts[verdicts == OK] = LACK
+                break
+            unknown = self.masks.untranslatable(nodes, volume)
+            if unknown is not None:
+                here = (verdicts == OK) & unknown[rows]
+                verdicts[here] = UNKNOWN
+                offer.failures.append((here, cannot_translate(volume)))
+            mask = self._reach(nodes, volume)
+            if mask is not None:
+                verdicts[(verdicts == OK) & ~mask[rows]] = CONFLICT
+
+    def _reach(self, nodes: NodeView, volume: PersistentVolume) -> Bools | None:
+        """Where the volume can be used; a volume that cannot be read is nowhere to be used, and says so in its event."""
+        if volume.malformed:
+            return np.zeros(len(nodes.taint_set), np.bool_)
+        return self.masks.of_volume(nodes, volume)
+
+    def _select(
+        self, claims: Sequence[PersistentVolumeClaim], nodes: NodeView, rows: Rows, verdicts: Verdicts
+    ) -> tuple[list[PersistentVolumeClaim], list[PersistentVolumeClaim]]:
+        """Claims that are provisioned for a node already, which refuses all other rows, and those without a volume."""
+        selected, to_match = [], []
+        for claim in claims:
+            node = self.selected_node(claim)
+            if node is None:
+                to_match.append(claim)
+                continue
+            selected.append(claim)
+            row = nodes.row_of(node)
+            verdicts[rows != (-1 if row is None else row)] = CONFLICT
+        return selected, to_match
+
+    def selected_node(self, claim: PersistentVolumeClaim) -> str | None:
+        """The node for which the claim is, or is about to be, provisioned."""
+        node = claim.annotations.get(SELECTED_NODE_ANNOTATION)
+        return node if node is not None else self._assumed.nodes.get(claim_id(claim))
+
+    def _match(self, claims: Sequence[PersistentVolumeClaim], nodes: NodeView, rows: Rows, offer: Offer) -> None:
+        """A volume for each claim, the smallest claim first; no two of the pod's claims get the same."""
+        taken: dict[str, list[Choice]] = {}
+        assumed = self._assumed.volumes
+        for claim in sorted(claims, key=lambda c: c.request_nano):
+            volumes = self._index.of_class(claim.class_name)
+            others = taken.setdefault(claim.class_name, [])
+            choice = volumes.find(claim, nodes, self.masks, rows, assumed, others)
+            others.append(choice)
+            offer.chosen.append((claim, volumes, choice))
+
+    def _provision(
+        self,
+        claim: PersistentVolumeClaim,
+        wanted: Bools,
+        nodes: NodeView,
+        rows: Rows,
+        offer: Offer,
+        *,
+        with_capacity: bool,
+    ) -> None:
+        """Verdicts on the rows where the claim has to be provisioned; the first claim that cannot be decides."""
+        wanted = wanted & (offer.unbound == OK)
+        if not any_true(wanted):
+            return
+        storage_class = self._objects.storage_class(claim.class_name)
+        if storage_class is None or storage_class.provisioner in ("", NO_PROVISIONER):
+            offer.unbound[wanted] = CONFLICT
+            return
+        if storage_class.allowed_topologies:
+            allowed = self.masks.allowed(nodes, storage_class.allowed_topologies)[rows]
+            offer.unbound[wanted & ~allowed] = CONFLICT
+            wanted = wanted & allowed
+        has_space, capacity = self._space(claim, storage_class, nodes, rows, with_capacity=with_capacity)
+        if has_space is not None:
+            offer.unbound[wanted & ~has_space] = LACK
+            wanted = wanted & has_space
+        offer.provisioned.append((claim, wanted))
+        if with_capacity:
+            offer.capacities.append(capacity)
+
+    def _space(
+        self,
+        claim: PersistentVolumeClaim,
+        storage_class: StorageClass,
+        nodes: NodeView,
+        rows: Rows,
+        *,
+        with_capacity: bool,
+    ) -> tuple[Bools | None, NDArray[np.int64]]:
+        """Rows from which a driver that tracks capacity has room for the claim (None: all), and how much there is."""
+        capacity = np.full(len(rows) if with_capacity else 0, -1, np.int64)
+        driver = self._objects.csi_driver(storage_class.provisioner)
+        if claim.request_bytes is None or driver is None or not driver.tracks_capacity:
+            return None, capacity
+        has_space = np.zeros(len(rows), np.bool_)
+        for segment in sorted(self._objects.storage_capacities(storage_class.name), key=_by_name):
+            limit = segment.volume_limit_bytes
+            if limit is None or limit < claim.request_bytes or segment.node_topology is None or segment.malformed:
+                continue
+            reached = self.masks.selected(nodes, segment.node_topology)[rows]
+            if with_capacity and segment.capacity_bytes is not None:
+                capacity[reached & ~has_space] = segment.capacity_bytes
+            has_space |= reached
+        return has_space, capacity
+
+
+def refusal(offer: Offer, at: int) -> Status:
+    """The status of one row of an offer; success where it takes the pod."""
+    for rows, why in offer.failures:
+        if rows[at]:
+            return Status.error(why)
+    reasons = REASONS[(int(offer.bound[at]), int(offer.unbound[at]))]
+    return Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, reasons=reasons) if reasons else Status()
+
+
+def cannot_translate(volume: PersistentVolume) -> str:
+    """Upstream's words for a volume that a node's driver has to take over and cannot, which no other volume is asked for."""
+    assert volume.migrated is not None
+    return f"could not translate pv: {volume.migrated.error}"
+
+
+def _by_name(segment: CsiStorageCapacity) -> tuple[str, str]:
+    return segment.namespace, segment.name

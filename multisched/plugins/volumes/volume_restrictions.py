@@ -1,0 +1,161 @@
+"""VolumeRestrictions: inline disks that two pods may not share on a node, and claims that only one pod may use."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from multisched.framework.context import PluginContext
+from multisched.framework.cycle_state import StateKey
+from multisched.framework.dependency import Dependency
+from multisched.framework.events import NODE_ADD, Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
+from multisched.framework.node_view import Codes, Rows
+from multisched.framework.objects_view import ObjectKind, hidden
+from multisched.framework.points import CycleView, PreFilterResult
+from multisched.framework.reasons import ReasonTable
+from multisched.framework.sensitivity import Heed
+from multisched.framework.status import SKIP, SUCCESS, Code, Status
+from multisched.framework.traits import Traits
+from multisched.model.cluster_objects import READ_WRITE_ONCE_POD
+from multisched.model.objects import Pod
+from multisched.plugins.columns import positions, zeros
+from multisched.plugins.volumes.pod_claims import claim_not_found, names_claim
+
+
+class _Exclusive:
+    """The pod's ReadWriteOncePod claims, and how often placed pods use them. Never changed: it may be in two states."""
+
+    __slots__ = ("claims", "uses")
+
+    def __init__(self, claims: frozenset[str], uses: int) -> None:
+        self.claims = claims
+        self.uses = uses
+
+
+_EXCLUSIVE: StateKey[_Exclusive] = StateKey("VolumeRestrictions")
+
+
+class VolumeRestrictions:
+    """Source: kube-scheduler 1.36, plugins/volumerestrictions/volume_restrictions.go."""
+
+    name = "VolumeRestrictions"
+    depends_on = Dependency.ROW_AND_STAMP
+    traits = Traits(reads_objects=(ObjectKind.PERSISTENT_VOLUME_CLAIM,), signs_spec_only=True)
+
+    def __init__(self, context: PluginContext) -> None:
+        self._objects = context.objects
+        self.reasons = ReasonTable(self.name)
+        self._disk_taken = self.reasons.code(Code.UNSCHEDULABLE, "node(s) had no available disk")
+        self._claim_taken = self.reasons.code(
+            Code.UNSCHEDULABLE,
+            "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another"
+            " pod",
+        )
+
+    def stamp(self, cycle: CycleView, pod: Pod) -> Hashable | None:
+        """The pod's claims, and whether placed pods use them; what disks a row has is the row's."""
+        if not pod.spec.volumes:
+            return None
+        users = cycle.nodes.volume_users
+        return hidden(self._objects, *self.traits.reads_objects), *(
+            (self._objects.claim(pod.namespace, volume.claim), bool(users.claim_users(pod.namespace, volume.claim)))
+            for volume in pod.spec.volumes
+            if volume.claim is not None
+        )
+
+    def heed(self, cycle: CycleView, pod: Pod) -> Heed:
+        """Pods with volumes, which may be the same: on other nodes too where a claim is for one pod alone."""
+        is_by_row = not self._exclusive(pod)
+        return Heed((), lambda other: bool(other.spec.volumes), is_by_row=is_by_row)
+
+    def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
+        """Refuses a pod that names a missing claim; skips one that no other pod can be in the way of."""
+        if not pod.spec.volumes:
+            return PreFilterResult(SKIP)
+        unknown = hidden(self._objects, *self.traits.reads_objects)
+        if unknown and any(volume.claim is not None for volume in pod.spec.volumes):
+            return PreFilterResult(Status.unresolvable(unknown).by(self.name))
+        for volume in pod.spec.volumes:
+            if volume.claim is not None and self._objects.claim(pod.namespace, volume.claim) is None:
+                return PreFilterResult(Status.unresolvable(claim_not_found(volume.claim)).by(self.name))
+        exclusive = self._exclusive(pod)
+        in_use = _in_use(cycle, pod, exclusive)
+        if not in_use.uses and not any(volume.disk for volume in pod.spec.volumes):
+            return PreFilterResult(SKIP)
+        cycle.state.write(_EXCLUSIVE, in_use)
+        return PreFilterResult()
+
+    def _exclusive(self, pod: Pod) -> frozenset[str]:
+        """The pod's claims that are for one pod alone."""
+        names = [volume.claim for volume in pod.spec.volumes if volume.claim is not None]
+        found = [(name, self._objects.claim(pod.namespace, name)) for name in names]
+        return frozenset(
+            name for name, claim in found if claim is not None and READ_WRITE_ONCE_POD in claim.access_modes
+        )
+
+    def add_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
+        self._count(cycle, other, 1)
+        return SUCCESS
+
+    def remove_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
+        if other.uid == pod.uid:  # asked about a pod that stands there itself: what is left are the uses of others
+            cycle.state.write(_EXCLUSIVE, _in_use(cycle, pod, cycle.state.read(_EXCLUSIVE).claims))
+        else:
+            self._count(cycle, other, -1)
+        return SUCCESS
+
+    def _count(self, cycle: CycleView, other: Pod, sign: int) -> None:
+        """Upstream counts a claim once at first and then each use, and does not look at the other pod's namespace: which
+        pods preemption takes depends on it, so both are the same here."""
+        if not other.spec.volumes:
+            return
+        state = cycle.state.read(_EXCLUSIVE)
+        uses = sum(1 for volume in other.spec.volumes if volume.claim in state.claims)
+        if uses:
+            cycle.state.write(_EXCLUSIVE, _Exclusive(state.claims, state.uses + sign * uses))
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        """uint8[rows]: refuses rows with a conflicting disk, and all of them while a claim for one pod is in use."""
+        codes = zeros(rows)
+        if cycle.state.read(_EXCLUSIVE).uses > 0:
+            codes[:] = self._claim_taken
+        users = cycle.nodes.volume_users
+        for volume in pod.spec.volumes:
+            disk = volume.disk
+            if disk is None:
+                continue
+            held = users.disk_users(disk.kind, disk.id)
+            codes[positions(rows, (row for row, others in held.items() if any(map(disk.conflicts_with, others))))] = (
+                self._disk_taken
+            )
+        return codes
+
+    def sign(self, pod: Pod) -> Hashable:
+        return pod.spec.volumes
+
+    def events_to_register(self) -> Sequence[EventRegistration]:
+        claim_added = ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD, "PersistentVolumeClaimAdd")
+        return (
+            EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE, "AssignedPodDelete"), _after_delete),
+            EventRegistration(NODE_ADD),
+            EventRegistration(claim_added, names_claim),
+        )
+
+
+def _in_use(cycle: CycleView, pod: Pod, claims: frozenset[str]) -> _Exclusive:
+    users = cycle.nodes.volume_users
+    return _Exclusive(claims, sum(1 for claim in claims if users.claim_users(pod.namespace, claim)))
+
+
+def _after_delete(pod: Pod, old: EventObject, new: EventObject) -> Hint:
+    """A pod that had one of the disks or claims is gone. Upstream wakes nobody in another namespace, though disks have
+    none: a pod that waits for such a disk would stay parked."""
+    if not isinstance(old, Pod):
+        return Hint.SKIP
+    for volume in old.spec.volumes:
+        disk = volume.disk
+        if disk is not None and any(own.disk is not None and own.disk.conflicts_with(disk) for own in pod.spec.volumes):
+            return Hint.QUEUE
+        is_claim_near = volume.claim is not None and old.namespace == pod.namespace
+        if is_claim_near and any(own.claim == volume.claim for own in pod.spec.volumes):
+            return Hint.QUEUE
+    return Hint.SKIP

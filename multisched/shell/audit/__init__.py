@@ -1,0 +1,1 @@
+"""The audit: what is known here, compared with what the API server has."""

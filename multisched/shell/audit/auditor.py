@@ -1,0 +1,506 @@
+"""The audit: every period a consistent list of the API server is compared with the cache, and the cache with itself.
+
+Watches lose events (etcd and Kubernetes have shipped such bugs, reference: reliability 1 and 4, class 6). Compared are
+names (namespace, name, uid, node, version) with the list; for a part of the objects, another one each time, what they hold
+(`audit_content`); and sums (resources, pods, ports, ledgers) of every row with the pods on it, so that list and sums agree if
+both do. Promises: no change that is merely on its way counts (a
+difference counts when versions prove it, or when two audits in a row meet the same one); every step is short; a pod that an
+answer called bound, and no watch, is read, since no list can tell such a lie from a watch that is late; what is
+found is logged with both sides, counted and mended, by a new list where an event was lost, on the spot where the cache
+contradicts itself. Owned and run by `Program`, one task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Final, TypeVar
+from zlib import crc32
+
+import anyio
+import msgspec
+from msgspec.structs import replace
+
+from multisched.client.errors import ApiError
+from multisched.client.history import History
+from multisched.client.lister import MalformedAnswerError, list_pages
+from multisched.framework.ledger import Ledger, SummingLedger, rebuild
+from multisched.framework.ports import Binder, Clock, UnreachableError
+from multisched.model.decode_metadata import with_valid_text
+from multisched.model.objects import Pod
+from multisched.model.version import NO_VERSION, Version, is_covered, is_older, version_of
+from multisched.model.wire import UNREADABLE, Transport, TransportError
+from multisched.shell.audit.sides import Here, Side
+from multisched.shell.ingest.pods_and_nodes import PodIngest
+from multisched.state.cluster_cache import NO_ROW, ClusterCache, PlacedPod
+from multisched.state.row_check import row_faults
+
+logger = logging.getLogger(__name__)
+
+AUDIT_PERIOD_S: Final = 60.0
+AUDIT_PERIOD_MIN_S: Final = 1.0
+AUDIT_TIMEOUT_S: Final = 50.0
+"""An audit that takes longer is given up and counted as failed."""
+PAGE_ITEMS: Final = 500
+PAGE_PAUSE_S: Final = 0.01
+"""Between two pages, so that an audit is a trickle and not a burst, for the API server as for us."""
+SLICE_ITEMS: Final = 256
+"""Listed objects, entries or holds looked at before other tasks get their turn: under a millisecond."""
+SLICE_ROWS: Final = 64
+CONTENT_PODS: Final = 2_000
+"""So many pods are read whole in one audit, 50 us each, and compared by what they hold; of more, others each time."""
+READS_MAX: Final = 100
+"""Pods that one audit reads by themselves; the others are read by the next."""
+READ_TIMEOUT_S: Final = 5.0
+LOGGED_MAX: Final = 20
+"""Differences of one audit that are logged one by one; the rest as a number."""
+
+T = TypeVar("T")
+Mark = tuple[str, str, Version]
+
+
+class _Metadata(msgspec.Struct, gc=False):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    version: str = msgspec.field(name="resourceVersion", default="")
+
+
+class _Spec(msgspec.Struct, gc=False):
+    node: str = msgspec.field(name="nodeName", default="")
+
+
+class _Item(msgspec.Struct, gc=False):
+    metadata: _Metadata
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+
+    @property
+    def key(self) -> str:
+        metadata = self.metadata
+        return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
+
+
+_item_decoder = msgspec.json.Decoder(_Item)
+
+
+class OldListError(Exception):
+    """A list shows the past, or what is known may be the past: they cannot be compared."""
+
+
+class Difference(msgspec.Struct, frozen=True):
+    kind: str
+    key: str
+    what: str
+    mark: Mark = ("", "", 0)
+    """Equal for the same difference in two audits, where one alone proves nothing."""
+
+
+class AuditStatistics(msgspec.Struct):
+    """Counters since the start. `differences` has them all."""
+
+    audits: int = 0
+    """Complete comparisons."""
+    failures: int = 0
+    """Audits that broke off: no complete list in time."""
+    lost: int = 0
+    """Objects in which the cache differed from the API server: an event was lost."""
+    inner: int = 0
+    """Rows, ledgers and queues that contradicted the cache's own pods: a defect of ours."""
+    unbound: int = 0
+    """Pods whose bind was answered with success and never done: the answer was false."""
+    last_s: float = 0.0
+    """How long the latest took."""
+
+    @property
+    def differences(self) -> int:
+        return self.lost + self.inner + self.unbound
+
+
+class _Round(msgspec.Struct):
+    """What one audit has met so far."""
+
+    stride: int = 1
+    """One object in so many is compared by content, another one in each round."""
+    number: int = 0
+    content: list[Difference] = msgspec.field(default_factory=list)
+    gone: set[str] = msgspec.field(default_factory=set)
+    """uids of what is known here and in no list."""
+    suspected: set[Mark] = msgspec.field(default_factory=set)
+    found: list[Difference] = msgspec.field(default_factory=list)
+
+    def is_sampled(self, uid: str) -> bool:
+        return crc32(uid.encode()) % self.stride == self.number % self.stride
+
+
+class Audit:
+    """See the module."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        binder: Binder,
+        cache: ClusterCache,
+        pods: PodIngest,
+        sides: Sequence[Side],
+        history: History,
+        clock: Clock,
+        rng: random.Random,
+        *,
+        bind_deadline_s: float,
+        period_s: float = AUDIT_PERIOD_S,
+    ) -> None:
+        """`bind_deadline_s`: for so long after its answer a bind may have been sent twice, and one of them be on its way."""
+        self._transport = transport
+        self._cache = cache
+        self._pods = pods
+        self._sides = sides
+        self._history = history
+        self._clock = clock
+        self._rng = rng
+        self._binder = binder
+        self._bind_deadline_s = bind_deadline_s
+        self._period_s = max(period_s, AUDIT_PERIOD_MIN_S)
+        self._suspected: set[Mark] = set()
+        self._counters = AuditStatistics()
+
+    def statistics(self) -> AuditStatistics:
+        return replace(self._counters)
+
+    async def run(self) -> None:
+        """Audits until cancelled. The first comes within a period, at a random moment: replicas do not list together."""
+        for side in self._sides:
+            await side.reflector.wait_settled()
+        await anyio.sleep(self._rng.uniform(0.2, 1.0) * self._period_s)
+        number = 0
+        while True:
+            began_s = self._clock.monotonic()
+            await self.once([side for side in self._sides if number % side.every == 0])
+            number += 1
+            await anyio.sleep(max(0.0, began_s + self._period_s - self._clock.monotonic()))
+
+    async def once(self, sides: Sequence[Side] | None = None) -> Sequence[Difference]:
+        """One comparison, of all sides unless some are named; returns what counted and was mended. An API server that
+        gives no list ends it without a word on the cache: nothing is known then."""
+        sides = self._sides if sides is None else sides
+        began_s = self._clock.monotonic()
+        now = _Round(len(self._cache) // CONTENT_PODS + 1, self._counters.audits)
+        is_complete = False
+        with anyio.move_on_after(AUDIT_TIMEOUT_S):
+            try:
+                for side in sides:
+                    # A kind that the server refuses to tell of is the reflector's to ask for again.
+                    if not side.reflector.is_refused:
+                        await self._compare(side, now)
+                await self._check_queues(now)
+                await self._check_answers(now, began_s)
+                is_complete = True
+            except (UnreachableError, ApiError, TransportError, MalformedAnswerError, OldListError) as error:
+                logger.warning("audit broke off", extra={"error": str(error)})
+            await self._check_rows(now)
+            await self._check_ledgers(now)
+        self._counters.audits += is_complete
+        self._counters.failures += not is_complete
+        if is_complete:
+            compared = {"queue", *(side.kind for side in sides)}
+            self._suspected = now.suspected | {m for m in self._suspected if m[0].partition(" ")[0] not in compared}
+        self._counters.inner += len(now.content)
+        now.found.extend(now.content)
+        self._counters.last_s = self._clock.monotonic() - began_s
+        self._tell(now.found)
+        return now.found
+
+    def _tell(self, found: Sequence[Difference]) -> None:
+        for difference in found[:LOGGED_MAX]:
+            logger.error(
+                "audit: difference mended",
+                extra={"kind": difference.kind, "object": difference.key, "difference": difference.what},
+            )
+        if len(found) > LOGGED_MAX:
+            logger.error("audit: more differences mended", extra={"more": len(found) - LOGGED_MAX})
+
+    def _counts(self, now: _Round, difference: Difference, *, is_proven: bool) -> bool:
+        """True for a difference that is to be mended; a first suspicion is kept for the next audit."""
+        if not is_proven and difference.mark not in self._suspected:
+            now.suspected.add(difference.mark)
+            return False
+        now.found.append(difference)
+        return True
+
+    # -- the list against the cache --------------------------------------------------------------------------------
+
+    async def _compare(self, side: Side, now: _Round) -> None:
+        before = len(now.found)
+        try:
+            await self._compare_lists(side, now)
+        finally:
+            if len(now.found) > before:
+                self._counters.lost += len(now.found) - before
+                side.reflector.request_relist()
+
+    async def _compare_lists(self, side: Side, now: _Round) -> None:
+        position = _position(side)
+        listed: set[str] = set()
+        version: Version = NO_VERSION
+        pages = list_pages(self._transport, side.path, field_selector=side.selector, page_items=PAGE_ITEMS)
+        async with aclosing(pages):
+            async for page in pages:
+                version = version_of(page.version)
+                self._check_time(side, version, position)
+                for raws in _slices(page.items, SLICE_ITEMS):
+                    for raw in raws:
+                        here = self._compare_one(side, raw, version, listed, now)
+                        if here is not None and now.is_sampled(here.uid):
+                            self._check_content(side, here, raw, now)
+                            await asyncio.sleep(0)
+                    await asyncio.sleep(0)
+                await anyio.sleep(PAGE_PAUSE_S)
+        self._check_time(side, version, position)
+        for handles in _slices(side.handles(), SLICE_ITEMS):
+            for handle in handles:
+                here = side.here(handle) if handle not in listed else None
+                if here is not None and here.uid not in listed and not is_older(version, here.version):
+                    self._check_gone(side, here, version, now)
+            await asyncio.sleep(0)
+
+    def _check_time(self, side: Side, version: Version, position: Version) -> None:
+        """Raises OldListError for a list that is older than what had been seen before it was asked for.
+
+        It may come from a server that lags, or history went back: the reflector finds out. Nothing is known by it.
+        """
+        if is_older(version, position):
+            side.reflector.request_relist()
+        if is_older(version, position) or not self._history.is_trusted:
+            raise OldListError(f"the list of {side.path} is of version {version}, and {position} was seen before")
+
+    def _check_content(self, side: Side, here: Here, raw: msgspec.Raw, now: _Round) -> None:
+        """An object of one version here and there holds the same."""
+        fault = side.content_fault(here, raw)
+        if fault:
+            now.content.append(Difference(side.kind, here.key, fault))
+            side.take_anew(here, raw)
+
+    def _compare_one(self, side: Side, raw: msgspec.Raw, as_of: Version, listed: set[str], now: _Round) -> Here | None:
+        """One object of a list of version `as_of`. Newer here than the list is right; the same version must be on the same node.
+
+        Returns what is known here of an object that is of the very same version.
+        """
+        try:
+            item = _item_of(raw)
+        except UNREADABLE as error:
+            raise MalformedAnswerError(f"an item in the list of {side.path} cannot be read") from error
+        uid, key, version = item.metadata.uid, item.key, version_of(item.metadata.version)
+        here = side.find(key, uid)
+        if here is None:
+            listed.add(uid)
+            if side.is_wanted(raw):
+                difference = Difference(
+                    side.kind, key, f"listed at version {version}, unknown here", (f"{side.kind} missing", uid, 0)
+                )
+                if self._counts(now, difference, is_proven=False):
+                    side.reflector.distrust(key, uid)
+            return None
+        listed.add(here.uid)
+        if here.version == version and here.node != item.spec.node:
+            what = f"on node {item.spec.node!r} in the API, on {here.node!r} here, both at version {version}"
+            now.found.append(Difference(side.kind, key, what))
+            side.move(here, raw)
+        elif here.version != version and not is_older(version, here.version):
+            what = f"version {version} in the API, {here.version} here"
+            difference = Difference(side.kind, key, what, (f"{side.kind} behind", uid, here.version))
+            if self._counts(now, difference, is_proven=is_covered(version, _position(side))):
+                side.reflector.distrust(key, uid)
+        elif here.version != version and not is_older(as_of, here.version):
+            # A list that is as new as what is known shows something older: history was rewritten, and has caught up since.
+            self._history.went_back(side.path)
+            side.reflector.request_relist()
+            raise OldListError(
+                f"the list of {side.path} shows {key} at version {version}, seen before at {here.version}"
+            )
+        else:
+            return here if here.version == version else None
+        return None
+
+    def _check_gone(self, side: Side, here: Here, version: Version, now: _Round) -> None:
+        """Here, and not in the list, which is at least as new. It may have gone while the list was compared."""
+        now.gone.add(here.uid)
+        what = f"version {here.version} here, not in the list of version {version}"
+        difference = Difference(side.kind, here.key, what, (f"{side.kind} gone", here.uid, here.version))
+        is_proven = is_covered(version, _position(side))
+        if self._counts(now, difference, is_proven=is_proven) and side.reflector.uid_of(here.key) != here.uid:
+            side.drop(here)
+
+    # -- answers to binds ------------------------------------------------------------------------------------------
+
+    async def _check_answers(self, now: _Round, began_s: float) -> None:
+        """Pods that count as bound by an answer alone, for longer than a bind can be on its way, are read."""
+        suspects: list[PlacedPod] = []
+        for uids in _slices(self._cache.uids(), SLICE_ITEMS):
+            suspects += self._cache.answered_before(uids, began_s - self._bind_deadline_s)
+            await asyncio.sleep(0)
+        for entry in suspects[:READS_MAX]:
+            pod = entry.pod
+            truth = await self._binder.read(pod.namespace, pod.name, timeout_s=READ_TIMEOUT_S)
+            if self._cache.placed(pod.uid) is not entry:
+                continue
+            if truth is None or truth.uid != pod.uid:
+                # Its deletion may be on its way. If it was lost no list tells of it: a pod that was going counts nowhere else.
+                what = f"answered to be bound to {entry.node!r}, gone from the API"
+                if self._counts(now, Difference("pod", pod.key, what, ("pod left", pod.uid, 0)), is_proven=False):
+                    self._counters.lost += 1
+                    self._pods.drop(pod.uid)
+            elif not truth.node:
+                what = f"answered to be bound to {entry.node!r}, on no node in the API"
+                now.found.append(Difference("pod", pod.key, what))
+                self._counters.unbound += 1
+                self._pods.unbind(pod.uid)
+
+    # -- the cache against itself ----------------------------------------------------------------------------------
+
+    async def _check_queues(self, now: _Round) -> None:
+        """Every pending pod waits somewhere or is on its way to a node (I3), unless the list has shown that it is gone."""
+        for pods in _slices(list(self._pods.pending.values()), SLICE_ITEMS):
+            for pod in pods:
+                is_known = self._pods.pending.get(pod.uid) is pod and pod.uid not in now.gone
+                if is_known and self._pods.is_lost(pod):
+                    mark = ("queue", pod.uid, pod.version)
+                    difference = Difference("queue", pod.key, "pending, and in no queue", mark)
+                    if self._counts(now, difference, is_proven=False):
+                        self._counters.inner += 1
+                        self._pods.readmit(pod)
+            await asyncio.sleep(0)
+
+    async def _check_rows(self, now: _Round) -> None:
+        """Every column is the sum of the row's pods, and rows and entries name the same pods (I4)."""
+        table, cache = self._cache.nodes, self._cache
+        for rows in _slices(range(table.size), SLICE_ROWS):
+            faults = row_faults(table, rows)
+            for row in rows:
+                for uid, pod in table.pods_by_uid(row).items():
+                    entry = cache.placed(uid)
+                    if entry is None or entry.row != row or entry.pod is not pod:
+                        faults[row] = f"row {row} has pod {pod.key}, its entry says {entry}"
+            self._mend_rows(faults, now)
+            await asyncio.sleep(0)
+        on_rows = sum(len(table.pods_by_uid(row)) for row in range(table.size))
+        if on_rows + cache.stray_count() != len(cache):
+            lacking = {
+                e.row: f"row {e.row} lacks pod {e.pod.key}" for e in cache if _is_off_its_row(cache, e.pod, e.row)
+            }
+            self._mend_rows(lacking, now)
+
+    def _mend_rows(self, faults: Mapping[int, str], now: _Round) -> None:
+        for row, what in faults.items():
+            node = self._cache.nodes.node_at(row)
+            now.found.append(Difference("row", node.name if node is not None else str(row), what))
+            self._counters.inner += 1
+            if node is not None:
+                self._cache.mend_row(row)
+
+    async def _check_ledgers(self, now: _Round) -> None:
+        book = self._cache.ledgers
+        for ledger in book:
+            before = book.broken.get(ledger.name)
+            try:
+                await self._check_ledger(ledger, now)
+            except Exception as error:  # noqa: BLE001 - a plugin ends here
+                logger.warning("audit: ledger failed", extra={"ledger": ledger.name, "error": str(error)})
+            else:
+                if book.broken.get(ledger.name) is before:  # it may have failed again while it was checked
+                    book.trust(ledger.name)
+
+    async def _check_ledger(self, ledger: Ledger, now: _Round) -> None:
+        if ledger.name in self._cache.ledgers.broken:
+            for row, node in list(self._cache.nodes.live_rows()):
+                ledger.set_node(row, node)  # it may have missed some
+        held = ledger.held()
+        for rows in _slices(range(self._cache.nodes.size), SLICE_ROWS):
+            self._check_holds(ledger, rows, held, now)
+            self._check_sums(ledger, rows, now)
+            await asyncio.sleep(0)
+        for uids in _slices(list(held), SLICE_ITEMS):
+            self._check_leaks(ledger, uids, now)
+            await asyncio.sleep(0)
+
+    def _check_holds(self, ledger: Ledger, rows: Sequence[int], held: Mapping[str, object], now: _Round) -> None:
+        """Rebuilds these rows of the ledger from their confirmed pods and compares; assumed pods are known to it alone."""
+        twin = ledger.twin()
+        pods: dict[str, tuple[Pod, int]] = {}
+        for row in rows:
+            node = self._cache.nodes.node_at(row)
+            if node is None:
+                continue
+            twin.set_node(row, node)
+            for uid, pod in self._cache.nodes.pods_by_uid(row).items():
+                if self._cache.is_assumed(uid):
+                    continue
+                pods[uid] = (pod, row)
+                if twin.concerns(pod):
+                    twin.place(pod, row)
+        wanted = twin.held()
+        if all(held.get(uid) == wanted.get(uid) for uid in pods):
+            return
+        held = ledger.held()  # the snapshot is older than this moment
+        for uid, (pod, row) in pods.items():
+            if held.get(uid) != wanted.get(uid):
+                what = f"ledger {ledger.name} holds {held.get(uid)}, its pod says {wanted.get(uid)}"
+                now.found.append(Difference("ledger", pod.key, what))
+                self._counters.inner += 1
+                ledger.give(uid)
+                if ledger.concerns(pod):
+                    ledger.place(pod, row)
+
+    def _check_sums(self, ledger: Ledger, rows: Sequence[int], now: _Round) -> None:
+        """What a ledger sums up by row is what the row's pods make of it; assumed ones have their bindings' annotations."""
+        if not isinstance(ledger, SummingLedger):
+            return
+        table = self._cache.nodes
+        nodes = {row: node for row in rows if (node := table.node_at(row)) is not None}
+        pods = ((pod, row) for row in nodes for pod in table.pods_by_uid(row).values())
+        twin = rebuild(ledger, nodes.items(), pods)
+        assert isinstance(twin, SummingLedger), f"the twin of {ledger.name} is another kind of ledger"
+        for row, node in nodes.items():
+            here, wanted = ledger.sums(row), twin.sums(row)
+            if here != wanted:
+                what = f"ledger {ledger.name} has {here} for the row, its pods make {wanted}"
+                now.found.append(Difference("ledger", node.name, what))
+                self._counters.inner += 1
+                ledger.recount(row)
+
+    def _check_leaks(self, ledger: Ledger, uids: Sequence[str], now: _Round) -> None:
+        """Nothing is held for a pod that stands on no row."""
+        leaked = [uid for uid in uids if not self._stands(uid)]
+        if not leaked:
+            return
+        held = ledger.held()
+        for uid in leaked:
+            if uid in held:
+                what = f"ledger {ledger.name} holds {held[uid]} for a pod that is on no node"
+                now.found.append(Difference("ledger", uid, what))
+                self._counters.inner += 1
+                ledger.give(uid)
+
+    def _stands(self, uid: str) -> bool:
+        entry = self._cache.placed(uid)
+        return entry is not None and entry.row != NO_ROW
+
+
+def _item_of(raw: msgspec.Raw) -> _Item:
+    try:
+        return _item_decoder.decode(raw)
+    except UnicodeDecodeError:
+        return _item_decoder.decode(with_valid_text(raw))
+
+
+def _is_off_its_row(cache: ClusterCache, pod: Pod, row: int) -> bool:
+    return row != NO_ROW and pod.uid not in cache.nodes.pods_by_uid(row)
+
+
+def _position(side: Side) -> Version:
+    return version_of(side.reflector.position)
+
+
+def _slices(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (items[start : start + size] for start in range(0, len(items), size))

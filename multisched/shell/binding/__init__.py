@@ -1,0 +1,1 @@
+"""What stands between a decision and its POST: PreBind, the last look, limits."""

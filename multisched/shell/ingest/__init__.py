@@ -1,0 +1,1 @@
+"""From the watch to the cache and the queues."""

@@ -1,0 +1,461 @@
+"""From watch to cache and queues: each object version once, in order, synchronously.
+
+Owns the routing of pods: to the cache once they stand on a node, to the queue of the domain that serves their
+schedulerName while they do not. Both handlers implement `client.reflector.ReflectorHandler`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from multisched.framework.events import ASSIGNED_POD_ADD, ASSIGNED_POD_DELETE, Action, ClusterEvent, Resource
+from multisched.framework.ports import Clock, Event, EventSink, ObjectRef
+from multisched.framework.status import Status
+from multisched.model.decode import INTERNED_MAX, DecodeError, Decoder
+from multisched.model.limited_toleration import tolerations_for
+from multisched.model.objects import Node, Pod, PodSpec, ask_alike, differ_in_version_only
+from multisched.model.selectors import Toleration
+from multisched.model.version import version_of
+from multisched.queueing.entry import Placement
+from multisched.queueing.transitions import Place
+from multisched.shell.domain import DomainWorker
+from multisched.shell.ingest.cluster_changes import assigned_pod_events
+from multisched.shell.ingest.router import Router
+from multisched.state.cluster_cache import ClusterCache, PlacedPod, PodState
+from multisched.state.nominator import Nominator
+
+logger = logging.getLogger(__name__)
+
+UNSCHEDULED_POD_ADD = ClusterEvent(Resource.UNSCHEDULED_POD, Action.ADD, "UnschedulablePodAdd")
+UNSCHEDULED_POD_DELETE = ClusterEvent(Resource.UNSCHEDULED_POD, Action.DELETE, "UnschedulablePodDelete")
+REPORTED_MAX = 10_000
+"""Objects whose fault was told once; beyond, the oldest may be told again."""
+
+
+class RefusedPod(NamedTuple):
+    """A pod that no domain's queue holds, since nothing but a change of the pod itself can help it."""
+
+    pod: Pod
+    domain: str
+    message: str
+    since_s: float
+
+
+class PodIngest:
+    """Pods into cache and queues."""
+
+    def __init__(
+        self,
+        cache: ClusterCache,
+        nominator: Nominator,
+        router: Router,
+        decoder: Decoder,
+        clock: Clock,
+        *,
+        tolerations: Mapping[str, tuple[Toleration, ...]],
+        going: Callable[[str], None],
+        offer: Callable[[Pod], bool] = lambda pod: False,
+    ) -> None:
+        """`tolerations`: schedulerName -> what that domain's policy adds to its pods. `going` hears the uid of each pod
+        that leaves its node, or is about to, before the domains hear of the room it frees. `offer` hears of each pod that comes
+        to wait, before it is tried: a place may be kept for it."""
+        self._going = going
+        self._offer = offer
+        self._tolerations = {name: added for name, added in tolerations.items() if added}
+        self._tolerant: dict[tuple[int, tuple[Toleration, ...]], tuple[PodSpec, PodSpec]] = {}
+        self._cache = cache
+        self._nominator = nominator
+        self._router = router
+        self._decoder = decoder
+        self._clock = clock
+        self._refused: dict[str, RefusedPod] = {}
+        self._pending: dict[str, Pod] = {}
+        self._uids: dict[str, str] = {}
+        """Key -> uid of the pods that are placed or pending: for deletions that only name the pod."""
+        self.malformed = 0
+
+    def upsert(self, key: str, raw: msgspec.Raw) -> None:
+        try:
+            pod = self._decoder.pod(raw)
+        except DecodeError as error:
+            self.malformed += 1
+            logger.warning("pod cannot be read", extra={"pod": key, "error": str(error)})
+            return
+        pod = self.with_policy(pod)
+        stands = self._cache.placed(pod.uid)
+        if stands is not None and stands.state is PodState.CONFIRMED and stands.node != pod.node:
+            # No server ever moves a pod: this is another history of it, and the only one that counts.
+            logger.warning("pod is not on its node", extra={"pod": key, "node": stands.node, "now": pod.node})
+            self._gone(pod.uid)
+        if pod.is_terminal:
+            self._gone(pod.uid)
+        elif pod.node:
+            self._placed(pod)
+        else:
+            self._pended(pod)
+
+    def delete(self, key: str, raw: msgspec.Raw | None) -> None:
+        """The pod is gone. Without its last state the uid is found by its name."""
+        uid, known = "", self._uids.pop(key, "")
+        if raw is not None:
+            try:
+                uid = self._decoder.pod(raw).uid
+            except DecodeError:
+                self.malformed += 1
+        if uid or known:
+            self._gone(uid or known)
+
+    @property
+    def refused(self) -> Mapping[str, RefusedPod]:
+        """uid -> pod of ours that waits for a change of its own: at most REPORTED_MAX, the latest."""
+        return self._refused
+
+    def uid_of(self, key: str) -> str:
+        """Of a placed, pending or refused pod, NAMESPACE/NAME; empty for one that is not known."""
+        return self._uids.get(key, "")
+
+    # -- for the audit ---------------------------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> Mapping[str, Pod]:
+        """uid -> pod of ours that waits for a node, as last seen."""
+        return self._pending
+
+    def is_wanted(self, raw: msgspec.Raw) -> bool:
+        """True if this pod must be known here: it is on a node, or it waits and one of our domains can take it."""
+        try:
+            pod = self._decoder.pod(raw)
+        except DecodeError:
+            return False
+        if pod.is_terminal:
+            return False
+        if pod.node:
+            return True
+        return self._router.worker_of(pod) is not None and not pod.is_deleting and not _refusal(pod)
+
+    def drop(self, uid: str) -> None:
+        """The pod is gone, and no watch will say so."""
+        self._gone(uid)
+
+    def take_anew(self, key: str, raw: msgspec.Raw) -> None:
+        """The pod is known in this very version, and held something else: where it waits, and where it counts."""
+        try:
+            pod = self.with_policy(self._decoder.pod(raw))
+        except DecodeError:
+            return
+        self.upsert(key, raw)
+        worker = self._router.worker_of(pod)
+        if self._cache.is_assumed(pod.uid) and not pod.node and worker is not None:
+            self._revise(worker, pod, _refusal(pod))  # what waits may have been right, and what counts not
+
+    def is_lost(self, pod: Pod) -> bool:
+        """True for a pending pod that waits in no queue and is not on its way to a node either (I3)."""
+        worker = self._router.worker_of(pod)
+        return worker is not None and pod.uid not in worker.queue and self._cache.placed(pod.uid) is None
+
+    def readmit(self, pod: Pod) -> None:
+        """A lost pod goes back to its queue."""
+        worker = self._router.worker_of(pod)
+        if worker is not None:
+            worker.queue.add(pod, self._clock.monotonic())
+            worker.wake()
+
+    def replaced(self, version: str) -> None:
+        logger.info("pods listed", extra={"version": version, "placed": len(self._cache)})
+
+    def is_in_step(self, raw: msgspec.Raw) -> bool:
+        """True if what the pod holds of its node is counted here, as the API server has it: nothing, for one that has ended."""
+        try:
+            pod = self._decoder.pod(raw)
+        except DecodeError:
+            return True
+        entry = self._cache.placed(pod.uid)
+        return pod.is_terminal or (entry is not None and entry.node == pod.node)
+
+    def unbind(self, uid: str) -> None:
+        """The API server had answered that the pod is bound, and it is not: its room is given back, and it waits again."""
+        entry = self._cache.placed(uid)
+        if entry is None or not self._cache.forget(uid):
+            return
+        self._going(uid)
+        left = msgspec.structs.replace(entry.pod, node=entry.node)
+        self._router.tell_pod(
+            ASSIGNED_POD_DELETE, left, None, self._cache.nodes.row_of(entry.node), self._clock.monotonic()
+        )
+        pending = self._pending.get(uid)
+        if pending is not None:
+            self.readmit(pending)
+
+    def with_policy(self, pod: Pod) -> Pod:
+        """The pod as its domain sees it: with the tolerations that policy adds. Pods themselves are never edited."""
+        policy = self._tolerations.get(pod.spec.scheduler_name)
+        added = tolerations_for(pod, policy) if policy is not None else ()
+        if not added:
+            return pod
+        key = (id(pod.spec), added)
+        known = self._tolerant.get(key)
+        if known is None:
+            if len(self._tolerant) >= INTERNED_MAX:
+                self._tolerant.clear()
+            spec = msgspec.structs.replace(pod.spec, tolerations=(*pod.spec.tolerations, *added))
+            known = self._tolerant[key] = (pod.spec, spec)  # keeps alive the object whose id is the key
+        return msgspec.structs.replace(pod, spec=known[1])
+
+    def _placed(self, pod: Pod) -> None:
+        now_s = self._clock.monotonic()
+        pending, promised = self._pending.pop(pod.uid, None), self._nominator.node_of(pod.uid)
+        self._nominator.remove(pod.uid)
+        self._refused.pop(pod.uid, None)
+        self._uids[pod.key] = pod.uid
+        before = self._cache.place(pod)
+        if pod.is_deleting:
+            self._going(pod.uid)
+        worker = self._router.worker_of(pod)
+        is_ours = before is not None and before.node == pod.node
+        if worker is not None and pending is not None and not is_ours:
+            # Bound by someone else while it waited here, at Permit too, or was being decided.
+            worker.queue.remove(pod.uid)
+            worker.waiting.drop(pod.uid)
+        if before is None or pending is not None:
+            self._router.tell_pod(ASSIGNED_POD_ADD, None, pod, self._cache.nodes.row_of(pod.node), now_s)
+            if promised not in ("", pod.node):
+                self._router.tell_promise_ended(pod, promised, now_s)
+        if before is not None:
+            self._tell_left(before, pod, now_s)
+
+    def _tell_left(self, before: PlacedPod, pod: Pod, now_s: float) -> None:
+        """What a pod held before it was told as it is, on its way or bound: room that it leaves helps who waits for it."""
+        stood = before.pod if before.pod.node else msgspec.structs.replace(before.pod, node=before.node)
+        row = self._cache.nodes.row_of(stood.node)
+        if stood.node != pod.node:
+            self._router.tell_pod(ASSIGNED_POD_DELETE, stood, None, row, now_s)
+            return
+        for event in assigned_pod_events(stood, pod):
+            self._router.tell_pod(event, stood, pod, row, now_s)
+
+    def _pended(self, pod: Pod) -> None:
+        worker = self._router.worker_of(pod)
+        if worker is None:
+            return
+        before = self._pending.get(pod.uid)
+        if pod.is_deleting:
+            if before is not None:
+                self._forget_pending(worker, pod.uid)
+            if self._refused.pop(pod.uid, None) is not None:
+                self._forget_key(pod)
+            if self._cache.is_assumed(pod.uid):
+                self._cache.revise(pod)  # it holds its room till it is gone, and no spreading counts it
+            return
+        refusal = _refusal(pod)
+        if refusal:
+            self._refuse(worker, pod, refusal)
+        else:
+            self._wait(worker, pod, before)
+        if self._cache.is_assumed(pod.uid) and (before is None or not ask_alike(before, pod)):
+            self._revise(worker, pod, refusal or ("the pod was gated again" if pod.gates else ""))
+
+    def _revise(self, worker: DomainWorker, pod: Pod, refusal: str) -> None:
+        """A pod on its way to a node has changed: its row counts it as it is now, and hears of the room it gives back."""
+        entry = self._cache.placed(pod.uid)
+        assert entry is not None, "an assumed pod has an entry"
+        before = msgspec.structs.replace(entry.pod, node=entry.node)  # hints go by where it stands
+        worker.revise(pod)
+        if refusal:
+            worker.turn_back(pod.uid, Status.error(refusal))
+        if self._cache.placed(pod.uid) is not entry:
+            return  # turned back: the worker has told of its room
+        after, row = msgspec.structs.replace(entry.pod, node=entry.node), self._cache.nodes.row_of(entry.node)
+        for event in assigned_pod_events(before, after):
+            self._router.tell_pod(event, before, after, row, self._clock.monotonic())
+
+    def _wait(self, worker: DomainWorker, pod: Pod, before: Pod | None) -> None:
+        self._refused.pop(pod.uid, None)
+        self._pending[pod.uid] = pod
+        self._uids[pod.key] = pod.uid
+        promised = self._nominator.node_of(pod.uid)
+        if not self._cache.is_assumed(pod.uid):  # else it counts on its row already
+            self._nominator.set(pod, before)
+            if before is None:
+                self._offer(pod)
+        now_s = self._clock.monotonic()
+        placement = self._enqueue(worker, pod, before, now_s)
+        if placement is not None and placement.place is Place.GATED and before is None and not pod.gates:
+            worker.report(pod, "SchedulingGated", placement.status.message)
+        worker.wake()
+        if before is None:
+            self._router.tell_listeners(UNSCHEDULED_POD_ADD, None, pod, now_s)
+        elif promised not in ("", self._nominator.node_of(pod.uid)):  # which the server need not know of
+            self._router.tell_promise_ended(before, promised, now_s)
+
+    def _enqueue(self, worker: DomainWorker, pod: Pod, before: Pod | None, now_s: float) -> Placement | None:
+        if before is not None:
+            return worker.queue.update(before, pod, now_s)
+        if self._cache.is_assumed(pod.uid) and pod.uid not in worker.queue:
+            return None  # its bind was answered: it was refused and mended before the watch could tell of it
+        return worker.queue.add(pod, now_s)
+
+    def _refuse(self, worker: DomainWorker, pod: Pod, refusal: str) -> None:
+        """A pod that cannot be scheduled at all is told so once, and costs nothing more."""
+        if pod.uid in self._pending:
+            self._forget_pending(worker, pod.uid)
+        known = self._refused.get(pod.uid)
+        if known is not None and known.message == refusal:
+            self._refused[pod.uid] = known._replace(pod=pod)
+            return
+        if len(self._refused) >= REPORTED_MAX:
+            del self._refused[next(iter(self._refused))]
+        self._refused[pod.uid] = RefusedPod(pod, worker.name, refusal, self._clock.monotonic())
+        self._uids[pod.key] = pod.uid
+        self.malformed += 1
+        worker.report(pod, "Unschedulable", refusal)
+
+    def tell_owners(self, worker: DomainWorker) -> None:
+        """The domain is led from now on: owners of pods that no attempt will speak of are told why they wait."""
+        for entry in list(worker.queue.entries(Place.GATED)):
+            if not entry.pod.gates:
+                worker.report(entry.pod, "SchedulingGated", entry.message)
+        for refused in self._refused.values():
+            if refused.domain == worker.name:
+                worker.report(refused.pod, "Unschedulable", refused.message)
+
+    def _forget_pending(self, worker: DomainWorker, uid: str) -> None:
+        pod, promised = self._pending.pop(uid, None), self._nominator.node_of(uid)
+        self._nominator.remove(uid)
+        worker.queue.remove(uid)
+        worker.waiting.drop(uid)
+        if pod is None:
+            return
+        now_s = self._clock.monotonic()
+        self._router.tell_listeners(UNSCHEDULED_POD_DELETE, pod, None, now_s)
+        if promised:  # the server need not know of it
+            self._router.tell_promise_ended(pod, promised, now_s)
+
+    def _gone(self, uid: str) -> None:
+        pending = self._pending.get(uid)
+        if pending is not None:
+            self._forget_key(pending)
+            worker = self._router.worker_of(pending)
+            if worker is not None:
+                self._forget_pending(worker, uid)
+        refused = self._refused.pop(uid, None)
+        if refused is not None:
+            self._forget_key(refused.pod)
+        entry = self._cache.remove(uid)
+        if entry is not None:
+            self._going(uid)
+            self._forget_key(entry.pod)
+            worker = self._router.worker_of(entry.pod)
+            if worker is not None:
+                worker.waiting.drop(uid)
+            row = self._cache.nodes.row_of(entry.node)
+            # A pod that was only assumed names no node, and to hints a pod without a node frees no room.
+            freed = entry.pod if entry.pod.node else msgspec.structs.replace(entry.pod, node=entry.node)
+            self._router.tell_pod(ASSIGNED_POD_DELETE, freed, None, row, self._clock.monotonic())
+
+    def _forget_key(self, pod: Pod) -> None:
+        if self._uids.get(pod.key) == pod.uid:
+            del self._uids[pod.key]
+
+
+class NodeIngest:
+    """Nodes into the cache."""
+
+    def __init__(
+        self,
+        cache: ClusterCache,
+        router: Router,
+        decoder: Decoder,
+        clock: Clock,
+        events: EventSink,
+        reporter: str,
+        *,
+        disputed: Callable[[Node], Sequence[str]],
+    ) -> None:
+        """`disputed`: the domains that claim a node without a loan between them, its home first; empty for most."""
+        self._disputed = disputed
+        self._cache = cache
+        self._router = router
+        self._decoder = decoder
+        self._clock = clock
+        self._events = events
+        self._reporter = reporter
+        self._reported: dict[str, str] = {}
+        self.malformed = 0
+
+    def upsert(self, key: str, raw: msgspec.Raw) -> None:
+        try:
+            node = self._decoder.node(raw)
+        except DecodeError as error:
+            self.malformed += 1
+            logger.warning("node cannot be read", extra={"node": key, "error": str(error)})
+            return
+        if node.malformed:
+            self._report(node, "MalformedNode", f"No pod is placed here: {node.malformed}")
+        elif claimants := self._disputed(node):
+            self._report(node, "DisputedNode", _dispute(claimants))
+        else:
+            self._reported.pop(node.name, None)
+        row = self._cache.nodes.row_of(node.name)
+        used = self._router.uses_of(row)
+        before = self._cache.set_node(node)
+        uses = self._router.uses_of(self._cache.nodes.row_of(node.name))
+        now_s = self._clock.monotonic()
+        if before is not None and before.uid != node.uid:
+            nobody = self._router.uses_of(None)
+            self._router.tell_node(before, None, used, nobody, now_s)
+            before, used = None, nobody
+        self._router.tell_node(before, node, used, uses, now_s)
+        if before is None or not differ_in_version_only(before, node):
+            self._look_again(node.name)
+
+    def _look_again(self, name: str) -> None:
+        """Pods that are on their way to a node that changed or went may not be bound there any more."""
+        for pod in self._cache.assumed_on(name):
+            worker = self._router.worker_of(pod)
+            if worker is not None:
+                worker.look_again(pod.uid)
+
+    def delete(self, key: str, raw: msgspec.Raw | None) -> None:
+        del raw
+        used = self._router.uses_of(self._cache.nodes.row_of(key))
+        node = self._cache.remove_node(key)
+        self._reported.pop(key, None)
+        if node is not None:
+            self._router.tell_node(node, None, used, self._router.uses_of(None), self._clock.monotonic())
+            self._look_again(key)
+
+    def replaced(self, version: str) -> None:
+        self._cache.nodes_listed(version_of(version))
+        logger.info("nodes listed", extra={"version": version, "nodes": self._cache.nodes.node_count})
+
+    def _report(self, node: Node, reason: str, note: str) -> None:
+        """A node that is not as it should be is told so, once per fault."""
+        if self._reported.get(node.name) == note:
+            return
+        self.malformed += bool(node.malformed)
+        self._reported[node.name] = note
+        logger.warning("node", extra={"node": node.name, "reason": reason, "note": note})
+        ref = ObjectRef("Node", "", node.name, node.uid)
+        self._events.record(Event(ref, "Warning", reason, "Scheduling", note, self._reporter))
+
+
+def _dispute(claimants: Sequence[str]) -> str:
+    home, *others = claimants
+    return (
+        f"The selectors of the domains {', '.join(claimants)} match: it belongs to {home}, and {', '.join(others)} cannot"
+        f" use it. Set the selectors apart, lend it, or label it multisched.io/domain"
+    )
+
+
+def _refusal(pod: Pod) -> str:
+    if pod.malformed:
+        return f"the pod cannot be scheduled: {pod.malformed}"
+    if pod.spec.unsupported:
+        return (
+            f"multisched does not evaluate {', '.join(pod.spec.unsupported)} yet; remove them or use another scheduler"
+        )
+    return ""

@@ -1,0 +1,125 @@
+"""Which domain a pod belongs to, and which domains hear of what happens.
+
+Owns the table of domains; changes nothing else. A node's event goes to the domains that may use the node, or count what stands
+there: for a domain that it joins (by its labels, a loan, or because it can be read now) a changed node is a new one, for one that
+it leaves it is gone, and the others hear nothing. A pod on a node is a distant one to these. All synchronous; called by ingest
+and by the workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+
+from msgspec.structs import replace
+
+from multisched.framework.events import (
+    ASSIGNED_POD_DELETE,
+    NODE_ADD,
+    NODE_DELETE,
+    ClusterEvent,
+    EventObject,
+    Resource,
+)
+from multisched.model.objects import Node, Pod
+from multisched.queueing.entry import Moved
+from multisched.shell.domain import DomainWorker
+from multisched.shell.ingest.cluster_changes import node_events
+from multisched.state.domain_rows import DomainRows, Use
+
+
+@cache
+def _distant(event: ClusterEvent) -> ClusterEvent:
+    """The same of a pod on a row that is nothing to the domain. There are a dozen kinds of events."""
+    return replace(event, resource=Resource.DISTANT_POD)
+
+
+class Router:
+    """Domains by schedulerName, and events to all whose rows they concern."""
+
+    def __init__(self) -> None:
+        self._workers: list[tuple[DomainWorker, DomainRows]] = []
+        self._by_name: dict[str, DomainWorker] = {}
+        self.told = ""
+        """What was told last, by its label; whoever wants to know what one step tells empties it before."""
+
+    def add(self, worker: DomainWorker, rows: DomainRows, scheduler_names: Iterable[str]) -> None:
+        self._workers.append((worker, rows))
+        for name in scheduler_names:
+            self._by_name[name] = worker
+
+    def worker_of(self, pod: Pod) -> DomainWorker | None:
+        """The domain that serves the pod; None for a pod of another scheduler."""
+        return self._by_name.get(pod.spec.scheduler_name)
+
+    def workers(self) -> list[DomainWorker]:
+        return [worker for worker, _ in self._workers]
+
+    def rows_of(self, worker: DomainWorker) -> DomainRows:
+        """The rows the domain may use."""
+        return next(rows for known, rows in self._workers if known is worker)
+
+    def uses_of(self, row: int | None) -> Sequence[Use]:
+        """Per domain what the row is to it."""
+        return [Use.NONE if row is None else rows.use_of(row) for _, rows in self._workers]
+
+    # -- events ----------------------------------------------------------------------------------------------------
+
+    def tell(self, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float) -> None:
+        """Wakes the pods the event may help, in every domain."""
+        self.told = event.label
+        for worker, _ in self._workers:
+            self._wake(worker, worker.queue.on_event(event, old, new, now_s))
+
+    def tell_pod(self, event: ClusterEvent, old: Pod | None, new: Pod | None, row: int | None, now_s: float) -> None:
+        """As `tell`, of a pod on this row: domains to which it is nothing hear of a distant pod."""
+        self.told = event.label
+        for worker, rows in self._workers:
+            is_near = row is not None and rows.use_of(row) is not Use.NONE
+            self._wake(worker, worker.queue.on_event(event if is_near else _distant(event), old, new, now_s))
+            if event is ASSIGNED_POD_DELETE and old is not None and old.is_preempted:
+                worker.try_promised(old.node)
+
+    def tell_listeners(self, event: ClusterEvent, old: Pod | None, new: Pod | None, now_s: float) -> None:
+        """As `tell`, to domains in which a plugin has registered the event: pods that come by thousands wake nobody else."""
+        self.told = event.label
+        for worker, _ in self._workers:
+            if worker.queue.hears(event):
+                self._wake(worker, worker.queue.on_event(event, old, new, now_s))
+
+    def tell_node(
+        self, before: Node | None, after: Node | None, used: Sequence[Use], uses: Sequence[Use], now_s: float
+    ) -> None:
+        """A node came, changed or went. `used` and `uses`: what `uses_of` said before and says now."""
+        changes = node_events(before, after) if before is not None and after is not None else ()
+        for (worker, _), did, does in zip(self._workers, used, uses, strict=True):
+            if does > did:
+                self.told = NODE_ADD.label
+                self._wake(worker, worker.queue.on_event(NODE_ADD, None, after, now_s))
+            elif did > does:
+                self.told = NODE_DELETE.label
+                self._wake(worker, worker.queue.on_event(NODE_DELETE, before, None, now_s))
+                if does is Use.NONE and before is not None:
+                    worker.try_promised(before.name)
+            elif does:
+                for event in changes:
+                    self.told = event.label
+                    self._wake(worker, worker.queue.on_event(event, before, after, now_s))
+
+    def tell_promise_ended(self, pod: Pod, node: str, now_s: float) -> None:
+        """A pending pod is no longer nominated to the node: as good as a deleted pod to those it stood before.
+
+        Pods of higher priority never left it the room, and hear nothing (source: kube-scheduler 1.36, eventhandlers.go).
+        """
+        pod = replace(pod, nominated_node=node)  # which no version of it need name
+        for worker, _ in self._workers:
+            moved = worker.queue.on_event(ASSIGNED_POD_DELETE, pod, None, now_s, priority_max=pod.spec.priority)
+            self._wake(worker, moved)
+
+    @staticmethod
+    def _wake(worker: DomainWorker, moved: Moved) -> None:
+        if moved.active or moved.backoff:
+            worker.wake()
+        for pod, status in moved.gated:
+            if not worker.is_preempting(pod.uid):  # it was told why it waits, and more than that it is held
+                worker.report(pod, "SchedulingGated", status.message)

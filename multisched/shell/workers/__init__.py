@@ -1,0 +1,1 @@
+"""Threads and processes beside the event loop: isolated plugins and background work."""

@@ -1,0 +1,135 @@
+"""The other end of a duty's process: makes the duty's assistant, answers pickles on stdin by pickles on stdout.
+
+Runs as `main` in a process that `duty_processes` starts and ends; nothing else talks to it. First comes an Opening, then one
+question after the other. It ends by itself when its stdin does, whatever it computes at that moment. It gives way to the
+scheduler and its neighbours: it is nice, its memory is bounded, and it is the first that the kernel kills for want of some.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import pickle
+import random
+import resource
+import sys
+import threading
+from importlib import import_module
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import msgspec
+
+from multisched.client.prometheus import PrometheusMeter
+from multisched.framework.background import Assistant, ProcessPorts
+from multisched.framework.measures import Meter, MeterSettings
+from multisched.shell.workers.duty_threads import DutyThreads
+
+NICENESS: Final = 10
+"""A tenth of a core where others want all of it."""
+MEMORY_BYTES_MAX: Final = 4 * 1024**3
+"""Data of the process; who asks for more gets a MemoryError, which is told."""
+OOM_SCORE: Final = 1_000
+ERROR_CHARS_MAX: Final = 1_000
+
+logger = logging.getLogger(__name__)
+
+
+class Opening(msgspec.Struct, frozen=True):
+    """The first message."""
+
+    factory: str
+    """`module:name`"""
+    settings: object
+    seed: int
+    """Of the jitter of its requests."""
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """To a question."""
+
+    answer: object = None
+    failure: str = ""
+    """Why there is no answer; the process ends."""
+
+
+class _Meters:
+    """Implements `framework.measures.Meters`, without rests: no cycles share this interpreter."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._open: list[PrometheusMeter] = []
+
+    def meter(self, settings: MeterSettings) -> Meter:
+        rng = random.Random(self._rng.random())  # noqa: S311 - jitter, not a secret
+        self._open.append(PrometheusMeter(settings, rng, rests=0.0))
+        return self._open[-1]
+
+    async def close(self) -> None:
+        for meter in self._open:
+            await meter.close()
+
+
+def main() -> None:
+    """Serves until stdin ends."""
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what is printed must not meet the replies
+    _give_way()
+    asyncio.run(_serve(sys.stdin.buffer, replies))
+
+
+def _give_way() -> None:
+    os.nice(NICENESS)
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    bound = MEMORY_BYTES_MAX if most == resource.RLIM_INFINITY else min(MEMORY_BYTES_MAX, most)
+    resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
+    with contextlib.suppress(OSError):  # not every system has them
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # it takes no core from whoever wakes up
+        Path("/proc/self/oom_score_adj").write_text(f"{OOM_SCORE}")
+
+
+async def _serve(stdin: BinaryIO, replies: BinaryIO) -> None:
+    loop = asyncio.get_running_loop()
+    messages: asyncio.Queue[Any] = asyncio.Queue()
+
+    def read() -> None:
+        try:
+            while True:
+                # Pickles come from the process that started this one, over a pipe that nobody else holds.
+                loop.call_soon_threadsafe(messages.put_nowait, pickle.load(stdin))  # noqa: S301
+        except EOFError:
+            os._exit(0)  # whoever asked is gone
+
+    threading.Thread(target=read, name="questions", daemon=True).start()
+    opening = await messages.get()
+    try:
+        assistant = _made(opening)
+    except Exception as error:  # noqa: BLE001 - whoever asked is told
+        _send(replies, Reply(failure=_words(error)))
+        return
+    while True:
+        question = await messages.get()
+        try:
+            _send(replies, Reply(await assistant.answer(question)))
+        except Exception as error:
+            logger.exception("the assistant of a duty failed")
+            _send(replies, Reply(failure=_words(error)))
+            os._exit(1)  # a thread of it may hang
+
+
+def _made(opening: Opening) -> Assistant:
+    module, _, name = opening.factory.partition(":")
+    ports = ProcessPorts(_Meters(random.Random(opening.seed)), DutyThreads())  # noqa: S311 - jitter
+    assistant: Assistant = getattr(import_module(module), name)(opening.settings, ports)
+    return assistant
+
+
+def _send(replies: BinaryIO, reply: Reply) -> None:
+    pickle.dump(reply, replies, pickle.HIGHEST_PROTOCOL)
+    replies.flush()
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX]

@@ -1,0 +1,149 @@
+"""Processes of duties: started when something is first asked, killed when a question is given up or the duty ends.
+
+Pickles go through pipes in a thread, frame by frame: neither the loop nor the interpreter is held up by large ones. What the
+other end does, and by what it is bound, stands in `duty_process`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import anyio
+
+from multisched.framework.background import DutyProcess, DutyProcessError
+from multisched.shell.workers.duty_process import Opening, Reply
+from multisched.shell.workers.duty_threads import DutyThreads
+
+END_MAX_S: Final = 5.0
+"""Until a killed process is gone; it is left to the system then."""
+CLOSED_MAX_S: Final = 1.0
+"""From a process's closed pipes to its end."""
+_BOOT: Final = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from multisched.shell.workers.duty_process import main
+main()
+"""
+_BROKEN: Final = (OSError, EOFError, pickle.PickleError)
+
+logger = logging.getLogger(__name__)
+
+
+class OwnedProcess(DutyProcess, Protocol):
+    """A process, and its end."""
+
+    async def close(self) -> None:
+        """Ends it now, whatever it does; who asks then begins another."""
+        ...
+
+
+OpenProcess = Callable[[str, object, int], OwnedProcess]
+"""(`module:name` of what makes the assistant, its settings, seed) -> a process, not yet started."""
+
+
+class ChildProcess:
+    """Implements `OwnedProcess`."""
+
+    def __init__(self, factory: str, settings: object, seed: int) -> None:
+        self._opening = Opening(factory, settings, seed)
+        self._turn = asyncio.Lock()
+        self._threads = DutyThreads()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.started = 0
+
+    @property
+    def pid(self) -> int | None:
+        """None while there is no process."""
+        return None if self._process is None else self._process.pid
+
+    async def ask(self, question: object) -> Any:
+        """See `DutyProcess`."""
+        async with self._turn:
+            try:
+                process = await self._begun()
+                reply = await self._threads(lambda: _exchange(process, question))
+            except _BROKEN as error:
+                raise DutyProcessError(f"its process died: {await self._end()}") from error
+            except BaseException:
+                await self.close()
+                raise
+            if reply.failure:
+                await self.close()
+                raise DutyProcessError(reply.failure)
+            return reply.answer
+
+    async def close(self) -> None:
+        """See `OwnedProcess`."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        with anyio.move_on_after(END_MAX_S, shield=True):
+            await DutyThreads()(lambda: _reaped(process))
+
+    async def _begun(self) -> subprocess.Popen[bytes]:
+        if self._process is not None:
+            return self._process
+        with anyio.CancelScope(shield=True):  # one that is not known here could not be ended
+            process = await self._threads(_popen)
+            self._process = process
+        self.started += 1
+        logger.info("a process of a duty", extra={"pid": process.pid, "factory": self._opening.factory})
+        await self._threads(lambda: _send(process, self._opening))
+        return process
+
+    async def _end(self) -> str:
+        """How it ended, once its pipes are broken."""
+        process = self._process
+        if process is None:
+            return "it could not be started"
+        code = await self._threads(lambda: _waited(process))
+        await self.close()
+        return "it closed its pipes" if code is None else f"exit code {code}"
+
+
+def _popen() -> subprocess.Popen[bytes]:
+    """In a session of its own: Ctrl-C is for the program, which ends it."""
+    return subprocess.Popen(  # noqa: S603 - ourselves
+        [sys.executable, "-c", _BOOT, json.dumps(sys.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def _exchange(process: subprocess.Popen[bytes], question: object) -> Reply:
+    """Blocks; runs in a thread."""
+    _send(process, question)
+    assert process.stdout is not None
+    reply: Reply = pickle.load(process.stdout)  # noqa: S301 - from our own child
+    return reply
+
+
+def _send(process: subprocess.Popen[bytes], message: object) -> None:
+    assert process.stdin is not None
+    pickle.dump(message, process.stdin, pickle.HIGHEST_PROTOCOL)
+    process.stdin.flush()
+
+
+def _waited(process: subprocess.Popen[bytes]) -> int | None:
+    """Waits a little for a process whose pipes are closed: one that is killed while it ends loses its exit code."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return process.wait(CLOSED_MAX_S)
+    return None
+
+
+def _reaped(process: subprocess.Popen[bytes]) -> None:
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        assert pipe is not None
+        with contextlib.suppress(OSError):  # what was left to be sent
+            pipe.close()

@@ -1,0 +1,91 @@
+"""Answers about pods of a running program: from its records, or from a rehearsal where something has to be tried.
+
+`ProgramExplanations` implements `observe.explain_view.ExplainSource`. What is remembered is read on the loop, which costs
+little; what has to be tried (fixes, what-if, a pod nobody remembers) is tried in a thread on a copy, one question at a time,
+so that deciding goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+
+from multisched.config.schema import Configuration
+from multisched.framework.background import InThread
+from multisched.framework.registry import Registry
+from multisched.observe.explain_view import ExplainQuery, NotExplainedError, PodView, WhatIfView
+from multisched.shell.program import Program
+from multisched.shell.workers.duty_threads import in_worker_thread
+
+if TYPE_CHECKING:
+    from multisched.whatif.sandbox import Rehearsal
+
+QUESTIONS_MAX = 8
+"""Questions that wait for their rehearsal or are in it; who comes then is told to ask again."""
+
+R = TypeVar("R", PodView, WhatIfView)
+
+# Whatever answers is imported by the first question: most programs are never asked, and each would pay for it at its start.
+
+
+class ProgramExplanations:
+    """See the module."""
+
+    def __init__(
+        self,
+        program: Program,
+        configuration: Configuration,
+        registry: Registry | None = None,
+        in_thread: InThread = in_worker_thread,
+    ) -> None:
+        """`in_thread`: another way to compute, for simulations."""
+        self._program = program
+        self._configuration = configuration
+        self._registry = registry
+        self._in_thread = in_thread
+        self._stage = anyio.Lock()
+        self._questions = 0
+
+    async def pod(self, query: ExplainQuery) -> PodView:
+        """See `ExplainSource`."""
+        from multisched.whatif.explain_known import describe, find_pod, require_node
+        from multisched.whatif.explain_trial import complete
+
+        known = find_pod(self._program, query.namespace, query.name)
+        nodes = self._program.cache.nodes
+        if query.node and nodes.row_of(query.node) is None:
+            names = [node.name for _, node in nodes.live_rows()]
+            await self._in_thread(lambda: require_node(query.node, names))
+        view = describe(self._program, known, query)
+        is_told = any(attempt.picture in ("own", "earlier") for attempt in view.attempts[:1])
+        if query.node:
+            is_told = view.on_node is not None
+        if known.worker is None or known.refusal or (is_told and not query.with_fixes):
+            return view
+        return await self._rehearse(lambda rehearsal: complete(view, rehearsal, known.pod, query))
+
+    async def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
+        """See `ExplainSource`."""
+        from multisched.shell.ingest.priority_classes import admitted, read_classes
+        from multisched.whatif.what_if import planned_pod, what_if
+
+        planned = planned_pod(document, self._program.decoder)
+        classes = await read_classes(self._program.transport)
+        planned = admitted(planned, None, classes) if isinstance(classes, str) else admitted(planned, classes)
+        return await self._rehearse(lambda rehearsal: what_if(rehearsal, planned, replicas))
+
+    async def _rehearse(self, ask: Callable[[Rehearsal], R]) -> R:
+        if self._questions >= QUESTIONS_MAX:
+            raise NotExplainedError("too many questions at once; ask again in a moment", status=429)
+
+        from multisched.whatif.sandbox import Moment, Rehearsal
+
+        self._questions += 1
+        try:
+            async with self._stage:
+                moment = Moment.of(self._program)
+                return await self._in_thread(lambda: ask(Rehearsal(self._configuration, moment, self._registry)))
+        finally:
+            self._questions -= 1

@@ -1,0 +1,138 @@
+"""Answers by trial: how an attempt of a pod ends now, why not a certain node, and what would help.
+
+Pure over a `Rehearsal`, which is a copy: nothing that is in use is touched. `complete` adds to what a running program
+remembers; `DumpExplanations` answers about what `kubectl get -o json` printed, where nobody remembers anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import msgspec
+
+from multisched.config.schema import Configuration
+from multisched.framework.status import Status
+from multisched.model.objects import Pod
+from multisched.observe.explain_attempt import AttemptReader
+from multisched.observe.explain_view import (
+    Attempt,
+    ExplainQuery,
+    Fix,
+    NotExplainedError,
+    PodView,
+    PointSaid,
+    WhatIfView,
+)
+from multisched.shell.domain import DomainWorker
+from multisched.shell.ingest.priority_classes import admitted
+from multisched.whatif.explain_known import BOUND, require_node
+from multisched.whatif.fixes import find_fixes
+from multisched.whatif.sandbox import DumpedCluster, Rehearsal, Tried
+from multisched.whatif.what_if import planned_pod, what_if
+
+
+class DumpExplanations:
+    """As `ExplainSource` answers, about a dump: all is tried."""
+
+    def __init__(self, configuration: Configuration, known: DumpedCluster) -> None:
+        """Raises PluginSetupError for a profile that cannot be built."""
+        self._rehearsal = Rehearsal(configuration, known)
+
+    def pod(self, query: ExplainQuery) -> PodView:
+        """Raises NotExplainedError."""
+        rehearsal = self._rehearsal
+        pod = rehearsal.pending.get((query.namespace, query.name))
+        if pod is None:
+            placed = (entry.pod for entry in rehearsal.cache)
+            pod = next((one for one in placed if (one.namespace, one.name) == (query.namespace, query.name)), None)
+        if pod is None:
+            text = f"pod {query.namespace}/{query.name} is not in the dump, or has ended"
+            raise NotExplainedError("; ".join((text, *rehearsal.notes)))
+        if query.node:
+            require_node(query.node, [node.name for _, node in rehearsal.cache.nodes.live_rows()])
+        worker = rehearsal.worker_of(pod)
+        if worker is None:
+            raise NotExplainedError(_no_domain(rehearsal, pod), status=422)
+        view = PodView(
+            namespace=pod.namespace,
+            name=pod.name,
+            uid=pod.uid,
+            scheduler=pod.spec.scheduler_name,
+            domain=worker.name,
+            state=BOUND if pod.node else "pending",
+            waiting_for="",
+            node=pod.node,
+        )
+        return complete(view, rehearsal, pod, query)
+
+    def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
+        """Raises NotExplainedError."""
+        planned = admitted(planned_pod(document, self._rehearsal.program.decoder), self._rehearsal.classes)
+        return what_if(self._rehearsal, planned, replicas)
+
+
+def complete(view: PodView, rehearsal: Rehearsal, pod: Pod, query: ExplainQuery) -> PodView:
+    """Adds what only a trial can tell: how an attempt ends now, why not a certain node, and what would help."""
+    worker = rehearsal.worker_of(pod)
+    assert worker is not None, f"{pod.key} is of no domain"
+    notes = [*view.notes, *rehearsal.notes]
+    if pod.malformed or pod.spec.unsupported:
+        text = pod.malformed or f"multisched does not evaluate {', '.join(pod.spec.unsupported)} yet"
+        return msgspec.structs.replace(view, state="refused", waiting_for=f"a change of the pod itself: {text}")
+    gate = rehearsal.gate(worker, pod)
+    if not gate.is_success:
+        notes.append(f"{gate.plugin} holds it back: {gate.message}; below, what would come after that")
+    standing = rehearsal.cache.placed(pod.uid)
+    world = nullcontext() if standing is None else rehearsal.without_pod(standing.pod)
+    with world:
+        tried = rehearsal.attempt(worker, msgspec.structs.replace(pod, node=""))
+        rehearsal.take_back(worker, tried)
+        view = _with_trial(view, rehearsal, worker, tried, query)
+    if view.now is not None and not gate.is_success:
+        view = msgspec.structs.replace(view, now=_held_back(view.now, worker, gate))
+    notes.extend(tried.notes)
+    if query.with_fixes and standing is not None:
+        notes.append("it has a node: there is nothing to fix")
+    elif query.with_fixes:
+        view = _with_fixes(view, rehearsal, worker, pod, notes)
+    return msgspec.structs.replace(view, notes=tuple(notes))
+
+
+def _with_trial(
+    view: PodView, rehearsal: Rehearsal, worker: DomainWorker, tried: Tried, query: ExplainQuery
+) -> PodView:
+    rows, now_s = rehearsal.program.router.rows_of(worker), rehearsal.program.clock.monotonic()
+    reader = AttemptReader(worker.plugins, rehearsal.cache.nodes, rows, now_s, query.names)
+    now = reader.attempt(tried.record)
+    on_node = view.on_node
+    if query.node and on_node is None:
+        on_node = reader.on_node(tried.record, query.node)
+    return msgspec.structs.replace(view, now=now, on_node=on_node)
+
+
+def _held_back(attempt: Attempt, worker: DomainWorker, gate: Status) -> Attempt:
+    """The attempt, made in spite of the gate, with what PreEnqueue really says: plugins behind the gate are not asked."""
+    names = [plugin.name for plugin in worker.plugins.pre_enqueue]
+    asked = names[: names.index(gate.plugin)] if gate.plugin in names else []
+    said = [PointSaid(point="PreEnqueue", plugin=name, said="admits it") for name in asked]
+    said.append(PointSaid(point="PreEnqueue", plugin=gate.plugin, said=f"holds it back: {gate.message}"))
+    return msgspec.structs.replace(attempt, points=(*said, *(p for p in attempt.points if p.point != "PreEnqueue")))
+
+
+def _with_fixes(view: PodView, rehearsal: Rehearsal, worker: DomainWorker, pod: Pod, notes: list[str]) -> PodView:
+    fits = rehearsal.fits(worker, pod)
+    if fits is not None:
+        notes.append(f"it fits as it is now, on {fits.record.node}: it only has to be tried again")
+        return msgspec.structs.replace(view, fixes=())
+    fixes = tuple(
+        Fix(kind=f.kind, text=f.text, size=f.size, node=f.node, change=f.change, command=f.command)
+        for f in find_fixes(rehearsal, worker, pod)
+    )
+    return msgspec.structs.replace(view, fixes=fixes)
+
+
+def _no_domain(rehearsal: Rehearsal, pod: Pod) -> str:
+    names = ", ".join(name for names in rehearsal.program.scheduler_names.values() for name in names)
+    return f"no domain serves schedulerName {pod.spec.scheduler_name}; the configuration has {names}"

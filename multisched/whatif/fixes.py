@@ -1,0 +1,431 @@
+"""The smallest single changes after which a pod fits, each tried in a rehearsal with all plugins before it is told.
+
+What to try is guessed from the last refusal: changes of the pod itself, then of a node, then of who stands there. How much a
+change is (`Fix.size`): a gate 0, a request the fraction it is lowered by (0..1), a toleration 0.3, a constraint that is
+loosened 0.4 and one that is dropped 0.5, a node's label, taint or cordon 0.7, another pod 1, one of higher priority 2.
+Trials are bounded, so where thousands of nodes refuse for many reasons a fix may be missed; what is told is true.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from multisched.cycle.classes.score_snapshot import Picture
+from multisched.cycle.results import Placed
+from multisched.framework.node_view import Rows
+from multisched.framework.status import Code
+from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod
+from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE, NodeSelector, Operator, Requirement, Taint, Toleration
+from multisched.shell.domain import DomainWorker
+from multisched.whatif.sandbox import Rehearsal
+
+TRIALS_MAX = 64
+"""Attempts made for one pod: some milliseconds each at 5,000 nodes."""
+TRIALS_PER_KIND = 12
+FIXES_PER_KIND = 3
+TOLD_BY_KUBELET = frozenset({"kubernetes.io/hostname", "kubernetes.io/os", "kubernetes.io/arch"})
+"""Labels that say what a node is; a kubelet sets them, and sets them again. No fix changes them."""
+TOLD_BY_CLOUD = frozenset({
+    "topology.kubernetes.io/zone", "topology.kubernetes.io/region", "node.kubernetes.io/instance-type",
+    "failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region",
+    "beta.kubernetes.io/instance-type", "beta.kubernetes.io/os", "beta.kubernetes.io/arch",
+})  # fmt: skip
+"""Labels that say where a node stands; a fix may set one that is lacking, but move no node."""
+NODES_TRIED = 200
+"""Nodes looked at for a label or a victim, those that lack the least first."""
+SKEWS_TRIED = (1, 2, 3, 5, 10, 20)
+"""What is added to maxSkew until the pod fits."""
+UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
+
+
+class FoundFix(msgspec.Struct, frozen=True):
+    """A change that was tried, and made the pod fit."""
+
+    kind: str
+    text: str
+    size: float
+    node: str
+    change: dict[str, Any]
+    command: str
+
+
+class _Trial(msgspec.Struct, frozen=True):
+    """A change to be tried: the pod as it would be, in a cluster as it would be."""
+
+    kind: str
+    text: str
+    size: float
+    change: dict[str, Any]
+    pod: Pod
+    world: Callable[[], AbstractContextManager[None]] = nullcontext
+    command: str = ""
+    serves: str = ""
+    """Trials for one end: when one of them has succeeded, the others are not needed."""
+
+
+def find_fixes(rehearsal: Rehearsal, worker: DomainWorker, pod: Pod) -> list[FoundFix]:
+    """The fixes of a pod that does not fit, the smallest first; empty if no change that was tried helps."""
+    found: list[FoundFix] = []
+    left = TRIALS_MAX
+    for trials in _Guesses(rehearsal, worker, pod).by_kind():
+        served: set[str] = set()
+        for trial in islice(trials, min(left, TRIALS_PER_KIND)):
+            if trial.serves in served or len(served) >= FIXES_PER_KIND:
+                continue
+            left -= 1
+            with trial.world():
+                tried = rehearsal.fits(worker, trial.pod)
+            if tried is not None and isinstance(tried.result, Placed):
+                served.add(trial.serves)
+                node = tried.result.node
+                found.append(FoundFix(trial.kind, trial.text, trial.size, node, trial.change, trial.command))
+    return sorted(found, key=lambda fix: (fix.size, fix.text))
+
+
+class _Guesses:
+    """What might help one pod, from what each plugin said of each node."""
+
+    def __init__(self, rehearsal: Rehearsal, worker: DomainWorker, pod: Pod) -> None:
+        self._rehearsal = rehearsal
+        self._table = rehearsal.cache.nodes
+        self._pod = pod
+        tried = rehearsal.attempt(worker, pod)
+        rehearsal.take_back(worker, tried)
+        self._picture = tried.record.picture
+
+    def by_kind(self) -> Iterator[Iterator[_Trial]]:
+        if self._pod.gates:
+            yield self._gates()
+            return  # nothing else helps a pod that is not looked at
+        yield self._requests()
+        yield self._tolerations()
+        yield self._selectors()
+        yield self._spreads()
+        yield self._pod_affinities()
+        yield self._host_ports()
+        yield self._node_states()
+        yield self._node_labels()
+        yield self._victims()
+
+    # -- the pod ---------------------------------------------------------------------------------------------------
+
+    def _gates(self) -> Iterator[_Trial]:
+        names = ", ".join(self._pod.gates)
+        yield _Trial(
+            "gate",
+            f"remove the scheduling gate{'s' if len(self._pod.gates) > 1 else ''} {names}",
+            0.0,
+            {"remove": list(self._pod.gates)},
+            msgspec.structs.replace(self._pod, gates=()),
+            command=self._patch([{"op": "remove", "path": "/spec/schedulingGates"}]),
+        )
+
+    def _requests(self) -> Iterator[_Trial]:
+        """One resource less, on nodes where nothing but that resource is short."""
+        rows = self._refused_by_only("NodeResourcesFit")
+        if not len(rows):
+            return
+        requests = {name: amount for name, amount in self._pod.requests.items() if amount > 0}
+        room = {name: self._room(name)[rows] for name in (PODS, *requests)}
+        short = {name: room[name] < amount for name, amount in {PODS: 1, **requests}.items()}
+        for name, amount in requests.items():
+            others = np.logical_or.reduce([mask for other, mask in short.items() if other != name])
+            for fits in sorted(set(room[name][short[name] & ~others].tolist()), reverse=True)[:FIXES_PER_KIND]:
+                if fits > 0:
+                    text = f"lower the {name} request from {_amount(name, amount)} to {_amount(name, fits)}"
+                    change = {"resource": name, "from": amount, "to": fits}
+                    size = (amount - fits) / amount
+                    yield _Trial("request", text, size, change, self._asking(name, fits), serves=name)
+
+    def _asking(self, name: str, amount: int) -> Pod:
+        """The pod with another request, in sum over its containers."""
+        spec = self._pod.spec
+        less = spec.requests[name] - amount
+        changes: dict[str, Any] = {"requests": {**spec.requests, name: amount}}
+        if name == CPU:
+            changes["scoring_cpu_milli"] = max(0, spec.scoring_cpu_milli - less)
+            changes["placed_cpu_milli"] = max(0, spec.placed_cpu_milli - less)
+        if name == MEMORY:
+            changes["scoring_memory_bytes"] = max(0, spec.scoring_memory_bytes - less)
+            changes["placed_memory_bytes"] = max(0, spec.placed_memory_bytes - less)
+        return self._with(**changes)
+
+    def _tolerations(self) -> Iterator[_Trial]:
+        wanted: dict[Toleration, int] = {}
+        for node in self._nodes(self._refused_by_only("TaintToleration")):
+            toleration = _toleration_for(self._untolerated(node))
+            if toleration is not None:
+                wanted[toleration] = wanted.get(toleration, 0) + 1
+        if len(self._refused_by_only("NodeUnschedulable")):
+            wanted[Toleration(UNSCHEDULABLE_TAINT, "Exists", "", NO_SCHEDULE)] = 0
+        for toleration in sorted(wanted, key=lambda one: (-wanted[one], one.key, one.value, one.effect)):
+            document = {key: text for key, text in msgspec.to_builtins(toleration).items() if text}
+            if self._pod.spec.tolerations:
+                patch = {"op": "add", "path": "/spec/tolerations/-", "value": document}
+            else:
+                patch = {"op": "add", "path": "/spec/tolerations", "value": [document]}
+            yield _Trial(
+                "toleration",
+                f"add a toleration of the taint {_taint_text(toleration)}",
+                0.3,
+                {"toleration": document},
+                self._with(tolerations=(*self._pod.spec.tolerations, toleration)),
+                command=self._patch([patch]),
+                serves=str(document),
+            )
+
+    def _selectors(self) -> Iterator[_Trial]:
+        affinity = self._pod.spec.affinity
+        for at, requirement in enumerate(affinity.node_selector):
+            left = affinity.node_selector[:at] + affinity.node_selector[at + 1 :]
+            pod = self._with(affinity=msgspec.structs.replace(affinity, node_selector=left))
+            text = f"drop {_requirement_text(requirement)} from the node selector"
+            yield _Trial("selector", text, 0.5, {"nodeSelector": requirement.key}, pod, serves=text)
+        if affinity.required is None:
+            return
+        for number, term in enumerate(affinity.required.terms):
+            for at, requirement in enumerate(term.expressions):
+                left = term.expressions[:at] + term.expressions[at + 1 :]
+                if not left and not term.fields:
+                    continue  # an empty term matches nothing
+                terms = list(affinity.required.terms)
+                terms[number] = msgspec.structs.replace(term, expressions=left)
+                pod = self._with(affinity=msgspec.structs.replace(affinity, required=NodeSelector(tuple(terms))))
+                text = f"drop {_requirement_text(requirement)} from the required node affinity"
+                yield _Trial("affinity", text, 0.5, {"term": number, "expression": at}, pod, serves=text)
+        pod = self._with(affinity=msgspec.structs.replace(affinity, required=None))
+        yield _Trial("affinity", "drop the required node affinity", 0.5, {"term": None}, pod, serves="all terms")
+
+    def _spreads(self) -> Iterator[_Trial]:
+        for at, constraint in enumerate(self._pod.spec.spread):
+            if not constraint.is_hard:
+                continue
+            key = constraint.topology_key
+            for more in SKEWS_TRIED:
+                skew = constraint.max_skew + more
+                text = f"raise maxSkew over {key} from {constraint.max_skew} to {skew}"
+                pod = self._spread(at, max_skew=skew)
+                yield _Trial("spread", text, 0.4, {"constraint": at, "maxSkew": skew}, pod, serves=f"constraint {at}")
+            text = f"spread over {key} with whenUnsatisfiable: ScheduleAnyway"
+            pod = self._spread(at, is_hard=False)
+            change = {"constraint": at, "whenUnsatisfiable": "ScheduleAnyway"}
+            yield _Trial("spread", text, 0.5, change, pod, serves=f"constraint {at}")
+
+    def _spread(self, at: int, **changes: Any) -> Pod:
+        constraints = list(self._pod.spec.spread)
+        constraints[at] = msgspec.structs.replace(constraints[at], **changes)
+        return self._with(spread=tuple(constraints))
+
+    def _pod_affinities(self) -> Iterator[_Trial]:
+        affinity = self._pod.spec.pod_affinity
+        if affinity is None:
+            return
+        for name, words in (("required", "podAffinity"), ("anti_required", "podAntiAffinity")):
+            terms = getattr(affinity, name)
+            for at, term in enumerate(terms):
+                changed = msgspec.structs.replace(affinity, **{name: terms[:at] + terms[at + 1 :]})
+                text = f"drop the required {words} term over {term.topology_key}"
+                pod = self._with(pod_affinity=changed)
+                yield _Trial("pod affinity", text, 0.5, {words: at}, pod, serves=f"{words} {at}")
+
+    def _host_ports(self) -> Iterator[_Trial]:
+        ports = self._pod.spec.host_ports
+        for at, port in enumerate(ports):
+            pod = self._with(host_ports=ports[:at] + ports[at + 1 :])
+            text = f"give up the host port {port.port}/{port.protocol}"
+            yield _Trial("host port", text, 0.5, {"hostPort": port.port}, pod, serves=text)
+
+    # -- nodes -----------------------------------------------------------------------------------------------------
+
+    def _node_states(self) -> Iterator[_Trial]:
+        for node in islice(self._nodes(self._refused_by_only("NodeUnschedulable")), FIXES_PER_KIND):
+            changed = msgspec.structs.replace(node, is_unschedulable=False)
+            yield self._on_node(node, changed, "uncordon", {"uncordon": node.name}, f"kubectl uncordon {node.name}")
+        for node in self._nodes(self._refused_by_only("TaintToleration")):
+            untolerated = self._untolerated(node)
+            if len(untolerated) == 1:
+                taint = untolerated[0]
+                changed = msgspec.structs.replace(node, taints=tuple(one for one in node.taints if one != taint))
+                command = f"kubectl taint node {node.name} {shlex.quote(f'{taint.key}:{taint.effect}-')}"
+                what = f"take the taint {taint.key}:{taint.effect} off"
+                yield self._on_node(node, changed, what, {"taint": taint.key, "node": node.name}, command)
+
+    def _node_labels(self) -> Iterator[_Trial]:
+        for node in self._nodes(self._refused_by_only("NodeAffinity")):
+            for key, value in self._labels_wanted(node):
+                if key in TOLD_BY_KUBELET or (key in TOLD_BY_CLOUD and key in node.labels):
+                    continue
+                labels = {k: v for k, v in node.labels.items() if k != key} | ({} if value is None else {key: value})
+                changed = msgspec.structs.replace(node, labels=labels)
+                setting = f"{key}-" if value is None else f"{key}={value}"
+                command = f"kubectl label node {node.name} {shlex.quote(setting)} --overwrite"
+                what = f"take the label {key} off" if value is None else f"set the label {key}={value} on"
+                change = {"node": node.name, "label": key, "value": value}
+                yield self._on_node(node, changed, what, change, command, serves=setting)
+
+    def _labels_wanted(self, node: Node) -> Iterator[tuple[str, str | None]]:
+        """Labels one of which, set to the value (None: taken off), makes the node match."""
+        affinity = self._pod.spec.affinity
+        failing = [r for r in affinity.node_selector if not r.matches_value(node.labels.get(r.key))]
+        terms = affinity.required.terms if affinity.required is not None else ()
+        matches = not terms or any(term.matches(node.labels, node.name) for term in terms)
+        choices = [failing] if matches else [failing + _failing(t.expressions, node) for t in terms if t.is_valid]
+        for requirements in choices:
+            if requirements and len({r.key for r in requirements}) == 1:
+                value = _value_for(requirements[0], node.labels.get(requirements[0].key))
+                if all(r.matches_value(value) for r in requirements):
+                    yield requirements[0].key, value
+
+    def _on_node(
+        self, node: Node, changed: Node, what: str, change: dict[str, Any], command: str, *, serves: str = ""
+    ) -> _Trial:
+        return _Trial(
+            "node",
+            f"{what} node {node.name}",
+            0.7,
+            change,
+            self._pod,
+            world=lambda: self._rehearsal.with_node(changed),
+            command=command,
+            serves=serves or what,
+        )
+
+    # -- other pods ------------------------------------------------------------------------------------------------
+
+    def _victims(self) -> Iterator[_Trial]:
+        """Pods without whom a node would have room, the least important and the smallest first."""
+        known: dict[str, Pod] = {}
+        for row in self._resolvable()[:NODES_TRIED].tolist():
+            for other in self._table.pods_on(row):
+                if self._frees_enough(other, row):
+                    known[other.uid] = other
+        for other in sorted(known.values(), key=lambda one: (one.spec.priority, sum(one.requests.values()), one.key)):
+            is_above = other.spec.priority > self._pod.spec.priority
+            yield _Trial(
+                "victim",
+                f"delete the pod {other.key} (priority {other.spec.priority}) from {other.node}",
+                2.0 if is_above else 1.0,
+                {"namespace": other.namespace, "name": other.name, "node": other.node},
+                self._pod,
+                world=lambda gone=other: self._rehearsal.without_pod(gone),  # type: ignore[misc]
+                command=f"kubectl -n {other.namespace} delete pod {other.name}",
+                serves=other.uid,
+            )
+
+    def _frees_enough(self, other: Pod, row: int) -> bool:
+        """Judged by requests and ports alone; what other plugins say of it is tried."""
+        for name, amount in {PODS: 1, **self._pod.requests}.items():
+            freed = 1 if name == PODS else other.requests.get(name, 0)
+            if amount > 0 and int(self._room(name)[row]) + freed < amount:
+                return False
+        taken = {(port.protocol, port.port) for port in self._pod.spec.host_ports}
+        users = {
+            (p.protocol, p.port) for one in self._table.pods_on(row) if one is not other for p in one.spec.host_ports
+        }
+        return not taken & users
+
+    # -- what was said ---------------------------------------------------------------------------------------------
+
+    def _refused_by_only(self, plugin: str) -> Rows:
+        """Rows that every other plugin passes."""
+        picture = self._picture
+        if picture is None or not len(picture.rows):
+            return np.zeros(0, np.intp)
+        by_others, by_it = np.zeros(len(picture.rows), np.bool_), np.zeros(len(picture.rows), np.bool_)
+        for column in picture.filters:
+            if column.plugin.name == plugin:
+                by_it |= column.codes != 0
+            else:
+                by_others |= column.codes != 0
+        return picture.rows[by_it & ~by_others]
+
+    def _resolvable(self) -> Rows:
+        """Rows that removing pods may open, those that fewest plugins refuse first."""
+        picture: Picture | None = self._picture
+        if picture is None or not len(picture.rows):
+            return np.zeros(0, np.intp)
+        refusals, hopeless = np.zeros(len(picture.rows), np.int64), np.zeros(len(picture.rows), np.bool_)
+        for column in picture.filters:
+            refusals += column.codes != 0
+            for code in np.unique(column.codes[column.codes != 0]).tolist():
+                if column.plugin.reasons.status(code).code is not Code.UNSCHEDULABLE:
+                    hopeless |= column.codes == code
+        open_to = np.flatnonzero((refusals > 0) & ~hopeless)
+        return picture.rows[open_to[np.argsort(refusals[open_to], kind="stable")]]
+
+    def _nodes(self, rows: Rows) -> Iterator[Node]:
+        return (self._table.node(row) for row in rows[:NODES_TRIED].tolist())
+
+    def _room(self, resource: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+        return self._table.allocatable(resource) - self._table.requested(resource)
+
+    def _untolerated(self, node: Node) -> list[Taint]:
+        return [
+            taint
+            for taint in node.taints
+            if taint.effect in (NO_SCHEDULE, NO_EXECUTE)
+            and not any(toleration.tolerates(taint) for toleration in self._pod.spec.tolerations)
+        ]
+
+    def _with(self, **changes: Any) -> Pod:
+        return msgspec.structs.replace(self._pod, spec=msgspec.structs.replace(self._pod.spec, **changes))
+
+    def _patch(self, operations: list[dict[str, Any]]) -> str:
+        patch = shlex.quote(json.dumps(operations))
+        return f"kubectl -n {self._pod.namespace} patch pod {self._pod.name} --type=json -p {patch}"
+
+
+def _toleration_for(taints: list[Taint]) -> Toleration | None:
+    """One toleration for all of a node's taints, as narrow as it can be; None if that takes several."""
+    if len(taints) == 1:
+        taint = taints[0]
+        return Toleration(taint.key, "Equal" if taint.value else "Exists", taint.value, taint.effect)
+    if taints and len({taint.key for taint in taints}) == 1:
+        return Toleration(taints[0].key, "Exists")
+    return None
+
+
+def _taint_text(toleration: Toleration) -> str:
+    value = f"={toleration.value}" if toleration.value else ""
+    return f"{toleration.key}{value}{f':{toleration.effect}' if toleration.effect else ''}"
+
+
+def _failing(requirements: tuple[Requirement, ...], node: Node) -> list[Requirement]:
+    return [r for r in requirements if not r.matches_value(node.labels.get(r.key))]
+
+
+def _value_for(requirement: Requirement, now: str | None) -> str | None:
+    """A value that the requirement takes."""
+    match requirement.operator:
+        case Operator.IN:
+            return requirement.values[0] if requirement.values else now
+        case Operator.EXISTS:
+            return "true"
+        case Operator.GT | Operator.LT if len(requirement.values) == 1 and requirement.values[0].lstrip("-").isdigit():
+            return str(int(requirement.values[0]) + (1 if requirement.operator is Operator.GT else -1))
+        case _:
+            return None
+
+
+def _requirement_text(requirement: Requirement) -> str:
+    if requirement.operator is Operator.IN and len(requirement.values) == 1:
+        return f"{requirement.key}={requirement.values[0]}"
+    return f"{requirement.key} {requirement.operator.value} {', '.join(requirement.values)}".rstrip()
+
+
+def _amount(resource: str, amount: int) -> str:
+    """As a quantity: milli-CPU, bytes in the largest unit that divides them, or a count."""
+    if resource == CPU:
+        return str(amount // 1000) if amount % 1000 == 0 else f"{amount}m"
+    for unit, name in ((2**40, "Ti"), (2**30, "Gi"), (2**20, "Mi"), (2**10, "Ki")):
+        if amount >= unit and amount % unit == 0:
+            return f"{amount // unit}{name}"
+    return str(amount)

@@ -1,0 +1,96 @@
+"""Where standing pods might stand: the domain's real filters, asked on a rehearsal, about all rows at once.
+
+Owned by one repair plan, in its thread. Pods of a class that no filter relates to other pods share one answer, which takes a
+walk over the plugins once; of the others each is taken away from its row, asked about, and put back. Room is left out (the
+planner counts it as pods come and go), and so is the plugin that plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from multisched.cycle.classes.equivalence_class import PodClass
+from multisched.framework.dependency import Dependency
+from multisched.framework.node_view import Bools
+from multisched.framework.runner import PluginFailure
+from multisched.framework.status import Code
+from multisched.model.objects import Pod
+from multisched.shell.domain import DomainWorker
+from multisched.whatif.sandbox import Rehearsal
+
+ROOM: Final = "NodeResourcesFit"
+ANSWERS_MAX: Final = 10_000
+"""Answers of classes that are kept, a byte per row each."""
+FAILURES_TOLD: Final = 3
+_OF_THE_ROW: Final = frozenset({Dependency.NODE, Dependency.NODES, Dependency.ROW})
+"""Where the answer about a row hangs on no pod elsewhere, so that it is one for all pods of the class that stand elsewhere."""
+
+
+class StandingFits:
+    """Implements `framework.repair.FitsOn`."""
+
+    def __init__(self, rehearsal: Rehearsal, worker: DomainWorker, planner: str) -> None:
+        """`planner`: the plugin that asks."""
+        self._rehearsal = rehearsal
+        self._classes = worker.cycle.classes
+        self._rows = rehearsal.program.router.rows_of(worker)
+        self._left_out = frozenset({ROOM, planner})
+        self._answers: dict[Hashable, Bools] = {}
+        self._relates: set[Hashable] = set()
+        """Signatures of classes that look at other pods."""
+        self._failures: dict[str, int] = {}
+
+    def __call__(self, pod: Pod) -> Bools:
+        """bool[rows of the domain]; nowhere for a pod at which a plugin fails."""
+        asked = self._rehearsal.program.pods.with_policy(msgspec.structs.replace(pod, node="", nominated_node=""))
+        try:
+            return self._answer(pod, asked)
+        except PluginFailure as failure:
+            text = f"{failure.status.plugin}: {failure.status.message}"
+            self._failures[text] = self._failures.get(text, 0) + 1
+            return np.zeros(len(self._rows.rows), np.bool_)
+
+    def notes(self) -> tuple[str, ...]:
+        """Plugins that failed."""
+        told = list(self._failures.items())[:FAILURES_TOLD]
+        return tuple(f"for {number} pods no node was found, as a plugin failed: {text}" for text, number in told)
+
+    def _answer(self, pod: Pod, asked: Pod) -> Bools:
+        signature = self._classes.signature(asked)
+        known = None if signature is None else self._answers.get(signature)
+        if known is not None:
+            return known
+        if signature is not None and signature not in self._relates:
+            entry = self._classes.find(asked, 1)
+            if not self._hangs_on_others(entry):
+                if len(self._answers) >= ANSWERS_MAX:
+                    self._answers.clear()
+                self._answers[signature] = mask = self._mask(entry)
+                return mask
+            self._relates.add(signature)
+        standing = self._rehearsal.cache.placed(pod.uid)
+        assert standing is not None, f"{pod.key} stands nowhere"
+        with self._rehearsal.without_pod(standing.pod):
+            return self._mask(self._classes.find(asked, 1))
+
+    def _hangs_on_others(self, entry: PodClass) -> bool:
+        columns = {column.plugin.name: column for column in entry.filters if column.plugin.name not in self._left_out}
+        if any(column.depends_on not in _OF_THE_ROW for column in columns.values()):
+            return True
+        told = entry.told_by_stamp.values()
+        return any(one.nodes is not None or one.status.code not in (Code.SUCCESS, Code.SKIP) for one in told)
+
+    def _mask(self, entry: PodClass) -> Bools:
+        mask = np.zeros(len(self._rows.rows), np.bool_)
+        if entry.refusal is not None:
+            return mask
+        passing = np.ones(len(entry.rows), np.bool_)
+        for column in entry.filters:
+            if column.plugin.name not in self._left_out:
+                passing &= column.codes == 0
+        mask[self._rows.position[entry.rows]] = passing
+        return mask

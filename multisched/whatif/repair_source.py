@@ -1,0 +1,81 @@
+"""Repair plans of a running program, and of a dump: the cluster is copied, and the domain's plugin plans on the copy.
+
+`RepairPlans` implements `observe.repair_view.RepairSource`, and is what a controller asks, too. What is known is taken from the
+program in one synchronous step on its loop; the copy is built, and the plan made, in a thread that holds up nothing, the end of
+the program included: one plan at a time, nothing is written. `plan_on` is the whole of it, for who has a copy already.
+"""
+
+from __future__ import annotations
+
+import anyio
+
+from multisched.config.schema import Configuration
+from multisched.framework.background import InThread
+from multisched.framework.moving import CarriesOutRepairs, RepairStatus
+from multisched.framework.registry import Registry, implements
+from multisched.framework.repair import RepairAsked, RepairPlan, RepairRefusedError
+from multisched.shell.program import PlanRepair, Program
+from multisched.shell.workers.duty_threads import DutyThreads
+from multisched.whatif.repair_choice import choose
+from multisched.whatif.repair_trial import plan_on
+from multisched.whatif.sandbox import Moment, Rehearsal
+
+QUESTIONS_MAX = 4
+"""Plans that wait for their turn or are being made; who comes then is told to ask again."""
+
+
+class RepairPlans:
+    """See the module."""
+
+    def __init__(
+        self,
+        program: Program,
+        configuration: Configuration,
+        registry: Registry | None = None,
+        in_thread: InThread | None = None,
+    ) -> None:
+        """`in_thread`: another way to compute, for simulations."""
+        self._program = program
+        self._configuration = configuration
+        self._registry = registry
+        self._in_thread = in_thread if in_thread is not None else DutyThreads()
+        self._stage = anyio.Lock()
+        self._questions = 0
+
+    async def plan(self, asked: RepairAsked) -> RepairPlan:
+        """Raises RepairRefusedError."""
+        choose(self._program, asked.domain)
+        if self._questions >= QUESTIONS_MAX:
+            raise RepairRefusedError("too many plans are asked for at once; ask again in a moment", status=429)
+        if not self._program.is_ready:
+            raise RepairRefusedError("the caches are not in step with the API server yet; ask again", status=503)
+        self._questions += 1
+        try:
+            async with self._stage:
+                moment = Moment.of(self._program)
+                return await self._in_thread(lambda: self._planned(moment, asked))
+        finally:
+            self._questions -= 1
+
+    def status(self, domain: str) -> RepairStatus:
+        """How repair of a domain stands. Raises RepairRefusedError."""
+        return self._carrying(domain).repair_status()
+
+    async def run(self, asked: RepairAsked, digest: str) -> RepairStatus:
+        """Has a plan carried out that was shown. Raises RepairRefusedError."""
+        return await self._carrying(asked.domain).request_repair(asked, digest)
+
+    def _carrying(self, domain: str) -> CarriesOutRepairs:
+        worker, plugin = choose(self._program, domain)
+        if not implements(plugin, CarriesOutRepairs):
+            raise RepairRefusedError(f"domain {worker.name}: {plugin.name} plans repairs and carries none out", 409)
+        return plugin
+
+    def _planned(self, moment: Moment, asked: RepairAsked) -> RepairPlan:
+        return plan_on(Rehearsal(self._configuration, moment, self._registry), asked)
+
+
+def plans_of(program: Program) -> PlanRepair:
+    """What plans the repairs that the program's own duties ask for."""
+    threads = program.outside.duty_threads
+    return RepairPlans(program, program.configuration, program.outside.registry, threads() if threads else None).plan

@@ -1,0 +1,46 @@
+"""A repair plan by trial: the domain's plugin is shown a copy of the cluster, and plans on it.
+
+Synchronous, over a `Rehearsal` that nobody else has; see `repair_source.py` for a running program.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from multisched.framework.repair import RepairAsked, RepairPlan, RepairScene
+from multisched.shell.domain import DomainWorker
+from multisched.whatif.repair_choice import choose
+from multisched.whatif.repair_fits import StandingFits
+from multisched.whatif.sandbox import Rehearsal
+
+
+def plan_on(rehearsal: Rehearsal, asked: RepairAsked) -> RepairPlan:
+    """The plan for a copy of the cluster. Raises RepairRefusedError."""
+    worker, plugin = choose(rehearsal.program, asked.domain)
+    fits = StandingFits(rehearsal, worker, plugin.name)
+    cache, program = rehearsal.cache, rehearsal.program
+    promised = ((pod, cache.nodes.row_of(pod.nominated_node)) for pod in rehearsal.nominator.pods())
+    plan = plugin.plan_repair(
+        RepairScene(
+            domain=worker.name,
+            nodes=cache.nodes,
+            rows=program.router.rows_of(worker).rows,
+            standing=tuple((entry.pod, entry.row) for entry in cache if entry.row >= 0),
+            promised=tuple((pod, row) for pod, row in promised if row is not None),
+            objects=cache.objects,
+            scheduler_names=frozenset(program.scheduler_names[worker.name]),
+            fits=fits,
+            notes=(*rehearsal.notes, *_unasked(worker)),
+        ),
+        asked,
+    )
+    return msgspec.structs.replace(plan, notes=(*plan.notes, *fits.notes()))
+
+
+def _unasked(worker: DomainWorker) -> tuple[str, ...]:
+    names = sorted(worker.plugins.asking_names | {judge.name for judge in worker.plugins.extenders})
+    return (
+        (f"{', '.join(names)} would be asked outside where pods fit; those answers are not known here",)
+        if names
+        else ()
+    )

@@ -1,0 +1,317 @@
+"""A rehearsal: the whole scheduler over a copy of the cluster, in which things are tried and nothing is written.
+
+The copy is the program itself, built from the same configuration with its own caches, plugins and ledgers, over a network
+that refuses everything and a clock that stands still. What is asked of it goes through the real cycle, so that the answer
+is what the scheduler would do. `Moment.of` takes what a running program knows, in one synchronous step on its loop; the
+rehearsal is built from it wherever there is time, in a thread for instance. Plugins that have learned something hand it over
+(`HandoverPlugin`). `DumpedCluster` takes it from `kubectl get -o json`, read by the copy's own decoder: it knows which
+annotations count. What a rehearsal does not know: answers of plugins that ask outside (they are named), what Permit and bind
+will say, and which devices a pod that is being bound right now was given.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from multisched.config.schema import Configuration
+from multisched.cycle.attempt_record import AttemptRecord
+from multisched.cycle.bind_outcome import Outcome
+from multisched.cycle.results import Placed, Result
+from multisched.framework.introspection import HandoverPlugin
+from multisched.framework.objects_view import ObjectKind
+from multisched.framework.points import QueuedPod
+from multisched.framework.registry import Registry, implements
+from multisched.framework.runner import Runner
+from multisched.framework.status import SUCCESS, Status
+from multisched.model.cluster_objects import ClusterObject
+from multisched.model.decode import DecodeError, Decoder
+from multisched.model.decode_objects import decoders
+from multisched.model.objects import Node, Pod
+from multisched.model.wire import UNREADABLE, ConnectFailedError, LineStream, Response
+from multisched.shell.domain import DomainWorker
+from multisched.shell.extenders import UnaskedExtender
+from multisched.shell.ingest.priority_classes import PriorityClass, class_of
+from multisched.shell.program import Program, Surroundings
+
+UNREADABLE_TOLD = 5
+"""Objects of a dump that cannot be read and are named; beyond, only their number is told."""
+_IN_THOUGHT = Status.error("placed in thought only")
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """What is known of a cluster at one moment. All values are immutable, so that it can be read anywhere."""
+
+    nodes: tuple[Node, ...]
+    placed: tuple[Pod, ...]
+    """With the node each stands on, assumed ones included."""
+    pending: tuple[Pod, ...] = ()
+    objects: tuple[tuple[ObjectKind, ClusterObject], ...] = ()
+    monotonic_s: float = 0.0
+    now: datetime = datetime.min
+    notes: tuple[str, ...] = ()
+    classes: tuple[PriorityClass, ...] | None = None
+    """Priority classes, where they are known: a dump may have them."""
+    is_raw: bool = False
+    """Pending pods are as the API server has them, without what their domain's policy adds."""
+    learned: Mapping[tuple[str, str], object] = msgspec.field(default_factory=dict)
+    """(domain, plugin) -> what a `HandoverPlugin` there hands over."""
+    nominated: tuple[Pod, ...] = ()
+    """With the node each is promised, as the program has it; of a dump the pods themselves tell."""
+    unreadable: tuple[tuple[ObjectKind, str], ...] = ()
+    """Kinds that the API server does not show, and why."""
+
+    @staticmethod
+    def of(program: Program) -> Moment:
+        """What a running program knows; on its loop."""
+        placed = (
+            entry.pod if entry.pod.node == entry.node else msgspec.structs.replace(entry.pod, node=entry.node)
+            for entry in program.cache
+        )
+        store = program.cache.objects
+        return Moment(
+            tuple(node for _, node in program.cache.nodes.live_rows()),
+            tuple(placed),
+            tuple(program.pods.pending.values()),
+            tuple((kind, item) for kind in ObjectKind for item in store.all(kind)),
+            program.clock.monotonic(),
+            program.clock.now(),
+            learned={place: plugin.hand_over() for place, plugin in _learning(program)},
+            nominated=tuple(program.nominator.pods()),
+            unreadable=tuple((kind, why) for kind in ObjectKind if (why := store.unreadable(kind))),
+        )
+
+
+class DumpedCluster(msgspec.Struct, frozen=True):
+    """What `kubectl get -o json` printed. It is read by who knows which annotations count."""
+
+    items: Sequence[msgspec.Raw]
+    now: datetime
+    monotonic_s: float = 0.0
+
+    def read(self, decoder: Decoder) -> Moment:
+        """Kinds that scheduling does not read are passed over."""
+        others = decoders()
+        nodes: list[Node] = []
+        placed: list[Pod] = []
+        pending: list[Pod] = []
+        objects: list[tuple[ObjectKind, ClusterObject]] = []
+        classes: list[PriorityClass] = []
+        unreadable: list[str] = []
+        for raw in self.items:
+            try:
+                kind = msgspec.json.decode(raw, type=_Kind).kind
+                if kind == "Node":
+                    nodes.append(decoder.node(raw))
+                elif kind == "Pod":
+                    pod = decoder.pod(raw)
+                    if not pod.is_terminal:
+                        (placed if pod.node else pending).append(pod)
+                elif kind == "PriorityClass":
+                    classes.append(class_of(raw))
+                elif kind in others:
+                    objects.append((ObjectKind(kind), others[kind](raw)))
+            except (DecodeError, *UNREADABLE) as error:
+                unreadable.append(str(error))
+        notes = tuple(f"an object of the dump cannot be read: {text}" for text in unreadable[:UNREADABLE_TOLD])
+        if len(unreadable) > UNREADABLE_TOLD:
+            notes = (*notes, f"{len(unreadable) - UNREADABLE_TOLD} more objects of the dump cannot be read")
+        if not nodes:
+            notes = (*notes, "the dump has no nodes; write one with kubectl get nodes,pods,... -A -o json")
+        known = tuple(classes) or None
+        return Moment(
+            tuple(nodes),
+            tuple(placed),
+            tuple(pending),
+            tuple(objects),
+            self.monotonic_s,
+            self.now,
+            notes,
+            known,
+            is_raw=True,
+        )
+
+
+class _Kind(msgspec.Struct):
+    kind: str = ""
+
+
+def _learning(program: Program) -> Iterator[tuple[tuple[str, str], HandoverPlugin]]:
+    """((domain, plugin), the plugin itself) of those that know more than the cluster and the configuration say."""
+    for worker in program.router.workers():
+        for built in worker.plugins.built:
+            if implements(built.plugin, HandoverPlugin):
+                yield (worker.name, built.plugin.name), built.plugin
+
+
+UNASKED = "would have asked outside; that answer is not known here"
+
+
+class Tried(msgspec.Struct, frozen=True):
+    """One attempt in thought."""
+
+    result: Result
+    record: AttemptRecord
+    unasked: tuple[str, ...]
+    """Plugins that would have asked outside: what they say is not known."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What whoever reads the result has to be told."""
+        return (f"{', '.join(self.unasked)} {UNASKED}",) if self.unasked else ()
+
+
+class Rehearsal:
+    """See the module. Synchronous throughout, for one thread at a time."""
+
+    def __init__(
+        self, configuration: Configuration, known: Moment | DumpedCluster, registry: Registry | None = None
+    ) -> None:
+        """Raises PluginSetupError for a plugin that cannot be built."""
+        outside = Surroundings(
+            _NoNetwork(),
+            _StoppedClock(known.monotonic_s, known.now),
+            random.Random(0),  # noqa: S311 - ties; nothing is secret here
+            "rehearsal",
+            "kube-system",
+            observer=lambda domain: _Nobody(),
+            registry=registry,
+            open_extender=UnaskedExtender,
+        )
+        self.program = Program(configuration, outside)
+        moment = known.read(self.program.decoder) if isinstance(known, DumpedCluster) else known
+        self.cache = self.program.cache
+        self.nominator = self.program.nominator
+        self.notes = moment.notes
+        self.classes = moment.classes
+        self.pending: dict[tuple[str, str], Pod] = {}
+        self._attempts = 0
+        self._runner = Runner(_Nobody(), outside.clock.monotonic)
+        for worker in self.program.router.workers():
+            worker.cycle.records.keep_all_pictures()
+        for place, plugin in _learning(self.program):
+            if place in moment.learned:
+                plugin.take_over(moment.learned[place])
+        for kind, why in moment.unreadable:
+            self.cache.objects.set_unreadable(kind, why)
+        for kind, item in moment.objects:
+            self.cache.objects.set(kind, item)
+        for node in moment.nodes:
+            self.cache.set_node(node)
+        for pod in {pod.uid: pod for pod in moment.placed}.values():
+            self.cache.place(pod)
+        for pod in map(self.program.pods.with_policy, moment.pending) if moment.is_raw else moment.pending:
+            self.pending[pod.namespace, pod.name] = pod
+            if moment.is_raw:
+                self.nominator.set(pod)
+        for pod in moment.nominated:
+            self.nominator.nominate(pod, pod.nominated_node)
+
+    def worker_of(self, pod: Pod) -> DomainWorker | None:
+        """The domain that serves the pod."""
+        return self.program.router.worker_of(pod)
+
+    def gate(self, worker: DomainWorker, pod: Pod) -> Status:
+        """What the PreEnqueue plugins say: success, or the first refusal."""
+        for plugin in worker.plugins.pre_enqueue:
+            status = self._runner.status(plugin, "PreEnqueue", plugin.pre_enqueue, pod)
+            if not status.is_success:
+                return status
+        return SUCCESS
+
+    def attempt(self, worker: DomainWorker, pod: Pod) -> Tried:
+        """One attempt by the real cycle. A pod that it places stands there until it is taken back."""
+        self._attempts += 1
+        running = worker.cycle.attempt(QueuedPod(pod, 0.0, self._attempts))
+        unasked: dict[str, None] = {}
+        try:
+            asked = next(running)
+            while True:
+                unasked |= dict.fromkeys(one.plugin.name for one in asked)
+                asked = running.send({})
+        except StopIteration as ended:
+            return Tried(ended.value, worker.cycle.records.read(pod.uid)[-1], tuple(unasked))
+
+    def take_back(self, worker: DomainWorker, tried: Tried) -> None:
+        """Undoes an attempt that placed its pod."""
+        if isinstance(tried.result, Placed):
+            worker.cycle.give_up(tried.result, _IN_THOUGHT)
+
+    def fits(self, worker: DomainWorker, pod: Pod) -> Tried | None:
+        """The attempt that places the pod, taken back already; None if a gate holds it or no node takes it."""
+        if pod.malformed or pod.spec.unsupported or not self.gate(worker, pod).is_success:
+            return None
+        tried = self.attempt(worker, pod)
+        if not isinstance(tried.result, Placed):
+            return None
+        self.take_back(worker, tried)
+        return tried
+
+    @contextmanager
+    def with_node(self, node: Node) -> Iterator[None]:
+        """The node is as given, for a while."""
+        row = self.cache.nodes.row_of(node.name)
+        assert row is not None, f"node {node.name} is not there to be changed"
+        before = self.cache.nodes.node(row)
+        self.cache.set_node(node)
+        try:
+            yield
+        finally:
+            self.cache.set_node(before)
+
+    @contextmanager
+    def without_pod(self, pod: Pod) -> Iterator[None]:
+        """A placed pod is gone, for a while."""
+        self.cache.remove(pod.uid)
+        try:
+            yield
+        finally:
+            self.cache.place(pod)
+
+
+class _NoNetwork:
+    """Refuses everything: nothing may be written by a rehearsal, and nothing has to be read."""
+
+    async def request(self, method: str, path: str, **how: Any) -> Response:
+        raise ConnectFailedError(f"{method} {path}: a rehearsal has no network")
+
+    @asynccontextmanager
+    async def stream(self, path: str, **how: Any) -> AsyncIterator[LineStream]:
+        raise ConnectFailedError(f"{path}: a rehearsal has no network")
+        yield  # a generator, as the port wants it
+
+
+class _StoppedClock(msgspec.Struct, frozen=True):
+    monotonic_s: float
+    at: datetime
+
+    def monotonic(self) -> float:
+        return self.monotonic_s
+
+    def now(self) -> datetime:
+        return self.at
+
+
+class _Nobody:
+    """A DomainObserver to whom nothing matters: failures show in the answers themselves."""
+
+    def plugin_ran(self, plugin: str, point: str, seconds: float) -> None: ...
+
+    def plugin_failed(self, plugin: str, point: str, error: BaseException | str) -> None: ...
+
+    def attempt_ended(self, pod: Pod, result: str, seconds: float) -> None: ...
+
+    def pod_bound(self, pod: Pod, seconds: float, attempts: int) -> None: ...
+
+    def bind_ended(self, pod: Pod, outcome: Outcome, seconds: float) -> None: ...
+
+    def permit_waited(self, result: str, seconds: float) -> None: ...
+
+    def preemption_began(self, victims: int) -> None: ...
+
+    def preemption_ended(self, result: str, seconds: float) -> None: ...

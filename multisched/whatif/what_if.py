@@ -1,0 +1,136 @@
+"""Where pods that do not exist yet would go, and whom they would preempt: placed one after the other in a rehearsal.
+
+Not known beforehand: what admission makes of a pod (LimitRange, webhooks), save for its priority, which `priority_classes`
+tells; and which of several equally good nodes chance takes, which goes by the pod's uid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+import orjson
+
+from multisched.cycle.results import Conflicted, Placed
+from multisched.model.decode import DecodeError, Decoder
+from multisched.model.objects import Pod
+from multisched.observe.explain_view import NotExplainedError, Placement, WhatIfView
+from multisched.shell.domain import DomainWorker
+from multisched.shell.ingest.priority_classes import PlannedPod
+from multisched.whatif.sandbox import Rehearsal, Tried
+
+PREEMPTIONS_MAX = 3
+"""Times one replica may preempt before it is told to go nowhere."""
+
+
+def planned_pod(document: Mapping[str, Any], decoder: Decoder) -> PlannedPod:
+    """The pod of a manifest: a Pod, or the template of a workload. `decoder`: the program's. Raises NotExplainedError."""
+    if not isinstance(document, Mapping):
+        raise NotExplainedError("the manifest is no object; give one Pod or one workload", status=422)
+    metadata, spec = dict(_part(document, "metadata")), _part(document, "spec")
+    is_template = False
+    if document.get("kind") == "CronJob":
+        spec = _part(_part(spec, "jobTemplate"), "spec")
+    if "template" in spec:
+        is_template = True
+        template = _part(spec, "template")
+        metadata |= {key: value for key, value in _part(template, "metadata").items() if key != "name"}
+        spec = _part(template, "spec")
+    elif document.get("kind", "Pod") != "Pod":
+        raise NotExplainedError(f"a {document['kind']} has no pod in it; give one Pod or one workload", status=422)
+    if not spec.get("containers"):
+        raise NotExplainedError("the manifest has no pod spec with containers", status=422)
+    if spec.get("nodeName"):
+        raise NotExplainedError(f"the pod says where it goes: nodeName {spec['nodeName']}", status=422)
+    name = metadata.get("name") or metadata.get("generateName") or "what-if"
+    kept = {key: metadata[key] for key in ("labels", "annotations") if metadata.get(key)}
+    kept |= {"name": name, "namespace": metadata.get("namespace") or "default", "uid": "what-if"}
+    try:
+        pod = decoder.pod(orjson.dumps({"metadata": kept, "spec": spec, "status": {"phase": "Pending"}}))
+    except (DecodeError, TypeError) as error:
+        raise NotExplainedError(f"the pod cannot be read: {error}", status=422) from error
+    return PlannedPod(
+        pod,
+        f"{name}-" if is_template else str(name),
+        str(spec.get("priorityClassName") or ""),
+        spec.get("priority"),
+        spec.get("preemptionPolicy"),
+    )
+
+
+def _part(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Empty if it is not there. Raises NotExplainedError."""
+    part = document.get(key)
+    if part is None:
+        return {}
+    if not isinstance(part, Mapping):
+        raise NotExplainedError(f"{key} of the manifest is no object; write its fields below it", status=422)
+    return part
+
+
+def what_if(rehearsal: Rehearsal, planned: PlannedPod, replicas: int) -> WhatIfView:
+    """Places so many of the pod in thought. Raises NotExplainedError for a pod that nobody would look at."""
+    notes = [*rehearsal.notes, *planned.notes]
+    pod = rehearsal.program.pods.with_policy(planned.pod)
+    worker = rehearsal.worker_of(pod)
+    if worker is None:
+        names = ", ".join(name for names in rehearsal.program.scheduler_names.values() for name in names)
+        text = f"no domain serves schedulerName {pod.spec.scheduler_name}; there are {names}"
+        raise NotExplainedError(text, status=422)
+    if pod.malformed or pod.spec.unsupported:
+        text = pod.malformed or f"multisched does not evaluate {', '.join(pod.spec.unsupported)} yet"
+        raise NotExplainedError(f"the pod cannot be scheduled: {text}", status=422)
+    placements: list[Placement] = []
+    gate = rehearsal.gate(worker, pod)
+    if not gate.is_success:
+        placements = [Placement(replica=n + 1, message=f"{gate.plugin}: {gate.message}") for n in range(replicas)]
+    while len(placements) < replicas:
+        number = len(placements) + 1
+        one = msgspec.structs.replace(pod, name=f"{pod.name}-{number}", uid=f"what-if-{number}")
+        placement = _place(rehearsal, worker, one, number, notes)
+        placements.append(placement)
+        if not placement.node:  # those behind it are alike, and nothing has changed
+            placements += [msgspec.structs.replace(placement, replica=n + 1) for n in range(number, replicas)]
+    return WhatIfView(
+        namespace=pod.namespace,
+        name=pod.name,
+        domain=worker.name,
+        replicas=replicas,
+        placements=tuple(placements),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _place(rehearsal: Rehearsal, worker: DomainWorker, pod: Pod, number: int, notes: list[str]) -> Placement:
+    """One replica, if need be after others were preempted for it."""
+    victims: tuple[Pod, ...] = ()
+    message = ""
+    for _ in range(PREEMPTIONS_MAX):
+        tried = rehearsal.attempt(worker, pod)
+        notes.extend(tried.notes)
+        result = tried.result
+        if isinstance(result, Placed):
+            if result.waits:
+                notes.append(f"{', '.join(result.waits)} would hold it at Permit first")
+            names = tuple(victim.key for victim in victims)
+            total, ties = tried.record.total, _ties(tried)
+            return Placement(replica=number, node=result.node, total=total, ties=ties, victims=names)
+        if isinstance(result, Conflicted):
+            return Placement(replica=number, message=result.refusal or "its nodes were taken meanwhile")
+        message = result.message
+        if result.preemption is None:
+            break
+        for victim in result.preemption.victims:
+            rehearsal.cache.remove(victim.uid)
+        victims = (*victims, *result.preemption.victims)
+        pod = msgspec.structs.replace(pod, nominated_node=result.preemption.node)
+    return Placement(replica=number, message=message)
+
+
+def _ties(tried: Tried) -> int:
+    picture = tried.record.picture
+    if picture is None or not len(picture.total):
+        return 0
+    return int(np.count_nonzero(picture.total == tried.record.total))
