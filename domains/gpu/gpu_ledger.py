@@ -73,18 +73,18 @@ class GpuLedger:
             self._hold(pod.uid, row, held)
         return held.annotations()
 
-    def place(self, pod: Pod, row: int) -> None:
+    def restore(self, pod: Pod, row: int) -> None:
         """Accounts a bound pod by its spec and by what was written at bind. One that is held on this row stays as it is."""
         if self._row_of.get(pod.uid) == row:
             return
         is_ours = self._served is None or pod.spec.scheduler_name in self._served
         hold = hold_of(pod, is_ours=is_ours)
         if hold is None:
-            self.give(pod.uid)
+            self.release(pod.uid)
         else:
             self._hold(pod.uid, row, hold)
 
-    def give(self, uid: str) -> None:
+    def release(self, uid: str) -> None:
         row = self._row_of.pop(uid, None)
         if row is not None:
             self._rows[row].give(uid)
@@ -104,7 +104,7 @@ class GpuLedger:
         """uid -> (row, Hold)."""
         return {uid: (row, self._rows[row].holds[uid]) for uid, row in self._row_of.items()}
 
-    def twin(self) -> GpuLedger:
+    def empty_copy(self) -> GpuLedger:
         return GpuLedger(self._served)
 
     def sums(self, row: int) -> object:
@@ -173,7 +173,7 @@ class GpuLedger:
 
     def _hold(self, uid: str, row: int, hold: Hold) -> None:
         if self._row_of.get(uid, row) != row:
-            self.give(uid)
+            self.release(uid)
         if row not in self._rows:
             self._rows[row] = DeviceRow()
         self._rows[row].hold(uid, hold)

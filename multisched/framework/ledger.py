@@ -1,6 +1,6 @@
 """Ledger: how anything besides plain resources is held on rows (GPU devices, volumes, quota room, loans).
 
-A plugin owns its ledger; commit asks and takes, the cache gives back, audit rebuilds and compares.
+A plugin owns its ledger; commit asks and takes, the cache releases, audit rebuilds and compares.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Ledger(Protocol):
         """
         ...
 
-    def place(self, pod: Pod, row: int) -> None:
+    def restore(self, pod: Pod, row: int) -> None:
         """Accounts a pod that is bound already, by its spec and annotations; never refuses: the API is the truth."""
         ...
 
-    def give(self, uid: str) -> None:
+    def release(self, uid: str) -> None:
         """Returns what the pod held; unknown uids are ignored."""
         ...
 
@@ -46,10 +46,10 @@ class Ledger(Protocol):
         ...
 
     def held(self) -> Mapping[str, object]:
-        """Everything held, uid -> a comparable value: what audit compares with a rebuilt twin."""
+        """Everything held, uid -> a comparable value: what audit compares with a rebuilt copy."""
         ...
 
-    def twin(self) -> Ledger:
+    def empty_copy(self) -> Ledger:
         """An empty ledger of the same kind and configuration: the audit rebuilds in it.
 
         Overlays do not: the plugin that owns a ledger keeps it true there by AddPod and RemovePod.
@@ -85,11 +85,11 @@ class SummingLedger(Ledger, Protocol):
 
 
 def rebuild(ledger: Ledger, nodes: Iterable[tuple[int, Node]], pods: Iterable[tuple[Pod, int]]) -> Ledger:
-    """A twin that holds exactly what these nodes and placed pods say."""
-    fresh = ledger.twin()
+    """A copy that holds exactly what these nodes and placed pods say."""
+    fresh = ledger.empty_copy()
     for row, node in nodes:
         fresh.set_node(row, node)
     for pod, row in pods:
         if fresh.concerns(pod):
-            fresh.place(pod, row)
+            fresh.restore(pod, row)
     return fresh

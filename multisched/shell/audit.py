@@ -426,20 +426,20 @@ class Audit:
 
     def _check_holds(self, ledger: Ledger, rows: Sequence[int], held: Mapping[str, object], now: _Round) -> None:
         """Rebuilds these rows of the ledger from their confirmed pods and compares; assumed pods are known to it alone."""
-        twin = ledger.twin()
+        fresh = ledger.empty_copy()
         pods: dict[str, tuple[Pod, int]] = {}
         for row in rows:
             node = self._cache.nodes.node_at(row)
             if node is None:
                 continue
-            twin.set_node(row, node)
+            fresh.set_node(row, node)
             for uid, pod in self._cache.nodes.pods_by_uid(row).items():
                 if self._cache.is_assumed(uid):
                     continue
                 pods[uid] = (pod, row)
-                if twin.concerns(pod):
-                    twin.place(pod, row)
-        wanted = twin.held()
+                if fresh.concerns(pod):
+                    fresh.restore(pod, row)
+        wanted = fresh.held()
         if all(held.get(uid) == wanted.get(uid) for uid in pods):
             return
         held = ledger.held()  # the snapshot is older than this moment
@@ -448,9 +448,9 @@ class Audit:
                 what = f"ledger {ledger.name} holds {held.get(uid)}, its pod says {wanted.get(uid)}"
                 now.found.append(Difference("ledger", pod.key, what))
                 self._counters.inner += 1
-                ledger.give(uid)
+                ledger.release(uid)
                 if ledger.concerns(pod):
-                    ledger.place(pod, row)
+                    ledger.restore(pod, row)
 
     def _check_sums(self, ledger: Ledger, rows: Sequence[int], now: _Round) -> None:
         """What a ledger sums up by row is what the row's pods make of it; assumed ones have their bindings' annotations."""
@@ -459,10 +459,10 @@ class Audit:
         table = self._cache.nodes
         nodes = {row: node for row in rows if (node := table.node_at(row)) is not None}
         pods = ((pod, row) for row in nodes for pod in table.pods_by_uid(row).values())
-        twin = rebuild(ledger, nodes.items(), pods)
-        assert isinstance(twin, SummingLedger), f"the twin of {ledger.name} is another kind of ledger"
+        fresh = rebuild(ledger, nodes.items(), pods)
+        assert isinstance(fresh, SummingLedger), f"the copy of {ledger.name} is another kind of ledger"
         for row, node in nodes.items():
-            here, wanted = ledger.sums(row), twin.sums(row)
+            here, wanted = ledger.sums(row), fresh.sums(row)
             if here != wanted:
                 what = f"ledger {ledger.name} has {here} for the row, its pods make {wanted}"
                 now.found.append(Difference("ledger", node.name, what))
@@ -480,7 +480,7 @@ class Audit:
                 what = f"ledger {ledger.name} holds {held[uid]} for a pod that is on no node"
                 now.found.append(Difference("ledger", uid, what))
                 self._counters.inner += 1
-                ledger.give(uid)
+                ledger.release(uid)
 
     def _stands(self, uid: str) -> bool:
         entry = self._cache.placed(uid)

@@ -4,7 +4,7 @@ Pod life: unassumed -> assumed -> confirmed -> removed. There is no timer: an as
 definite bind outcome (forget), by the watch (confirm, remove) or, before its bind was sent, by unreserve (forget).
 A forbidden transition is a corrupted cache and raises: the process must not go on placing pods on it.
 
-What a pod was bound with is settled: the annotations that ledgers go by (`LedgerBook.annotations`) stay as they were when
+What a pod was bound with is settled: the annotations that ledgers go by (`LedgerRegistry.annotations`) stay as they were when
 the pod was assumed, or first seen on its node, whatever later versions of it say. Else whoever may edit a running pod could
 free what it still uses, or take what it never was given.
 
@@ -23,7 +23,7 @@ import msgspec
 from multisched.model.objects import Node, Pod
 from multisched.model.version import Version
 from multisched.state.domain_rows import DomainRows
-from multisched.state.ledgers import LedgerBook
+from multisched.state.ledgers import LedgerRegistry
 from multisched.state.node_table import NodeTable
 from multisched.state.object_store import ObjectStore
 from multisched.state.pod_news import PodNews
@@ -73,11 +73,11 @@ LABELS_WRITTEN_AT_BINDING = frozenset({"topology.kubernetes.io/zone", "topology.
 class ClusterCache:
     """Nodes and the pods on them. All writes are synchronous and whole; readers hold `nodes` as a view."""
 
-    def __init__(self, ledgers: LedgerBook | None = None) -> None:
+    def __init__(self, ledgers: LedgerRegistry | None = None) -> None:
         self.nodes = NodeTable()
         self.standing = StandingTable(self.nodes)
         """The pods on every row in columns; nothing is kept in it until somebody preempts."""
-        self.ledgers = ledgers if ledgers is not None else LedgerBook()
+        self.ledgers = ledgers if ledgers is not None else LedgerRegistry()
         self.objects = ObjectStore()
         self._domains: list[DomainRows] = []
         self._placed: dict[str, PlacedPod] = {}
@@ -114,7 +114,7 @@ class ClusterCache:
             entry.row = row
             self.news.came(entry.pod)
             self.nodes.add_pod(row, entry.pod)
-            self.ledgers.place(entry.pod, row)
+            self.ledgers.restore(entry.pod, row)
         return before
 
     def remove_node(self, name: str) -> Node | None:
@@ -126,7 +126,7 @@ class ClusterCache:
         self._note_all(name)
         for uid in list(self.nodes.pods_by_uid(row)):
             self.nodes.remove_pod(row, uid)
-            self.ledgers.give(uid)
+            self.ledgers.release(uid)
             entry = self._placed[uid]
             entry.row = NO_ROW
             entry.is_uprooted = entry.state is PodState.ASSUMED
@@ -217,7 +217,7 @@ class ClusterCache:
                 self.news.left(pod)  # spreading counts it no more
             self.nodes.replace_pod(known.row, pod)
         if known.row != NO_ROW:
-            self.ledgers.place(pod, known.row)
+            self.ledgers.restore(pod, known.row)
         known.pod = pod
         return before
 
@@ -246,7 +246,7 @@ class ClusterCache:
         self._intrude(row)
         self.news.came(pod)
         self.nodes.add_pod(row, pod)
-        self.ledgers.place(pod, row)
+        self.ledgers.restore(pod, row)
 
     def _bound_with(self, pod: Pod, annotations: Mapping[str, str]) -> Pod:
         """The pod as its binding makes it, as far as ledgers go by it: without what somebody else wrote in their place."""
@@ -293,7 +293,7 @@ class ClusterCache:
         else:
             self.news.left(entry.pod)
             self.nodes.remove_pod(entry.row, uid)
-            self.ledgers.give(uid)
+            self.ledgers.release(uid)
         del self._placed[uid]
 
     # -- reading ---------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ LEDGERS_MAX = 32
 UNKNOWN_VERSION = -1
 
 
-class LedgerBook:
+class LedgerRegistry:
     """All ledgers by name; implements `framework.context.Ledgers`."""
 
     def __init__(self) -> None:
@@ -72,17 +72,17 @@ class LedgerBook:
             try:
                 annotations.update(ledger.take(pod, row) if ledger.concerns(pod) else {})
             except Exception as error:
-                self.give(pod.uid)
+                self.release(pod.uid)
                 raise _failure(ledger, f"{type(error).__name__}: {error}") from error
         return annotations
 
-    def place(self, pod: Pod, row: int) -> None:
+    def restore(self, pod: Pod, row: int) -> None:
         for ledger in self._ledgers.values():
-            self._tell(ledger, "place", _place, ledger, pod, row)
+            self._tell(ledger, "restore", _restore, ledger, pod, row)
 
-    def give(self, uid: str) -> None:
+    def release(self, uid: str) -> None:
         for ledger in self._ledgers.values():
-            self._tell(ledger, "give", ledger.give, uid)
+            self._tell(ledger, "release", ledger.release, uid)
 
     def set_node(self, row: int, node: Node | None) -> None:
         for ledger in self._ledgers.values():
@@ -116,11 +116,11 @@ class LedgerBook:
         self.broken[ledger.name] = f"{what}: {type(error).__name__}: {error}"
 
 
-def _place(ledger: Ledger, pod: Pod, row: int) -> None:
+def _restore(ledger: Ledger, pod: Pod, row: int) -> None:
     if ledger.concerns(pod):
-        ledger.place(pod, row)
+        ledger.restore(pod, row)
     else:
-        ledger.give(pod.uid)  # an earlier version of it may have been concerned
+        ledger.release(pod.uid)  # an earlier version of it may have been concerned
 
 
 def _failure(ledger: Ledger, what: str) -> PluginFailure:

@@ -124,7 +124,7 @@ def fault_of_ledgers(program: Program) -> str:
         here, wanted = dict(ledger.held()), dict(fresh.held())
         if here != wanted:
             return f"I4: ledger {ledger.name} holds {_first_difference(here, wanted)}"
-        assert isinstance(fresh, SummingLedger), "a twin is of the same kind"
+        assert isinstance(fresh, SummingLedger), "a copy is of the same kind"
         for row, node in live:
             if ledger.sums(row) != fresh.sums(row):
                 return f"I4: ledger {ledger.name} has {ledger.sums(row)} on {node.name}, not {fresh.sums(row)}"

@@ -56,7 +56,7 @@ from multisched.shell.program import Program
 from multisched.state import cluster_cache, commit
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
-from multisched.state.ledgers import LedgerBook
+from multisched.state.ledgers import LedgerRegistry
 from multisched.state.node_table import NodeTable
 from multisched.testing.plugins import HoldSome
 
@@ -151,7 +151,7 @@ def strays_forgotten() -> None:
 @defect
 def ledgers_not_rolled_back() -> None:
     """What a failed pod held of a ledger stays held."""
-    put(LedgerBook, "give", lambda self, uid: None)
+    put(LedgerRegistry, "release", lambda self, uid: None)
 
 
 @defect
@@ -684,7 +684,7 @@ def volumes_promised_twice() -> None:
 @defect
 def volumes_never_given_back() -> None:
     """What was promised stays promised, whatever becomes of the pod."""
-    put(VolumeLedger, "give", lambda self, uid: None)
+    put(VolumeLedger, "release", lambda self, uid: None)
 
 
 @defect

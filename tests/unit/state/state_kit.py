@@ -60,7 +60,7 @@ class Tickets:
             self._put(pod.uid, row, self._free(row)[0])
         return {"ticket": str(self.at[pod.uid][1])}
 
-    def place(self, pod: Pod, row: int) -> None:
+    def restore(self, pod: Pod, row: int) -> None:
         self._put(pod.uid, row, int(pod.annotations.get("ticket", 0)))
 
     def _put(self, uid: str, row: int, number: int) -> None:
@@ -68,7 +68,7 @@ class Tickets:
             self.at[uid] = (row, number)
             self._versions[row] = self.version(row) + 1
 
-    def give(self, uid: str) -> None:
+    def release(self, uid: str) -> None:
         held = self.at.pop(uid, None)
         if held is not None:
             self._versions[held[0]] = self.version(held[0]) + 1
@@ -79,7 +79,7 @@ class Tickets:
     def held(self) -> Mapping[str, object]:
         return dict(self.at)
 
-    def twin(self) -> Tickets:
+    def empty_copy(self) -> Tickets:
         return Tickets(self.per_row)
 
 

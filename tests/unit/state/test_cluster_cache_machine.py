@@ -13,7 +13,7 @@ from multisched.framework.runner import PluginFailure
 from multisched.model.objects import CPU, Pod
 from multisched.state.cluster_cache import NO_ROW, CacheCorruptedError, ClusterCache, PlacedPod, PodState
 from multisched.state.domain_rows import DomainRows
-from multisched.state.ledgers import LEDGERS_MAX, LedgerBook
+from multisched.state.ledgers import LEDGERS_MAX, LedgerRegistry
 from tests.unit.state.state_kit import FlakyTickets, Tickets, make_node, make_pod, make_spec
 
 NAMES, UIDS = ["n0", "n1", "n2"], [f"p{i}" for i in range(5)]
@@ -21,7 +21,7 @@ SPECS = [make_spec(500), make_spec(900, port=80)]
 
 
 def make_cache(*ledgers: Tickets) -> ClusterCache:
-    book = LedgerBook()
+    book = LedgerRegistry()
     for ledger in ledgers:
         book.register(ledger)
     return ClusterCache(book)
@@ -300,7 +300,7 @@ def test_a_revised_pod_stays_assumed_where_no_ledger_held_or_holds_anything_for_
 
 
 def test_ledgers_are_bounded_and_shared_by_name() -> None:
-    book = LedgerBook()
+    book = LedgerRegistry()
     first = Tickets()
     assert book.register(first) is first
     assert book.register(Tickets()) is first
@@ -324,7 +324,7 @@ def test_a_pod_that_takes_nothing_any_more_gives_back_what_it_held() -> None:
     assert tickets.at == {}
 
 
-@pytest.mark.parametrize("point", ["place", "give", "set_node", "version", "concerns"])
+@pytest.mark.parametrize("point", ["restore", "release", "set_node", "version", "concerns"])
 def test_a_ledger_that_fails_when_it_is_told_is_not_asked_again_until_it_is_mended(point: str) -> None:
     flaky = FlakyTickets()
     cache = make_cache(flaky)

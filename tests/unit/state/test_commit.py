@@ -12,7 +12,7 @@ from multisched.model.objects import CPU, PODS, Pod
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.commit import Candidate, Conflicts, commit
 from multisched.state.domain_rows import DomainRows
-from multisched.state.ledgers import LedgerBook
+from multisched.state.ledgers import LedgerRegistry
 from multisched.state.transaction import NotTaken, assume
 from tests.unit.state.state_kit import Tickets, make_node, make_pod, make_spec
 
@@ -27,7 +27,7 @@ class Scene:
     rechecks: int = 0
 
     def __post_init__(self) -> None:
-        book = LedgerBook()
+        book = LedgerRegistry()
         book.register(self.tickets)
         self.cache = ClusterCache(book)
         self.rows = DomainRows("test", lambda node: True)

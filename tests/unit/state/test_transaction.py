@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from multisched.framework.runner import PluginFailure
 from multisched.model.objects import CPU, PODS, Pod
 from multisched.state.cluster_cache import CacheCorruptedError, ClusterCache
-from multisched.state.ledgers import LedgerBook
+from multisched.state.ledgers import LedgerRegistry
 from multisched.state.transaction import NotTaken, assume_all
 from tests.unit.state.state_kit import Tickets, make_node, make_pod, make_spec
 
@@ -34,7 +34,7 @@ class FailsAt(Tickets):
 
 
 def a_cache(ledger: Tickets) -> ClusterCache:
-    book = LedgerBook()
+    book = LedgerRegistry()
     book.register(ledger)
     cache = ClusterCache(book)
     for number, cpu in enumerate(CPU_OF_ROWS):
