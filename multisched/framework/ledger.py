@@ -1,14 +1,20 @@
 """Ledger: how anything besides plain resources is held on rows (GPU devices, volumes, quota room, loans).
 
-A plugin owns its ledger; commit asks and takes, the cache releases, audit rebuilds and compares.
+A plugin owns its ledger; commit asks and takes, the cache releases, audit rebuilds and compares. Where a row offers a pod one thing
+or another, a plugin chooses (`ChoosingPlugin`), and the ledger takes what was chosen or refuses it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
+from multisched.framework.points import CycleView, Plugin
 from multisched.model.objects import Node, Pod
+
+Choices = Mapping[str, object]
+"""Ledger -> what a plugin chose from it for one pod on one row."""
+NO_CHOICES: Final[Choices] = {}
 
 
 class Ledger(Protocol):
@@ -53,6 +59,36 @@ class Ledger(Protocol):
         """An empty ledger of the same kind and configuration: the audit rebuilds in it.
 
         Overlays do not: the plugin that owns a ledger keeps it true there by AddPod and RemovePod.
+        """
+        ...
+
+
+class ChoiceLedger(Ledger, Protocol):
+    """A ledger of which a row offers one thing or another, for instance several devices. What is chosen is taken, and nothing else."""
+
+    def fits(self, pod: Pod, row: int, choice: object = None) -> str:
+        """As `Ledger.fits`, of this choice. None: no plugin of the pod's profile chooses, and the ledger picks by itself."""
+        ...
+
+    def take(self, pod: Pod, row: int, choice: object = None) -> Mapping[str, str]:
+        """Holds exactly the choice. Raises for one that does not fit, or that is not what the pod holds there already."""
+        ...
+
+
+@runtime_checkable
+class ChoosingPlugin(Plugin, Protocol):
+    """Chooses what a pod gets from a ledger, by the rule of its Score. A profile has one for each ledger at most.
+
+    Asked once for each placement, in the step that takes what it says: the pods before this one in a transaction stand
+    already, and a row that has moved since it was scored has passed Filter again. So a choice never waits and is never made twice.
+    """
+
+    chooses_from: ChoiceLedger
+
+    def choose(self, cycle: CycleView, pod: Pod, row: int) -> object | None:
+        """What the pod gets on the row; None if it asks for nothing or nothing fits. May be asked about a row that was not scored.
+
+        A choice that came from outside (`cycle.answers`) may be outdated: the ledger then refuses it, and the next row is tried.
         """
         ...
 

@@ -20,6 +20,7 @@ from enum import Enum, auto
 
 import msgspec
 
+from multisched.framework.ledger import NO_CHOICES, Choices
 from multisched.model.objects import Node, Pod
 from multisched.model.version import Version
 from multisched.state.domain_rows import DomainRows
@@ -144,12 +145,12 @@ class ClusterCache:
 
     # -- pods ------------------------------------------------------------------------------------------------------
 
-    def assume(self, pod: Pod, row: int) -> Assumption:
+    def assume(self, pod: Pod, row: int, choices: Choices = NO_CHOICES) -> Assumption:
         """Puts an unbound pod's use on a row. Only `commit` calls this, after checking that it fits (I1)."""
         if pod.uid in self._placed:
             raise CacheCorruptedError(f"pod {pod.key} ({pod.uid}) is assumed while {self._placed[pod.uid].state.name}")
         node = self.nodes.node(row).name
-        annotations = self.ledgers.take(pod, row)
+        annotations = self.ledgers.take(pod, row, choices)
         pod = self._bound_with(pod, annotations)
         self.nodes.add_pod(row, pod)
         self._placed[pod.uid] = PlacedPod(pod, node, row, PodState.ASSUMED, annotations=annotations)

@@ -14,7 +14,7 @@ import msgspec
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import Assumption, ClusterCache
 from multisched.state.domain_rows import DomainRows
-from multisched.state.transaction import NotTaken, StillFits, assume
+from multisched.state.transaction import Choose, NotTaken, StillFits, assume
 
 CANDIDATES_MAX = 8
 """Ranked alternates that travel with a decision."""
@@ -48,6 +48,7 @@ def commit(
     pod: Pod,
     candidates: Sequence[Candidate],
     still_fits: StillFits,
+    choose: Choose,
     conflicts: Conflicts,
 ) -> Assumption | NotTaken:
     """Assumes the pod on the best of its candidates that still takes it; else what a ledger has against the best of those that
@@ -64,7 +65,7 @@ def commit(
         if moved and not still_fits(pod, row):
             conflicts.true += 1
             continue
-        found = assume(cache, pod, row)
+        found = assume(cache, pod, row, choose)
         if isinstance(found, NotTaken):
             conflicts.true += moved
             why_not = why_not if why_not.refusal else found

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
-from multisched.framework.ledger import AnnotatedLedger, Ledger
+from multisched.framework.ledger import NO_CHOICES, AnnotatedLedger, ChoiceLedger, Choices, Ledger
 from multisched.framework.runner import PluginFailure
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Node, Pod
@@ -46,12 +46,12 @@ class LedgerRegistry:
     def __iter__(self) -> Iterator[Ledger]:
         return iter(self._ledgers.values())
 
-    def fits(self, pod: Pod, row: int) -> str:
+    def fits(self, pod: Pod, row: int, choices: Choices = NO_CHOICES) -> str:
         """Empty if every ledger could take the pod on the row, else the first reason. PluginFailure for one that fails."""
         for ledger in self._ledgers.values():
             try:
                 is_concerned = ledger.concerns(pod)
-                reason = ledger.fits(pod, row) if is_concerned else ""
+                reason = _fits(ledger, pod, row, choices) if is_concerned else ""
             except Exception as error:
                 raise _failure(ledger, f"{type(error).__name__}: {error}") from error
             if is_concerned and ledger.name in self.broken:
@@ -65,12 +65,12 @@ class LedgerRegistry:
         """True if some ledger holds something for pods like this one."""
         return bool(self.versions(pod, 0))
 
-    def take(self, pod: Pod, row: int) -> Mapping[str, str]:
+    def take(self, pod: Pod, row: int, choices: Choices = NO_CHOICES) -> Mapping[str, str]:
         """Holds in every ledger; returns the annotations that the binding carries. After a PluginFailure none holds it."""
         annotations: dict[str, str] = {}
         for ledger in self._ledgers.values():
             try:
-                annotations.update(ledger.take(pod, row) if ledger.concerns(pod) else {})
+                annotations.update(_take(ledger, pod, row, choices) if ledger.concerns(pod) else {})
             except Exception as error:
                 self.release(pod.uid)
                 raise _failure(ledger, f"{type(error).__name__}: {error}") from error
@@ -114,6 +114,19 @@ class LedgerRegistry:
         if ledger.name not in self.broken:
             logger.error("ledger failed; it takes no pod until the audit has mended it", extra={"ledger": ledger.name})
         self.broken[ledger.name] = f"{what}: {type(error).__name__}: {error}"
+
+
+def _fits(ledger: Ledger, pod: Pod, row: int, choices: Choices) -> str:
+    """A ledger that knows no choices raises for one."""
+    if ledger.name in choices:
+        return cast(ChoiceLedger, ledger).fits(pod, row, choices[ledger.name])
+    return ledger.fits(pod, row)
+
+
+def _take(ledger: Ledger, pod: Pod, row: int, choices: Choices) -> Mapping[str, str]:
+    if ledger.name in choices:
+        return cast(ChoiceLedger, ledger).take(pod, row, choices[ledger.name])
+    return ledger.take(pod, row)
 
 
 def _restore(ledger: Ledger, pod: Pod, row: int) -> None:

@@ -82,8 +82,8 @@ def no_recheck_at_commit() -> None:
     """Commit believes what the cycle saw before it waited."""
     genuine = commit.commit
 
-    def trusting(cache: Any, rows: Any, pod: Any, candidates: Any, still_fits: Any, conflicts: Any) -> Any:
-        return genuine(cache, rows, pod, candidates, lambda pod, row: True, conflicts)
+    def trusting(cache: Any, rows: Any, pod: Any, candidates: Any, still_fits: Any, choose: Any, conflicts: Any) -> Any:
+        return genuine(cache, rows, pod, candidates, lambda pod, row: True, choose, conflicts)
 
     put(commit_step, "commit", trusting)
 

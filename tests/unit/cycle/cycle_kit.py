@@ -106,7 +106,20 @@ class ScoreBy:
         return np.fromiter((self._rule(pod, name) for name in names), np.int64, len(rows))
 
 
-POINTS = {"AddPod", "RemovePod", "PreEnqueue", "Sign", "Stamp", "Heed", "CatchUp", "Health", "Metrics", "Ask", "Answer"}
+POINTS = {
+    "AddPod",
+    "RemovePod",
+    "PreEnqueue",
+    "Sign",
+    "Stamp",
+    "Heed",
+    "CatchUp",
+    "Health",
+    "Metrics",
+    "Ask",
+    "Answer",
+    "Choose",
+}
 POINTS |= {"PreFilter", "Filter", "PostFilter", "PreScore", "Score", "NormalizeScore", "Reserve", "Unreserve", "Permit"}
 POINTS |= {"PreBindPreFlight", "PreBind", "Bind", "PostBind"}
 """What operators know the places by where plugins are called: labels of metrics, words of failures."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from multisched.framework.ledger import NO_CHOICES, Choices
 from multisched.model.objects import CPU, MEMORY, PODS, HostPort, Node, Pod, PodSpec
 
 GPU = "nvidia.com/gpu"
@@ -29,6 +30,11 @@ def make_spec(cpu: int = 0, *, gpu: int = 0, port: int = 0) -> PodSpec:
 
 def make_pod(uid: str, spec: PodSpec | None = None, **fields: Any) -> Pod:
     return Pod("default", fields.pop("name", uid), uid, 1, spec or make_spec(1000), **fields)
+
+
+def choose_nothing(pod: Pod, row: int) -> Choices:
+    """For ledgers of which there is nothing to choose."""
+    return NO_CHOICES
 
 
 class Tickets:
