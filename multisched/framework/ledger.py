@@ -1,4 +1,4 @@
-"""Ledger: how anything besides plain resources is held on rows (GPU devices, volumes, quota room, loans).
+"""Ledger: how anything besides plain resources is held, on rows (GPU devices, volumes, loans) or of the cluster (quota room).
 
 A plugin owns its ledger; commit asks and takes, the cache releases, audit rebuilds and compares. Where a row offers a pod one thing
 or another, a plugin chooses (`ChoosingPlugin`), and the ledger takes what was chosen or refuses it.
@@ -17,6 +17,7 @@ Choices = Mapping[str, object]
 NO_CHOICES: Final[Choices] = {}
 
 
+@runtime_checkable
 class Ledger(Protocol):
     """Versioned like rows: `version(row)` rises at each change that could alter `fits` there."""
 
@@ -60,6 +61,56 @@ class Ledger(Protocol):
 
         Overlays do not: the plugin that owns a ledger keeps it true there by AddPod and RemovePod.
         """
+        ...
+
+
+class ClusterLedger(Protocol):
+    """A ledger about the cluster and no row of it, for instance the room of a quota.
+
+    A pod holds of it from the moment it is assumed until it is gone, also while nobody knows its node. What it holds follows
+    from the pod alone, so that `restore` makes the same of it as `take` did. What the cluster refuses, no row is tried for.
+    """
+
+    name: str
+
+    def concerns(self, pod: Pod) -> bool:
+        """True if this pod takes anything from the ledger; others are never asked about."""
+        ...
+
+    def version(self) -> int:
+        """Rises at each change that could alter `fits`."""
+        ...
+
+    def fits(self, pod: Pod) -> str:
+        """Empty if `take` would succeed now, else the reason, as users should read it."""
+        ...
+
+    def take(self, pod: Pod) -> None:
+        """Holds what the pod needs. Called only after `fits`; taking again for the same uid is a no-op."""
+        ...
+
+    def restore(self, pod: Pod) -> None:
+        """Accounts a pod that is bound already, or has changed since; never refuses: the API is the truth."""
+        ...
+
+    def release(self, uid: str) -> None:
+        """Returns what the pod held; unknown uids are ignored."""
+        ...
+
+    def held(self) -> Mapping[str, object]:
+        """Everything held, uid -> a comparable value: what audit compares with a rebuilt copy."""
+        ...
+
+    def sums(self) -> object:
+        """What is summed up of all holds: a comparable value that later changes leave alone, equal for the same holds (I4)."""
+        ...
+
+    def recount(self) -> None:
+        """Makes the sums anew from the holds. Asked in each audit, in one step."""
+        ...
+
+    def empty_copy(self) -> ClusterLedger:
+        """An empty ledger of the same kind and configuration; the audit rebuilds in it."""
         ...
 
 

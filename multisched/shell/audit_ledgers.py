@@ -1,4 +1,4 @@
-"""The audit of the ledgers: what each holds, and sums up by row, beside what the cache's pods say (I4).
+"""The audit of the ledgers: what each holds, and sums up by row or in all, beside what the cache's pods say (I4).
 
 Mends a ledger on the spot, since no event of the API server is about it. Called by the audit, once in each.
 """
@@ -10,14 +10,21 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from multisched.framework.ledger import Ledger, SummingLedger, rebuild
-from multisched.model.objects import Pod
+from multisched.model.objects import Node, Pod
 from multisched.shell.audit_slices import SLICE_ITEMS, SLICE_ROWS, slices
 from multisched.state.cluster_cache import NO_ROW, ClusterCache
+from multisched.state.ledgers import RowlessLedger
 
 logger = logging.getLogger(__name__)
 
 Tell = Callable[[str, str], None]
 """(pod, node or uid, what is wrong there): told as it is mended."""
+
+
+Placed = tuple[Pod, int]
+"""A pod and its row."""
+Nodes = Mapping[int, Node]
+"""Row -> its node."""
 
 
 class LedgerAudit:
@@ -43,31 +50,34 @@ class LedgerAudit:
         if ledger.name in self._cache.ledgers.broken:
             for row, node in list(self._cache.nodes.live_rows()):
                 ledger.set_node(row, node)  # it may have missed some
-        held = ledger.held()
-        for rows in slices(range(self._cache.nodes.size), SLICE_ROWS):
-            self._check_holds(ledger, rows, held, tell)
-            self._check_sums(ledger, rows, tell)
+        table, held = self._cache.nodes, ledger.held()
+        for rows in slices(range(table.size), SLICE_ROWS):
+            nodes = {row: found for row in rows if (found := table.node_at(row)) is not None}
+            pods = [(pod, row) for row in nodes for pod in table.pods_by_uid(row).values()]
+            self._check_holds(ledger, nodes, pods, held, tell)
+            if not isinstance(ledger, RowlessLedger):
+                self._check_sums(ledger, nodes, pods, tell)
             await asyncio.sleep(0)
+        if isinstance(ledger, RowlessLedger):
+            for uids in slices(self._cache.stray_uids(), SLICE_ITEMS):
+                self._check_holds(ledger, {}, self._placed(uids), held, tell)
+                await asyncio.sleep(0)
+            self._check_sums_of_cluster(ledger, tell)
         for uids in slices(list(held), SLICE_ITEMS):
             self._check_leaks(ledger, uids, tell)
             await asyncio.sleep(0)
 
-    def _check_holds(self, ledger: Ledger, rows: Sequence[int], held: Mapping[str, object], tell: Tell) -> None:
-        """Rebuilds these rows of the ledger from their confirmed pods and compares; assumed pods are known to it alone."""
-        fresh = ledger.empty_copy()
-        pods: dict[str, tuple[Pod, int]] = {}
-        for row in rows:
-            node = self._cache.nodes.node_at(row)
-            if node is None:
-                continue
-            fresh.set_node(row, node)
-            for uid, pod in self._cache.nodes.pods_by_uid(row).items():
-                if self._cache.is_assumed(uid):
-                    continue
-                pods[uid] = (pod, row)
-                if fresh.concerns(pod):
-                    fresh.restore(pod, row)
-        wanted = fresh.held()
+    def _placed(self, uids: Sequence[str]) -> list[Placed]:
+        """Those of the pods that are still there."""
+        entries = (self._cache.placed(uid) for uid in uids)
+        return [(entry.pod, entry.row) for entry in entries if entry is not None]
+
+    def _check_holds(
+        self, ledger: Ledger, nodes: Nodes, placed: Sequence[Placed], held: Mapping[str, object], tell: Tell
+    ) -> None:
+        """Rebuilds a part of the ledger from its confirmed pods and compares; assumed pods are known to it alone."""
+        pods = {pod.uid: (pod, row) for pod, row in placed if not self._cache.is_assumed(pod.uid)}
+        wanted = rebuild(ledger, nodes.items(), pods.values()).held()
         if all(held.get(uid) == wanted.get(uid) for uid in pods):
             return
         held = ledger.held()  # the snapshot is older than this moment
@@ -78,13 +88,11 @@ class LedgerAudit:
                 if ledger.concerns(pod):
                     ledger.restore(pod, row)
 
-    def _check_sums(self, ledger: Ledger, rows: Sequence[int], tell: Tell) -> None:
+    @staticmethod
+    def _check_sums(ledger: Ledger, nodes: Nodes, pods: Sequence[Placed], tell: Tell) -> None:
         """What a ledger sums up by row is what the row's pods make of it; assumed ones have their bindings' annotations."""
         if not isinstance(ledger, SummingLedger):
             return
-        table = self._cache.nodes
-        nodes = {row: node for row in rows if (node := table.node_at(row)) is not None}
-        pods = ((pod, row) for row in nodes for pod in table.pods_by_uid(row).values())
         fresh = rebuild(ledger, nodes.items(), pods)
         assert isinstance(fresh, SummingLedger), f"the copy of {ledger.name} is another kind of ledger"
         for row, node in nodes.items():
@@ -93,9 +101,18 @@ class LedgerAudit:
                 tell(node.name, f"ledger {ledger.name} has {here} for the row, its pods make {wanted}")
                 ledger.recount(row)
 
+    @staticmethod
+    def _check_sums_of_cluster(ledger: RowlessLedger, tell: Tell) -> None:
+        """What a ledger about the cluster sums up is what its holds make, which were compared with the pods."""
+        here = ledger.cluster.sums()
+        ledger.cluster.recount()
+        wanted = ledger.cluster.sums()
+        if here != wanted:
+            tell(ledger.name, f"ledger {ledger.name} has {here} in all, its holds make {wanted}")
+
     def _check_leaks(self, ledger: Ledger, uids: Sequence[str], tell: Tell) -> None:
-        """Nothing is held for a pod that stands on no row."""
-        leaked = [uid for uid in uids if not self._stands(uid)]
+        """Nothing is held for a pod that stands on no row; or, of a ledger about the cluster, for one that is gone."""
+        leaked = [uid for uid in uids if not self._stands(ledger, uid)]
         if not leaked:
             return
         held = ledger.held()
@@ -104,6 +121,6 @@ class LedgerAudit:
                 tell(uid, f"ledger {ledger.name} holds {held[uid]} for a pod that is on no node")
                 ledger.release(uid)
 
-    def _stands(self, uid: str) -> bool:
+    def _stands(self, ledger: Ledger, uid: str) -> bool:
         entry = self._cache.placed(uid)
-        return entry is not None and entry.row != NO_ROW
+        return entry is not None and (entry.row != NO_ROW or isinstance(ledger, RowlessLedger))

@@ -9,7 +9,8 @@ the pod was assumed, or first seen on its node, whatever later versions of it sa
 free what it still uses, or take what it never was given.
 
 Pods whose node is not known (yet, or any more) are *stray*: kept by node name, on no row, until the node comes or their
-own deletion does. That is what keeps a deleted node's pods from vanishing before the API server says so.
+own deletion does. That is what keeps a deleted node's pods from vanishing before the API server says so. Of ledgers about the cluster
+they hold what they held.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from enum import Enum, auto
 
 import msgspec
 
-from multisched.framework.ledger import NO_CHOICES, Choices
+from multisched.framework.ledger import NO_CHOICES, Choices, Ledger
 from multisched.model.objects import Node, Pod
 from multisched.model.version import Version
 from multisched.state.domain_rows import DomainRows
-from multisched.state.ledgers import LedgerRegistry
+from multisched.state.ledgers import LedgerRegistry, RowlessLedger
 from multisched.state.node_table import NodeTable
 from multisched.state.object_store import ObjectStore
 from multisched.state.pod_news import PodNews
@@ -127,7 +128,7 @@ class ClusterCache:
         self._note_all(name)
         for uid in list(self.nodes.pods_by_uid(row)):
             self.nodes.remove_pod(row, uid)
-            self.ledgers.release(uid)
+            self.ledgers.release_row(uid)
             entry = self._placed[uid]
             entry.row = NO_ROW
             entry.is_uprooted = entry.state is PodState.ASSUMED
@@ -219,6 +220,8 @@ class ClusterCache:
             self.nodes.replace_pod(known.row, pod)
         if known.row != NO_ROW:
             self.ledgers.restore(pod, known.row)
+        else:
+            self.ledgers.restore_stray(pod)
         known.pod = pod
         return before
 
@@ -243,6 +246,7 @@ class ClusterCache:
         self._placed[pod.uid] = PlacedPod(pod, pod.node, NO_ROW if row is None else row, PodState.CONFIRMED)
         if row is None:
             self._strays.setdefault(pod.node, set()).add(pod.uid)
+            self.ledgers.restore_stray(pod)
             return
         self._intrude(row)
         self.news.came(pod)
@@ -294,7 +298,7 @@ class ClusterCache:
         else:
             self.news.left(entry.pod)
             self.nodes.remove_pod(entry.row, uid)
-            self.ledgers.release(uid)
+        self.ledgers.release(uid)
         del self._placed[uid]
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -311,6 +315,15 @@ class ClusterCache:
         row = self.nodes.row_of(node)
         uids = self._strays.get(node, ()) if row is None else self.nodes.pods_by_uid(row)
         return [self._placed[uid].pod for uid in sorted(uids) if self._placed[uid].state is PodState.ASSUMED]
+
+    def holders(self, ledger: Ledger) -> list[tuple[Pod, int]]:
+        """Pods that may hold of the ledger, with their rows: where it is about the cluster, strays (NO_ROW) too."""
+        with_strays = isinstance(ledger, RowlessLedger)
+        return [(entry.pod, entry.row) for entry in self._placed.values() if with_strays or entry.row != NO_ROW]
+
+    def stray_uids(self) -> list[str]:
+        """Of the pods whose node is not known."""
+        return [uid for uids in self._strays.values() for uid in uids]
 
     def uids(self) -> list[str]:
         """Of all placed pods; a copy."""

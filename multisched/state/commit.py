@@ -52,7 +52,11 @@ def commit(
     conflicts: Conflicts,
 ) -> Assumption | NotTaken:
     """Assumes the pod on the best of its candidates that still takes it; else what a ledger has against the best of those that
-    passed otherwise."""
+    passed otherwise. What a ledger about the cluster has against the pod ends it before any row is looked at."""
+    reason = cache.ledgers.fits_cluster(pod)
+    if reason:
+        conflicts.true += 1
+        return NotTaken(reason)
     why_not = TAKEN
     for candidate in candidates:
         row = candidate.row

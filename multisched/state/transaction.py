@@ -24,13 +24,17 @@ class NotTaken(msgspec.Struct, frozen=True):
     """Nothing was assumed."""
 
     refusal: str = ""
-    """The node, and what a ledger has against the pod there; empty where others had taken the rows."""
+    """The node, and what a ledger has against the pod there, or what one has against it anywhere; empty where others had taken
+    the rows."""
     pod: Pod | None = None
     """The first of several that found no place; None where there is but one."""
 
 
 def assume(cache: ClusterCache, pod: Pod, row: int, choose: Choose) -> Assumption | NotTaken:
     """One pod on a row that passed the filters. Raises PluginFailure for a plugin or a ledger that fails."""
+    reason = cache.ledgers.fits_cluster(pod)
+    if reason:
+        return NotTaken(reason)
     choices = choose(pod, row)
     reason = cache.ledgers.fits(pod, row, choices)
     return NotTaken(f"node {cache.nodes.node(row).name}: {reason}") if reason else cache.assume(pod, row, choices)

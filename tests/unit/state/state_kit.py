@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -98,6 +99,64 @@ class FlakyTickets(Tickets):
         if name != "raises" and name == self.raises:
             return _down
         return super().__getattribute__(name)
+
+
+class NamespaceRoom:
+    """A ledger about the cluster: at most so many milli-CPU for the pods of each namespace."""
+
+    name = "namespace-room"
+
+    def __init__(self, max_milli: int) -> None:
+        self.max_milli = max_milli
+        self.used: Counter[str] = Counter()
+        self.at: dict[str, tuple[str, int]] = {}
+        """uid -> namespace and milli-CPU."""
+        self._changes = 0
+
+    def concerns(self, pod: Pod) -> bool:
+        return pod.requests.get(CPU, 0) > 0
+
+    def version(self) -> int:
+        return self._changes
+
+    def fits(self, pod: Pod) -> str:
+        left = self.max_milli - self.used[pod.namespace]
+        is_held = pod.uid in self.at
+        return "" if is_held or pod.requests[CPU] <= left else f"namespace {pod.namespace} has {left}m of its CPU left"
+
+    def take(self, pod: Pod) -> None:
+        refusal = self.fits(pod)
+        assert not refusal, refusal
+        self.restore(pod)
+
+    def restore(self, pod: Pod) -> None:
+        entry = (pod.namespace, pod.requests[CPU])
+        if self.at.get(pod.uid) != entry:
+            self.release(pod.uid)
+            self.at[pod.uid] = entry
+            self.used[entry[0]] += entry[1]
+            self._changes += 1
+
+    def release(self, uid: str) -> None:
+        held = self.at.pop(uid, None)
+        if held is not None:
+            self.used[held[0]] -= held[1]
+            self._changes += 1
+
+    def held(self) -> Mapping[str, object]:
+        return dict(self.at)
+
+    def sums(self) -> object:
+        return {namespace: milli for namespace, milli in self.used.items() if milli}
+
+    def recount(self) -> None:
+        before, self.used = self.sums(), Counter()
+        for namespace, milli in self.at.values():
+            self.used[namespace] += milli
+        self._changes += self.sums() != before
+
+    def empty_copy(self) -> NamespaceRoom:
+        return NamespaceRoom(self.max_milli)
 
 
 def _down(*args: object) -> None:
