@@ -156,8 +156,9 @@ def ledgers_not_rolled_back() -> None:
 
 @defect
 def devices_given_twice() -> None:
-    """Every pod gets the first devices, whoever holds them."""
+    """Every pod gets the first devices, whoever holds them, and the ledger takes whatever is chosen."""
     put(DeviceRow, "choose", lambda self, demand: tuple(range(demand.count)))
+    put(DeviceRow, "refusal_of", lambda self, demand, devices: self.refusal(demand))
 
 
 # -- the bind and its outcome ------------------------------------------------------------------------------------------
