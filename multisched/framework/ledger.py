@@ -110,7 +110,7 @@ class ClusterLedger(Protocol):
         ...
 
     def empty_copy(self) -> ClusterLedger:
-        """An empty ledger of the same kind and configuration; the audit rebuilds in it."""
+        """An empty ledger of the same kind and configuration, as `Ledger.empty_copy`; for overlays the same holds, too."""
         ...
 
 
