@@ -19,6 +19,7 @@ WHOLE_BESIDE_FRACTIONS = "node(s) had GPUs shared by fractional pods"
 FRACTION_BESIDE_WHOLE = "node(s) had GPUs taken by whole-GPU pods"
 TOO_FEW_WHOLE = f"Insufficient {GPU}"
 TOO_LITTLE_MILLI = "Insufficient gpu-milli"
+CHOSEN_WITHOUT_ROOM = "the GPUs that were chosen have no room any more"
 
 
 class DeviceRow:
@@ -74,6 +75,15 @@ class DeviceRow:
         if self.has_whole and not self.is_honoured:
             return FRACTION_BESIDE_WHOLE
         return "" if sum(free >= demand.milli for free in self.free) >= demand.count else TOO_LITTLE_MILLI
+
+    def refusal_of(self, demand: GpuDemand, devices: tuple[int, ...]) -> str:
+        """Empty if the demand fits on just these devices, else why not. ValueError for what no device row could offer."""
+        wanted = set(devices)
+        if len(wanted) != demand.count or tuple(sorted(wanted)) != devices:
+            raise ValueError(f"{devices} are not {demand.count} devices in ascending order")
+        are_there = devices[0] >= 0 and devices[-1] < self.device_count
+        has_room = are_there and all(self.free[device] >= demand.milli for device in devices)
+        return self.refusal(demand) or ("" if has_room else CHOSEN_WITHOUT_ROOM)
 
     def choose(self, demand: GpuDemand) -> tuple[int, ...]:
         """Best fit: of the devices with enough room those with the least, lowest index first. Fits by `refusal`."""

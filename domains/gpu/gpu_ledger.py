@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.gpu.demand import ALLOCATION_ANNOTATIONS, DEMAND_ANNOTATIONS, DEVICE_MILLI, demand_of
+from domains.gpu.demand import ALLOCATION_ANNOTATIONS, DEMAND_ANNOTATIONS, DEVICE_MILLI, demand_of, devices_text
 from domains.gpu.device_row import ABSENT, DeviceRow
 from domains.gpu.hold import Hold, hold_of, may_hold
 from multisched.framework.node_view import Bools, Int64, Rows
@@ -31,7 +31,7 @@ Milli = NDArray[np.int16]
 
 
 class GpuLedger:
-    """Implements `framework.ledger.AnnotatedLedger` and `SummingLedger`."""
+    """Implements `framework.ledger.AnnotatedLedger`, `SummingLedger` and `ChoiceLedger`: a choice is a tuple of device indices."""
 
     name = "gpu-devices"
     annotations = frozenset((*DEMAND_ANNOTATIONS, *ALLOCATION_ANNOTATIONS))
@@ -53,38 +53,46 @@ class GpuLedger:
     def version(self, row: int) -> int:
         return int(self._sums[VERSION, row]) if row < self._sums.shape[1] else 0
 
-    def fits(self, pod: Pod, row: int) -> str:
+    def fits(self, pod: Pod, row: int, choice: object = None) -> str:
         """Empty if `take` would succeed on the row now, else the reason, as users should read it."""
         demand = demand_of(pod)
-        if demand is None or self._row_of.get(pod.uid) == row:
+        if demand is None:
             return ""
-        return self.devices(row).refusal(demand)
+        held = self.hold(pod.uid, row)
+        if held is not None:
+            return "" if choice in (None, held.devices) else f"the pod holds GPUs {devices_text(held.devices)} there"
+        devices = self.devices(row)
+        return devices.refusal(demand) if choice is None else devices.refusal_of(demand, _indices(choice))
 
-    def take(self, pod: Pod, row: int) -> Mapping[str, str]:
-        """Holds the best fitting devices and returns the annotations that name them; the same ones when asked again."""
+    def take(self, pod: Pod, row: int, choice: object = None) -> Mapping[str, str]:
+        """Holds the devices that were chosen, or without a choice the best fitting; returns the annotations that name them.
+
+        The same ones when asked again. Raises for a choice that does not fit.
+        """
         demand = demand_of(pod)
         if demand is None:
             return {}
+        refusal = self.fits(pod, row, choice)
+        assert not refusal, f"I1: pod {pod.key} takes GPUs where they do not fit: {refusal}"
         held = self.hold(pod.uid, row)
         if held is None:
-            refusal = self.devices(row).refusal(demand)
-            assert not refusal, f"I1: pod {pod.key} takes GPUs where they do not fit: {refusal}"
-            held = Hold(demand.milli, demand.count, demand.is_whole, self.devices(row).choose(demand))
+            devices = self.devices(row).choose(demand) if choice is None else _indices(choice)
+            held = Hold(demand.milli, demand.count, demand.is_whole, devices)
             self._hold(pod.uid, row, held)
         return held.annotations()
 
-    def place(self, pod: Pod, row: int) -> None:
+    def restore(self, pod: Pod, row: int) -> None:
         """Accounts a bound pod by its spec and by what was written at bind. One that is held on this row stays as it is."""
         if self._row_of.get(pod.uid) == row:
             return
         is_ours = self._served is None or pod.spec.scheduler_name in self._served
         hold = hold_of(pod, is_ours=is_ours)
         if hold is None:
-            self.give(pod.uid)
+            self.release(pod.uid)
         else:
             self._hold(pod.uid, row, hold)
 
-    def give(self, uid: str) -> None:
+    def release(self, uid: str) -> None:
         row = self._row_of.pop(uid, None)
         if row is not None:
             self._rows[row].give(uid)
@@ -104,7 +112,7 @@ class GpuLedger:
         """uid -> (row, Hold)."""
         return {uid: (row, self._rows[row].holds[uid]) for uid, row in self._row_of.items()}
 
-    def twin(self) -> GpuLedger:
+    def empty_copy(self) -> GpuLedger:
         return GpuLedger(self._served)
 
     def sums(self, row: int) -> object:
@@ -173,7 +181,7 @@ class GpuLedger:
 
     def _hold(self, uid: str, row: int, hold: Hold) -> None:
         if self._row_of.get(uid, row) != row:
-            self.give(uid)
+            self.release(uid)
         if row not in self._rows:
             self._rows[row] = DeviceRow()
         self._rows[row].hold(uid, hold)
@@ -211,3 +219,10 @@ class GpuLedger:
         devices = self._rows[row]
         if not devices.holds and not devices.device_count and not devices.is_honoured:
             del self._rows[row]
+
+
+def _indices(choice: object) -> tuple[int, ...]:
+    """What a plugin chose, as far as it is what plugins choose from this ledger."""
+    if not isinstance(choice, tuple) or not all(type(index) is int for index in choice):
+        raise TypeError(f"{choice!r} is no tuple of device indices")
+    return choice

@@ -1,6 +1,6 @@
 """GpuShare: puts whole and fractional GPU pods on devices so that whole devices, and whole nodes, stay free.
 
-Owns no books: it reads `GpuLedger`, in which commit takes devices. Registered for the gpu domain; any profile may use
+Owns no books: it reads `GpuLedger`, in which commit takes the devices that it chooses. Registered for the gpu domain; any profile may use
 it, and all share one ledger.
 """
 
@@ -61,7 +61,7 @@ class GpuShare:
     def __init__(self, context: PluginContext) -> None:
         ledger = context.hold.register(GpuLedger(context.scheduler_names))
         assert isinstance(ledger, GpuLedger), f"ledger {ledger.name} is another plugin's"
-        self._ledger = ledger
+        self._ledger = self.chooses_from = ledger
         self.reasons = ReasonTable(self.name)
         unschedulable = Code.UNSCHEDULABLE
         self._too_few_whole = self.reasons.code(unschedulable, TOO_FEW_WHOLE)
@@ -131,6 +131,11 @@ class GpuShare:
         if demand.count > len(ranked):
             return np.zeros(len(rows), np.int64)
         return _score_fraction(ranked, self._ledger.used_percent(rows), demand)
+
+    def choose(self, cycle: CycleView, pod: Pod, row: int) -> tuple[int, ...] | None:
+        """The best fitting devices, which are those that `score` has counted."""
+        demand, devices = demand_of(pod), self._ledger.devices(row)
+        return None if demand is None or devices.refusal(demand) else devices.choose(demand)
 
     # -- what it reads, what may help --------------------------------------------------------------------------------
 

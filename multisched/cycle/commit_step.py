@@ -18,6 +18,7 @@ from multisched.cycle.classes.score_snapshot import Picture
 from multisched.cycle.diagnosis import fit_error, refused_node
 from multisched.cycle.preemption.nominated_pods import PromisedRoom
 from multisched.cycle.results import Conflicted, Placed, Result, Unplaced
+from multisched.framework.ledger import NO_CHOICES, Choices
 from multisched.framework.points import CycleView
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import Runner
@@ -27,7 +28,7 @@ from multisched.state.cluster_cache import Assumption, ClusterCache
 from multisched.state.commit import Candidate, Conflicts, commit
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
-from multisched.state.transaction import NotTaken, assume
+from multisched.state.transaction import Choose, NotTaken, assume
 
 _OUTSIDE = Status.unresolvable("node(s) are not among those that PreFilter left")
 
@@ -67,7 +68,7 @@ class CommitStep:
 
     def _assume_at_once(self, group: PodClass, pod: Pod, attempt: int, at: int) -> Placed | Conflicted:
         row = group.rows.item(at)
-        assumption = assume(self._cache, pod, row)
+        assumption = assume(self._cache, pod, row, self._chooser(group.view))
         if isinstance(assumption, NotTaken):
             return self.conflicted(pod, attempt, assumption, (self._node_name(row),))
         return self._placed(pod, assumption, group, group.view, attempt)
@@ -91,11 +92,24 @@ class CommitStep:
         def still_fits(pod: Pod, row: int) -> bool:
             return self._refusal(group, view, pod, row) is None and self._fits_afresh(pod, attempt, row)
 
-        assumption = commit(self._cache, self._rows, pod, candidates, still_fits, self.conflicts)
+        assumption = commit(self._cache, self._rows, pod, candidates, still_fits, self._chooser(view), self.conflicts)
         if isinstance(assumption, NotTaken):
             return self.conflicted(pod, attempt, assumption, self._names_of(candidates))
         self._record(picture, pod, attempt, candidates, assumption.node)
         return self._reserve(self._placed(pod, assumption, group, view, attempt))
+
+    def _chooser(self, view: CycleView) -> Choose:
+        """Asks the plugins that choose from ledgers. `view`: what Score was asked with."""
+
+        def choose(pod: Pod, row: int) -> Choices:
+            choices: dict[str, object] = {}
+            for plugin in self._plugins.choosing:
+                choice = self._runner.call(plugin, "Choose", plugin.choose, view, pod, row)
+                if choice is not None:
+                    choices[plugin.chooses_from.name] = choice
+            return choices
+
+        return choose if self._plugins.choosing else _nothing_to_choose
 
     def _placed(self, pod: Pod, assumption: Assumption, group: PodClass, view: CycleView, attempt: int) -> Placed:
         promised = self._nominator.node_of(pod.uid)
@@ -168,3 +182,8 @@ class CommitStep:
 
     def _node_name(self, row: int) -> str:
         return self._cache.nodes.node(row).name
+
+
+def _nothing_to_choose(pod: Pod, row: int) -> Choices:
+    """For a profile none of whose plugins chooses."""
+    return NO_CHOICES

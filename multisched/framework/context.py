@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from multisched.framework.ledger import Ledger
+from multisched.framework.ledger import ClusterLedger, Ledger
 from multisched.framework.measures import Measures
 from multisched.framework.node_view import NodeView, Rows
 from multisched.framework.objects_view import ObjectsView
@@ -35,7 +35,7 @@ class WaitingPods(Protocol):
 class Ledgers(Protocol):
     """The ledgers of the process, shared by all domains."""
 
-    def register(self, ledger: Ledger) -> Ledger:
+    def register(self, ledger: Ledger | ClusterLedger) -> Ledger | ClusterLedger:
         """Adds the ledger, or returns the one already registered under its name."""
         ...
 

@@ -25,6 +25,7 @@ import numpy as np
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.dependency import Dependency, Isolation
 from multisched.framework.frozen_nodes import FrozenNodes, RowRecord
+from multisched.framework.ledger import ChoosingPlugin
 from multisched.framework.node_view import Codes, NodeView, Rows, Scores
 from multisched.framework.points import (
     CycleView,
@@ -140,6 +141,8 @@ def _refusal(plugin: Plugin, use: PluginUse, factory: Factory) -> str:
         return "it asks by itself and blocks nobody; remove it"
     if isinstance(plugin, PreFilterExtensions):
         return "AddPod and RemovePod change what Filter reads in the middle of a cycle; run it inline"
+    if isinstance(plugin, ChoosingPlugin):
+        return "what it chooses is taken in the same step; run it inline"
     if use.isolation is Isolation.THREAD:
         return ""
     others = [p for p, protocol in EXTENSION_POINTS.items() if p not in _ELSEWHERE and isinstance(plugin, protocol)]

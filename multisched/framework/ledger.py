@@ -1,16 +1,23 @@
-"""Ledger: how anything besides plain resources is held on rows (GPU devices, volumes, quota room, loans).
+"""Ledger: how anything besides plain resources is held, on rows (GPU devices, volumes, loans) or of the cluster (quota room).
 
-A plugin owns its ledger; commit asks and takes, the cache gives back, audit rebuilds and compares.
+A plugin owns its ledger; commit asks and takes, the cache releases, audit rebuilds and compares. Where a row offers a pod one thing
+or another, a plugin chooses (`ChoosingPlugin`), and the ledger takes what was chosen or refuses it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
+from multisched.framework.points import CycleView, Plugin
 from multisched.model.objects import Node, Pod
 
+Choices = Mapping[str, object]
+"""Ledger -> what a plugin chose from it for one pod on one row."""
+NO_CHOICES: Final[Choices] = {}
 
+
+@runtime_checkable
 class Ledger(Protocol):
     """Versioned like rows: `version(row)` rises at each change that could alter `fits` there."""
 
@@ -33,11 +40,11 @@ class Ledger(Protocol):
         """
         ...
 
-    def place(self, pod: Pod, row: int) -> None:
+    def restore(self, pod: Pod, row: int) -> None:
         """Accounts a pod that is bound already, by its spec and annotations; never refuses: the API is the truth."""
         ...
 
-    def give(self, uid: str) -> None:
+    def release(self, uid: str) -> None:
         """Returns what the pod held; unknown uids are ignored."""
         ...
 
@@ -46,13 +53,93 @@ class Ledger(Protocol):
         ...
 
     def held(self) -> Mapping[str, object]:
-        """Everything held, uid -> a comparable value: what audit compares with a rebuilt twin."""
+        """Everything held, uid -> a comparable value: what audit compares with a rebuilt copy."""
         ...
 
-    def twin(self) -> Ledger:
+    def empty_copy(self) -> Ledger:
         """An empty ledger of the same kind and configuration: the audit rebuilds in it.
 
         Overlays do not: the plugin that owns a ledger keeps it true there by AddPod and RemovePod.
+        """
+        ...
+
+
+class ClusterLedger(Protocol):
+    """A ledger about the cluster and no row of it, for instance the room of a quota.
+
+    A pod holds of it from the moment it is assumed until it is gone, also while nobody knows its node. What it holds follows
+    from the pod alone, so that `restore` makes the same of it as `take` did. What the cluster refuses, no row is tried for.
+    """
+
+    name: str
+
+    def concerns(self, pod: Pod) -> bool:
+        """True if this pod takes anything from the ledger; others are never asked about."""
+        ...
+
+    def version(self) -> int:
+        """Rises at each change that could alter `fits`."""
+        ...
+
+    def fits(self, pod: Pod) -> str:
+        """Empty if `take` would succeed now, else the reason, as users should read it."""
+        ...
+
+    def take(self, pod: Pod) -> None:
+        """Holds what the pod needs. Called only after `fits`; taking again for the same uid is a no-op."""
+        ...
+
+    def restore(self, pod: Pod) -> None:
+        """Accounts a pod that is bound already, or has changed since; never refuses: the API is the truth."""
+        ...
+
+    def release(self, uid: str) -> None:
+        """Returns what the pod held; unknown uids are ignored."""
+        ...
+
+    def held(self) -> Mapping[str, object]:
+        """Everything held, uid -> a comparable value: what audit compares with a rebuilt copy."""
+        ...
+
+    def sums(self) -> object:
+        """What is summed up of all holds: a comparable value that later changes leave alone, equal for the same holds (I4)."""
+        ...
+
+    def recount(self) -> None:
+        """Makes the sums anew from the holds. Asked in each audit, in one step."""
+        ...
+
+    def empty_copy(self) -> ClusterLedger:
+        """An empty ledger of the same kind and configuration, as `Ledger.empty_copy`; for overlays the same holds, too."""
+        ...
+
+
+class ChoiceLedger(Ledger, Protocol):
+    """A ledger of which a row offers one thing or another, for instance several devices. What is chosen is taken, and nothing else."""
+
+    def fits(self, pod: Pod, row: int, choice: object = None) -> str:
+        """As `Ledger.fits`, of this choice. None: no plugin of the pod's profile chooses, and the ledger picks by itself."""
+        ...
+
+    def take(self, pod: Pod, row: int, choice: object = None) -> Mapping[str, str]:
+        """Holds exactly the choice. Raises for one that does not fit, or that is not what the pod holds there already."""
+        ...
+
+
+@runtime_checkable
+class ChoosingPlugin(Plugin, Protocol):
+    """Chooses what a pod gets from a ledger, by the rule of its Score. A profile has one for each ledger at most.
+
+    Asked once for each placement, in the step that takes what it says: the pods before this one in a transaction stand
+    already, and a row that has moved since it was scored has passed Filter again. So a choice never waits and is never made twice.
+    """
+
+    chooses_from: ChoiceLedger
+
+    def choose(self, cycle: CycleView, pod: Pod, row: int) -> object | None:
+        """What the pod gets on the row; None if it asks for nothing or nothing fits. May be asked about a row that was not scored.
+
+        A choice that came from outside (`cycle.answers`) may be outdated: the ledger then refuses it, and the next row is tried.
         """
         ...
 
@@ -85,11 +172,11 @@ class SummingLedger(Ledger, Protocol):
 
 
 def rebuild(ledger: Ledger, nodes: Iterable[tuple[int, Node]], pods: Iterable[tuple[Pod, int]]) -> Ledger:
-    """A twin that holds exactly what these nodes and placed pods say."""
-    fresh = ledger.twin()
+    """A copy that holds exactly what these nodes and placed pods say."""
+    fresh = ledger.empty_copy()
     for row, node in nodes:
         fresh.set_node(row, node)
     for pod, row in pods:
         if fresh.concerns(pod):
-            fresh.place(pod, row)
+            fresh.restore(pod, row)
     return fresh

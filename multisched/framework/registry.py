@@ -18,6 +18,7 @@ import msgspec
 from multisched.framework.context import PluginContext
 from multisched.framework.dependency import Dependency, Isolation
 from multisched.framework.extender import ExtenderPlugin
+from multisched.framework.ledger import ChoosingPlugin
 from multisched.framework.points import (
     BindPlugin,
     EnqueueExtensions,
@@ -226,6 +227,8 @@ class PluginSet:
         self.bind = self._at("Bind", plugins, BindPlugin)
         self.post_bind = self._at("PostBind", plugins, PostBindPlugin)
         self.enqueue_extensions = those(plugins, EnqueueExtensions)
+        self.choosing = those(plugins, ChoosingPlugin)
+        _refuse_rivals(self.choosing)
         self.asking = those(plugins, AskingPlugin)
         self.extenders = those(plugins, ExtenderPlugin)
         # Whether a plugin has an extension point is asked here once: isinstance on a Protocol takes 40 us.
@@ -297,3 +300,15 @@ def _refuse_doubles(plugins: list[Plugin]) -> None:
         if plugin.name in seen:
             raise PluginSetupError(f"profile: plugin {plugin.name} is enabled twice; remove one")
         seen.add(plugin.name)
+
+
+def _refuse_rivals(choosing: Sequence[ChoosingPlugin]) -> None:
+    """What a pod gets from a ledger is chosen by one plugin."""
+    chooser: dict[str, str] = {}
+    for plugin in choosing:
+        ledger = plugin.chooses_from.name
+        if ledger in chooser:
+            raise PluginSetupError(
+                f"profile: plugins {chooser[ledger]} and {plugin.name} both choose from ledger {ledger}; remove one"
+            )
+        chooser[ledger] = plugin.name

@@ -63,17 +63,17 @@ class StandingLedger:
         return ""
 
     def take(self, pod: Pod, row: int) -> Mapping[str, str]:
-        self.place(pod, row)
+        self.restore(pod, row)
         return {}
 
-    def place(self, pod: Pod, row: int) -> None:
+    def restore(self, pod: Pod, row: int) -> None:
         if self._rows.get(pod.uid) != row:
-            self.give(pod.uid)
+            self.release(pod.uid)
             self._rows[pod.uid] = row
             self.series.setdefault(row, {})[pod.uid] = series_of(pod)
             self._versions[row] = self.version(row) + 1
 
-    def give(self, uid: str) -> None:
+    def release(self, uid: str) -> None:
         row = self._rows.pop(uid, None)
         if row is not None:
             del self.series[row][uid]
@@ -88,7 +88,7 @@ class StandingLedger:
     def held(self) -> Mapping[str, object]:
         return dict(self._rows)
 
-    def twin(self) -> StandingLedger:
+    def empty_copy(self) -> StandingLedger:
         return StandingLedger(self.name)
 
 

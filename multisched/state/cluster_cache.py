@@ -4,12 +4,13 @@ Pod life: unassumed -> assumed -> confirmed -> removed. There is no timer: an as
 definite bind outcome (forget), by the watch (confirm, remove) or, before its bind was sent, by unreserve (forget).
 A forbidden transition is a corrupted cache and raises: the process must not go on placing pods on it.
 
-What a pod was bound with is settled: the annotations that ledgers go by (`LedgerBook.annotations`) stay as they were when
+What a pod was bound with is settled: the annotations that ledgers go by (`LedgerRegistry.annotations`) stay as they were when
 the pod was assumed, or first seen on its node, whatever later versions of it say. Else whoever may edit a running pod could
 free what it still uses, or take what it never was given.
 
 Pods whose node is not known (yet, or any more) are *stray*: kept by node name, on no row, until the node comes or their
-own deletion does. That is what keeps a deleted node's pods from vanishing before the API server says so.
+own deletion does. That is what keeps a deleted node's pods from vanishing before the API server says so. Of ledgers about the cluster
+they hold what they held.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from enum import Enum, auto
 
 import msgspec
 
+from multisched.framework.ledger import NO_CHOICES, Choices, Ledger
 from multisched.model.objects import Node, Pod
 from multisched.model.version import Version
 from multisched.state.domain_rows import DomainRows
-from multisched.state.ledgers import LedgerBook
+from multisched.state.ledgers import LedgerRegistry, RowlessLedger
 from multisched.state.node_table import NodeTable
 from multisched.state.object_store import ObjectStore
 from multisched.state.pod_news import PodNews
@@ -73,11 +75,11 @@ LABELS_WRITTEN_AT_BINDING = frozenset({"topology.kubernetes.io/zone", "topology.
 class ClusterCache:
     """Nodes and the pods on them. All writes are synchronous and whole; readers hold `nodes` as a view."""
 
-    def __init__(self, ledgers: LedgerBook | None = None) -> None:
+    def __init__(self, ledgers: LedgerRegistry | None = None) -> None:
         self.nodes = NodeTable()
         self.standing = StandingTable(self.nodes)
         """The pods on every row in columns; nothing is kept in it until somebody preempts."""
-        self.ledgers = ledgers if ledgers is not None else LedgerBook()
+        self.ledgers = ledgers if ledgers is not None else LedgerRegistry()
         self.objects = ObjectStore()
         self._domains: list[DomainRows] = []
         self._placed: dict[str, PlacedPod] = {}
@@ -114,7 +116,7 @@ class ClusterCache:
             entry.row = row
             self.news.came(entry.pod)
             self.nodes.add_pod(row, entry.pod)
-            self.ledgers.place(entry.pod, row)
+            self.ledgers.restore(entry.pod, row)
         return before
 
     def remove_node(self, name: str) -> Node | None:
@@ -126,7 +128,7 @@ class ClusterCache:
         self._note_all(name)
         for uid in list(self.nodes.pods_by_uid(row)):
             self.nodes.remove_pod(row, uid)
-            self.ledgers.give(uid)
+            self.ledgers.release_row(uid)
             entry = self._placed[uid]
             entry.row = NO_ROW
             entry.is_uprooted = entry.state is PodState.ASSUMED
@@ -144,12 +146,12 @@ class ClusterCache:
 
     # -- pods ------------------------------------------------------------------------------------------------------
 
-    def assume(self, pod: Pod, row: int) -> Assumption:
+    def assume(self, pod: Pod, row: int, choices: Choices = NO_CHOICES) -> Assumption:
         """Puts an unbound pod's use on a row. Only `commit` calls this, after checking that it fits (I1)."""
         if pod.uid in self._placed:
             raise CacheCorruptedError(f"pod {pod.key} ({pod.uid}) is assumed while {self._placed[pod.uid].state.name}")
         node = self.nodes.node(row).name
-        annotations = self.ledgers.take(pod, row)
+        annotations = self.ledgers.take(pod, row, choices)
         pod = self._bound_with(pod, annotations)
         self.nodes.add_pod(row, pod)
         self._placed[pod.uid] = PlacedPod(pod, node, row, PodState.ASSUMED, annotations=annotations)
@@ -217,7 +219,9 @@ class ClusterCache:
                 self.news.left(pod)  # spreading counts it no more
             self.nodes.replace_pod(known.row, pod)
         if known.row != NO_ROW:
-            self.ledgers.place(pod, known.row)
+            self.ledgers.restore(pod, known.row)
+        else:
+            self.ledgers.restore_stray(pod)
         known.pod = pod
         return before
 
@@ -242,11 +246,12 @@ class ClusterCache:
         self._placed[pod.uid] = PlacedPod(pod, pod.node, NO_ROW if row is None else row, PodState.CONFIRMED)
         if row is None:
             self._strays.setdefault(pod.node, set()).add(pod.uid)
+            self.ledgers.restore_stray(pod)
             return
         self._intrude(row)
         self.news.came(pod)
         self.nodes.add_pod(row, pod)
-        self.ledgers.place(pod, row)
+        self.ledgers.restore(pod, row)
 
     def _bound_with(self, pod: Pod, annotations: Mapping[str, str]) -> Pod:
         """The pod as its binding makes it, as far as ledgers go by it: without what somebody else wrote in their place."""
@@ -293,7 +298,7 @@ class ClusterCache:
         else:
             self.news.left(entry.pod)
             self.nodes.remove_pod(entry.row, uid)
-            self.ledgers.give(uid)
+        self.ledgers.release(uid)
         del self._placed[uid]
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -310,6 +315,15 @@ class ClusterCache:
         row = self.nodes.row_of(node)
         uids = self._strays.get(node, ()) if row is None else self.nodes.pods_by_uid(row)
         return [self._placed[uid].pod for uid in sorted(uids) if self._placed[uid].state is PodState.ASSUMED]
+
+    def holders(self, ledger: Ledger) -> list[tuple[Pod, int]]:
+        """Pods that may hold of the ledger, with their rows: where it is about the cluster, strays (NO_ROW) too."""
+        with_strays = isinstance(ledger, RowlessLedger)
+        return [(entry.pod, entry.row) for entry in self._placed.values() if with_strays or entry.row != NO_ROW]
+
+    def stray_uids(self) -> list[str]:
+        """Of the pods whose node is not known."""
+        return [uid for uids in self._strays.values() for uid in uids]
 
     def uids(self) -> list[str]:
         """Of all placed pods; a copy."""

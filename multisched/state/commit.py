@@ -14,7 +14,7 @@ import msgspec
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import Assumption, ClusterCache
 from multisched.state.domain_rows import DomainRows
-from multisched.state.transaction import NotTaken, StillFits, assume
+from multisched.state.transaction import Choose, NotTaken, StillFits, assume
 
 CANDIDATES_MAX = 8
 """Ranked alternates that travel with a decision."""
@@ -48,10 +48,15 @@ def commit(
     pod: Pod,
     candidates: Sequence[Candidate],
     still_fits: StillFits,
+    choose: Choose,
     conflicts: Conflicts,
 ) -> Assumption | NotTaken:
     """Assumes the pod on the best of its candidates that still takes it; else what a ledger has against the best of those that
-    passed otherwise."""
+    passed otherwise. What a ledger about the cluster has against the pod ends it before any row is looked at."""
+    reason = cache.ledgers.fits_cluster(pod)
+    if reason:
+        conflicts.true += 1
+        return NotTaken(reason)
     why_not = TAKEN
     for candidate in candidates:
         row = candidate.row
@@ -64,7 +69,7 @@ def commit(
         if moved and not still_fits(pod, row):
             conflicts.true += 1
             continue
-        found = assume(cache, pod, row)
+        found = assume(cache, pod, row, choose)
         if isinstance(found, NotTaken):
             conflicts.true += moved
             why_not = why_not if why_not.refusal else found

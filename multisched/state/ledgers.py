@@ -3,15 +3,17 @@
 A ledger is a plugin's code. One that raises while a pod is decided costs that pod its attempt; one that raises while it
 is told what happened has books nobody can trust any more: it is *broken*, and refuses every pod it concerns until the
 audit has compared and mended it. What the watch says is never lost to it.
+
+Ledgers about the cluster are kept among the others, as ledgers to which all rows are the same (`RowlessLedger`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
 
-from multisched.framework.ledger import AnnotatedLedger, Ledger
+from multisched.framework.ledger import NO_CHOICES, AnnotatedLedger, ChoiceLedger, Choices, ClusterLedger, Ledger
 from multisched.framework.runner import PluginFailure
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Node, Pod
@@ -20,13 +22,59 @@ logger = logging.getLogger(__name__)
 
 LEDGERS_MAX = 32
 UNKNOWN_VERSION = -1
+ANY_ROW = 0
+"""Which row a ledger about the cluster is asked about makes no difference."""
 
 
-class LedgerBook:
+class RowlessLedger:
+    """A ClusterLedger as a Ledger, and a SummingLedger: what it says of one row is true of each."""
+
+    def __init__(self, cluster: ClusterLedger) -> None:
+        self.cluster = cluster
+        self.name = cluster.name
+
+    def concerns(self, pod: Pod) -> bool:
+        return self.cluster.concerns(pod)
+
+    def version(self, row: int) -> int:
+        return self.cluster.version()
+
+    def fits(self, pod: Pod, row: int) -> str:
+        return self.cluster.fits(pod)
+
+    def take(self, pod: Pod, row: int) -> Mapping[str, str]:
+        self.cluster.take(pod)
+        return {}
+
+    def restore(self, pod: Pod, row: int) -> None:
+        self.cluster.restore(pod)
+
+    def release(self, uid: str) -> None:
+        self.cluster.release(uid)
+
+    def set_node(self, row: int, node: Node | None) -> None:
+        """Nodes are nothing to it."""
+
+    def held(self) -> Mapping[str, object]:
+        return self.cluster.held()
+
+    def sums(self, row: int) -> object:
+        return self.cluster.sums()
+
+    def recount(self, row: int) -> None:
+        self.cluster.recount()
+
+    def empty_copy(self) -> RowlessLedger:
+        return RowlessLedger(self.cluster.empty_copy())
+
+
+class LedgerRegistry:
     """All ledgers by name; implements `framework.context.Ledgers`."""
 
     def __init__(self) -> None:
         self._ledgers: dict[str, Ledger] = {}
+        self._of_rows: tuple[Ledger, ...] = ()
+        self._of_cluster: tuple[RowlessLedger, ...] = ()
         self.annotations: frozenset[str] = frozenset()
         """Keys of the pod annotations that some ledger goes by."""
         self.written: frozenset[str] = frozenset()
@@ -34,24 +82,35 @@ class LedgerBook:
         self.broken: dict[str, str] = {}
         """Ledgers whose books cannot be trusted -> what they raised."""
 
-    def register(self, ledger: Ledger) -> Ledger:
+    def register(self, ledger: Ledger | ClusterLedger) -> Ledger | ClusterLedger:
         """Adds the ledger, or returns the one that is already registered under its name: domains share ledgers."""
         if ledger.name not in self._ledgers and len(self._ledgers) >= LEDGERS_MAX:
             raise ValueError(f"ledger {ledger.name}: more than {LEDGERS_MAX} ledgers")
         if isinstance(ledger, AnnotatedLedger):
             self.annotations |= ledger.annotations
             self.written |= ledger.written
-        return self._ledgers.setdefault(ledger.name, ledger)
+        kept = self._ledgers.setdefault(ledger.name, ledger if isinstance(ledger, Ledger) else RowlessLedger(ledger))
+        every = self._ledgers.values()
+        self._of_cluster = tuple(one for one in every if isinstance(one, RowlessLedger))
+        self._of_rows = tuple(one for one in every if not isinstance(one, RowlessLedger))
+        return kept.cluster if isinstance(kept, RowlessLedger) else kept
 
     def __iter__(self) -> Iterator[Ledger]:
         return iter(self._ledgers.values())
 
-    def fits(self, pod: Pod, row: int) -> str:
-        """Empty if every ledger could take the pod on the row, else the first reason. PluginFailure for one that fails."""
-        for ledger in self._ledgers.values():
+    def fits(self, pod: Pod, row: int, choices: Choices = NO_CHOICES) -> str:
+        """Empty if every ledger of rows could take the pod there, else the first reason. PluginFailure for one that fails."""
+        return self._first_reason(self._of_rows, pod, row, choices)
+
+    def fits_cluster(self, pod: Pod) -> str:
+        """The same of the ledgers about the cluster: for what they say no row is any better."""
+        return self._first_reason(self._of_cluster, pod, ANY_ROW, NO_CHOICES)
+
+    def _first_reason(self, ledgers: Sequence[Ledger], pod: Pod, row: int, choices: Choices) -> str:
+        for ledger in ledgers:
             try:
                 is_concerned = ledger.concerns(pod)
-                reason = ledger.fits(pod, row) if is_concerned else ""
+                reason = _fits(ledger, pod, row, choices) if is_concerned else ""
             except Exception as error:
                 raise _failure(ledger, f"{type(error).__name__}: {error}") from error
             if is_concerned and ledger.name in self.broken:
@@ -63,26 +122,36 @@ class LedgerBook:
 
     def concern(self, pod: Pod) -> bool:
         """True if some ledger holds something for pods like this one."""
-        return bool(self.versions(pod, 0))
+        return bool(self.versions(pod, ANY_ROW))
 
-    def take(self, pod: Pod, row: int) -> Mapping[str, str]:
+    def take(self, pod: Pod, row: int, choices: Choices = NO_CHOICES) -> Mapping[str, str]:
         """Holds in every ledger; returns the annotations that the binding carries. After a PluginFailure none holds it."""
         annotations: dict[str, str] = {}
         for ledger in self._ledgers.values():
             try:
-                annotations.update(ledger.take(pod, row) if ledger.concerns(pod) else {})
+                annotations.update(_take(ledger, pod, row, choices) if ledger.concerns(pod) else {})
             except Exception as error:
-                self.give(pod.uid)
+                self.release(pod.uid)
                 raise _failure(ledger, f"{type(error).__name__}: {error}") from error
         return annotations
 
-    def place(self, pod: Pod, row: int) -> None:
+    def restore(self, pod: Pod, row: int) -> None:
         for ledger in self._ledgers.values():
-            self._tell(ledger, "place", _place, ledger, pod, row)
+            self._tell(ledger, "restore", _restore, ledger, pod, row)
 
-    def give(self, uid: str) -> None:
+    def restore_stray(self, pod: Pod) -> None:
+        """A pod whose node nobody knows holds of the cluster alone."""
+        for ledger in self._of_cluster:
+            self._tell(ledger, "restore", _restore, ledger, pod, ANY_ROW)
+
+    def release(self, uid: str) -> None:
         for ledger in self._ledgers.values():
-            self._tell(ledger, "give", ledger.give, uid)
+            self._tell(ledger, "release", ledger.release, uid)
+
+    def release_row(self, uid: str) -> None:
+        """The pod's node is gone, the pod is not: what it held of the cluster stays held."""
+        for ledger in self._of_rows:
+            self._tell(ledger, "release", ledger.release, uid)
 
     def set_node(self, row: int, node: Node | None) -> None:
         for ledger in self._ledgers.values():
@@ -116,11 +185,24 @@ class LedgerBook:
         self.broken[ledger.name] = f"{what}: {type(error).__name__}: {error}"
 
 
-def _place(ledger: Ledger, pod: Pod, row: int) -> None:
+def _fits(ledger: Ledger, pod: Pod, row: int, choices: Choices) -> str:
+    """A ledger that knows no choices raises for one."""
+    if ledger.name in choices:
+        return cast(ChoiceLedger, ledger).fits(pod, row, choices[ledger.name])
+    return ledger.fits(pod, row)
+
+
+def _take(ledger: Ledger, pod: Pod, row: int, choices: Choices) -> Mapping[str, str]:
+    if ledger.name in choices:
+        return cast(ChoiceLedger, ledger).take(pod, row, choices[ledger.name])
+    return ledger.take(pod, row)
+
+
+def _restore(ledger: Ledger, pod: Pod, row: int) -> None:
     if ledger.concerns(pod):
-        ledger.place(pod, row)
+        ledger.restore(pod, row)
     else:
-        ledger.give(pod.uid)  # an earlier version of it may have been concerned
+        ledger.release(pod.uid)  # an earlier version of it may have been concerned
 
 
 def _failure(ledger: Ledger, what: str) -> PluginFailure:

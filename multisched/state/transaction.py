@@ -10,34 +10,43 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from multisched.framework.ledger import Choices
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import Assumption, ClusterCache
 
 StillFits = Callable[[Pod, int], bool]
 """(pod, row) -> do all of the profile's filters still pass it there?"""
+Choose = Callable[[Pod, int], Choices]
+"""(pod, row) -> what the profile's plugins choose for it there, as things stand at this moment."""
 
 
 class NotTaken(msgspec.Struct, frozen=True):
     """Nothing was assumed."""
 
     refusal: str = ""
-    """The node, and what a ledger has against the pod there; empty where others had taken the rows."""
+    """The node, and what a ledger has against the pod there, or what one has against it anywhere; empty where others had taken
+    the rows."""
     pod: Pod | None = None
     """The first of several that found no place; None where there is but one."""
 
 
-def assume(cache: ClusterCache, pod: Pod, row: int) -> Assumption | NotTaken:
-    """One pod on a row that passed the filters. Raises PluginFailure for a ledger that fails."""
-    reason = cache.ledgers.fits(pod, row)
-    return NotTaken(f"node {cache.nodes.node(row).name}: {reason}") if reason else cache.assume(pod, row)
+def assume(cache: ClusterCache, pod: Pod, row: int, choose: Choose) -> Assumption | NotTaken:
+    """One pod on a row that passed the filters. Raises PluginFailure for a plugin or a ledger that fails."""
+    reason = cache.ledgers.fits_cluster(pod)
+    if reason:
+        return NotTaken(reason)
+    choices = choose(pod, row)
+    reason = cache.ledgers.fits(pod, row, choices)
+    return NotTaken(f"node {cache.nodes.node(row).name}: {reason}") if reason else cache.assume(pod, row, choices)
 
 
 def assume_all(
-    cache: ClusterCache, places: Sequence[tuple[Pod, int]], still_fits: StillFits
+    cache: ClusterCache, places: Sequence[tuple[Pod, int]], still_fits: StillFits, choose: Choose
 ) -> tuple[Assumption, ...] | NotTaken:
     """All pods on their rows, in this order, or none of them.
 
-    Each pod but the first is asked about again once those before it stand: they may have taken its room, or keep it away.
+    Each pod but the first is asked about again once those before it stand: they may have taken its room, or keep it away. What it
+    gets of ledgers is chosen then, too.
     Raises PluginFailure for a plugin or a ledger that fails; nothing is assumed then either.
     """
     found: list[Assumption] = []
@@ -47,7 +56,7 @@ def assume_all(
             if found and not still_fits(pod, row):
                 why_not = NotTaken(pod=pod)
                 break
-            taken = assume(cache, pod, row)
+            taken = assume(cache, pod, row, choose)
             if isinstance(taken, NotTaken):
                 why_not = msgspec.structs.replace(taken, pod=pod)
                 break

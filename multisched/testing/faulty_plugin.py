@@ -143,7 +143,10 @@ class Faulty:
 
 
 class FaultyLedger:
-    """Holds one thing for each pod that its bugs are about, and forgets to count now and then: the audit mends it."""
+    """Holds one thing for each pod that its bugs are about, and forgets to count now and then: the audit mends it.
+
+    Its bugs keep the names by which the seeds draw them, whatever the methods are called.
+    """
 
     name = FAULTY
 
@@ -167,14 +170,14 @@ class FaultyLedger:
         self._held[pod.uid] = row
         return {}
 
-    def place(self, pod: Pod, row: int) -> None:
+    def restore(self, pod: Pod, row: int) -> None:
         struck = self._bugs.strikes("place", pod.uid)
         if struck == 1:
             raise FaultyError("place")
         if not struck:
             self._held[pod.uid] = row
 
-    def give(self, uid: str) -> None:
+    def release(self, uid: str) -> None:
         if self._bugs.strikes("give", uid, LEDGER_ONE_IN) != 2:
             self._held.pop(uid, None)
 
@@ -184,7 +187,7 @@ class FaultyLedger:
     def held(self) -> Mapping[str, object]:
         return self._held
 
-    def twin(self) -> FaultyLedger:
+    def empty_copy(self) -> FaultyLedger:
         fresh = FaultyLedger()
         fresh._bugs = _NO_BUGS
         return fresh

@@ -50,10 +50,9 @@ def compare(program: Program, pods: Mapping[str, Pod], nodes: Mapping[str, Node]
         in_flight = worker.queue.statistics().in_flight
         if in_flight:
             found.append(f"I3: {in_flight} pods of {worker.name} are in flight at rest")
-    placed = [(entry.pod, entry.row) for entry in program.cache if entry.row >= 0]
     found += [f"I4: {fault}" for fault in row_faults(program.cache.nodes, range(program.cache.nodes.size)).values()]
     for ledger in program.cache.ledgers:
-        fresh = rebuild(ledger, program.cache.nodes.live_rows(), placed)
+        fresh = rebuild(ledger, program.cache.nodes.live_rows(), program.cache.holders(ledger))
         if dict(fresh.held()) != dict(ledger.held()):
             found.append(f"I4: ledger {ledger.name} differs from what the pods say")
         if isinstance(ledger, SummingLedger) and isinstance(fresh, SummingLedger):

@@ -116,15 +116,14 @@ def fault_of_ledgers(program: Program) -> str:
     """The first ledger whose sums are not those of the pods that stand on its rows (I4); a broken one says so itself."""
     cache = program.cache
     live = list(cache.nodes.live_rows())
-    placed = [(entry.pod, entry.row) for entry in cache if entry.row >= 0]
     for ledger in cache.ledgers:
         if not isinstance(ledger, SummingLedger) or ledger.name in cache.ledgers.broken:
             continue
-        fresh = rebuild(ledger, live, placed)
+        fresh = rebuild(ledger, live, cache.holders(ledger))
         here, wanted = dict(ledger.held()), dict(fresh.held())
         if here != wanted:
             return f"I4: ledger {ledger.name} holds {_first_difference(here, wanted)}"
-        assert isinstance(fresh, SummingLedger), "a twin is of the same kind"
+        assert isinstance(fresh, SummingLedger), "a copy is of the same kind"
         for row, node in live:
             if ledger.sums(row) != fresh.sums(row):
                 return f"I4: ledger {ledger.name} has {ledger.sums(row)} on {node.name}, not {fresh.sums(row)}"

@@ -193,7 +193,9 @@ class Wakes:
         """Nothing there is promised to anybody before this pod, and no ledger has anything against it."""
         cache = self._program.cache
         name = cache.nodes.node(row).name
-        return not self._program.nominator.ahead_on(name, pod) and not cache.ledgers.fits(pod, row)
+        return not self._program.nominator.ahead_on(name, pod) and not (
+            cache.ledgers.fits_cluster(pod) or cache.ledgers.fits(pod, row)
+        )
 
 
 def _node_of(event: ClusterEvent, old: EventObject, new: EventObject) -> str:

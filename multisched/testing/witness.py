@@ -12,7 +12,8 @@ from functools import partial
 import msgspec
 
 from domains.gpu.gpu_ledger import GpuLedger
-from multisched.config.schema import Configuration, DomainConfig
+from multisched.config_schema import Configuration, DomainConfig
+from multisched.framework.ledger import NO_CHOICES, Choices
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import Condition, LeaseHolder, ObjectRef
 from multisched.framework.preemption import Preemption
@@ -229,7 +230,7 @@ class Witness:
 
     # -- each assumption -------------------------------------------------------------------------------------------
 
-    def assume(self, pod: Pod, row: int) -> Assumption:
+    def assume(self, pod: Pod, row: int, choices: Choices = NO_CHOICES) -> Assumption:
         """Stands before `ClusterCache.assume`: the last moment at which the cache can be held to its own word."""
         table = self.program.cache.nodes
         node = table.node(row)
@@ -253,7 +254,7 @@ class Witness:
         self._check_rules(pod, node, domain)
         self._door.assumed(pod.uid, node.name)
         free = tuple(self._free_devices(node.name)) if fraction_wanted(pod.annotations) else ()
-        assumption = self._assume(pod, row)
+        assumption = self._assume(pod, row, choices)
         if free:
             self._check_devices(pod, row, free)
         self.told.assumed(pod.uid, node.name)

@@ -79,7 +79,7 @@ class Trial:
         for row, node in self.cache.nodes.live_rows():
             self.cache.ledgers.set_node(row, node)
             for pod in self.cache.nodes.pods_on(row):
-                self.cache.ledgers.place(pod, row)
+                self.cache.ledgers.restore(pod, row)
 
     def stir(self) -> None:
         """Pods go, and others come: copies of the pod and of those that differ from it."""

@@ -56,7 +56,7 @@ from multisched.shell.program import Program
 from multisched.state import cluster_cache, commit
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
-from multisched.state.ledgers import LedgerBook
+from multisched.state.ledgers import LedgerRegistry
 from multisched.state.node_table import NodeTable
 from multisched.testing.plugins import HoldSome
 
@@ -82,8 +82,8 @@ def no_recheck_at_commit() -> None:
     """Commit believes what the cycle saw before it waited."""
     genuine = commit.commit
 
-    def trusting(cache: Any, rows: Any, pod: Any, candidates: Any, still_fits: Any, conflicts: Any) -> Any:
-        return genuine(cache, rows, pod, candidates, lambda pod, row: True, conflicts)
+    def trusting(cache: Any, rows: Any, pod: Any, candidates: Any, still_fits: Any, choose: Any, conflicts: Any) -> Any:
+        return genuine(cache, rows, pod, candidates, lambda pod, row: True, choose, conflicts)
 
     put(commit_step, "commit", trusting)
 
@@ -151,13 +151,14 @@ def strays_forgotten() -> None:
 @defect
 def ledgers_not_rolled_back() -> None:
     """What a failed pod held of a ledger stays held."""
-    put(LedgerBook, "give", lambda self, uid: None)
+    put(LedgerRegistry, "release", lambda self, uid: None)
 
 
 @defect
 def devices_given_twice() -> None:
-    """Every pod gets the first devices, whoever holds them."""
+    """Every pod gets the first devices, whoever holds them, and the ledger takes whatever is chosen."""
     put(DeviceRow, "choose", lambda self, demand: tuple(range(demand.count)))
+    put(DeviceRow, "refusal_of", lambda self, demand, devices: self.refusal(demand))
 
 
 # -- the bind and its outcome ------------------------------------------------------------------------------------------
@@ -684,7 +685,7 @@ def volumes_promised_twice() -> None:
 @defect
 def volumes_never_given_back() -> None:
     """What was promised stays promised, whatever becomes of the pod."""
-    put(VolumeLedger, "give", lambda self, uid: None)
+    put(VolumeLedger, "release", lambda self, uid: None)
 
 
 @defect

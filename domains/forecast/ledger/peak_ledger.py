@@ -3,7 +3,7 @@
 A ledger that never refuses: it uses the ledger protocol because commit and cache tell ledgers of every pod that comes
 and goes. Held is what predictions hang on (`Demand`), which profiles do not change; sums follow from it: `FlatPeaks` by
 requests while there are no profiles, `NodeCurves` with them. Both are exact. After `adopt`, and in a ledger nobody has
-read yet (the audit's twins), rows are counted when they are read, or ahead of that by `catch_up`.
+read yet (the audit's copies), rows are counted when they are read, or ahead of that by `catch_up`.
 """
 
 from __future__ import annotations
@@ -72,20 +72,20 @@ class PeakLedger:
         return ""
 
     def take(self, pod: Pod, row: int) -> Mapping[str, str]:
-        self.place(pod, row)
+        self.restore(pod, row)
         return NO_ANNOTATIONS
 
-    def place(self, pod: Pod, row: int) -> None:
+    def restore(self, pod: Pod, row: int) -> None:
         """Counts the pod on the row; a pod that changed (another label, resized) is counted anew."""
         entry = (row, self.predictor.predict(pod).demand)
         if self._held.get(pod.uid) != entry:
-            self.give(pod.uid)
+            self.release(pod.uid)
             self._add(*entry, 1)
             self._held[pod.uid] = entry
         if self.pods is not None:
             self.pods[pod.uid] = pod
 
-    def give(self, uid: str) -> None:
+    def release(self, uid: str) -> None:
         entry = self._held.get(uid)
         if entry is not None:
             self._add(*entry, -1)
@@ -129,7 +129,7 @@ class PeakLedger:
         """From here on `pods` are those that come; called before any is placed."""
         self.pods = {} if self.pods is None else self.pods
 
-    def twin(self) -> PeakLedger:
+    def empty_copy(self) -> PeakLedger:
         return PeakLedger(self.name, self.predictor, self.stated, self.chosen)
 
     def sums_like(self, other: PeakLedger) -> bool:

@@ -124,16 +124,16 @@ class VolumeLedger:
             return {}
         planned = self._plan(pod, row)
         assert isinstance(planned, Promise), f"pod {pod.key} takes volumes where there are none: {planned.message}"
-        self.give(pod.uid)
+        self.release(pod.uid)
         if planned.volumes or planned.provisions:
             self._hold(pod.uid, planned)
         return {}
 
-    def place(self, pod: Pod, row: int) -> None:
+    def restore(self, pod: Pod, row: int) -> None:
         """A pod that is bound needs no promise: what its volumes are is in the API."""
-        self.give(pod.uid)
+        self.release(pod.uid)
 
-    def give(self, uid: str) -> None:
+    def release(self, uid: str) -> None:
         promise = self._promises.pop(uid, None)
         if promise is None:
             return
@@ -150,7 +150,7 @@ class VolumeLedger:
         """uid -> Promise."""
         return dict(self._promises)
 
-    def twin(self) -> VolumeLedger:
+    def empty_copy(self) -> VolumeLedger:
         return VolumeLedger(self._objects, self._table)
 
     # -- reading ---------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import Final, TypeVar
 from zlib import crc32
@@ -27,13 +27,14 @@ from msgspec.structs import replace
 from multisched.client.errors import ApiError
 from multisched.client.history import History
 from multisched.client.lister import MalformedAnswerError, list_pages
-from multisched.framework.ledger import Ledger, SummingLedger, rebuild
 from multisched.framework.ports import Binder, Clock, UnreachableError
 from multisched.model.decode_metadata import with_valid_text
 from multisched.model.objects import Pod
 from multisched.model.version import NO_VERSION, Version, is_covered, is_older, version_of
 from multisched.model.wire import UNREADABLE, Transport, TransportError
-from multisched.shell.audit.sides import Here, Side
+from multisched.shell.audit_ledgers import LedgerAudit
+from multisched.shell.audit_sides import Here, Side
+from multisched.shell.audit_slices import SLICE_ITEMS, SLICE_ROWS, slices
 from multisched.shell.ingest.pods_and_nodes import PodIngest
 from multisched.state.cluster_cache import NO_ROW, ClusterCache, PlacedPod
 from multisched.state.row_check import row_faults
@@ -47,9 +48,6 @@ AUDIT_TIMEOUT_S: Final = 50.0
 PAGE_ITEMS: Final = 500
 PAGE_PAUSE_S: Final = 0.01
 """Between two pages, so that an audit is a trickle and not a burst, for the API server as for us."""
-SLICE_ITEMS: Final = 256
-"""Listed objects, entries or holds looked at before other tasks get their turn: under a millisecond."""
-SLICE_ROWS: Final = 64
 CONTENT_PODS: Final = 2_000
 """So many pods are read whole in one audit, 50 us each, and compared by what they hold; of more, others each time."""
 READS_MAX: Final = 100
@@ -155,6 +153,7 @@ class Audit:
         """`bind_deadline_s`: for so long after its answer a bind may have been sent twice, and one of them be on its way."""
         self._transport = transport
         self._cache = cache
+        self._ledgers = LedgerAudit(cache)
         self._pods = pods
         self._sides = sides
         self._history = history
@@ -249,7 +248,7 @@ class Audit:
             async for page in pages:
                 version = version_of(page.version)
                 self._check_time(side, version, position)
-                for raws in _slices(page.items, SLICE_ITEMS):
+                for raws in slices(page.items, SLICE_ITEMS):
                     for raw in raws:
                         here = self._compare_one(side, raw, version, listed, now)
                         if here is not None and now.is_sampled(here.uid):
@@ -258,7 +257,7 @@ class Audit:
                     await asyncio.sleep(0)
                 await anyio.sleep(PAGE_PAUSE_S)
         self._check_time(side, version, position)
-        for handles in _slices(side.handles(), SLICE_ITEMS):
+        for handles in slices(side.handles(), SLICE_ITEMS):
             for handle in handles:
                 here = side.here(handle) if handle not in listed else None
                 if here is not None and here.uid not in listed and not is_older(version, here.version):
@@ -337,7 +336,7 @@ class Audit:
     async def _check_answers(self, now: _Round, began_s: float) -> None:
         """Pods that count as bound by an answer alone, for longer than a bind can be on its way, are read."""
         suspects: list[PlacedPod] = []
-        for uids in _slices(self._cache.uids(), SLICE_ITEMS):
+        for uids in slices(self._cache.uids(), SLICE_ITEMS):
             suspects += self._cache.answered_before(uids, began_s - self._bind_deadline_s)
             await asyncio.sleep(0)
         for entry in suspects[:READS_MAX]:
@@ -361,7 +360,7 @@ class Audit:
 
     async def _check_queues(self, now: _Round) -> None:
         """Every pending pod waits somewhere or is on its way to a node (I3), unless the list has shown that it is gone."""
-        for pods in _slices(list(self._pods.pending.values()), SLICE_ITEMS):
+        for pods in slices(list(self._pods.pending.values()), SLICE_ITEMS):
             for pod in pods:
                 is_known = self._pods.pending.get(pod.uid) is pod and pod.uid not in now.gone
                 if is_known and self._pods.is_lost(pod):
@@ -375,7 +374,7 @@ class Audit:
     async def _check_rows(self, now: _Round) -> None:
         """Every column is the sum of the row's pods, and rows and entries name the same pods (I4)."""
         table, cache = self._cache.nodes, self._cache
-        for rows in _slices(range(table.size), SLICE_ROWS):
+        for rows in slices(range(table.size), SLICE_ROWS):
             faults = row_faults(table, rows)
             for row in rows:
                 for uid, pod in table.pods_by_uid(row).items():
@@ -400,91 +399,11 @@ class Audit:
                 self._cache.mend_row(row)
 
     async def _check_ledgers(self, now: _Round) -> None:
-        book = self._cache.ledgers
-        for ledger in book:
-            before = book.broken.get(ledger.name)
-            try:
-                await self._check_ledger(ledger, now)
-            except Exception as error:  # noqa: BLE001 - a plugin ends here
-                logger.warning("audit: ledger failed", extra={"ledger": ledger.name, "error": str(error)})
-            else:
-                if book.broken.get(ledger.name) is before:  # it may have failed again while it was checked
-                    book.trust(ledger.name)
+        def tell(key: str, what: str) -> None:
+            now.found.append(Difference("ledger", key, what))
+            self._counters.inner += 1
 
-    async def _check_ledger(self, ledger: Ledger, now: _Round) -> None:
-        if ledger.name in self._cache.ledgers.broken:
-            for row, node in list(self._cache.nodes.live_rows()):
-                ledger.set_node(row, node)  # it may have missed some
-        held = ledger.held()
-        for rows in _slices(range(self._cache.nodes.size), SLICE_ROWS):
-            self._check_holds(ledger, rows, held, now)
-            self._check_sums(ledger, rows, now)
-            await asyncio.sleep(0)
-        for uids in _slices(list(held), SLICE_ITEMS):
-            self._check_leaks(ledger, uids, now)
-            await asyncio.sleep(0)
-
-    def _check_holds(self, ledger: Ledger, rows: Sequence[int], held: Mapping[str, object], now: _Round) -> None:
-        """Rebuilds these rows of the ledger from their confirmed pods and compares; assumed pods are known to it alone."""
-        twin = ledger.twin()
-        pods: dict[str, tuple[Pod, int]] = {}
-        for row in rows:
-            node = self._cache.nodes.node_at(row)
-            if node is None:
-                continue
-            twin.set_node(row, node)
-            for uid, pod in self._cache.nodes.pods_by_uid(row).items():
-                if self._cache.is_assumed(uid):
-                    continue
-                pods[uid] = (pod, row)
-                if twin.concerns(pod):
-                    twin.place(pod, row)
-        wanted = twin.held()
-        if all(held.get(uid) == wanted.get(uid) for uid in pods):
-            return
-        held = ledger.held()  # the snapshot is older than this moment
-        for uid, (pod, row) in pods.items():
-            if held.get(uid) != wanted.get(uid):
-                what = f"ledger {ledger.name} holds {held.get(uid)}, its pod says {wanted.get(uid)}"
-                now.found.append(Difference("ledger", pod.key, what))
-                self._counters.inner += 1
-                ledger.give(uid)
-                if ledger.concerns(pod):
-                    ledger.place(pod, row)
-
-    def _check_sums(self, ledger: Ledger, rows: Sequence[int], now: _Round) -> None:
-        """What a ledger sums up by row is what the row's pods make of it; assumed ones have their bindings' annotations."""
-        if not isinstance(ledger, SummingLedger):
-            return
-        table = self._cache.nodes
-        nodes = {row: node for row in rows if (node := table.node_at(row)) is not None}
-        pods = ((pod, row) for row in nodes for pod in table.pods_by_uid(row).values())
-        twin = rebuild(ledger, nodes.items(), pods)
-        assert isinstance(twin, SummingLedger), f"the twin of {ledger.name} is another kind of ledger"
-        for row, node in nodes.items():
-            here, wanted = ledger.sums(row), twin.sums(row)
-            if here != wanted:
-                what = f"ledger {ledger.name} has {here} for the row, its pods make {wanted}"
-                now.found.append(Difference("ledger", node.name, what))
-                self._counters.inner += 1
-                ledger.recount(row)
-
-    def _check_leaks(self, ledger: Ledger, uids: Sequence[str], now: _Round) -> None:
-        """Nothing is held for a pod that stands on no row."""
-        leaked = [uid for uid in uids if not self._stands(uid)]
-        if not leaked:
-            return
-        held = ledger.held()
-        for uid in leaked:
-            if uid in held:
-                what = f"ledger {ledger.name} holds {held[uid]} for a pod that is on no node"
-                now.found.append(Difference("ledger", uid, what))
-                self._counters.inner += 1
-                ledger.give(uid)
-
-    def _stands(self, uid: str) -> bool:
-        entry = self._cache.placed(uid)
-        return entry is not None and entry.row != NO_ROW
+        await self._ledgers.check(tell)
 
 
 def _item_of(raw: msgspec.Raw) -> _Item:
@@ -500,7 +419,3 @@ def _is_off_its_row(cache: ClusterCache, pod: Pod, row: int) -> bool:
 
 def _position(side: Side) -> Version:
     return version_of(side.reflector.position)
-
-
-def _slices(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    return (items[start : start + size] for start in range(0, len(items), size))

@@ -257,7 +257,7 @@ async def _remember_wrong(scene: Scene) -> bool:
     pod = process.program.decoder.pod(orjson.dumps({"metadata": metadata, "spec": spec}))
     for ledger in cache.ledgers:
         if ledger.name != FAULTY and ledger.concerns(pod):
-            ledger.place(pod, row)
+            ledger.restore(pod, row)
     scene.run.was_corrupted = True
     return True
 

@@ -106,7 +106,20 @@ class ScoreBy:
         return np.fromiter((self._rule(pod, name) for name in names), np.int64, len(rows))
 
 
-POINTS = {"AddPod", "RemovePod", "PreEnqueue", "Sign", "Stamp", "Heed", "CatchUp", "Health", "Metrics", "Ask", "Answer"}
+POINTS = {
+    "AddPod",
+    "RemovePod",
+    "PreEnqueue",
+    "Sign",
+    "Stamp",
+    "Heed",
+    "CatchUp",
+    "Health",
+    "Metrics",
+    "Ask",
+    "Answer",
+    "Choose",
+}
 POINTS |= {"PreFilter", "Filter", "PostFilter", "PreScore", "Score", "NormalizeScore", "Reserve", "Unreserve", "Permit"}
 POINTS |= {"PreBindPreFlight", "PreBind", "Bind", "PostBind"}
 """What operators know the places by where plugins are called: labels of metrics, words of failures."""
@@ -142,12 +155,14 @@ class Domain:
         factories: Sequence[Factory] = (),
         profile: str = "",
         seed: int = 0,
+        cache: ClusterCache | None = None,
+        selects: Callable[[Node], bool] = lambda node: node.labels.get("domain") != "other",
     ) -> None:
         """`factories`: of plugins that are built with the domain's own context. `profile`: a shipped one, as it is, in place of
-        `in_tree` and what every profile needs."""
-        self.cache = ClusterCache()
+        `in_tree` and what every profile needs. `cache`: of another domain, whose neighbour this one is."""
+        self.cache = cache if cache is not None else ClusterCache()
         self.waiting = WaitingPodTable()
-        self.rows = DomainRows("test", lambda node: node.labels.get("domain") != "other")
+        self.rows = DomainRows("test", selects)
         self.cache.add_domain(self.rows)
         self.nominator = Nominator()
         self.heard = Heard()

@@ -15,7 +15,7 @@ from multisched.framework.node_view import Rows
 from multisched.framework.points import CycleView
 from multisched.model.objects import Node, Owner, Pod, PodSpec
 from multisched.state.cluster_cache import ClusterCache
-from multisched.state.ledgers import LedgerBook
+from multisched.state.ledgers import LedgerRegistry
 
 GPU = "nvidia.com/gpu"
 
@@ -112,7 +112,7 @@ def row_of(cache: ClusterCache, name: str) -> int:
 
 
 def make_cache(nodes: Iterable[Node], *ledgers: Ledger) -> ClusterCache:
-    book = LedgerBook()
+    book = LedgerRegistry()
     for ledger in ledgers:
         book.register(ledger)
     cache = ClusterCache(book)

@@ -94,7 +94,7 @@ def test_the_bound_pod_that_comes_back_by_the_watch_changes_nothing() -> None:
     annotations = ledger.take(pod, 0)
     version, held = ledger.version(0), ledger.held()
 
-    ledger.place(bound(pod, dict(annotations)), 0)
+    ledger.restore(bound(pod, dict(annotations)), 0)
 
     assert (ledger.version(0), ledger.held()) == (version, held)
 
@@ -104,7 +104,7 @@ def test_a_pod_that_is_seen_on_another_node_holds_nothing_on_the_first() -> None
     pod = whole("p")
     annotations = ledger.take(pod, 0)
 
-    ledger.place(bound(pod, dict(annotations)), 1)
+    ledger.restore(bound(pod, dict(annotations)), 1)
 
     assert [ledger.devices(row).free for row in (0, 1)] == [[1000], [0]]
     assert [ledger.fits(whole("late"), row) for row in (0, 1)] == ["", "Insufficient nvidia.com/gpu"]
@@ -120,7 +120,7 @@ def test_taking_where_it_does_not_fit_is_a_broken_invariant() -> None:
 
 def test_a_bound_fraction_of_unknown_device_blocks_its_amount_on_every_device() -> None:
     ledger = make_ledger(make_node("n", gpu=2))
-    ledger.place(fraction("odd", 300, devices="first"), 0)
+    ledger.restore(fraction("odd", 300, devices="first"), 0)
 
     assert ledger.devices(0).free == [700, 700]
 
@@ -128,14 +128,14 @@ def test_a_bound_fraction_of_unknown_device_blocks_its_amount_on_every_device() 
 @pytest.mark.parametrize("annotation", ["nonsense", "0", "5000"])
 def test_a_bound_pod_with_a_bad_amount_counts_as_a_whole_device(annotation: str) -> None:
     ledger = make_ledger(make_node("n", gpu=2))
-    ledger.place(make_pod("odd", annotations={GPU_MILLI: annotation, GPU_DEVICES: "1"}), 0)
+    ledger.restore(make_pod("odd", annotations={GPU_MILLI: annotation, GPU_DEVICES: "1"}), 0)
 
     assert ledger.devices(0).free == [1000, 0]
 
 
 def test_what_was_written_at_bind_counts_and_not_what_the_author_writes_now() -> None:
     ledger = make_ledger(make_node("n", gpu=2))
-    ledger.place(make_pod("p", annotations={GPU_MILLI: "1", GPU_DEVICES: "1", GPU_ALLOCATED: "600"}), 0)
+    ledger.restore(make_pod("p", annotations={GPU_MILLI: "1", GPU_DEVICES: "1", GPU_ALLOCATED: "600"}), 0)
 
     assert ledger.devices(0).free == [1000, 400]
 
@@ -144,7 +144,7 @@ def test_what_was_written_at_bind_counts_and_not_what_the_author_writes_now() ->
 def test_whole_devices_are_counted_by_the_request_whatever_the_annotations_say(count: int) -> None:
     ledger = make_ledger(make_node("n", gpu=4))
     annotations = {GPU_MILLI: "1", GPU_DEVICES: "0,1", GPU_ALLOCATED: "1"}
-    ledger.place(make_pod("p", requests={GPU: count}, annotations=annotations), 0)
+    ledger.restore(make_pod("p", requests={GPU: count}, annotations=annotations), 0)
 
     assert ledger.devices(0).free.count(1000) == 4 - count
 
@@ -153,7 +153,7 @@ def test_whole_devices_are_counted_by_the_request_whatever_the_annotations_say(c
 def test_a_pod_that_requests_no_gpu_and_was_bound_by_somebody_else_takes_none(scheduler: str) -> None:
     ledger = GpuLedger(frozenset({"gpu-scheduler"}))
     ledger.set_node(0, make_node("n", gpu=2))
-    ledger.place(make_pod("stranger", annotations={GPU_MILLI: "1000", GPU_COUNT: "2"}, scheduler=scheduler), 0)
+    ledger.restore(make_pod("stranger", annotations={GPU_MILLI: "1000", GPU_COUNT: "2"}, scheduler=scheduler), 0)
 
     assert ledger.devices(0).free == [1000, 1000]
     assert dict(ledger.held()) == {}
@@ -163,12 +163,12 @@ def test_only_pods_of_our_own_schedulers_say_by_annotation_what_they_were_given(
     ledger = GpuLedger(frozenset({"gpu-scheduler"}))
     ledger.set_node(0, make_node("n", gpu=2))
     given = {GPU_DEVICES: "0", GPU_ALLOCATED: "700"}
-    ledger.place(make_pod("forged", annotations=given, scheduler="default-scheduler"), 0)
+    ledger.restore(make_pod("forged", annotations=given, scheduler="default-scheduler"), 0)
     assert ledger.devices(0).free == [1000, 1000]
 
-    ledger.place(make_pod("ours", annotations=given, scheduler="gpu-scheduler"), 0)
+    ledger.restore(make_pod("ours", annotations=given, scheduler="gpu-scheduler"), 0)
     assert ledger.devices(0).free == [300, 1000]
-    assert dict(ledger.twin().held()) == {}
+    assert dict(ledger.empty_copy().held()) == {}
 
 
 @pytest.mark.parametrize("annotations", [{}, {GPU_MILLI: "1"}, {GPU_MILLI: "1000", GPU_DEVICES: "1"}])
@@ -177,7 +177,7 @@ def test_a_standing_pods_own_annotations_neither_free_nor_take_a_device(annotati
     ledger.take(fraction("p", 600), 0)
     version = ledger.version(0)
 
-    ledger.place(make_pod("p", annotations=annotations, node="n"), 0)
+    ledger.restore(make_pod("p", annotations=annotations, node="n"), 0)
 
     assert ledger.devices(0).free == [400, 1000]
     assert ledger.version(0) == version
@@ -185,9 +185,9 @@ def test_a_standing_pods_own_annotations_neither_free_nor_take_a_device(annotati
 
 def test_whole_pods_of_strangers_count_although_their_devices_are_unknown_or_the_same() -> None:
     ledger = make_ledger(make_node("n", gpu=4))
-    ledger.place(whole("unknown"), 0)
+    ledger.restore(whole("unknown"), 0)
     for name in ("a", "b"):
-        ledger.place(make_pod(name, requests={GPU: 1}, annotations={GPU_DEVICES: "0"}), 0)
+        ledger.restore(make_pod(name, requests={GPU: 1}, annotations={GPU_DEVICES: "0"}), 0)
 
     assert ledger.fits(whole("one"), 0) == ""
     assert ledger.fits(whole("two", 2), 0) == "Insufficient nvidia.com/gpu"
@@ -282,8 +282,8 @@ class LedgerMachine(RuleBasedStateMachine):
         uid = data.draw(st.sampled_from(sorted(self.pods)))
         _, row = self.pods.pop(uid)
         before = self.ledger.version(row)
-        self.ledger.give(uid)
-        self.ledger.give(uid)
+        self.ledger.release(uid)
+        self.ledger.release(uid)
         assert self.ledger.version(row) == before + 1
         for users in self.devices[row]:
             users.pop(uid, None)
@@ -293,7 +293,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def confirm(self, data: st.DataObject) -> None:
         pod, row = self.pods[data.draw(st.sampled_from(sorted(self.pods)))]
         before = self.ledger.version(row)
-        self.ledger.place(pod, row)
+        self.ledger.restore(pod, row)
         assert self.ledger.version(row) == before
 
     @rule(row=st.integers(0, ROWS - 1))

@@ -151,8 +151,8 @@ def test_a_gap_in_a_profile_counts_as_its_peak_and_other_slots_as_they_are() -> 
 
 def test_without_profiles_requests_are_one_number() -> None:
     ledger = make_ledger({})
-    ledger.place(pod_of("web", "p", cpu=250, memory=2), 2)
-    ledger.place(pod_of("", "q", cpu=1, memory=2), 2)
+    ledger.restore(pod_of("web", "p", cpu=250, memory=2), 2)
+    ledger.restore(pod_of("", "q", cpu=1, memory=2), 2)
 
     assert ledger.peak(np.array([0, 2])).T.tolist() == [[0, 0, 0], [251, 0, 4_000]]
     assert ledger.predictor.predict(pod_of("web", "p")).fallback == "no_history"
@@ -165,7 +165,7 @@ def test_a_pod_counts_from_its_assumption_on_and_once() -> None:
 
     assert ledger.take(pod, 2) == {}
     version = ledger.version(2)
-    ledger.place(pod, 2)
+    ledger.restore(pod, 2)
 
     curve = ledger.predictor.predict(pod).curve
     assert curve is not None
@@ -176,9 +176,9 @@ def test_a_pod_counts_from_its_assumption_on_and_once() -> None:
 
 def test_a_pod_that_changes_its_service_is_counted_anew() -> None:
     ledger = make_ledger()
-    ledger.place(pod_of("web", "p"), 0)
+    ledger.restore(pod_of("web", "p"), 0)
     before, version = load(ledger, 0).tolist(), ledger.version(0)
-    ledger.place(pod_of("api", "p"), 0)
+    ledger.restore(pod_of("api", "p"), 0)
 
     assert [(row, demand.service) for row, demand in _held(ledger).values()] == [(0, "api")]
     assert load(ledger, 0).tolist() != before
@@ -236,10 +236,10 @@ def test_sums_are_what_the_present_pods_add_up_to(moves: list[tuple[int, int, st
     for step, (number, cpu, service, choice, is_leaving) in enumerate(moves):
         pod, row = pod_of(service, f"p{number}", cpu=cpu, memory=cpu), rows.item(choice)
         if is_leaving:
-            ledger.give(pod.uid)
+            ledger.release(pod.uid)
             present.pop(pod.uid, None)
         else:
-            ledger.place(pod, row)
+            ledger.restore(pod, row)
             present[pod.uid] = (pod, row)
         if when == "adopted between" and step % 3 == 1:
             if step % 2:
@@ -254,7 +254,7 @@ def test_sums_are_what_the_present_pods_add_up_to(moves: list[tuple[int, int, st
             expected[rows.tolist().index(row)] += ledger.predictor.predict(pod).peaks
         assert ledger.peak(rows).T.tolist() == expected.tolist()
         for uid in present:
-            ledger.give(uid)
+            ledger.release(uid)
         assert not ledger.peak(rows).any()
         return
     curves = np.zeros((4, 3, SLOTS), np.int64)
@@ -264,7 +264,7 @@ def test_sums_are_what_the_present_pods_add_up_to(moves: list[tuple[int, int, st
         curves[rows.tolist().index(row)] += curve.quanta
     assert load(ledger, *rows.tolist()).tolist() == curves.tolist()
     for uid in present:
-        ledger.give(uid)
+        ledger.release(uid)
     assert not load(ledger, *rows.tolist()).any()
     assert not ledger.fleet_load().any()
 
@@ -280,7 +280,7 @@ def test_what_is_foreseen_of_a_row_does_not_hang_on_the_rows_asked_with_it(
 ) -> None:
     ledger = make_ledger()
     for number, (row, service, cpu) in enumerate(placed):
-        ledger.place(pod_of(service, f"p{number}", cpu=cpu), row)
+        ledger.restore(pod_of(service, f"p{number}", cpu=cpu), row)
     curve = ledger.predictor.predict(pod_of("web", "next")).curve
     assert curve is not None
     together = ledger.outlook(np.array(asked), curve)
@@ -299,7 +299,7 @@ def test_what_is_foreseen_of_a_row_does_not_hang_on_the_rows_asked_with_it(
 def test_new_profiles_are_counted_in_slices_or_when_they_are_read_and_never_look_like_a_difference() -> None:
     ledger = make_ledger()
     for number in range(2_000):
-        ledger.place(pod_of(("web", "api", "new")[number % 3], f"p{number}", cpu=number % 7), number % 1_000)
+        ledger.restore(pod_of(("web", "api", "new")[number % 3], f"p{number}", cpu=number % 7), number % 1_000)
     load(ledger, 0)
     held, version = ledger.held(), ledger.version(5)
     ledger.adopt(make_predictor({"api": FULL}))
@@ -314,14 +314,14 @@ def test_new_profiles_are_counted_in_slices_or_when_they_are_read_and_never_look
     assert load(ledger, 3, 4).tolist() == seen
     fresh = make_ledger({"api": FULL})
     for number in range(2_000):
-        fresh.place(pod_of(("web", "api", "new")[number % 3], f"p{number}", cpu=number % 7), number % 1_000)
+        fresh.restore(pod_of(("web", "api", "new")[number % 3], f"p{number}", cpu=number % 7), number % 1_000)
     assert load(fresh, *range(1_000)).tolist() == load(ledger, *range(1_000)).tolist()
 
 
 def test_a_ledger_that_nobody_reads_holds_no_curves() -> None:
     ledger = make_ledger()
     for number in range(100):
-        ledger.place(pod_of("web", f"p{number}"), number)
+        ledger.restore(pod_of("web", f"p{number}"), number)
 
     assert ledger.curves is not None
     assert ledger.curves.nbytes == 0
@@ -349,10 +349,10 @@ def test_a_promise_counts_until_it_is_withdrawn_and_is_nobodys_pod(
     for one in (ledger, wanted):
         for row in (0, 1):
             one.set_node(row, make_node(f"n{row}", cpu=4000))
-        one.place(pod_of("web", "w", cpu=100), 0)
+        one.restore(pod_of("web", "w", cpu=100), 0)
     before, version = sums(ledger), ledger.version(1)
     ledger.promise(pod_of("api", "a", cpu=200), 1)
-    wanted.place(pod_of("api", "a", cpu=200), 1)
+    wanted.restore(pod_of("api", "a", cpu=200), 1)
     assert sums(ledger) == sums(wanted) != before
     assert ledger.version(1) != version
     assert ledger.held() == make_held(ledger), "the audit's twin knows nothing of it"

@@ -47,12 +47,14 @@ def bound(number: int, annotations: dict[str, str]) -> Pod:
     )
 
 
-steps = st.lists(st.tuples(st.sampled_from(["take", "give", "confirm"]), st.integers(0, 7), st.integers(0, ROWS - 1)))
+steps = st.lists(
+    st.tuples(st.sampled_from(["take", "release", "confirm"]), st.integers(0, 7), st.integers(0, ROWS - 1))
+)
 
 
 @pytest.mark.parametrize("make", [make_gpus, make_peaks])
 @given(steps=steps)
-def test_what_is_held_is_what_a_rebuilt_twin_holds(
+def test_what_is_held_is_what_a_rebuilt_copy_holds(
     make: Callable[[], Ledger], steps: list[tuple[str, int, int]]
 ) -> None:
     ledger = make()
@@ -61,8 +63,8 @@ def test_what_is_held_is_what_a_rebuilt_twin_holds(
     placed: dict[int, tuple[Pod, int]] = {}
     for step, number, row in steps:
         version = [ledger.version(at) for at in range(ROWS)]
-        if step == "give":
-            ledger.give(pod(number).uid)
+        if step == "release":
+            ledger.release(pod(number).uid)
             was = placed.pop(number, None)
             assert was is None or ledger.version(was[1]) > version[was[1]]
         elif step == "take" and number not in placed and not ledger.fits(pod(number), row):
@@ -71,18 +73,18 @@ def test_what_is_held_is_what_a_rebuilt_twin_holds(
             placed[number] = bound(number, annotations), row
             assert ledger.version(row) > version[row]
         elif step == "confirm" and number in placed:
-            ledger.place(*placed[number])
+            ledger.restore(*placed[number])
         assert ledger.held().keys() == {pod(n).uid for n in placed}
 
     assert dict(rebuild(ledger, NODES, placed.values()).held()) == dict(ledger.held())
-    assert dict(ledger.twin().held()) == {}
+    assert dict(ledger.empty_copy().held()) == {}
 
 
 @pytest.mark.parametrize("make", [make_gpus, make_peaks])
 def test_a_pod_that_takes_nothing_is_of_no_concern_and_unknown_ones_are_ignored(make: Callable[[], Ledger]) -> None:
     ledger = make()
     ledger.set_node(*NODES[0])
-    ledger.give("never-heard-of")
+    ledger.release("never-heard-of")
 
     assert ledger.concerns(pod(0))
     assert dict(ledger.held()) == {}
@@ -111,10 +113,10 @@ class Flawed:
         self.taken.add(pod.uid)
         return self._answer("take", {})
 
-    def place(self, pod: Pod, row: int) -> None:
+    def restore(self, pod: Pod, row: int) -> None:
         self.taken.add(pod.uid)
 
-    def give(self, uid: str) -> None:
+    def release(self, uid: str) -> None:
         self.taken.discard(uid)
 
     def set_node(self, row: int, node: Node | None) -> None:
@@ -123,7 +125,7 @@ class Flawed:
     def held(self) -> Mapping[str, object]:
         return dict.fromkeys(self.taken, ())
 
-    def twin(self) -> Flawed:
+    def empty_copy(self) -> Flawed:
         return Flawed("")
 
     def _answer(self, point: str, answer: T) -> T:

@@ -22,7 +22,7 @@ from multisched.framework.status import Code, Status
 from multisched.model.decode import Decoder
 from multisched.model.decode_objects import decoders
 from multisched.model.objects import Node, Pod
-from multisched.state.ledgers import LedgerBook
+from multisched.state.ledgers import LedgerRegistry
 from multisched.state.node_table import NodeTable
 from multisched.state.object_store import ObjectStore
 
@@ -94,7 +94,7 @@ class NobodyWaits:
 
 def make_context(table: NodeTable | None = None, objects: ObjectStore | None = None) -> PluginContext:
     known = ObjectStore() if objects is None else objects  # an empty store is falsy
-    return PluginContext("test", table or NodeTable(), NobodyWaits(), LedgerBook(), known)
+    return PluginContext("test", table or NodeTable(), NobodyWaits(), LedgerRegistry(), known)
 
 
 def put(objects: ObjectStore, kind: ObjectKind, *documents: Document) -> None:

@@ -299,7 +299,7 @@ def _lose_label(bench: Bench) -> None:
 
 
 def _lose_pod(bench: Bench) -> None:
-    bench.storage.ledger.give(bench.pod.uid)
+    bench.storage.ledger.release(bench.pod.uid)
 
 
 def _lose_volume(bench: Bench) -> None:

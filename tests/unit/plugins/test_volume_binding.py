@@ -348,7 +348,7 @@ def test_a_promised_volume_is_gone_for_others_until_it_is_given_back() -> None:
     assert storage.ledger.fits(second, storage.row("n1")) == BIND_CONFLICT
     assert storage.plugin.pre_bind_pre_flight(storage.view(), first, "n0") is SUCCESS
 
-    storage.ledger.give(first.uid)
+    storage.ledger.release(first.uid)
     assert storage.refused(second) == dict.fromkeys(("n2", "n3"), (BIND_CONFLICT,))
     assert storage.ledger.held() == {}
     assert storage.plugin.pre_bind_pre_flight(storage.view(), first, "n0") is SKIP
@@ -365,9 +365,9 @@ def test_pods_of_one_claim_share_its_promise_and_its_node() -> None:
 
     assert storage.refused(second) == dict.fromkeys(EVERY - {"n1"}, (BIND_CONFLICT,))
     storage.assume(second, "n1")
-    storage.ledger.give(first.uid)
+    storage.ledger.release(first.uid)
     assert storage.refused(pod("third", "x")) == dict.fromkeys(EVERY - {"n1"}, (BIND_CONFLICT,))
-    storage.ledger.give(second.uid)
+    storage.ledger.release(second.uid)
     assert storage.refused(pod("third", "x")) == {}
 
 
@@ -377,8 +377,8 @@ def test_a_pod_that_stands_on_its_node_is_promised_nothing_any_more() -> None:
     first = pod("first", "x")
     storage.assume(first, "n1")
     storage.ledger.take(first, storage.row("n1"))
-    storage.ledger.place(first, storage.row("n1"))
-    assert storage.ledger.held() == storage.ledger.twin().held() == {}
+    storage.ledger.restore(first, storage.row("n1"))
+    assert storage.ledger.held() == storage.ledger.empty_copy().held() == {}
 
 
 def test_a_promise_never_outweighs_what_the_api_says() -> None:
@@ -393,7 +393,7 @@ def test_a_promise_never_outweighs_what_the_api_says() -> None:
 
 
 steps = st.lists(
-    st.tuples(st.sampled_from(("take", "give", "place")), st.integers(0, 4), st.sampled_from(sorted(ZONES))),
+    st.tuples(st.sampled_from(("take", "release", "restore")), st.integers(0, 4), st.sampled_from(sorted(ZONES))),
     max_size=25,
 )
 
@@ -408,10 +408,10 @@ def test_no_volume_is_promised_to_two_claims_whatever_happens(walk: list[tuple[s
         pods.append(pod(f"p{number}", *claims))
     for step, number, node in walk:
         one, row = pods[number], storage.row(node)
-        if step == "give":
-            storage.ledger.give(one.uid)
-        elif step == "place":
-            storage.ledger.place(one, row)
+        if step == "release":
+            storage.ledger.release(one.uid)
+        elif step == "restore":
+            storage.ledger.restore(one, row)
         elif storage.ledger.fits(one, row) == "":
             storage.ledger.take(one, row)
             assert storage.ledger.fits(one, row) == ""

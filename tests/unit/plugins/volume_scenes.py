@@ -13,10 +13,10 @@ from multisched.framework.points import CycleView
 from multisched.framework.ports import VolumeWriter
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
-from multisched.plugins.volumes.volume_binding import volume_binding_of
-from multisched.plugins.volumes.volume_binding_args import VolumeBindingArgs
-from multisched.plugins.volumes.volume_ledger import VolumeLedger
-from multisched.state.ledgers import LedgerBook
+from multisched.plugins.volume_binding import volume_binding_of
+from multisched.plugins.volume_binding_args import VolumeBindingArgs
+from multisched.plugins.volume_ledger import VolumeLedger
+from multisched.state.ledgers import LedgerRegistry
 from multisched.state.node_table import NodeTable
 from multisched.state.object_store import ObjectStore
 from tests.unit.plugins.scenes import NobodyWaits, decode_node, decode_pod, node_document, pod_document, put
@@ -32,7 +32,7 @@ class Storage:
     """The cluster. `wait` is a class with a provisioner, `local` one without, `now` binds at once."""
 
     def __init__(self, args: VolumeBindingArgs | None = None, writer: VolumeWriter | None = None) -> None:
-        self.nodes, self.objects, self.ledgers = NodeTable(), ObjectStore(), LedgerBook()
+        self.nodes, self.objects, self.ledgers = NodeTable(), ObjectStore(), LedgerRegistry()
         for name, zone in ZONES.items():
             self.nodes.set_node(decode_node(node_document(name, labels={"host": name, "zone": zone})))
         self.version = 1

@@ -300,7 +300,7 @@ def _lose_a_port(program: Program, uid: str) -> None:
 
 def _give_devices_back(program: Program, uid: str) -> None:
     for ledger in program.cache.ledgers:
-        ledger.give(uid)
+        ledger.release(uid)
 
 
 def _count_a_device_as_free(program: Program, uid: str) -> None:
@@ -311,7 +311,7 @@ def _count_a_device_as_free(program: Program, uid: str) -> None:
 
 def _hold_for_a_stranger(program: Program, uid: str) -> None:
     entry = _placed(program, uid)
-    program.cache.ledgers.place(msgspec.structs.replace(entry.pod, uid="stranger"), entry.row)
+    program.cache.ledgers.restore(msgspec.structs.replace(entry.pod, uid="stranger"), entry.row)
 
 
 def _lose_from_the_queue(program: Program, uid: str) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from multisched.framework.ledger import NO_CHOICES, Choices
 from multisched.model.objects import CPU, MEMORY, PODS, HostPort, Node, Pod, PodSpec
 
 GPU = "nvidia.com/gpu"
@@ -29,6 +31,11 @@ def make_spec(cpu: int = 0, *, gpu: int = 0, port: int = 0) -> PodSpec:
 
 def make_pod(uid: str, spec: PodSpec | None = None, **fields: Any) -> Pod:
     return Pod("default", fields.pop("name", uid), uid, 1, spec or make_spec(1000), **fields)
+
+
+def choose_nothing(pod: Pod, row: int) -> Choices:
+    """For ledgers of which there is nothing to choose."""
+    return NO_CHOICES
 
 
 class Tickets:
@@ -60,7 +67,7 @@ class Tickets:
             self._put(pod.uid, row, self._free(row)[0])
         return {"ticket": str(self.at[pod.uid][1])}
 
-    def place(self, pod: Pod, row: int) -> None:
+    def restore(self, pod: Pod, row: int) -> None:
         self._put(pod.uid, row, int(pod.annotations.get("ticket", 0)))
 
     def _put(self, uid: str, row: int, number: int) -> None:
@@ -68,7 +75,7 @@ class Tickets:
             self.at[uid] = (row, number)
             self._versions[row] = self.version(row) + 1
 
-    def give(self, uid: str) -> None:
+    def release(self, uid: str) -> None:
         held = self.at.pop(uid, None)
         if held is not None:
             self._versions[held[0]] = self.version(held[0]) + 1
@@ -79,7 +86,7 @@ class Tickets:
     def held(self) -> Mapping[str, object]:
         return dict(self.at)
 
-    def twin(self) -> Tickets:
+    def empty_copy(self) -> Tickets:
         return Tickets(self.per_row)
 
 
@@ -92,6 +99,64 @@ class FlakyTickets(Tickets):
         if name != "raises" and name == self.raises:
             return _down
         return super().__getattribute__(name)
+
+
+class NamespaceRoom:
+    """A ledger about the cluster: at most so many milli-CPU for the pods of each namespace."""
+
+    name = "namespace-room"
+
+    def __init__(self, max_milli: int) -> None:
+        self.max_milli = max_milli
+        self.used: Counter[str] = Counter()
+        self.at: dict[str, tuple[str, int]] = {}
+        """uid -> namespace and milli-CPU."""
+        self._changes = 0
+
+    def concerns(self, pod: Pod) -> bool:
+        return pod.requests.get(CPU, 0) > 0
+
+    def version(self) -> int:
+        return self._changes
+
+    def fits(self, pod: Pod) -> str:
+        left = self.max_milli - self.used[pod.namespace]
+        is_held = pod.uid in self.at
+        return "" if is_held or pod.requests[CPU] <= left else f"namespace {pod.namespace} has {left}m of its CPU left"
+
+    def take(self, pod: Pod) -> None:
+        refusal = self.fits(pod)
+        assert not refusal, refusal
+        self.restore(pod)
+
+    def restore(self, pod: Pod) -> None:
+        entry = (pod.namespace, pod.requests[CPU])
+        if self.at.get(pod.uid) != entry:
+            self.release(pod.uid)
+            self.at[pod.uid] = entry
+            self.used[entry[0]] += entry[1]
+            self._changes += 1
+
+    def release(self, uid: str) -> None:
+        held = self.at.pop(uid, None)
+        if held is not None:
+            self.used[held[0]] -= held[1]
+            self._changes += 1
+
+    def held(self) -> Mapping[str, object]:
+        return dict(self.at)
+
+    def sums(self) -> object:
+        return {namespace: milli for namespace, milli in self.used.items() if milli}
+
+    def recount(self) -> None:
+        before, self.used = self.sums(), Counter()
+        for namespace, milli in self.at.values():
+            self.used[namespace] += milli
+        self._changes += self.sums() != before
+
+    def empty_copy(self) -> NamespaceRoom:
+        return NamespaceRoom(self.max_milli)
 
 
 def _down(*args: object) -> None:

@@ -9,22 +9,31 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from multisched.framework.ledger import ClusterLedger, Ledger
 from multisched.framework.runner import PluginFailure
 from multisched.model.objects import CPU, Pod
 from multisched.state.cluster_cache import NO_ROW, CacheCorruptedError, ClusterCache, PlacedPod, PodState
 from multisched.state.domain_rows import DomainRows
-from multisched.state.ledgers import LEDGERS_MAX, LedgerBook
-from tests.unit.state.state_kit import FlakyTickets, Tickets, make_node, make_pod, make_spec
+from multisched.state.ledgers import LEDGERS_MAX, LedgerRegistry
+from tests.unit.state.state_kit import FlakyTickets, NamespaceRoom, Tickets, make_node, make_pod, make_spec
 
 NAMES, UIDS = ["n0", "n1", "n2"], [f"p{i}" for i in range(5)]
-SPECS = [make_spec(500), make_spec(900, port=80)]
+LARGE_MILLI = 900
+SPECS = [make_spec(500), make_spec(LARGE_MILLI, port=80)]
 
 
-def make_cache(*ledgers: Tickets) -> ClusterCache:
-    book = LedgerBook()
+def make_cache(*ledgers: Ledger | ClusterLedger) -> ClusterCache:
+    book = LedgerRegistry()
     for ledger in ledgers:
         book.register(ledger)
     return ClusterCache(book)
+
+
+class RoomOfLarge(NamespaceRoom):
+    """Concerned by some of the pods alone."""
+
+    def concerns(self, pod: Pod) -> bool:
+        return pod.requests[CPU] == LARGE_MILLI
 
 
 class CacheMachine(RuleBasedStateMachine):
@@ -33,7 +42,10 @@ class CacheMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.tickets = Tickets(per_row=100)
-        self.cache = make_cache(self.tickets)
+        self.room = RoomOfLarge(10**6)
+        self.counted: dict[str, Pod] = {}
+        """uid -> the pod as it was when the room counted it last."""
+        self.cache = make_cache(self.tickets, self.room)
         self.rows = DomainRows("test", lambda node: node.labels.get("zone") != "other")
         self.cache.add_domain(self.rows)
         self.model: dict[str, tuple[Pod, str, PodState]] = {}
@@ -74,6 +86,7 @@ class CacheMachine(RuleBasedStateMachine):
         assert assumption.node == name
         assert ("ticket" in assumption.annotations) == is_held
         self.model[uid] = (pod, name, PodState.ASSUMED)
+        self.counted[uid] = pod
 
     @rule(uid=st.sampled_from(UIDS), spec=st.sampled_from(SPECS))
     def revise(self, uid: str, spec: Any) -> None:
@@ -82,9 +95,8 @@ class CacheMachine(RuleBasedStateMachine):
             return
         before, node, state = self.model[uid]
         pod = make_pod(uid, spec, annotations=dict(before.annotations))
-        assert self.cache.revise(pod) is ("tickets" not in pod.annotations), (
-            "what a ledger holds stays until it is decided anew"
-        )
+        is_held = "tickets" in pod.annotations or self.room.concerns(before) or self.room.concerns(pod)
+        assert self.cache.revise(pod) is not is_held, "what a ledger holds stays until it is decided anew"
         self.model[uid] = (pod, node, state)
 
     @rule(uid=st.sampled_from(UIDS))
@@ -110,6 +122,7 @@ class CacheMachine(RuleBasedStateMachine):
         if known is not None and known[1] != name:
             self.uprooted.discard(uid)
         self.model[uid] = (pod, name, PodState.CONFIRMED)
+        self.counted[uid] = pod
 
     @rule(uid=st.sampled_from(UIDS))
     def remove(self, uid: str) -> None:
@@ -119,6 +132,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     def _drop(self, uid: str) -> None:
         self.model.pop(uid, None)
+        self.counted.pop(uid, None)
         self.uprooted.discard(uid)
 
     @invariant()
@@ -157,6 +171,12 @@ class CacheMachine(RuleBasedStateMachine):
         }
         assert {uid: row for uid, (row, _) in self.tickets.at.items()} == held
         assert self.tickets.nodes == {self.cache.nodes.row_of(name) for name in self.nodes}
+
+    @invariant()
+    def the_ledger_about_the_cluster_holds_for_every_pod_wherever_its_node_is(self) -> None:
+        large = {uid: (pod.namespace, LARGE_MILLI) for uid, pod in self.counted.items() if self.room.concerns(pod)}
+        assert self.room.held() == large
+        assert self.room.used["default"] == LARGE_MILLI * len(large)
 
     @invariant()
     def the_domain_has_its_rows(self) -> None:
@@ -300,7 +320,7 @@ def test_a_revised_pod_stays_assumed_where_no_ledger_held_or_holds_anything_for_
 
 
 def test_ledgers_are_bounded_and_shared_by_name() -> None:
-    book = LedgerBook()
+    book = LedgerRegistry()
     first = Tickets()
     assert book.register(first) is first
     assert book.register(Tickets()) is first
@@ -324,7 +344,7 @@ def test_a_pod_that_takes_nothing_any_more_gives_back_what_it_held() -> None:
     assert tickets.at == {}
 
 
-@pytest.mark.parametrize("point", ["place", "give", "set_node", "version", "concerns"])
+@pytest.mark.parametrize("point", ["restore", "release", "set_node", "version", "concerns"])
 def test_a_ledger_that_fails_when_it_is_told_is_not_asked_again_until_it_is_mended(point: str) -> None:
     flaky = FlakyTickets()
     cache = make_cache(flaky)

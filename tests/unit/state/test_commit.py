@@ -12,9 +12,9 @@ from multisched.model.objects import CPU, PODS, Pod
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.commit import Candidate, Conflicts, commit
 from multisched.state.domain_rows import DomainRows
-from multisched.state.ledgers import LedgerBook
+from multisched.state.ledgers import LedgerRegistry
 from multisched.state.transaction import NotTaken, assume
-from tests.unit.state.state_kit import Tickets, make_node, make_pod, make_spec
+from tests.unit.state.state_kit import Tickets, choose_nothing, make_node, make_pod, make_spec
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Scene:
     rechecks: int = 0
 
     def __post_init__(self) -> None:
-        book = LedgerBook()
+        book = LedgerRegistry()
         book.register(self.tickets)
         self.cache = ClusterCache(book)
         self.rows = DomainRows("test", lambda node: True)
@@ -46,7 +46,7 @@ class Scene:
         return [Candidate(row, nodes.version(row), ledgers.versions(pod, row)) for row in rows]
 
     def commit(self, pod: Pod, candidates: Sequence[Candidate]) -> str | None:
-        found = commit(self.cache, self.rows, pod, candidates, self.still_fits, self.conflicts)
+        found = commit(self.cache, self.rows, pod, candidates, self.still_fits, choose_nothing, self.conflicts)
         return None if isinstance(found, NotTaken) else found.node
 
     def counted(self) -> tuple[int, int]:
@@ -166,7 +166,10 @@ def test_a_ledgers_reason_against_the_best_candidate_that_passed_otherwise_is_to
     pod = make_pod("p", annotations={"tickets": "1"})
     candidates = scene.read(pod, 0, 1, 2)
     scene.cache.assume(make_pod("other"), 0)
-    found = commit(scene.cache, scene.rows, pod, candidates, scene.still_fits, scene.conflicts)
+    found = commit(scene.cache, scene.rows, pod, candidates, scene.still_fits, choose_nothing, scene.conflicts)
     assert found == NotTaken("node n1: no tickets")
-    assert assume(scene.cache, pod, 2) == NotTaken("node n2: no tickets")
-    assert commit(scene.cache, scene.rows, pod, candidates[:1], scene.still_fits, scene.conflicts) == NotTaken()
+    assert assume(scene.cache, pod, 2, choose_nothing) == NotTaken("node n2: no tickets")
+    assert (
+        commit(scene.cache, scene.rows, pod, candidates[:1], scene.still_fits, choose_nothing, scene.conflicts)
+        == NotTaken()
+    )

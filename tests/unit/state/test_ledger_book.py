@@ -9,7 +9,7 @@ import pytest
 
 from multisched.framework.runner import PluginFailure
 from multisched.model.objects import Node, Pod
-from multisched.state.ledgers import UNKNOWN_VERSION, LedgerBook
+from multisched.state.ledgers import UNKNOWN_VERSION, LedgerRegistry
 from tests.unit.state.state_kit import make_node, make_pod
 
 POD, NODE = make_pod("p"), make_node("n")
@@ -48,11 +48,11 @@ class Noting:
         self._hear("take", pod, row)
         return {f"{self.name}/given": str(row), "both": self.name}
 
-    def place(self, pod: Pod, row: int) -> None:
-        self._hear("place", pod, row)
+    def restore(self, pod: Pod, row: int) -> None:
+        self._hear("restore", pod, row)
 
-    def give(self, uid: str) -> None:
-        self._hear("give", uid)
+    def release(self, uid: str) -> None:
+        self._hear("release", uid)
 
     def set_node(self, row: int, node: Node | None) -> None:
         self._hear("set_node", row, node)
@@ -60,12 +60,12 @@ class Noting:
     def held(self) -> Mapping[str, object]:
         return {}
 
-    def twin(self) -> Noting:
+    def empty_copy(self) -> Noting:
         return Noting(self.name)
 
 
-def book_of(*ledgers: Noting) -> LedgerBook:
-    book = LedgerBook()
+def book_of(*ledgers: Noting) -> LedgerRegistry:
+    book = LedgerRegistry()
     for ledger in ledgers:
         assert book.register(ledger) is ledger
     return book
@@ -78,10 +78,10 @@ def test_all_ledgers_are_asked_and_told_with_what_it_is_about() -> None:
     assert book.take(POD, 3) == {"first/given": "3", "second/given": "3", "both": "second"}
     assert book.versions(POD, 3) == (13, 13)
     assert book.concern(POD)
-    book.place(POD, 4)
-    book.give("uid")
+    book.restore(POD, 4)
+    book.release("uid")
     book.set_node(5, NODE)
-    told = [("place", POD, 4), ("give", "uid"), ("set_node", 5, NODE)]
+    told = [("restore", POD, 4), ("release", "uid"), ("set_node", 5, NODE)]
     assert first.heard == second.heard == [("fits", POD, 3), ("take", POD, 3), ("version", 3), ("version", 0), *told]
     assert (book.annotations, book.written) == (
         frozenset({"first/asked", "second/asked"}),
@@ -90,12 +90,12 @@ def test_all_ledgers_are_asked_and_told_with_what_it_is_about() -> None:
     assert [ledger.name for ledger in book] == ["first", "second"]
 
 
-def test_a_ledger_that_is_not_concerned_is_told_to_give_and_asked_nothing() -> None:
+def test_a_ledger_that_is_not_concerned_is_told_to_release_and_asked_nothing() -> None:
     stranger = Noting("stranger", is_concerned=False, reason="full")
     book = book_of(stranger)
     assert (book.fits(POD, 3), book.take(POD, 3), book.versions(POD, 3), book.concern(POD)) == ("", {}, (), False)
-    book.place(POD, 4)
-    assert stranger.heard == [("give", "p")]
+    book.restore(POD, 4)
+    assert stranger.heard == [("release", "p")]
 
 
 def test_the_first_reason_counts() -> None:
@@ -113,21 +113,21 @@ def test_a_ledger_that_raises_when_it_is_asked_is_named_and_nothing_is_held(poin
         "failing",
         'running Ledger "failing": RuntimeError: boom',
     )
-    given = [("give", "p")] if point == "take" else []
+    given = [("release", "p")] if point == "take" else []
     assert before.heard == [(point, POD, 3), *given]
     assert after.heard == given
     assert book.broken == {}
 
 
-@pytest.mark.parametrize("point", ["place", "give", "set_node", "version"])
+@pytest.mark.parametrize("point", ["restore", "release", "set_node", "version"])
 def test_a_ledger_that_raises_when_it_is_told_is_broken_alone_until_it_is_trusted_again(point: str) -> None:
     failing, after = Noting("failing", fails_at=point), Noting("after")
     book = book_of(failing, after)
     match point:
-        case "place":
-            book.place(POD, 3)
-        case "give":
-            book.give("uid")
+        case "restore":
+            book.restore(POD, 3)
+        case "release":
+            book.release("uid")
         case "set_node":
             book.set_node(3, None)
         case "version":

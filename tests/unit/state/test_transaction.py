@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from multisched.framework.runner import PluginFailure
 from multisched.model.objects import CPU, PODS, Pod
 from multisched.state.cluster_cache import CacheCorruptedError, ClusterCache
-from multisched.state.ledgers import LedgerBook
+from multisched.state.ledgers import LedgerRegistry
 from multisched.state.transaction import NotTaken, assume_all
-from tests.unit.state.state_kit import Tickets, make_node, make_pod, make_spec
+from tests.unit.state.state_kit import Tickets, choose_nothing, make_node, make_pod, make_spec
 
 CPU_OF_ROWS = (1000, 1500, 600)
 
@@ -34,7 +34,7 @@ class FailsAt(Tickets):
 
 
 def a_cache(ledger: Tickets) -> ClusterCache:
-    book = LedgerBook()
+    book = LedgerRegistry()
     book.register(ledger)
     cache = ClusterCache(book)
     for number, cpu in enumerate(CPU_OF_ROWS):
@@ -83,7 +83,7 @@ def test_all_pods_are_assumed_as_one_by_one_or_nothing_is_left_of_any(
     if not has_room(cache, first, row):
         return  # the caller has found room for the first one
     try:
-        found = assume_all(cache, places, lambda pod, row: has_room(cache, pod, row))
+        found = assume_all(cache, places, lambda pod, row: has_room(cache, pod, row), choose_nothing)
     except PluginFailure:
         assert state_of(cache, ledger) == before
         cache.validate()
@@ -104,9 +104,9 @@ def test_the_first_pod_that_finds_no_place_is_named_with_what_a_ledger_says() ->
     ledger = Tickets(per_row=1)
     cache = a_cache(ledger)
     places = [(make_pod(f"p{at}", make_spec(100), annotations={"tickets": "1"}), 0) for at in range(3)]
-    found = assume_all(cache, places, lambda pod, row: True)
+    found = assume_all(cache, places, lambda pod, row: True, choose_nothing)
     assert found == NotTaken("node n0: no tickets", places[1][0])
-    assert assume_all(cache, places, lambda pod, row: False) == NotTaken("", places[1][0])
+    assert assume_all(cache, places, lambda pod, row: False, choose_nothing) == NotTaken("", places[1][0])
     assert not cache.uids()
 
 
@@ -116,7 +116,7 @@ def test_versions_rise_by_a_transaction_that_was_undone() -> None:
     cache = a_cache(ledger)
     places = [(make_pod(f"p{at}", make_spec(100), annotations={"tickets": "1"}), 0) for at in range(2)]
     before, held = cache.nodes.version(0), ledger.version(0)
-    assert isinstance(assume_all(cache, places, lambda pod, row: True), NotTaken)
+    assert isinstance(assume_all(cache, places, lambda pod, row: True, choose_nothing), NotTaken)
     assert cache.nodes.version(0) > before
     assert ledger.version(0) > held
 
@@ -126,5 +126,5 @@ def test_a_pod_that_stands_already_costs_the_others_nothing() -> None:
     standing = make_pod("standing", make_spec(100))
     cache.assume(standing, 0)
     with pytest.raises(CacheCorruptedError):
-        assume_all(cache, [(make_pod("p", make_spec(100)), 0), (standing, 1)], lambda pod, row: True)
+        assume_all(cache, [(make_pod("p", make_spec(100)), 0), (standing, 1)], lambda pod, row: True, choose_nothing)
     assert list(cache.uids()) == ["standing"]

@@ -1,0 +1,16 @@
+"""How much an audit looks at before other tasks get their turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeVar
+
+SLICE_ITEMS: Final = 256
+"""Listed objects, entries or holds: under a millisecond."""
+SLICE_ROWS: Final = 64
+
+T = TypeVar("T")
+
+
+def slices(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
