@@ -12,7 +12,7 @@ from functools import partial
 import msgspec
 
 from domains.gpu.gpu_ledger import GpuLedger
-from multisched.config_schema import Configuration, DomainConfig
+from multisched.config.schema import Configuration, DomainConfig
 from multisched.framework.ledger import NO_CHOICES, Choices
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import Condition, LeaseHolder, ObjectRef

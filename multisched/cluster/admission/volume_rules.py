@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 
 from multisched.cluster.base import quantities
-from multisched.cluster.base.selectors import from_label_selector
 from multisched.cluster.base.resources import Document
+from multisched.cluster.base.selectors import from_label_selector
 
 BETA_CLASS = "volume.beta.kubernetes.io/storage-class"
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"

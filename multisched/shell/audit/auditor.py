@@ -32,9 +32,9 @@ from multisched.model.decode_metadata import with_valid_text
 from multisched.model.objects import Pod
 from multisched.model.version import NO_VERSION, Version, is_covered, is_older, version_of
 from multisched.model.wire import UNREADABLE, Transport, TransportError
-from multisched.shell.audit_ledgers import LedgerAudit
-from multisched.shell.audit_sides import Here, Side
-from multisched.shell.audit_slices import SLICE_ITEMS, SLICE_ROWS, slices
+from multisched.shell.audit.ledgers import LedgerAudit
+from multisched.shell.audit.sides import Here, Side
+from multisched.shell.audit.slices import SLICE_ITEMS, SLICE_ROWS, slices
 from multisched.shell.ingest.pods_and_nodes import PodIngest
 from multisched.state.cluster_cache import NO_ROW, ClusterCache, PlacedPod
 from multisched.state.row_check import row_faults

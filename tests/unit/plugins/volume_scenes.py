@@ -13,9 +13,9 @@ from multisched.framework.points import CycleView
 from multisched.framework.ports import VolumeWriter
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
-from multisched.plugins.volume_binding import volume_binding_of
-from multisched.plugins.volume_binding_args import VolumeBindingArgs
-from multisched.plugins.volume_ledger import VolumeLedger
+from multisched.plugins.volumes.volume_binding import volume_binding_of
+from multisched.plugins.volumes.volume_binding_args import VolumeBindingArgs
+from multisched.plugins.volumes.volume_ledger import VolumeLedger
 from multisched.state.ledgers import LedgerRegistry
 from multisched.state.node_table import NodeTable
 from multisched.state.object_store import ObjectStore

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from multisched.shell.audit_ledgers import LedgerAudit
+from multisched.shell.audit.ledgers import LedgerAudit
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.ledgers import LedgerRegistry
 from tests.unit.state.state_kit import NamespaceRoom, Tickets, make_node, make_pod, make_spec

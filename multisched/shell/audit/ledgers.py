@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from multisched.framework.ledger import Ledger, SummingLedger, rebuild
 from multisched.model.objects import Node, Pod
-from multisched.shell.audit_slices import SLICE_ITEMS, SLICE_ROWS, slices
+from multisched.shell.audit.slices import SLICE_ITEMS, SLICE_ROWS, slices
 from multisched.state.cluster_cache import NO_ROW, ClusterCache
 from multisched.state.ledgers import RowlessLedger
 
