@@ -19,7 +19,6 @@ keys its cache by `versions(*kinds)`. Collections are live, in the order in whic
 from __future__ import annotations
 
 from collections.abc import Collection
-from enum import Enum
 from typing import Protocol
 
 from multisched.model.cluster_objects import (
@@ -35,25 +34,7 @@ from multisched.model.cluster_objects import (
     StorageClass,
     VolumeAttachment,
 )
-
-
-class ObjectKind(Enum):
-    """Kinds that plugins may read; the value is the kind's name in the API."""
-
-    NAMESPACE = "Namespace"
-    SERVICE = "Service"
-    REPLICA_SET = "ReplicaSet"
-    STATEFUL_SET = "StatefulSet"
-    REPLICATION_CONTROLLER = "ReplicationController"
-    POD_DISRUPTION_BUDGET = "PodDisruptionBudget"
-    RESOURCE_QUOTA = "ResourceQuota"
-    PERSISTENT_VOLUME = "PersistentVolume"
-    PERSISTENT_VOLUME_CLAIM = "PersistentVolumeClaim"
-    STORAGE_CLASS = "StorageClass"
-    CSI_NODE = "CSINode"
-    CSI_DRIVER = "CSIDriver"
-    CSI_STORAGE_CAPACITY = "CSIStorageCapacity"
-    VOLUME_ATTACHMENT = "VolumeAttachment"
+from multisched.model.object_kinds import ObjectKind as ObjectKind
 
 
 class ObjectsView(Protocol):

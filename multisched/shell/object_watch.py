@@ -17,11 +17,9 @@ from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import EventSink
 from multisched.framework.registry import PluginSet
 from multisched.framework.traits import traits_of
-from multisched.model.cluster_objects import ClusterObject, VolumeAttachment
-from multisched.model.decode_objects import decoders
 from multisched.shell.audit_sides import Here, NamedSide, Side
 from multisched.shell.event_timing import EventTimes
-from multisched.shell.object_ingest import ObjectIngest, Tell, path_of
+from multisched.shell.object_ingest import ObjectIngest, Tell
 from multisched.state.object_store import ObjectStore
 
 AUDITED_EVERY = 5
@@ -56,11 +54,10 @@ class ObjectWatch:
         reporter: str,
         times: EventTimes,
     ) -> None:
-        decode = decoders()
         self._store = store
-        self.ingests = {k: ObjectIngest(k, store, decode[k.value], tell, events, reporter) for k in kinds}
+        self.ingests = {k: ObjectIngest(k, store, tell, events, reporter) for k in kinds}
         self.reflectors: Mapping[ObjectKind, Reflector] = {
-            kind: build(path_of(kind), times.watching(kind.value, ingest), on_refused=ingest.refused)
+            kind: build(kind.definition.path, times.watching(kind.value, ingest), on_refused=ingest.refused)
             for kind, ingest in self.ingests.items()
         }
 
@@ -87,7 +84,7 @@ class ObjectSide(NamedSide):
 
     def __init__(self, store: ObjectStore, ingest: ObjectIngest, reflector: Reflector) -> None:
         self.kind = ingest.kind.value
-        self.path = path_of(ingest.kind)
+        self.path = ingest.kind.definition.path
         self.reflector = reflector
         self._store = store
         self._ingest = ingest
@@ -99,15 +96,11 @@ class ObjectSide(NamedSide):
     def here(self, handle: str) -> Here | None:
         namespace, _, name = handle.rpartition("/")
         item = self._store.get(self._ingest.kind, namespace, name)
-        return Here(handle, item.uid, item.version, _node_of(item)) if item is not None else None
+        node_of = self._ingest.kind.definition.node_of
+        return Here(handle, item.uid, item.version, node_of(item)) if item is not None else None
 
     def drop(self, here: Here) -> None:
         self._ingest.delete(here.key, None)
 
     def move(self, here: Here, raw: msgspec.Raw) -> None:
         self._ingest.upsert(here.key, raw)
-
-
-def _node_of(item: ClusterObject) -> str:
-    """spec.nodeName, which the audit compares: of these kinds only attachments have one."""
-    return item.node if isinstance(item, VolumeAttachment) else ""

@@ -15,14 +15,12 @@ from multisched.cluster.direct import DirectTransport
 from multisched.framework.events import Action, ClusterEvent, EventObject, Resource
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import Event
-from multisched.model.decode_objects import decoders
 from multisched.model.wire import JSON, LineStream, Response
-from multisched.shell.object_ingest import API_VERSIONS, ObjectIngest, path_of
+from multisched.shell.object_ingest import ObjectIngest
 from multisched.state.object_store import ObjectStore
 from tests.integration.plugins.house import House, in_virtual_time, one_domain, open_house
 
 PV, PVC, SERVICE = ObjectKind.PERSISTENT_VOLUME, ObjectKind.PERSISTENT_VOLUME_CLAIM, ObjectKind.SERVICE
-DECODE = decoders()
 
 
 class Ears:
@@ -32,7 +30,7 @@ class Ears:
         self.told: list[tuple[ClusterEvent, str, str]] = []
         self.events: list[Event] = []
         self.store = ObjectStore()
-        self.ingest = ObjectIngest(kind, self.store, DECODE[kind.value], self.tell, self, "ours")
+        self.ingest = ObjectIngest(kind, self.store, self.tell, self, "ours")
 
     def tell(self, event: ClusterEvent, old: EventObject, new: EventObject) -> None:
         self.told.append((event, "" if old is None else old.name, "" if new is None else new.name))
@@ -122,10 +120,10 @@ def test_a_refused_kind_is_unreadable_until_a_list_comes() -> None:
 def test_every_kind_is_served_where_it_is_looked_for(kind: ObjectKind) -> None:
     async def story() -> None:
         async with open_house(one_domain()) as house:
-            answer = await DirectTransport(house.server).request("GET", path_of(kind))
+            answer = await DirectTransport(house.server).request("GET", kind.definition.path)
             assert answer.status == 200, answer.body
             listed = orjson.loads(answer.body)
-            assert (listed["kind"], listed["apiVersion"]) == (f"{kind.value}List", API_VERSIONS[kind])
+            assert (listed["kind"], listed["apiVersion"]) == (f"{kind.value}List", kind.definition.api_version)
 
     in_virtual_time(story)
 

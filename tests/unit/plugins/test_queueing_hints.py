@@ -49,7 +49,6 @@ from multisched.shell.cluster_changes import assigned_pod_events, node_events
 from multisched.state.object_store import ObjectStore
 from tests.unit.plugins import storage_documents as storage
 from tests.unit.plugins.scenes import (
-    DECODE_OBJECT,
     Document,
     container,
     decode_node,
@@ -102,7 +101,7 @@ def node(name: str = "n", **fields: Any) -> Node:
 
 
 def thing(kind: ObjectKind, document: Document) -> ClusterObject:
-    return DECODE_OBJECT[kind.value](orjson.dumps(document))
+    return kind.definition.decode(orjson.dumps(document))
 
 
 def plugin_of(name: str) -> Plugin:

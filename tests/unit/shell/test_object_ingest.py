@@ -13,7 +13,6 @@ from multisched.framework.events import Action, ClusterEvent, EventObject, Resou
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import Event, ObjectRef
 from multisched.model.cluster_objects import ClusterObject
-from multisched.model.decode_objects import decoders
 from multisched.shell import object_ingest
 from multisched.shell.object_ingest import ObjectIngest
 from multisched.state.object_store import ObjectStore
@@ -34,7 +33,7 @@ def test_an_object_that_is_deleted_is_known_no_more_and_events_say_so() -> None:
         told.append((event.label, old.name if isinstance(old, ClusterObject) else None))
 
     store, kind = ObjectStore(), ObjectKind.PERSISTENT_VOLUME_CLAIM
-    ingest = ObjectIngest(kind, store, decoders()[kind.value], tell, Desk(), "ours")
+    ingest = ObjectIngest(kind, store, tell, Desk(), "ours")
     for namespace in ("team", "other"):
         metadata = {"name": "data", "namespace": namespace, "uid": f"uid-{namespace}"}
         ingest.upsert(f"{namespace}/data", msgspec.Raw(orjson.dumps({"metadata": metadata, "spec": {}})))
@@ -50,7 +49,7 @@ def test_a_kind_that_no_pod_waits_for_reaches_the_store_and_wakes_nobody() -> No
         raise AssertionError(event)
 
     store = ObjectStore()
-    ingest = ObjectIngest(KIND, store, decoders()[KIND.value], tell, Desk(), "ours")
+    ingest = ObjectIngest(KIND, store, tell, Desk(), "ours")
     for app in ("web", "db"):
         ingest.upsert("team/few", a_budget({"matchLabels": {"app": app}}))
     assert [item.key for item in store.all(KIND)] == ["team/few"]
@@ -61,7 +60,7 @@ def test_a_kind_that_no_pod_waits_for_reaches_the_store_and_wakes_nobody() -> No
 def test_a_malformed_object_is_told_once_for_each_fault_on_the_object_itself(caplog: pytest.LogCaptureFixture) -> None:
     desk = Desk()
     store = ObjectStore()
-    ingest = ObjectIngest(KIND, store, decoders()[KIND.value], lambda event, old, new: None, desk, "ours")
+    ingest = ObjectIngest(KIND, store, lambda event, old, new: None, desk, "ours")
     bad = {"matchExpressions": [{"key": "a", "operator": "Near"}]}
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
@@ -82,9 +81,7 @@ def test_a_malformed_object_is_told_once_for_each_fault_on_the_object_itself(cap
 
 def test_a_line_that_is_no_object_is_counted_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     store, told = ObjectStore(), list[str]()
-    ingest = ObjectIngest(
-        KIND, store, decoders()[KIND.value], lambda event, old, new: told.append(event.label), Desk(), "ours"
-    )
+    ingest = ObjectIngest(KIND, store, lambda event, old, new: told.append(event.label), Desk(), "ours")
     with caplog.at_level(logging.WARNING):
         ingest.upsert("team/few", msgspec.Raw(b"7"))
         ingest.upsert("team/few", msgspec.Raw(b"["))
@@ -95,9 +92,7 @@ def test_a_line_that_is_no_object_is_counted_and_changes_nothing(caplog: pytest.
 
 def test_a_kind_that_can_be_read_again_is_told_to_all_who_wait(caplog: pytest.LogCaptureFixture) -> None:
     store, told = ObjectStore(), list[tuple[ClusterEvent, EventObject, EventObject]]()
-    ingest = ObjectIngest(
-        KIND, store, decoders()[KIND.value], lambda event, old, new: told.append((event, old, new)), Desk(), "ours"
-    )
+    ingest = ObjectIngest(KIND, store, lambda event, old, new: told.append((event, old, new)), Desk(), "ours")
     ingest.replaced("1")
     assert told == []
     ingest.refused("forbidden")
@@ -116,7 +111,7 @@ def test_a_kind_that_can_be_read_again_is_told_to_all_who_wait(caplog: pytest.Lo
 def test_of_malformed_objects_the_latest_are_remembered_as_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_ingest, "REPORTED_MAX", 2)
     desk = Desk()
-    ingest = ObjectIngest(KIND, ObjectStore(), decoders()[KIND.value], lambda event, old, new: None, desk, "ours")
+    ingest = ObjectIngest(KIND, ObjectStore(), lambda event, old, new: None, desk, "ours")
     bad = {"matchExpressions": [{"key": "a", "operator": "Near"}]}
 
     def see(name: str) -> None:
