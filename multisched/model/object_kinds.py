@@ -1,8 +1,8 @@
 """The kinds of objects besides pods and nodes that plugins may read: one entry for each, and all that hangs on the kind.
 
 A new kind takes a struct in `cluster_objects`, a decoder in `decode_objects`, one entry here, and the right to read it in
-`deploy/base/rbac.yaml`, for which a test asks. Where it is listed, how the store finds it, and what the audit compares
-follow from the entry. Plugins name a kind in `Traits.reads_objects`.
+`deploy/base/rbac.yaml`, for which a test asks. Where it is listed, how the store finds it, what the audit compares, and which
+events wake pods follow from the entry. Plugins name a kind in `Traits.reads_objects` and in the events they register.
 """
 
 from __future__ import annotations
@@ -45,6 +45,11 @@ class KindDefinition(msgspec.Struct, Generic[T], frozen=True):
     """Group and version, as an object's apiVersion."""
     decode: Callable[[bytes | msgspec.Raw], T]
     """Raises DecodeError for a document that is no object, and nothing else."""
+    is_in_wildcard: bool = False
+    """Its events are among those that Resource.WILDCARD stands for, and wake pods refused by plugins that registered nothing.
+    Events of all other kinds reach only plugins that registered the kind by name.
+
+    Source: kube-scheduler 1.36, pkg/scheduler/framework/types.go, UnrollWildCardResource; Namespace is ours."""
     index_of: Callable[[T], str] | None = None
     """What the store finds it by; None: its namespace."""
     node_of: Callable[[T], str] = lambda one: ""
@@ -72,28 +77,32 @@ class KindDefinition(msgspec.Struct, Generic[T], frozen=True):
 class ObjectKind(Enum):
     """Kinds that plugins may read; the value is the kind's name in the API."""
 
-    NAMESPACE = KindDefinition("Namespace", CORE, decode_namespace)
+    NAMESPACE = KindDefinition("Namespace", CORE, decode_namespace, is_in_wildcard=True)
     SERVICE = KindDefinition("Service", CORE, decode_service)
     REPLICA_SET = KindDefinition("ReplicaSet", APPS, decode_replica_set)
     STATEFUL_SET = KindDefinition("StatefulSet", APPS, decode_stateful_set)
     REPLICATION_CONTROLLER = KindDefinition("ReplicationController", CORE, decode_replication_controller)
     POD_DISRUPTION_BUDGET = KindDefinition("PodDisruptionBudget", POLICY, decode_disruption_budget)
     RESOURCE_QUOTA = KindDefinition("ResourceQuota", CORE, decode_quota)
-    PERSISTENT_VOLUME = KindDefinition("PersistentVolume", CORE, decode_volume, index_of=lambda one: one.storage_class)
-    PERSISTENT_VOLUME_CLAIM = KindDefinition("PersistentVolumeClaim", CORE, decode_claim)
-    STORAGE_CLASS = KindDefinition("StorageClass", STORAGE, decode_storage_class)
-    CSI_NODE = KindDefinition("CSINode", STORAGE, decode_csi_node)
-    CSI_DRIVER = KindDefinition("CSIDriver", STORAGE, decode_csi_driver)
+    PERSISTENT_VOLUME = KindDefinition(
+        "PersistentVolume", CORE, decode_volume, is_in_wildcard=True, index_of=lambda one: one.storage_class
+    )
+    PERSISTENT_VOLUME_CLAIM = KindDefinition("PersistentVolumeClaim", CORE, decode_claim, is_in_wildcard=True)
+    STORAGE_CLASS = KindDefinition("StorageClass", STORAGE, decode_storage_class, is_in_wildcard=True)
+    CSI_NODE = KindDefinition("CSINode", STORAGE, decode_csi_node, is_in_wildcard=True)
+    CSI_DRIVER = KindDefinition("CSIDriver", STORAGE, decode_csi_driver, is_in_wildcard=True)
     CSI_STORAGE_CAPACITY = KindDefinition(
         "CSIStorageCapacity",
         STORAGE,
         decode_storage_capacity,
+        is_in_wildcard=True,
         index_of=lambda one: one.storage_class,
     )
     VOLUME_ATTACHMENT = KindDefinition(
         "VolumeAttachment",
         STORAGE,
         decode_attachment,
+        is_in_wildcard=True,
         index_of=lambda one: one.node,
         node_of=lambda one: one.node,
     )

@@ -3,6 +3,8 @@
 `ObjectIngest` implements `client.reflector.ReflectorHandler`. It owns nothing but its counters: objects go to the cache's
 `ObjectStore`, synchronously and whole, and events that may help waiting pods to the queues. An object that cannot be read
 is kept as `malformed`, counted, and told so by an event on it, once per fault; nothing here ever raises for bad input.
+
+Every change is told; the router passes events on to those domains alone in which a plugin waits for them.
 """
 
 from __future__ import annotations
@@ -24,9 +26,6 @@ logger = logging.getLogger(__name__)
 REPORTED_MAX = 10_000
 """Malformed objects of a kind whose fault was told once; beyond, the oldest may be told again."""
 
-_RESOURCES = {resource.value: resource for resource in Resource}
-"""Only storage kinds have events that plugins register; changes of the others are read at the next attempt."""
-
 Tell = Callable[[ClusterEvent, EventObject, EventObject], None]
 
 
@@ -43,15 +42,10 @@ class ObjectIngest:
         self._sink = events
         self._by = by
         self._reported: dict[str, str] = {}
-        resource = _RESOURCES.get(kind.value)
-        self._events = (
-            {
-                action: ClusterEvent(resource, action, f"{kind.value}{label}")
-                for action, label in ((Action.ADD, "Add"), (Action.UPDATE, "Update"), (Action.DELETE, "Delete"))
-            }
-            if resource is not None
-            else {}
-        )
+        self._events = {
+            action: ClusterEvent(kind, action, f"{kind.value}{label}")
+            for action, label in ((Action.ADD, "Add"), (Action.UPDATE, "Update"), (Action.DELETE, "Delete"))
+        }
 
     def upsert(self, key: str, raw: msgspec.Raw) -> None:
         try:
@@ -67,7 +61,7 @@ class ObjectIngest:
         version = self._store.version(self.kind)
         before = self._store.set(self.kind, item)
         if self._store.version(self.kind) != version:
-            self._announce(Action.ADD if before is None else Action.UPDATE, before, item)
+            self._tell(self._events[Action.ADD if before is None else Action.UPDATE], before, item)
 
     def delete(self, key: str, raw: msgspec.Raw | None) -> None:
         del raw
@@ -75,7 +69,7 @@ class ObjectIngest:
         self._reported.pop(key, None)
         before = self._store.remove(self.kind, namespace, name)
         if before is not None:
-            self._announce(Action.DELETE, before, None)
+            self._tell(self._events[Action.DELETE], before, None)
 
     def replaced(self, version: str) -> None:
         if self._store.unreadable(self.kind):
@@ -91,11 +85,6 @@ class ObjectIngest:
             told = {"kind": self.kind.value, "error": error, "path": self.kind.definition.path}
             logger.error("kind cannot be read; grant get, list and watch on it, or disable who reads it", extra=told)
         self._store.set_unreadable(self.kind, error)
-
-    def _announce(self, action: Action, before: ClusterObject | None, after: ClusterObject | None) -> None:
-        event = self._events.get(action)
-        if event is not None:
-            self._tell(event, before, after)
 
     def _report(self, item: ClusterObject) -> None:
         if self._reported.get(item.key) == item.malformed:

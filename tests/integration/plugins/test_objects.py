@@ -54,7 +54,7 @@ def test_queues_hear_of_what_comes_changes_and_goes() -> None:
     ears.ingest.delete("team/c", None)
 
     assert ears.actions() == [(Action.ADD, "c"), (Action.UPDATE, "c"), (Action.DELETE, "c")]
-    assert {event.resource for event, _, _ in ears.told} == {Resource.PERSISTENT_VOLUME_CLAIM}
+    assert {event.resource for event, _, _ in ears.told} == {ObjectKind.PERSISTENT_VOLUME_CLAIM}
     assert [event.label for event, _, _ in ears.told] == [
         f"PersistentVolumeClaim{what}" for what in ("Add", "Update", "Delete")
     ]
@@ -71,10 +71,10 @@ def test_a_change_of_nothing_that_is_read_wakes_nobody() -> None:
     assert ears.actions() == [(Action.ADD, "v")]
 
 
-def test_kinds_that_wake_nobody_upstream_only_reach_the_store() -> None:
+def test_kinds_outside_the_wildcard_reach_the_store_and_are_told_too() -> None:
     ears = Ears(SERVICE)
     ears.see("s", "team", spec={"selector": {"app": "web"}})
-    assert ears.told == []
+    assert ears.actions() == [(Action.ADD, "s")]
     assert [s.name for s in ears.store.services("team")] == ["s"]
     ears.ingest.delete("team/s", None)
     ears.ingest.delete("team/never-seen", None)

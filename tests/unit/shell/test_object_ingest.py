@@ -9,13 +9,14 @@ import msgspec
 import orjson
 import pytest
 
-from multisched.framework.events import Action, ClusterEvent, EventObject, Resource
+from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Resource
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import Event, ObjectRef
 from multisched.model.cluster_objects import ClusterObject
 from multisched.shell import object_ingest
 from multisched.shell.object_ingest import ObjectIngest
 from multisched.state.object_store import ObjectStore
+from tests.unit.queueing.builders import FIT, Listening, make_pod, make_queue, park
 from tests.unit.shell.shell_kit import Desk
 
 KIND = ObjectKind.POD_DISRUPTION_BUDGET
@@ -44,17 +45,49 @@ def test_an_object_that_is_deleted_is_known_no_more_and_events_say_so() -> None:
     assert told == [(added, None), (added, None), (deleted, "data")]
 
 
-def test_a_kind_that_no_pod_waits_for_reaches_the_store_and_wakes_nobody() -> None:
-    def tell(event: ClusterEvent, old: EventObject, new: EventObject) -> None:
-        raise AssertionError(event)
+@pytest.mark.parametrize("kind", ObjectKind)
+def test_an_object_of_any_kind_is_decoded_stored_and_wakes_who_registered_the_kind(kind: ObjectKind) -> None:
+    store, woken = ObjectStore(), list[tuple[str, int]]()
+    queue = make_queue(plugins=[Listening(FIT, EventRegistration(ClusterEvent(kind, Action.ALL)))])
 
-    store = ObjectStore()
-    ingest = ObjectIngest(KIND, store, tell, Desk(), "ours")
-    for app in ("web", "db"):
-        ingest.upsert("team/few", a_budget({"matchLabels": {"app": app}}))
-    assert [item.key for item in store.all(KIND)] == ["team/few"]
-    ingest.delete("team/few", None)
-    assert not store.all(KIND)
+    def tell(event: ClusterEvent, old: EventObject, new: EventObject) -> None:
+        park(queue, make_pod(event.label))
+        woken.append((event.label, queue.on_event(event, old, new, 0.0).backoff))
+
+    ingest = ObjectIngest(kind, store, tell, Desk(), "ours")
+    named = {"name": "x", "namespace": "team", "uid": "u"}
+    for version, labels in (("1", None), ("2", None), ("3", "no labels")):
+        metadata = {**named, "resourceVersion": version, "labels": labels}
+        ingest.upsert("team/x", msgspec.Raw(orjson.dumps({"metadata": metadata})))
+        assert [(item.key, str(item.version)) for item in store.all(kind)] == [("team/x", version)]
+    ingest.delete("team/x", None)
+    assert not store.all(kind)
+    assert woken == [(f"{kind.value}{change}", 1) for change in ("Add", "Update", "Delete")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_told"),
+    [
+        ({}, False),
+        ({"metadata": {"labels": {"a": "b"}, "annotations": {"a": "b"}}}, False),
+        ({"status": {"hard": {"pods": "1"}}}, False),
+        ({"spec": {"hard": {"pods": "2"}}}, True),
+        ({"status": {"used": {"pods": "1"}}}, True),
+    ],
+)
+def test_of_a_quota_what_is_granted_and_what_is_used_count_as_an_update(
+    changes: dict[str, dict[str, Any]], is_told: bool
+) -> None:
+    told = list[str]()
+    ingest = ObjectIngest(
+        ObjectKind.RESOURCE_QUOTA, ObjectStore(), lambda event, old, new: told.append(event.label), Desk(), "ours"
+    )
+    metadata = {"name": "q", "namespace": "team", "uid": "u", "resourceVersion": "1"}
+    document: dict[str, dict[str, Any]] = {"metadata": metadata, "spec": {"hard": {"pods": "1"}}}
+    ingest.upsert("team/q", msgspec.Raw(orjson.dumps(document)))
+    changed = {**document, **changes, "metadata": {**metadata, **changes.get("metadata", {}), "resourceVersion": "2"}}
+    ingest.upsert("team/q", msgspec.Raw(orjson.dumps(changed)))
+    assert told == ["ResourceQuotaAdd", *(["ResourceQuotaUpdate"] if is_told else [])]
 
 
 def test_a_malformed_object_is_told_once_for_each_fault_on_the_object_itself(caplog: pytest.LogCaptureFixture) -> None:
