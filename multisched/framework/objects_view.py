@@ -8,7 +8,7 @@ A plugin that reads such objects declares the kinds, as an attribute of its clas
         def __init__(self, context: PluginContext) -> None:
             self._objects = context.objects
 
-The program watches the union of what the enabled plugins declare and nothing else: a kind that nobody declares is always
+The program watches the union of what the enabled plugins declare, and the kinds whose events they register: any other is always
 empty here. The view shows what the watch brought, synchronously kept; what a plugin has promised about an object and the
 server does not know yet (an assumed binding) is in that plugin's ledger, not here. Never change what is handed out.
 

@@ -1,7 +1,7 @@
 """The watches for the cluster's other objects: one reflector and one handler per kind that an enabled plugin reads.
 
-Built by `Program` from the union of what the plugins of all profiles declare by `reads_objects`; a kind that nobody reads
-is not watched. A kind that the API server does not serve or forbids keeps nobody from leading: it is logged once, named by
+Built by `Program` for the kinds that plugins of any profile declare by `reads_objects`, or whose events they register; no other
+kind is watched. A kind that the API server does not serve or forbids keeps nobody from leading: it is logged once, named by
 `unreadable`, which makes the process unready, and asked for again with backoff.
 """
 
@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 
 from multisched.client.reflector import Reflector, ReflectorHandler
+from multisched.framework.events import EventResource
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import EventSink
 from multisched.framework.registry import PluginSet
@@ -34,9 +35,14 @@ class ReflectorFactory(Protocol):
     ) -> Reflector: ...
 
 
-def kinds_read_by(profiles: Iterable[PluginSet]) -> tuple[ObjectKind, ...]:
-    """The kinds that some plugin of some profile reads, in the order of ObjectKind."""
-    wanted = {kind for plugins in profiles for b in plugins.built for kind in traits_of(b.plugin).reads_objects}
+def watched_kinds(profiles: Iterable[PluginSet]) -> tuple[ObjectKind, ...]:
+    """The kinds that some plugin of some profile reads, or whose events it has registered, in the order of ObjectKind."""
+    wanted = set[EventResource]()
+    for plugins in profiles:
+        wanted.update(kind for built in plugins.built for kind in traits_of(built.plugin).reads_objects)
+        wanted.update(
+            one.event.resource for plugin in plugins.enqueue_extensions for one in plugin.events_to_register()
+        )
     return tuple(kind for kind in ObjectKind if kind in wanted)
 
 
