@@ -49,7 +49,8 @@ class KindDefinition(msgspec.Struct, Generic[T], frozen=True):
     """Its events are among those that Resource.WILDCARD stands for, and wake pods refused by plugins that registered nothing.
     Events of all other kinds reach only plugins that registered the kind by name.
 
-    Source: kube-scheduler 1.36, pkg/scheduler/framework/types.go, UnrollWildCardResource; Namespace is ours."""
+    Source: kube-scheduler 1.36, pkg/scheduler/framework/types.go, UnrollWildCardResource; Namespace and
+    VolumeAttachment are ours."""
     index_of: Callable[[T], str] | None = None
     """What the store finds it by; None: its namespace."""
     node_of: Callable[[T], str] = lambda one: ""

@@ -29,7 +29,7 @@ def test_no_two_things_that_have_events_go_by_one_name() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_wildcards_stand_for_the_kinds_that_upstream_unrolls_them_to_and_for_namespaces() -> None:
+def test_wildcards_stand_for_what_upstream_unrolls_them_to_and_for_namespaces_and_attachments() -> None:
     assert {kind for kind in ObjectKind if kind.definition.is_in_wildcard} == {
         ObjectKind.NAMESPACE,
         ObjectKind.PERSISTENT_VOLUME,
