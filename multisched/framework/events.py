@@ -8,11 +8,12 @@ from enum import Enum, Flag, auto
 import msgspec
 
 from multisched.model.cluster_objects import ClusterObject
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 
 
 class Resource(Enum):
-    """Kinds whose events can wake pods. WILDCARD stands for all."""
+    """What besides objects has events that can wake pods."""
 
     NODE = "Node"
     ASSIGNED_POD = "AssignedPod"
@@ -22,15 +23,12 @@ class Resource(Enum):
     UNSCHEDULED_POD = "UnscheduledPod"
     TARGET_POD = "TargetPod"
     """The waiting pod itself."""
-    NAMESPACE = "Namespace"
-    PERSISTENT_VOLUME = "PersistentVolume"
-    PERSISTENT_VOLUME_CLAIM = "PersistentVolumeClaim"
-    STORAGE_CLASS = "StorageClass"
-    CSI_NODE = "CSINode"
-    CSI_DRIVER = "CSIDriver"
-    CSI_STORAGE_CAPACITY = "CSIStorageCapacity"
-    VOLUME_ATTACHMENT = "VolumeAttachment"
     WILDCARD = "*"
+    """Nodes, pods, and the kinds of objects whose definition says so; every other kind is registered by its name."""
+
+
+EventResource = Resource | ObjectKind
+"""What an event is about: nodes, pods, or any kind of object that plugins may read."""
 
 
 class Action(Flag):
@@ -74,13 +72,19 @@ class Action(Flag):
 class ClusterEvent(msgspec.Struct, frozen=True):
     """A kind and the actions on it that a plugin wants to hear of, or, when it happens, the actions that took place."""
 
-    resource: Resource
+    resource: EventResource
     action: Action
     label: str = ""
     """For metrics and logs, as upstream prints it, for instance NodeAdd."""
 
+    @property
+    def is_in_wildcard(self) -> bool:
+        """True for what wildcards stand for; events of other kinds reach only plugins that registered the kind by name."""
+        return not isinstance(self.resource, ObjectKind) or self.resource.definition.is_in_wildcard
+
     def matches(self, happened: ClusterEvent) -> bool:
-        return (self.resource in (Resource.WILDCARD, happened.resource)) and bool(self.action & happened.action)
+        is_any = self.resource is Resource.WILDCARD and happened.is_in_wildcard
+        return (is_any or self.resource is happened.resource) and bool(self.action & happened.action)
 
 
 class Hint(Enum):

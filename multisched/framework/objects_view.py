@@ -8,7 +8,7 @@ A plugin that reads such objects declares the kinds, as an attribute of its clas
         def __init__(self, context: PluginContext) -> None:
             self._objects = context.objects
 
-The program watches the union of what the enabled plugins declare and nothing else: a kind that nobody declares is always
+The program watches the union of what the enabled plugins declare, and the kinds whose events they register: any other is always
 empty here. The view shows what the watch brought, synchronously kept; what a plugin has promised about an object and the
 server does not know yet (an assumed binding) is in that plugin's ledger, not here. Never change what is handed out.
 
@@ -19,7 +19,6 @@ keys its cache by `versions(*kinds)`. Collections are live, in the order in whic
 from __future__ import annotations
 
 from collections.abc import Collection
-from enum import Enum
 from typing import Protocol
 
 from multisched.model.cluster_objects import (
@@ -35,25 +34,7 @@ from multisched.model.cluster_objects import (
     StorageClass,
     VolumeAttachment,
 )
-
-
-class ObjectKind(Enum):
-    """Kinds that plugins may read; the value is the kind's name in the API."""
-
-    NAMESPACE = "Namespace"
-    SERVICE = "Service"
-    REPLICA_SET = "ReplicaSet"
-    STATEFUL_SET = "StatefulSet"
-    REPLICATION_CONTROLLER = "ReplicationController"
-    POD_DISRUPTION_BUDGET = "PodDisruptionBudget"
-    RESOURCE_QUOTA = "ResourceQuota"
-    PERSISTENT_VOLUME = "PersistentVolume"
-    PERSISTENT_VOLUME_CLAIM = "PersistentVolumeClaim"
-    STORAGE_CLASS = "StorageClass"
-    CSI_NODE = "CSINode"
-    CSI_DRIVER = "CSIDriver"
-    CSI_STORAGE_CAPACITY = "CSIStorageCapacity"
-    VOLUME_ATTACHMENT = "VolumeAttachment"
+from multisched.model.object_kinds import ObjectKind as ObjectKind
 
 
 class ObjectsView(Protocol):

@@ -51,7 +51,7 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     keeps_deadline: bool = False
     """Bind waits for nothing but its `binder`, which ends by its deadline: no timer is set beside it."""
     reads_objects: tuple[ObjectKind, ...] = ()
-    """Kinds that the plugin reads by PluginContext.objects: the program watches what some plugin reads, and nothing else."""
+    """Kinds that the plugin reads by PluginContext.objects. The program watches these, and kinds whose events plugins register."""
 
     def __post_init__(self) -> None:
         for name, (kinds, words) in _WANTED.items():

@@ -1,9 +1,8 @@
 """JSON of the API server to the slim objects of `cluster_objects`: partial, typed, never raising upward for a bad object.
 
-`decoders()` gives one function per API kind, by the kind's name in the API (`ObjectKind.value`): JSON in, struct out. An
-object with a field that cannot be read comes back with `malformed` set and with what could be read of it; only a document
-without metadata raises DecodeError. Used by `shell/ingest/objects.py`, by the audit, and by whoever loads objects from files
-(`explain --snapshot`, the conformance answers).
+One function per kind, at the end: JSON in, struct out. `object_kinds.py` says which is whose, and everybody gets them from
+there. An object with a field that cannot be read comes back with `malformed` set and with what could be read of it; only a
+document without metadata raises DecodeError, and nothing else is raised.
 """
 
 from __future__ import annotations
@@ -65,7 +64,6 @@ from multisched.model.selectors import LabelSelector
 from multisched.model.version import Version, version_of
 from multisched.model.wire import UNREADABLE
 
-Decode = Callable[[bytes | msgspec.Raw], ClusterObject]
 Quantity = str | int | float
 
 DRIVERS_MAX = 256
@@ -84,6 +82,9 @@ _READ_ANNOTATIONS = frozenset(
 _EMPTY: Mapping[str, str] = {}
 
 S = TypeVar("S", bound=msgspec.Struct)
+T = TypeVar("T", bound=ClusterObject)
+ByMap = TypeVar("ByMap", Service, ReplicationController)
+BySelector = TypeVar("BySelector", ReplicaSet, StatefulSet)
 V = TypeVar("V")
 
 
@@ -272,30 +273,10 @@ class _Quota(Wire):
 _bare_decoder = msgspec.json.Decoder(_Bare)
 
 
-def decoders() -> dict[str, Decode]:
-    """API kind -> its decoder. Each raises DecodeError for a document that is no object, and nothing else."""
-    return {
-        "Namespace": _decoder(_Named, _namespace, Namespace),
-        "Service": _decoder(_MapSelected, _by_map(Service), Service),
-        "ReplicaSet": _decoder(_Selected, _by_selector(ReplicaSet), ReplicaSet),
-        "StatefulSet": _decoder(_Selected, _by_selector(StatefulSet), StatefulSet),
-        "ReplicationController": _decoder(_MapSelected, _by_map(ReplicationController), ReplicationController),
-        "PodDisruptionBudget": _decoder(_Selected, _disruption_budget, PodDisruptionBudget),
-        "ResourceQuota": _decoder(_Quota, _quota, ResourceQuota),
-        "PersistentVolume": _decoder(_Volume, _volume, PersistentVolume),
-        "PersistentVolumeClaim": _decoder(_Claim, _claim, PersistentVolumeClaim),
-        "StorageClass": _decoder(_StorageClass, _storage_class, StorageClass),
-        "CSINode": _decoder(_CsiNode, _csi_node, CsiNode),
-        "CSIDriver": _decoder(_CsiDriver, _csi_driver, CsiDriver),
-        "CSIStorageCapacity": _decoder(_Capacity, _capacity, CsiStorageCapacity),
-        "VolumeAttachment": _decoder(_Attachment, _attachment, VolumeAttachment),
-    }
-
-
-def _decoder(wire: type[S], compile_it: Callable[[S], ClusterObject], struct: type[ClusterObject]) -> Decode:
+def _decoder(wire: type[S], compile_it: Callable[[S], T], struct: type[T]) -> Callable[[bytes | msgspec.Raw], T]:
     reader = msgspec.json.Decoder(wire)
 
-    def decode(document: bytes | msgspec.Raw) -> ClusterObject:
+    def decode(document: bytes | msgspec.Raw) -> T:
         try:
             return compile_it(reader.decode(document))
         except (msgspec.ValidationError, Refusal, QuantityError) as error:
@@ -308,7 +289,7 @@ def _decoder(wire: type[S], compile_it: Callable[[S], ClusterObject], struct: ty
     return decode
 
 
-def _bare(struct: type[ClusterObject], document: bytes | msgspec.Raw, reason: str) -> ClusterObject:
+def _bare(struct: type[T], document: bytes | msgspec.Raw, reason: str) -> T:
     """An object of which nothing but its name can be used."""
     try:
         meta = _bare_decoder.decode(with_valid_text(document)).metadata
@@ -345,19 +326,19 @@ def _namespace(wire: _Named) -> Namespace:
     return Namespace(**_who(wire.metadata), labels=wire.metadata.labels or _EMPTY)
 
 
-def _by_map(struct: type[Service | ReplicationController]) -> Callable[[_MapSelected], ClusterObject]:
+def _by_map(struct: type[ByMap]) -> Callable[[_MapSelected], ByMap]:
     """Kinds that select by a map of labels."""
 
-    def compiled(wire: _MapSelected) -> ClusterObject:
+    def compiled(wire: _MapSelected) -> ByMap:
         return struct(**_who(wire.metadata), selector=equality_selector(wire.spec.selector if wire.spec else None))
 
     return compiled
 
 
-def _by_selector(struct: type[ReplicaSet | StatefulSet]) -> Callable[[_Selected], ClusterObject]:
+def _by_selector(struct: type[BySelector]) -> Callable[[_Selected], BySelector]:
     """Kinds that select by a label selector."""
 
-    def compiled(wire: _Selected) -> ClusterObject:
+    def compiled(wire: _Selected) -> BySelector:
         return struct(**_who(wire.metadata), selector=_selector(wire))
 
     return compiled
@@ -567,3 +548,19 @@ def _storage(quantities: dict[str, Quantity] | None, path: str) -> int | None:
 
 def _bytes(quantity: Quantity | None) -> int | None:
     return None if quantity is None else value_of_nano(parse_nano(quantity))
+
+
+decode_namespace = _decoder(_Named, _namespace, Namespace)
+decode_service = _decoder(_MapSelected, _by_map(Service), Service)
+decode_replica_set = _decoder(_Selected, _by_selector(ReplicaSet), ReplicaSet)
+decode_stateful_set = _decoder(_Selected, _by_selector(StatefulSet), StatefulSet)
+decode_replication_controller = _decoder(_MapSelected, _by_map(ReplicationController), ReplicationController)
+decode_disruption_budget = _decoder(_Selected, _disruption_budget, PodDisruptionBudget)
+decode_quota = _decoder(_Quota, _quota, ResourceQuota)
+decode_volume = _decoder(_Volume, _volume, PersistentVolume)
+decode_claim = _decoder(_Claim, _claim, PersistentVolumeClaim)
+decode_storage_class = _decoder(_StorageClass, _storage_class, StorageClass)
+decode_csi_node = _decoder(_CsiNode, _csi_node, CsiNode)
+decode_csi_driver = _decoder(_CsiDriver, _csi_driver, CsiDriver)
+decode_storage_capacity = _decoder(_Capacity, _capacity, CsiStorageCapacity)
+decode_attachment = _decoder(_Attachment, _attachment, VolumeAttachment)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 
 REFUSALS_ALIKE_MAX = 5
@@ -42,7 +43,7 @@ class ServerRefusals:
     def events_to_register(self) -> Sequence[EventRegistration]:
         return (
             EventRegistration(ClusterEvent(Resource.TARGET_POD, _OWN_CHANGES, "OwnChange")),
-            EventRegistration(ClusterEvent(Resource.NAMESPACE, Action.UPDATE, "NamespaceUpdate"), _is_its_namespace),
+            EventRegistration(ClusterEvent(ObjectKind.NAMESPACE, Action.UPDATE, "NamespaceUpdate"), _is_its_namespace),
         )
 
 

@@ -37,7 +37,7 @@ class Since(msgspec.Struct, frozen=True):
     """What happened since a pod was popped."""
 
     anything: bool
-    """Any event at all, also of kinds no plugin registered."""
+    """Any event at all that wildcards stand for, also of kinds no plugin registered."""
     is_incomplete: bool
     """The log overflowed meanwhile: `events` lacks some."""
     events: tuple[Happened, ...]
@@ -95,7 +95,7 @@ class EventsInFlight:
         """Something happened in the cluster. Kinds nobody registered are counted, not kept."""
         if not self._attempts:
             return
-        self._counted += 1
+        self._counted += event.is_in_wildcard
         if is_of_interest:
             self._append(Happened(event, old, new))
 

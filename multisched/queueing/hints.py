@@ -1,7 +1,7 @@
 """Which events can help a refused pod: the registrations of all plugins, compiled.
 
 Pure but for a cache and a counter. A plugin without EnqueueExtensions, or one nobody has heard of, is woken by any
-event. A hint that raises, or answers nonsense, counts as QUEUE: a wasted attempt is cheaper than a forgotten pod.
+event that wildcards stand for. A hint that raises, or answers nonsense, counts as QUEUE: a wasted attempt is cheaper than a forgotten pod.
 Source: kube-scheduler 1.36, scheduling_queue.go, isPodWorthRequeuing.
 """
 
@@ -93,7 +93,7 @@ class HintTable:
         for name in sorted(plugins):
             hints = kind.get(name)
             if hints is None:
-                hints = kind[name] = self._registered(name, event) if name in self._registrations else _ALWAYS
+                hints = kind[name] = self._registered(name, event)
             if hints:
                 found.append((name, hints))
         return found
@@ -138,6 +138,8 @@ class HintTable:
             return True
 
     def _registered(self, name: str, event: ClusterEvent) -> tuple[Listener, ...]:
+        if name not in self._registrations:
+            return _ALWAYS if event.is_in_wildcard else ()
         if event.resource is Resource.DISTANT_POD:
             if name in self._of_rows:
                 return ()

@@ -1,7 +1,7 @@
 """The watches for the cluster's other objects: one reflector and one handler per kind that an enabled plugin reads.
 
-Built by `Program` from the union of what the plugins of all profiles declare by `reads_objects`; a kind that nobody reads
-is not watched. A kind that the API server does not serve or forbids keeps nobody from leading: it is logged once, named by
+Built by `Program` for the kinds that plugins of any profile declare by `reads_objects`, or whose events they register; no other
+kind is watched. A kind that the API server does not serve or forbids keeps nobody from leading: it is logged once, named by
 `unreadable`, which makes the process unready, and asked for again with backoff.
 """
 
@@ -13,15 +13,14 @@ from typing import Protocol
 import msgspec
 
 from multisched.client.reflector import Reflector, ReflectorHandler
+from multisched.framework.events import EventResource
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import EventSink
 from multisched.framework.registry import PluginSet
 from multisched.framework.traits import traits_of
-from multisched.model.cluster_objects import ClusterObject, VolumeAttachment
-from multisched.model.decode_objects import decoders
-from multisched.shell.audit.sides import Here, NamedSide, Side
-from multisched.shell.ingest.event_timing import EventTimes
-from multisched.shell.ingest.objects import ObjectIngest, Tell, path_of
+from multisched.shell.audit_sides import Here, NamedSide, Side
+from multisched.shell.event_timing import EventTimes
+from multisched.shell.object_ingest import ObjectIngest, Tell
 from multisched.state.object_store import ObjectStore
 
 AUDITED_EVERY = 5
@@ -36,9 +35,14 @@ class ReflectorFactory(Protocol):
     ) -> Reflector: ...
 
 
-def kinds_read_by(profiles: Iterable[PluginSet]) -> tuple[ObjectKind, ...]:
-    """The kinds that some plugin of some profile reads, in the order of ObjectKind."""
-    wanted = {kind for plugins in profiles for b in plugins.built for kind in traits_of(b.plugin).reads_objects}
+def watched_kinds(profiles: Iterable[PluginSet]) -> tuple[ObjectKind, ...]:
+    """The kinds that some plugin of some profile reads, or whose events it has registered, in the order of ObjectKind."""
+    wanted = set[EventResource]()
+    for plugins in profiles:
+        wanted.update(kind for built in plugins.built for kind in traits_of(built.plugin).reads_objects)
+        wanted.update(
+            one.event.resource for plugin in plugins.enqueue_extensions for one in plugin.events_to_register()
+        )
     return tuple(kind for kind in ObjectKind if kind in wanted)
 
 
@@ -56,11 +60,10 @@ class ObjectWatch:
         reporter: str,
         times: EventTimes,
     ) -> None:
-        decode = decoders()
         self._store = store
-        self.ingests = {k: ObjectIngest(k, store, decode[k.value], tell, events, reporter) for k in kinds}
+        self.ingests = {k: ObjectIngest(k, store, tell, events, reporter) for k in kinds}
         self.reflectors: Mapping[ObjectKind, Reflector] = {
-            kind: build(path_of(kind), times.watching(kind.value, ingest), on_refused=ingest.refused)
+            kind: build(kind.definition.path, times.watching(kind.value, ingest), on_refused=ingest.refused)
             for kind, ingest in self.ingests.items()
         }
 
@@ -87,7 +90,7 @@ class ObjectSide(NamedSide):
 
     def __init__(self, store: ObjectStore, ingest: ObjectIngest, reflector: Reflector) -> None:
         self.kind = ingest.kind.value
-        self.path = path_of(ingest.kind)
+        self.path = ingest.kind.definition.path
         self.reflector = reflector
         self._store = store
         self._ingest = ingest
@@ -99,15 +102,11 @@ class ObjectSide(NamedSide):
     def here(self, handle: str) -> Here | None:
         namespace, _, name = handle.rpartition("/")
         item = self._store.get(self._ingest.kind, namespace, name)
-        return Here(handle, item.uid, item.version, _node_of(item)) if item is not None else None
+        node_of = self._ingest.kind.definition.node_of
+        return Here(handle, item.uid, item.version, node_of(item)) if item is not None else None
 
     def drop(self, here: Here) -> None:
         self._ingest.delete(here.key, None)
 
     def move(self, here: Here, raw: msgspec.Raw) -> None:
         self._ingest.upsert(here.key, raw)
-
-
-def _node_of(item: ClusterObject) -> str:
-    """spec.nodeName, which the audit compares: of these kinds only attachments have one."""
-    return item.node if isinstance(item, VolumeAttachment) else ""

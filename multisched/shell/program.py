@@ -63,7 +63,7 @@ from multisched.shell.ingest.router import Router
 from multisched.shell.lease_runner import LeaseRunner, LeasesOnLoop
 from multisched.shell.mover import DomainMover, Hands, Insight
 from multisched.shell.news_share import NewsShare
-from multisched.shell.object_watch import ObjectWatch, kinds_read_by
+from multisched.shell.object_watch import ObjectWatch, watched_kinds
 from multisched.shell.observer import DomainObserver
 from multisched.shell.preemptor import Preemptor
 from multisched.shell.workers.duties import Duties
@@ -205,7 +205,7 @@ class Program:
         self.reflectors = self._reflectors()
         self.handover = self._handover()
         self.objects = ObjectWatch(
-            kinds_read_by(worker.plugins for worker in self.router.workers()),
+            watched_kinds(worker.plugins for worker in self.router.workers()),
             self.cache.objects,
             self._reflector,
             tell=self._tell_all,

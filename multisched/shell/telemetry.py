@@ -17,7 +17,6 @@ from multisched.observe.queue_view import DomainQueue, QueueView, WaitingPod
 from multisched.observe.readings import DomainReading, DutyReading, JudgeReading, Readings, ReflectorReading
 from multisched.queueing.transitions import Place
 from multisched.shell.domain import DomainWorker
-from multisched.shell.ingest.objects import plural
 from multisched.shell.program import Program
 
 if TYPE_CHECKING:
@@ -119,7 +118,7 @@ def read(program: Program) -> Readings:
             "nodes": _read_reflector(program.reflectors["nodes"], program.nodes.malformed),
             "pods": _read_reflector(program.reflectors["pods"], program.pods.malformed),
             **{
-                plural(kind): _read_reflector(reflector, program.objects.ingests[kind].malformed)
+                kind.definition.plural: _read_reflector(reflector, program.objects.ingests[kind].malformed)
                 for kind, reflector in program.objects.reflectors.items()
             },
         },

@@ -7,7 +7,7 @@ truth only: what a plugin assumes about an object (a binding on its way) is in t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import cast
 
 from multisched.framework.objects_view import ObjectKind, ObjectsView
@@ -30,16 +30,9 @@ from multisched.model.objects import differ_in_version_only
 _Key = tuple[str, str]
 _Found = dict[_Key, ClusterObject]
 
-_INDEXED_BY: Mapping[ObjectKind, Callable[[ClusterObject], str]] = {
-    ObjectKind.PERSISTENT_VOLUME: lambda o: cast(PersistentVolume, o).storage_class,
-    ObjectKind.CSI_STORAGE_CAPACITY: lambda o: cast(CsiStorageCapacity, o).storage_class,
-    ObjectKind.VOLUME_ATTACHMENT: lambda o: cast(VolumeAttachment, o).node,
-}
-"""Kinds that are asked for by something else than their namespace. An index is a dictionary, so nothing is ever scanned."""
-
 
 class _Shelf:
-    """All objects of one kind."""
+    """All objects of one kind, by key and by what they are asked for besides. An index is a dictionary: nothing is ever scanned."""
 
     def __init__(self, index_of: Callable[[ClusterObject], str]) -> None:
         self.recency: Recency[_Key] = Recency()
@@ -81,7 +74,7 @@ class ObjectStore(ObjectsView):
     """Objects by kind, namespace and name."""
 
     def __init__(self) -> None:
-        self._shelves = {kind: _Shelf(_INDEXED_BY.get(kind, lambda o: o.namespace)) for kind in ObjectKind}
+        self._shelves = {kind: _Shelf(kind.definition.index_of or (lambda o: o.namespace)) for kind in ObjectKind}
         self._unreadable: dict[ObjectKind, str] = {}
         # The kinds that plugins look up one by one, a hundred thousand times in a row: without the way over their kind.
         self._claims = cast(dict[_Key, PersistentVolumeClaim], self._found(ObjectKind.PERSISTENT_VOLUME_CLAIM))
@@ -115,7 +108,7 @@ class ObjectStore(ObjectsView):
         return self._shelves[kind].found.get((namespace, name))
 
     def in_namespace(self, kind: ObjectKind, namespace: str) -> Collection[ClusterObject]:
-        if kind in _INDEXED_BY:
+        if kind.definition.index_of is not None:
             return [item for (place, _), item in self._shelves[kind].found.items() if place == namespace]
         return self._by_index(kind, namespace)
 

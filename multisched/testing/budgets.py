@@ -17,7 +17,7 @@ from typing import Any
 
 from multisched.cluster.api.server import ApiServer
 from multisched.model.cluster_objects import ClusterObject, PodDisruptionBudget
-from multisched.model.decode_objects import decoders
+from multisched.model.decode_objects import decode_disruption_budget
 from multisched.model.objects import PODS, Node, Pod
 from multisched.model.wire import JSON, MERGE_PATCH, Response
 from multisched.testing.relations import Standing, allows, is_tolerated
@@ -40,7 +40,6 @@ class Budgets:
         self._store = server.store
         self._send = send
         self._pods = pods
-        self._decode = decoders()["PodDisruptionBudget"]
         self._written: dict[str, tuple[int, int]] = {}
 
     async def build(self) -> None:
@@ -76,7 +75,10 @@ class Budgets:
 
     def differences(self, known: Collection[ClusterObject]) -> list[str]:
         """Where what a process knows of the budgets differs from the server's store (I4)."""
-        stored = [self._decode(one.raw) for _, one in self._store.collection("poddisruptionbudgets.policy").items()]
+        stored = [
+            decode_disruption_budget(one.raw)
+            for _, one in self._store.collection("poddisruptionbudgets.policy").items()
+        ]
         # A restored backup may bring another one back (`Disks.break_objects`).
         there = {b.name: b.version for b in stored if b.name in MAY_BE_AWAY}
         here = {b.name: b.version for b in known if b.name in MAY_BE_AWAY}

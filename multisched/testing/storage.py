@@ -26,7 +26,7 @@ from multisched.model.cluster_objects import (
     PersistentVolumeClaim,
     VolumeAttachment,
 )
-from multisched.model.decode_objects import decoders
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 from multisched.model.wire import Response, Transport
 
@@ -57,7 +57,6 @@ class Storage:
         self._store = server.store
         self._send = send
         self._seed = seed
-        self._decode = decoders()
         self._known: dict[tuple[str, str], tuple[Stored, ClusterObject]] = {}
 
     async def build(self, nodes: int) -> None:
@@ -164,14 +163,14 @@ class Storage:
 
     def _can_attach(self, pod: Pod, node: Node, there: Collection[Pod]) -> bool:
         """For certain: even if all volumes of its pods, and all that are attached, were of the driver that takes fewest."""
-        known = self._find("csinodes.storage.k8s.io", node.name, "CSINode")
+        known = self._find("csinodes.storage.k8s.io", node.name, ObjectKind.CSI_NODE)
         drivers = known.drivers if isinstance(known, CsiNode) else ()
         limits = [driver.volumes_max for driver in drivers if driver.volumes_max is not None]
         if not limits:
             return True
         collection = "volumeattachments.storage.k8s.io"
         keys = [*self._store.collection(collection).keys()]
-        attached = [self._find(collection, key, "VolumeAttachment") for key in keys]
+        attached = [self._find(collection, key, ObjectKind.VOLUME_ATTACHMENT) for key in keys]
         used = sum(isinstance(one, VolumeAttachment) and one.node == node.name for one in attached)
         used += sum(self._may_attach(one) for one in (pod, *there))
         return used <= min(limits)
@@ -188,25 +187,25 @@ class Storage:
         return claim is not None and SELECTED_NODE_ANNOTATION in claim.annotations
 
     def _claim(self, namespace: str, name: str) -> PersistentVolumeClaim | None:
-        found = self._find("persistentvolumeclaims", f"{namespace}/{name}", "PersistentVolumeClaim")
+        found = self._find("persistentvolumeclaims", f"{namespace}/{name}", ObjectKind.PERSISTENT_VOLUME_CLAIM)
         return found if isinstance(found, PersistentVolumeClaim) else None
 
     def _volume(self, name: str) -> PersistentVolume | None:
-        found = self._find("persistentvolumes", name, "PersistentVolume")
+        found = self._find("persistentvolumes", name, ObjectKind.PERSISTENT_VOLUME)
         return found if isinstance(found, PersistentVolume) else None
 
     def volumes(self) -> list[PersistentVolume]:
         names = [*self._store.collection("persistentvolumes").keys()]
         return [volume for volume in map(self._volume, names) if volume is not None]
 
-    def _find(self, kind: str, key: str, decoder: str) -> ClusterObject | None:
+    def _find(self, collection: str, key: str, kind: ObjectKind) -> ClusterObject | None:
         """What has not been written since is not decoded again."""
-        stored = self._store.collection(kind).objects.get(key)
+        stored = self._store.collection(collection).objects.get(key)
         if stored is None:
             return None
-        known = self._known.get((kind, key))
+        known = self._known.get((collection, key))
         if known is None or known[0] is not stored:
-            known = self._known[kind, key] = (stored, self._decode[decoder](stored.raw))
+            known = self._known[collection, key] = (stored, kind.definition.decode(stored.raw))
         return known[1]
 
 

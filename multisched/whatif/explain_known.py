@@ -6,11 +6,11 @@ Read on the program's loop, in one synchronous step.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from multisched.framework.events import Action, ClusterEvent, Resource
+from multisched.framework.events import Action, ClusterEvent, EventResource, Resource
 from multisched.framework.introspection import TellingPlugin
 from multisched.framework.points import EnqueueExtensions, Plugin
 from multisched.framework.registry import implements
@@ -29,7 +29,7 @@ NEAR_NAMES = 3
 NEARNESS = 0.5
 """As difflib counts it; with less, n1 would not be near n2."""
 
-_THINGS = {
+_THINGS: Mapping[EventResource, str] = {
     Resource.NODE: "a node",
     Resource.ASSIGNED_POD: "a pod on a node",
     Resource.UNSCHEDULED_POD: "a waiting pod",

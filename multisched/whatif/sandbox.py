@@ -31,7 +31,6 @@ from multisched.framework.runner import Runner
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.cluster_objects import ClusterObject
 from multisched.model.decode import DecodeError, Decoder
-from multisched.model.decode_objects import decoders
 from multisched.model.objects import Node, Pod
 from multisched.model.wire import UNREADABLE, ConnectFailedError, LineStream, Response
 from multisched.shell.domain import DomainWorker
@@ -96,7 +95,7 @@ class DumpedCluster(msgspec.Struct, frozen=True):
 
     def read(self, decoder: Decoder) -> Moment:
         """Kinds that scheduling does not read are passed over."""
-        others = decoders()
+        others = {kind.value: kind for kind in ObjectKind}
         nodes: list[Node] = []
         placed: list[Pod] = []
         pending: list[Pod] = []
@@ -115,7 +114,7 @@ class DumpedCluster(msgspec.Struct, frozen=True):
                 elif kind == "PriorityClass":
                     classes.append(class_of(raw))
                 elif kind in others:
-                    objects.append((ObjectKind(kind), others[kind](raw)))
+                    objects.append((others[kind], others[kind].definition.decode(raw)))
             except (DecodeError, *UNREADABLE) as error:
                 unreadable.append(str(error))
         notes = tuple(f"an object of the dump cannot be read: {text}" for text in unreadable[:UNREADABLE_TOLD])

@@ -40,7 +40,6 @@ from multisched.framework.registry import PluginSet, build_profile
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.decode import Decoder
-from multisched.model.decode_objects import decoders as object_decoders
 from multisched.model.objects import Image, Pod
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE, PREFER_NO_SCHEDULE, Taint
 from multisched.state.cluster_cache import ClusterCache
@@ -56,7 +55,6 @@ DIFFERENCES_SHOWN = 6
 
 REGISTRY = plugin_registry()
 default_profile = cache(lambda: profile_of(None))
-DECODE_OBJECT = object_decoders()
 OBJECT_FIELDS = {
     "namespaces": ObjectKind.NAMESPACE,
     "services": ObjectKind.SERVICE,
@@ -127,7 +125,7 @@ def load(problem: Problem, decoder: Decoder) -> Scene:
     cycle = SchedulingCycle(plugins, runner, cache, rows, nominator)
     for field, kind in OBJECT_FIELDS.items():
         for document in problem.get(field) or ():
-            cache.objects.set(kind, DECODE_OBJECT[kind.value](orjson.dumps(document)))
+            cache.objects.set(kind, kind.definition.decode(orjson.dumps(document)))
     for node in problem.get("nodes") or ():
         cache.set_node(decoder.node(orjson.dumps(node)))
     for document in problem.get("pods") or ():

@@ -286,7 +286,7 @@ class InterPodAffinity:
             EventRegistration(ClusterEvent(Resource.TARGET_POD, Action.UPDATE_POD_LABEL, "TargetPodLabel")),
             EventRegistration(ClusterEvent(Resource.NODE, nodes, "NodeAddOrLabel"), self._after_node_change),
             # Upstream has none: whom a namespaceSelector kept away slept on until the flush.
-            EventRegistration(ClusterEvent(Resource.NAMESPACE, Action.UPDATE, "NamespaceUpdate"), _after_relabelling),
+            EventRegistration(ClusterEvent(ObjectKind.NAMESPACE, Action.UPDATE, "NamespaceUpdate"), _after_relabelling),
         )
 
     def _after_pod_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:

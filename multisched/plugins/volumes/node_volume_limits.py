@@ -144,12 +144,12 @@ class NodeVolumeLimits:
 
     def events_to_register(self) -> Sequence[EventRegistration]:
         """Upstream's, and a new node: one that joins from another domain brings its CSINode with it, of which nothing is told."""
-        detached = ClusterEvent(Resource.VOLUME_ATTACHMENT, Action.DELETE, "VolumeAttachmentDelete")
-        claim_added = ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD, "PersistentVolumeClaimAdd")
+        detached = ClusterEvent(ObjectKind.VOLUME_ATTACHMENT, Action.DELETE, "VolumeAttachmentDelete")
+        claim_added = ClusterEvent(ObjectKind.PERSISTENT_VOLUME_CLAIM, Action.ADD, "PersistentVolumeClaimAdd")
         return (
             EventRegistration(ClusterEvent(Resource.NODE, Action.ADD, "NodeAdd")),
-            EventRegistration(ClusterEvent(Resource.CSI_NODE, Action.ADD, "CSINodeAdd")),
-            EventRegistration(ClusterEvent(Resource.CSI_NODE, Action.UPDATE, "CSINodeUpdate"), _after_csi_node),
+            EventRegistration(ClusterEvent(ObjectKind.CSI_NODE, Action.ADD, "CSINodeAdd")),
+            EventRegistration(ClusterEvent(ObjectKind.CSI_NODE, Action.UPDATE, "CSINodeUpdate"), _after_csi_node),
             EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE, "AssignedPodDelete"), _after_delete),
             EventRegistration(claim_added, may_name_claim),
             EventRegistration(detached, _after_detach),

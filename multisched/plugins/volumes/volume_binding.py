@@ -19,6 +19,7 @@ from multisched.framework.events import (
     ClusterEvent,
     EventObject,
     EventRegistration,
+    EventResource,
     Hint,
     QueueingHint,
     Resource,
@@ -165,13 +166,13 @@ class VolumeBinding:
     def events_to_register(self) -> Sequence[EventRegistration]:
         either = Action.ADD | Action.UPDATE
         return (
-            _on(Resource.STORAGE_CLASS, either, _after_class),
-            _on(Resource.PERSISTENT_VOLUME_CLAIM, either, may_name_claim),
-            _on(Resource.PERSISTENT_VOLUME, either),
+            _on(ObjectKind.STORAGE_CLASS, either, _after_class),
+            _on(ObjectKind.PERSISTENT_VOLUME_CLAIM, either, may_name_claim),
+            _on(ObjectKind.PERSISTENT_VOLUME, either),
             _on(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL),
-            _on(Resource.CSI_NODE, either, _after_csi_node),
-            _on(Resource.CSI_DRIVER, Action.UPDATE, _after_csi_driver),
-            _on(Resource.CSI_STORAGE_CAPACITY, either, _after_capacity),
+            _on(ObjectKind.CSI_NODE, either, _after_csi_node),
+            _on(ObjectKind.CSI_DRIVER, Action.UPDATE, _after_csi_driver),
+            _on(ObjectKind.CSI_STORAGE_CAPACITY, either, _after_capacity),
             _on(Resource.ASSIGNED_POD, Action.DELETE, _after_promise),
         )
 
@@ -253,7 +254,7 @@ def _add_dynamic(by_class: _Utilization, offer: Offer, rows: Bools) -> None:
         counts |= hit
 
 
-def _on(resource: Resource, action: Action, hint: QueueingHint | None = None) -> EventRegistration:
+def _on(resource: EventResource, action: Action, hint: QueueingHint | None = None) -> EventRegistration:
     return EventRegistration(ClusterEvent(resource, action, f"{resource.value}Change"), hint)
 
 

@@ -133,7 +133,7 @@ class VolumeRestrictions:
         return pod.spec.volumes
 
     def events_to_register(self) -> Sequence[EventRegistration]:
-        claim_added = ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD, "PersistentVolumeClaimAdd")
+        claim_added = ClusterEvent(ObjectKind.PERSISTENT_VOLUME_CLAIM, Action.ADD, "PersistentVolumeClaimAdd")
         return (
             EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE, "AssignedPodDelete"), _after_delete),
             EventRegistration(NODE_ADD),

@@ -132,13 +132,13 @@ class VolumeZone:
     def events_to_register(self) -> Sequence[EventRegistration]:
         either = Action.ADD | Action.UPDATE
         return (
-            EventRegistration(ClusterEvent(Resource.STORAGE_CLASS, Action.ADD, "StorageClassAdd"), _after_class),
+            EventRegistration(ClusterEvent(ObjectKind.STORAGE_CLASS, Action.ADD, "StorageClassAdd"), _after_class),
             EventRegistration(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL, "NodeAddOrLabel")),
             EventRegistration(
-                ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, either, "PersistentVolumeClaimChange"), names_claim
+                ClusterEvent(ObjectKind.PERSISTENT_VOLUME_CLAIM, either, "PersistentVolumeClaimChange"), names_claim
             ),
             EventRegistration(
-                ClusterEvent(Resource.PERSISTENT_VOLUME, either, "PersistentVolumeChange"), _after_volume
+                ClusterEvent(ObjectKind.PERSISTENT_VOLUME, either, "PersistentVolumeChange"), _after_volume
             ),
         )
 

@@ -2,7 +2,7 @@
 
 One event in EVENTS_PER_SAMPLE is timed, decoding included, in plain numbers: events come by tens of thousands a second. What
 the event was is known once it is handled: the name of what the queues were told last, or KIND + "Other" where they were told
-nothing (a heartbeat, a pod of another scheduler, a Service).
+nothing (a heartbeat, a pod of another scheduler, a Service that no plugin has registered).
 """
 
 from __future__ import annotations

@@ -4,13 +4,13 @@
 `ObjectStore`, synchronously and whole, and events that may help waiting pods to the queues. An object that cannot be read
 is kept as `malformed`, counted, and told so by an event on it, once per fault; nothing here ever raises for bad input.
 
-`path_of` says where the API serves each kind; `shell/program.py` starts a reflector for those that a plugin declares.
+Every change is told; the router passes events on to those domains alone in which a plugin waits for them.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import msgspec
 
@@ -19,7 +19,6 @@ from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import Event, EventSink, ObjectRef
 from multisched.model.cluster_objects import ClusterObject
 from multisched.model.decode import DecodeError
-from multisched.model.decode_objects import Decode
 from multisched.state.object_store import ObjectStore
 
 logger = logging.getLogger(__name__)
@@ -27,70 +26,26 @@ logger = logging.getLogger(__name__)
 REPORTED_MAX = 10_000
 """Malformed objects of a kind whose fault was told once; beyond, the oldest may be told again."""
 
-_CORE, _APPS, _POLICY, _STORAGE = "v1", "apps/v1", "policy/v1", "storage.k8s.io/v1"
-
-API_VERSIONS: Mapping[ObjectKind, str] = {
-    ObjectKind.NAMESPACE: _CORE,
-    ObjectKind.SERVICE: _CORE,
-    ObjectKind.REPLICA_SET: _APPS,
-    ObjectKind.STATEFUL_SET: _APPS,
-    ObjectKind.REPLICATION_CONTROLLER: _CORE,
-    ObjectKind.POD_DISRUPTION_BUDGET: _POLICY,
-    ObjectKind.RESOURCE_QUOTA: _CORE,
-    ObjectKind.PERSISTENT_VOLUME: _CORE,
-    ObjectKind.PERSISTENT_VOLUME_CLAIM: _CORE,
-    ObjectKind.STORAGE_CLASS: _STORAGE,
-    ObjectKind.CSI_NODE: _STORAGE,
-    ObjectKind.CSI_DRIVER: _STORAGE,
-    ObjectKind.CSI_STORAGE_CAPACITY: _STORAGE,
-    ObjectKind.VOLUME_ATTACHMENT: _STORAGE,
-}
-
-
-def plural(kind: ObjectKind) -> str:
-    """The kind's resource name, as in paths and roles."""
-    name = kind.value.lower()
-    if name.endswith("y"):
-        return f"{name[:-1]}ies"
-    return f"{name}es" if name.endswith("s") else f"{name}s"
-
-
-def path_of(kind: ObjectKind) -> str:
-    """Where the API server lists the kind, over all namespaces."""
-    version = API_VERSIONS[kind]
-    return f"/{'api' if version == _CORE else 'apis'}/{version}/{plural(kind)}"
-
-
-_RESOURCES = {resource.value: resource for resource in Resource}
-"""Only storage kinds have events that plugins register; changes of the others are read at the next attempt."""
-
 Tell = Callable[[ClusterEvent, EventObject, EventObject], None]
 
 
 class ObjectIngest:
     """Objects of one kind into the store."""
 
-    def __init__(
-        self, kind: ObjectKind, store: ObjectStore, decode: Decode, tell: Tell, events: EventSink, by: str
-    ) -> None:
+    def __init__(self, kind: ObjectKind, store: ObjectStore, tell: Tell, events: EventSink, by: str) -> None:
         """`by`: the schedulerName in whose name events are reported."""
         self.kind = kind
         self.malformed = 0
         self._store = store
-        self._decode = decode
+        self._decode = kind.definition.decode
         self._tell = tell
         self._sink = events
         self._by = by
         self._reported: dict[str, str] = {}
-        resource = _RESOURCES.get(kind.value)
-        self._events = (
-            {
-                action: ClusterEvent(resource, action, f"{kind.value}{label}")
-                for action, label in ((Action.ADD, "Add"), (Action.UPDATE, "Update"), (Action.DELETE, "Delete"))
-            }
-            if resource is not None
-            else {}
-        )
+        self._events = {
+            action: ClusterEvent(kind, action, f"{kind.value}{label}")
+            for action, label in ((Action.ADD, "Add"), (Action.UPDATE, "Update"), (Action.DELETE, "Delete"))
+        }
 
     def upsert(self, key: str, raw: msgspec.Raw) -> None:
         try:
@@ -106,7 +61,7 @@ class ObjectIngest:
         version = self._store.version(self.kind)
         before = self._store.set(self.kind, item)
         if self._store.version(self.kind) != version:
-            self._announce(Action.ADD if before is None else Action.UPDATE, before, item)
+            self._tell(self._events[Action.ADD if before is None else Action.UPDATE], before, item)
 
     def delete(self, key: str, raw: msgspec.Raw | None) -> None:
         del raw
@@ -114,7 +69,7 @@ class ObjectIngest:
         self._reported.pop(key, None)
         before = self._store.remove(self.kind, namespace, name)
         if before is not None:
-            self._announce(Action.DELETE, before, None)
+            self._tell(self._events[Action.DELETE], before, None)
 
     def replaced(self, version: str) -> None:
         if self._store.unreadable(self.kind):
@@ -127,14 +82,9 @@ class ObjectIngest:
     def refused(self, error: str) -> None:
         """The server does not serve the kind, or does not let us read it. What was known of it stands as it was."""
         if not self._store.unreadable(self.kind):
-            told = {"kind": self.kind.value, "error": error, "path": path_of(self.kind)}
+            told = {"kind": self.kind.value, "error": error, "path": self.kind.definition.path}
             logger.error("kind cannot be read; grant get, list and watch on it, or disable who reads it", extra=told)
         self._store.set_unreadable(self.kind, error)
-
-    def _announce(self, action: Action, before: ClusterObject | None, after: ClusterObject | None) -> None:
-        event = self._events.get(action)
-        if event is not None:
-            self._tell(event, before, after)
 
     def _report(self, item: ClusterObject) -> None:
         if self._reported.get(item.key) == item.malformed:
@@ -145,6 +95,6 @@ class ObjectIngest:
         self.malformed += 1
         told = {"kind": self.kind.value, "key": item.key, "error": item.malformed}
         logger.warning("object is malformed", extra=told)
-        ref = ObjectRef(self.kind.value, item.namespace, item.name, item.uid, API_VERSIONS[self.kind])
+        ref = ObjectRef(self.kind.value, item.namespace, item.name, item.uid, self.kind.definition.api_version)
         note = f"Not used for scheduling: {item.malformed}"
         self._sink.record(Event(ref, "Warning", f"Malformed{self.kind.value}", "Scheduling", note, self._by))

@@ -66,10 +66,11 @@ class Router:
     # -- events ----------------------------------------------------------------------------------------------------
 
     def tell(self, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float) -> None:
-        """Wakes the pods the event may help, in every domain."""
-        self.told = event.label
+        """Wakes the pods the event may help, in every domain; one that wildcards leave out, where a plugin has registered it."""
         for worker, _ in self._workers:
-            self._wake(worker, worker.queue.on_event(event, old, new, now_s))
+            if event.is_in_wildcard or worker.queue.hears(event):
+                self.told = event.label
+                self._wake(worker, worker.queue.on_event(event, old, new, now_s))
 
     def tell_pod(self, event: ClusterEvent, old: Pod | None, new: Pod | None, row: int | None, now_s: float) -> None:
         """As `tell`, of a pod on this row: domains to which it is nothing hear of a distant pod."""

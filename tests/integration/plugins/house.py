@@ -134,6 +134,11 @@ class House:
         answer = await self._api.request("POST", full, body=orjson.dumps(document))
         assert answer.status == 201, answer.body
 
+    async def patch(self, path: str, changes: Mapping[str, Any]) -> None:
+        merge = "application/merge-patch+json"
+        answer = await self._api.request("PATCH", f"/api/v1/{path}", body=orjson.dumps(changes), content_type=merge)
+        assert answer.status == 200, answer.body
+
     async def priority_class(self, name: str, value: int, **fields: str) -> None:
         """`preemptionPolicy`, for instance."""
         await self.post("/apis/scheduling.k8s.io/v1/priorityclasses", name, {}, value=value, **fields)

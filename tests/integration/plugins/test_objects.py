@@ -15,14 +15,12 @@ from multisched.cluster.api.direct import DirectTransport
 from multisched.framework.events import Action, ClusterEvent, EventObject, Resource
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import Event
-from multisched.model.decode_objects import decoders
 from multisched.model.wire import JSON, LineStream, Response
-from multisched.shell.ingest.objects import API_VERSIONS, ObjectIngest, path_of
+from multisched.shell.object_ingest import ObjectIngest
 from multisched.state.object_store import ObjectStore
 from tests.integration.plugins.house import House, in_virtual_time, one_domain, open_house
 
 PV, PVC, SERVICE = ObjectKind.PERSISTENT_VOLUME, ObjectKind.PERSISTENT_VOLUME_CLAIM, ObjectKind.SERVICE
-DECODE = decoders()
 
 
 class Ears:
@@ -32,7 +30,7 @@ class Ears:
         self.told: list[tuple[ClusterEvent, str, str]] = []
         self.events: list[Event] = []
         self.store = ObjectStore()
-        self.ingest = ObjectIngest(kind, self.store, DECODE[kind.value], self.tell, self, "ours")
+        self.ingest = ObjectIngest(kind, self.store, self.tell, self, "ours")
 
     def tell(self, event: ClusterEvent, old: EventObject, new: EventObject) -> None:
         self.told.append((event, "" if old is None else old.name, "" if new is None else new.name))
@@ -56,7 +54,7 @@ def test_queues_hear_of_what_comes_changes_and_goes() -> None:
     ears.ingest.delete("team/c", None)
 
     assert ears.actions() == [(Action.ADD, "c"), (Action.UPDATE, "c"), (Action.DELETE, "c")]
-    assert {event.resource for event, _, _ in ears.told} == {Resource.PERSISTENT_VOLUME_CLAIM}
+    assert {event.resource for event, _, _ in ears.told} == {ObjectKind.PERSISTENT_VOLUME_CLAIM}
     assert [event.label for event, _, _ in ears.told] == [
         f"PersistentVolumeClaim{what}" for what in ("Add", "Update", "Delete")
     ]
@@ -73,10 +71,10 @@ def test_a_change_of_nothing_that_is_read_wakes_nobody() -> None:
     assert ears.actions() == [(Action.ADD, "v")]
 
 
-def test_kinds_that_wake_nobody_upstream_only_reach_the_store() -> None:
+def test_kinds_outside_the_wildcard_reach_the_store_and_are_told_too() -> None:
     ears = Ears(SERVICE)
     ears.see("s", "team", spec={"selector": {"app": "web"}})
-    assert ears.told == []
+    assert ears.actions() == [(Action.ADD, "s")]
     assert [s.name for s in ears.store.services("team")] == ["s"]
     ears.ingest.delete("team/s", None)
     ears.ingest.delete("team/never-seen", None)
@@ -122,10 +120,10 @@ def test_a_refused_kind_is_unreadable_until_a_list_comes() -> None:
 def test_every_kind_is_served_where_it_is_looked_for(kind: ObjectKind) -> None:
     async def story() -> None:
         async with open_house(one_domain()) as house:
-            answer = await DirectTransport(house.server).request("GET", path_of(kind))
+            answer = await DirectTransport(house.server).request("GET", kind.definition.path)
             assert answer.status == 200, answer.body
             listed = orjson.loads(answer.body)
-            assert (listed["kind"], listed["apiVersion"]) == (f"{kind.value}List", API_VERSIONS[kind])
+            assert (listed["kind"], listed["apiVersion"]) == (f"{kind.value}List", kind.definition.api_version)
 
     in_virtual_time(story)
 

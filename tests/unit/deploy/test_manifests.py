@@ -11,9 +11,10 @@ import yaml
 
 from domains.gpu.demand import ALLOCATION_ANNOTATIONS
 from domains.gpu.gpu_ledger import GpuLedger
-from multisched.cluster.api.direct import DirectTransport
-from multisched.cluster.api.server import ApiServer
-from multisched.config import loading
+from multisched import config
+from multisched.cluster.direct import DirectTransport
+from multisched.cluster.server import ApiServer
+from multisched.model.object_kinds import ObjectKind
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -31,27 +32,8 @@ CLUSTER_RULES: set[Rule] = {
     ("", "nodes", "list", ()),
     ("", "nodes", "watch", ()),
     *(
-        (group, resource, verb, ())
-        for group, resources in {
-            "": (
-                "namespaces",
-                "services",
-                "replicationcontrollers",
-                "resourcequotas",
-                "persistentvolumes",
-                "persistentvolumeclaims",
-            ),
-            "apps": ("replicasets", "statefulsets"),
-            "policy": ("poddisruptionbudgets",),
-            "storage.k8s.io": (
-                "storageclasses",
-                "csinodes",
-                "csidrivers",
-                "csistoragecapacities",
-                "volumeattachments",
-            ),
-        }.items()
-        for resource in resources
+        (kind.definition.group, kind.definition.plural, verb, ())
+        for kind in ObjectKind
         for verb in ("get", "list", "watch")
     ),
     ("scheduling.k8s.io", "priorityclasses", "list", ()),

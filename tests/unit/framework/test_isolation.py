@@ -25,11 +25,11 @@ from multisched.framework.scalar import ScalarPlugin
 from multisched.framework.status import Code
 from multisched.framework.traits import Traits
 from multisched.model.objects import Pod
-from multisched.shell.object_watch import kinds_read_by
-from multisched.shell.workers import plugin_processes
-from multisched.shell.workers.plugin_processes import PROCESSES_MAX
-from multisched.shell.workers.plugin_threads import ABANDONED_THREADS_MAX, THREADS_MAX
-from multisched.shell.workers.plugin_workers import PluginWorkers
+from multisched.shell import plugin_processes
+from multisched.shell.object_watch import watched_kinds
+from multisched.shell.plugin_processes import PROCESSES_MAX
+from multisched.shell.plugin_threads import ABANDONED_THREADS_MAX, THREADS_MAX
+from multisched.shell.plugin_workers import PluginWorkers
 from multisched.state.cluster_cache import ClusterCache
 from tests.leaping_loop import leap
 from tests.unit.cycle.cycle_kit import ByName
@@ -407,7 +407,7 @@ def test_what_an_isolated_plugin_reads_is_watched(wrap: Callable[[object], Plugi
     use = PluginUse("x:Y", isolation=Isolation.THREAD)
     adapter = Isolator(PluginWorkers())(wrap(ReadsClaims()), use, ReadsClaims)
     profile = PluginSet([BuiltPlugin(adapter, use), BuiltPlugin(ByName(), PluginUse("ByName"))])
-    assert kinds_read_by([profile]) == (ObjectKind.PERSISTENT_VOLUME_CLAIM,)
+    assert watched_kinds([profile]) == (ObjectKind.PERSISTENT_VOLUME_CLAIM,)
 
 
 def test_the_adapter_has_the_points_of_its_plugin_and_asks() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from multisched.framework.cycle_state import CycleState, StateKey
 from multisched.framework.events import Action, ClusterEvent, Resource
 from multisched.framework.normalize import MAX_SCORE, ByLargest
+from multisched.framework.objects_view import ObjectKind
 from multisched.framework.points import PermitResult, PostFilterResult, PreFilterResult
 from multisched.framework.reasons import REASON_CODES_MAX, ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
@@ -176,6 +177,10 @@ def test_scores_in_proportion_to_the_largest_as_upstream_computes_them(raw: list
         ),
         (ClusterEvent(Resource.ASSIGNED_POD, Action.ALL), ClusterEvent(Resource.NODE, Action.ADD), False),
         (ClusterEvent(Resource.WILDCARD, Action.ADD), ClusterEvent(Resource.NODE, Action.ADD), True),
+        (ClusterEvent(Resource.WILDCARD, Action.ADD), ClusterEvent(ObjectKind.STORAGE_CLASS, Action.ADD), True),
+        (ClusterEvent(Resource.WILDCARD, Action.ALL), ClusterEvent(ObjectKind.SERVICE, Action.ADD), False),
+        (ClusterEvent(ObjectKind.SERVICE, Action.ALL), ClusterEvent(ObjectKind.SERVICE, Action.ADD), True),
+        (ClusterEvent(ObjectKind.SERVICE, Action.ALL), ClusterEvent(ObjectKind.RESOURCE_QUOTA, Action.ADD), False),
     ],
 )
 def test_a_registration_matches_its_kind_and_any_of_its_actions(

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from multisched.model.decode import ALLOCATABLE_MAX, DecodeError, Decoder
 from multisched.model.decode_metadata import BAD_TEXT
-from multisched.model.decode_objects import decoders
+from multisched.model.decode_objects import decode_service
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import CPU
 from tests.unit.model.documents import container, node_document, pod_document
 
@@ -21,7 +22,6 @@ BAD = "@@"
 """Replaced by a byte that no UTF-8 text holds."""
 
 Read = TypeVar("Read")
-KINDS = sorted(decoders())
 
 
 def corrupted(document: dict[str, Any]) -> bytes:
@@ -65,10 +65,10 @@ def test_a_node_with_bad_text_takes_no_pods_and_keeps_its_labels() -> None:
     assert node.malformed == BAD_TEXT
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_any_other_object_with_bad_text_is_malformed_by_its_name(kind: str) -> None:
+@pytest.mark.parametrize("kind", ObjectKind)
+def test_any_other_object_with_bad_text_is_malformed_by_its_name(kind: ObjectKind) -> None:
     document = {"metadata": {"name": "x", "namespace": "d", "uid": "u", "resourceVersion": f"7{BAD}"}, "spec": {}}
-    item = decoders()[kind](corrupted(document))
+    item = kind.definition.decode(corrupted(document))
     assert (item.name, item.uid, item.malformed) == ("x", "u", BAD_TEXT)
 
 
@@ -129,12 +129,12 @@ def test_whatever_bytes_come_a_node_is_decoded_or_refused(document: bytes) -> No
 
 
 @settings(max_examples=500)
-@given(st.sampled_from(KINDS), mutated(st.just(orjson.dumps(_OBJECT))))
-def test_whatever_bytes_come_an_object_is_decoded_or_refused(kind: str, document: bytes) -> None:
-    read(decoders()[kind], document)
+@given(st.sampled_from(ObjectKind), mutated(st.just(orjson.dumps(_OBJECT))))
+def test_whatever_bytes_come_an_object_is_decoded_or_refused(kind: ObjectKind, document: bytes) -> None:
+    read(kind.definition.decode, document)
 
 
-@pytest.mark.parametrize("decode", [Decoder().pod, Decoder().node, decoders()["Service"]])
+@pytest.mark.parametrize("decode", [Decoder().pod, Decoder().node, decode_service])
 def test_nesting_without_end_is_refused_in_words(decode: Any) -> None:
     with pytest.raises(DecodeError, match="recursion"):
         decode(b'{"metadata":{"name":"x","uid":"u"},"spec":{"x":' + b"[" * 100_000)

@@ -28,26 +28,21 @@ from multisched.model.cluster_objects import (
     VolumeAttachment,
 )
 from multisched.model.decode import DecodeError
-from multisched.model.decode_objects import DISRUPTED_MAX, DRIVERS_MAX, decoders
+from multisched.model.decode_objects import DISRUPTED_MAX, DRIVERS_MAX
 from multisched.model.decode_selectors import SELECTOR_VALUES_MAX
 from multisched.model.objects import Owner
 from multisched.model.selectors import LabelSelector, Operator, Requirement
 
-DECODE = decoders()
 GI = 2**30
 
 
 def read(kind: ObjectKind, document: dict[str, Any]) -> ClusterObject:
     metadata = {"name": "x", "uid": "u", "resourceVersion": "7", **document.pop("metadata", {})}
-    return DECODE[kind.value](orjson.dumps({"metadata": metadata, **document}))
+    return kind.definition.decode(orjson.dumps({"metadata": metadata, **document}))
 
 
 def fields(item: object, *names: str) -> tuple[Any, ...]:
     return tuple(getattr(item, name) for name in names)
-
-
-def test_there_is_a_decoder_for_every_kind() -> None:
-    assert DECODE.keys() == {kind.value for kind in ObjectKind}
 
 
 @pytest.mark.parametrize("kind", list(ObjectKind))
@@ -267,9 +262,9 @@ def test_a_bad_field_is_named_and_the_name_is_kept(kind: ObjectKind, document: d
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"{}", b'{"metadata": {}}', b'{"metadata": {"name": 1}}', b"\xff"])
 def test_what_is_no_object_is_refused(text: bytes) -> None:
-    for decode in DECODE.values():
+    for kind in ObjectKind:
         with pytest.raises(DecodeError):
-            decode(text)
+            kind.definition.decode(text)
 
 
 json_values = st.recursive(

@@ -15,14 +15,12 @@ from multisched.framework.durations import Durations, growing
 from multisched.framework.events import (
     ASSIGNED_POD_DELETE,
     NODE_ADD,
-    ClusterEvent,
     EventObject,
     EventRegistration,
     Hint,
-    Resource,
 )
 from multisched.framework.ports import ObjectRef, VolumeAnswer, VolumeReply
-from multisched.model.objects import Node, Pod
+from multisched.model.objects import Pod
 from multisched.model.version import Version
 from multisched.observe.readings import DomainReading, Readings, ReadingsCollector
 from multisched.queueing.hints import HINTS_PER_SAMPLE, HintTable
@@ -119,10 +117,7 @@ class Tells:
     def upsert(self, key: str, raw: msgspec.Raw) -> None:
         match key:
             case "node":
-                self.router.tell_node(None, Node("n", "n", 1), [], [], 0.0)
-                self.router.tell(NODE_ADD, None, Node("n", "n", 1), 0.0)
-            case "volume":
-                self.router.tell(ClusterEvent(Resource.PERSISTENT_VOLUME, NODE_ADD.action, "PVAdd"), None, None, 0.0)
+                self.router.tell_listeners(NODE_ADD, None, None, 0.0)
 
     def delete(self, key: str, raw: msgspec.Raw | None) -> None:
         self.router.tell_pod(ASSIGNED_POD_DELETE, make_pod("p"), None, None, 0.0)

@@ -20,14 +20,12 @@ from multisched.framework.objects_view import ObjectKind
 from multisched.framework.points import CycleView, FilterPlugin, PreFilterPlugin, ScorePlugin
 from multisched.framework.status import Code, Status
 from multisched.model.decode import Decoder
-from multisched.model.decode_objects import decoders
 from multisched.model.objects import Node, Pod
 from multisched.state.ledgers import LedgerRegistry
 from multisched.state.node_table import NodeTable
 from multisched.state.object_store import ObjectStore
 
 Document = dict[str, Any]
-DECODE_OBJECT = decoders()
 MEBI = 1024 * 1024
 DECODER = Decoder()
 
@@ -100,7 +98,7 @@ def make_context(table: NodeTable | None = None, objects: ObjectStore | None = N
 def put(objects: ObjectStore, kind: ObjectKind, *documents: Document) -> None:
     """Objects besides pods and nodes, by way of their JSON."""
     for document in documents:
-        objects.set(kind, DECODE_OBJECT[kind.value](orjson.dumps(document)))
+        objects.set(kind, kind.definition.decode(orjson.dumps(document)))
 
 
 @dataclass

@@ -17,7 +17,7 @@ from multisched.cycle.results import Placed, Unplaced
 from multisched.framework.objects_view import ObjectKind
 from multisched.model.decode import DecodeError
 from tests.unit.cycle.cycle_kit import Domain, make_node
-from tests.unit.plugins.scenes import DECODE_OBJECT, DECODER, pod_document
+from tests.unit.plugins.scenes import DECODER, pod_document
 from tests.unit.plugins.storage_documents import attachment, ephemeral, uses
 from tests.unit.plugins.volume_scenes import (
     CAPACITY,
@@ -130,7 +130,7 @@ def test_no_shape_of_a_storage_object_makes_a_plugin_raise(
     domain = Domain(*nodes, in_tree=PLUGINS)
     for kind, document in cluster:
         try:
-            item = DECODE_OBJECT[kind.value](json.dumps(document).encode())
+            item = kind.definition.decode(json.dumps(document).encode())
         except DecodeError:
             continue
         domain.cache.objects.set(kind, item)

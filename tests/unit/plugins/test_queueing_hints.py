@@ -23,6 +23,7 @@ from multisched.framework.events import (
     Action,
     ClusterEvent,
     EventObject,
+    EventResource,
     Hint,
     QueueingHint,
     Resource,
@@ -49,7 +50,6 @@ from multisched.shell.ingest.cluster_changes import assigned_pod_events, node_ev
 from multisched.state.object_store import ObjectStore
 from tests.unit.plugins import storage_documents as storage
 from tests.unit.plugins.scenes import (
-    DECODE_OBJECT,
     Document,
     container,
     decode_node,
@@ -102,7 +102,7 @@ def node(name: str = "n", **fields: Any) -> Node:
 
 
 def thing(kind: ObjectKind, document: Document) -> ClusterObject:
-    return DECODE_OBJECT[kind.value](orjson.dumps(document))
+    return kind.definition.decode(orjson.dumps(document))
 
 
 def plugin_of(name: str) -> Plugin:
@@ -139,10 +139,10 @@ def tell(queue: PodQueue, row: Row) -> None:
 
 
 def _object_event(old: EventObject, new: EventObject) -> ClusterEvent:
-    kind = {"CsiNode": "CSINode", "CsiDriver": "CSIDriver", "CsiStorageCapacity": "CSIStorageCapacity"}
     name = type(new if new is not None else old).__name__
+    (kind,) = (kind for kind in ObjectKind if kind.value.lower() == name.lower())
     action = Action.ADD if old is None else Action.DELETE if new is None else Action.UPDATE
-    return ClusterEvent(Resource(kind.get(name, name)), action, f"{name}{action.name}")
+    return ClusterEvent(kind, action, f"{name}{action.name}")
 
 
 def fail(plugin: str, point: str, error: Exception) -> None:
@@ -660,14 +660,14 @@ CAUTIOUS = {
 }
 """Hints that try a pod again when they do not know what happened."""
 
-THINGS: Mapping[Resource, EventObject] = {
+THINGS: Mapping[EventResource, EventObject] = {
     Resource.NODE: node(),
     Resource.ASSIGNED_POD: pod("x", node="n"),
-    Resource.CSI_NODE: csi(1),
+    ObjectKind.CSI_NODE: csi(1),
 }
 
 
-def hints() -> list[tuple[str, Resource, str, QueueingHint]]:
+def hints() -> list[tuple[str, EventResource, str, QueueingHint]]:
     """Of every plugin: whose, of which kind of thing and under which label."""
     found = []
     for name in sorted(IN_TREE):
@@ -694,7 +694,7 @@ def test_a_hint_that_is_told_of_nothing_leaves_the_pod_or_is_among_the_cautious(
 
 
 @pytest.mark.parametrize("kind", THINGS, ids=lambda kind: kind.value)
-def test_a_hint_that_is_told_of_another_kind_of_thing_does_as_if_told_of_nothing(kind: Resource) -> None:
+def test_a_hint_that_is_told_of_another_kind_of_thing_does_as_if_told_of_nothing(kind: EventResource) -> None:
     other, pods = THINGS[kind], (Resource.ASSIGNED_POD, Resource.TARGET_POD, Resource.UNSCHEDULED_POD)
     for name, resource, label, hint in hints():
         if resource is kind or (kind in pods and resource in pods):
@@ -776,5 +776,5 @@ def test_labels_of_a_namespace_wake_whom_affinity_refused(
     before: dict[str, str], after: dict[str, str], hint: Hint
 ) -> None:
     old, new = (Namespace(name="team", labels=labels) for labels in (before, after))
-    (found,) = [one for name, kind, _, one in hints() if (name, kind) == ("InterPodAffinity", Resource.NAMESPACE)]
+    (found,) = [one for name, kind, _, one in hints() if (name, kind) == ("InterPodAffinity", ObjectKind.NAMESPACE)]
     assert found(pod("p"), old, new) is hint

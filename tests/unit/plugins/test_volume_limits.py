@@ -25,7 +25,6 @@ from multisched.plugins.volumes.attached_volumes import NO_LIMIT, AttachedVolume
 from multisched.plugins.volumes.node_volume_limits import NodeVolumeLimits
 from multisched.state.overlay import Overlay
 from tests.unit.plugins.scenes import (
-    DECODE_OBJECT,
     Document,
     Scene,
     decode_node,
@@ -441,7 +440,7 @@ def hint(event: str, pod: Pod, old: Any, new: Any) -> Hint:
 
 
 def decoded(kind: ObjectKind, document: Document) -> Any:
-    return DECODE_OBJECT[kind.value](orjson.dumps(document))
+    return kind.definition.decode(orjson.dumps(document))
 
 
 def test_events_that_free_or_add_room_wake_and_others_do_not() -> None:

@@ -24,7 +24,6 @@ from multisched.plugins.volumes.volume_restrictions import VolumeRestrictions
 from multisched.plugins.volumes.volume_zone import VolumeZone
 from multisched.state.overlay import OverlayCycle
 from tests.unit.plugins.scenes import (
-    DECODE_OBJECT,
     Document,
     Scene,
     container,
@@ -52,7 +51,7 @@ def hint(plugin: EnqueueExtensions, label: str, pod: Pod, old: Any, new: Any) ->
 
 
 def decoded(kind: ObjectKind, document: Document) -> Any:
-    return DECODE_OBJECT[kind.value](orjson.dumps(document))
+    return kind.definition.decode(orjson.dumps(document))
 
 
 @pytest.mark.parametrize("make", [VolumeRestrictions, NodeVolumeLimits, VolumeBinding, VolumeZone])

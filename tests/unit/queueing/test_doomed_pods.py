@@ -11,9 +11,9 @@ from multisched.framework.events import (
     Action,
     ClusterEvent,
     EventObject,
-    Resource,
 )
 from multisched.model.cluster_objects import ClusterObject
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.queueing.doomed import REFUSALS_ALIKE_MAX, alike
 from multisched.queueing.entry import Failure, Moved, Placement
@@ -21,7 +21,7 @@ from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import Place
 from tests.unit.queueing.builders import ERROR, REFUSED, make_node, make_pod, make_queue, pop_uid
 
-NAMESPACE_UPDATE = ClusterEvent(Resource.NAMESPACE, Action.UPDATE, "NamespaceUpdate")
+NAMESPACE_UPDATE = ClusterEvent(ObjectKind.NAMESPACE, Action.UPDATE, "NamespaceUpdate")
 WORDS = 'admission webhook "policy" denied the request: no GPU for team a'
 DENIED = Failure(is_error=True, message=WORDS, refusal=WORDS)
 

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from multisched.framework.dependency import Dependency
-from multisched.framework.events import ASSIGNED_POD_DELETE, NODE_ADD, Action, EventRegistration, Resource
+from multisched.framework.events import (
+    ASSIGNED_POD_DELETE,
+    NODE_ADD,
+    Action,
+    ClusterEvent,
+    EventRegistration,
+    Resource,
+)
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Owner, PodSpec
 from multisched.model.selectors import Toleration
 from multisched.queueing.backoff import BackoffPods, BackoffPolicy
@@ -306,3 +314,30 @@ def test_pods_on_nodes_of_other_domains_are_told_to_plugins_that_look_beyond_a_r
     assert table.is_of_interest(distant) is hears
     assert table.listeners(ASSIGNED_POD_DELETE, ["Count"])
     assert table.listeners(distant, ["nobody has heard of it"])
+
+
+def test_a_kind_outside_the_wildcard_is_of_interest_to_those_alone_who_registered_it() -> None:
+    quota, volume = (
+        ClusterEvent(kind, Action.ADD) for kind in (ObjectKind.RESOURCE_QUOTA, ObjectKind.PERSISTENT_VOLUME)
+    )
+    anything = ClusterEvent(Resource.WILDCARD, Action.ALL)
+    asking = Listening("Asking", EventRegistration(ClusterEvent(ObjectKind.RESOURCE_QUOTA, Action.ALL)))
+    names = ["Asking", "Any", "registers nothing"]
+
+    def heard(table: HintTable, event: ClusterEvent) -> list[str]:
+        return [name for name, _ in table.listeners(event, names)]
+
+    table = HintTable([Listening("Any", EventRegistration(anything)), asking], lambda plugin, point, error: None)
+    assert (table.is_of_interest(quota), heard(table, quota)) == (True, ["Asking"])
+    assert heard(table, volume) == ["Any", "registers nothing"]
+    table = HintTable([Listening("Any", EventRegistration(anything))], lambda plugin, point, error: None)
+    assert not table.is_of_interest(quota)
+
+
+def test_an_event_outside_the_wildcard_is_nothing_to_an_attempt_whose_refusers_registered_nothing() -> None:
+    log = EventsInFlight(2)
+    log.begin("p")
+    log.record(ClusterEvent(ObjectKind.RESOURCE_QUOTA, Action.ADD), None, None, is_of_interest=True)
+    assert (log.since("p").anything, len(log.since("p").events)) == (False, 1)
+    log.record(NODE_ADD, None, None, is_of_interest=False)
+    assert log.since("p").anything

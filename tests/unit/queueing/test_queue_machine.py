@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from multisched.framework.events import ASSIGNED_POD_DELETE, FLUSH, NODE_ADD, Action, ClusterEvent, Resource
+from multisched.framework.events import ASSIGNED_POD_DELETE, FLUSH, NODE_ADD, Action, ClusterEvent
 from multisched.model.cluster_objects import ClusterObject
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod, PodSpec
 from multisched.queueing.doomed import API_SERVER
 from multisched.queueing.entry import Failure
@@ -31,7 +32,7 @@ from tests.unit.queueing.builders import (
 )
 
 LEFTOVER_S, EVENTS_MAX = 30.0, 6
-NAMESPACE_UPDATE = ClusterEvent(Resource.NAMESPACE, Action.UPDATE, "NamespaceUpdate")
+NAMESPACE_UPDATE = ClusterEvent(ObjectKind.NAMESPACE, Action.UPDATE, "NamespaceUpdate")
 EVENTS = {
     "node": NODE_ADD,
     "deleted": ASSIGNED_POD_DELETE,

@@ -9,14 +9,14 @@ import msgspec
 import orjson
 import pytest
 
-from multisched.framework.events import Action, ClusterEvent, EventObject, Resource
+from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Resource
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import Event, ObjectRef
 from multisched.model.cluster_objects import ClusterObject
-from multisched.model.decode_objects import decoders
-from multisched.shell.ingest import objects
-from multisched.shell.ingest.objects import ObjectIngest
+from multisched.shell import object_ingest
+from multisched.shell.object_ingest import ObjectIngest
 from multisched.state.object_store import ObjectStore
+from tests.unit.queueing.builders import FIT, Listening, make_pod, make_queue, park
 from tests.unit.shell.shell_kit import Desk
 
 KIND = ObjectKind.POD_DISRUPTION_BUDGET
@@ -34,7 +34,7 @@ def test_an_object_that_is_deleted_is_known_no_more_and_events_say_so() -> None:
         told.append((event.label, old.name if isinstance(old, ClusterObject) else None))
 
     store, kind = ObjectStore(), ObjectKind.PERSISTENT_VOLUME_CLAIM
-    ingest = ObjectIngest(kind, store, decoders()[kind.value], tell, Desk(), "ours")
+    ingest = ObjectIngest(kind, store, tell, Desk(), "ours")
     for namespace in ("team", "other"):
         metadata = {"name": "data", "namespace": namespace, "uid": f"uid-{namespace}"}
         ingest.upsert(f"{namespace}/data", msgspec.Raw(orjson.dumps({"metadata": metadata, "spec": {}})))
@@ -45,23 +45,55 @@ def test_an_object_that_is_deleted_is_known_no_more_and_events_say_so() -> None:
     assert told == [(added, None), (added, None), (deleted, "data")]
 
 
-def test_a_kind_that_no_pod_waits_for_reaches_the_store_and_wakes_nobody() -> None:
-    def tell(event: ClusterEvent, old: EventObject, new: EventObject) -> None:
-        raise AssertionError(event)
+@pytest.mark.parametrize("kind", ObjectKind)
+def test_an_object_of_any_kind_is_decoded_stored_and_wakes_who_registered_the_kind(kind: ObjectKind) -> None:
+    store, woken = ObjectStore(), list[tuple[str, int]]()
+    queue = make_queue(plugins=[Listening(FIT, EventRegistration(ClusterEvent(kind, Action.ALL)))])
 
-    store = ObjectStore()
-    ingest = ObjectIngest(KIND, store, decoders()[KIND.value], tell, Desk(), "ours")
-    for app in ("web", "db"):
-        ingest.upsert("team/few", a_budget({"matchLabels": {"app": app}}))
-    assert [item.key for item in store.all(KIND)] == ["team/few"]
-    ingest.delete("team/few", None)
-    assert not store.all(KIND)
+    def tell(event: ClusterEvent, old: EventObject, new: EventObject) -> None:
+        park(queue, make_pod(event.label))
+        woken.append((event.label, queue.on_event(event, old, new, 0.0).backoff))
+
+    ingest = ObjectIngest(kind, store, tell, Desk(), "ours")
+    named = {"name": "x", "namespace": "team", "uid": "u"}
+    for version, labels in (("1", None), ("2", None), ("3", "no labels")):
+        metadata = {**named, "resourceVersion": version, "labels": labels}
+        ingest.upsert("team/x", msgspec.Raw(orjson.dumps({"metadata": metadata})))
+        assert [(item.key, str(item.version)) for item in store.all(kind)] == [("team/x", version)]
+    ingest.delete("team/x", None)
+    assert not store.all(kind)
+    assert woken == [(f"{kind.value}{change}", 1) for change in ("Add", "Update", "Delete")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_told"),
+    [
+        ({}, False),
+        ({"metadata": {"labels": {"a": "b"}, "annotations": {"a": "b"}}}, False),
+        ({"status": {"hard": {"pods": "1"}}}, False),
+        ({"spec": {"hard": {"pods": "2"}}}, True),
+        ({"status": {"used": {"pods": "1"}}}, True),
+    ],
+)
+def test_of_a_quota_what_is_granted_and_what_is_used_count_as_an_update(
+    changes: dict[str, dict[str, Any]], is_told: bool
+) -> None:
+    told = list[str]()
+    ingest = ObjectIngest(
+        ObjectKind.RESOURCE_QUOTA, ObjectStore(), lambda event, old, new: told.append(event.label), Desk(), "ours"
+    )
+    metadata = {"name": "q", "namespace": "team", "uid": "u", "resourceVersion": "1"}
+    document: dict[str, dict[str, Any]] = {"metadata": metadata, "spec": {"hard": {"pods": "1"}}}
+    ingest.upsert("team/q", msgspec.Raw(orjson.dumps(document)))
+    changed = {**document, **changes, "metadata": {**metadata, **changes.get("metadata", {}), "resourceVersion": "2"}}
+    ingest.upsert("team/q", msgspec.Raw(orjson.dumps(changed)))
+    assert told == ["ResourceQuotaAdd", *(["ResourceQuotaUpdate"] if is_told else [])]
 
 
 def test_a_malformed_object_is_told_once_for_each_fault_on_the_object_itself(caplog: pytest.LogCaptureFixture) -> None:
     desk = Desk()
     store = ObjectStore()
-    ingest = ObjectIngest(KIND, store, decoders()[KIND.value], lambda event, old, new: None, desk, "ours")
+    ingest = ObjectIngest(KIND, store, lambda event, old, new: None, desk, "ours")
     bad = {"matchExpressions": [{"key": "a", "operator": "Near"}]}
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
@@ -82,9 +114,7 @@ def test_a_malformed_object_is_told_once_for_each_fault_on_the_object_itself(cap
 
 def test_a_line_that_is_no_object_is_counted_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     store, told = ObjectStore(), list[str]()
-    ingest = ObjectIngest(
-        KIND, store, decoders()[KIND.value], lambda event, old, new: told.append(event.label), Desk(), "ours"
-    )
+    ingest = ObjectIngest(KIND, store, lambda event, old, new: told.append(event.label), Desk(), "ours")
     with caplog.at_level(logging.WARNING):
         ingest.upsert("team/few", msgspec.Raw(b"7"))
         ingest.upsert("team/few", msgspec.Raw(b"["))
@@ -95,9 +125,7 @@ def test_a_line_that_is_no_object_is_counted_and_changes_nothing(caplog: pytest.
 
 def test_a_kind_that_can_be_read_again_is_told_to_all_who_wait(caplog: pytest.LogCaptureFixture) -> None:
     store, told = ObjectStore(), list[tuple[ClusterEvent, EventObject, EventObject]]()
-    ingest = ObjectIngest(
-        KIND, store, decoders()[KIND.value], lambda event, old, new: told.append((event, old, new)), Desk(), "ours"
-    )
+    ingest = ObjectIngest(KIND, store, lambda event, old, new: told.append((event, old, new)), Desk(), "ours")
     ingest.replaced("1")
     assert told == []
     ingest.refused("forbidden")
@@ -116,7 +144,7 @@ def test_a_kind_that_can_be_read_again_is_told_to_all_who_wait(caplog: pytest.Lo
 def test_of_malformed_objects_the_latest_are_remembered_as_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "REPORTED_MAX", 2)
     desk = Desk()
-    ingest = ObjectIngest(KIND, ObjectStore(), decoders()[KIND.value], lambda event, old, new: None, desk, "ours")
+    ingest = ObjectIngest(KIND, ObjectStore(), lambda event, old, new: None, desk, "ours")
     bad = {"matchExpressions": [{"key": "a", "operator": "Near"}]}
 
     def see(name: str) -> None:

@@ -19,6 +19,7 @@ from multisched.framework.points import CycleView, PermitResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.repair import RepairAsked, RepairRefusedError
 from multisched.framework.status import SUCCESS, Code, Status
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError, PodView
 from multisched.whatif.explain_source import QUESTIONS_MAX, ProgramExplanations
@@ -192,7 +193,7 @@ class Waits:
             EventRegistration(ClusterEvent(Resource.NODE, Action.ALL, "AnyNode")),
             EventRegistration(ClusterEvent(Resource.NODE, Action.ALL, "AnyNodeAgain")),
             EventRegistration(ClusterEvent(Resource.NODE, either, "NodeOrTaint")),
-            EventRegistration(ClusterEvent(Resource.CSI_NODE, Action.DELETE, "CSINodeDelete")),
+            EventRegistration(ClusterEvent(ObjectKind.CSI_NODE, Action.DELETE, "CSINodeDelete")),
         ]
 
 

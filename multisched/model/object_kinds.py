@@ -1,0 +1,117 @@
+"""The kinds of objects besides pods and nodes that plugins may read: one entry for each, and all that hangs on the kind.
+
+A new kind takes a struct in `cluster_objects`, a decoder in `decode_objects`, one entry here, and the right to read it in
+`deploy/base/rbac.yaml`, for which a test asks. Where it is listed, how the store finds it, what the audit compares, and which
+events wake pods follow from the entry. Plugins name a kind in `Traits.reads_objects` and in the events they register.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from multisched.model.cluster_objects import ClusterObject
+from multisched.model.decode_objects import (
+    decode_attachment,
+    decode_claim,
+    decode_csi_driver,
+    decode_csi_node,
+    decode_disruption_budget,
+    decode_namespace,
+    decode_quota,
+    decode_replica_set,
+    decode_replication_controller,
+    decode_service,
+    decode_stateful_set,
+    decode_storage_capacity,
+    decode_storage_class,
+    decode_volume,
+)
+
+T = TypeVar("T", bound=ClusterObject)
+
+CORE, APPS, POLICY, STORAGE = "v1", "apps/v1", "policy/v1", "storage.k8s.io/v1"
+
+
+class KindDefinition(msgspec.Struct, Generic[T], frozen=True):
+    """What the program knows of one kind."""
+
+    name: str
+    """As in the API: PersistentVolumeClaim."""
+    api_version: str
+    """Group and version, as an object's apiVersion."""
+    decode: Callable[[bytes | msgspec.Raw], T]
+    """Raises DecodeError for a document that is no object, and nothing else."""
+    is_in_wildcard: bool = False
+    """Its events are among those that Resource.WILDCARD stands for, and wake pods refused by plugins that registered nothing.
+    Events of all other kinds reach only plugins that registered the kind by name.
+
+    Source: kube-scheduler 1.36, pkg/scheduler/framework/types.go, UnrollWildCardResource; Namespace and
+    VolumeAttachment are ours."""
+    index_of: Callable[[T], str] | None = None
+    """What the store finds it by; None: its namespace."""
+    node_of: Callable[[T], str] = lambda one: ""
+    """Its spec.nodeName, which the audit compares; empty where the kind has none."""
+
+    @property
+    def group(self) -> str:
+        """API group; empty for the core."""
+        return self.api_version.rpartition("/")[0]
+
+    @property
+    def plural(self) -> str:
+        """The kind's resource name, as in paths and roles."""
+        name = self.name.lower()
+        if name.endswith("y"):
+            return f"{name[:-1]}ies"
+        return f"{name}es" if name.endswith("s") else f"{name}s"
+
+    @property
+    def path(self) -> str:
+        """Where the API server lists the kind, over all namespaces."""
+        return f"/{'apis' if self.group else 'api'}/{self.api_version}/{self.plural}"
+
+
+class ObjectKind(Enum):
+    """Kinds that plugins may read; the value is the kind's name in the API."""
+
+    NAMESPACE = KindDefinition("Namespace", CORE, decode_namespace, is_in_wildcard=True)
+    SERVICE = KindDefinition("Service", CORE, decode_service)
+    REPLICA_SET = KindDefinition("ReplicaSet", APPS, decode_replica_set)
+    STATEFUL_SET = KindDefinition("StatefulSet", APPS, decode_stateful_set)
+    REPLICATION_CONTROLLER = KindDefinition("ReplicationController", CORE, decode_replication_controller)
+    POD_DISRUPTION_BUDGET = KindDefinition("PodDisruptionBudget", POLICY, decode_disruption_budget)
+    RESOURCE_QUOTA = KindDefinition("ResourceQuota", CORE, decode_quota)
+    PERSISTENT_VOLUME = KindDefinition(
+        "PersistentVolume", CORE, decode_volume, is_in_wildcard=True, index_of=lambda one: one.storage_class
+    )
+    PERSISTENT_VOLUME_CLAIM = KindDefinition("PersistentVolumeClaim", CORE, decode_claim, is_in_wildcard=True)
+    STORAGE_CLASS = KindDefinition("StorageClass", STORAGE, decode_storage_class, is_in_wildcard=True)
+    CSI_NODE = KindDefinition("CSINode", STORAGE, decode_csi_node, is_in_wildcard=True)
+    CSI_DRIVER = KindDefinition("CSIDriver", STORAGE, decode_csi_driver, is_in_wildcard=True)
+    CSI_STORAGE_CAPACITY = KindDefinition(
+        "CSIStorageCapacity",
+        STORAGE,
+        decode_storage_capacity,
+        is_in_wildcard=True,
+        index_of=lambda one: one.storage_class,
+    )
+    VOLUME_ATTACHMENT = KindDefinition(
+        "VolumeAttachment",
+        STORAGE,
+        decode_attachment,
+        is_in_wildcard=True,
+        index_of=lambda one: one.node,
+        node_of=lambda one: one.node,
+    )
+
+    definition: KindDefinition[ClusterObject]
+
+    def __new__(cls, definition: KindDefinition[Any]) -> ObjectKind:
+        kind = object.__new__(cls)
+        kind._value_ = definition.name
+        kind.definition = definition
+        return kind

@@ -1,0 +1,124 @@
+"""Events of any watched kind through the whole program: a raised quota wakes whom it held, and nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from multisched.framework.context import PluginContext
+from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint
+from multisched.framework.objects_view import ObjectKind
+from multisched.framework.points import PreFilterResult
+from multisched.framework.status import SUCCESS, Status
+from multisched.framework.traits import Traits
+from multisched.model.cluster_objects import ResourceQuota
+from multisched.model.objects import Pod
+from multisched.queueing.transitions import Place
+from tests.integration.plugins.house import House, in_virtual_time, one_domain, open_house
+
+SEATS = "requests.example.com/seats"
+QUOTAS = "namespaces/{}/resourcequotas"
+
+
+class SeatQuota:
+    """Refuses a pod whose label `seats` asks for more than a ResourceQuota of its namespace grants."""
+
+    name = "SeatQuota"
+    traits = Traits(reads_objects=(ObjectKind.RESOURCE_QUOTA,))
+
+    def __init__(self, args: Mapping[str, Any], context: PluginContext) -> None:
+        self._objects = context.objects
+
+    def pre_filter(self, cycle: Any, pod: Pod) -> PreFilterResult:
+        quotas = self._objects.in_namespace(ObjectKind.RESOURCE_QUOTA, pod.namespace)
+        is_held = any(not self._grants(quota, pod) for quota in quotas)
+        return PreFilterResult(Status.unschedulable("too few seats") if is_held else SUCCESS)
+
+    def events_to_register(self) -> Sequence[EventRegistration]:
+        return (EventRegistration(ClusterEvent(ObjectKind.RESOURCE_QUOTA, Action.UPDATE), self._after_update),)
+
+    def _after_update(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
+        is_own = new is not None and isinstance(new, ResourceQuota) and new.namespace == pod.namespace
+        return Hint.QUEUE if is_own and self._grants(new, pod) else Hint.SKIP
+
+    @staticmethod
+    def _grants(quota: object, pod: Pod) -> bool:
+        assert isinstance(quota, ResourceQuota)
+        return int(pod.labels.get("seats", "0")) <= quota.hard[SEATS]
+
+
+class WokenByAnything:
+    """Refuses pods labelled `never`, and registers no event."""
+
+    name = "WokenByAnything"
+
+    def pre_filter(self, cycle: Any, pod: Pod) -> PreFilterResult:
+        return PreFilterResult(Status.unschedulable("never") if "never" in pod.labels else SUCCESS)
+
+
+HERE = "tests.integration.plugins.test_object_events"
+SEAT_QUOTA, WOKEN_BY_ANYTHING = {"name": f"{HERE}:SeatQuota"}, {"name": f"{HERE}:WokenByAnything"}
+
+
+async def quota(house: House, namespace: str) -> None:
+    await house.post(QUOTAS.format(namespace), "seats", {}, spec={"hard": {SEATS: "1"}})
+
+
+async def asking_for_seats(house: House, name: str, seats: int, namespace: str = "default") -> None:
+    spec = {"schedulerName": "tests-scheduler", "containers": [{"name": "main", "image": "app:v1"}]}
+    await house.post(f"namespaces/{namespace}/pods", name, {"labels": {"seats": str(seats)}}, spec=spec)
+
+
+def stories(house: House) -> dict[str, set[str]]:
+    """What has moved each pod that waits."""
+    queue = house.worker().queue
+    return {entry.pod.name: {event for _, event, _ in queue.story(entry.uid)} for entry in queue.entries()}
+
+
+def parked(house: House) -> set[str]:
+    return {entry.pod.name for entry in house.worker().queue.entries() if entry.place is Place.UNSCHEDULABLE}
+
+
+def test_a_raised_quota_wakes_the_pod_that_it_held_and_only_that_one() -> None:
+    async def story() -> None:
+        async with open_house(one_domain(SEAT_QUOTA, WOKEN_BY_ANYTHING)) as house:
+            await house.node("n")
+            await house.post("namespaces", "other", {})
+            for namespace in ("default", "other"):
+                await quota(house, namespace)
+            store = house.program.cache.objects
+            await house.until(lambda: len(store.all(ObjectKind.RESOURCE_QUOTA)) == 2)
+            await asking_for_seats(house, "held", 2)
+            await asking_for_seats(house, "greedy", 3)
+            await asking_for_seats(house, "elsewhere", 2, "other")
+            await house.pod("too-big", cpu="100")
+            await house.pod("never", labels={"never": "yes"})
+            others = {"greedy", "elsewhere", "too-big", "never"}
+            await house.until(lambda: parked(house) == {"held", *others})
+
+            await house.patch(f"{QUOTAS.format('default')}/seats", {"spec": {"hard": {SEATS: "2"}}})
+            await house.bound("held", within_s=5.0)
+            waiting = stories(house)
+            assert waiting.keys() == others
+            assert not any("ResourceQuotaUpdate" in story for story in waiting.values())
+            await house.at_rest()
+
+    in_virtual_time(story)
+
+
+def test_a_kind_that_nobody_registers_for_wakes_nobody() -> None:
+    async def story() -> None:
+        async with open_house(one_domain(WOKEN_BY_ANYTHING)) as house:
+            await house.node("n")
+            await house.pod("never", labels={"never": "yes"})
+            await house.until(lambda: parked(house) == {"never"})
+            before = stories(house)
+            await house.post(
+                "namespaces/default/services", "web", {}, spec={"selector": {"app": "web"}, "ports": [{"port": 80}]}
+            )
+            store = house.program.cache.objects
+            await house.until(lambda: bool(store.services("default")))
+            assert parked(house) == {"never"}
+            assert stories(house) == before
+
+    in_virtual_time(story)
