@@ -18,9 +18,9 @@ from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import EventSink
 from multisched.framework.registry import PluginSet
 from multisched.framework.traits import traits_of
-from multisched.shell.audit_sides import Here, NamedSide, Side
-from multisched.shell.event_timing import EventTimes
-from multisched.shell.object_ingest import ObjectIngest, Tell
+from multisched.shell.audit.sides import Here, NamedSide, Side
+from multisched.shell.ingest.event_timing import EventTimes
+from multisched.shell.ingest.objects import ObjectIngest, Tell
 from multisched.state.object_store import ObjectStore
 
 AUDITED_EVERY = 5

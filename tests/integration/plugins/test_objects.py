@@ -16,7 +16,7 @@ from multisched.framework.events import Action, ClusterEvent, EventObject, Resou
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import Event
 from multisched.model.wire import JSON, LineStream, Response
-from multisched.shell.object_ingest import ObjectIngest
+from multisched.shell.ingest.objects import ObjectIngest
 from multisched.state.object_store import ObjectStore
 from tests.integration.plugins.house import House, in_virtual_time, one_domain, open_house
 

@@ -11,9 +11,9 @@ import yaml
 
 from domains.gpu.demand import ALLOCATION_ANNOTATIONS
 from domains.gpu.gpu_ledger import GpuLedger
-from multisched import config
-from multisched.cluster.direct import DirectTransport
-from multisched.cluster.server import ApiServer
+from multisched.cluster.api.direct import DirectTransport
+from multisched.cluster.api.server import ApiServer
+from multisched.config import loading
 from multisched.model.object_kinds import ObjectKind
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
 

@@ -25,11 +25,11 @@ from multisched.framework.scalar import ScalarPlugin
 from multisched.framework.status import Code
 from multisched.framework.traits import Traits
 from multisched.model.objects import Pod
-from multisched.shell import plugin_processes
 from multisched.shell.object_watch import watched_kinds
-from multisched.shell.plugin_processes import PROCESSES_MAX
-from multisched.shell.plugin_threads import ABANDONED_THREADS_MAX, THREADS_MAX
-from multisched.shell.plugin_workers import PluginWorkers
+from multisched.shell.workers import plugin_processes
+from multisched.shell.workers.plugin_processes import PROCESSES_MAX
+from multisched.shell.workers.plugin_threads import ABANDONED_THREADS_MAX, THREADS_MAX
+from multisched.shell.workers.plugin_workers import PluginWorkers
 from multisched.state.cluster_cache import ClusterCache
 from tests.leaping_loop import leap
 from tests.unit.cycle.cycle_kit import ByName

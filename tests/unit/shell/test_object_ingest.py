@@ -13,8 +13,8 @@ from multisched.framework.events import Action, ClusterEvent, EventObject, Event
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import Event, ObjectRef
 from multisched.model.cluster_objects import ClusterObject
-from multisched.shell import object_ingest
-from multisched.shell.object_ingest import ObjectIngest
+from multisched.shell.ingest import objects
+from multisched.shell.ingest.objects import ObjectIngest
 from multisched.state.object_store import ObjectStore
 from tests.unit.queueing.builders import FIT, Listening, make_pod, make_queue, park
 from tests.unit.shell.shell_kit import Desk
