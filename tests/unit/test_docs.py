@@ -17,7 +17,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from multisched.cli import app
+from multisched.cli.main import app
 
 ROOT: Final = Path(__file__).parents[2]
 README_LINES_MAX: Final = 120
@@ -184,7 +184,7 @@ def test_every_name_of_the_framework_can_be_imported(document: Path) -> None:
 
 
 def test_a_name_that_is_none_would_be_seen() -> None:
-    assert unknown_names("`multisched.cli` `multisched.cli.app` `multisched.cli.luck` `multisched.luck.app`") == {
+    assert unknown_names("`multisched.cli` `multisched.cli.main` `multisched.cli.luck` `multisched.luck.app`") == {
         "multisched.cli.luck",
         "multisched.luck.app",
     }
