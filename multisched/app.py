@@ -42,9 +42,9 @@ from multisched.observe.server import ServerSettings, Sources, serve
 from multisched.shell.garbage import collect_seldom, leave_to_reference_counts
 from multisched.shell.lease_runner import LeasesInThread
 from multisched.shell.plugin_views import ProgramViews
-from multisched.shell.program import LeaseLostError, Program, Surroundings
+from multisched.shell.program import LeaseLostError, Program, ProgramPorts
 from multisched.shell.telemetry import ProgramQueues, health_of, read
-from multisched.shell.workers.duties import NetworkMeasures
+from multisched.shell.workers.background_tasks import NetworkMeasures
 from multisched.whatif.explain_source import ProgramExplanations
 from multisched.whatif.repair_source import RepairPlans, plans_of
 
@@ -93,7 +93,7 @@ def build_program(
     that another loop may use."""
     return Program(
         configuration,
-        Surroundings(
+        ProgramPorts(
             transport,
             SystemClock(),
             rng,

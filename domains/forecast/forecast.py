@@ -22,7 +22,7 @@ from domains.forecast.learning.from_files import History, load_history
 from domains.forecast.ledger.capacity_gaps import CapacityGaps, Gap
 from domains.forecast.ledger.peak_ledger import PeakLedger, load_factor
 from domains.forecast.settings.args import PeakSettings
-from multisched.framework.background import DutyPorts
+from multisched.framework.background import BackgroundPorts
 from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.dependency import Dependency
@@ -84,7 +84,7 @@ class Worst(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """What the running forecast knows beyond its args: what a rehearsal takes over. Never changed."""
+    """What the running forecast knows beyond its args: what a sandbox takes over. Never changed."""
 
     profiles: Profiles | None
     rung: int
@@ -110,8 +110,8 @@ class Forecast:
     view = "forecast"
     depends_on = Dependency.ROW
     traits = Traits(reads_objects=READ_FOR_REPAIR)
-    carry_out: Callable[[DutyPorts], Awaitable[None]] | None = None
-    """The refit, where there is something to learn from, and repair, where it is configured (`framework.background.DutyPlugin`)."""
+    run: Callable[[BackgroundPorts], Awaitable[None]] | None = None
+    """The refit, where there is something to learn from, and repair, where it is configured (`framework.background.BackgroundPlugin`)."""
 
     def __init__(self, args: Mapping[str, Any], context: PluginContext) -> None:
         self._settings = settings = PeakSettings.from_config(args)
@@ -148,9 +148,9 @@ class Forecast:
         self._refit = None if self._learner is None else self._learner.refit(context, ledger, self.adopt)
         self._node_row = context.nodes.row_of
         self._repair = None if settings.repair is None else self._repair_control(settings.repair, context)
-        duties = [duty.run for duty in (self._refit, self._repair) if duty is not None]
-        if duties:
-            self.carry_out = partial(_all_of, duties)
+        parts = [part.run for part in (self._refit, self._repair) if part is not None]
+        if parts:
+            self.run = partial(_all_of, parts)
 
     # -- profiles --------------------------------------------------------------------------------------------------
 
@@ -166,14 +166,14 @@ class Forecast:
             self._gaps.look(self._ledger)
         return has_more
 
-    def hand_over(self) -> Learned:
-        """See `framework.introspection.HandoverPlugin`."""
+    def export_state(self) -> Learned:
+        """See `framework.introspection.StateExportPlugin`."""
         book = self._ledger.predictor.book
         answers = {name: one.answers() for name, one in self._measured()}
         return Learned(None if book is None else book.profiles, self._rung.number, answers)
 
-    def take_over(self, handed: object) -> None:
-        """See `framework.introspection.HandoverPlugin`."""
+    def import_state(self, handed: object) -> None:
+        """See `framework.introspection.StateExportPlugin`."""
         assert isinstance(handed, Learned), "handed over by another plugin"
         for name, one in self._measured():
             one.repeat(handed.capacities.get(name, {}))
@@ -256,7 +256,7 @@ class Forecast:
 
     async def show(self, query: ViewQuery, ports: ViewPorts) -> Callable[[], Document]:
         """See `framework.views.ViewedPlugin`."""
-        from domains.forecast.views.forecast_snapshot import Picture, take_fleet
+        from domains.forecast.views.forecast_snapshot import ForecastSnapshot, take_fleet
         from domains.forecast.views.show import document_of
 
         make, now_s = document_of(query), ports.clock.now().timestamp()
@@ -266,8 +266,8 @@ class Forecast:
             why = told.removeprefix(NO_PROFILES).removeprefix("; ")
             raise NoViewError(f"no profiles are in force yet{f': {why}' if why else ''}", status=503)
         fleet = await take_fleet(self._ledger, self._nodes, ports.rows, asked)
-        picture = Picture(fleet.book.profiles, now_s, self._domain, told, fleet)
-        return lambda: make(picture)
+        snapshot = ForecastSnapshot(fleet.book.profiles, now_s, self._domain, told, fleet)
+        return lambda: make(snapshot)
 
     # -- repair (`framework.repair.RepairingPlugin`) -------------------------------------------------------------------
 
@@ -382,11 +382,13 @@ class Forecast:
         return outlook, factors
 
 
-async def _all_of(duties: Sequence[Callable[[DutyPorts], Coroutine[Any, Any, None]]], ports: DutyPorts) -> None:
+async def _all_of(
+    parts: Sequence[Callable[[BackgroundPorts], Coroutine[Any, Any, None]]], ports: BackgroundPorts
+) -> None:
     """All of them at once, until cancelled or one fails."""
     async with anyio.create_task_group() as tasks:
-        for duty in duties:
-            tasks.start_soon(duty, ports)
+        for part in parts:
+            tasks.start_soon(part, ports)
 
 
 def _learner(settings: PeakSettings) -> Learner | None:

@@ -36,7 +36,7 @@ from multisched.framework.node_view import Codes, Int64, Rows, Scores
 from multisched.framework.normalize import MAX_SCORE
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
-from multisched.framework.sensitivity import Heed
+from multisched.framework.sensitivity import PodSensitivity
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.model.objects import Node, Pod
 
@@ -97,9 +97,9 @@ class GpuShare:
         refusal = devices.refusal(demand)
         return self.reasons.code(Code.UNSCHEDULABLE, refusal) if refusal else 0
 
-    def heed(self, cycle: CycleView, pod: Pod) -> Heed:
+    def pod_sensitivity(self, cycle: CycleView, pod: Pod) -> PodSensitivity:
         """Pods with GPUs: where none of them stands, preemption makes no room for this plugin."""
-        return Heed((), may_hold, self._ledger.is_held)
+        return PodSensitivity((), may_hold, self._ledger.is_held)
 
     def add_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
         """In thought `other` stands on the row, on the devices it holds or on those it would get."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from multisched.whatif.sandbox import DumpedCluster
 
 TIMEOUT_S: Final = 60.0
-"""A rehearsal of a large cluster takes seconds, and stands in line."""
+"""A sandbox of a large cluster takes seconds, and stands in line."""
 DUMP_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024
 MANIFEST_BYTES_MAX: Final = 256 * 1024
 

@@ -122,11 +122,11 @@ def _of_dump(dump: Dump, query: ViewQuery) -> bytes:
     from multisched.cli.explain import cluster_of
     from multisched.framework.registry import PluginSetupError
     from multisched.shell.plugin_views import ProgramViews
-    from multisched.whatif.sandbox import Rehearsal
+    from multisched.whatif.sandbox import SchedulerSandbox
 
     known = cluster_of(dump)
     try:
-        views = ProgramViews(Rehearsal(dump.configuration, known).program)
+        views = ProgramViews(SchedulerSandbox(dump.configuration, known).program)
         return anyio.run(views.document, VIEW, query)
     except PluginSetupError as error:
         raise AskError(str(error), ExitCode.USAGE) from error
@@ -137,7 +137,7 @@ def _of_dump(dump: Dump, query: ViewQuery) -> bytes:
 
 def _of_file(file: Path, query: ViewQuery, now: datetime) -> bytes:
     from domains.forecast.curves.profiles_file import ProfilesFileError, loads
-    from domains.forecast.views.forecast_snapshot import Picture
+    from domains.forecast.views.forecast_snapshot import ForecastSnapshot
     from domains.forecast.views.show import document_of
 
     try:
@@ -148,7 +148,7 @@ def _of_file(file: Path, query: ViewQuery, now: datetime) -> bytes:
     except ProfilesFileError as error:
         raise AskError(f"{file}: {error}", ExitCode.USAGE) from error
     try:
-        return orjson.dumps(document_of(query)(Picture(profiles, now.timestamp())))
+        return orjson.dumps(document_of(query)(ForecastSnapshot(profiles, now.timestamp())))
     except NoViewError as error:
         raise AskError(f"{file}: {error}", _code(error.status)) from error
 

@@ -140,19 +140,19 @@ def text_of(found: RepairPlan, *, is_wide: bool, is_preview: bool = True) -> str
 def _of_dump(dump: Dump, asked: RepairAsked) -> RepairPlan:
     from multisched.framework.registry import PluginSetupError
     from multisched.whatif.repair_trial import plan_on
-    from multisched.whatif.sandbox import Rehearsal
+    from multisched.whatif.sandbox import SchedulerSandbox
 
     known = cluster_of(dump)
     try:
-        rehearsal = Rehearsal(dump.configuration, known)
+        sandbox = SchedulerSandbox(dump.configuration, known)
     except PluginSetupError as error:
         raise AskError(str(error), ExitCode.USAGE) from error
-    store = rehearsal.cache.objects
+    store = sandbox.cache.objects
     absent = [kind.value for kind in READ_OF_A_DUMP if not store.all(kind)]
     try:
-        found = plan_on(rehearsal, asked)
+        found = plan_on(sandbox, asked)
     except RepairRefusedError as error:
-        raise AskError("; ".join((str(error), *rehearsal.notes)), _code(error.status)) from error
+        raise AskError("; ".join((str(error), *sandbox.notes)), _code(error.status)) from error
     if not absent:
         return found
     note = f"the dump has no {', '.join(absent)} objects: if the cluster has some, have kubectl get list them too"

@@ -1,10 +1,10 @@
 """What every attempt leaves behind: compact while nobody asks, read by `observe` and `shell` when somebody does.
 
 Owns the records of one domain. A placed pod costs a microsecond: its node, its scores plugin by plugin, and a reference to
-its class's latest picture. A `Picture` is a copy of the class's columns; it is taken for every refused attempt (pods of a
+its class's latest snapshot. A `ScoreSnapshot` is a copy of the class's columns; it is taken for every refused attempt (pods of a
 class among whose rows nothing changed share one) and, of placed ones, for one in SAMPLED_EVERY of a class, so that of a
 plain pod the runners-up are told as they were a few decisions earlier. Everything is bounded: pods, attempts per pod, bytes
-of pictures; what is dropped is said to be dropped, and can be asked again of the cluster as it is now.
+of snapshots; what is dropped is said to be dropped, and can be asked again of the cluster as it is now.
 Written by the cycle alone, which never waits here; `read` is for anybody on the loop.
 """
 
@@ -17,9 +17,9 @@ from enum import Enum
 import msgspec
 from msgspec.structs import replace
 
-from multisched.cycle.classes.equivalence_class import PodClass
+from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.classes.placement_log import PlacementLog
-from multisched.cycle.classes.score_snapshot import Mark, Picture, Score
+from multisched.cycle.classes.score_snapshot import Mark, Score, ScoreSnapshot
 from multisched.cycle.diagnosis import Diagnosis
 from multisched.framework.preemption import Preemption
 from multisched.framework.status import SUCCESS, Status
@@ -31,13 +31,13 @@ half goes at once."""
 ATTEMPTS_KEPT = 4
 """Attempts of one pod, the latest."""
 SAMPLED_EVERY = 256
-"""Placed pods of a class from one picture to the next."""
+"""Placed pods of a class from one snapshot to the next."""
 REFUSED_BYTES_MAX = 8 * 1024 * 1024
-"""Pictures of refused attempts of one domain: some 200 at 5,000 nodes."""
+"""Snapshots of refused attempts of one domain: some 200 at 5,000 nodes."""
 SAMPLED_BYTES_MAX = 8 * 1024 * 1024
-"""Pictures of attempts that placed a pod."""
+"""Snapshots of attempts that placed a pod."""
 STATUS_BYTES = 160
-"""What one refusal by name costs: those of plugins that asked outside, and of rows held for nominated pods."""
+"""What one refusal by name costs: those of plugins that asked outside, and of rows blocked for nominated pods."""
 
 _BYTES = tuple(bytes((final,)) for final in range(256))
 """Made once: a final score as it is kept."""
@@ -54,25 +54,25 @@ class Outcome(Enum):
     """It had a node, and a later point, or the API server, turned it away there."""
 
 
-def mark_of(group: PodClass) -> Mark:
+def mark_of(pod_class: EquivalenceClass) -> Mark:
     """Moves whenever a row of the class may have."""
-    return group.generation, group.node_sequence, group.row_sequence
+    return pod_class.generation, pod_class.node_sequence, pod_class.row_sequence
 
 
-def _picture_of(group: PodClass, at_s: float, *, with_scores: bool = True) -> Picture:
-    is_scored = group.is_scored and with_scores
-    return Picture(
+def _snapshot_of(pod_class: EquivalenceClass, at_s: float, *, with_scores: bool = True) -> ScoreSnapshot:
+    is_scored = pod_class.is_scored and with_scores
+    return ScoreSnapshot(
         at_s,
-        mark_of(group),
-        group.rows,
-        group.feasible,
-        group.filters,
-        group.scores if is_scored else (),
-        group.total if is_scored else group.total[:0],
-        domain_size=group.domain_size,
-        refusal=group.refusal,
-        narrowed_by=group.narrowed_by,
-        skipped=group.skipped,
+        mark_of(pod_class),
+        pod_class.rows,
+        pod_class.feasible,
+        pod_class.filters,
+        pod_class.scores if is_scored else (),
+        pod_class.total if is_scored else pod_class.total[:0],
+        domain_size=pod_class.domain_size,
+        refusal=pod_class.refusal,
+        narrowed_by=pod_class.narrowed_by,
+        skipped=pod_class.skipped,
     )
 
 
@@ -90,14 +90,14 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     scores: tuple[Score, ...] = ()
     """Of the chosen row."""
     total: int = 0
-    picture: Picture | None = None
-    is_own_picture: bool = False
-    """The picture is of this very attempt, not of one of its class shortly before."""
+    snapshot: ScoreSnapshot | None = None
+    is_own_snapshot: bool = False
+    """The snapshot is of this very attempt, not of one of its class shortly before."""
     passed_over: tuple[str, ...] = ()
     """Nodes that were liked better, and no longer took the pod at commit."""
     found: Diagnosis | None = None
-    held: Mapping[int, Status] = msgspec.field(default_factory=dict)
-    """Position in the picture's rows -> why the row is kept for pods nominated there."""
+    blocked: Mapping[int, Status] = msgspec.field(default_factory=dict)
+    """Position in the snapshot's rows -> why the row is kept for pods nominated there."""
     late: Sequence[tuple[str, Status]] = ()
     """Nodes refused by plugins that asked outside, after all others."""
     post_filter: str = ""
@@ -132,24 +132,24 @@ class _Generations:
         return len(self._young) + len(self._old)
 
 
-class _Pictures:
-    """Pictures in the order in which they were taken, their bytes bounded."""
+class _Snapshots:
+    """Snapshots in the order in which they were taken, their bytes bounded."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._kept: deque[Picture] = deque()
+        self._kept: deque[ScoreSnapshot] = deque()
         self.nbytes = 0
 
-    def keep(self, picture: Picture) -> None:
-        self._kept.append(picture)
-        self.nbytes += picture.nbytes
+    def keep(self, snapshot: ScoreSnapshot) -> None:
+        self._kept.append(snapshot)
+        self.nbytes += snapshot.nbytes
         while self.nbytes > self._bytes_max and len(self._kept) > 1:
             oldest = self._kept.popleft()
             self.nbytes -= oldest.nbytes
             oldest.drop()
 
     def weigh(self, nbytes: int) -> None:
-        """The latest picture's attempt keeps more than its arrays."""
+        """The latest snapshot's attempt keeps more than its arrays."""
         self._kept[-1].nbytes += nbytes
         self.nbytes += nbytes
 
@@ -162,55 +162,55 @@ class AttemptRecords:
         self._sampled_every = SAMPLED_EVERY
         self._placed = PlacementLog()
         self._rare = _Generations(REFUSED_PODS_KEPT)
-        self._samples = _Pictures(SAMPLED_BYTES_MAX)
-        self._refusals = _Pictures(REFUSED_BYTES_MAX)
+        self._samples = _Snapshots(SAMPLED_BYTES_MAX)
+        self._refusals = _Snapshots(REFUSED_BYTES_MAX)
 
-    def keep_all_pictures(self) -> None:
-        """From now on every placed pod gets a picture of its own, as a rehearsal wants it."""
+    def keep_all_snapshots(self) -> None:
+        """From now on every placed pod gets a snapshot of its own, as a sandbox wants it."""
         self._sampled_every = 1
 
     # -- written by the cycle --------------------------------------------------------------------------------------
 
-    def placed(self, pod: Pod, attempt: int, group: PodClass, at: int, node: str) -> None:
+    def placed(self, pod: Pod, attempt: int, pod_class: EquivalenceClass, at: int, node: str) -> None:
         """The pod is assumed on the class's row number `at`. Called for every placed pod, before the class is renewed."""
         now_s = self._stopwatch()
-        pictures = group.pictures
-        picture = pictures.placed
-        if picture is None or pictures.left <= 0 or pictures.fixed_changes != group.fixed_changes:
-            picture = self._sample(pod, attempt, group, now_s)
-        pictures.left -= 1
+        snapshots = pod_class.snapshots
+        snapshot = snapshots.placed
+        if snapshot is None or snapshots.left <= 0 or snapshots.fixed_changes != pod_class.fixed_changes:
+            snapshot = self._sample(pod, attempt, pod_class, now_s)
+        snapshots.left -= 1
         # A pod that goes to the node promised to it has a class of that one row, and nobody scores it.
-        total = group.total.item(at) if group.is_scored else 0
+        total = pod_class.total.item(at) if pod_class.is_scored else 0
         # Of the scores, only what moves with every pod is read: each column is memory that no cache holds any more. Of the
-        # others the picture tells, which is taken anew when they change; and what is left of the total is the last one's.
-        moving = group.moving_scores
+        # others the snapshot tells, which is taken anew when they change; and what is left of the total is the last one's.
+        moving = pod_class.moving_scores
         # Two: kube-scheduler's profile, unless pods relate to each other.
         is_two = len(moving) == 2
         finals = _BYTES[moving[0].final.item(at)] if is_two else bytes([one.final.item(at) for one in moving[:-1]])
         log = self._placed.room()
-        log += (pod.uid, attempt, now_s, node, at, finals, total, picture)
+        log += (pod.uid, attempt, now_s, node, at, finals, total, snapshot)
 
-    def _sample(self, pod: Pod, attempt: int, group: PodClass, now_s: float) -> Picture:
-        picture = group.pictures.placed = _picture_of(group, now_s)
-        picture.of = (pod.uid, attempt)
-        self._samples.keep(picture)
-        group.pictures.left, group.pictures.fixed_changes = self._sampled_every, group.fixed_changes
-        return picture
+    def _sample(self, pod: Pod, attempt: int, pod_class: EquivalenceClass, now_s: float) -> ScoreSnapshot:
+        snapshot = pod_class.snapshots.placed = _snapshot_of(pod_class, now_s)
+        snapshot.of = (pod.uid, attempt)
+        self._samples.keep(snapshot)
+        pod_class.snapshots.left, pod_class.snapshots.fixed_changes = self._sampled_every, pod_class.fixed_changes
+        return snapshot
 
-    def picture(self, group: PodClass) -> Picture:
+    def snapshot(self, pod_class: EquivalenceClass) -> ScoreSnapshot:
         """The class as an attempt that is about to wait for answers from outside has seen it."""
-        return _picture_of(group, self._stopwatch())
+        return _snapshot_of(pod_class, self._stopwatch())
 
     def placed_after_answers(
-        self, pod: Pod, attempt: int, picture: Picture, at: int, node: str, passed_over: tuple[str, ...]
+        self, pod: Pod, attempt: int, snapshot: ScoreSnapshot, at: int, node: str, passed_over: tuple[str, ...]
     ) -> None:
-        """As `placed`, for an attempt that waited: `picture` is its own, complete with the answers."""
-        self._samples.keep(picture)
-        picture.of = (pod.uid, attempt)
-        now_s, total = self._stopwatch(), picture.total.item(at)
-        finals = bytes([column.final.item(at) for column in picture.scores if column.is_moving][:-1])
+        """As `placed`, for an attempt that waited: `snapshot` is its own, complete with the answers."""
+        self._samples.keep(snapshot)
+        snapshot.of = (pod.uid, attempt)
+        now_s, total = self._stopwatch(), snapshot.total.item(at)
+        finals = bytes([column.final.item(at) for column in snapshot.scores if column.is_moving][:-1])
         log = self._placed.room()
-        log += (pod.uid, attempt, now_s, node, at, finals, total, picture)
+        log += (pod.uid, attempt, now_s, node, at, finals, total, snapshot)
         if passed_over:
             self._add(pod, AttemptRecord(attempt, now_s, Outcome.PLACED, passed_over=passed_over))
 
@@ -218,10 +218,10 @@ class AttemptRecords:
         self,
         pod: Pod,
         attempt: int,
-        group: PodClass,
+        pod_class: EquivalenceClass,
         found: Diagnosis,
         *,
-        held: Mapping[int, Status],
+        blocked: Mapping[int, Status],
         late: Sequence[tuple[str, Status]],
         post_filter: str,
         nominated_node: str,
@@ -230,20 +230,20 @@ class AttemptRecords:
     ) -> None:
         """No row took the pod."""
         now_s = self._stopwatch()
-        picture = group.pictures.refused
-        if picture is None or not picture.shows(mark_of(group), group.refusal, group.filters):
-            picture = group.pictures.refused = _picture_of(group, now_s, with_scores=False)
-            self._refusals.keep(picture)
-        if late or held:
-            self._refusals.weigh(STATUS_BYTES * (len(late) + len(held)))
+        snapshot = pod_class.snapshots.refused
+        if snapshot is None or not snapshot.shows(mark_of(pod_class), pod_class.refusal, pod_class.filters):
+            snapshot = pod_class.snapshots.refused = _snapshot_of(pod_class, now_s, with_scores=False)
+            self._refusals.keep(snapshot)
+        if late or blocked:
+            self._refusals.weigh(STATUS_BYTES * (len(late) + len(blocked)))
         record = AttemptRecord(
             attempt,
             now_s,
             Outcome.REFUSED,
-            picture=picture,
-            is_own_picture=True,
+            snapshot=snapshot,
+            is_own_snapshot=True,
             found=found,
-            held=held,
+            blocked=blocked,
             late=late,
             post_filter=post_filter,
             nominated_node=nominated_node,
@@ -290,16 +290,16 @@ class AttemptRecords:
                 Outcome.PLACED,
                 node=one.node,
                 at=one.at,
-                scores=one.picture.scores_at(one.at, one.finals, one.total),
+                scores=one.snapshot.scores_at(one.at, one.finals, one.total),
                 total=one.total,
-                picture=one.picture,
-                is_own_picture=one.picture.of == (uid, one.attempt),
+                snapshot=one.snapshot,
+                is_own_snapshot=one.snapshot.of == (uid, one.attempt),
             )
             for one in self._placed.of(uid)
         ]
 
     def statistics(self) -> dict[str, int]:
-        """Sizes, each with its bound above: placed attempts, pods with others, and bytes of pictures."""
+        """Sizes, each with its bound above: placed attempts, pods with others, and bytes of snapshots."""
         return {
             "placed": len(self._placed),
             "rare_pods": len(self._rare),

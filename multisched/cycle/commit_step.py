@@ -13,10 +13,10 @@ import numpy as np
 
 from multisched.cycle.attempt_record import AttemptRecords
 from multisched.cycle.classes.cache import ClassCache
-from multisched.cycle.classes.equivalence_class import PodClass
-from multisched.cycle.classes.score_snapshot import Picture
+from multisched.cycle.classes.equivalence_class import EquivalenceClass
+from multisched.cycle.classes.score_snapshot import ScoreSnapshot
 from multisched.cycle.diagnosis import fit_error, refused_node
-from multisched.cycle.preemption.nominated_pods import PromisedRoom
+from multisched.cycle.preemption.nominated_pods import NominatedPodsFilter
 from multisched.cycle.results import Conflicted, Placed, Result, Unplaced
 from multisched.framework.ledger import NO_CHOICES, Choices
 from multisched.framework.points import CycleView
@@ -45,7 +45,7 @@ class CommitStep:
         nominator: Nominator,
         classes: ClassCache,
         records: AttemptRecords,
-        promised: PromisedRoom,
+        nominated: NominatedPodsFilter,
     ) -> None:
         self.conflicts = Conflicts()
         self._plugins = plugins
@@ -55,23 +55,23 @@ class CommitStep:
         self._nominator = nominator
         self._classes = classes
         self._records = records
-        self._promised = promised
+        self._nominated = nominated
         self._holds_up = bool(plugins.reserve or plugins.permit)
 
-    def at_once(self, group: PodClass, pod: Pod, attempt: int, at: int) -> Result:
+    def at_once(self, pod_class: EquivalenceClass, pod: Pod, attempt: int, at: int) -> Result:
         """The pod on the class's row number `at`, which was read in this very step."""
-        result = self._assume_at_once(group, pod, attempt, at)
+        result = self._assume_at_once(pod_class, pod, attempt, at)
         if not isinstance(result, Placed):
             return result
-        self._records.placed(pod, attempt, group, at, result.node)
+        self._records.placed(pod, attempt, pod_class, at, result.node)
         return self._reserve(result) if self._holds_up else result
 
-    def _assume_at_once(self, group: PodClass, pod: Pod, attempt: int, at: int) -> Placed | Conflicted:
-        row = group.rows.item(at)
-        assumption = assume(self._cache, pod, row, self._chooser(group.view))
+    def _assume_at_once(self, pod_class: EquivalenceClass, pod: Pod, attempt: int, at: int) -> Placed | Conflicted:
+        row = pod_class.rows.item(at)
+        assumption = assume(self._cache, pod, row, self._chooser(pod_class.view))
         if isinstance(assumption, NotTaken):
             return self.conflicted(pod, attempt, assumption, (self._node_name(row),))
-        return self._placed(pod, assumption, group, group.view, attempt)
+        return self._placed(pod, assumption, pod_class, pod_class.view, attempt)
 
     def conflicted(self, pod: Pod, attempt: int, why: NotTaken, nodes: tuple[str, ...]) -> Conflicted:
         """No row took the pod; `nodes`: those that were tried."""
@@ -80,23 +80,23 @@ class CommitStep:
 
     def after_answers(
         self,
-        group: PodClass,
+        pod_class: EquivalenceClass,
         view: CycleView,
         pod: Pod,
         attempt: int,
         candidates: Sequence[Candidate],
-        picture: Picture,
+        snapshot: ScoreSnapshot,
     ) -> Result:
-        """The pod on the best candidate that still takes it. `picture`: the class as this cycle has seen it."""
+        """The pod on the best candidate that still takes it. `snapshot`: the class as this cycle has seen it."""
 
         def still_fits(pod: Pod, row: int) -> bool:
-            return self._refusal(group, view, pod, row) is None and self._fits_afresh(pod, attempt, row)
+            return self._refusal(pod_class, view, pod, row) is None and self._fits_afresh(pod, attempt, row)
 
         assumption = commit(self._cache, self._rows, pod, candidates, still_fits, self._chooser(view), self.conflicts)
         if isinstance(assumption, NotTaken):
             return self.conflicted(pod, attempt, assumption, self._names_of(candidates))
-        self._record(picture, pod, attempt, candidates, assumption.node)
-        return self._reserve(self._placed(pod, assumption, group, view, attempt))
+        self._record(snapshot, pod, attempt, candidates, assumption.node)
+        return self._reserve(self._placed(pod, assumption, pod_class, view, attempt))
 
     def _chooser(self, view: CycleView) -> Choose:
         """Asks the plugins that choose from ledgers. `view`: what Score was asked with."""
@@ -111,19 +111,23 @@ class CommitStep:
 
         return choose if self._plugins.choosing else _nothing_to_choose
 
-    def _placed(self, pod: Pod, assumption: Assumption, group: PodClass, view: CycleView, attempt: int) -> Placed:
+    def _placed(
+        self, pod: Pod, assumption: Assumption, pod_class: EquivalenceClass, view: CycleView, attempt: int
+    ) -> Placed:
         promised = self._nominator.node_of(pod.uid)
         self._nominator.remove(pod.uid)  # from now on it counts on the row itself
         # What Reserve and later points write belongs to this pod alone; the class shares the state they start from.
-        own = CycleView(self._cache.nodes, view.state.copy(), attempt, view.answers)
-        return Placed(pod, assumption.node, assumption.annotations, own, relates=group.relates, promised=promised)
+        own = CycleView(self._cache.nodes, view.state.copy(), attempt, view.responses)
+        return Placed(pod, assumption.node, assumption.annotations, own, relates=pod_class.relates, promised=promised)
 
-    def _record(self, picture: Picture, pod: Pod, attempt: int, candidates: Sequence[Candidate], node: str) -> None:
+    def _record(
+        self, snapshot: ScoreSnapshot, pod: Pod, attempt: int, candidates: Sequence[Candidate], node: str
+    ) -> None:
         """Leaves word of a pod that was placed after answers, and of the candidates that were passed over."""
         row = self._cache.nodes.row_of(node)
         taken = next(place for place, candidate in enumerate(candidates) if candidate.row == row)
-        at = int(picture.rows.searchsorted(candidates[taken].row))
-        self._records.placed_after_answers(pod, attempt, picture, at, node, self._names_of(candidates[:taken]))
+        at = int(snapshot.rows.searchsorted(candidates[taken].row))
+        self._records.placed_after_answers(pod, attempt, snapshot, at, node, self._names_of(candidates[:taken]))
 
     def _names_of(self, candidates: Sequence[Candidate]) -> tuple[str, ...]:
         """Of those that are still there."""
@@ -160,14 +164,14 @@ class CommitStep:
             is_error=not status.code.is_rejection,
         )
 
-    def _refusal(self, group: PodClass, view: CycleView, pod: Pod, row: int) -> Status | None:
+    def _refusal(self, pod_class: EquivalenceClass, view: CycleView, pod: Pod, row: int) -> Status | None:
         """The first plugin's refusal of one row, looked at anew; None if it passes."""
-        if group.narrowed is not None and self._node_name(row) not in group.narrowed:
+        if pod_class.narrowed is not None and self._node_name(row) not in pod_class.narrowed:
             return _OUTSIDE
         rows = np.array([row], np.intp)
         for plugin in self._plugins.filter:
-            is_unanswered = plugin.name in self._plugins.asking_names and plugin.name not in view.answers
-            if is_unanswered or plugin.name in group.skipped:
+            is_unanswered = plugin.name in self._plugins.remote_names and plugin.name not in view.responses
+            if is_unanswered or plugin.name in pod_class.skipped:
                 continue
             code = int(self._runner.recheck(plugin, view, pod, rows)[0])
             if code:
@@ -178,7 +182,7 @@ class CommitStep:
         """Whether the row passes for plugins that begin at PreFilter, and beside the pods nominated there: what was found
         before the wait may be outdated."""
         alone = self._classes.alone(pod, attempt, row)
-        return alone is not None and bool(alone.feasible[0]) and not self._promised.held(alone, pod, attempt)
+        return alone is not None and bool(alone.feasible[0]) and not self._nominated.blocked(alone, pod, attempt)
 
     def _node_name(self, row: int) -> str:
         return self._cache.nodes.node(row).name

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from multisched.cycle.classes.equivalence_class import PodClass
+from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.framework.node_view import Int32, NodeView, Rows, any_true
 from multisched.framework.status import Code, Status
 
@@ -41,7 +41,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     """Node name and first refusing status: of all rows on demand, of those refused late always."""
     verdicts: Verdicts | None = None
     """Where a PostFilter plugin will ask."""
-    held: Mapping[int, Status] = msgspec.field(default_factory=dict)
+    blocked: Mapping[int, Status] = msgspec.field(default_factory=dict)
     """Position in the class's rows -> why the row is refused beside the pods nominated there."""
 
     def with_more(self, refused: Sequence[tuple[str, Status]]) -> Diagnosis:
@@ -57,16 +57,16 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
 
 def diagnose(
-    entry: PodClass,
+    entry: EquivalenceClass,
     nodes: NodeView,
     *,
-    held: Mapping[int, Status],
+    blocked: Mapping[int, Status],
     with_names: bool = False,
     with_verdicts: bool = False,
 ) -> Diagnosis:
     """Counts, per row, the first plugin that refused it.
 
-    `held`: rows (by position in the class's) that are refused beside the pods nominated there -> who refused them then;
+    `blocked`: rows (by position in the class's) that are refused beside the pods nominated there -> who refused them then;
     whether they would pass without those pods makes no difference.
     """
     node_count = entry.domain_size
@@ -80,7 +80,7 @@ def diagnose(
             pending=one if is_pending else frozenset(),
         )
     unsettled = np.ones(len(entry.rows), np.bool_)
-    unsettled[list(held)] = False
+    unsettled[list(blocked)] = False
     which = np.full(len(entry.rows), -1, np.int32)
     counts: list[tuple[Status, int]] = []
     names: list[tuple[str, Status]] = []
@@ -98,12 +98,12 @@ def diagnose(
                 at = np.flatnonzero(refused & (column.codes == code))
                 names.extend((nodes.node(int(row)).name, status) for row in entry.rows[at])
         unsettled &= ~refused
-    for status, count in Counter(held.values()).items():
-        which[[at for at, one in held.items() if one is status or one == status]] = len(counts)
+    for status, count in Counter(blocked.values()).items():
+        which[[at for at, one in blocked.items() if one is status or one == status]] = len(counts)
         counts.append((status, count))
     verdicts = Verdicts(entry.rows, which, tuple(status for status, _ in counts)) if with_verdicts else None
     if with_names:
-        names.extend((nodes.node(int(entry.rows[at])).name, status) for at, status in held.items())
+        names.extend((nodes.node(int(entry.rows[at])).name, status) for at, status in blocked.items())
     rejectors = {s.plugin for s, _ in counts if s.code is not Code.PENDING and s.plugin}
     pending = {s.plugin for s, _ in counts if s.code is Code.PENDING}
     if entry.narrowed is not None:
@@ -112,7 +112,9 @@ def diagnose(
         if node_count > len(entry.rows):
             status = Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "", (outside,))
             counts.append((status, node_count - len(entry.rows)))
-    return Diagnosis(node_count, None, tuple(counts), frozenset(rejectors), frozenset(pending), names, verdicts, held)
+    return Diagnosis(
+        node_count, None, tuple(counts), frozenset(rejectors), frozenset(pending), names, verdicts, blocked
+    )
 
 
 def refused_node(status: Status) -> Diagnosis:

@@ -9,16 +9,16 @@ import msgspec
 from multisched.cycle.preemption.post_filter import CLEARED
 from multisched.framework.points import CycleView
 from multisched.framework.preemption import Preemption
-from multisched.framework.remote import AskingPlugin
+from multisched.framework.remote import RemotePlugin
 from multisched.framework.runner import PluginFailure
 from multisched.model.objects import Pod
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """A question a plugin wants answered before the cycle goes on."""
+class RemoteRequest(msgspec.Struct, frozen=True):
+    """A request a plugin wants answered before the cycle goes on."""
 
-    plugin: AskingPlugin
-    question: object
+    plugin: RemotePlugin
+    request: object
 
 
 class Placed(msgspec.Struct, frozen=True):
@@ -63,5 +63,5 @@ class Conflicted(msgspec.Struct, frozen=True):
 
 
 Result = Placed | Unplaced | Conflicted
-Attempt = Generator[Sequence[Asked], Mapping[str, object | PluginFailure], Result]
-"""Yields the questions that plugins want answered from outside, and is sent the answers by plugin."""
+Attempt = Generator[Sequence[RemoteRequest], Mapping[str, object | PluginFailure], Result]
+"""Yields the requests that plugins want answered from outside, and is sent the answers by plugin."""

@@ -1,6 +1,6 @@
 """The scheduling cycle: one pod, from the head of the queue to an assumption, a refusal or a conflict.
 
-`SchedulingCycle.attempt` is a generator: it yields the questions that plugins want answered from outside, and is sent
+`SchedulingCycle.attempt` is a generator: it yields the requests that plugins want answered from outside, and is sent
 the answers. A pod about which nobody asks is decided and committed without yielding once, and can meet no conflict.
 """
 
@@ -16,15 +16,15 @@ from msgspec.structs import replace
 
 from multisched.cycle.attempt_record import AttemptRecords
 from multisched.cycle.classes.cache import ClassCache
-from multisched.cycle.classes.equivalence_class import PodClass
+from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.classes.scores import NOWHERE
 from multisched.cycle.commit_step import CommitStep
 from multisched.cycle.diagnosis import Diagnosis, diagnose, fit_error
 from multisched.cycle.preemption.dry_run import DryRuns
-from multisched.cycle.preemption.nominated_pods import Held, PromisedRoom
+from multisched.cycle.preemption.nominated_pods import Blocked, NominatedPodsFilter
 from multisched.cycle.preemption.post_filter import Aftermath, PostFilterRuns
-from multisched.cycle.remote_answers import Choice, RemoteAnswers
-from multisched.cycle.results import Asked, Attempt, Conflicted, Placed, Result, Unplaced
+from multisched.cycle.remote_responses import Choice, RemoteResponses
+from multisched.cycle.results import Attempt, Conflicted, Placed, RemoteRequest, Result, Unplaced
 from multisched.framework.node_view import Bools, Int64, Rows, any_true
 from multisched.framework.points import CycleView, QueuedPod
 from multisched.framework.registry import PluginSet
@@ -60,14 +60,14 @@ class SchedulingCycle:
         self._rows = self.rows = rows
         self.nominator = nominator
         self._seed = seed
-        self._may_refuse_late = bool(plugins.asking_filter or plugins.extenders)
+        self._may_refuse_late = bool(plugins.remote_filter or plugins.extenders)
         """Answers from outside may leave no row: then the refusal is told as the cycle saw it before it waited."""
-        self._stamp_filters = [p for p in plugins.filter if p.depends_on.reads_stamp]
-        self._promised = PromisedRoom(plugins, runner, cache.nodes, nominator)
-        runs = DryRuns(plugins, runner, cache, nominator, self._promised)
+        self._keyed_filters = [p for p in plugins.filter if p.depends_on.reads_cache_key]
+        self._nominated = NominatedPodsFilter(plugins, runner, cache.nodes, nominator)
+        runs = DryRuns(plugins, runner, cache, nominator, self._nominated)
         self._post_filters = PostFilterRuns(runs, rows)
-        self._remote = RemoteAnswers(plugins, runner, cache, rows, self.classes, self.records, self._post_filters)
-        self._commit = CommitStep(plugins, runner, cache, rows, nominator, self.classes, self.records, self._promised)
+        self._remote = RemoteResponses(plugins, runner, cache, rows, self.classes, self.records, self._post_filters)
+        self._commit = CommitStep(plugins, runner, cache, rows, nominator, self.classes, self.records, self._nominated)
         self.conflicts = self._commit.conflicts
 
     # -- one pod ---------------------------------------------------------------------------------------------------
@@ -83,43 +83,45 @@ class SchedulingCycle:
 
     def _attempt(self, pod: Pod, attempt: int) -> Attempt:
         pod = self._as_nominated(pod)
-        if pod.nominated_node and not self.plugins.asking:
+        if pod.nominated_node and not self.plugins.remote:
             placed = self._place_where_nominated(pod, attempt)
             if placed is not None:
                 return placed
-        group = self.classes.find(pod, attempt)
-        if group.refusal is not None:
-            found = self._diagnose(group, pod, attempt)
-            return (yield from self._refused(group, group.view, pod, attempt, found, ()))
-        held = self._promised.held(group, pod, attempt)
-        feasible = _without(group.feasible, held)
+        pod_class = self.classes.find(pod, attempt)
+        if pod_class.refusal is not None:
+            found = self._diagnose(pod_class, pod, attempt)
+            return (yield from self._refused(pod_class, pod_class.view, pod, attempt, found, ()))
+        blocked = self._nominated.blocked(pod_class, pod, attempt)
+        feasible = _without(pod_class.feasible, blocked)
         is_somewhere = any_true(feasible)
-        if held and is_somewhere:
-            group = self.classes.reduced(group, feasible)  # scores are normalised among the rows that are left
-        asked = self._remote.questions(group, pod) if is_somewhere else ()
+        if blocked and is_somewhere:
+            pod_class = self.classes.reduced(pod_class, feasible)  # scores are normalised among the rows that are left
+        asked = self._remote.requests(pod_class, pod) if is_somewhere else ()
         if not asked:
             if not is_somewhere:
-                found = self._diagnose(group, pod, attempt)
-                return (yield from self._refused(group, group.view, pod, attempt, found, ()))
-            if group.is_of_one_row:  # as upstream, which scores no node where one alone is feasible
-                return self._commit.at_once(group, pod, attempt, 0)
-            self.classes.score(group)
-            choice = Choice(group.rows, feasible, group.total)
+                found = self._diagnose(pod_class, pod, attempt)
+                return (yield from self._refused(pod_class, pod_class.view, pod, attempt, found, ()))
+            if pod_class.is_of_one_row:  # as upstream, which scores no node where one alone is feasible
+                return self._commit.at_once(pod_class, pod, attempt, 0)
+            self.classes.score(pod_class)
+            choice = Choice(pod_class.rows, feasible, pod_class.total)
             (at,) = self._best(choice, pod, attempt, 1)
-            return self._commit.at_once(group, pod, attempt, at)
-        self.classes.score(group)
-        total = np.where(feasible, group.total, NOWHERE).astype(np.int32)  # answers may weigh more than all plugins do
-        choice = Choice(group.rows, feasible.copy(), total, self._versions(group.rows))
+            return self._commit.at_once(pod_class, pod, attempt, at)
+        self.classes.score(pod_class)
+        total = np.where(feasible, pod_class.total, NOWHERE).astype(
+            np.int32
+        )  # answers may weigh more than all plugins do
+        choice = Choice(pod_class.rows, feasible.copy(), total, self._versions(pod_class.rows))
         ledgers = {r: self._cache.ledgers.versions(pod, r) for r in self._top(choice, pod, attempt, 64).tolist()}
         # While this cycle waits, others may renew the class: what this one saw is kept here. A refusal that named later
         # plugins than those of its decision would miss the events that came meanwhile, and leave the pod waiting.
         # So would filters that skipped this pod, asked with a state that they have written nothing into.
-        view, generation, seen = group.view, self._rows.generation, copy(group)
-        as_seen = self._diagnose(group, pod, attempt) if self._may_refuse_late else None
-        picture = self.records.picture(group)
-        hangs_on, promised = self.classes.hangs_on(group, pod), self.nominator.sequence
+        view, generation, seen = pod_class.view, self._rows.generation, copy(pod_class)
+        as_seen = self._diagnose(pod_class, pod, attempt) if self._may_refuse_late else None
+        snapshot = self.records.snapshot(pod_class)
+        dependency_versions, promised = self.classes.dependency_versions(pod_class, pod), self.nominator.sequence
         answers = yield asked
-        view = replace(view, answers=self._remote.settled(asked, answers))
+        view = replace(view, responses=self._remote.settled(asked, answers))
         if not self._remote.drop_left(choice, generation):
             self._commit.conflicts.true += 1
             return self._commit.conflicted(pod, attempt, TAKEN, ())
@@ -127,18 +129,21 @@ class SchedulingCycle:
         if as_seen is not None and not any_true(choice.feasible):
             return (yield from self._refused(seen, view, pod, attempt, as_seen.with_more(refused), refused))
         if refused:
-            picture = self._remote.rescore(choice, group) or picture
+            snapshot = self._remote.rescore(choice, pod_class) or snapshot
         self._remote.add_scores(choice, view, pod)
-        picture.add_answers(choice.total, choice.answered)
+        snapshot.add_answers(choice.total, choice.answered)
         # What other rows hold, and what was promised, may count for each row: if that moved, no row is as it was.
-        is_same = self.classes.hangs_on(group, pod) == hangs_on and self.nominator.sequence == promised
+        is_same = (
+            self.classes.dependency_versions(pod_class, pod) == dependency_versions
+            and self.nominator.sequence == promised
+        )
         versions = choice.versions if is_same else None
         candidates = [
             Candidate(row, MOVED if versions is None else int(versions[at]), ledgers.get(row, ()))
             for at in self._best(choice, pod, attempt, CANDIDATES_MAX)
             for row in (choice.rows.item(at),)
         ]
-        return self._commit.after_answers(seen, view, pod, attempt, candidates, picture=picture)
+        return self._commit.after_answers(seen, view, pod, attempt, candidates, snapshot=snapshot)
 
     # -- nominated pods --------------------------------------------------------------------------------------------
 
@@ -152,10 +157,10 @@ class SchedulingCycle:
         row = self._cache.nodes.row_of(pod.nominated_node)
         if row is None or not self._rows.has(row):
             return None
-        group = self.classes.alone(pod, attempt, row)
-        if group is None or not group.feasible[0] or self._promised.held(group, pod, attempt):
+        pod_class = self.classes.alone(pod, attempt, row)
+        if pod_class is None or not pod_class.feasible[0] or self._nominated.blocked(pod_class, pod, attempt):
             return None
-        result = self._commit.at_once(group, pod, attempt, 0)
+        result = self._commit.at_once(pod_class, pod, attempt, 0)
         return None if isinstance(result, Conflicted) else result
 
     def refusal_of_move(self, leaving: Pod | None, replacement: Pod, node: str) -> str:
@@ -169,11 +174,11 @@ class SchedulingCycle:
         stands = None if leaving is None else self._cache.placed(leaving.uid)
         self._runner.begin_attempt()
         try:
-            group = self.classes.alone(replacement, 1, row)
-            if group is None:
+            pod_class = self.classes.alone(replacement, 1, row)
+            if pod_class is None:
                 return f"PreFilter leaves out node {node}"
             left = None if stands is None or stands.row < 0 else (stands.pod, stands.row)
-            refusal = self._promised.refusal_of_move(group, replacement, row, left)
+            refusal = self._nominated.refusal_of_move(pod_class, replacement, row, left)
         except PluginFailure as failure:
             return failure.status.message
         return "" if refusal is None else f"{refusal.plugin}: {refusal.message}"
@@ -181,10 +186,12 @@ class SchedulingCycle:
     def is_concerned(self, placed: Placed, pod: Pod, others: Sequence[Pod]) -> bool:
         """Whether a filter may say otherwise of a placed pod's node for others that came or went on nodes elsewhere."""
         try:
-            heeds = self._promised.heeds(self._stamp_filters, placed.view, pod)
+            sensitivities = self._nominated.sensitivities(self._keyed_filters, placed.view, pod)
         except PluginFailure:
             return True  # who asks the filters hears of it
-        return heeds is None or any(heed.matters(other) for heed in heeds if not heed.is_by_row for other in others)
+        return sensitivities is None or any(
+            sensitivity.matters(other) for sensitivity in sensitivities if not sensitivity.is_by_row for other in others
+        )
 
     def _versions(self, rows: Rows) -> Int64:
         return np.array(list(map(self._cache.nodes.version, rows.tolist())), np.int64)
@@ -239,29 +246,29 @@ class SchedulingCycle:
         """Undoes a placement that a later point, or the API server, turned away."""
         return self._commit.give_up(placed, status)
 
-    def _diagnose(self, group: PodClass, pod: Pod, attempt: int) -> Diagnosis:
-        held = self._promised.held(group, pod, attempt, everywhere=True)
-        return diagnose(group, self._cache.nodes, held=held, with_verdicts=bool(self.plugins.post_filter))
+    def _diagnose(self, pod_class: EquivalenceClass, pod: Pod, attempt: int) -> Diagnosis:
+        blocked = self._nominated.blocked(pod_class, pod, attempt, everywhere=True)
+        return diagnose(pod_class, self._cache.nodes, blocked=blocked, with_verdicts=bool(self.plugins.post_filter))
 
     def _refused(
         self,
-        group: PodClass,
+        pod_class: EquivalenceClass,
         view: CycleView,
         pod: Pod,
         attempt: int,
         found: Diagnosis,
         late: Sequence[tuple[str, Status]],
-    ) -> Generator[Sequence[Asked], Mapping[str, object | PluginFailure], Unplaced]:
+    ) -> Generator[Sequence[RemoteRequest], Mapping[str, object | PluginFailure], Unplaced]:
         """`late`: nodes refused by plugins that asked outside."""
-        settled = (yield from self._remote.negotiated(group, view, pod, found)) if self.plugins.extenders else {}
-        after = self._post_filters.run(pod, view, group, found, settled)
+        settled = (yield from self._remote.negotiated(pod_class, view, pod, found)) if self.plugins.extenders else {}
+        after = self._post_filters.run(pod, view, pod_class, found, settled)
         message = fit_error(found, after.sentence)
         self.records.refused(
             pod,
             attempt,
-            group,
-            replace(found, nodes=(), verdicts=None, held={}),
-            held=found.held,
+            pod_class,
+            replace(found, nodes=(), verdicts=None, blocked={}),
+            blocked=found.blocked,
             late=late,
             post_filter=after.sentence,
             nominated_node=after.nominated_node or "",
@@ -271,11 +278,11 @@ class SchedulingCycle:
         return _unplaced(pod, message, found, after)
 
 
-def _without(feasible: Bools, held: Held) -> Bools:
-    if not held:
+def _without(feasible: Bools, blocked: Blocked) -> Bools:
+    if not blocked:
         return feasible
     left = feasible.copy()
-    left[list(held)] = False
+    left[list(blocked)] = False
     return left
 
 

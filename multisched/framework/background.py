@@ -45,7 +45,7 @@ class ProcessPorts(msgspec.Struct, frozen=True):
 
 
 class Assistant(Protocol):
-    """What a duty has made in a process of its own, so that nothing it computes takes the interpreter from the cycles.
+    """What a background task has made in a process of its own, so that nothing it computes takes the interpreter from the cycles.
 
     Made by a function (`module:name`) of its settings, which are pickled, and of ProcessPorts. The process has a loop, low priority
     and a bound on its memory; it ends with the program, whatever it does.
@@ -56,43 +56,43 @@ class Assistant(Protocol):
         ...
 
 
-class DutyProcessError(Exception):
-    """The process of a duty died, was killed or raised; the next question finds a new one, which remembers nothing."""
+class BackgroundProcessError(Exception):
+    """The process of a background task died, was killed or raised; the next question finds a new one, which remembers nothing."""
 
 
-class DutyProcess(Protocol):
-    """The duty's end of it."""
+class BackgroundProcess(Protocol):
+    """The background task's end of it."""
 
     async def ask(self, question: object) -> Any:
         """What the assistant answers. Starts the process if there is none, and kills it when the caller is cancelled.
 
-        Raises DutyProcessError.
+        Raises BackgroundProcessError.
         """
         ...
 
 
-class DutyPorts(msgspec.Struct, frozen=True):
-    """What a background duty works with: time, chance, a thread, processes, and hands to move pods with."""
+class BackgroundPorts(msgspec.Struct, frozen=True):
+    """What a background background task works with: time, chance, a thread, processes, and hands to move pods with."""
 
     clock: Clock
     rng: random.Random
     in_thread: InThread
-    process: Callable[[str, object], DutyProcess] | None = None
-    """(`module:name` of the function, its settings) -> a process, not yet started, which ends with the duty at the latest. None:
+    process: Callable[[str, object], BackgroundProcess] | None = None
+    """(`module:name` of the function, its settings) -> a process, not yet started, which ends with the background task at the latest. None:
     there are none, as in virtual time; whoever would ask computes by `in_thread`."""
     mover: Mover | None = None
     """None where nothing may be moved."""
 
 
 @runtime_checkable
-class DutyPlugin(Plugin, Protocol):
-    """A plugin with a duty of its own beside the cycles, such as learning from history.
+class BackgroundPlugin(Plugin, Protocol):
+    """A plugin with a background task of its own beside the cycles, such as learning from history.
 
     The shell starts it once nodes and pods have been listed, and keeps it running: one that raises or returns is told and begun
     again after a while. It shares the loop with everything else: it may wait as it likes, and computes for milliseconds at a time
     only.
     """
 
-    async def carry_out(self, ports: DutyPorts) -> None:
+    async def run(self, ports: BackgroundPorts) -> None:
         """Until cancelled."""
         ...

@@ -25,8 +25,8 @@ class SignPlugin(Plugin, Protocol):
         ...
 
 
-class TwoStamps(NamedTuple):
-    """What a StampPlugin's answers hang on, apart for both sides. None: it has nothing to say there of such pods now.
+class SplitCacheKey(NamedTuple):
+    """What a CacheKeyPlugin's answers hang on, apart for both sides. None: it has nothing to say there of such pods now.
 
     A class is begun anew when one side falls silent, or speaks.
     """
@@ -38,10 +38,10 @@ class TwoStamps(NamedTuple):
 
 
 @runtime_checkable
-class StampPlugin(Plugin, Protocol):
+class CacheKeyPlugin(Plugin, Protocol):
     """A plugin whose answers hang on more than rows and nodes: counts of pods, objects, a ledger (DESIGN 4.3).
 
-    It depends on `Dependency.STAMP` or `ROW_AND_STAMP`, signs its pods, and names by `stamp` what the rest hangs on, cheaply:
+    It depends on `Dependency.CACHE_KEY` or `ROW_AND_CACHE_KEY`, signs its pods, and names by `cache_key` what the rest hangs on, cheaply:
     it is asked in every attempt about a pod of each class it speaks about. While the stamp stands still its answers are
     kept. When it moved, PreFilter, Filter, PreScore and Score are asked again, in that order, about all rows.
 
@@ -51,18 +51,18 @@ class StampPlugin(Plugin, Protocol):
     feasible rows only.
     """
 
-    def stamp(self, cycle: CycleView, pod: Pod) -> Hashable | None:
+    def cache_key(self, cycle: CycleView, pod: Pod) -> Hashable | None:
         """Equal stamps: no reason for other answers. None: it has nothing to say of pods with this signature, now or ever.
 
-        After None no point of Filter or Score is called for the class, which therefore costs nothing. With `TwoStamps` only that
+        After None no point of Filter or Score is called for the class, which therefore costs nothing. With `SplitCacheKey` only that
         side is asked again whose stamp moved.
         """
         ...
 
 
 @runtime_checkable
-class TracingPlugin(Plugin, Protocol):
-    """A StampPlugin on `Dependency.STAMP` that can tell which rows a moved stamp concerns: Filter is asked about those alone."""
+class MovedRowsPlugin(Plugin, Protocol):
+    """A CacheKeyPlugin on `Dependency.CACHE_KEY` that can tell which rows a moved stamp concerns: Filter is asked about those alone."""
 
     def moved_rows(self, cycle: CycleView, pod: Pod) -> Rows | None:
         """Rows of the table, ascending: all whose code may be another than when this was asked last. None: any row's may, as
@@ -74,14 +74,14 @@ class TracingPlugin(Plugin, Protocol):
 
 
 @runtime_checkable
-class GroupingPlugin(Plugin, Protocol):
-    """A StampPlugin on `Dependency.STAMP` that goes by topology domains: it says the same of rows with the same labels.
+class TopologyKeysPlugin(Plugin, Protocol):
+    """A CacheKeyPlugin on `Dependency.CACHE_KEY` that goes by topology domains: it says the same of rows with the same labels.
 
     It is then asked about one row of each group in place of all. Its NormalizeScore, if it has one, sees one row of each group
     that has feasible rows, so it must go by which raw scores there are and not by how often; ByLargest will not do.
     """
 
-    def groups_by(self, cycle: CycleView, pod: Pod) -> tuple[str, ...] | None:
+    def topology_keys(self, cycle: CycleView, pod: Pod) -> tuple[str, ...] | None:
         """The keys of all node labels by which its codes and raw scores differ; None: they differ by more than labels.
 
         The same for all pods of a class, as long as the stamp is not None.

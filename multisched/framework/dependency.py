@@ -16,18 +16,18 @@ class Dependency(Enum):
     """The row's node object and the pods on it."""
     CLUSTER = "cluster"
     """NODES and ROW together."""
-    STAMP = "stamp"
-    """What the plugin's stamp says (`StampPlugin`), and node objects: renewed for all rows when either moved."""
-    ROW_AND_STAMP = "row and stamp"
-    """ROW and STAMP together: renewed where a row changed, and for all rows when the stamp or a node object moved."""
+    CACHE_KEY = "cache key"
+    """What the plugin's cache key says (`CacheKeyPlugin`), and node objects: renewed for all rows when either moved."""
+    ROW_AND_CACHE_KEY = "row and cache key"
+    """ROW and CACHE_KEY together: renewed where a row changed, and for all rows when the cache key or a node object moved."""
     ATTEMPT = "attempt"
     """Anything else (an answer from outside, chance): asked for all rows in every attempt."""
 
     def __init__(self, value: str) -> None:
-        self.reads_pods = value in ("row", "cluster", "stamp", "row and stamp", "attempt")
+        self.reads_pods = value in ("row", "cluster", "cache key", "row and cache key", "attempt")
         """True if a pod that comes to a row or leaves it may change the answer there."""
         self.reads_all_nodes = value in ("nodes", "cluster")
-        self.reads_stamp = value in ("stamp", "row and stamp")
+        self.reads_cache_key = value in ("cache key", "row and cache key")
 
 
 class Isolation(Enum):

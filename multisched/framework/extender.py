@@ -9,7 +9,7 @@ import msgspec
 
 from multisched.framework.node_view import Rows, Scores
 from multisched.framework.points import CycleView, Plugin, PostFilterResult, Refusals
-from multisched.framework.remote import AskingPlugin
+from multisched.framework.remote import RemotePlugin
 from multisched.framework.status import Status
 from multisched.model.objects import Pod
 
@@ -42,10 +42,10 @@ class NegotiablePostFilter(Plugin, Protocol):
 
 
 @runtime_checkable
-class ExtenderPlugin(AskingPlugin, Protocol):
+class ExtenderPlugin(RemotePlugin, Protocol):
     """Asks outside, and its answer is no code per row and no score of 0..100.
 
-    An extender refuses with any text and weighs its scores itself. Both are asked with `cycle.answers[self.name]`, about the
+    An extender refuses with any text and weighs its scores itself. Both are asked with `cycle.responses[self.name]`, about the
     rows that are feasible then; at commit nothing is asked again, as upstream.
     """
 
@@ -62,7 +62,7 @@ class ExtenderPlugin(AskingPlugin, Protocol):
         ...
 
     def show(self, cycle: CycleView, pod: Pod, offers: Sequence[Offer]) -> object:
-        """The question about the offers, for `answer`."""
+        """The request about the offers, for `answer`."""
         ...
 
     def left(self, cycle: CycleView, offers: Sequence[Offer], answer: object) -> Sequence[Offer]:

@@ -1,4 +1,4 @@
-"""What plugins tell of themselves: for explanations, rehearsals, metrics and health."""
+"""What plugins tell of themselves: for explanations, sandboxes, metrics and health."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from multisched.model.objects import Pod
 
 
 @runtime_checkable
-class TellingPlugin(Plugin, Protocol):
+class ExplainPlugin(Plugin, Protocol):
     """A plugin that knows more of a node than a score can say: `explain` repeats it."""
 
     def tell(self, pod: Pod, row: int) -> str:
@@ -22,15 +22,15 @@ class TellingPlugin(Plugin, Protocol):
 
 
 @runtime_checkable
-class HandoverPlugin(Plugin, Protocol):
-    """A plugin that learned more than its configuration and the cluster say: a rehearsal takes it over, to answer as it would."""
+class StateExportPlugin(Plugin, Protocol):
+    """A plugin that learned more than its configuration and the cluster say: a sandbox takes it over, to answer as it would."""
 
-    def hand_over(self) -> object:
+    def export_state(self) -> object:
         """What another instance with the same args needs to say the same; immutable, for it is read in a thread. Cheap."""
         ...
 
-    def take_over(self, handed: object) -> None:
-        """What `hand_over` of the other one gave; called before any node or pod is told."""
+    def import_state(self, handed: object) -> None:
+        """What `export_state` of the other one gave; called before any node or pod is told."""
         ...
 
 

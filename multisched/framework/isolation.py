@@ -1,8 +1,8 @@
 """Isolated plugins: Filter and Score that run in a thread or a process of their own, so that code that hangs costs its
 pod one attempt and never the loop.
 
-An isolated plugin stands in the profile as an `AskingPlugin`: the cycle yields a frozen `Question` (the pod, and what the
-plugin declared to read of the nodes), goes on with other pods, and takes the checked `Answer`. PreFilter, Filter,
+An isolated plugin stands in the profile as a `RemotePlugin`: the cycle yields a frozen `IsolatedRequest` (the pod, and what the
+plugin declared to read of the nodes), goes on with other pods, and takes the checked `IsolatedResponse`. PreFilter, Filter,
 PreScore, Score and NormalizeScore run in one go in the worker, on a cycle state of their own; every other point of the
 plugin runs inline, in the object the profile built. A plugin that `reads_objects` sees in its thread the live view it was
 built with: each look-up is whole, but a collection may change while it is gone through; copy it. What is told differently
@@ -39,7 +39,7 @@ from multisched.framework.points import (
 )
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.registry import EXTENSION_POINTS, Factory, PluginSetupError, PluginUse
-from multisched.framework.remote import AskingPlugin
+from multisched.framework.remote import RemotePlugin
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Code, Status
 from multisched.framework.traits import Traits, traits_of
@@ -73,7 +73,7 @@ class IsolatedError(Exception):
         self.text = text
 
 
-class Question(msgspec.Struct, frozen=True):
+class IsolatedRequest(msgspec.Struct, frozen=True):
     """One attempt as the worker sees it; self-contained and picklable."""
 
     pod: Pod
@@ -85,8 +85,8 @@ class Question(msgspec.Struct, frozen=True):
     nodes_version: int
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What the plugin said of `Question.rows`, in the same order. Picklable."""
+class IsolatedResponse(msgspec.Struct, frozen=True):
+    """What the plugin said of `IsolatedRequest.rows`, in the same order. Picklable."""
 
     codes: Codes
     statuses: Mapping[int, tuple[Code, tuple[str, ...]]]
@@ -98,14 +98,14 @@ class Answer(msgspec.Struct, frozen=True):
     failure: str = ""
 
     @staticmethod
-    def failed(point: str, text: str) -> Answer:
-        return Answer(np.zeros(0, np.uint8), {}, np.zeros(0, np.int64), point, text)
+    def failed(point: str, text: str) -> IsolatedResponse:
+        return IsolatedResponse(np.zeros(0, np.uint8), {}, np.zeros(0, np.int64), point, text)
 
 
 class Worker(Protocol):
-    """Runs one plugin's questions away from the loop."""
+    """Runs one plugin's requests away from the loop."""
 
-    async def run(self, question: Question) -> Answer:
+    async def run(self, request: IsolatedRequest) -> IsolatedResponse:
         """Within the plugin's timeout, else raises IsolatedError."""
         ...
 
@@ -137,7 +137,7 @@ class Isolator:
 def _refusal(plugin: Plugin, use: PluginUse, factory: Factory) -> str:
     if not isinstance(plugin, FilterPlugin | ScorePlugin):
         return "it has neither Filter nor Score, which are all that is isolated; remove it"
-    if isinstance(plugin, AskingPlugin):
+    if isinstance(plugin, RemotePlugin):
         return "it asks by itself and blocks nobody; remove it"
     if isinstance(plugin, PreFilterExtensions):
         return "AddPod and RemovePod change what Filter reads in the middle of a cycle; run it inline"
@@ -156,14 +156,14 @@ def _refusal(plugin: Plugin, use: PluginUse, factory: Factory) -> str:
 
 
 class IsolatedPlugin:
-    """An `AskingPlugin` with the wrapped plugin's name, points and reasons."""
+    """An `RemotePlugin` with the wrapped plugin's name, points and reasons."""
 
     depends_on = Dependency.ATTEMPT
 
     def __init__(self, wrapped: Plugin, use: PluginUse, worker: Worker) -> None:
         self.name = wrapped.name
         self.reasons = ReasonTable(wrapped.name)
-        self.answer_timeout_s = use.timeout_s + WAIT_IN_LINE_MAX_S
+        self.response_timeout_s = use.timeout_s + WAIT_IN_LINE_MAX_S
         self.wrapped = wrapped
         own = traits_of(wrapped)
         # Of Filter and Score it runs itself, and keeps nothing; what it passes on it passes on as it is.
@@ -190,15 +190,15 @@ class IsolatedPlugin:
         """Nothing: what this plugin says holds for one attempt and is kept in no class."""
         return ""
 
-    # -- the question ----------------------------------------------------------------------------------------------
+    # -- the request ----------------------------------------------------------------------------------------------
 
-    def ask(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
+    def request(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
         """A frozen copy of what the plugin reads; rows that did not change since the last one are not copied again."""
         nodes = cycle.nodes
         wanted = _live_rows(nodes) if any(d.reads_all_nodes for d in self._reads) else rows.tolist()
         with_pods = any(d.reads_pods for d in self._reads)
         records = [self._record(nodes, row, with_pods=with_pods) for row in wanted]
-        return Question(pod, cycle.attempt, rows.copy(), records, nodes.node_count, nodes.nodes_version)
+        return IsolatedRequest(pod, cycle.attempt, rows.copy(), records, nodes.node_count, nodes.nodes_version)
 
     def _record(self, nodes: NodeView, row: int, *, with_pods: bool) -> RowRecord:
         known, node = self._records.get(row), nodes.node(row)
@@ -208,19 +208,19 @@ class IsolatedPlugin:
         record = self._records[row] = RowRecord(row, nodes.version(row), node, pods)
         return record
 
-    async def answer(self, question: object) -> object:
+    async def response(self, request: object) -> object:
         """Raises IsolatedError for whatever went wrong in the worker."""
-        assert isinstance(question, Question)
-        found = await self._worker.run(question)
-        if not isinstance(found, Answer):
+        assert isinstance(request, IsolatedRequest)
+        found = await self._worker.run(request)
+        if not isinstance(found, IsolatedResponse):
             raise IsolatedError("Filter", f"the worker returned {type(found).__name__}")
         if found.failed_at:
             raise IsolatedError(found.failed_at, found.failure)
-        _check(question, found)
+        _check(request, found)
         own = np.zeros(256, np.uint8)
         for code, (status, reasons) in found.statuses.items():
             own[code] = self.reasons.code(status, *reasons)
-        return _Settled(question, own[found.codes], found.scores)
+        return _Settled(request, own[found.codes], found.scores)
 
     # -- the answer, read back in the cycle ------------------------------------------------------------------------
 
@@ -236,18 +236,18 @@ class IsolatedPlugin:
         there will ask.
         """
         settled = self._settled(cycle)
-        codes, asked = np.zeros(len(rows), np.uint8), np.isin(rows, settled.question.rows)
+        codes, asked = np.zeros(len(rows), np.uint8), np.isin(rows, settled.request.rows)
         codes[asked] = self._filter(cycle, pod, rows[asked])
-        seen = {record.row: record for record in settled.question.records}
+        seen = {record.row: record for record in settled.request.records}
         for at in np.flatnonzero(asked & (codes == 0)).tolist():
-            if self._has_moved(cycle.nodes, seen[rows.item(at)], settled.question):
+            if self._has_moved(cycle.nodes, seen[rows.item(at)], settled.request):
                 codes[at] = self._moved
         return codes
 
-    def _has_moved(self, nodes: NodeView, record: RowRecord, question: Question) -> bool:
+    def _has_moved(self, nodes: NodeView, record: RowRecord, request: IsolatedRequest) -> bool:
         if any(d.reads_pods for d in self._reads) and nodes.version(record.row) != record.version:
             return True
-        if any(d.reads_all_nodes for d in self._reads) and nodes.nodes_version != question.nodes_version:
+        if any(d.reads_all_nodes for d in self._reads) and nodes.nodes_version != request.nodes_version:
             return True
         return nodes.node(record.row) is not record.node
 
@@ -257,20 +257,20 @@ class IsolatedPlugin:
         return settled.scores[settled.positions(rows)]
 
     def _settled(self, cycle: CycleView) -> _Settled:
-        settled = cycle.answers[self.name]
+        settled = cycle.responses[self.name]
         assert isinstance(settled, _Settled)
         return settled
 
 
 class _Settled(msgspec.Struct, frozen=True):
-    question: Question
+    request: IsolatedRequest
     codes: Codes
     scores: Scores
 
     def positions(self, rows: Rows) -> Rows:
-        at = np.searchsorted(self.question.rows, rows)
-        if len(rows) and not np.array_equal(self.question.rows[np.minimum(at, len(self.question.rows) - 1)], rows):
-            raise LookupError("asked about rows that were not in the question")
+        at = np.searchsorted(self.request.rows, rows)
+        if len(rows) and not np.array_equal(self.request.rows[np.minimum(at, len(self.request.rows) - 1)], rows):
+            raise LookupError("asked about rows that were not in the request")
         return np.asarray(at, np.intp)
 
 
@@ -292,9 +292,9 @@ def _live_rows(nodes: NodeView) -> list[int]:
     return live
 
 
-def _check(question: Question, answer: Answer) -> None:
+def _check(request: IsolatedRequest, answer: IsolatedResponse) -> None:
     """Shapes, types, ranges and statuses, once more on this side: a process answers by bytes."""
-    count = len(question.rows)
+    count = len(request.rows)
     for point, found, dtype in (("Filter", answer.codes, np.uint8), ("Score", answer.scores, np.int64)):
         if not isinstance(found, np.ndarray) or found.dtype != dtype or found.shape != (count,):
             raise IsolatedError(point, f"the worker's answer is not {dtype.__name__}[{count}]")
@@ -306,21 +306,21 @@ def _check(question: Question, answer: Answer) -> None:
 # -- in the worker -----------------------------------------------------------------------------------------------------
 
 
-def consider(plugin: Plugin, question: Question) -> Answer:
-    """Runs the plugin's Filter and Score, and what belongs to them, over a question. Never raises an Exception.
+def consider(plugin: Plugin, request: IsolatedRequest) -> IsolatedResponse:
+    """Runs the plugin's Filter and Score, and what belongs to them, over a request. Never raises an Exception.
 
-    Called in the worker; everything it touches is the question's or the plugin's own.
+    Called in the worker; everything it touches is the request's or the plugin's own.
     """
     hearing = _Hearing()
     runner = Runner(hearing, lambda: 0.0)
-    nodes = FrozenNodes(question.records, question.node_count, question.nodes_version)
-    view = CycleView(nodes, CycleState(), question.attempt)
+    nodes = FrozenNodes(request.records, request.node_count, request.nodes_version)
+    view = CycleView(nodes, CycleState(), request.attempt)
     try:
-        codes, statuses = _filtered(runner, plugin, view, question)
-        scores = _scored(runner, plugin, view, question, codes)
+        codes, statuses = _filtered(runner, plugin, view, request)
+        scores = _scored(runner, plugin, view, request, codes)
     except PluginFailure as failure:
-        return Answer.failed(hearing.point or "Filter", hearing.text or failure.status.message)
-    return Answer(codes, statuses, scores)
+        return IsolatedResponse.failed(hearing.point or "Filter", hearing.text or failure.status.message)
+    return IsolatedResponse(codes, statuses, scores)
 
 
 class _Hearing:
@@ -341,11 +341,11 @@ class _Hearing:
 Statuses = dict[int, tuple[Code, tuple[str, ...]]]
 
 
-def _filtered(runner: Runner, plugin: Plugin, view: CycleView, question: Question) -> tuple[Codes, Statuses]:
-    rows, everywhere = question.rows, np.ones(len(question.rows), np.uint8)
+def _filtered(runner: Runner, plugin: Plugin, view: CycleView, request: IsolatedRequest) -> tuple[Codes, Statuses]:
+    rows, everywhere = request.rows, np.ones(len(request.rows), np.uint8)
     outside = np.zeros(len(rows), np.bool_)
     if isinstance(plugin, PreFilterPlugin):
-        result = runner.pre_filter(plugin, view, question.pod)
+        result = runner.pre_filter(plugin, view, request.pod)
         if result.status.code is Code.SKIP:
             return np.zeros(len(rows), np.uint8), {}
         if not result.status.is_success:
@@ -356,7 +356,7 @@ def _filtered(runner: Runner, plugin: Plugin, view: CycleView, question: Questio
     if not isinstance(plugin, FilterPlugin):
         codes, statuses = np.zeros(len(rows), np.uint8), {}
     else:
-        codes = np.array(runner.filter(plugin, view, question.pod, rows))
+        codes = np.array(runner.filter(plugin, view, request.pod, rows))
         found = (int(code) for code in np.unique(codes) if code)
         statuses = {code: _told(runner, plugin, "Filter", plugin.reasons.status(code)) for code in found}
     if outside.any():
@@ -373,12 +373,12 @@ def _told(runner: Runner, plugin: Plugin, point: str, status: Status) -> tuple[C
     raise runner.failure(plugin, point, status.message or f"answered {status.code.value}")
 
 
-def _scored(runner: Runner, plugin: Plugin, view: CycleView, question: Question, codes: Codes) -> Scores:
+def _scored(runner: Runner, plugin: Plugin, view: CycleView, request: IsolatedRequest, codes: Codes) -> Scores:
     """Final scores of the rows that passed; 0 for the others and for a plugin that skips."""
     scores, at = np.zeros(len(codes), np.int64), np.flatnonzero(codes == 0)
     if not len(at) or not isinstance(plugin, ScorePlugin):
         return scores
-    rows, pod = question.rows[at], question.pod
+    rows, pod = request.rows[at], request.pod
     if isinstance(plugin, PreScorePlugin) and runner.pre_score(plugin, view, pod, rows).code is Code.SKIP:
         return scores
     raw = runner.score(plugin, view, pod, rows)

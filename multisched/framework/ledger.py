@@ -139,7 +139,7 @@ class ChoosingPlugin(Plugin, Protocol):
     def choose(self, cycle: CycleView, pod: Pod, row: int) -> object | None:
         """What the pod gets on the row; None if it asks for nothing or nothing fits. May be asked about a row that was not scored.
 
-        A choice that came from outside (`cycle.answers`) may be outdated: the ledger then refuses it, and the next row is tried.
+        A choice that came from outside (`cycle.responses`) may be outdated: the ledger then refuses it, and the next row is tried.
         """
         ...
 

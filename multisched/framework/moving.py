@@ -1,6 +1,6 @@
-"""Moving pods: what the duty of a plugin works with that carries a repair out. Protocols and values only.
+"""Moving pods: what the background task of a plugin works with that carries a repair out. Protocols and values only.
 
-`DutyPorts.mover` evicts a pod, keeps the place of its replacement, and remembers where a run stands; the shell implements it for
+`BackgroundPorts.mover` evicts a pod, keeps the place of its replacement, and remembers where a run stands; the shell implements it for
 one domain (`shell/mover.py`), the client its writes. Refusals that are to be expected are values.
 """
 

@@ -35,7 +35,7 @@ class CycleView(msgspec.Struct):
     nodes: NodeView
     state: CycleState
     attempt: int = 1
-    answers: Mapping[str, object] = msgspec.field(default_factory=dict)
+    responses: Mapping[str, object] = msgspec.field(default_factory=dict)
     """Plugin name -> what its `answer` returned in this attempt."""
     places: Rows | None = None
     """The domain's rows, whatever PreFilter narrowed them to, and those that only count for it; None: all rows of the table."""
@@ -169,7 +169,7 @@ class PreScorePlugin(Plugin, Protocol):
     """Looks at the pod and the feasible rows before scoring. Skip leaves out this plugin's Score.
 
     A plugin that depends on less than ATTEMPT is asked once per class of pods, and must go by the pod alone: it is shown all
-    rows in place of the feasible ones, unless `Traits.reads_feasible` (`StampPlugin`).
+    rows in place of the feasible ones, unless `Traits.reads_feasible` (`CacheKeyPlugin`).
     """
 
     def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status: ...

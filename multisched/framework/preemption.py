@@ -44,7 +44,7 @@ class Preemption(msgspec.Struct, frozen=True):
     plugin: str
 
 
-class StandingPods(Protocol):
+class PlacedPods(Protocol):
     """The pods on some rows side by side, the most important first: entry [k, i] is the k-th pod on `rows[i]`.
 
     More important is the higher priority, then the earlier start (source: kube-scheduler 1.36, util.MoreImportantPod).
@@ -83,20 +83,20 @@ class DisplacementRule(Protocol):
     below: int
     """Pods of this priority or a higher one are never displaceable: rows where no other stands are not looked at."""
 
-    def displaceable(self, pods: StandingPods) -> Bools:
+    def displaceable(self, pods: PlacedPods) -> Bools:
         """bool[k, rows]"""
         ...
 
-    def first(self, pods: StandingPods, displaceable: Bools) -> Bools:
+    def first(self, pods: PlacedPods, displaceable: Bools) -> Bools:
         """bool[k, rows]: those that are given back before the other displaceable ones, if any leaves the pod its room."""
         ...
 
-    def costs(self, pods: StandingPods, victims: Bools, first: Bools) -> Costs:
+    def costs(self, pods: PlacedPods, victims: Bools, first: Bools) -> Costs:
         """Of rows that have victims, each."""
         ...
 
 
-class Found(msgspec.Struct, frozen=True):
+class Candidates(msgspec.Struct, frozen=True):
     """What a dry run found on the rows that room could cure."""
 
     rows: Rows
@@ -122,7 +122,7 @@ class DryRun(Protocol):
         """Rows refused in a way that room could cure: Unschedulable, not UnschedulableAndUnresolvable."""
         ...
 
-    def displace(self, rule: DisplacementRule) -> Found:
+    def displace(self, rule: DisplacementRule) -> Candidates:
         """On every candidate row: takes all the displaceable away, and gives back as many as leave the pod its room.
 
         The `first` before the others, the more important before the less. Raises PluginFailure.

@@ -38,7 +38,7 @@ from multisched.framework.points import (
     ScorePlugin,
 )
 from multisched.framework.reasons import ReasonTable
-from multisched.framework.remote import AskingPlugin
+from multisched.framework.remote import RemotePlugin
 from multisched.framework.traits import why_wrong
 
 Factory = Callable[..., Plugin]
@@ -229,15 +229,15 @@ class PluginSet:
         self.enqueue_extensions = those(plugins, EnqueueExtensions)
         self.choosing = those(plugins, ChoosingPlugin)
         _refuse_rivals(self.choosing)
-        self.asking = those(plugins, AskingPlugin)
+        self.remote = those(plugins, RemotePlugin)
         self.extenders = those(plugins, ExtenderPlugin)
         # Whether a plugin has an extension point is asked here once: isinstance on a Protocol takes 40 us.
-        asking = frozenset(p.name for p in self.asking)
-        self.asking_filter = tuple(p for p in self.filter if p.name in asking)
-        self.asking_score = tuple(p for p in self.score if p.name in asking)
+        remote = frozenset(p.name for p in self.remote)
+        self.remote_filter = tuple(p for p in self.filter if p.name in remote)
+        self.remote_score = tuple(p for p in self.score if p.name in remote)
         self.normalize = {p.name: p for p in those(plugins, NormalizeScorePlugin)}
         self.pre_flight = {p.name: p for p in those(plugins, PreBindPreFlightPlugin)}
-        self.asking_names = asking
+        self.remote_names = remote
         sorts = self._at("QueueSort", plugins, QueueSortPlugin)
         if len(sorts) != 1:
             names = ", ".join(p.name for p in sorts) or "none"

@@ -11,21 +11,21 @@ from multisched.model.objects import Pod
 
 
 @runtime_checkable
-class AskingPlugin(Plugin, Protocol):
+class RemotePlugin(Plugin, Protocol):
     """A plugin whose Filter or Score needs an answer from outside. Those must depend on `Dependency.ATTEMPT`.
 
-    The cycle stops after all other filters; the shell awaits `answer` within `answer_timeout_s` while other cycles go
-    on; then this plugin's Filter and Score run with `cycle.answers[self.name]`. At commit Filter runs again on a row that
+    The cycle stops after all other filters; the shell awaits `answer` within `response_timeout_s` while other cycles go
+    on; then this plugin's Filter and Score run with `cycle.responses[self.name]`. At commit Filter runs again on a row that
     changed meanwhile; a plugin whose answer does not cover such a row is a `RecheckingPlugin`.
     """
 
-    answer_timeout_s: float
+    response_timeout_s: float
 
-    def ask(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
-        """The question about the rows that passed so far, self-contained (no views); None: no answer needed."""
+    def request(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
+        """The request about the rows that passed so far, self-contained (no views); None: no answer needed."""
         ...
 
-    def answer(self, question: object) -> Awaitable[object]:
+    def response(self, request: object) -> Awaitable[object]:
         """Asks outside. An exception or timeout is this plugin's Error status for the pod."""
         ...
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from multisched.framework.caching import SignPlugin, TracingPlugin
+from multisched.framework.caching import MovedRowsPlugin, SignPlugin
 from multisched.framework.node_view import Codes, Rows, Scores
 from multisched.framework.normalize import MAX_SCORE
 from multisched.framework.points import (
@@ -122,7 +122,7 @@ class Runner:
             raise self.failure(plugin, "PreFilter", result.status.message)
         return result
 
-    def moved_rows(self, plugin: TracingPlugin, cycle: CycleView, pod: Pod) -> Rows | None:
+    def moved_rows(self, plugin: MovedRowsPlugin, cycle: CycleView, pod: Pod) -> Rows | None:
         rows = self.call(plugin, "Filter", plugin.moved_rows, cycle, pod)
         if rows is not None and not (isinstance(rows, np.ndarray) and rows.dtype == _INTP and rows.ndim == 1):
             raise self.failure(

@@ -12,7 +12,7 @@ from multisched.framework.points import CycleView, Plugin
 from multisched.model.objects import Pod
 
 
-class Heed(msgspec.Struct, frozen=True):
+class PodSensitivity(msgspec.Struct, frozen=True):
     """Which other pods make a difference to what a plugin's Filter says of a pod."""
 
     mark: Hashable
@@ -27,8 +27,8 @@ class Heed(msgspec.Struct, frozen=True):
 
 
 @runtime_checkable
-class HeedingPlugin(Plugin, Protocol):
+class PodSensitivePlugin(Plugin, Protocol):
     """A Filter that reads other pods and can tell which. Preemption then takes all others away without asking it again:
     a plugin without this is asked row by row, which takes a thousand times as long."""
 
-    def heed(self, cycle: CycleView, pod: Pod) -> Heed: ...
+    def pod_sensitivity(self, cycle: CycleView, pod: Pod) -> PodSensitivity: ...

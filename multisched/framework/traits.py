@@ -43,7 +43,7 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     may_fail: bool = False
     """Filter has codes for Code.ERROR: where no filter before it refuses such a row, the whole attempt fails, as upstream's does."""
     reads_feasible: bool = False
-    """PreScore and Score of a StampPlugin go by which rows are feasible: they are asked again when others became so."""
+    """PreScore and Score of a CacheKeyPlugin go by which rows are feasible: they are asked again when others became so."""
     normalizer: ByLargest | None = None
     """In place of NormalizeScore, for "in proportion to the largest": the same answers, cheaper."""
     pre_bind_timeout_s: float | None = None
@@ -69,7 +69,7 @@ POINTS: Final = {
     "signs_spec_only": "sign",
     "wants_room_only": "filter",
     "may_fail": "filter",
-    "reads_feasible": "stamp",
+    "reads_feasible": "cache_key",
     "normalizer": "score",
     "pre_bind_timeout_s": "pre_bind",
     "keeps_deadline": "bind",

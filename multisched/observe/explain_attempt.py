@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from multisched.cycle.attempt_record import AttemptRecord, Outcome
-from multisched.cycle.classes.score_snapshot import OTHERS, FilterCopy, Picture
+from multisched.cycle.classes.score_snapshot import OTHERS, FilterCopy, ScoreSnapshot
 from multisched.framework.node_view import Rows
 from multisched.framework.registry import PluginSet
 from multisched.framework.status import Code, Status
@@ -35,14 +35,14 @@ class AttemptReader:
         self._names = names
 
     def attempt(self, record: AttemptRecord) -> Attempt:
-        picture = record.picture
+        snapshot = record.snapshot
         fields = Attempt(
             number=record.attempt,
             ago_s=self._now_s - record.at_s,
             outcome=record.outcome.value,
             node=record.node,
             message=record.message,
-            picture="none" if picture is None else "dropped",
+            snapshot="none" if snapshot is None else "dropped",
             passed_over=record.passed_over,
             nominated_node=record.nominated_node,
             victims=record.victims,
@@ -50,50 +50,54 @@ class AttemptReader:
             points=tuple(self._points(record)),
         )
         found = record.found
-        if picture is None or not picture.is_kept:
+        if snapshot is None or not snapshot.is_kept:
             counts = () if found is None else tuple(_verdict(status, count) for status, count in found.counts)
             size = 0 if found is None else found.node_count
             return _with(fields, refused=counts, domain_nodes=size)
-        verdicts = tuple(self._verdicts(record, picture))
+        verdicts = tuple(self._verdicts(record, snapshot))
         return _with(
             fields,
-            picture="own" if record.is_own_picture else "earlier",
-            picture_ago_s=self._now_s - picture.at_s,
-            domain_nodes=picture.domain_size,
-            looked_at=len(picture.rows),
-            feasible=len(picture.rows) - sum(verdict.count for verdict in verdicts),
+            snapshot="own" if record.is_own_snapshot else "earlier",
+            snapshot_ago_s=self._now_s - snapshot.at_s,
+            domain_nodes=snapshot.domain_size,
+            looked_at=len(snapshot.rows),
+            feasible=len(snapshot.rows) - sum(verdict.count for verdict in verdicts),
             refused=verdicts,
-            ties=self._ties(record, picture),
-            runners_up=tuple(self._runners_up(record, picture)),
+            ties=self._ties(record, snapshot),
+            runners_up=tuple(self._runners_up(record, snapshot)),
         )
 
     def on_node(self, record: AttemptRecord, node: str) -> OnNode | None:
         """Why not this node; None where the record cannot tell."""
-        picture, row = record.picture, self._table.row_of(node)
+        snapshot, row = record.snapshot, self._table.row_of(node)
         if row is None or not self._rows.has(row):
             where = "is not known" if row is None else f"is not one that domain {self._rows.domain} may use"
             return OnNode(node=node, text=f"Node {node} {where}.")
-        if picture is None or not picture.is_kept:
+        if snapshot is None or not snapshot.is_kept:
             return None
-        at = int(np.searchsorted(picture.rows, row))
-        if at == len(picture.rows) or int(picture.rows[at]) != row or not self._stayed(picture, picture.rows[[at]])[0]:
-            if picture.refusal is not None:
-                return OnNode(node=node, text=f"No node was looked at: {_words(picture.refusal)}.")
-            if picture.narrowed_by:
-                return OnNode(node=node, text=f"{' and '.join(picture.narrowed_by)} left other nodes only.")
+        at = int(np.searchsorted(snapshot.rows, row))
+        if (
+            at == len(snapshot.rows)
+            or int(snapshot.rows[at]) != row
+            or not self._stayed(snapshot, snapshot.rows[[at]])[0]
+        ):
+            if snapshot.refusal is not None:
+                return OnNode(node=node, text=f"No node was looked at: {_words(snapshot.refusal)}.")
+            if snapshot.narrowed_by:
+                return OnNode(node=node, text=f"{' and '.join(snapshot.narrowed_by)} left other nodes only.")
             return OnNode(node=node, text=f"Node {node} came after that attempt.")
-        return self._seen(record, picture, at, node)
+        return self._seen(record, snapshot, at, node)
 
-    def _seen(self, record: AttemptRecord, picture: Picture, at: int, node: str) -> OnNode:
+    def _seen(self, record: AttemptRecord, snapshot: ScoreSnapshot, at: int, node: str) -> OnNode:
         said = [
-            PointSaid(point="Filter", plugin=column.plugin.name, said=_said(column, at)) for column in picture.filters
+            PointSaid(point="Filter", plugin=column.plugin.name, said=_said(column, at)) for column in snapshot.filters
         ]
-        refusal = self._refusal(record, picture, at, node)
+        refusal = self._refusal(record, snapshot, at, node)
         if refusal is not None:
             return OnNode(node=node, text=f"It does not take the pod: {_words(refusal)}.", plugins=tuple(said))
-        if not len(picture.total):
+        if not len(snapshot.total):
             return OnNode(node=node, text="It takes the pod; nobody scored it.", plugins=tuple(said))
-        scored = self._scored(picture, at)
+        scored = self._scored(snapshot, at)
         if record.outcome is Outcome.PLACED and node == record.node:
             text = "It is the node that was chosen."
         elif not record.node:
@@ -101,7 +105,7 @@ class AttemptReader:
         elif scored.total == record.total:
             text = f"It is as good as {record.node}, which chance took."
         elif scored.total > record.total:
-            text = f"It was better than {record.node} when the picture was taken, before or after this attempt."
+            text = f"It was better than {record.node} when the snapshot was taken, before or after this attempt."
         else:
             behind = record.total - scored.total
             text = f"It takes the pod, and is {behind} points behind {record.node}: {_lost(record, scored)}."
@@ -109,71 +113,71 @@ class AttemptReader:
 
     # -- filters ---------------------------------------------------------------------------------------------------
 
-    def _refusal(self, record: AttemptRecord, picture: Picture, at: int, node: str) -> Status | None:
-        for column in picture.filters:
+    def _refusal(self, record: AttemptRecord, snapshot: ScoreSnapshot, at: int, node: str) -> Status | None:
+        for column in snapshot.filters:
             if column.codes[at]:
                 return column.plugin.reasons.status(int(column.codes[at]))
-        if record.is_own_picture and at in record.held:
-            return record.held[at]
+        if record.is_own_snapshot and at in record.blocked:
+            return record.blocked[at]
         return next((status for name, status in record.late if name == node), None)
 
-    def _verdicts(self, record: AttemptRecord, picture: Picture) -> Iterator[Verdict]:
-        unsettled = np.ones(len(picture.rows), np.bool_)
-        held = {at: status for at, status in record.held.items() if at < len(unsettled)}
+    def _verdicts(self, record: AttemptRecord, snapshot: ScoreSnapshot) -> Iterator[Verdict]:
+        unsettled = np.ones(len(snapshot.rows), np.bool_)
+        held = {at: status for at, status in record.blocked.items() if at < len(unsettled)}
         unsettled[list(held)] = False
-        for column in picture.filters:
+        for column in snapshot.filters:
             refused = unsettled & (column.codes != 0)
             for code in np.unique(column.codes[refused]).tolist():
                 at = np.flatnonzero(refused & (column.codes == code))
-                yield _verdict(column.plugin.reasons.status(code), len(at), self._named(picture, at))
+                yield _verdict(column.plugin.reasons.status(code), len(at), self._named(snapshot, at))
             unsettled &= ~refused
         for status in dict.fromkeys(held.values()):
             at = np.array([at for at, one in held.items() if one == status], np.intp)
-            yield _verdict(status, len(at), self._named(picture, at), is_for_nominated=True)
+            yield _verdict(status, len(at), self._named(snapshot, at), is_for_nominated=True)
         for status in dict.fromkeys(status for _, status in record.late):
             names = [name for name, one in record.late if one == status]
             yield _verdict(status, len(names), tuple(sorted(names)[: self._names]))
 
-    def _stayed(self, picture: Picture, rows: Rows) -> Sequence[bool]:
-        return list(self._rows.stayed_since(rows, picture.generation))
+    def _stayed(self, snapshot: ScoreSnapshot, rows: Rows) -> Sequence[bool]:
+        return list(self._rows.stayed_since(rows, snapshot.generation))
 
-    def _named(self, picture: Picture, at: Rows) -> tuple[str, ...]:
-        rows = picture.rows[at[: self._names]]
-        stayed = self._stayed(picture, rows)
+    def _named(self, snapshot: ScoreSnapshot, at: Rows) -> tuple[str, ...]:
+        rows = snapshot.rows[at[: self._names]]
+        stayed = self._stayed(snapshot, rows)
         return tuple(sorted(self._table.node(int(r)).name if s else GONE for r, s in zip(rows, stayed, strict=True)))
 
     # -- scores ----------------------------------------------------------------------------------------------------
 
-    def _scored(self, picture: Picture, at: int) -> Scored:
-        parts = (Part(plugin=c.plugin, score=int(c.final[at]), weight=c.weight) for c in picture.scores)
-        name = self._named(picture, np.array([at], np.intp))[0]
-        return Scored(node=name, total=int(picture.total[at]), parts=tuple(parts))
+    def _scored(self, snapshot: ScoreSnapshot, at: int) -> Scored:
+        parts = (Part(plugin=c.plugin, score=int(c.final[at]), weight=c.weight) for c in snapshot.scores)
+        name = self._named(snapshot, np.array([at], np.intp))[0]
+        return Scored(node=name, total=int(snapshot.total[at]), parts=tuple(parts))
 
-    def _ties(self, record: AttemptRecord, picture: Picture) -> int:
-        if not record.is_own_picture or record.outcome is not Outcome.PLACED or not len(picture.total):
+    def _ties(self, record: AttemptRecord, snapshot: ScoreSnapshot) -> int:
+        if not record.is_own_snapshot or record.outcome is not Outcome.PLACED or not len(snapshot.total):
             return 0
-        return int(np.count_nonzero(picture.total == record.total))
+        return int(np.count_nonzero(snapshot.total == record.total))
 
-    def _runners_up(self, record: AttemptRecord, picture: Picture) -> Iterator[Scored]:
+    def _runners_up(self, record: AttemptRecord, snapshot: ScoreSnapshot) -> Iterator[Scored]:
         """The best of the others that take the pod."""
-        total = picture.total
+        total = snapshot.total
         if record.outcome not in (Outcome.PLACED, Outcome.GIVEN_UP) or not len(total):
             return
-        total = np.where(picture.feasible, total, -1)
-        total[[record.at, *record.held]] = -1
+        total = np.where(snapshot.feasible, total, -1)
+        total[[record.at, *record.blocked]] = -1
         for at in np.argsort(-total, kind="stable")[:RUNNERS_UP].tolist():
             if total[at] >= 0:
-                yield self._scored(picture, at)
+                yield self._scored(snapshot, at)
 
     # -- extension points ------------------------------------------------------------------------------------------
 
     def _points(self, record: AttemptRecord) -> Iterator[PointSaid]:
-        picture, plugins = record.picture, self._plugins
+        snapshot, plugins = record.snapshot, self._plugins
         for plugin in plugins.pre_enqueue:
             yield PointSaid(point="PreEnqueue", plugin=plugin.name, said="admits it")
-        if picture is not None:
-            yield from _pre_filters(picture, [plugin.name for plugin in plugins.pre_filter])
-            for column in picture.filters:
+        if snapshot is not None:
+            yield from _pre_filters(snapshot, [plugin.name for plugin in plugins.pre_filter])
+            for column in snapshot.filters:
                 refused = int(np.count_nonzero(column.codes))
                 said = f"refuses {refused} of {len(column.codes)} nodes" if refused else "passes every node"
                 yield PointSaid(point="Filter", plugin=column.plugin.name, said=said)
@@ -230,24 +234,24 @@ def _said(column: FilterCopy, at: int) -> str:
     return column.plugin.reasons.status(code).message if code else "passes"
 
 
-def _pre_filters(picture: Picture, plugins: Sequence[str]) -> Iterator[PointSaid]:
+def _pre_filters(snapshot: ScoreSnapshot, plugins: Sequence[str]) -> Iterator[PointSaid]:
     """In the order in which they were asked; after a refusal that is final nobody is."""
     is_over = False
     for plugin in plugins:
-        said = "was not asked any more" if is_over else _pre_filter_said(picture, plugin)
+        said = "was not asked any more" if is_over else _pre_filter_said(snapshot, plugin)
         yield PointSaid(point="PreFilter", plugin=plugin, said=said)
-        refusal = picture.refusal
+        refusal = snapshot.refusal
         is_over |= refusal is not None and refusal.plugin == plugin and refusal.code is not Code.UNSCHEDULABLE
 
 
-def _pre_filter_said(picture: Picture, plugin: str) -> str:
-    if picture.refusal is not None and picture.refusal.plugin == plugin:
-        return f"refuses the pod everywhere: {picture.refusal.message}"
-    if picture.refusal is not None and plugin not in picture.narrowed_by:
+def _pre_filter_said(snapshot: ScoreSnapshot, plugin: str) -> str:
+    if snapshot.refusal is not None and snapshot.refusal.plugin == plugin:
+        return f"refuses the pod everywhere: {snapshot.refusal.message}"
+    if snapshot.refusal is not None and plugin not in snapshot.narrowed_by:
         return "does not refuse it"
-    if plugin in picture.skipped:
+    if plugin in snapshot.skipped:
         return "has nothing to check"
-    if plugin in picture.narrowed_by:
+    if plugin in snapshot.narrowed_by:
         return "leaves certain nodes only"
     return "passes"
 

@@ -65,9 +65,9 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """placed, refused, conflict, error or given up."""
     node: str = ""
     message: str = ""
-    picture: str = ""
-    """Where verdicts and runners-up come from: own, earlier (of an identical pod, `picture_ago_s`), dropped or none."""
-    picture_ago_s: float = 0.0
+    snapshot: str = ""
+    """Where verdicts and runners-up come from: own, earlier (of an identical pod, `snapshot_ago_s`), dropped or none."""
+    snapshot_ago_s: float = 0.0
     domain_nodes: int = 0
     """Nodes that the domain may use."""
     looked_at: int = 0

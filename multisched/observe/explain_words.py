@@ -69,7 +69,7 @@ def _head(view: PodView) -> list[str]:
 
 def _is_news(now: Attempt, attempts: Sequence[Attempt]) -> bool:
     """An attempt in thought that ends as the last one did, of which all is known, says nothing new."""
-    if not attempts or attempts[0].picture != "own":
+    if not attempts or attempts[0].snapshot != "own":
         return True
     return (now.outcome, now.node, now.message) != (attempts[0].outcome, attempts[0].node, attempts[0].message)
 
@@ -91,20 +91,22 @@ def _attempt(attempt: Attempt) -> Iterator[str]:
         yield attempt.message
     for (point, said), alike in groupby(attempt.points, key=lambda one: (one.point, one.said)):
         yield f"{point:<11} {', '.join(one.plugin for one in alike)}: {said}"
-    if attempt.domain_nodes and not attempt.looked_at and attempt.picture in ("own", "earlier"):
+    if attempt.domain_nodes and not attempt.looked_at and attempt.snapshot in ("own", "earlier"):
         yield f"Nodes: none of {attempt.domain_nodes} was looked at"
-    elif attempt.refused or attempt.picture in ("own", "earlier"):
-        taken = f"{attempt.feasible} of {attempt.looked_at} take the pod" if attempt.picture != "dropped" else "refused"
+    elif attempt.refused or attempt.snapshot in ("own", "earlier"):
+        taken = (
+            f"{attempt.feasible} of {attempt.looked_at} take the pod" if attempt.snapshot != "dropped" else "refused"
+        )
         left_out = attempt.domain_nodes - attempt.looked_at
-        beside = f"; PreFilter left out {left_out}" if left_out and attempt.picture != "dropped" else ""
+        beside = f"; PreFilter left out {left_out}" if left_out and attempt.snapshot != "dropped" else ""
         when = _when(attempt)
         yield f"Nodes{when}: {taken}{beside}"
         yield from _indented(map(_verdict, attempt.refused))
     if attempt.winner is not None:
         tied = f" (one of {attempt.ties} as good, taken by chance)" if attempt.ties > 1 else ""
         yield f"Chosen      {_scored(attempt.winner)}{tied}"
-        # Scores of an earlier picture do not compare with the winner's: pods were placed in between.
-        title = "Back then" if attempt.picture == "earlier" else "Runner-up"
+        # Scores of an earlier snapshot do not compare with the winner's: pods were placed in between.
+        title = "Back then" if attempt.snapshot == "earlier" else "Runner-up"
         for scored in attempt.runners_up:
             yield f"{title:<11} {_scored(scored)}"
     if attempt.passed_over:
@@ -116,14 +118,14 @@ def _attempt(attempt: Attempt) -> Iterator[str]:
         yield f"Preempts    {', '.join(attempt.victims)} on {attempt.nominated_node}"
     elif attempt.nominated_node:
         yield f"Nominated   {attempt.nominated_node} is promised to it"
-    if attempt.picture == "dropped":
+    if attempt.snapshot == "dropped":
         yield "What each node said is no longer kept"
 
 
 def _when(attempt: Attempt) -> str:
-    if attempt.picture != "earlier":
+    if attempt.snapshot != "earlier":
         return ""
-    return f" (as an identical pod found them {ago(attempt.picture_ago_s - attempt.ago_s)} before)"
+    return f" (as an identical pod found them {ago(attempt.snapshot_ago_s - attempt.ago_s)} before)"
 
 
 def _verdict(verdict: Verdict) -> str:

@@ -11,8 +11,8 @@ import msgspec
 
 PODS_SHOWN: Final = 500
 PODS_SHOWN_MAX: Final = 5_000
-STATES: Final = ("active", "backoff", "unschedulable", "gated", "doomed", "refused", "permit", "binding")
-"""Doomed: set aside, for the API server refuses it again and again in the same words.
+STATES: Final = ("active", "backoff", "unschedulable", "gated", "quarantined", "refused", "permit", "binding")
+"""Quarantined: set aside, for the API server refuses it again and again in the same words.
 Refused: malformed, or asking for what is not evaluated; only a change of the pod itself helps.
 Binding: being decided or bound."""
 

@@ -38,7 +38,7 @@ class DomainReading(msgspec.Struct, frozen=True, kw_only=True):
     hint_calls: int = 0
     bound_after_flush: int = 0
     """Pods bound in the attempt that the leftover flush brought."""
-    doomed: int = 0
+    quarantined: int = 0
     """Pods set aside, for the API server refuses them again and again."""
     set_aside: int = 0
     """Times a pod was."""
@@ -69,7 +69,7 @@ class DomainReading(msgspec.Struct, frozen=True, kw_only=True):
     """What the plugins tell of themselves."""
 
 
-class DutyReading(msgspec.Struct, frozen=True):
+class BackgroundReading(msgspec.Struct, frozen=True):
     """One plugin's work beside the cycles."""
 
     failures: int
@@ -121,8 +121,8 @@ class Readings(msgspec.Struct, frozen=True, kw_only=True):
     """Kind of write to a pod (pod_binding, pod_status_patch) -> those that are under way or wait to be sent."""
     calls_ended: Mapping[tuple[str, str], int] = msgspec.field(default_factory=dict)
     """(kind of write, success or error) -> how often; of pod_binding `bind_outcomes_total` tells more."""
-    duties: Mapping[tuple[str, str], DutyReading] = msgspec.field(default_factory=dict)
-    """(plugin, domain) -> how its duty fares."""
+    background_tasks: Mapping[tuple[str, str], BackgroundReading] = msgspec.field(default_factory=dict)
+    """(plugin, domain) -> how its background task fares."""
     judge: JudgeReading | None = None
     """None where it does not look."""
     log_lines_dropped: int = 0
@@ -149,7 +149,7 @@ class ReadingsCollector(Collector):
         yield from _domain_gauges(now.domains)
         yield from _domain_counters(now.domains)
         yield from _durations(now)
-        yield from _duties(now.duties)
+        yield from _background_tasks(now.background_tasks)
         if now.judge is not None:
             yield from _judge(now.judge)
         yield from _of_plugins(now.domains, self.taken)
@@ -191,8 +191,8 @@ def _domain_gauges(domains: Mapping[str, DomainReading]) -> Iterator[Metric]:
     yield gauge("in_flight_pods", "Popped, not ended.", label, {(n,): d.in_flight for n, d in domains.items()})
     kept = {(event, name): n for name, d in domains.items() for event, n in d.events_in_flight.items()}
     yield gauge("inflight_events", "Events kept for attempts under way.", ("event", "domain"), kept)
-    doomed = {(name,): d.doomed for name, d in domains.items()}
-    yield gauge("doomed_pods", "Pods the API server refuses again and again, set aside.", label, doomed)
+    quarantined = {(name,): d.quarantined for name, d in domains.items()}
+    yield gauge("quarantined_pods", "Pods the API server refuses again and again, set aside.", label, quarantined)
     retrying = {(name,): d.namespaces_retrying for name, d in domains.items()}
     yield gauge("retrying_namespaces", "Namespaces with active retries.", label, retrying)
     ahead = {(name,): d.namespaces_ahead for name, d in domains.items()}
@@ -223,7 +223,7 @@ def _domain_counters(domains: Mapping[str, DomainReading]) -> Iterator[Metric]:
     hints = {(name,): d.hint_calls for name, d in domains.items()}
     yield counter("queueing_hints", "Queueing hints evaluated.", label, hints)
     aside = {(name,): d.set_aside for name, d in domains.items()}
-    yield counter("pods_set_aside", "Times a pod was set aside as doomed.", label, aside)
+    yield counter("pods_set_aside", "Times a pod was set aside as quarantined.", label, aside)
     passed = {(name,): d.passed_over for name, d in domains.items()}
     text = "Attempts given to others while retries waited for their namespace's share."
     yield counter("retries_passed_over", text, label, passed)
@@ -249,12 +249,14 @@ def _durations(now: Readings) -> Iterator[Metric]:
     yield histogram("volume_write_duration_seconds", text, ("kind", "result"), now.volume_writes)
 
 
-def _duties(duties: Mapping[tuple[str, str], DutyReading]) -> Iterator[Metric]:
+def _background_tasks(background_tasks: Mapping[tuple[str, str], BackgroundReading]) -> Iterator[Metric]:
     label = ("plugin", "domain")
-    failures = {key: duty.failures for key, duty in duties.items()}
-    yield counter("duty_failures", "Times a plugin's duty beside the cycles ended by an error.", label, failures)
-    running = {key: int(duty.is_running) for key, duty in duties.items()}
-    yield gauge("duty_running", "1 while a plugin's duty beside the cycles runs.", label, running)
+    failures = {key: task.failures for key, task in background_tasks.items()}
+    yield counter(
+        "background_failures", "Times a plugin's background task beside the cycles ended by an error.", label, failures
+    )
+    running = {key: int(task.is_running) for key, task in background_tasks.items()}
+    yield gauge("background_running", "1 while a plugin's background task beside the cycles runs.", label, running)
 
 
 def _judge(judge: JudgeReading) -> Iterator[Metric]:

@@ -14,7 +14,7 @@ from multisched.framework.extender import Offer
 from multisched.framework.node_view import Bools
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.points import CycleView, PostFilterResult, Refusals
-from multisched.framework.preemption import Costs, DryRun, Found, Preemption, StandingPods
+from multisched.framework.preemption import Candidates, Costs, DryRun, PlacedPods, Preemption
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.framework.traits import Traits
 from multisched.model.objects import Pod
@@ -40,13 +40,13 @@ class LowerPriority:
         self._budgets = budgets
         self.mark: Hashable = budgets.version
 
-    def displaceable(self, pods: StandingPods) -> Bools:
+    def displaceable(self, pods: PlacedPods) -> Bools:
         return pods.priority < self.below
 
-    def first(self, pods: StandingPods, displaceable: Bools) -> Bools:
+    def first(self, pods: PlacedPods, displaceable: Bools) -> Bools:
         return self._budgets.violating(pods, displaceable)
 
-    def costs(self, pods: StandingPods, victims: Bools, first: Bools) -> Costs:
+    def costs(self, pods: PlacedPods, victims: Bools, first: Bools) -> Costs:
         """Source: kube-scheduler 1.36, framework/preemption, pickOneNodeForPreemption."""
         highest = np.max(pods.priority, axis=0, where=victims, initial=np.iinfo(np.int64).min)
         of_highest = victims & (pods.priority == highest)
@@ -117,7 +117,7 @@ class DefaultPreemption:
         """An extender failed that may not be passed over: nobody is removed."""
         return PostFilterResult(Status.error(f"preemption: {why}"))
 
-    def _found(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> Found | PostFilterResult:
+    def _found(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> Candidates | PostFilterResult:
         """The candidates; the result where there are none."""
         self.preemption_attempts += 1
         why_not = self._ineligible(cycle, pod, refusals)
@@ -136,7 +136,7 @@ class DefaultPreemption:
             return PostFilterResult(Status.error(f"preemption: {text}"))
         return PostFilterResult(_refused(fit_error(dry_run, found)), nominated_node="")
 
-    def choose(self, cycle: CycleView, found: Found) -> Preemption:
+    def choose(self, cycle: CycleView, found: Candidates) -> Preemption:
         """The node that costs least: fewest violated budgets, lowest highest priority, lowest sum of priorities, fewest
         victims, latest start among those of the highest priority; then the first."""
         left = np.arange(len(found.rows))
@@ -175,7 +175,7 @@ def _refused(sentence: str) -> Status:
     return Status.unschedulable(f"preemption: {sentence}")
 
 
-def fit_error(dry_run: DryRun, found: Found) -> str:
+def fit_error(dry_run: DryRun, found: Candidates) -> str:
     """As the scheduler's own sentence: reasons with their counts, sorted as texts."""
     reasons: Counter[str] = Counter()
     for status, count in found.refusals.items():

@@ -12,7 +12,7 @@ import numpy as np
 
 from multisched.framework.node_view import Bools
 from multisched.framework.objects_view import ObjectKind, ObjectsView
-from multisched.framework.preemption import LabelSet, StandingPods
+from multisched.framework.preemption import LabelSet, PlacedPods
 from multisched.model.cluster_objects import PodDisruptionBudget
 
 KNOWN_MAX = 4_096
@@ -31,7 +31,7 @@ class DisruptionBudgets:
         """Raised at each change of any budget."""
         return self._objects.version(ObjectKind.POD_DISRUPTION_BUDGET)
 
-    def violating(self, pods: StandingPods, victims: Bools) -> Bools:
+    def violating(self, pods: PlacedPods, victims: Bools) -> Bools:
         """bool[k, rows]: those of the victims whose removal, after that of the more important ones, breaks a budget."""
         violating = np.zeros_like(victims)
         budgets: Collection[object] = self._objects.all(ObjectKind.POD_DISRUPTION_BUDGET)
@@ -62,7 +62,7 @@ class DisruptionBudgets:
         return before
 
     @staticmethod
-    def _leave_out(counted: Bools, pods: StandingPods, names: frozenset[str]) -> None:
+    def _leave_out(counted: Bools, pods: PlacedPods, names: frozenset[str]) -> None:
         for k, i in np.argwhere(counted).tolist():
             if pods.pod(k, i).name in names:
                 counted[k, i] = False

@@ -12,7 +12,7 @@ import msgspec
 
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
-from multisched.queueing.doomed import API_SERVER, REFUSALS_ALIKE_MAX
+from multisched.queueing.quarantine import API_SERVER, REFUSALS_ALIKE_MAX
 from multisched.queueing.transitions import Place
 
 STORY_STEPS = 8
@@ -35,7 +35,7 @@ class Failure(msgspec.Struct, frozen=True):
     message: str = ""
     """The sentence for people, shown by `entries`."""
     refusal: str = ""
-    """The API server's words, if it was the one who refused the pod; alike ones set it aside (`doomed`)."""
+    """The API server's words, if it was the one who refused the pod; alike ones set it aside (`quarantined`)."""
 
 
 class Placement(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class Placement(msgspec.Struct, frozen=True):
     place: Place
     status: Status = SUCCESS
     set_aside: str = ""
-    """Why, if the pod is set aside as doomed: the sentence for its owner."""
+    """Why, if the pod is set aside as quarantined: the sentence for its owner."""
 
 
 class Moved(msgspec.Struct, frozen=True):
@@ -76,7 +76,7 @@ class QueueEntry(msgspec.Struct, frozen=True):
     added_s: float
     first_active_s: float | None
     """When it could first have been scheduled: start of pod_scheduling_sli_duration_seconds."""
-    is_doomed: bool = False
+    is_quarantined: bool = False
     """Set aside: the API server refuses it again and again in the same words."""
 
 
@@ -101,10 +101,10 @@ class QueueStatistics(msgspec.Struct, frozen=True):
     """Attempts given to others while retries waited for their share (`active_pods`)."""
     namespaces_retrying: int = 0
     """Namespaces with active retries."""
-    doomed: int = 0
+    quarantined: int = 0
     """Of those unschedulable: set aside since the API server refuses them again and again."""
     set_aside: int = 0
-    """Times a pod was set aside as doomed."""
+    """Times a pod was set aside as quarantined."""
     bound_after_flush: int = 0
     """pod_scheduled_after_flush_total: bound in the attempt that the leftover flush brought; some event was missed."""
     namespaces_ahead: int = 0
@@ -150,7 +150,7 @@ class Entry(msgspec.Struct, eq=False):
         return self.errors > 0
 
     @property
-    def is_doomed(self) -> bool:
+    def is_quarantined(self) -> bool:
         """True while it is set aside for the API server's refusals."""
         return self.place is Place.UNSCHEDULABLE and API_SERVER in self.rejectors
 

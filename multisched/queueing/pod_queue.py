@@ -25,7 +25,6 @@ from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
 from multisched.queueing.active_pods import ActivePods
 from multisched.queueing.backoff import BackoffPods, BackoffPolicy
-from multisched.queueing.doomed import API_SERVER, ServerRefusals, sentence
 from multisched.queueing.entry import (
     NOBODY,
     NOTHING_MOVED,
@@ -41,6 +40,7 @@ from multisched.queueing.gating import Gates
 from multisched.queueing.hints import HintTable, Object, OnError, Requeue, is_wildcard
 from multisched.queueing.parked_pods import ParkedPods
 from multisched.queueing.pod_changes import own_event
+from multisched.queueing.quarantine import API_SERVER, ServerRefusals, sentence
 from multisched.queueing.transitions import ALLOWED, Place, QueueInvariantError, check
 
 LEFTOVER_S = 300.0
@@ -319,7 +319,7 @@ class PodQueue:
             unschedulable_by_plugin=MappingProxyType(self._parked.count_by_plugin()),
             incoming=MappingProxyType(dict(self._incoming)),
             hint_calls=self._hints.calls,
-            doomed=self._parked.held_by(API_SERVER),
+            quarantined=self._parked.held_by(API_SERVER),
             set_aside=self._set_aside,
             bound_after_flush=self._after_flush,
             passed_over=self._active.passed_over,
@@ -586,7 +586,7 @@ class PodQueue:
             retry_at_s=retry_at_s,
             added_s=entry.added_s,
             first_active_s=entry.first_active_s,
-            is_doomed=entry.is_doomed,
+            is_quarantined=entry.is_quarantined,
         )
 
 

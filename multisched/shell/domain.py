@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from multisched.cycle.bind_outcome import BindMachine, Outcome, Step
 from multisched.cycle.preemption.post_filter import CLEARED
-from multisched.cycle.results import Asked, Conflicted, Placed, Result, Unplaced
+from multisched.cycle.results import Conflicted, Placed, RemoteRequest, Result, Unplaced
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.events import ASSIGNED_POD_DELETE, Action, ClusterEvent, EventObject, Resource
@@ -47,14 +47,14 @@ from multisched.framework.status import Status
 from multisched.framework.traits import traits_of
 from multisched.model.objects import Pod, ask_alike
 from multisched.queueing.active_pods import UNIT_S
-from multisched.queueing.doomed import alike
 from multisched.queueing.entry import Failure
 from multisched.queueing.pod_queue import PodQueue
+from multisched.queueing.quarantine import alike
 from multisched.queueing.transitions import Place
 from multisched.shell.binding.bind_limit import BindLimit
 from multisched.shell.binding.pre_bind import PreBindStage
 from multisched.shell.binding.send_check import Seen, SendCheck
-from multisched.shell.idle_workers import Sleepers
+from multisched.shell.idle_workers import IdleWorkers
 from multisched.shell.news_share import NewsShare
 from multisched.shell.observer import DomainObserver
 from multisched.shell.preemptor import Preemptor
@@ -90,7 +90,7 @@ class DomainCounters(msgspec.Struct):
     """Binds whose outcome is unknown right now."""
 
 
-class Outside(msgspec.Struct, frozen=True):
+class DomainPorts(msgspec.Struct, frozen=True):
     """The ports one domain works through."""
 
     clock: Clock
@@ -132,7 +132,7 @@ class DomainWorker:
         waiting: WaitingPodTable,
         runner: Runner,
         cache: ClusterCache,
-        outside: Outside,
+        outside: DomainPorts,
         cycles: int,
         bind_workers: int,
         bind_timeout_s: float,
@@ -165,7 +165,7 @@ class DomainWorker:
         self.observer = outside.observer
         self.write_timeout_s = bind_timeout_s
         self._to_bind: deque[_Bind] = deque()
-        self._idle_cycles, self._idle_binders = Sleepers(), Sleepers()
+        self._idle_cycles, self._idle_binders = IdleWorkers(), IdleWorkers()
         self.is_leading = False
         self._is_closing = False
         self._is_held = False
@@ -232,7 +232,7 @@ class DomainWorker:
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             # Where no plugin asks outside, a decision waits for nothing: a second cycle would only take the loop twice a turn.
-            for _ in range(self._cycles if self.plugins.asking else 1):
+            for _ in range(self._cycles if self.plugins.remote else 1):
                 tasks.start_soon(self._decide)
             for _ in range(self._bind_workers):
                 tasks.start_soon(self._bind_placed)
@@ -287,7 +287,7 @@ class DomainWorker:
                 return
         self._settle(entry, result, self._outside.clock.monotonic() - started)
 
-    async def _ask(self, asked: Sequence[Asked]) -> Mapping[str, object | PluginFailure]:
+    async def _ask(self, asked: Sequence[RemoteRequest]) -> Mapping[str, object | PluginFailure]:
         """All plugins at once: the pod waits as long as the slowest of them."""
         answers: dict[str, object | PluginFailure] = {}
         if len(asked) == 1:
@@ -298,21 +298,21 @@ class DomainWorker:
                 tasks.start_soon(self._ask_one, one, answers)
         return answers
 
-    async def _ask_one(self, one: Asked, answers: dict[str, object | PluginFailure]) -> None:
+    async def _ask_one(self, one: RemoteRequest, answers: dict[str, object | PluginFailure]) -> None:
         plugin = one.plugin
         try:
-            with anyio.fail_after(plugin.answer_timeout_s):
-                answers[plugin.name] = await plugin.answer(one.question)
+            with anyio.fail_after(plugin.response_timeout_s):
+                answers[plugin.name] = await plugin.response(one.request)
         except TimeoutError:
-            text = f"no answer within {plugin.answer_timeout_s} s"
-            answers[plugin.name] = self.runner.failure(plugin, "Answer", text)
+            text = f"no answer within {plugin.response_timeout_s} s"
+            answers[plugin.name] = self.runner.failure(plugin, "Response", text)
         except IsolatedError as error:
             answers[plugin.name] = self.runner.failure(plugin, error.point, error.text)
         except ExtenderError as error:  # the pod is told the extender's words and no more, as upstream
-            self.runner.failure(plugin, "Answer", error)
+            self.runner.failure(plugin, "Response", error)
             answers[plugin.name] = PluginFailure(Status.error(str(error)).by(plugin.name))
         except Exception as error:  # noqa: BLE001 - a plugin ends here
-            answers[plugin.name] = self.runner.failure(plugin, "Answer", error)
+            answers[plugin.name] = self.runner.failure(plugin, "Response", error)
 
     def _settle(self, entry: QueuedPod, result: Result, seconds: float) -> None:
         observer = self._outside.observer

@@ -54,13 +54,13 @@ class Extenders:
 
 
 class UnaskedExtender:
-    """An `ExtenderClient` for rehearsals, which ask nobody: needs no certificate and no network."""
+    """An `ExtenderClient` for sandboxes, which ask nobody: needs no certificate and no network."""
 
     def __init__(self, settings: ExtenderSettings) -> None:
         self.settings = settings
 
     async def post(self, verb: str, body: bytes, *, answer_bytes_max: int) -> bytes:
-        raise ExtenderError(f'extender "{self.settings.url}" ({verb}): is not asked in a rehearsal', was_sent=False)
+        raise ExtenderError(f'extender "{self.settings.url}" ({verb}): is not asked in a sandbox', was_sent=False)
 
     async def close(self) -> None:
         """Nothing is open."""

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 
 
-class Sleepers:
+class IdleWorkers:
     """Whoever finds no work sleeps here; whoever brings some wakes one.
 
     No work is left lying: a task looks for it right before it sleeps, with no await in between, and those that are awake

@@ -1,8 +1,8 @@
-"""Moves pods of one domain on behalf of its plugins' duties: `framework.moving.Mover`.
+"""Moves pods of one domain on behalf of its plugins' background tasks: `framework.moving.Mover`.
 
 Owns the place that is kept for the replacement of the pod that moves. Promises that nothing is written without the lease, that
 a place is kept only where the domain's own filters take the pod, that pods which wait for such room hear of it when it is given
-up, and that nothing stays held once the duty has ended. What is asked of the cluster's state is answered from the cache, and
+up, and that nothing stays held once the background task has ended. What is asked of the cluster's state is answered from the cache, and
 by a consistent read where an eviction hangs on it.
 """
 
@@ -26,7 +26,7 @@ READ_TIMEOUT_S = 5.0
 NOT_LEADING = "the domain does not lead"
 
 
-class Insight(msgspec.Struct, frozen=True):
+class MoverView(msgspec.Struct, frozen=True):
     """What a mover knows the program by."""
 
     cache: ClusterCache
@@ -36,7 +36,7 @@ class Insight(msgspec.Struct, frozen=True):
     clock: Clock
 
 
-class Hands(msgspec.Struct, frozen=True):
+class MoverPorts(msgspec.Struct, frozen=True):
     """What it acts through."""
 
     binder: Binder
@@ -50,11 +50,11 @@ class Hands(msgspec.Struct, frozen=True):
 
 
 class DomainMover:
-    """See the module. For one duty at a time."""
+    """See the module. For one background task at a time."""
 
-    def __init__(self, worker: DomainWorker, insight: Insight, hands: Hands) -> None:
+    def __init__(self, worker: DomainWorker, view: MoverView, hands: MoverPorts) -> None:
         self._worker = worker
-        self._insight = insight
+        self._view = view
         self._hands = hands
         self._held: tuple[str, Pod] | None = None
         """For whose replacement a place is kept, and the stand-in with the node it is nominated to."""
@@ -69,16 +69,16 @@ class DomainMover:
     # -- what stands -----------------------------------------------------------------------------------------------
 
     def standing(self, uid: str) -> Pod | None:
-        entry = self._insight.cache.placed(uid)
-        if entry is None or self._insight.cache.is_assumed(uid):
+        entry = self._view.cache.placed(uid)
+        if entry is None or self._view.cache.is_assumed(uid):
             return None
         return entry.pod
 
     def peers(self, namespace: str, owner: str) -> Sequence[Pod]:
         """Looks at every pod there is: some ten milliseconds for a hundred thousand. Not by the uid alone: whoever creates
         a pod may name any owner in it, one of another namespace too."""
-        placed = (entry.pod for entry in self._insight.cache)
-        waiting = (one for uid, one in self._insight.pods.pending.items() if self._insight.cache.placed(uid) is None)
+        placed = (entry.pod for entry in self._view.cache)
+        waiting = (one for uid, one in self._view.pods.pending.items() if self._view.cache.placed(uid) is None)
         return [
             one
             for found in (placed, waiting)
@@ -87,7 +87,7 @@ class DomainMover:
         ]
 
     def budget_refusal(self, pod: Pod) -> str:
-        for budget in self._insight.cache.objects.disruption_budgets(pod.namespace):
+        for budget in self._view.cache.objects.disruption_budgets(pod.namespace):
             if budget.selector is not None and budget.selector.matches(pod.labels) and budget.disruptions_allowed <= 0:
                 return f"PodDisruptionBudget {budget.key} allows no disruption"
         return ""
@@ -97,8 +97,8 @@ class DomainMover:
         return truth is not None and truth.uid == pod.uid and not truth.is_deleting and bool(truth.node)
 
     def has_node(self, name: str) -> bool:
-        row = self._insight.cache.nodes.row_of(name)
-        return row is not None and self._insight.router.rows_of(self._worker).has(row)
+        row = self._view.cache.nodes.row_of(name)
+        return row is not None and self._view.router.rows_of(self._worker).has(row)
 
     # -- the place -------------------------------------------------------------------------------------------------
 
@@ -109,33 +109,33 @@ class DomainMover:
         stand_in = stand_in_of(like, node)
         refusal = self._worker.cycle.refusal_of_move(like if like.uid == uid else None, stand_in, node)
         if not refusal:
-            self._insight.reservations.hold(uid, stand_in, node, handed)
+            self._view.reservations.hold(uid, stand_in, node, handed)
             self._held = uid, stand_in
         return refusal
 
     def hand_over(self, known: frozenset[str]) -> None:
         if self._held is None:
             return
-        reservations, placed = self._insight.reservations, self._insight.cache.placed
+        reservations, placed = self._view.reservations, self._view.cache.placed
         reservations.hand_over(self._held[0], known)
-        waiting = [pod for pod in self._insight.pods.pending.values() if placed(pod.uid) is None]
+        waiting = [pod for pod in self._view.pods.pending.values() if placed(pod.uid) is None]
         if any(reservations.offer(pod) for pod in waiting):  # one that came before us, after a restart
             self._worker.wake()
 
     def taker(self) -> str:
-        return "" if self._held is None else self._insight.reservations.taker(self._held[0])
+        return "" if self._held is None else self._view.reservations.taker(self._held[0])
 
     def is_kept(self) -> bool:
-        return self._held is not None and self._insight.reservations.is_kept(self._held[0])
+        return self._held is not None and self._view.reservations.is_kept(self._held[0])
 
     def release(self) -> None:
         if self._held is None:
             return
         (uid, stand_in), is_free = self._held, self.is_kept()
         self._held = None
-        self._insight.reservations.release(uid)
+        self._view.reservations.release(uid)
         if is_free:
-            self._insight.router.tell_promise_ended(stand_in, stand_in.nominated_node, self._insight.clock.monotonic())
+            self._view.router.tell_promise_ended(stand_in, stand_in.nominated_node, self._view.clock.monotonic())
 
     # -- writes ----------------------------------------------------------------------------------------------------
 

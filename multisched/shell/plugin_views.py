@@ -1,4 +1,4 @@
-"""Documents of plugins that have views (`framework.views.ViewedPlugin`), of a running program or of a rehearsal over a dump.
+"""Documents of plugins that have views (`framework.views.ViewedPlugin`), of a running program or of a sandbox over a dump.
 
 What a plugin copies, it copies on the loop in small pieces; documents are made and encoded in a thread, VIEWS_MAX at a time.
 """
@@ -16,7 +16,7 @@ from multisched.framework.registry import implements
 from multisched.framework.views import NoViewError, ViewedPlugin, ViewPorts, ViewQuery
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
-from multisched.shell.workers.duty_threads import in_worker_thread
+from multisched.shell.workers.background_threads import in_worker_thread
 
 VIEWS_MAX: Final = 2
 """Documents that are made at a time."""

@@ -54,20 +54,20 @@ from multisched.shell.audit.auditor import Audit
 from multisched.shell.audit.sides import NodeSide, PodSide, Side
 from multisched.shell.binding.volume_writes import CountedVolumeWriter
 from multisched.shell.catch_up import CatchUp
-from multisched.shell.domain import DomainWorker, Outside
+from multisched.shell.domain import DomainPorts, DomainWorker
 from multisched.shell.extenders import Extenders, OpenExtender
 from multisched.shell.handover import Handover
 from multisched.shell.ingest.event_timing import EventTimes
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
 from multisched.shell.ingest.router import Router
 from multisched.shell.lease_runner import LeaseRunner, LeasesOnLoop
-from multisched.shell.mover import DomainMover, Hands, Insight
+from multisched.shell.mover import DomainMover, MoverPorts, MoverView
 from multisched.shell.news_share import NewsShare
 from multisched.shell.object_watch import ObjectWatch, watched_kinds
 from multisched.shell.observer import DomainObserver
 from multisched.shell.preemptor import Preemptor
-from multisched.shell.workers.duties import Duties
-from multisched.shell.workers.duty_processes import ChildProcess, OpenProcess
+from multisched.shell.workers.background_processes import ChildProcess, OpenProcess
+from multisched.shell.workers.background_tasks import BackgroundTasks
 from multisched.shell.workers.plugin_workers import PluginWorkers
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
@@ -115,7 +115,7 @@ class _Trusting(LeaseHolder):
         return self._history.is_trusted and self._lease.may_bind()
 
 
-class Surroundings(msgspec.Struct, frozen=True):
+class ProgramPorts(msgspec.Struct, frozen=True):
     """What the program needs from outside."""
 
     transport: Transport
@@ -137,8 +137,8 @@ class Surroundings(msgspec.Struct, frozen=True):
     """How plugins come to what is measured; None: not at all. Closed with the program."""
     lease_runner: LeaseRunner | None = None
     """Where leases are renewed; None: on the program's own loop."""
-    duty_threads: Callable[[], InThread] | None = None
-    """Where the duties of plugins compute; None: in threads."""
+    background_threads: Callable[[], InThread] | None = None
+    """Where the background tasks of plugins compute; None: in threads."""
     plan_repairs: Callable[[Program], PlanRepair] | None = None
     """Who plans repairs on a copy of the program; None: nobody."""
     open_process: OpenProcess = ChildProcess
@@ -148,7 +148,7 @@ class Surroundings(msgspec.Struct, frozen=True):
 class Program:
     """All domains over one cache."""
 
-    def __init__(self, configuration: Configuration, outside: Surroundings) -> None:
+    def __init__(self, configuration: Configuration, outside: ProgramPorts) -> None:
         self._configuration = configuration
         self._outside = outside
         self.clock = outside.clock
@@ -161,7 +161,7 @@ class Program:
         self.events = ApiEventSink(outside.transport, self.limiter, outside.clock, instance=outside.identity)
         self.conditions = ApiConditionWriter(outside.transport, self.limiter, outside.clock)
         self._extenders = Extenders(configuration.domains, outside.transport, outside.open_extender)
-        self.duties = Duties(outside.clock, outside.rng, outside.duty_threads)
+        self.background = BackgroundTasks(outside.clock, outside.rng, outside.background_threads)
         self.history = History()
         self.history.on_change(self._history_changed)
         self.cache = ClusterCache()
@@ -358,7 +358,7 @@ class Program:
             waiting=waiting,
             runner=runner,
             cache=self.cache,
-            outside=Outside(
+            outside=DomainPorts(
                 self.clock,
                 self.binder,
                 self.events,
@@ -428,12 +428,12 @@ class Program:
             self.conditions.forget_written()
 
     def _mover(self, worker: DomainWorker) -> DomainMover:
-        """What the domain's duties move pods with."""
+        """What the domain's background tasks move pods with."""
         name = f"{self._configuration.lease.name_prefix}-repair-{worker.name}"
         return DomainMover(
             worker,
-            Insight(self.cache, self.pods, self.reservations, self.router, self.clock),
-            Hands(
+            MoverView(self.cache, self.pods, self.reservations, self.router, self.clock),
+            MoverPorts(
                 self.binder,
                 ApiEvictor(self.transport, self.limiter),
                 ConfigMapKeeper(self.transport, self.limiter, self._outside.lease_namespace, name),
@@ -462,7 +462,7 @@ class Program:
         return self._configuration
 
     @property
-    def outside(self) -> Surroundings:
+    def outside(self) -> ProgramPorts:
         return self._outside
 
     @property
@@ -509,7 +509,7 @@ class Program:
             for worker in self.router.workers():
                 tasks.start_soon(worker.run)
                 tasks.start_soon(self._lead, worker)
-                tasks.start_soon(self._carry_out_duties, worker)
+                tasks.start_soon(self._run_background, worker)
             await self._closing.wait()
             await self._drain()
             tasks.cancel_scope.cancel()
@@ -572,10 +572,10 @@ class Program:
             await anyio.sleep(min(max(keeper.may_bind_in_s(), LEASE_LOOK_MIN_S), LEASE_LOOK_MAX_S))
             await held.wait()
 
-    async def _carry_out_duties(self, worker: DomainWorker) -> None:
-        """Begun once the caches are true: what a duty learns before it knows the pods stays in force until it learns again."""
+    async def _run_background(self, worker: DomainWorker) -> None:
+        """Begun once the caches are true: what a background task learns before it knows the pods stays in force until it learns again."""
         await self._caches_true()
-        await self.duties.run(worker.name, worker.plugins, self._mover(worker))
+        await self.background.run(worker.name, worker.plugins, self._mover(worker))
 
     async def _caches_true(self) -> None:
         for reflector in self.reflectors.values():

@@ -14,7 +14,7 @@ from multisched.framework.preemption import PreemptingPlugin
 from multisched.framework.registry import PluginSet, implements, those
 from multisched.framework.runner import PluginFailure
 from multisched.observe.queue_view import DomainQueue, QueueView, WaitingPod
-from multisched.observe.readings import DomainReading, DutyReading, JudgeReading, Readings, ReflectorReading
+from multisched.observe.readings import BackgroundReading, DomainReading, JudgeReading, Readings, ReflectorReading
 from multisched.queueing.transitions import Place
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
@@ -44,7 +44,9 @@ class ProgramQueues:
                 pods.append(
                     WaitingPod(
                         domain=worker.name,
-                        state="doomed" if entry.is_doomed else _state(entry.place, is_at_permit=pod.uid in at_permit),
+                        state="quarantined"
+                        if entry.is_quarantined
+                        else _state(entry.place, is_at_permit=pod.uid in at_permit),
                         namespace=pod.namespace,
                         name=pod.name,
                         uid=pod.uid,
@@ -92,7 +94,7 @@ class ProgramQueues:
     def _counts(self, worker: DomainWorker) -> dict[str, int]:
         queue = worker.queue.statistics()
         counts = {str(place): count for place, count in queue.pending.items()}
-        counts |= {"unschedulable": counts["unschedulable"] - queue.doomed, "doomed": queue.doomed}
+        counts |= {"unschedulable": counts["unschedulable"] - queue.quarantined, "quarantined": queue.quarantined}
         counts["refused"] = sum(refused.domain == worker.name for refused in self._program.pods.refused.values())
         permit = len(worker.waiting)
         return counts | {"permit": permit, "binding": queue.in_flight - permit}
@@ -141,7 +143,9 @@ def read(program: Program) -> Readings:
         },
         event_durations=_copied(program.event_times.durations),
         volume_writes=_copied(program.volumes.durations),
-        duties={(d.plugin, d.domain): DutyReading(d.failures, d.is_running) for d in program.duties.states()},
+        background_tasks={
+            (d.plugin, d.domain): BackgroundReading(d.failures, d.is_running) for d in program.background.states()
+        },
         judge=_read_judge(program.judge),
     )
 
@@ -163,7 +167,7 @@ def _read_domain(program: Program, worker: DomainWorker) -> DomainReading:
         event_overflows=queue.event_overflows,
         hint_calls=queue.hint_calls,
         bound_after_flush=queue.bound_after_flush,
-        doomed=queue.doomed,
+        quarantined=queue.quarantined,
         set_aside=queue.set_aside,
         passed_over=queue.passed_over,
         namespaces_retrying=queue.namespaces_retrying,
@@ -204,7 +208,7 @@ def _plugin_metrics(program: Program, worker: DomainWorker) -> list[PluginMetric
 
 
 def health_of(program: Program) -> str:
-    """What `/readyz?verbose` tells: lists from the past, plugins that go on with what they have, duties that end again and again."""
+    """What `/readyz?verbose` tells beside its checks: what is stale, what goes on with what it has, and what fails again and again."""
     now_s, told = program.clock.now().timestamp(), list[str]()
     if not program.history.is_trusted:
         told.append("the server's lists are older than what is known: nothing is decided until that is settled")
@@ -215,13 +219,13 @@ def health_of(program: Program) -> str:
                 with contextlib.suppress(PluginFailure):
                     text = worker.runner.call(plugin, "Health", partial(plugin.health, now_s))
                     told += [f"{worker.name}/{plugin.name}: {text}"] if text else []
-    for duty in program.duties.states():
-        if duty.failures:
-            since_s = now_s - duty.last_error_s
-            how = "runs again" if duty.is_running else "is begun again soon"
+    for task in program.background.states():
+        if task.failures:
+            since_s = now_s - task.last_error_s
+            how = "runs again" if task.is_running else "is begun again soon"
             told.append(
-                f"{duty.domain}/{duty.plugin}: its duty has ended {duty.failures}x, last {since_s:.0f} s ago, and {how}:"
-                f" {duty.last_error}"
+                f"{task.domain}/{task.plugin}: its background task has ended {task.failures}x, last {since_s:.0f} s ago, and {how}:"
+                f" {task.last_error}"
             )
     return "; ".join(told)
 

@@ -28,7 +28,7 @@ from multisched.cluster.api.watch import WatchStream
 from multisched.cluster.base.request import ApiRequest
 from multisched.config.schema import Configuration
 from multisched.model.wire import MERGE_PATCH, Response
-from multisched.shell.program import Program, Surroundings
+from multisched.shell.program import Program, ProgramPorts
 from multisched.simulate.lessons import Learning, Lessons
 from multisched.simulate.moment_load import SERIES_ANNOTATION, Readings
 from multisched.simulate.policies import run_registry, with_studies
@@ -54,7 +54,7 @@ UNPLACED_TOLD = 3
 _BINDING = re.compile(r"/pods/([^/?]+)/binding(?:\?|$)")
 
 
-class Stay(msgspec.Struct, frozen=True):
+class PlacementInterval(msgspec.Struct, frozen=True):
     """A replica stood on a node from one moment to another (epoch seconds)."""
 
     series: int
@@ -66,7 +66,7 @@ class Stay(msgspec.Struct, frozen=True):
 class Course(msgspec.Struct, frozen=True):
     """What came of a run."""
 
-    stays: tuple[Stay, ...]
+    placement_intervals: tuple[PlacementInterval, ...]
     moves: int
     """Replicas that a release or anybody else put on another node than before."""
     created: int
@@ -168,7 +168,7 @@ class Run:
         """Pod -> series of the usage."""
         self._owners: dict[int, _Owner] = {}
         """Service -> the ReplicaSet of its new pods."""
-        self._stays: list[Stay] = []
+        self._placement_intervals: list[PlacementInterval] = []
         self._ready: set[str] = set()
         """Pods whose kubelet has said so; only where somebody asks."""
         self._stopped: list[str] = []
@@ -184,7 +184,7 @@ class Run:
     def _built(self, seed: int, configuration: Configuration) -> Program:
         """The program, as `run` composes it, over in-process transport and virtual time."""
         rng = random.Random(seed)  # noqa: S311 - ties, a scenario's own
-        surroundings = Surroundings(
+        ports = ProgramPorts(
             self._api,
             self._clock,
             random.Random(rng.random()),  # noqa: S311 - as above
@@ -193,10 +193,10 @@ class Run:
             observer=lambda domain: self._observer,
             registry=run_registry(self._readings),
             workshop=VirtualWorkers(rng),
-            duty_threads=VirtualThreads,
+            background_threads=VirtualThreads,
             plan_repairs=plans_of,
         )
-        return Program(configuration, surroundings)
+        return Program(configuration, ports)
 
     # -- the run ---------------------------------------------------------------------------------------------------
 
@@ -377,7 +377,9 @@ class Run:
     def _end_stay(self, pod: str, end_s: float) -> None:
         bound = self._bindings.bound.pop(pod, None)
         if bound is not None:
-            self._stays.append(Stay(self._series[pod], self._numbers[bound[0]], bound[1], end_s))
+            self._placement_intervals.append(
+                PlacementInterval(self._series[pod], self._numbers[bound[0]], bound[1], end_s)
+            )
 
     async def _settle(self) -> None:
         await self._until(lambda: not self._pending(), SETTLE_MAX_S)
@@ -425,7 +427,9 @@ class Run:
             self._end_stay(pod, math.inf)
         told = [*self._stopped, *(f"{pod} found no node" for pod in unplaced)]
         failures = tuple(dict.fromkeys(self._observer.failures))
-        return Course(tuple(self._stays), self._moves, self._created, tuple(told), failures, tuple(self._visits))
+        return Course(
+            tuple(self._placement_intervals), self._moves, self._created, tuple(told), failures, tuple(self._visits)
+        )
 
 
 def run_course(scenario: Scenario, policy: Policy, seed: int, lessons: Lessons) -> Course:

@@ -73,7 +73,7 @@ def node_load(scenario: Scenario, course: Course) -> Load:
     begin, end = usage.step_at(scenario.judged_from_s), usage.step_at(scenario.judged_to_s)
     values, _ = filled(usage.values[:, :, begin:end])
     load = np.zeros((len(scenario.nodes), *values.shape[1:]))
-    for stay in course.stays:
+    for stay in course.placement_intervals:
         first, last = (_first_step(at_s, scenario, values.shape[2]) for at_s in (stay.begin_s, stay.end_s))
         load[stay.node, :, first:last] += values[stay.series, :, first:last]
     load /= scenario.capacities()[:, :, None]

@@ -1,6 +1,6 @@
 """Repairs of a run: when the windows of the judged days open, and the doors through which the program repairs.
 
-The program itself decides and acts (PeakForecast's duty, `domains/forecast/repair/control.py`); the run makes the replacements of
+The program itself decides and acts (`domains/forecast/repair/control.py`). The run makes the replacements of
 what it evicts, as the workloads' controllers would. The windows are the policy's own, but the program may use them only while the run
 is there to see it: outside, its record can neither be read nor kept (503), and what it cannot keep it does not begin.
 """

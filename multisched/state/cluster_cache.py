@@ -29,7 +29,7 @@ from multisched.state.ledgers import LedgerRegistry, RowlessLedger
 from multisched.state.node_table import NodeTable
 from multisched.state.object_store import ObjectStore
 from multisched.state.pod_news import PodNews
-from multisched.state.standing_pods import StandingTable
+from multisched.state.pods_by_priority import PodsByPriority
 
 NO_ROW = -1
 _NO_ANNOTATIONS: Mapping[str, str] = {}
@@ -77,7 +77,7 @@ class ClusterCache:
 
     def __init__(self, ledgers: LedgerRegistry | None = None) -> None:
         self.nodes = NodeTable()
-        self.standing = StandingTable(self.nodes)
+        self.pods_by_priority = PodsByPriority(self.nodes)
         """The pods on every row in columns; nothing is kept in it until somebody preempts."""
         self.ledgers = ledgers if ledgers is not None else LedgerRegistry()
         self.objects = ObjectStore()

@@ -13,9 +13,9 @@ import numpy as np
 from multisched.framework.node_view import Bools, Int64, Rows
 from multisched.model.objects import PODS, HostPort, Pod
 from multisched.state.node_table import NodeTable, frozen
-from multisched.state.nominator import Promised
+from multisched.state.nominator import NominatedRequests
 from multisched.state.overlay import Overlay
-from multisched.state.standing_pods import PodColumns
+from multisched.state.pods_by_priority import PodColumns
 
 Users = dict[int, dict[str, int]]
 PortKey = tuple[str, int]
@@ -25,7 +25,10 @@ class ColumnOverlay(Overlay):
     """The node table with the promised pods added, and some of the standing pods gone."""
 
     def __init__(
-        self, table: NodeTable, promised: Promised | None, promised_pods: Callable[[], Iterable[tuple[int, Pod]]]
+        self,
+        table: NodeTable,
+        promised: NominatedRequests | None,
+        promised_pods: Callable[[], Iterable[tuple[int, Pod]]],
     ) -> None:
         """`promised_pods`: row and pod of those behind `promised`; asked for only when somebody reads ports."""
         super().__init__(table)

@@ -48,7 +48,7 @@ class _Level:
         self.sums = {name: _grown(column, capacity) for name, column in self.sums.items()}
 
 
-class Promised(msgspec.Struct, frozen=True):
+class NominatedRequests(msgspec.Struct, frozen=True):
     """Rows promised to others, and what those others ask for there. Valid until the next nomination."""
 
     rows: Rows
@@ -168,7 +168,7 @@ class Nominator:
             if ahead:
                 yield node, ahead
 
-    def promised(self, pod: Pod, table: NodeTable) -> Promised | None:
+    def requests(self, pod: Pod, table: NodeTable) -> NominatedRequests | None:
         """As `ahead_of`, in columns over the rows of `table`; None where nobody is ahead."""
         levels = [level for priority, level in self._levels.items() if priority >= pod.spec.priority]
         if not levels:
@@ -183,7 +183,7 @@ class Nominator:
             own = None
         rows = self._rows_of_slots(table)
         slots = np.flatnonzero((pods > 0) & (rows >= 0))
-        return Promised(rows[slots], slots, levels, own) if len(slots) else None
+        return NominatedRequests(rows[slots], slots, levels, own) if len(slots) else None
 
     def changed_since(self, sequence: int) -> frozenset[str] | None:
         """Nodes to which nominations have come or from which they went; None when that is too long ago to know."""

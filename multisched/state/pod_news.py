@@ -63,7 +63,7 @@ class PodNews:
         return None if end < self._start else self._pods[end - self._start :]
 
     def _note(self, pod: Pod) -> None:
-        # Who is concerned goes by namespace, labels and spec (`Heed.matters`).
+        # Who is concerned goes by namespace, labels and spec (`PodSensitivity.matters`).
         self._pods.append(msgspec.structs.replace(pod, annotations={}) if pod.annotations else pod)
         self._bytes += pod.kept_bytes
         self.end += 1

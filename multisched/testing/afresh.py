@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from multisched.cycle.classes.cache import ClassCache
-from multisched.cycle.classes.equivalence_class import PodClass
+from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.framework.runner import PluginFailure
 from multisched.model.objects import Pod
 from multisched.shell.domain import DomainWorker
@@ -52,63 +52,65 @@ class Afresh:
         classes.find = self.find  # type: ignore[method-assign]
         classes.score = self.score  # type: ignore[method-assign]
 
-    def find(self, pod: Pod, attempt: int) -> PodClass:
-        entry = self._find(pod, attempt)
+    def find(self, pod: Pod, attempt: int) -> EquivalenceClass:
+        pod_class = self._find(pod, attempt)
         self._asked = pod, attempt
         self._found += 1
         if self._is_due(COMPARED_EVERY):
-            self._compare(entry, pod, attempt)
+            self._compare(pod_class, pod, attempt)
         if self._is_due(REBUILT_EVERY):
-            self._rebuilt.compare(entry, pod)
-        return entry
+            self._rebuilt.compare(pod_class, pod)
+        return pod_class
 
-    def score(self, entry: PodClass) -> None:
-        self._score(entry)
+    def score(self, pod_class: EquivalenceClass) -> None:
+        self._score(pod_class)
         if self._is_due(COMPARED_EVERY) and self._asked is not None:
-            self._compare_scores(entry, self._made_anew(*self._asked))
-            self._scores.check(entry, self._asked[0])
+            self._compare_scores(pod_class, self._made_anew(*self._asked))
+            self._scores.check(pod_class, self._asked[0])
         if self._is_due(REBUILT_EVERY) and self._asked is not None:
-            self._rebuilt.compare(entry, self._asked[0])
+            self._rebuilt.compare(pod_class, self._asked[0])
 
     def _is_due(self, every: int) -> bool:
         return self.is_close or not self._found % every
 
-    def _made_anew(self, pod: Pod, attempt: int) -> tuple[ClassCache, PodClass] | None:
+    def _made_anew(self, pod: Pod, attempt: int) -> tuple[ClassCache, EquivalenceClass] | None:
         classes = ClassCache(self._worker.cycle.plugins, self._worker.runner, self._table, self._rows)
         try:
             return classes, classes.find(pod, attempt)
         except PluginFailure:
             return None
 
-    def _compare(self, entry: PodClass, pod: Pod, attempt: int) -> None:
+    def _compare(self, pod_class: EquivalenceClass, pod: Pod, attempt: int) -> None:
         made = self._made_anew(pod, attempt)
         if made is None:
             self._complain(f"I12: a filter fails for {pod.key} where it is asked anew")
             return
         _, fresh = made
-        if entry.refusal != fresh.refusal:
-            self._complain(f"I12: {pod.key} is refused by {entry.refusal}, and asked anew by {fresh.refusal}")
-        elif entry.refusal is None and entry.rows.tolist() != fresh.rows.tolist():
+        if pod_class.refusal != fresh.refusal:
+            self._complain(f"I12: {pod.key} is refused by {pod_class.refusal}, and asked anew by {fresh.refusal}")
+        elif pod_class.refusal is None and pod_class.rows.tolist() != fresh.rows.tolist():
             self._complain(f"I12: {pod.key} is looked at on other rows than where it is asked anew")
-        elif entry.refusal is None and (entry.feasible != fresh.feasible).any():
-            names = [self._table.node(row).name for row in entry.rows[entry.feasible != fresh.feasible].tolist()]
+        elif pod_class.refusal is None and (pod_class.feasible != fresh.feasible).any():
+            names = [
+                self._table.node(row).name for row in pod_class.rows[pod_class.feasible != fresh.feasible].tolist()
+            ]
             self._complain(f"I12: {pod.key} is answered otherwise on {names[:3]} than where it is asked anew")
-        elif entry.is_scored:
-            self._compare_scores(entry, made)
+        elif pod_class.is_scored:
+            self._compare_scores(pod_class, made)
 
-    def _compare_scores(self, entry: PodClass, made: tuple[ClassCache, PodClass] | None) -> None:
-        if made is None or entry.refusal is not None or not entry.feasible.any():
+    def _compare_scores(self, pod_class: EquivalenceClass, made: tuple[ClassCache, EquivalenceClass] | None) -> None:
+        if made is None or pod_class.refusal is not None or not pod_class.feasible.any():
             return
         classes, fresh = made
-        if fresh.refusal is not None or entry.rows.tolist() != fresh.rows.tolist():
+        if fresh.refusal is not None or pod_class.rows.tolist() != fresh.rows.tolist():
             return  # as the masks say
-        fresh = classes.reduced(fresh, entry.feasible.copy())
+        fresh = classes.reduced(fresh, pod_class.feasible.copy())
         try:
             classes.score(fresh)
         except PluginFailure:
             return
-        if not np.array_equal(entry.total, fresh.total):
-            at = int((entry.total != fresh.total).argmax())
-            name = self._table.node(int(entry.rows[at])).name
-            told = f"{int(entry.total[at])} on {name}, and {int(fresh.total[at])} where it is asked anew"
-            self._complain(f"I12: {entry.pod.key} scores {told}")
+        if not np.array_equal(pod_class.total, fresh.total):
+            at = int((pod_class.total != fresh.total).argmax())
+            name = self._table.node(int(pod_class.rows[at])).name
+            told = f"{int(pod_class.total[at])} on {name}, and {int(fresh.total[at])} where it is asked anew"
+            self._complain(f"I12: {pod_class.pod.key} scores {told}")

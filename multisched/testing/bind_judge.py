@@ -1,4 +1,4 @@
-"""`multisched verify`'s judge at the API server's door: each binding against all required rules, as it takes effect.
+"""`multisched verify`'s judge at the API server's bind checker: each binding against all required rules, as it takes effect.
 
 A scheduler cannot know what happened a moment ago, and a bind may be on its way meanwhile. So a placement counts as wrong
 only if it was wrong at every moment of the last `NEWS_S`: what others changed since is taken back, change by change, of pods

@@ -19,7 +19,7 @@ from multisched.testing.world import LICENCE
 
 ARGS_SHARE: Final = 0.5
 """Of all plugins with arguments: they are given some."""
-ASKING_PLUGINS: Final = (("SlowOracle", 5), ("ReserveBooks", None), ("HoldSome", None))
+ASKING_PLUGINS: Final = (("SlowOracle", 5), ("ReserveTally", None), ("HoldSome", None))
 FAULTY_SHARE, MOVING_SHARE, EXTENDED_SHARE, SORTED_SHARE = 0.5, 0.8, 0.8, 0.3
 """Of all drawn configurations: one plugin is faulty; one moves pods; extenders are asked; the queue goes by priority alone."""
 THRIFTY_SHARE: Final = 0.3

@@ -61,7 +61,7 @@ class Faulty:
     """See the module."""
 
     name = FAULTY
-    answer_timeout_s = ANSWER_TIMEOUT_S
+    response_timeout_s = ANSWER_TIMEOUT_S
 
     def __init__(self, context: PluginContext) -> None:
         self._bugs = Bugs()
@@ -81,13 +81,13 @@ class Faulty:
         """Who meets the bug of PreFilter is of no class with others."""
         return pod.uid if zlib.crc32(f"PreFilter/{pod.uid}".encode()) % ONE_IN == 0 else ""
 
-    def ask(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
+    def request(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
         return pod.uid if zlib.crc32(f"Answer/{pod.uid}".encode()) % ONE_IN == 0 else None
 
-    async def answer(self, question: object) -> object:
-        struck = self._bugs.strikes("Answer", str(question))
+    async def response(self, request: object) -> object:
+        struck = self._bugs.strikes("Response", str(request))
         if struck == 1:
-            raise FaultyError("Answer")
+            raise FaultyError("Response")
         await asyncio.sleep(2 * ANSWER_TIMEOUT_S if struck else 0.0)
         return None
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from multisched.model.objects import Node, Pod
-from multisched.testing.books import GPU, GPU_INDICES, HONOURED
+from multisched.testing.api_checker import GPU, GPU_INDICES, HONOURED
 from multisched.testing.devices import fraction_wanted
 from multisched.testing.knowledge import Standing, Told
 from multisched.testing.relations import allows, bears_not, clash

@@ -100,7 +100,7 @@ def fault_of_promises(program: Program) -> str:
         return ""
     anybody = Pod(namespace="sim", name="anybody", uid="anybody", version=0)
     lowest = all(pod.spec.priority >= anybody.spec.priority for pod in nominator.pods())
-    promised = nominator.promised(anybody, table)
+    promised = nominator.requests(anybody, table)
     if promised is None or not lowest:
         return ""
     for resource in (PODS, "cpu", "memory"):

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from multisched.framework.background import DutyPorts
+from multisched.framework.background import BackgroundPorts
 from multisched.framework.context import PluginContext
 from multisched.framework.moving import EvictAnswer, Mover
 from multisched.framework.points import CycleView
@@ -25,7 +25,7 @@ REST_MIN_S, REST_MAX_S = 1.0, 5.0
 WATCH_S: Final = 4.0
 """How long the replacement may take to come."""
 GIVES_UP: Final = 0.05
-"""Of all moves: the duty itself ends by an error, and is begun again."""
+"""Of all moves: the background task itself ends by an error, and is begun again."""
 LOOK_S: Final = 0.2
 LONG_SHARE, LONG = 0.03, 50_000
 """Of all moves: what is kept of them is longer than may be kept."""
@@ -38,7 +38,7 @@ PODS_PLANNED: Final = 8
 
 
 class GaveUpError(Exception):
-    """A bug of the duty."""
+    """A bug of the background task."""
 
 
 class Restless:
@@ -60,7 +60,7 @@ class Restless:
         await asyncio.sleep(0)
         return lambda: {query.name: self._newest, "nodes": len(ports.rows)}
 
-    async def carry_out(self, ports: DutyPorts) -> None:
+    async def run(self, ports: BackgroundPorts) -> None:
         mover, rng = ports.mover, ports.rng
         if mover is None:
             await asyncio.Event().wait()

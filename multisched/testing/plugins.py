@@ -32,17 +32,17 @@ class SlowOracle:
 
     name = "SlowOracle"
     depends_on = Dependency.ATTEMPT
-    answer_timeout_s = 1.0
+    response_timeout_s = 1.0
 
-    def ask(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
+    def request(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
         return int(rows[0])
 
-    async def answer(self, question: object) -> object:
+    async def response(self, request: object) -> object:
         await asyncio.sleep(ANSWER_S)
-        return question
+        return request
 
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
-        favourite = cycle.answers[self.name]
+        favourite = cycle.responses[self.name]
         return np.where(rows == favourite, 100, 0).astype(np.int64)
 
     def sign(self, pod: Pod) -> Hashable:
@@ -113,10 +113,10 @@ class HoldLonger:
         return found
 
 
-class ReserveBooks:
+class ReserveTally:
     """Each reserve ends in exactly one of postbind and unreserve (I5). `broken` says where not."""
 
-    name = "ReserveBooks"
+    name = "ReserveTally"
 
     def __init__(self) -> None:
         self.open: dict[str, str] = {}

@@ -20,7 +20,7 @@ from multisched.cluster.api.watch import WatchStream
 from multisched.cluster.base.request import ApiRequest
 from multisched.model.cluster_objects import SELECTED_NODE_ANNOTATION
 from multisched.model.wire import Response
-from multisched.queueing.doomed import REFUSALS_ALIKE_MAX
+from multisched.queueing.quarantine import REFUSALS_ALIKE_MAX
 from multisched.testing.storage import MADE
 
 REFUSED = 0.04

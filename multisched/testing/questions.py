@@ -33,7 +33,7 @@ from multisched.whatif.explain_source import ProgramExplanations
 from multisched.whatif.explain_trial import DumpExplanations
 from multisched.whatif.repair_source import RepairPlans
 from multisched.whatif.repair_trial import plan_on
-from multisched.whatif.sandbox import UNASKED, DumpedCluster, Rehearsal
+from multisched.whatif.sandbox import UNASKED, DumpedCluster, SchedulerSandbox
 
 if TYPE_CHECKING:
     from multisched.testing.scenario import Process, Run
@@ -73,7 +73,7 @@ class Questions:
         self._process = process
         self._program = process.program
         self._configuration: Configuration = run.configuration
-        self._in_thread = _Watched(process.program, run.door.complain)
+        self._in_thread = _Watched(process.program, run.bind_checker.complain)
         self._explanations = ProgramExplanations(self._program, self._configuration, in_thread=self._in_thread)
 
     async def ask(self) -> None:
@@ -88,7 +88,7 @@ class Questions:
         asked = self._rng.sample(named, min(len(named), NAMED_ASKED))
         asked += self._rng.sample(waiting, min(len(waiting), PODS_ASKED)) + self._rng.sample(pods, min(len(pods), 2))
         asked += self._odd(pods)
-        nodes = [*self._run.door.nodes(), "node-x", "elsewhere"]
+        nodes = [*self._run.bind_checker.nodes(), "node-x", "elsewhere"]
         for pod in asked:
             node = self._rng.choice(nodes) if self._rng.random() < 0.2 else ""
             await self._unless_refused(lambda pod=pod, node=node: self._explain_one(pod, node))  # type: ignore[misc]
@@ -102,7 +102,7 @@ class Questions:
         """One that cannot be read, one that the server always refuses, and one of another scheduler, where they are."""
         refused = [one.pod for one in self._program.pods.refused.values()]
         queues = [worker.queue for worker in self._program.router.workers()]
-        aside = [entry.pod for queue in queues for entry in queue.entries() if entry.is_doomed]
+        aside = [entry.pod for queue in queues for entry in queue.entries() if entry.is_quarantined]
         served = self._run.configuration.served
         others = [pod for pod in pods if pod.node and pod.spec.scheduler_name not in served]
         return [*refused[:1], *aside[:1], *others[:1]]
@@ -111,10 +111,10 @@ class Questions:
         view = await self._explanations.pod(ExplainQuery(pod.namespace, pod.name, node, with_fixes=not node))
         is_whole = not any(note.endswith(UNASKED) for note in view.notes)
         if view.now is not None and view.now.node and is_whole:
-            self._judge(self._process.witness.told.pods.get(view.uid), view.domain, view.now.node)
+            self._judge(self._process.process_checker.told.pods.get(view.uid), view.domain, view.now.node)
         for fix in view.fixes or ():
-            if fix.node not in self._process.witness.told.nodes:
-                self._run.door.complain(f"{pod.key} is told to fit on {fix.node}, which is gone")
+            if fix.node not in self._process.process_checker.told.nodes:
+                self._run.bind_checker.complain(f"{pod.key} is told to fit on {fix.node}, which is gone")
 
     async def _ask_what_if(self) -> None:
         for document in self._rng.sample(MANIFESTS, PLANNED):
@@ -137,7 +137,7 @@ class Questions:
     async def _plan_one(self, plans: RepairPlans, domain: str) -> None:
         plan = await plans.plan(RepairAsked(domain=domain, moves=3))
         for move in plan.moves if not any("not known here" in note for note in plan.notes) else ():
-            self._judge(self._process.witness.told.pods.get(move.uid), plan.domain, move.to_node)
+            self._judge(self._process.process_checker.told.pods.get(move.uid), plan.domain, move.to_node)
 
     async def _dump(self) -> None:
         """As `multisched explain --dump` and `multisched repair plan --dump` do: of what the API server has."""
@@ -157,8 +157,8 @@ class Questions:
         await self._unless_refused(lambda: _later(lambda: empty.pod(asked[0])))
         document = self._rng.choice(MANIFESTS)  # what it places stays in its copy
         await self._unless_refused(lambda: _later(lambda: explanations.what_if(document, 2)))
-        rehearsal, repair = Rehearsal(self._configuration, known), RepairAsked(domain="forecast")
-        await self._unless_refused(lambda: _later(lambda: plan_on(rehearsal, repair)))
+        sandbox, repair = SchedulerSandbox(self._configuration, known), RepairAsked(domain="forecast")
+        await self._unless_refused(lambda: _later(lambda: plan_on(sandbox, repair)))
 
     async def _look(self) -> None:
         """As `multisched verify` does."""
@@ -170,16 +170,16 @@ class Questions:
             await ask()
         except REFUSED as refused:
             if not str(refused):
-                self._run.door.complain(f"a question was refused without a word: {type(refused).__name__}")
+                self._run.bind_checker.complain(f"a question was refused without a word: {type(refused).__name__}")
 
     def _judge(self, pod: Pod | None, domain: str, name: str) -> None:
-        told = self._process.witness.told
+        told = self._process.process_checker.told
         node = told.nodes.get(name)
         if pod is None:
             return
         fault = "which is gone" if node is None else told.fault_of_node(pod, domain, node)
         if fault:
-            self._run.door.complain(f"I8: users are told that {pod.key} would go to {name}, {fault}")
+            self._run.bind_checker.complain(f"I8: users are told that {pod.key} would go to {name}, {fault}")
 
 
 class _Watched(InThread):

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from multisched.config.schema import Configuration
-from multisched.cycle.classes.equivalence_class import PodClass
+from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.results import Result, Unplaced
 from multisched.framework.ledger import Ledger, SummingLedger
 from multisched.framework.points import QueuedPod
@@ -23,7 +23,7 @@ from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
 from multisched.state.domain_rows import DomainRows
 from multisched.state.node_table import NodeTable
-from multisched.whatif.sandbox import Moment, Rehearsal
+from multisched.whatif.sandbox import ClusterSnapshot, SchedulerSandbox
 
 REFUSALS_EVERY: Final = 192
 """One refusal in so many is asked for again."""
@@ -51,37 +51,37 @@ class Rebuilt:
                 self._compare_refusals(result)
         self._settle(entry, result, seconds)
 
-    def _made_anew(self, pod: Pod) -> tuple[Rehearsal, DomainWorker] | None:
+    def _made_anew(self, pod: Pod) -> tuple[SchedulerSandbox, DomainWorker] | None:
         """The program, and the domain in it; None where the two need not answer alike."""
         if not _have_one_size(pod, self._program.cache.nodes):
             return None
-        rehearsal = Rehearsal(self._configuration, Moment.of(self._program))
-        worker = next(one for one in rehearsal.program.router.workers() if one.name == self._worker.name)
+        sandbox = SchedulerSandbox(self._configuration, ClusterSnapshot.of(self._program))
+        worker = next(one for one in sandbox.program.router.workers() if one.name == self._worker.name)
         usable = _usable(self._program.cache.nodes, self._rows)
-        if usable != _usable(rehearsal.cache.nodes, rehearsal.program.router.rows_of(worker)):
+        if usable != _usable(sandbox.cache.nodes, sandbox.program.router.rows_of(worker)):
             return None  # a node that joins is withheld for a while
         concerned = [ledger for ledger in self._program.cache.ledgers if ledger.concerns(pod)]
-        is_alike = all(_is_alike(self._program, rehearsal, ledger) for ledger in concerned)
-        return (rehearsal, worker) if is_alike else None
+        is_alike = all(_is_alike(self._program, sandbox, ledger) for ledger in concerned)
+        return (sandbox, worker) if is_alike else None
 
     def _compare_refusals(self, result: Unplaced) -> None:
         """The same pod is refused in the same words, and would remove as many pods that are as important."""
         made = self._made_anew(result.pod)
         if made is None:
             return
-        rehearsal, worker = made
-        again = rehearsal.attempt(worker, result.pod).result
+        sandbox, worker = made
+        again = sandbox.attempt(worker, result.pod).result
         ours, theirs = _outcome(result), _outcome(again)
         if ours != theirs:
             self._complain(f"I12: {result.pod.key} ends with {ours}, and with {theirs} in a program made anew")
 
-    def compare(self, entry: PodClass, pod: Pod) -> None:
+    def compare(self, entry: EquivalenceClass, pod: Pod) -> None:
         """`entry`: just found for the pod, or just scored, maybe on some of its rows only."""
         made = self._made_anew(pod)
         if made is None:
             return
-        rehearsal, worker = made
-        table, others = self._program.cache.nodes, rehearsal.cache.nodes
+        sandbox, worker = made
+        table, others = self._program.cache.nodes, sandbox.cache.nodes
         classes = worker.cycle.classes
         try:
             fresh = classes.find(pod, 1)
@@ -126,13 +126,13 @@ def _have_one_size(pod: Pod, table: NodeTable) -> bool:
     return len({name for name, _ in told}) == len(told)
 
 
-def _is_alike(program: Program, rehearsal: Rehearsal, ledger: Ledger) -> bool:
+def _is_alike(program: Program, sandbox: SchedulerSandbox, ledger: Ledger) -> bool:
     """False while it holds what no pod bears yet: devices and volumes that were chosen for pods on their way."""
-    other = next(one for one in rehearsal.cache.ledgers if one.name == ledger.name)
+    other = next(one for one in sandbox.cache.ledgers if one.name == ledger.name)
     if not isinstance(ledger, SummingLedger):
         return dict(ledger.held()) == dict(other.held())
     assert isinstance(other, SummingLedger), "a ledger of the same name is of the same kind"
-    rows = ((row, rehearsal.cache.nodes.row_of(node.name)) for row, node in program.cache.nodes.live_rows())
+    rows = ((row, sandbox.cache.nodes.row_of(node.name)) for row, node in program.cache.nodes.live_rows())
     return all(there is not None and ledger.sums(row) == other.sums(there) for row, there in rows)
 
 
@@ -140,7 +140,7 @@ def _usable(table: NodeTable, rows: DomainRows) -> set[str]:
     return {node.name for row, node in table.live_rows() if rows.has(row)}
 
 
-def _answers(entry: PodClass, table: NodeTable) -> Iterator[tuple[str, tuple[bool, int | None]]]:
+def _answers(entry: EquivalenceClass, table: NodeTable) -> Iterator[tuple[str, tuple[bool, int | None]]]:
     """Name of a node -> whether it takes the pod, and what it scores then."""
     for at, row in enumerate(entry.rows.tolist()):
         takes = bool(entry.feasible[at])

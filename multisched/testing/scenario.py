@@ -26,22 +26,22 @@ from multisched.plugins.extender.http_extender import NAME as EXTENDERS
 from multisched.plugins.volumes.volume_binding_args import BIND_TIMEOUT_DEFAULT_S
 from multisched.shell.audit.auditor import AUDIT_PERIOD_S
 from multisched.shell.object_watch import AUDITED_EVERY
-from multisched.shell.program import LeaseLostError, Program, Surroundings
+from multisched.shell.program import LeaseLostError, Program, ProgramPorts
+from multisched.testing.bind_checker import BindChecker
 from multisched.testing.bind_judge import LOST_NEWS_S
 from multisched.testing.configurations import EDGE_RANKS
-from multisched.testing.door import Door
 from multisched.testing.extenders import SimExtender
+from multisched.testing.fault_schedule import FaultSchedule
 from multisched.testing.faults import Faults, FaultyTransport
 from multisched.testing.faulty_plugin import FAULTY
 from multisched.testing.invariants import compare
 from multisched.testing.mirror import leftover
 from multisched.testing.onlookers import look_at
 from multisched.testing.policies import Policies
+from multisched.testing.process_checker import ProcessChecker
 from multisched.testing.setting import Setting, drawn, fault_of_refusals
 from multisched.testing.sim_loop import PROCESS, SimClock, SimLoop, simulate
-from multisched.testing.storm import Storm
 from multisched.testing.virtual_workers import VirtualProcess, VirtualThreads, VirtualWorkers
-from multisched.testing.witness import Witness
 from multisched.testing.world import NODES, World
 from multisched.whatif.repair_source import plans_of
 
@@ -143,7 +143,7 @@ class Process:
     identity: str
     program: Program
     transport: FaultyTransport
-    witness: Witness
+    process_checker: ProcessChecker
     task: asyncio.Task[None]
 
 
@@ -172,8 +172,10 @@ class Run:
         self.configuration = self.setting.configuration
         flush_s = min(domain.queue.unschedulable_flush_s for domain in self.configuration.domains)
         policies.flushes = lambda: int(self.loop.time() / flush_s)
-        self.door = Door(self.server, self.configuration, self.loop.time, self.broken, policies, lambda: LOST_NEWS_S)
-        self.world = World(self.server, self.door, self.rng, self.seed)
+        self.bind_checker = BindChecker(
+            self.server, self.configuration, self.loop.time, self.broken, policies, lambda: LOST_NEWS_S
+        )
+        self.world = World(self.server, self.bind_checker, self.rng, self.seed)
         self.world.schedulers = self.configuration.served
         self._extender_rng = random.Random(self.seed ^ 0xE)  # noqa: S311 - a simulation
         self.ended: list[Process] = []
@@ -202,39 +204,39 @@ class Run:
         """One more process, in a context of its own."""
         self.started += 1
         identity = f"process-{self.started}"
-        transport = FaultyTransport(self.world.api, self.faults, identity, self.door)
+        transport = FaultyTransport(self.world.api, self.faults, identity, self.bind_checker)
         if self.loop.time() < SPLIT_S:
             transport.lost_leases = self._lost_at_first(identity)
             self.loop.call_later(SPLIT_S, partial(setattr, transport, "lost_leases", ()))
         context = contextvars.copy_context()
         context.run(PROCESS.set, identity)
-        surroundings = Surroundings(
+        ports = ProgramPorts(
             transport,
             self.clock,
             random.Random(self.rng.random()),  # noqa: S311 - a simulation
             identity,
             "kube-system",
             observer=lambda domain: self.observer,
-            duty_threads=VirtualThreads,
+            background_threads=VirtualThreads,
             open_process=VirtualProcess,
             workshop=VirtualWorkers(random.Random(self.seed ^ self.started)),  # noqa: S311 - a simulation
             open_extender=lambda settings: SimExtender(settings, self._extender_rng, self.faults, transport),
             plan_repairs=plans_of,
         )
         configuration = self.setting.configuration_of(self.started)
-        self.door.renew_deadlines_s[identity] = configuration.lease.renew_deadline_s
-        program = context.run(Program, configuration, surroundings)
-        witness = Witness(
+        self.bind_checker.renew_deadlines_s[identity] = configuration.lease.renew_deadline_s
+        program = context.run(Program, configuration, ports)
+        process_checker = ProcessChecker(
             program,
             configuration,
-            self.door,
+            self.bind_checker,
             identity,
             self.loop,
             is_plain=self.setting.is_shipped,
             is_steady=not self.setting.is_drawn,
         )
         task = self.loop.create_task(self._keep(program), context=context)
-        self.processes.append(Process(identity, program, transport, witness, task))
+        self.processes.append(Process(identity, program, transport, process_checker, task))
 
     async def _keep(self, program: Program) -> None:
         """A process that ends because its lease is lost is started again, as a kubelet does with a container."""
@@ -244,7 +246,7 @@ class Run:
             self._replace(program)
         except* Exception as died:  # noqa: BLE001 - a process ends here; that is what is judged
             self.died += 1
-            self.door.complain(f"{self._identity_of(program)} died: {_leaf(died)!r}")
+            self.bind_checker.complain(f"{self._identity_of(program)} died: {_leaf(died)!r}")
             self._replace(program)
 
     def _replace(self, program: Program) -> None:
@@ -259,8 +261,8 @@ class Run:
 
     def _leave(self, process: Process) -> None:
         process.transport.cut()
-        self.door.believers.pop(process.identity, None)
-        process.witness.check_reserves(is_at_rest=False)
+        self.bind_checker.believers.pop(process.identity, None)
+        process.process_checker.check_reserves(is_at_rest=False)
         self.processes.remove(process)
         self.ended.append(process)
 
@@ -276,7 +278,7 @@ class Run:
     def leader(self) -> Process | None:
         """One that holds a lease, else any; None while each is being stopped, paused or cut off already."""
         free = [p for p in self.processes if p.identity not in self.disturbed]
-        leading = [p for p in free if self.door.holds_lease(p.identity)]
+        leading = [p for p in free if self.bind_checker.holds_lease(p.identity)]
         return self.rng.choice(leading or free) if free else None
 
     def start_storage(self) -> None:
@@ -292,7 +294,7 @@ class Run:
 
     def knows_placed(self, uid: str) -> bool:
         """Every process has been told of this pod."""
-        return all(uid in process.witness.told.pods for process in self.processes)
+        return all(uid in process.process_checker.told.pods for process in self.processes)
 
     def on_their_way(self, names: Collection[str]) -> list[Pod]:
         """Those of the pods for which some process has decided, and that the watch does not show on a node yet."""
@@ -305,10 +307,10 @@ class Run:
     def rewound(self) -> None:
         """The store was restored from a backup."""
         self.was_rewound = True
-        self.door.rewound()
+        self.bind_checker.rewound()
         self.start_storage()
         for process in self.processes:
-            process.witness.rewound()
+            process.process_checker.rewound()
 
     async def kill(self, process: Process) -> None:
         """SIGKILL in the middle of whatever it does."""
@@ -328,12 +330,12 @@ class Run:
         if process not in self.processes:
             return  # it lost its lease meanwhile, which ends it in its own way
         if not process.task.done():
-            self.door.complain(f"I11: {process.identity} had not stopped after {STOP_MAX_S:.0f} s")
+            self.bind_checker.complain(f"I11: {process.identity} had not stopped after {STOP_MAX_S:.0f} s")
             process.task.cancel()
         elif process.task.exception() is not None:
-            self.door.complain(f"I11: {process.identity} stopped with {process.task.exception()!r}")
+            self.bind_checker.complain(f"I11: {process.identity} stopped with {process.task.exception()!r}")
         elif not self.was_rewound:
-            process.witness.announcements.check_whole(self.door.events())
+            process.process_checker.announcements.check_whole(self.bind_checker.events())
         self._leave(process)
 
     async def pause(self, process: Process, seconds: float) -> None:
@@ -347,7 +349,7 @@ class Run:
 
     async def main(self) -> Report:
         if self.setting.is_drawn and (fault := fault_of_refusals(self.seed)):
-            self.door.complain(fault)
+            self.bind_checker.complain(fault)
         await self.world.build()
         self._split_leases()
         for _ in range(self.setting.replicas):
@@ -356,14 +358,14 @@ class Run:
         self.start_storage()
         ending = self.loop.create_task(self.world.end_pods())
         keeping = self.loop.create_task(self.world.budgets.keep())
-        storm = Storm(self)
-        storming = self.loop.create_task(storm.run())
-        while not storming.done() and not self._is_over():
-            await asyncio.wait([storming], timeout=1.0)
-        if not storming.done():
-            storming.cancel()
+        faults = FaultSchedule(self)
+        running = self.loop.create_task(faults.run())
+        while not running.done() and not self._is_over():
+            await asyncio.wait([running], timeout=1.0)
+        if not running.done():
+            running.cancel()
         else:
-            storming.result()
+            running.result()
         self.faults.is_on = False
         if self.was_rewound:
             await self.world.mend_storage()
@@ -382,7 +384,7 @@ class Run:
             self.loop.resume(process.identity)  # what is paused cannot end
         if not self._is_over():
             await self._end()
-        return self._report(storm.struck, quiet_s)
+        return self._report(faults.struck, quiet_s)
 
     def _is_over(self) -> bool:
         return (self.is_hasty and bool(self.broken)) or self.died > DEATHS_MAX
@@ -392,9 +394,9 @@ class Run:
         while True:
             await asyncio.sleep(LOOK_S)
             looks += 1
-            self.door.look_at_leases()
+            self.bind_checker.look_at_leases()
             for process in self.processes:
-                process.witness.look()
+                process.process_checker.look()
                 if looks % ASKED_LOOKS == 0:
                     look_at(process.program, process.identity, [pod.key for pod in self.world.pods()[-ASKED_PODS:]])
 
@@ -417,7 +419,7 @@ class Run:
         return self.was_rewound or self.was_corrupted or any(self.faults.injected[kind] for kind in DECEIT)
 
     def _is_settled(self) -> bool:
-        if next(self.door.unbound_feasible(), None) is not None or self.not_set_aside():
+        if next(self.bind_checker.unbound_feasible(), None) is not None or self.not_set_aside():
             return False
         return not any(self._differences(p) or leftover(p.program) for p in self.processes)
 
@@ -429,60 +431,60 @@ class Run:
             for worker in process.program.router.workers()
             if worker.is_leading
             for entry in worker.queue.entries()
-            if entry.is_doomed and SET_ASIDE in self.door.policies.condition_of(entry.pod.name)
+            if entry.is_quarantined and SET_ASIDE in self.bind_checker.policies.condition_of(entry.pod.name)
         }
-        return [pod.key for pod in self.door.refused_feasible(aside)]
+        return [pod.key for pod in self.bind_checker.refused_feasible(aside)]
 
     def _differences(self, process: Process) -> list[str]:
         known = process.program.cache.objects.all(ObjectKind.POD_DISRUPTION_BUDGET)
-        found = compare(process.program, self.door.pods(), self.door.nodes())
+        found = compare(process.program, self.bind_checker.pods(), self.bind_checker.nodes())
         return [*found, *self.world.budgets.differences(known)]
 
     def _check_rest(self) -> None:
         """Everything that must hold at rest."""
-        late = list(self.door.unbound_feasible())
+        late = list(self.bind_checker.unbound_feasible())
         if late:
-            self.door.complain(f"I3: {len(late)} feasible pods are not bound, for instance {late[0].key}")
-        self.door.check_events()
-        events = self.door.events()
+            self.bind_checker.complain(f"I3: {len(late)} feasible pods are not bound, for instance {late[0].key}")
+        self.bind_checker.check_events()
+        events = self.bind_checker.events()
         for process in self.processes if not self.was_rewound else ():  # a restored backup has old conditions
-            process.witness.check_told(self.calm_s, self.door.policies.condition_of)
-            process.witness.check_nominations()
-            process.witness.announcements.check_true(events)
+            process.process_checker.check_told(self.calm_s, self.bind_checker.policies.condition_of)
+            process.process_checker.check_nominations()
+            process.process_checker.announcements.check_true(events)
         aside = self.not_set_aside()
         if aside:
-            self.door.complain(
+            self.bind_checker.complain(
                 f"I10: {len(aside)} pods are refused for ever and not set aside, for instance {aside[0]}"
             )
         for process in self.processes:
             for sentence in self._differences(process):
-                self.door.complain(f"{sentence} ({process.identity})")
-            process.witness.check_reserves(is_at_rest=True)
-            process.witness.check_rest()
+                self.bind_checker.complain(f"{sentence} ({process.identity})")
+            process.process_checker.check_reserves(is_at_rest=True)
+            process.process_checker.check_rest()
             audit = process.program.audit.statistics()
             # A faulty plugin's ledger is what the audit is there to mend.
             is_excused = self.setting.has_faulty_plugin or self.was_rewound or self.was_corrupted
             is_excused = is_excused or bool(self.faults.injected["false 404"])
             if audit.inner and not is_excused:
-                self.door.complain(f"I4: the audit had to mend {audit.inner} contradictions inside the cache")
+                self.bind_checker.complain(f"I4: the audit had to mend {audit.inner} contradictions inside the cache")
             if audit.lost and not self._was_deceived():
-                self.door.complain(f"I4: the audit found {audit.lost} lost events, and none was lost")
+                self.bind_checker.complain(f"I4: the audit found {audit.lost} lost events, and none was lost")
             if audit.unbound and not self._was_deceived():
-                self.door.complain(f"I4: the audit took back {audit.unbound} binds, and no answer was false")
+                self.bind_checker.complain(f"I4: the audit took back {audit.unbound} binds, and no answer was false")
         # To a process that was paused every plugin that waited seems to have hung.
         failures = [f for f in self.observer.failures if not _is_expected(f) and not (self.was_paused and _is_late(f))]
         if failures:
-            self.door.complain(f"plugins failed: {failures[:3]}")
+            self.bind_checker.complain(f"plugins failed: {failures[:3]}")
 
     async def _drain(self) -> None:
         """All pods go, and nothing of them is left in any process (I5). Who waits goes first: nobody is tried for what others leave."""
         for pod in sorted(self.world.pods(), key=lambda pod: bool(pod.node)):
             await self.world.delete_pod(pod)
         until_s = self.loop.time() + DRAIN_MAX_S
-        while self.loop.time() < until_s and not all(p.witness.has_heard_all() for p in self.processes):  # noqa: ASYNC110 - virtual time
+        while self.loop.time() < until_s and not all(p.process_checker.has_heard_all() for p in self.processes):  # noqa: ASYNC110 - virtual time
             await asyncio.sleep(LOOK_S)
         for process in self.processes:
-            process.witness.check_emptied()
+            process.process_checker.check_emptied()
 
     def _report(self, struck: Mapping[str, int], quiet_s: float) -> Report:
         everybody = [*self.processes, *self.ended]
@@ -491,7 +493,7 @@ class Run:
             seed=self.seed,
             is_shipped=self.setting.is_shipped,
             broken=tuple(self.broken),
-            bound=len(self.door.bound),
+            bound=len(self.bind_checker.bound),
             trace=self.trace,
             faults=Counter(self.faults.injected) + Counter(struck),
             conflicts_true=sum(c.true for c in conflicts),

@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from multisched.cycle.classes.equivalence_class import PodClass
+from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.model.objects import CPU, MEMORY, Node, Pod
 from multisched.model.selectors import PREFER_NO_SCHEDULE
 from multisched.state.node_table import NodeTable
-from multisched.testing.books import GPU, GPU_MILLI
+from multisched.testing.api_checker import GPU, GPU_MILLI
 from multisched.testing.devices import WHOLE_MILLI, fraction_wanted
 from multisched.testing.knowledge import Told, wants
 from multisched.testing.relation_scores import MOST, by_affinity, by_spread
@@ -41,7 +41,7 @@ class Scores:
     free_devices: Callable[[str], Sequence[int]]
     """Name of a node -> thousandths that are free of each of its GPUs."""
 
-    def check(self, entry: PodClass, pod: Pod) -> None:
+    def check(self, entry: EquivalenceClass, pod: Pod) -> None:
         """Every feasible row of a class that was scored just now."""
         rows = entry.rows[entry.feasible].tolist()
         nodes = [self.told.nodes[name] for name in map(self._name, rows) if name in self.told.nodes]

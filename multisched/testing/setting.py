@@ -49,7 +49,7 @@ _ASKING_DOMAIN = """
     plugins:
       enabled:
       - {{name: "multisched.testing.plugins:SlowOracle", weight: {weight}}}
-      - {{name: "multisched.testing.plugins:ReserveBooks"}}
+      - {{name: "multisched.testing.plugins:ReserveTally"}}
       - {{name: "multisched.testing.plugins:HoldSome"}}
       - {{name: "multisched.testing.plugins:HoldLonger"}}
 """

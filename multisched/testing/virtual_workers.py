@@ -1,8 +1,8 @@
 """Isolated plugins under virtual time: the same questions, run by the same code, answered after a drawn delay.
 
 What it leaves out is the thread or process itself: those answer in real time, which virtual time does not wait for. A
-plugin that really hangs would hang the simulation; name it in `hangs` instead, and it never answers. Duties of plugins are given
-`VirtualThreads` (`Surroundings.duty_threads`), and then have no processes either; the cluster's judge has a `VirtualProcess`.
+plugin that really hangs would hang the simulation; name it in `hangs` instead, and it never answers. BackgroundTasks of plugins are given
+`VirtualThreads` (`ProgramPorts.background_threads`), and then have no processes either; the cluster's judge has a `VirtualProcess`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 import anyio
 
-from multisched.framework.background import Assistant, DutyProcessError, ProcessPorts
-from multisched.framework.isolation import Answer, IsolatedError, Question, Worker, consider
+from multisched.framework.background import Assistant, BackgroundProcessError, ProcessPorts
+from multisched.framework.isolation import IsolatedError, IsolatedRequest, IsolatedResponse, Worker, consider
 from multisched.framework.measures import Meter, MeterSettings
 from multisched.framework.points import Plugin
 from multisched.framework.registry import PluginUse
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class VirtualThreads:
-    """Implements `framework.background.InThread`: what a duty would compute beside the loop is computed on it, in no time."""
+    """Implements `framework.background.InThread`: what a background task would compute beside the loop is computed on it, in no time."""
 
     async def __call__(self, work: Callable[[], T]) -> T:
         return work()
@@ -47,7 +47,7 @@ class VirtualProcess:
         self._assistant: Assistant | None = None
 
     async def ask(self, question: object) -> Any:
-        """See `DutyProcess`."""
+        """See `BackgroundProcess`."""
         if self._assistant is None:
             module, _, name = self._factory.partition(":")
             make = getattr(import_module(module), name)
@@ -55,12 +55,12 @@ class VirtualProcess:
         await asyncio.sleep(self._rng.uniform(0.0, DELAY_MAX_S))
         if self._rng.random() < DEATHS:
             await self.close()
-            raise DutyProcessError("its process died: exit code -9")
+            raise BackgroundProcessError("its process died: exit code -9")
         try:
             answer = await self._assistant.answer(pickle.loads(pickle.dumps(question)))  # noqa: S301
         except Exception as error:
             await self.close()
-            raise DutyProcessError(f"{type(error).__name__}: {error}") from error
+            raise BackgroundProcessError(f"{type(error).__name__}: {error}") from error
         return pickle.loads(pickle.dumps(answer))  # noqa: S301
 
     async def close(self) -> None:
@@ -72,7 +72,7 @@ class _NoMeters:
     """Implements `measures.Meters`: nothing is measured."""
 
     def meter(self, settings: MeterSettings) -> Meter:
-        raise DutyProcessError(f"nobody listens at {settings.url}")
+        raise BackgroundProcessError(f"nobody listens at {settings.url}")
 
     async def close(self) -> None:
         """Nothing is open."""
@@ -100,7 +100,7 @@ class _VirtualWorker:
         self._rng = rng
         self._hangs = hangs
 
-    async def run(self, question: Question) -> Answer:
+    async def run(self, question: IsolatedRequest) -> IsolatedResponse:
         try:
             with anyio.fail_after(self._timeout_s):
                 if question.pod.name in self._hangs:

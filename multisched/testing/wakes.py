@@ -61,7 +61,7 @@ class Wakes:
         """uid -> since when it is where it is, and how often it was found there."""
         plugins = worker.plugins
         hearing = those((*plugins.pre_filter, *plugins.filter), EnqueueExtensions)
-        self._hearing = frozenset(p.name for p in hearing) - plugins.asking_names
+        self._hearing = frozenset(p.name for p in hearing) - plugins.remote_names
         """Plugins whose refusals hang on what is known here, and that say which events help."""
 
     # -- what has just happened ------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class Wakes:
             self._ask_about([entry for entry in self._worker.queue.entries() if self._may_ask_about(entry)])
 
     def _may_ask_about(self, entry: QueueEntry) -> bool:
-        is_parked = entry.place is Place.UNSCHEDULABLE and not entry.is_doomed
+        is_parked = entry.place is Place.UNSCHEDULABLE and not entry.is_quarantined
         if self._worker.queue._parked.has_overdue:  # noqa: SLF001 - hints too dear were not asked, and pods come in turns
             return False
         return is_parked and self._hearing.issuperset(entry.plugins) and not self._may_miss(entry.pod)

@@ -18,10 +18,10 @@ from multisched.model.objects import CPU, Node, Pod
 from multisched.model.selectors import NO_EXECUTE
 from multisched.model.wire import JSON, MERGE_PATCH, STRATEGIC_MERGE_PATCH, Response
 from multisched.testing import traits
-from multisched.testing.books import GPU, GPU_MILLI
+from multisched.testing.api_checker import GPU, GPU_MILLI
+from multisched.testing.bind_checker import BindChecker
 from multisched.testing.budgets import Budgets
 from multisched.testing.disks import NOBODYS, Disks
-from multisched.testing.door import Door
 from multisched.testing.faults import FOREIGN, MALFORMED, MARK
 from multisched.testing.policies import HEEDED, NAMESPACE, POLICY, TRUSTED
 from multisched.testing.relations import HOSTNAME, Relations
@@ -65,14 +65,14 @@ GIANT_TOLERATIONS = 300
 class World:
     """Acts on the API as somebody else than the program; a server that is away is asked again, as users do."""
 
-    def __init__(self, server: ApiServer, door: Door, rng: random.Random, seed: int) -> None:
+    def __init__(self, server: ApiServer, bind_checker: BindChecker, rng: random.Random, seed: int) -> None:
         self.api = DirectTransport(server)
         self.storage = Storage(server, self.send, seed)
         self.disks = Disks(self.send, seed)
-        door.storage = self.storage
+        bind_checker.storage = self.storage
         self.budgets = Budgets(server, self.send, self.pods)
         self._relations = Relations(seed)
-        self._door = door
+        self._bind_checker = bind_checker
         self._rng = rng
         self.schedulers: Collection[str] = ()
         """Those that the run's domains serve."""
@@ -182,7 +182,7 @@ class World:
             self._relations.add_rules(pod)
             await self.storage.add_claims(pod)
             await self.disks.add_volumes(pod)
-            await self.storage.add_claim(self._door.policies.add_policy(pod))
+            await self.storage.add_claim(self._bind_checker.policies.add_policy(pod))
         _add_urgency(pod)
         await self.create(pod)
 
@@ -308,7 +308,7 @@ class World:
         if answer.status != 201:
             return ""
         uid = str(orjson.loads(answer.body)["metadata"]["uid"])
-        self._door.bound_from_outside(uid, pod["spec"]["nodeName"])
+        self._bind_checker.bound_from_outside(uid, pod["spec"]["nodeName"])
         return uid
 
     async def place_averse(self, node: str, labels: Mapping[str, str], key: str = HOSTNAME) -> str:
@@ -422,7 +422,7 @@ class World:
 
     async def patch_pod(self, pod: Pod, patch: Mapping[str, Any]) -> bool:
         """As its owner does."""
-        self._door.policies.pod_changed(pod.uid)
+        self._bind_checker.policies.pod_changed(pod.uid)
         answer = await self.send("PATCH", f"{pods_path(pod.namespace)}/{pod.name}", patch, MERGE_PATCH)
         return answer.status == 200
 
@@ -441,10 +441,10 @@ class World:
         pods: Mapping[str, Pod] = {}
         while True:
             await asyncio.sleep(KUBELET_S)
-            has_moved = self._door.nodes() is not nodes or self._door.pods() is not pods
+            has_moved = self._bind_checker.nodes() is not nodes or self._bind_checker.pods() is not pods
             if not has_moved and not asked:
                 continue  # what is shown is another object whenever something was written
-            nodes, pods = self._door.nodes(), self._door.pods()
+            nodes, pods = self._bind_checker.nodes(), self._bind_checker.pods()
             await self._begin_pods(pods)
             hostile = {node.name: node for node in nodes.values() if _drives_out(node)}
             going = {pod.uid: pod for pod in pods.values() if pod.is_deleting}
@@ -471,7 +471,7 @@ class World:
 
     def pods(self) -> list[Pod]:
         """In order of their names."""
-        return list(self._door.pods().values())
+        return list(self._bind_checker.pods().values())
 
     async def open_gates(self, pod: Pod) -> bool:
         return await self.patch_pod(pod, {"spec": {"schedulingGates": None}})
@@ -482,7 +482,7 @@ class World:
 
     async def trust_namespace(self) -> None:
         """One policy does not hold in this namespace any more."""
-        self._door.policies.namespace_changed()
+        self._bind_checker.policies.namespace_changed()
         await self.label_namespace(NAMESPACE, {TRUSTED: "yes"})
 
     async def resize(self, pod: Pod, cpu: str, *, takes_time: bool = False) -> bool:
@@ -529,7 +529,7 @@ class World:
         pod["spec"]["containers"][0].pop("ports", None)
         await self.send("POST", pods_path(NAMESPACE), pod)
         await asyncio.sleep(self._rng.uniform(0.0, 0.04))
-        found = self._door.pods().get(f"default/{name}")
+        found = self._bind_checker.pods().get(f"default/{name}")
         if found is None:
             return  # another disruption has deleted it
         await self.bind_by_hand(found, f"node-{virtual}")
@@ -539,7 +539,7 @@ class World:
         binding = {"metadata": {"name": pod.name, "uid": pod.uid}, "target": {"name": node}}
         path = f"{pods_path(pod.namespace)}/{pod.name}/binding"
         if (await self.send("POST", path, binding)).status == 201:
-            self._door.bound_from_outside(pod.uid, node)
+            self._bind_checker.bound_from_outside(pod.uid, node)
 
 
 def pods_path(namespace: str) -> str:

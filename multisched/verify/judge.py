@@ -12,7 +12,7 @@ from typing import Any
 
 from multisched.verify.fields import Json, Unreadable, mapping, strings, text
 from multisched.verify.findings import Fault, Finding
-from multisched.verify.node_books import NodeBooks
+from multisched.verify.node_usage import NodeUsage
 from multisched.verify.objects import (
     Node,
     Pod,
@@ -28,7 +28,7 @@ from multisched.verify.objects import (
     read_volume,
 )
 from multisched.verify.placement_rules import Domain, Domains, affinity_faults, taint_faults
-from multisched.verify.relation_rules import Others, SpreadBooks, anti_affinity_faults, came_after
+from multisched.verify.relation_rules import Others, SpreadCounts, anti_affinity_faults, came_after
 from multisched.verify.relation_rules import affinity_faults as company_faults
 from multisched.verify.standing import Standing
 from multisched.verify.volume_rules import Storage
@@ -53,7 +53,7 @@ class Judge:
         self._domains = Domains(domains)
         self._standing = Standing()
         self._storage = Storage()
-        self._spread = SpreadBooks(self._standing, self._domains)
+        self._spread = SpreadCounts(self._standing, self._domains)
         self._gone: dict[str, Pod] = {}
         self._problems = Problems()
         self._tell: dict[str, Callable[[Json], None]] = {
@@ -183,8 +183,8 @@ class Judge:
         faults = [*books.faults(pod, storage.attached_by(pod)), *self._faults(pod, node, others)]
         return [_finding(pod, fault) for fault in faults]
 
-    def _books(self, node: Node, attached: Mapping[str, str]) -> NodeBooks:
-        return NodeBooks(node, self._storage.limits.get(node.name, {}), attached, self._domains.binds_devices)
+    def _books(self, node: Node, attached: Mapping[str, str]) -> NodeUsage:
+        return NodeUsage(node, self._storage.limits.get(node.name, {}), attached, self._domains.binds_devices)
 
     def findings(self) -> list[Finding]:
         """Every pod that stands against a rule, by all that stands now and the times that the API tells."""

@@ -17,7 +17,7 @@ PODS = "pods"
 _UNITS = {"cpu": " milli-CPU", "memory": " bytes", "ephemeral-storage": " bytes"}
 
 
-class NodeBooks:
+class NodeUsage:
     """All books of one node."""
 
     def __init__(

@@ -105,7 +105,7 @@ def _is_gone_from_here(gone: Pod, pod: Pod, node: Node, others: Others) -> bool:
     )
 
 
-class SpreadBooks:
+class SpreadCounts:
     """Pods per domain for spread constraints, counted once while nothing changes."""
 
     def __init__(self, standing: Standing, domains: Domains) -> None:

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from multisched.framework.events import Action, ClusterEvent, EventResource, Resource
-from multisched.framework.introspection import TellingPlugin
+from multisched.framework.introspection import ExplainPlugin
 from multisched.framework.points import EnqueueExtensions, Plugin
 from multisched.framework.registry import implements
 from multisched.model.objects import Pod
 from multisched.observe.explain_attempt import AttemptReader
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError, PodView, Step, Wake
-from multisched.queueing.doomed import API_SERVER, ServerRefusals
 from multisched.queueing.entry import QueueEntry
+from multisched.queueing.quarantine import API_SERVER, ServerRefusals
 from multisched.queueing.transitions import Place
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
@@ -148,7 +148,7 @@ def _told(program: Program, worker: DomainWorker, pod: Pod, nodes: Iterable[str]
         if row is None:
             continue
         for built in worker.plugins.built:
-            if implements(built.plugin, TellingPlugin) and (said := built.plugin.tell(pod, row)):
+            if implements(built.plugin, ExplainPlugin) and (said := built.plugin.tell(pod, row)):
                 yield f"{built.plugin.name} says of {node}: {said}"
 
 
@@ -157,8 +157,8 @@ def _changed(view: PodView, **changes: object) -> PodView:
 
 
 def _state(worker: DomainWorker, entry: QueueEntry) -> str:
-    if entry.is_doomed:
-        return "doomed"
+    if entry.is_quarantined:
+        return "quarantined"
     if entry.place not in (Place.IN_FLIGHT, Place.LEAVING):
         return entry.place.value
     return "permit" if worker.waiting.holders(entry.uid) else "binding"

@@ -1,4 +1,4 @@
-"""Answers about pods of a running program: from its records, or from a rehearsal where something has to be tried.
+"""Answers about pods of a running program: from its records, or from a sandbox where something has to be tried.
 
 `ProgramExplanations` implements `observe.explain_view.ExplainSource`. What is remembered is read on the loop, which costs
 little; what has to be tried (fixes, what-if, a pod nobody remembers) is tried in a thread on a copy, one question at a time,
@@ -17,13 +17,13 @@ from multisched.framework.background import InThread
 from multisched.framework.registry import Registry
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError, PodView, WhatIfView
 from multisched.shell.program import Program
-from multisched.shell.workers.duty_threads import in_worker_thread
+from multisched.shell.workers.background_threads import in_worker_thread
 
 if TYPE_CHECKING:
-    from multisched.whatif.sandbox import Rehearsal
+    from multisched.whatif.sandbox import SchedulerSandbox
 
 QUESTIONS_MAX = 8
-"""Questions that wait for their rehearsal or are in it; who comes then is told to ask again."""
+"""Questions that wait for their sandbox or are in it; who comes then is told to ask again."""
 
 R = TypeVar("R", PodView, WhatIfView)
 
@@ -59,12 +59,12 @@ class ProgramExplanations:
             names = [node.name for _, node in nodes.live_rows()]
             await self._in_thread(lambda: require_node(query.node, names))
         view = describe(self._program, known, query)
-        is_told = any(attempt.picture in ("own", "earlier") for attempt in view.attempts[:1])
+        is_told = any(attempt.snapshot in ("own", "earlier") for attempt in view.attempts[:1])
         if query.node:
             is_told = view.on_node is not None
         if known.worker is None or known.refusal or (is_told and not query.with_fixes):
             return view
-        return await self._rehearse(lambda rehearsal: complete(view, rehearsal, known.pod, query))
+        return await self._try_out(lambda sandbox: complete(view, sandbox, known.pod, query))
 
     async def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
         """See `ExplainSource`."""
@@ -74,18 +74,20 @@ class ProgramExplanations:
         planned = planned_pod(document, self._program.decoder)
         classes = await read_classes(self._program.transport)
         planned = admitted(planned, None, classes) if isinstance(classes, str) else admitted(planned, classes)
-        return await self._rehearse(lambda rehearsal: what_if(rehearsal, planned, replicas))
+        return await self._try_out(lambda sandbox: what_if(sandbox, planned, replicas))
 
-    async def _rehearse(self, ask: Callable[[Rehearsal], R]) -> R:
+    async def _try_out(self, ask: Callable[[SchedulerSandbox], R]) -> R:
         if self._questions >= QUESTIONS_MAX:
             raise NotExplainedError("too many questions at once; ask again in a moment", status=429)
 
-        from multisched.whatif.sandbox import Moment, Rehearsal
+        from multisched.whatif.sandbox import ClusterSnapshot, SchedulerSandbox
 
         self._questions += 1
         try:
             async with self._stage:
-                moment = Moment.of(self._program)
-                return await self._in_thread(lambda: ask(Rehearsal(self._configuration, moment, self._registry)))
+                snapshot = ClusterSnapshot.of(self._program)
+                return await self._in_thread(
+                    lambda: ask(SchedulerSandbox(self._configuration, snapshot, self._registry))
+                )
         finally:
             self._questions -= 1

@@ -1,6 +1,6 @@
 """Answers by trial: how an attempt of a pod ends now, why not a certain node, and what would help.
 
-Pure over a `Rehearsal`, which is a copy: nothing that is in use is touched. `complete` adds to what a running program
+Pure over a `SchedulerSandbox`, which is a copy: nothing that is in use is touched. `complete` adds to what a running program
 remembers; `DumpExplanations` answers about what `kubectl get -o json` printed, where nobody remembers anything.
 """
 
@@ -29,7 +29,7 @@ from multisched.shell.domain import DomainWorker
 from multisched.shell.ingest.priority_classes import admitted
 from multisched.whatif.explain_known import BOUND, require_node
 from multisched.whatif.fixes import find_fixes
-from multisched.whatif.sandbox import DumpedCluster, Rehearsal, Tried
+from multisched.whatif.sandbox import DumpedCluster, SchedulerSandbox, Tried
 from multisched.whatif.what_if import planned_pod, what_if
 
 
@@ -38,23 +38,23 @@ class DumpExplanations:
 
     def __init__(self, configuration: Configuration, known: DumpedCluster) -> None:
         """Raises PluginSetupError for a profile that cannot be built."""
-        self._rehearsal = Rehearsal(configuration, known)
+        self._sandbox = SchedulerSandbox(configuration, known)
 
     def pod(self, query: ExplainQuery) -> PodView:
         """Raises NotExplainedError."""
-        rehearsal = self._rehearsal
-        pod = rehearsal.pending.get((query.namespace, query.name))
+        sandbox = self._sandbox
+        pod = sandbox.pending.get((query.namespace, query.name))
         if pod is None:
-            placed = (entry.pod for entry in rehearsal.cache)
+            placed = (entry.pod for entry in sandbox.cache)
             pod = next((one for one in placed if (one.namespace, one.name) == (query.namespace, query.name)), None)
         if pod is None:
             text = f"pod {query.namespace}/{query.name} is not in the dump, or has ended"
-            raise NotExplainedError("; ".join((text, *rehearsal.notes)))
+            raise NotExplainedError("; ".join((text, *sandbox.notes)))
         if query.node:
-            require_node(query.node, [node.name for _, node in rehearsal.cache.nodes.live_rows()])
-        worker = rehearsal.worker_of(pod)
+            require_node(query.node, [node.name for _, node in sandbox.cache.nodes.live_rows()])
+        worker = sandbox.worker_of(pod)
         if worker is None:
-            raise NotExplainedError(_no_domain(rehearsal, pod), status=422)
+            raise NotExplainedError(_no_domain(sandbox, pod), status=422)
         view = PodView(
             namespace=pod.namespace,
             name=pod.name,
@@ -65,46 +65,46 @@ class DumpExplanations:
             waiting_for="",
             node=pod.node,
         )
-        return complete(view, rehearsal, pod, query)
+        return complete(view, sandbox, pod, query)
 
     def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
         """Raises NotExplainedError."""
-        planned = admitted(planned_pod(document, self._rehearsal.program.decoder), self._rehearsal.classes)
-        return what_if(self._rehearsal, planned, replicas)
+        planned = admitted(planned_pod(document, self._sandbox.program.decoder), self._sandbox.classes)
+        return what_if(self._sandbox, planned, replicas)
 
 
-def complete(view: PodView, rehearsal: Rehearsal, pod: Pod, query: ExplainQuery) -> PodView:
+def complete(view: PodView, sandbox: SchedulerSandbox, pod: Pod, query: ExplainQuery) -> PodView:
     """Adds what only a trial can tell: how an attempt ends now, why not a certain node, and what would help."""
-    worker = rehearsal.worker_of(pod)
+    worker = sandbox.worker_of(pod)
     assert worker is not None, f"{pod.key} is of no domain"
-    notes = [*view.notes, *rehearsal.notes]
+    notes = [*view.notes, *sandbox.notes]
     if pod.malformed or pod.spec.unsupported:
         text = pod.malformed or f"multisched does not evaluate {', '.join(pod.spec.unsupported)} yet"
         return msgspec.structs.replace(view, state="refused", waiting_for=f"a change of the pod itself: {text}")
-    gate = rehearsal.gate(worker, pod)
+    gate = sandbox.gate(worker, pod)
     if not gate.is_success:
         notes.append(f"{gate.plugin} holds it back: {gate.message}; below, what would come after that")
-    standing = rehearsal.cache.placed(pod.uid)
-    world = nullcontext() if standing is None else rehearsal.without_pod(standing.pod)
+    standing = sandbox.cache.placed(pod.uid)
+    world = nullcontext() if standing is None else sandbox.without_pod(standing.pod)
     with world:
-        tried = rehearsal.attempt(worker, msgspec.structs.replace(pod, node=""))
-        rehearsal.take_back(worker, tried)
-        view = _with_trial(view, rehearsal, worker, tried, query)
+        tried = sandbox.attempt(worker, msgspec.structs.replace(pod, node=""))
+        sandbox.take_back(worker, tried)
+        view = _with_trial(view, sandbox, worker, tried, query)
     if view.now is not None and not gate.is_success:
         view = msgspec.structs.replace(view, now=_held_back(view.now, worker, gate))
     notes.extend(tried.notes)
     if query.with_fixes and standing is not None:
         notes.append("it has a node: there is nothing to fix")
     elif query.with_fixes:
-        view = _with_fixes(view, rehearsal, worker, pod, notes)
+        view = _with_fixes(view, sandbox, worker, pod, notes)
     return msgspec.structs.replace(view, notes=tuple(notes))
 
 
 def _with_trial(
-    view: PodView, rehearsal: Rehearsal, worker: DomainWorker, tried: Tried, query: ExplainQuery
+    view: PodView, sandbox: SchedulerSandbox, worker: DomainWorker, tried: Tried, query: ExplainQuery
 ) -> PodView:
-    rows, now_s = rehearsal.program.router.rows_of(worker), rehearsal.program.clock.monotonic()
-    reader = AttemptReader(worker.plugins, rehearsal.cache.nodes, rows, now_s, query.names)
+    rows, now_s = sandbox.program.router.rows_of(worker), sandbox.program.clock.monotonic()
+    reader = AttemptReader(worker.plugins, sandbox.cache.nodes, rows, now_s, query.names)
     now = reader.attempt(tried.record)
     on_node = view.on_node
     if query.node and on_node is None:
@@ -121,18 +121,18 @@ def _held_back(attempt: Attempt, worker: DomainWorker, gate: Status) -> Attempt:
     return msgspec.structs.replace(attempt, points=(*said, *(p for p in attempt.points if p.point != "PreEnqueue")))
 
 
-def _with_fixes(view: PodView, rehearsal: Rehearsal, worker: DomainWorker, pod: Pod, notes: list[str]) -> PodView:
-    fits = rehearsal.fits(worker, pod)
+def _with_fixes(view: PodView, sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod, notes: list[str]) -> PodView:
+    fits = sandbox.fits(worker, pod)
     if fits is not None:
         notes.append(f"it fits as it is now, on {fits.record.node}: it only has to be tried again")
         return msgspec.structs.replace(view, fixes=())
     fixes = tuple(
         Fix(kind=f.kind, text=f.text, size=f.size, node=f.node, change=f.change, command=f.command)
-        for f in find_fixes(rehearsal, worker, pod)
+        for f in find_fixes(sandbox, worker, pod)
     )
     return msgspec.structs.replace(view, fixes=fixes)
 
 
-def _no_domain(rehearsal: Rehearsal, pod: Pod) -> str:
-    names = ", ".join(name for names in rehearsal.program.scheduler_names.values() for name in names)
+def _no_domain(sandbox: SchedulerSandbox, pod: Pod) -> str:
+    names = ", ".join(name for names in sandbox.program.scheduler_names.values() for name in names)
     return f"no domain serves schedulerName {pod.spec.scheduler_name}; the configuration has {names}"

@@ -1,4 +1,4 @@
-"""The smallest single changes after which a pod fits, each tried in a rehearsal with all plugins before it is told.
+"""The smallest single changes after which a pod fits, each tried in a sandbox with all plugins before it is told.
 
 What to try is guessed from the last refusal: changes of the pod itself, then of a node, then of who stands there. How much a
 change is (`Fix.size`): a gate 0, a request the fraction it is lowered by (0..1), a toleration 0.3, a constraint that is
@@ -18,14 +18,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from multisched.cycle.classes.score_snapshot import Picture
+from multisched.cycle.classes.score_snapshot import ScoreSnapshot
 from multisched.cycle.results import Placed
 from multisched.framework.node_view import Rows
 from multisched.framework.status import Code
 from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE, NodeSelector, Operator, Requirement, Taint, Toleration
 from multisched.shell.domain import DomainWorker
-from multisched.whatif.sandbox import Rehearsal
+from multisched.whatif.sandbox import SchedulerSandbox
 
 TRIALS_MAX = 64
 """Attempts made for one pod: some milliseconds each at 5,000 nodes."""
@@ -71,18 +71,18 @@ class _Trial(msgspec.Struct, frozen=True):
     """Trials for one end: when one of them has succeeded, the others are not needed."""
 
 
-def find_fixes(rehearsal: Rehearsal, worker: DomainWorker, pod: Pod) -> list[FoundFix]:
+def find_fixes(sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod) -> list[FoundFix]:
     """The fixes of a pod that does not fit, the smallest first; empty if no change that was tried helps."""
     found: list[FoundFix] = []
     left = TRIALS_MAX
-    for trials in _Guesses(rehearsal, worker, pod).by_kind():
+    for trials in _Guesses(sandbox, worker, pod).by_kind():
         served: set[str] = set()
         for trial in islice(trials, min(left, TRIALS_PER_KIND)):
             if trial.serves in served or len(served) >= FIXES_PER_KIND:
                 continue
             left -= 1
             with trial.world():
-                tried = rehearsal.fits(worker, trial.pod)
+                tried = sandbox.fits(worker, trial.pod)
             if tried is not None and isinstance(tried.result, Placed):
                 served.add(trial.serves)
                 node = tried.result.node
@@ -93,13 +93,13 @@ def find_fixes(rehearsal: Rehearsal, worker: DomainWorker, pod: Pod) -> list[Fou
 class _Guesses:
     """What might help one pod, from what each plugin said of each node."""
 
-    def __init__(self, rehearsal: Rehearsal, worker: DomainWorker, pod: Pod) -> None:
-        self._rehearsal = rehearsal
-        self._table = rehearsal.cache.nodes
+    def __init__(self, sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod) -> None:
+        self._sandbox = sandbox
+        self._table = sandbox.cache.nodes
         self._pod = pod
-        tried = rehearsal.attempt(worker, pod)
-        rehearsal.take_back(worker, tried)
-        self._picture = tried.record.picture
+        tried = sandbox.attempt(worker, pod)
+        sandbox.take_back(worker, tried)
+        self._snapshot = tried.record.snapshot
 
     def by_kind(self) -> Iterator[Iterator[_Trial]]:
         if self._pod.gates:
@@ -293,7 +293,7 @@ class _Guesses:
             0.7,
             change,
             self._pod,
-            world=lambda: self._rehearsal.with_node(changed),
+            world=lambda: self._sandbox.with_node(changed),
             command=command,
             serves=serves or what,
         )
@@ -315,7 +315,7 @@ class _Guesses:
                 2.0 if is_above else 1.0,
                 {"namespace": other.namespace, "name": other.name, "node": other.node},
                 self._pod,
-                world=lambda gone=other: self._rehearsal.without_pod(gone),  # type: ignore[misc]
+                world=lambda gone=other: self._sandbox.without_pod(gone),  # type: ignore[misc]
                 command=f"kubectl -n {other.namespace} delete pod {other.name}",
                 serves=other.uid,
             )
@@ -336,30 +336,30 @@ class _Guesses:
 
     def _refused_by_only(self, plugin: str) -> Rows:
         """Rows that every other plugin passes."""
-        picture = self._picture
-        if picture is None or not len(picture.rows):
+        snapshot = self._snapshot
+        if snapshot is None or not len(snapshot.rows):
             return np.zeros(0, np.intp)
-        by_others, by_it = np.zeros(len(picture.rows), np.bool_), np.zeros(len(picture.rows), np.bool_)
-        for column in picture.filters:
+        by_others, by_it = np.zeros(len(snapshot.rows), np.bool_), np.zeros(len(snapshot.rows), np.bool_)
+        for column in snapshot.filters:
             if column.plugin.name == plugin:
                 by_it |= column.codes != 0
             else:
                 by_others |= column.codes != 0
-        return picture.rows[by_it & ~by_others]
+        return snapshot.rows[by_it & ~by_others]
 
     def _resolvable(self) -> Rows:
         """Rows that removing pods may open, those that fewest plugins refuse first."""
-        picture: Picture | None = self._picture
-        if picture is None or not len(picture.rows):
+        snapshot: ScoreSnapshot | None = self._snapshot
+        if snapshot is None or not len(snapshot.rows):
             return np.zeros(0, np.intp)
-        refusals, hopeless = np.zeros(len(picture.rows), np.int64), np.zeros(len(picture.rows), np.bool_)
-        for column in picture.filters:
+        refusals, hopeless = np.zeros(len(snapshot.rows), np.int64), np.zeros(len(snapshot.rows), np.bool_)
+        for column in snapshot.filters:
             refusals += column.codes != 0
             for code in np.unique(column.codes[column.codes != 0]).tolist():
                 if column.plugin.reasons.status(code).code is not Code.UNSCHEDULABLE:
                     hopeless |= column.codes == code
         open_to = np.flatnonzero((refusals > 0) & ~hopeless)
-        return picture.rows[open_to[np.argsort(refusals[open_to], kind="stable")]]
+        return snapshot.rows[open_to[np.argsort(refusals[open_to], kind="stable")]]
 
     def _nodes(self, rows: Rows) -> Iterator[Node]:
         return (self._table.node(row) for row in rows[:NODES_TRIED].tolist())

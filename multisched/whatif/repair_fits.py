@@ -1,4 +1,4 @@
-"""Where standing pods might stand: the domain's real filters, asked on a rehearsal, about all rows at once.
+"""Where standing pods might stand: the domain's real filters, asked on a sandbox, about all rows at once.
 
 Owned by one repair plan, in its thread. Pods of a class that no filter relates to other pods share one answer, which takes a
 walk over the plugins once; of the others each is taken away from its row, asked about, and put back. Room is left out (the
@@ -13,14 +13,14 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from multisched.cycle.classes.equivalence_class import PodClass
+from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Bools
 from multisched.framework.runner import PluginFailure
 from multisched.framework.status import Code
 from multisched.model.objects import Pod
 from multisched.shell.domain import DomainWorker
-from multisched.whatif.sandbox import Rehearsal
+from multisched.whatif.sandbox import SchedulerSandbox
 
 ROOM: Final = "NodeResourcesFit"
 ANSWERS_MAX: Final = 10_000
@@ -33,11 +33,11 @@ _OF_THE_ROW: Final = frozenset({Dependency.NODE, Dependency.NODES, Dependency.RO
 class StandingFits:
     """Implements `framework.repair.FitsOn`."""
 
-    def __init__(self, rehearsal: Rehearsal, worker: DomainWorker, planner: str) -> None:
+    def __init__(self, sandbox: SchedulerSandbox, worker: DomainWorker, planner: str) -> None:
         """`planner`: the plugin that asks."""
-        self._rehearsal = rehearsal
+        self._sandbox = sandbox
         self._classes = worker.cycle.classes
-        self._rows = rehearsal.program.router.rows_of(worker)
+        self._rows = sandbox.program.router.rows_of(worker)
         self._left_out = frozenset({ROOM, planner})
         self._answers: dict[Hashable, Bools] = {}
         self._relates: set[Hashable] = set()
@@ -46,7 +46,7 @@ class StandingFits:
 
     def __call__(self, pod: Pod) -> Bools:
         """bool[rows of the domain]; nowhere for a pod at which a plugin fails."""
-        asked = self._rehearsal.program.pods.with_policy(msgspec.structs.replace(pod, node="", nominated_node=""))
+        asked = self._sandbox.program.pods.with_policy(msgspec.structs.replace(pod, node="", nominated_node=""))
         try:
             return self._answer(pod, asked)
         except PluginFailure as failure:
@@ -65,32 +65,34 @@ class StandingFits:
         if known is not None:
             return known
         if signature is not None and signature not in self._relates:
-            entry = self._classes.find(asked, 1)
-            if not self._hangs_on_others(entry):
+            pod_class = self._classes.find(asked, 1)
+            if not self._hangs_on_others(pod_class):
                 if len(self._answers) >= ANSWERS_MAX:
                     self._answers.clear()
-                self._answers[signature] = mask = self._mask(entry)
+                self._answers[signature] = mask = self._mask(pod_class)
                 return mask
             self._relates.add(signature)
-        standing = self._rehearsal.cache.placed(pod.uid)
+        standing = self._sandbox.cache.placed(pod.uid)
         assert standing is not None, f"{pod.key} stands nowhere"
-        with self._rehearsal.without_pod(standing.pod):
+        with self._sandbox.without_pod(standing.pod):
             return self._mask(self._classes.find(asked, 1))
 
-    def _hangs_on_others(self, entry: PodClass) -> bool:
-        columns = {column.plugin.name: column for column in entry.filters if column.plugin.name not in self._left_out}
+    def _hangs_on_others(self, pod_class: EquivalenceClass) -> bool:
+        columns = {
+            column.plugin.name: column for column in pod_class.filters if column.plugin.name not in self._left_out
+        }
         if any(column.depends_on not in _OF_THE_ROW for column in columns.values()):
             return True
-        told = entry.told_by_stamp.values()
+        told = pod_class.pre_filtered_by_key.values()
         return any(one.nodes is not None or one.status.code not in (Code.SUCCESS, Code.SKIP) for one in told)
 
-    def _mask(self, entry: PodClass) -> Bools:
+    def _mask(self, pod_class: EquivalenceClass) -> Bools:
         mask = np.zeros(len(self._rows.rows), np.bool_)
-        if entry.refusal is not None:
+        if pod_class.refusal is not None:
             return mask
-        passing = np.ones(len(entry.rows), np.bool_)
-        for column in entry.filters:
+        passing = np.ones(len(pod_class.rows), np.bool_)
+        for column in pod_class.filters:
             if column.plugin.name not in self._left_out:
                 passing &= column.codes == 0
-        mask[self._rows.position[entry.rows]] = passing
+        mask[self._rows.position[pod_class.rows]] = passing
         return mask

@@ -7,6 +7,8 @@ the program included: one plan at a time, nothing is written. `plan_on` is the w
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import anyio
 
 from multisched.config.schema import Configuration
@@ -15,10 +17,11 @@ from multisched.framework.moving import CarriesOutRepairs, RepairStatus
 from multisched.framework.registry import Registry, implements
 from multisched.framework.repair import RepairAsked, RepairPlan, RepairRefusedError
 from multisched.shell.program import PlanRepair, Program
-from multisched.shell.workers.duty_threads import DutyThreads
+from multisched.shell.workers.background_threads import BackgroundThreads
 from multisched.whatif.repair_choice import choose
-from multisched.whatif.repair_trial import plan_on
-from multisched.whatif.sandbox import Moment, Rehearsal
+
+if TYPE_CHECKING:
+    from multisched.whatif.sandbox import ClusterSnapshot
 
 QUESTIONS_MAX = 4
 """Plans that wait for their turn or are being made; who comes then is told to ask again."""
@@ -38,7 +41,7 @@ class RepairPlans:
         self._program = program
         self._configuration = configuration
         self._registry = registry
-        self._in_thread = in_thread if in_thread is not None else DutyThreads()
+        self._in_thread = in_thread if in_thread is not None else BackgroundThreads()
         self._stage = anyio.Lock()
         self._questions = 0
 
@@ -52,8 +55,11 @@ class RepairPlans:
         self._questions += 1
         try:
             async with self._stage:
-                moment = Moment.of(self._program)
-                return await self._in_thread(lambda: self._planned(moment, asked))
+                # Imported by the first plan, as explanations are by the first question.
+                from multisched.whatif.sandbox import ClusterSnapshot
+
+                snapshot = ClusterSnapshot.of(self._program)
+                return await self._in_thread(lambda: self._planned(snapshot, asked))
         finally:
             self._questions -= 1
 
@@ -71,11 +77,14 @@ class RepairPlans:
             raise RepairRefusedError(f"domain {worker.name}: {plugin.name} plans repairs and carries none out", 409)
         return plugin
 
-    def _planned(self, moment: Moment, asked: RepairAsked) -> RepairPlan:
-        return plan_on(Rehearsal(self._configuration, moment, self._registry), asked)
+    def _planned(self, snapshot: ClusterSnapshot, asked: RepairAsked) -> RepairPlan:
+        from multisched.whatif.repair_trial import plan_on
+        from multisched.whatif.sandbox import SchedulerSandbox
+
+        return plan_on(SchedulerSandbox(self._configuration, snapshot, self._registry), asked)
 
 
 def plans_of(program: Program) -> PlanRepair:
-    """What plans the repairs that the program's own duties ask for."""
-    threads = program.outside.duty_threads
+    """What plans the repairs that the program's own background tasks ask for."""
+    threads = program.outside.background_threads
     return RepairPlans(program, program.configuration, program.outside.registry, threads() if threads else None).plan

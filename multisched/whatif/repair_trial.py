@@ -1,6 +1,6 @@
 """A repair plan by trial: the domain's plugin is shown a copy of the cluster, and plans on it.
 
-Synchronous, over a `Rehearsal` that nobody else has; see `repair_source.py` for a running program.
+Synchronous, over a `SchedulerSandbox` that nobody else has; see `repair_source.py` for a running program.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from multisched.framework.repair import RepairAsked, RepairPlan, RepairScene
 from multisched.shell.domain import DomainWorker
 from multisched.whatif.repair_choice import choose
 from multisched.whatif.repair_fits import StandingFits
-from multisched.whatif.sandbox import Rehearsal
+from multisched.whatif.sandbox import SchedulerSandbox
 
 
-def plan_on(rehearsal: Rehearsal, asked: RepairAsked) -> RepairPlan:
+def plan_on(sandbox: SchedulerSandbox, asked: RepairAsked) -> RepairPlan:
     """The plan for a copy of the cluster. Raises RepairRefusedError."""
-    worker, plugin = choose(rehearsal.program, asked.domain)
-    fits = StandingFits(rehearsal, worker, plugin.name)
-    cache, program = rehearsal.cache, rehearsal.program
-    promised = ((pod, cache.nodes.row_of(pod.nominated_node)) for pod in rehearsal.nominator.pods())
+    worker, plugin = choose(sandbox.program, asked.domain)
+    fits = StandingFits(sandbox, worker, plugin.name)
+    cache, program = sandbox.cache, sandbox.program
+    promised = ((pod, cache.nodes.row_of(pod.nominated_node)) for pod in sandbox.nominator.pods())
     plan = plugin.plan_repair(
         RepairScene(
             domain=worker.name,
@@ -30,7 +30,7 @@ def plan_on(rehearsal: Rehearsal, asked: RepairAsked) -> RepairPlan:
             objects=cache.objects,
             scheduler_names=frozenset(program.scheduler_names[worker.name]),
             fits=fits,
-            notes=(*rehearsal.notes, *_unasked(worker)),
+            notes=(*sandbox.notes, *_unasked(worker)),
         ),
         asked,
     )
@@ -38,7 +38,7 @@ def plan_on(rehearsal: Rehearsal, asked: RepairAsked) -> RepairPlan:
 
 
 def _unasked(worker: DomainWorker) -> tuple[str, ...]:
-    names = sorted(worker.plugins.asking_names | {judge.name for judge in worker.plugins.extenders})
+    names = sorted(worker.plugins.remote_names | {judge.name for judge in worker.plugins.extenders})
     return (
         (f"{', '.join(names)} would be asked outside where pods fit; those answers are not known here",)
         if names

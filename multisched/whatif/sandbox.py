@@ -1,11 +1,11 @@
-"""A rehearsal: the whole scheduler over a copy of the cluster, in which things are tried and nothing is written.
+"""A sandbox: the whole scheduler over a copy of the cluster, in which things are tried and nothing is written.
 
 The copy is the program itself, built from the same configuration with its own caches, plugins and ledgers, over a network
 that refuses everything and a clock that stands still. What is asked of it goes through the real cycle, so that the answer
-is what the scheduler would do. `Moment.of` takes what a running program knows, in one synchronous step on its loop; the
-rehearsal is built from it wherever there is time, in a thread for instance. Plugins that have learned something hand it over
-(`HandoverPlugin`). `DumpedCluster` takes it from `kubectl get -o json`, read by the copy's own decoder: it knows which
-annotations count. What a rehearsal does not know: answers of plugins that ask outside (they are named), what Permit and bind
+is what the scheduler would do. `ClusterSnapshot.of` takes what a running program knows, in one synchronous step on its loop; the
+sandbox is built from it wherever there is time, in a thread for instance. Plugins that have learned something hand it over
+(`StateExportPlugin`). `DumpedCluster` takes it from `kubectl get -o json`, read by the copy's own decoder: it knows which
+annotations count. What a sandbox does not know: answers of plugins that ask outside (they are named), what Permit and bind
 will say, and which devices a pod that is being bound right now was given.
 """
 
@@ -23,7 +23,7 @@ from multisched.config.schema import Configuration
 from multisched.cycle.attempt_record import AttemptRecord
 from multisched.cycle.bind_outcome import Outcome
 from multisched.cycle.results import Placed, Result
-from multisched.framework.introspection import HandoverPlugin
+from multisched.framework.introspection import StateExportPlugin
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.points import QueuedPod
 from multisched.framework.registry import Registry, implements
@@ -36,14 +36,14 @@ from multisched.model.wire import UNREADABLE, ConnectFailedError, LineStream, Re
 from multisched.shell.domain import DomainWorker
 from multisched.shell.extenders import UnaskedExtender
 from multisched.shell.ingest.priority_classes import PriorityClass, class_of
-from multisched.shell.program import Program, Surroundings
+from multisched.shell.program import Program, ProgramPorts
 
 UNREADABLE_TOLD = 5
 """Objects of a dump that cannot be read and are named; beyond, only their number is told."""
 _IN_THOUGHT = Status.error("placed in thought only")
 
 
-class Moment(msgspec.Struct, frozen=True):
+class ClusterSnapshot(msgspec.Struct, frozen=True):
     """What is known of a cluster at one moment. All values are immutable, so that it can be read anywhere."""
 
     nodes: tuple[Node, ...]
@@ -59,28 +59,28 @@ class Moment(msgspec.Struct, frozen=True):
     is_raw: bool = False
     """Pending pods are as the API server has them, without what their domain's policy adds."""
     learned: Mapping[tuple[str, str], object] = msgspec.field(default_factory=dict)
-    """(domain, plugin) -> what a `HandoverPlugin` there hands over."""
+    """(domain, plugin) -> what a `StateExportPlugin` there hands over."""
     nominated: tuple[Pod, ...] = ()
     """With the node each is promised, as the program has it; of a dump the pods themselves tell."""
     unreadable: tuple[tuple[ObjectKind, str], ...] = ()
     """Kinds that the API server does not show, and why."""
 
     @staticmethod
-    def of(program: Program) -> Moment:
+    def of(program: Program) -> ClusterSnapshot:
         """What a running program knows; on its loop."""
         placed = (
             entry.pod if entry.pod.node == entry.node else msgspec.structs.replace(entry.pod, node=entry.node)
             for entry in program.cache
         )
         store = program.cache.objects
-        return Moment(
+        return ClusterSnapshot(
             tuple(node for _, node in program.cache.nodes.live_rows()),
             tuple(placed),
             tuple(program.pods.pending.values()),
             tuple((kind, item) for kind in ObjectKind for item in store.all(kind)),
             program.clock.monotonic(),
             program.clock.now(),
-            learned={place: plugin.hand_over() for place, plugin in _learning(program)},
+            learned={place: plugin.export_state() for place, plugin in _learning(program)},
             nominated=tuple(program.nominator.pods()),
             unreadable=tuple((kind, why) for kind in ObjectKind if (why := store.unreadable(kind))),
         )
@@ -93,7 +93,7 @@ class DumpedCluster(msgspec.Struct, frozen=True):
     now: datetime
     monotonic_s: float = 0.0
 
-    def read(self, decoder: Decoder) -> Moment:
+    def read(self, decoder: Decoder) -> ClusterSnapshot:
         """Kinds that scheduling does not read are passed over."""
         others = {kind.value: kind for kind in ObjectKind}
         nodes: list[Node] = []
@@ -123,7 +123,7 @@ class DumpedCluster(msgspec.Struct, frozen=True):
         if not nodes:
             notes = (*notes, "the dump has no nodes; write one with kubectl get nodes,pods,... -A -o json")
         known = tuple(classes) or None
-        return Moment(
+        return ClusterSnapshot(
             tuple(nodes),
             tuple(placed),
             tuple(pending),
@@ -140,11 +140,11 @@ class _Kind(msgspec.Struct):
     kind: str = ""
 
 
-def _learning(program: Program) -> Iterator[tuple[tuple[str, str], HandoverPlugin]]:
+def _learning(program: Program) -> Iterator[tuple[tuple[str, str], StateExportPlugin]]:
     """((domain, plugin), the plugin itself) of those that know more than the cluster and the configuration say."""
     for worker in program.router.workers():
         for built in worker.plugins.built:
-            if implements(built.plugin, HandoverPlugin):
+            if implements(built.plugin, StateExportPlugin):
                 yield (worker.name, built.plugin.name), built.plugin
 
 
@@ -165,50 +165,50 @@ class Tried(msgspec.Struct, frozen=True):
         return (f"{', '.join(self.unasked)} {UNASKED}",) if self.unasked else ()
 
 
-class Rehearsal:
+class SchedulerSandbox:
     """See the module. Synchronous throughout, for one thread at a time."""
 
     def __init__(
-        self, configuration: Configuration, known: Moment | DumpedCluster, registry: Registry | None = None
+        self, configuration: Configuration, known: ClusterSnapshot | DumpedCluster, registry: Registry | None = None
     ) -> None:
         """Raises PluginSetupError for a plugin that cannot be built."""
-        outside = Surroundings(
+        outside = ProgramPorts(
             _NoNetwork(),
             _StoppedClock(known.monotonic_s, known.now),
             random.Random(0),  # noqa: S311 - ties; nothing is secret here
-            "rehearsal",
+            "sandbox",
             "kube-system",
             observer=lambda domain: _Nobody(),
             registry=registry,
             open_extender=UnaskedExtender,
         )
         self.program = Program(configuration, outside)
-        moment = known.read(self.program.decoder) if isinstance(known, DumpedCluster) else known
+        snapshot = known.read(self.program.decoder) if isinstance(known, DumpedCluster) else known
         self.cache = self.program.cache
         self.nominator = self.program.nominator
-        self.notes = moment.notes
-        self.classes = moment.classes
+        self.notes = snapshot.notes
+        self.classes = snapshot.classes
         self.pending: dict[tuple[str, str], Pod] = {}
         self._attempts = 0
         self._runner = Runner(_Nobody(), outside.clock.monotonic)
         for worker in self.program.router.workers():
-            worker.cycle.records.keep_all_pictures()
+            worker.cycle.records.keep_all_snapshots()
         for place, plugin in _learning(self.program):
-            if place in moment.learned:
-                plugin.take_over(moment.learned[place])
-        for kind, why in moment.unreadable:
+            if place in snapshot.learned:
+                plugin.import_state(snapshot.learned[place])
+        for kind, why in snapshot.unreadable:
             self.cache.objects.set_unreadable(kind, why)
-        for kind, item in moment.objects:
+        for kind, item in snapshot.objects:
             self.cache.objects.set(kind, item)
-        for node in moment.nodes:
+        for node in snapshot.nodes:
             self.cache.set_node(node)
-        for pod in {pod.uid: pod for pod in moment.placed}.values():
+        for pod in {pod.uid: pod for pod in snapshot.placed}.values():
             self.cache.place(pod)
-        for pod in map(self.program.pods.with_policy, moment.pending) if moment.is_raw else moment.pending:
+        for pod in map(self.program.pods.with_policy, snapshot.pending) if snapshot.is_raw else snapshot.pending:
             self.pending[pod.namespace, pod.name] = pod
-            if moment.is_raw:
+            if snapshot.is_raw:
                 self.nominator.set(pod)
-        for pod in moment.nominated:
+        for pod in snapshot.nominated:
             self.nominator.nominate(pod, pod.nominated_node)
 
     def worker_of(self, pod: Pod) -> DomainWorker | None:
@@ -274,14 +274,14 @@ class Rehearsal:
 
 
 class _NoNetwork:
-    """Refuses everything: nothing may be written by a rehearsal, and nothing has to be read."""
+    """Refuses everything: nothing may be written by a sandbox, and nothing has to be read."""
 
     async def request(self, method: str, path: str, **how: Any) -> Response:
-        raise ConnectFailedError(f"{method} {path}: a rehearsal has no network")
+        raise ConnectFailedError(f"{method} {path}: a sandbox has no network")
 
     @asynccontextmanager
     async def stream(self, path: str, **how: Any) -> AsyncIterator[LineStream]:
-        raise ConnectFailedError(f"{path}: a rehearsal has no network")
+        raise ConnectFailedError(f"{path}: a sandbox has no network")
         yield  # a generator, as the port wants it
 
 

@@ -1,4 +1,4 @@
-"""Where pods that do not exist yet would go, and whom they would preempt: placed one after the other in a rehearsal.
+"""Where pods that do not exist yet would go, and whom they would preempt: placed one after the other in a sandbox.
 
 Not known beforehand: what admission makes of a pod (LimitRange, webhooks), save for its priority, which `priority_classes`
 tells; and which of several equally good nodes chance takes, which goes by the pod's uid.
@@ -19,7 +19,7 @@ from multisched.model.objects import Pod
 from multisched.observe.explain_view import NotExplainedError, Placement, WhatIfView
 from multisched.shell.domain import DomainWorker
 from multisched.shell.ingest.priority_classes import PlannedPod
-from multisched.whatif.sandbox import Rehearsal, Tried
+from multisched.whatif.sandbox import SchedulerSandbox, Tried
 
 PREEMPTIONS_MAX = 3
 """Times one replica may preempt before it is told to go nowhere."""
@@ -70,26 +70,26 @@ def _part(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return part
 
 
-def what_if(rehearsal: Rehearsal, planned: PlannedPod, replicas: int) -> WhatIfView:
+def what_if(sandbox: SchedulerSandbox, planned: PlannedPod, replicas: int) -> WhatIfView:
     """Places so many of the pod in thought. Raises NotExplainedError for a pod that nobody would look at."""
-    notes = [*rehearsal.notes, *planned.notes]
-    pod = rehearsal.program.pods.with_policy(planned.pod)
-    worker = rehearsal.worker_of(pod)
+    notes = [*sandbox.notes, *planned.notes]
+    pod = sandbox.program.pods.with_policy(planned.pod)
+    worker = sandbox.worker_of(pod)
     if worker is None:
-        names = ", ".join(name for names in rehearsal.program.scheduler_names.values() for name in names)
+        names = ", ".join(name for names in sandbox.program.scheduler_names.values() for name in names)
         text = f"no domain serves schedulerName {pod.spec.scheduler_name}; there are {names}"
         raise NotExplainedError(text, status=422)
     if pod.malformed or pod.spec.unsupported:
         text = pod.malformed or f"multisched does not evaluate {', '.join(pod.spec.unsupported)} yet"
         raise NotExplainedError(f"the pod cannot be scheduled: {text}", status=422)
     placements: list[Placement] = []
-    gate = rehearsal.gate(worker, pod)
+    gate = sandbox.gate(worker, pod)
     if not gate.is_success:
         placements = [Placement(replica=n + 1, message=f"{gate.plugin}: {gate.message}") for n in range(replicas)]
     while len(placements) < replicas:
         number = len(placements) + 1
         one = msgspec.structs.replace(pod, name=f"{pod.name}-{number}", uid=f"what-if-{number}")
-        placement = _place(rehearsal, worker, one, number, notes)
+        placement = _place(sandbox, worker, one, number, notes)
         placements.append(placement)
         if not placement.node:  # those behind it are alike, and nothing has changed
             placements += [msgspec.structs.replace(placement, replica=n + 1) for n in range(number, replicas)]
@@ -103,12 +103,12 @@ def what_if(rehearsal: Rehearsal, planned: PlannedPod, replicas: int) -> WhatIfV
     )
 
 
-def _place(rehearsal: Rehearsal, worker: DomainWorker, pod: Pod, number: int, notes: list[str]) -> Placement:
+def _place(sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod, number: int, notes: list[str]) -> Placement:
     """One replica, if need be after others were preempted for it."""
     victims: tuple[Pod, ...] = ()
     message = ""
     for _ in range(PREEMPTIONS_MAX):
-        tried = rehearsal.attempt(worker, pod)
+        tried = sandbox.attempt(worker, pod)
         notes.extend(tried.notes)
         result = tried.result
         if isinstance(result, Placed):
@@ -123,14 +123,14 @@ def _place(rehearsal: Rehearsal, worker: DomainWorker, pod: Pod, number: int, no
         if result.preemption is None:
             break
         for victim in result.preemption.victims:
-            rehearsal.cache.remove(victim.uid)
+            sandbox.cache.remove(victim.uid)
         victims = (*victims, *result.preemption.victims)
         pod = msgspec.structs.replace(pod, nominated_node=result.preemption.node)
     return Placement(replica=number, message=message)
 
 
 def _ties(tried: Tried) -> int:
-    picture = tried.record.picture
-    if picture is None or not len(picture.total):
+    snapshot = tried.record.snapshot
+    if snapshot is None or not len(snapshot.total):
         return 0
-    return int(np.count_nonzero(picture.total == tried.record.total))
+    return int(np.count_nonzero(snapshot.total == tried.record.total))

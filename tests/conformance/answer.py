@@ -30,7 +30,7 @@ import orjson
 
 from multisched.config.kube.convert import profile_of
 from multisched.config.plugins import plugin_registry
-from multisched.cycle.classes.equivalence_class import PodClass
+from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.results import Unplaced
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.framework.context import PluginContext
@@ -192,33 +192,33 @@ def evaluate(scene: Scene) -> Answer:
     if scene.pod.malformed:
         return {"feasible": [], "rejected": {}, "error": f"the pod cannot be scheduled: {scene.pod.malformed}"}
     try:
-        group = scene.cycle.classes.find(scene.pod, 1)
-        if group.refusal is not None:
-            return {"preFilter": _status(group.refusal), "feasible": [], "rejected": {}, **refusal_of(scene)}
-        names = [scene.cache.nodes.node(int(row)).name for row in group.rows]
-        refused = refusals(scene, group)
+        pod_class = scene.cycle.classes.find(scene.pod, 1)
+        if pod_class.refusal is not None:
+            return {"preFilter": _status(pod_class.refusal), "feasible": [], "rejected": {}, **refusal_of(scene)}
+        names = [scene.cache.nodes.node(int(row)).name for row in pod_class.rows]
+        refused = refusals(scene, pod_class)
         result: Answer = {
             "feasible": sorted(name for name, status in zip(names, refused, strict=True) if status.is_success),
             "rejected": {n: _status(s) for n, s in zip(names, refused, strict=True) if not s.is_success},
         }
-        if group.narrowed is not None:
-            result["preFilterNodes"] = sorted(group.narrowed)
+        if pod_class.narrowed is not None:
+            result["preFilterNodes"] = sorted(pod_class.narrowed)
         if not result["feasible"]:
             return {**result, **refusal_of(scene)}
         feasible = np.array([status.is_success for status in refused], np.bool_)
-        group = scene.cycle.classes.reduced(group, feasible)  # rows promised to other pods are left out
-        return {**result, **scored(scene, group, names, feasible.tolist())}
+        pod_class = scene.cycle.classes.reduced(pod_class, feasible)  # rows promised to other pods are left out
+        return {**result, **scored(scene, pod_class, names, feasible.tolist())}
     except PluginFailure as failure:
         return {"feasible": [], "rejected": {}, "error": failure.status.message}
 
 
-def scored(scene: Scene, group: PodClass, names: list[str], feasible: list[bool]) -> Answer:
+def scored(scene: Scene, pod_class: EquivalenceClass, names: list[str], feasible: list[bool]) -> Answer:
     """The scores; or why there are none, which leaves the nodes as they were filtered."""
     try:
-        scene.cycle.classes.score(group)
+        scene.cycle.classes.score(pod_class)
     except PluginFailure as failure:
         return {"error": failure.status.message}
-    return scores(group, names, feasible)
+    return scores(pod_class, names, feasible)
 
 
 def refusal_of(scene: Scene) -> Answer:
@@ -239,41 +239,41 @@ def preemption_of(result: Unplaced) -> dict[str, Any]:
     return {"nominatedNode": result.nominated_node or "", "victims": sorted(f"{v.namespace}/{v.name}" for v in victims)}
 
 
-def scores(group: PodClass, names: list[str], feasible: list[bool]) -> Answer:
+def scores(pod_class: EquivalenceClass, names: list[str], feasible: list[bool]) -> Answer:
     """Weighted scores by plugin, and their sum, over the feasible nodes."""
     at = [i for i, passes in enumerate(feasible) if passes]
     by_plugin = {
         column.plugin.name: {names[i]: column.weight * int(column.final[i]) for i in at}
-        for column in group.scores
+        for column in pod_class.scores
         if not column.is_skipped
     }
-    return {"scores": by_plugin, "total": {names[i]: int(group.total[i]) for i in at}}
+    return {"scores": by_plugin, "total": {names[i]: int(pod_class.total[i]) for i in at}}
 
 
-def refusals(scene: Scene, group: PodClass) -> list[Status]:
+def refusals(scene: Scene, pod_class: EquivalenceClass) -> list[Status]:
     """Per row of the class the first refusing status; nominated pods are counted in first, as upstream does."""
-    found = [SUCCESS] * len(group.rows)
-    for column in group.filters:
+    found = [SUCCESS] * len(pod_class.rows)
+    for column in pod_class.filters:
         for at in np.flatnonzero(column.codes):
             if found[at].is_success:
                 found[at] = column.plugin.reasons.status(int(column.codes[at])).by(column.plugin.name)
     for node, ahead in scene.nominator.ahead_of(scene.pod):
         row = scene.cache.nodes.row_of(node)
-        for at in np.flatnonzero(group.rows == (-1 if row is None else row)):
-            beside = _beside(scene, group, int(group.rows[at]), ahead)
+        for at in np.flatnonzero(pod_class.rows == (-1 if row is None else row)):
+            beside = _beside(scene, pod_class, int(pod_class.rows[at]), ahead)
             found[at] = found[at] if beside.is_success else beside
     return found
 
 
-def _beside(scene: Scene, group: PodClass, row: int, ahead: Iterable[Pod]) -> Status:
+def _beside(scene: Scene, pod_class: EquivalenceClass, row: int, ahead: Iterable[Pod]) -> Status:
     extensions = [
-        p for p in scene.plugins.pre_filter if isinstance(p, PreFilterExtensions) and p.name not in group.skipped
+        p for p in scene.plugins.pre_filter if isinstance(p, PreFilterExtensions) and p.name not in pod_class.skipped
     ]
-    overlay = OverlayCycle(scene.cache.nodes, group.view.state, scene.pod, extensions, scene.runner, 1)
+    overlay = OverlayCycle(scene.cache.nodes, pod_class.view.state, scene.pod, extensions, scene.runner, 1)
     for other in ahead:
         overlay.add_pod(other, row)
     view: CycleView = overlay.view
-    for column in group.filters:
+    for column in pod_class.filters:
         code = int(scene.runner.filter(column.plugin, view, scene.pod, np.array([row], np.intp))[0])
         if code:
             return column.plugin.reasons.status(code).by(column.plugin.name)
@@ -369,7 +369,7 @@ def main() -> None:
     problems = (
         p for p in read_lines(options.problems) if options.family in ("", p["family"]) and options.id in ("", p["id"])
     )
-    answers = {one["id"]: one for one in read_lines(options.answers)}
+    answers = {one["id"]: one for one in read_lines(options.responses)}
     sys.exit(0 if compare(problems, answers, warm=options.warm, show=options.show) else 1)
 
 

@@ -117,7 +117,7 @@ def in_sequence(options: argparse.Namespace) -> bool:
 
 def recorded(options: argparse.Namespace) -> bool:
     """The oracle against the recorded answers. Scalar resources come in the order of a Go map, in both."""
-    problems, answers = list(read_lines(options.problems)), {a["id"]: a for a in read_lines(options.answers)}
+    problems, answers = list(read_lines(options.problems)), {a["id"]: a for a in read_lines(options.responses)}
     found = _ask_all(built(), problems)
     by_family: Counter[str] = Counter()
     equal: Counter[str] = Counter()
@@ -144,8 +144,8 @@ def record(options: argparse.Namespace) -> bool:
     answers = _ask_all(built(), list(read_lines(options.problems)))
     text = b"".join(orjson.dumps(one, option=orjson.OPT_SORT_KEYS) + b"\n" for one in answers)
     # The same answers give the same file: no time of writing inside.
-    options.answers.write_bytes(gzip.compress(text, mtime=0))
-    print(f"{len(answers)} answers written to {options.answers}")
+    options.responses.write_bytes(gzip.compress(text, mtime=0))
+    print(f"{len(answers)} answers written to {options.responses}")
     return True
 
 

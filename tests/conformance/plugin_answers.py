@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from multisched.framework.caching import GroupingPlugin, SignPlugin, StampPlugin
+from multisched.framework.caching import CacheKeyPlugin, SignPlugin, TopologyKeysPlugin
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.node_view import Rows
 from multisched.framework.points import (
@@ -23,7 +23,7 @@ from multisched.framework.points import (
 )
 from multisched.framework.registry import implements
 from multisched.framework.runner import Runner
-from multisched.framework.sensitivity import HeedingPlugin
+from multisched.framework.sensitivity import PodSensitivePlugin
 from multisched.framework.status import Code, Status
 from multisched.framework.traits import traits_of
 from multisched.model.objects import Pod, PodSpec
@@ -69,17 +69,17 @@ class Answers:
         plugin = self._plugin
         view = CycleView(self._table, CycleState() if state is None else state, places=self._rows)
         said: Said = {}
-        if implements(plugin, StampPlugin):
-            stamp = plugin.stamp(view, pod)
-            if stamp is None:
-                return {"stamp": None}
-            said["stamp"] = stamp
-        if implements(plugin, GroupingPlugin):
-            said["groups"] = plugin.groups_by(view, pod)
-        if implements(plugin, HeedingPlugin):
-            heed = plugin.heed(view, pod)
-            said["heed"] = [heed.matters(other.pod) for other in self._standing]
-            said["stands"] = None if heed.stand_on is None else heed.stand_on(self._rows).tolist()
+        if implements(plugin, CacheKeyPlugin):
+            cache_key = plugin.cache_key(view, pod)
+            if cache_key is None:
+                return {"cache_key": None}
+            said["cache_key"] = cache_key
+        if implements(plugin, TopologyKeysPlugin):
+            said["groups"] = plugin.topology_keys(view, pod)
+        if implements(plugin, PodSensitivePlugin):
+            sensitivity = plugin.pod_sensitivity(view, pod)
+            said["sensitivity"] = [sensitivity.matters(other.pod) for other in self._standing]
+            said["stands"] = None if sensitivity.stand_on is None else sensitivity.stand_on(self._rows).tolist()
         refused = self._pre_filter(view, pod, said)
         if implements(plugin, FilterPlugin) and refused is Code.SUCCESS:
             self._filter(plugin, view, pod, said)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from multisched.config.plugins import base_profile, plugin_registry
 from multisched.cycle.waiting_pods import WaitingPodTable
-from multisched.framework.caching import SignPlugin, StampPlugin
+from multisched.framework.caching import CacheKeyPlugin, SignPlugin
 from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.points import Plugin
@@ -104,7 +104,7 @@ class Trial:
             if (
                 signed[key] is not None
                 and signed[key] == signer.signature(self.pod)
-                and implements(plugin, StampPlugin)
+                and implements(plugin, CacheKeyPlugin)
             ):
                 told = self._answers(plugin).of(self.pod, state)
                 yield from _unless_equal(f"{key}, with what it kept of the class", said, told)

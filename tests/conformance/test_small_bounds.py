@@ -12,14 +12,14 @@ from typing import Any, Final
 
 import pytest
 
-from multisched.cycle.classes import cache, shared_answers, shared_scores, topology_groups
+from multisched.cycle.classes import cache, shared_results, shared_scores, topology_groups
 from multisched.cycle.preemption import dry_run, victim_cache
 from multisched.framework import pivots, pod_counts, pod_demands, row_sums
 from multisched.model.decode import Decoder
 from multisched.plugins import columns, disruption_budgets, node_matching, node_resources_fit, resource_scoring
 from multisched.plugins.topology import affinity_rules, default_selector, domain_tally, spread_eligibility, spread_rules
 from multisched.plugins.volumes import attached_volumes, volume_masks, volume_matching
-from multisched.state import change_log, node_table, nominator, standing_pods
+from multisched.state import change_log, node_table, nominator, pods_by_priority
 from tests.conformance import sequences
 from tests.conformance.answer import cold_and_warm
 from tests.conformance.families import CLAIMED
@@ -42,7 +42,7 @@ MEMORIES: Bounds = {
     (default_selector, "NAMESPACES_KEPT"): 1,
     (victim_cache, "STATUSES_MAX"): 0,
     (disruption_budgets, "KNOWN_MAX"): 1,
-    (dry_run, "MEMORIES_MAX"): 1,
+    (dry_run, "VICTIM_CACHES_MAX"): 1,
     (node_table, "BLOCKS_MAX"): 1,
     (node_table, "DERIVED_MAX"): 1,
     (node_table, "LABEL_COLUMNS_MAX"): 1,
@@ -56,12 +56,12 @@ MEMORIES: Bounds = {
     (topology_groups, "GROUPINGS_MAX"): 1,
     (row_sums, "CHANGES_KEPT"): 1,
     (shared_scores, "FINALS_MAX"): 1,
-    (shared_answers, "SHARED_MAX"): 1,
+    (shared_results, "SHARED_MAX"): 1,
     (spread_eligibility, "ANSWERS_KEPT"): 1,
     (spread_rules, "RULES_KEPT"): 1,
     (spread_rules, "SPECS_BYTES_MAX"): 1,
-    (standing_pods, "LABEL_SETS_MAX"): 0,
-    (standing_pods, "WIDTH_STEP"): 1,
+    (pods_by_priority, "LABEL_SETS_MAX"): 0,
+    (pods_by_priority, "WIDTH_STEP"): 1,
     (volume_masks, "MASKS_MAX"): 1,
     (volume_matching, "CLASSES_MAX"): 1,
     (volume_matching, "SLOTS_FIRST"): 1,
@@ -78,7 +78,7 @@ SHORTCUTS: Bounds = {
     (topology_groups, "ROWS_PER_GROUP_MIN"): 1,
     (row_sums, "SPARSE_BELOW"): 0,
     (shared_scores, "TOPS_MAX"): 1,
-    (standing_pods, "WIDTH_MAX"): 1,
+    (pods_by_priority, "WIDTH_MAX"): 1,
 }
 BOTH = pytest.mark.parametrize("bounds", [MEMORIES, SHORTCUTS], ids=["memories", "shortcuts"])
 

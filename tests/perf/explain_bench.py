@@ -17,13 +17,13 @@ import orjson
 
 from multisched.config import loading
 from multisched.cycle.attempt_record import AttemptRecords
-from multisched.cycle.classes.equivalence_class import PodClass
+from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.model.decode import Decoder
 from multisched.model.objects import Pod
 from multisched.observe.explain_view import REPLICAS_MAX
 from multisched.shell.garbage import leave_to_reference_counts
 from multisched.whatif.fixes import find_fixes
-from multisched.whatif.sandbox import Moment, Rehearsal
+from multisched.whatif.sandbox import ClusterSnapshot, SchedulerSandbox
 from multisched.whatif.what_if import planned_pod, what_if
 from tests.perf.core_bench import CLASSES, Core, _enqueue, node, pending, running
 
@@ -61,32 +61,32 @@ def records_percent(nodes: int, pairs: int) -> float:
 class _NoRecords(AttemptRecords):
     """Forgets every placed pod at once."""
 
-    def placed(self, pod: Pod, attempt: int, group: PodClass, at: int, node: str) -> None:
+    def placed(self, pod: Pod, attempt: int, group: EquivalenceClass, at: int, node: str) -> None:
         """Nothing."""
 
 
 def rehearsal_seconds(nodes: int, pods: int) -> dict[str, float]:
     """CPU seconds of each step."""
     decoder = Decoder()
-    moment = Moment(
+    moment = ClusterSnapshot(
         tuple(decoder.node(node(index)) for index in range(nodes)),
         tuple(decoder.pod(running(index, f"node-{index % nodes:06}")) for index in range(pods)),
     )
     found: dict[str, float] = {}
     began = time.process_time()
-    rehearsal = Rehearsal(loading.parse(CONFIGURATION, "bench"), moment)
+    sandbox = SchedulerSandbox(loading.parse(CONFIGURATION, "bench"), moment)
     found["copy of the cluster"] = time.process_time() - began
     document = orjson.loads(pending(1))
     document["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "90"
     pod = decoder.pod(orjson.dumps(document))
-    worker = rehearsal.worker_of(pod)
+    worker = sandbox.worker_of(pod)
     assert worker is not None
     began = time.process_time()
-    assert find_fixes(rehearsal, worker, pod)
+    assert find_fixes(sandbox, worker, pod)
     found["fixes of a pod that fits nowhere"] = time.process_time() - began
-    plan = planned_pod(orjson.loads(pending(3)), rehearsal.program.decoder)
+    plan = planned_pod(orjson.loads(pending(3)), sandbox.program.decoder)
     began = time.process_time()
-    assert all(one.node for one in what_if(rehearsal, plan, REPLICAS_MAX).placements)
+    assert all(one.node for one in what_if(sandbox, plan, REPLICAS_MAX).placements)
     found[f"{REPLICAS_MAX} planned pods"] = time.process_time() - began
     return found
 

@@ -10,7 +10,7 @@ One line for each kind: pods bound per second in which the program's thread had 
 interpreter counts, waiting for a core does not) while the others run and while they are stopped, what is lost (median of
 neighbouring windows, and its standard error), CPU of the process
 per pod, how much of that other threads than the loop's took, how late the loop came around, and what the refit says of itself.
-`--alone` measures one refit and the next in the process of a duty, and nothing else: seconds, the process's memory.
+`--alone` measures one refit and the next in the process of a background task, and nothing else: seconds, the process's memory.
 `--threads` has refits in threads, as where there are no processes, and measures `none` before them. `--check` exits 1 where more than
 LOSS_MAX is lost beyond `busy`.
 """
@@ -53,10 +53,10 @@ from multisched.config import loading
 from multisched.framework.measures import Grid
 from multisched.observe.metrics import Metrics
 from multisched.shell.garbage import collect_seldom, leave_to_reference_counts
-from multisched.shell.program import Program, Surroundings
-from multisched.shell.workers.duties import NetworkMeasures
-from multisched.shell.workers.duty_processes import ChildProcess
-from multisched.shell.workers.duty_threads import DutyThreads
+from multisched.shell.program import Program, ProgramPorts
+from multisched.shell.workers.background_processes import ChildProcess
+from multisched.shell.workers.background_tasks import NetworkMeasures
+from multisched.shell.workers.background_threads import BackgroundThreads
 from tests.perf import workload
 from tests.perf.history_server import KINDS, service_name
 
@@ -144,7 +144,7 @@ class Cluster:
         self._made: deque[str] = deque()
         self._late_s: list[float] = []
         self.metrics = Metrics()
-        outside = Surroundings(
+        outside = ProgramPorts(
             self._api,
             clock,
             random.Random(0),
@@ -153,7 +153,7 @@ class Cluster:
             observer=self.metrics.domain,
             on_ready=leave_to_reference_counts,
             measures=NetworkMeasures(self._api, random.Random(0)),
-            duty_threads=DutyThreads if in_threads else None,
+            background_threads=BackgroundThreads if in_threads else None,
         )
         self.program = Program(loading.parse(configuration, "bench"), outside)
 

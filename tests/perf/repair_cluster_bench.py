@@ -31,10 +31,10 @@ from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.decode import Decoder
 from multisched.model.selectors import LabelSelector, Operator, Requirement
 from multisched.shell.garbage import leave_to_reference_counts
-from multisched.shell.workers.duty_threads import DutyThreads
+from multisched.shell.workers.background_threads import BackgroundThreads
 from multisched.whatif.repair_fits import StandingFits
 from multisched.whatif.repair_trial import plan_on
-from multisched.whatif.sandbox import Moment, Rehearsal
+from multisched.whatif.sandbox import ClusterSnapshot, SchedulerSandbox
 from tests.perf.repair_bench import DIMENSIONS, SERVICES, THRESHOLD, make_fleet
 
 CONFIGURATION: Final = """
@@ -72,7 +72,7 @@ def profiles_of(case: RepairCase) -> Profiles:
     return Profiles(1, 0.0, 0.0, names, DIMENSIONS, peak, peak, peak, origin, error)
 
 
-def moment_of(case: RepairCase) -> Moment:
+def moment_of(case: RepairCase) -> ClusterSnapshot:
     """The fleet as objects of the cluster."""
     decoder = Decoder()
     nodes = tuple(decoder.node(_node(name, number)) for number, name in enumerate(case.nodes.names))
@@ -84,7 +84,7 @@ def moment_of(case: RepairCase) -> Moment:
     budgets = tuple(
         (ObjectKind.POD_DISRUPTION_BUDGET, _budget(number, 1 if number % 7 else 0)) for number in range(SERVICES)
     )
-    return Moment(nodes, pods, objects=budgets)
+    return ClusterSnapshot(nodes, pods, objects=budgets)
 
 
 def _node(name: str, number: int) -> bytes:
@@ -142,13 +142,13 @@ class Steps:
 
 
 async def plan_beside_the_loop(
-    running: Rehearsal, configuration: Configuration, asked: RepairAsked, steps: Steps
+    running: SchedulerSandbox, configuration: Configuration, asked: RepairAsked, steps: Steps
 ) -> tuple[RepairPlan, list[tuple[float, float]]]:
     """The plan, and the loop's pauses while it was made: ms of this process' CPU, and ms on the clock; longest first."""
-    moment = steps.take("moment, on the loop", lambda: Moment.of(running.program))
+    moment = steps.take("moment, on the loop", lambda: ClusterSnapshot.of(running.program))
 
     def work() -> RepairPlan:
-        copy = steps.take("copy of the cluster", lambda: Rehearsal(configuration, moment))
+        copy = steps.take("copy of the cluster", lambda: SchedulerSandbox(configuration, moment))
         return steps.take("snapshot and plan", lambda: plan_on(copy, asked))
 
     pauses: list[tuple[float, float]] = []
@@ -162,13 +162,13 @@ async def plan_beside_the_loop(
 
     beating = asyncio.ensure_future(beat())
     try:
-        plan = await DutyThreads()(work)
+        plan = await BackgroundThreads()(work)
     finally:
         beating.cancel()
     return plan, sorted(pauses, reverse=True)
 
 
-def asking_ms(running: Rehearsal, *, spread: bool) -> float:
+def asking_ms(running: SchedulerSandbox, *, spread: bool) -> float:
     """Of one answer, for pods that must spread or for plain ones; the first of a class included."""
     (worker,) = running.program.router.workers()
     fits = StandingFits(running, worker, Forecast.name)
@@ -190,7 +190,7 @@ def main() -> int:
     options = parser.parse_args()
     case = make_fleet(options.nodes, options.pods, options.hot, options.fill, options.seed)
     configuration = loading.parse(CONFIGURATION, "bench")
-    running = Rehearsal(configuration, moment_of(case))
+    running = SchedulerSandbox(configuration, moment_of(case))
     (plugin,) = [b.plugin for b in running.program.router.workers()[0].plugins.built if isinstance(b.plugin, Forecast)]
     plugin.adopt(profiles_of(case))
     while plugin.catch_up():

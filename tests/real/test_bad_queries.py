@@ -18,7 +18,7 @@ from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.context import PluginContext
-from multisched.shell.workers.duties import NetworkMeasures
+from multisched.shell.workers.background_tasks import NetworkMeasures
 from multisched.state.cluster_cache import ClusterCache
 from tests.real.prometheus_server import Series, make_blocks, serving
 from tests.unit.cycle.cycle_kit import make_node

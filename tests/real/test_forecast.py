@@ -15,7 +15,7 @@ from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
 from multisched.config import loading
 from multisched.observe.explain_view import ExplainQuery
-from multisched.shell.workers.duties import NetworkMeasures
+from multisched.shell.workers.background_tasks import NetworkMeasures
 from multisched.whatif.explain_source import ProgramExplanations
 from tests.integration.plugins.house import HEAD, House, LoopClock, open_house
 from tests.real.prometheus_server import Series, make_blocks, serving

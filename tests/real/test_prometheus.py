@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from domains.forecast.curves.usage import Stay
+from domains.forecast.curves.usage import PlacementInterval
 from domains.forecast.history.prometheus_source import PrometheusSource
 from domains.forecast.history.source import SourceError
 from domains.forecast.service_names import PodName
@@ -164,7 +164,9 @@ async def test_ready_queries_owners_node_totals_and_highest_values(folder: Path)
     assert reading.totals is not None
     np.testing.assert_array_equal(reading.totals.values, np.full((1, 1, steps), 7, np.float32))
     stood = (first * step_s, (first + steps) * step_s)
-    assert set(reading.totals.stays) == {Stay(f"shop/owner-of-{name}", "n1", *stood) for name in ("web", "db")}
+    assert set(reading.totals.placement_intervals) == {
+        PlacementInterval(f"shop/owner-of-{name}", "n1", *stood) for name in ("web", "db")
+    }
 
 
 async def test_every_ready_query_parses(folder: Path) -> None:

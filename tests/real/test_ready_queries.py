@@ -152,7 +152,7 @@ async def test_what_is_measured_per_node_carries_the_nodes_name(folder: Path) ->
     assert means["node-network"] >= 0
     log = totals.values[node, totals.dimensions.index("fluent-bit-log")]
     assert log[1] == pytest.approx(7.0, rel=1e-3)
-    assert {stay.node for stay in totals.stays} == {"n1"}
+    assert {stay.node for stay in totals.placement_intervals} == {"n1"}
 
 
 async def test_of_several_owners_the_controller_counts(folder: Path) -> None:

@@ -22,7 +22,7 @@ from multisched.client.reflector import Reflector
 from multisched.cycle import commit_step
 from multisched.cycle.bind_outcome import Action, BindMachine, Outcome, Step
 from multisched.cycle.commit_step import CommitStep
-from multisched.cycle.preemption.nominated_pods import PromisedRoom
+from multisched.cycle.preemption.nominated_pods import NominatedPodsFilter
 from multisched.cycle.results import Conflicted
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.events import Hint
@@ -41,13 +41,13 @@ from multisched.plugins.topology.pod_topology_spread import PodTopologySpread
 from multisched.plugins.volumes.volume_binder import VolumeBinder
 from multisched.plugins.volumes.volume_ledger import VolumeLedger
 from multisched.plugins.volumes.volume_masks import RowMasks
-from multisched.queueing import doomed
+from multisched.queueing import quarantine
 from multisched.queueing.backoff import BackoffPods
-from multisched.queueing.doomed import ServerRefusals
 from multisched.queueing.entry import Entry, Moved
 from multisched.queueing.events_in_flight import EventsInFlight
 from multisched.queueing.gating import Gates
 from multisched.queueing.pod_queue import PodQueue
+from multisched.queueing.quarantine import ServerRefusals
 from multisched.shell.audit.auditor import Audit
 from multisched.shell.domain import DomainWorker
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
@@ -401,7 +401,7 @@ def set_aside_for_good() -> None:
 @defect
 def set_aside_unheard_by_namespaces() -> None:
     """What was set aside comes back when it is changed itself, and not when its namespace is."""
-    put(doomed, "_is_its_namespace", lambda pod, old, new: Hint.SKIP)
+    put(quarantine, "_is_its_namespace", lambda pod, old, new: Hint.SKIP)
 
 
 # -- what the watch says -----------------------------------------------------------------------------------------------
@@ -574,7 +574,7 @@ def spread_not_looked_at() -> None:
 @defect
 def promised_room_given_away() -> None:
     """What a preemptor was promised is anybody's."""
-    put(PromisedRoom, "held", lambda self, group, pod, attempt, *, everywhere=False: {})
+    put(NominatedPodsFilter, "blocked", lambda self, pod_class, pod, attempt, *, everywhere=False: {})
 
 
 @defect
@@ -701,7 +701,7 @@ def volumes_reached_from_everywhere() -> None:
 @defect
 def counts_stand_still() -> None:
     """What hangs on counts is asked once per class and kept, whoever comes or goes."""
-    put(InterPodAffinity, "stamp", lambda self, cycle, pod: None if self.sign(pod) == () else "still")
+    put(InterPodAffinity, "cache_key", lambda self, cycle, pod: None if self.sign(pod) == () else "still")
 
 
 @defect

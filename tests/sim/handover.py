@@ -29,7 +29,7 @@ from multisched.config.schema import Configuration
 from multisched.model.decode import Decoder
 from multisched.model.objects import CPU
 from multisched.model.wire import JSON, MERGE_PATCH, ConnectFailedError, LineStream, Response
-from multisched.shell.program import LeaseLostError, Program, Surroundings
+from multisched.shell.program import LeaseLostError, Program, ProgramPorts
 from multisched.testing.scenario import QuietObserver
 from multisched.testing.sim_loop import PROCESS, SimClock, SimLoop, simulate
 from multisched.whatif.repair_source import plans_of
@@ -239,7 +239,7 @@ class Site:
         cable = Cable(self, frozenset(leads), self.rng.choice([0.0, 0.02, 0.5]))
         context = contextvars.copy_context()
         context.run(PROCESS.set, identity)
-        outside = Surroundings(
+        outside = ProgramPorts(
             cable,
             self.clock,
             random.Random(self.rng.random()),

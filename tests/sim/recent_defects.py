@@ -16,11 +16,11 @@ from multisched.client.lease_record import LeaseWatcher
 from multisched.client.reflector import Ending, Reflector, _line_decoder
 from multisched.cycle.bind_outcome import Action, BindMachine, Outcome, Step
 from multisched.cycle.classes.columns import ScoreColumn
-from multisched.cycle.classes.equivalence_class import PodClass
+from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.classes.scores import ClassScores
 from multisched.cycle.preemption.dry_run import AttemptDryRun
-from multisched.cycle.preemption.nominated_pods import PromisedRoom
-from multisched.cycle.preemption.victim_cache import RowMemory
+from multisched.cycle.preemption.nominated_pods import NominatedPodsFilter
+from multisched.cycle.preemption.victim_cache import VictimCache
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.dependency import Dependency
 from multisched.framework.events import ClusterEvent, Hint, Resource
@@ -487,10 +487,10 @@ def unknown_binds_given_up_when_refused() -> None:
 def promised_ports_not_looked_at() -> None:
     """Room is kept for who is promised a node, and the port that it wants is not."""
 
-    def columns(self: PromisedRoom, pod: Pod, promised: Any) -> ColumnOverlay:
+    def columns(self: NominatedPodsFilter, pod: Pod, promised: Any) -> ColumnOverlay:
         return ColumnOverlay(self._table, promised, list)
 
-    put(PromisedRoom, "columns", columns)
+    put(NominatedPodsFilter, "columns", columns)
 
 
 # -- what blind planters left after a hundred seeds --------------------------------------------------------------------
@@ -499,15 +499,15 @@ def promised_ports_not_looked_at() -> None:
 @defect
 def starts_leave_victims_as_they_were() -> None:
     """What a preemptor of a kind would take of a node is kept while pods there start, which changes who is the most important."""
-    genuine = RowMemory.renew
+    genuine = VictimCache.renew
 
-    def renew(self: RowMemory, table: NodeTable, nominator: Nominator) -> None:
+    def renew(self: VictimCache, table: NodeTable, nominator: Nominator) -> None:
         kept, table.start_log = table.start_log, ChangeLog()
         self._sequences = (self._sequences[0], 0, self._sequences[2])
         genuine(self, table, nominator)
         table.start_log = kept
 
-    put(RowMemory, "renew", renew)
+    put(VictimCache, "renew", renew)
 
 
 @defect
@@ -515,7 +515,7 @@ def full_nodes_keep_the_scale() -> None:
     """Scores stay in the scale of the node that had the most, though no pod of the class goes there any more."""
     genuine = ClassScores._normalize
 
-    def normalize(self: ClassScores, entry: PodClass, column: ScoreColumn, at: Rows) -> bool:
+    def normalize(self: ClassScores, entry: EquivalenceClass, column: ScoreColumn, at: Rows) -> bool:
         return bool(len(at)) and genuine(self, entry, column, at)
 
     put(ClassScores, "_normalize", normalize)

@@ -27,7 +27,7 @@ class Usage(msgspec.Struct, frozen=True):
     """float32[services, dimensions, steps]"""
 
 
-class Stay(msgspec.Struct, frozen=True):
+class PlacementInterval(msgspec.Struct, frozen=True):
     """So many replicas of a service stood on a node from one moment to another (epoch seconds)."""
 
     service: str
@@ -46,7 +46,7 @@ class NodeTotals(msgspec.Struct, frozen=True):
     dimensions: tuple[str, ...]
     values: Samples
     """float32[nodes, dimensions, steps]"""
-    stays: tuple[Stay, ...]
+    placement_intervals: tuple[PlacementInterval, ...]
 
 
 class Look(msgspec.Struct, frozen=True):

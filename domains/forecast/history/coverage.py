@@ -74,7 +74,7 @@ def weight_notes(reading: Reading, profiles: Profiles) -> Iterator[str]:
     """Of which services the totals of nodes tell no weight: they moved too seldom, with others, or too little."""
     if reading.totals is None:
         return
-    services = sorted({stay.service for stay in reading.totals.stays})
+    services = sorted({interval.service for interval in reading.totals.placement_intervals})
     numbers = profiles.numbers()
     for name in reading.totals.dimensions:
         column = profiles.dimensions.index(name) if name in profiles.dimensions else -1

@@ -1,6 +1,6 @@
 """Who stood where when, told from series that say at each step which pod is on which node.
 
-Owns the stays of one window; filled in a worker thread, one piece at a time.
+Owns the placement intervals of one window; filled in a worker thread, one piece at a time.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from domains.forecast.curves.usage import Stay
+from domains.forecast.curves.usage import PlacementInterval
 from domains.forecast.history.source import SourceError
 from multisched.framework.measures import Grid, Piece
 
-STAYS_MAX = 2_000_000
+PLACEMENT_INTERVALS_MAX = 2_000_000
 """Stretches of pods on nodes in a window."""
 
 
@@ -27,7 +27,7 @@ class _Stretch(msgspec.Struct):
     end: int
 
 
-class Stays:
+class PlacementIntervals:
     """Stretches by pod and node."""
 
     def __init__(self) -> None:
@@ -40,9 +40,9 @@ class Stays:
     def __bool__(self) -> bool:
         return bool(self._open)
 
-    def before(self, step: int) -> Stays:
+    def before(self, step: int) -> PlacementIntervals:
         """What is known of earlier steps; a copy, so that a reading that fails changes nothing."""
-        found = Stays()
+        found = PlacementIntervals()
         found._closed = [_cut(stretch, step) for stretch in self._closed if stretch.begin < step]
         found._open = {key: _cut(stretch, step) for key, stretch in self._open.items() if stretch.begin < step}
         return found
@@ -50,7 +50,7 @@ class Stays:
     def add(self, piece: Piece, first: int, services: Sequence[str]) -> None:
         """Of series with the labels namespace, pod and node. `first`: the number of the step that the piece calls 0.
 
-        Raises SourceError for more than STAYS_MAX.
+        Raises SourceError for more than PLACEMENT_INTERVALS_MAX.
         """
         begin = 0
         for number, end in enumerate(piece.ends.tolist()):
@@ -59,8 +59,8 @@ class Stays:
             for low, high in _runs(piece.steps[begin:end] + first):
                 self._extend(key, services[number], low, high)
             begin = end
-        if len(self._open) + len(self._closed) > STAYS_MAX:
-            raise SourceError(f"more than {STAYS_MAX} stays of pods on nodes; take a shorter windowDays")
+        if len(self._open) + len(self._closed) > PLACEMENT_INTERVALS_MAX:
+            raise SourceError(f"more than {PLACEMENT_INTERVALS_MAX} stays of pods on nodes; take a shorter windowDays")
 
     def _extend(self, key: tuple[str, str, str], service: str, low: int, high: int) -> None:
         found = self._open.get(key)
@@ -71,11 +71,11 @@ class Stays:
             self._closed.append(found)
         self._open[key] = _Stretch(service, key[2], low, high)
 
-    def within(self, first: int, grid: Grid) -> tuple[Stay, ...]:
-        """The stays of a grid that begins with step `first`, in epoch seconds."""
+    def within(self, first: int, grid: Grid) -> tuple[PlacementInterval, ...]:
+        """The placement intervals of a grid that begins with step `first`, in epoch seconds."""
         last = first + grid.steps
         return tuple(
-            Stay(s.service, s.node, max(s.begin, first) * grid.step_s, min(s.end, last) * grid.step_s)
+            PlacementInterval(s.service, s.node, max(s.begin, first) * grid.step_s, min(s.end, last) * grid.step_s)
             for s in (*self._closed, *self._open.values())
             if s.begin < last and s.end > first
         )

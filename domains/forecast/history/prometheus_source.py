@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from domains.forecast.curves.usage import Look, NodeTotals, Seen
-from domains.forecast.history.placement_intervals import Stays
+from domains.forecast.history.placement_intervals import PlacementIntervals
 from domains.forecast.history.source import (
     Fold,
     Reading,
@@ -55,15 +55,15 @@ class PrometheusSource:
         self._asked_capacities = {d.name: d.capacity.query for d in dimensions if isinstance(d.capacity, QueryCapacity)}
         self._known = known
         self._kept: dict[str, Table] = {}
-        self._stays = Stays()
+        self._placement_intervals = PlacementIntervals()
         self._step_s = 0.0
         self._readings = 0
 
     async def read(self, grid: Grid, in_thread: InThread) -> Reading:
         """See `Source`. Samples are asked for at the end of each step, and say what was used within it."""
         is_whole = grid.step_s != self._step_s or self._readings % WHOLE_EVERY == 0
-        kept, stays = ({}, Stays()) if is_whole else (self._kept, self._stays)
-        round_ = _Round(grid, await self._names(grid), in_thread, kept, stays)
+        kept, placement_intervals = ({}, PlacementIntervals()) if is_whole else (self._kept, self._placement_intervals)
+        round_ = _Round(grid, await self._names(grid), in_thread, kept, placement_intervals)
         try:
             async with anyio.create_task_group() as tasks:
                 for dimension in self._dimensions:
@@ -107,8 +107,8 @@ class PrometheusSource:
 
     def _keep(self, round_: _Round) -> None:
         self._kept = round_.tables
-        if round_.stays is not None:
-            self._stays = round_.stays
+        if round_.placement_intervals is not None:
+            self._placement_intervals = round_.placement_intervals
         self._step_s = round_.grid.step_s
         self._readings += 1
 
@@ -164,18 +164,18 @@ class PrometheusSource:
 
     async def _read_places(self, round_: _Round) -> None:
         grid = round_.grid
-        asked = self._missing(grid, round_.old_stays.end)
-        stays = round_.old_stays.before(first_step(asked))
+        asked = self._missing(grid, round_.old_placement_intervals.end)
+        placement_intervals = round_.old_placement_intervals.before(first_step(asked))
 
         def take(piece: Piece) -> None:
             # A pod of a StatefulSet comes again under its name: it may have stood on two nodes, but not twice on one.
             services = [round_.names.of_pod((labels["namespace"], labels["pod"])) for labels in piece.labels]
-            stays.add(piece, first_step(asked), services)
+            placement_intervals.add(piece, first_step(asked), services)
 
         await self._ask(PLACES, _at_ends(asked), take, "places of pods")
-        stays.end = first_step(grid) + grid.steps
-        round_.stays = stays
-        if not stays:
+        placement_intervals.end = first_step(grid) + grid.steps
+        round_.placement_intervals = placement_intervals
+        if not placement_intervals:
             text = "kube_pod_info answers nothing: totals of nodes cannot be shared out; scrape kube-state-metrics"
             round_.note("places of pods", [text])
 
@@ -221,10 +221,12 @@ class PrometheusSource:
         per_pod = {d.name: round_.tables[d.name] for d in self._dimensions if d.per is Per.POD}
         per_node = {d.name: round_.tables[d.name] for d in self._dimensions if d.per is Per.NODE}
         totals = None
-        if per_node and round_.stays is not None:
+        if per_node and round_.placement_intervals is not None:
             sums = usage_of(per_node, grid)
-            stays = round_.stays.within(first_step(grid), grid)
-            totals = NodeTotals(grid.start_s, grid.step_s, sums.services, sums.dimensions, sums.values, stays)
+            placement_intervals = round_.placement_intervals.within(first_step(grid), grid)
+            totals = NodeTotals(
+                grid.start_s, grid.step_s, sums.services, sums.dimensions, sums.values, placement_intervals
+            )
         counts = round_.names.counts
         if counts[Naming.POD_NAME]:
             nameless = (
@@ -248,10 +250,10 @@ class _Round(msgspec.Struct):
     in_thread: InThread
     kept: Mapping[str, Table]
     """What earlier readings found; empty where everything is asked for again."""
-    old_stays: Stays
+    old_placement_intervals: PlacementIntervals
     tables: dict[str, Table] = msgspec.field(default_factory=dict)
     capacities: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
-    stays: Stays | None = None
+    placement_intervals: PlacementIntervals | None = None
     notes: list[str] = msgspec.field(default_factory=list)
 
     def note(self, what: str, texts: Sequence[str]) -> None:

@@ -24,7 +24,13 @@ from numpy.typing import NDArray
 from domains.forecast.curves.slot_grid import slots_of
 from domains.forecast.curves.usage import NodeTotals
 from domains.forecast.learning.quantiles import grouped_quantiles
-from domains.forecast.learning.replica_changes import Moves, Stretches, moves_of, node_blocks, stretches_of
+from domains.forecast.learning.replica_changes import (
+    ReplicaChanges,
+    Stretches,
+    node_blocks,
+    replica_changes_of,
+    stretches_of,
+)
 from domains.forecast.learning.timed_weights import IDLE_SHARE, Block, Solution, Times, solve, sums_of, times_of
 from domains.forecast.units import DAY_S, HOUR_S
 
@@ -129,8 +135,8 @@ class Attribution(msgspec.Struct, frozen=True):
 
 
 def attribute(totals: NodeTotals, settings: AttributionSettings) -> Attribution:
-    """Weights of all services of the stays. Raises ValueError for stays or totals that cannot be."""
-    moves = moves_of(totals)
+    """Weights of all services of the placement_intervals. Raises ValueError for placement intervals or totals that cannot be."""
+    moves = replica_changes_of(totals)
     services, dimensions = len(moves.services), len(totals.dimensions)
     weight, error = (np.full((services, dimensions), np.nan, np.float32) for _ in range(2))
     verdict = np.zeros((services, dimensions), np.uint8)
@@ -172,7 +178,9 @@ def _believable(values: NDArray[np.float32]) -> Matrix:
     return np.where((values >= 0) & np.isfinite(values), values, np.nan).astype(np.float64)
 
 
-def _solved(values: Matrix, moves: Moves, times: Times, settings: AttributionSettings) -> tuple[Solution, float]:
+def _solved(
+    values: Matrix, moves: ReplicaChanges, times: Times, settings: AttributionSettings
+) -> tuple[Solution, float]:
     """Weights, and how far samples lie above what is expected of them, at least 1."""
     shares: list[tuple[float, float]] = []
 
@@ -220,7 +228,9 @@ def _shape(values: Matrix, totals: NodeTotals, zone: str) -> tuple[NDArray[np.fl
     return np.tile(share, 168 // period).astype(np.float32), share[hour]
 
 
-def _blocks(values: Matrix, moves: Moves, times: Times, quantile: float) -> Iterator[tuple[Block, float, float]]:
+def _blocks(
+    values: Matrix, moves: ReplicaChanges, times: Times, quantile: float
+) -> Iterator[tuple[Block, float, float]]:
     """Stretches of each block of nodes; the quantile of samples over the mean of their stretch and time; how many there are."""
     for nodes in node_blocks(moves, len(values) if values.size else 0):
         stretches = stretches_of(moves, nodes, values.shape[1])
@@ -285,7 +295,7 @@ def _medians(flat: Vector, stretch: NDArray[np.int64], known: NDArray[np.int64])
 
 
 def _judge(
-    solution: Solution, moves: Moves, settings: AttributionSettings
+    solution: Solution, moves: ReplicaChanges, settings: AttributionSettings
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.uint8], dict[int, tuple[str, ...]]]:
     """Weights, standard errors and verdicts per service; who is confused with whom."""
     weight, error = np.full(len(moves.services), np.nan), np.full(len(moves.services), np.nan)

@@ -1,8 +1,7 @@
 """Learning: what a refit makes of history, and where the latest profiles are kept between two lives of the program.
 
 Imported only where there is something to learn from, since it costs the start of the program more than all the rest of the
-domain. `learn` runs in the process of the duty, or in a worker thread. The file is replaced whole, so that a reader never sees half
-of it.
+domain. `learn` runs in the background task's process, or in a worker thread. The file is replaced whole: no reader sees half of it.
 """
 
 from __future__ import annotations
@@ -116,7 +115,7 @@ class Learner:
 
 
 class Lesson(msgspec.Struct, frozen=True):
-    """What the process of the duty learns by. Picklable."""
+    """What the process of the background task learns by. Picklable."""
 
     settings: LearningSettings
     sources: Mapping[int, CsvSettings | PrometheusSettings]

@@ -1,4 +1,4 @@
-"""The assistant of the refit, in the duty's own process: the study, with what it has read so far.
+"""The assistant of the refit, in the background task's own process: the study, with what it has read so far.
 
 Imported there only.
 """
@@ -34,7 +34,7 @@ class LearningAssistant:
         if isinstance(question, Look):
             return await self._study.look(question)
         self._pods = question.pods
-        return await self._study.carry_out(question, self._in_thread)
+        return await self._study.run(question, self._in_thread)
 
     async def _known(self) -> Mapping[PodName, str]:
         return self._pods

@@ -1,9 +1,9 @@
 """The refit: has profiles learned from history again and again, and puts them in force.
 
 Owns when that happens and how it went. Promises that the last good profiles stay in force whatever a source or the fit does,
-and that nothing is computed on the loop: a process of the duty reads and learns (`study`, in `learning_process`), and the loss of
-that is one failed refit. Sources that are looked at again and again stay here, for they cannot read again what they forgot. Run
-by the plugin's `carry_out`; read by metrics and `/readyz`.
+and that nothing is computed on the loop: the background task's process reads and learns (`learning/process.py`). Its loss is one
+failed refit. Sources that are looked at again and again stay here, for they cannot read again what they forgot. Run
+by the plugin's `run`; read by metrics and `/readyz`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from domains.forecast.history.source import PollingSource, Source, SourceError
 from domains.forecast.learning.study import Findings, Learn, Order, Refused, Study
 from domains.forecast.ledger.node_loads import NodeLoads
 from domains.forecast.service_names import PodName
-from multisched.framework.background import DutyPorts, DutyProcess, DutyProcessError
+from multisched.framework.background import BackgroundPorts, BackgroundProcess, BackgroundProcessError
 from multisched.framework.measures import Grid
 
 logger = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class Refit:
         rest = {place: one for place, one in enumerate(sources) if place not in self._polled}
         self._study = Study(rest, learn)
         self._away = away
-        self._process: DutyProcess | None = None
+        self._process: BackgroundProcess | None = None
         self._is_under_way = False
         self._measured = measured
         self.loads = loads
@@ -138,19 +138,19 @@ class Refit:
         """A copy."""
         return msgspec.structs.replace(self._state)
 
-    async def run(self, ports: DutyPorts) -> None:
+    async def run(self, ports: BackgroundPorts) -> None:
         """Until cancelled. Raises nothing that a source or the fit can cause."""
         async with anyio.create_task_group() as tasks:
             for source in self._polled.values():
                 tasks.start_soon(self._poll, source, ports)
-            self._process = None  # that of an earlier life of the duty ended with it
+            self._process = None  # that of an earlier life of the background task ended with it
             if self.loads is not None and self._study.looks:
                 tasks.start_soon(self._look_at, self.loads, ports)
             while True:
                 await self.once(ports)
                 await asyncio.sleep(self._wait_s(ports))
 
-    async def once(self, ports: DutyPorts) -> bool:
+    async def once(self, ports: BackgroundPorts) -> bool:
         """One refit; True if its profiles are in force now."""
         self._is_under_way = True
         try:
@@ -158,14 +158,14 @@ class Refit:
         finally:
             self._is_under_way = False
 
-    async def _once(self, ports: DutyPorts) -> bool:
+    async def _once(self, ports: BackgroundPorts) -> bool:
         began_s = ports.clock.monotonic()
         try:
             found = await self._found(ports)
             if self._measured is not None:
                 self._measured(found.capacities)
             self._adopt(found.profiles)
-        except (SourceError, DutyProcessError) as error:
+        except (SourceError, BackgroundProcessError) as error:
             self._note_failure(str(error), ports)
             return False
         except TimeoutError as error:
@@ -186,8 +186,8 @@ class Refit:
         )
         return True
 
-    async def _found(self, ports: DutyPorts) -> Findings:
-        """Raises SourceError, TimeoutError, DutyProcessError, and where there is no process whatever the fit raises."""
+    async def _found(self, ports: BackgroundPorts) -> Findings:
+        """Raises SourceError, TimeoutError, BackgroundProcessError, and where there is no process whatever the fit raises."""
         settings, now_s = self._settings, ports.clock.now().timestamp()
         # The step that has not ended yet is left for the next time.
         end = math.floor(now_s / settings.step_s)
@@ -198,7 +198,7 @@ class Refit:
         order = msgspec.structs.replace(order, readings=readings)
         process = self._opened(ports)
         if process is None or self._away is None:
-            found = await self._study.carry_out(order, ports.in_thread)
+            found = await self._study.run(order, ports.in_thread)
         else:
             order = msgspec.structs.replace(order, pods=await self._away.pods())
             with anyio.fail_after(2 * order.deadline_s + PROCESS_GRACE_S):
@@ -209,13 +209,13 @@ class Refit:
             raise SourceError(found.text)
         return found
 
-    def _opened(self, ports: DutyPorts) -> DutyProcess | None:
+    def _opened(self, ports: BackgroundPorts) -> BackgroundProcess | None:
         """The process that computes; None where there is none to be had."""
         if self._process is None and self._away is not None and ports.process is not None:
             self._process = ports.process(self._away.factory, self._away.settings)
         return self._process
 
-    async def _look_at(self, loads: NodeLoads, ports: DutyPorts) -> None:
+    async def _look_at(self, loads: NodeLoads, ports: BackgroundPorts) -> None:
         """What nodes use at the moment, again and again while no refit is under way."""
         every_s = max(LOOK_S, self._settings.step_s)
         while True:
@@ -223,7 +223,7 @@ class Refit:
             if not self._is_under_way:
                 await self._look(loads, ports, every_s)
 
-    async def _look(self, loads: NodeLoads, ports: DutyPorts, deadline_s: float) -> None:
+    async def _look(self, loads: NodeLoads, ports: BackgroundPorts, deadline_s: float) -> None:
         now_s = ports.clock.now().timestamp()
         asked = Look(now_s, self._settings.step_s, deadline_s, await loads.places())
         process = self._opened(ports)
@@ -234,7 +234,7 @@ class Refit:
             else:
                 with anyio.fail_after(deadline_s + PROCESS_GRACE_S):
                     seen = await process.ask(asked)
-        except (DutyProcessError, TimeoutError) as error:
+        except (BackgroundProcessError, TimeoutError) as error:
             seen = Refused(str(error) or "no answer in time")
         if isinstance(seen, Refused):
             self._note_poll("history", seen.text)
@@ -245,7 +245,7 @@ class Refit:
         self._state.polls_failed += 1
         logger.warning("the load was not read", extra={"source": source, "error": text[:ERROR_CHARS_MAX]})
 
-    async def _poll(self, source: PollingSource, ports: DutyPorts) -> None:
+    async def _poll(self, source: PollingSource, ports: BackgroundPorts) -> None:
         while True:
             try:
                 with anyio.fail_after(source.interval_s):
@@ -254,7 +254,7 @@ class Refit:
                 self._note_poll(source.name, str(error))
             await asyncio.sleep(source.interval_s)
 
-    def _wait_s(self, ports: DutyPorts) -> float:
+    def _wait_s(self, ports: BackgroundPorts) -> float:
         failures, interval_s = self._state.failures_in_a_row, self._settings.interval_s
         wait_s = interval_s if not failures else min(interval_s, RETRY_S * 2.0 ** min(failures - 1, 20))
         return wait_s * (1 + JITTER * ports.rng.random())
@@ -265,7 +265,7 @@ class Refit:
             logger.warning("history is not whole", extra={"note": note[:ERROR_CHARS_MAX]})
         self._state.notes = notes
 
-    def _note_failure(self, text: str, ports: DutyPorts) -> None:
+    def _note_failure(self, text: str, ports: BackgroundPorts) -> None:
         state = self._state
         state.failures += 1
         state.failures_in_a_row += 1

@@ -1,4 +1,4 @@
-"""Moves: stays as changes of replica counts on a grid of steps, and the stretches between them. Pure, for attribution."""
+"""ReplicaChanges: stays as changes of replica counts on a grid of steps, and the stretches between them. Pure, for attribution."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BLOCK_COUNTS_MAX: Final = 8_000_000
 """Replica counts (stretches x services) that are held at once: 64 MB."""
 
 
-class Moves(msgspec.Struct, frozen=True):
+class ReplicaChanges(msgspec.Struct, frozen=True):
     """Net changes: a replica that restarts on its node within one step has not moved. Sorted by node, then step."""
 
     services: tuple[str, ...]
@@ -44,19 +44,24 @@ class Stretches(msgspec.Struct, frozen=True):
     """bool[nodes, steps]: no move happened within the step."""
 
 
-def moves_of(totals: NodeTotals) -> Moves:
-    """Raises ValueError for stays or totals that cannot be. Stays on nodes without totals say nothing and are left out."""
+def replica_changes_of(totals: NodeTotals) -> ReplicaChanges:
+    """Placement intervals on nodes without totals are left out.
+
+    Raises ValueError for intervals or totals that cannot be.
+    """
     _check(totals)
     steps = totals.values.shape[2]
     nodes = {name: number for number, name in enumerate(totals.nodes)}
-    services = tuple(sorted({stay.service for stay in totals.stays}))
+    services = tuple(sorted({interval.service for interval in totals.placement_intervals}))
     numbers = {name: number for number, name in enumerate(services)}
     end_s = totals.start_s + steps * totals.step_s
-    inside = [s for s in totals.stays if s.node in nodes and s.begin_s < end_s and s.end_s > totals.start_s]
-    node = np.array([nodes[stay.node] for stay in inside] * 2, np.int64)
-    service = np.array([numbers[stay.service] for stay in inside] * 2, np.int64)
-    replicas = np.array([stay.replicas for stay in inside], np.int64)
-    moment = np.array([stay.begin_s for stay in inside] + [min(stay.end_s, end_s) for stay in inside])
+    inside = [
+        s for s in totals.placement_intervals if s.node in nodes and s.begin_s < end_s and s.end_s > totals.start_s
+    ]
+    node = np.array([nodes[interval.node] for interval in inside] * 2, np.int64)
+    service = np.array([numbers[interval.service] for interval in inside] * 2, np.int64)
+    replicas = np.array([interval.replicas for interval in inside], np.int64)
+    moment = np.array([interval.begin_s for interval in inside] + [min(interval.end_s, end_s) for interval in inside])
     step = np.clip((moment - totals.start_s) / totals.step_s, 0, steps).astype(np.int64)
     key, place = np.unique(np.stack([node, step, service]), axis=1, return_inverse=True)
     change = np.bincount(place.ravel(), np.concatenate([replicas, -replicas]), key.shape[1]).astype(np.int64)
@@ -65,7 +70,7 @@ def moves_of(totals: NodeTotals) -> Moves:
     within = (step > 0) & (step < steps)
     arrivals = np.bincount(service[within & (change > 0)], minlength=len(services))
     departures = np.bincount(service[within & (change < 0)], minlength=len(services))
-    return Moves(services, node, step, service, change, np.maximum(arrivals, departures))
+    return ReplicaChanges(services, node, step, service, change, np.maximum(arrivals, departures))
 
 
 def _check(totals: NodeTotals) -> None:
@@ -76,14 +81,16 @@ def _check(totals: NodeTotals) -> None:
         raise ValueError(f"totals.step_s: {totals.step_s} must be more than 0")
     if len(set(totals.nodes)) < len(totals.nodes):
         raise ValueError("totals.nodes: a node is named twice")
-    for stay in totals.stays:
-        if not stay.begin_s <= stay.end_s:
-            raise ValueError(f"stay of {stay.service} on {stay.node}: ends at {stay.end_s}, before {stay.begin_s}")
-        if stay.replicas < 0:
-            raise ValueError(f"stay of {stay.service} on {stay.node}: {stay.replicas} replicas")
+    for interval in totals.placement_intervals:
+        if not interval.begin_s <= interval.end_s:
+            raise ValueError(
+                f"stay of {interval.service} on {interval.node}: ends at {interval.end_s}, before {interval.begin_s}"
+            )
+        if interval.replicas < 0:
+            raise ValueError(f"stay of {interval.service} on {interval.node}: {interval.replicas} replicas")
 
 
-def node_blocks(moves: Moves, nodes: int) -> Iterator[slice]:
+def node_blocks(moves: ReplicaChanges, nodes: int) -> Iterator[slice]:
     """Runs of nodes whose replica counts fit into BLOCK_COUNTS_MAX; one node at least."""
     counts = (np.bincount(moves.node, minlength=nodes) + 1) * max(len(moves.services), 1)
     begin, held = 0, 0
@@ -96,7 +103,7 @@ def node_blocks(moves: Moves, nodes: int) -> Iterator[slice]:
         yield slice(begin, nodes)
 
 
-def stretches_of(moves: Moves, nodes: slice, steps: int) -> Stretches:
+def stretches_of(moves: ReplicaChanges, nodes: slice, steps: int) -> Stretches:
     """Of a block of nodes."""
     count = nodes.stop - nodes.start
     chosen = slice(*np.searchsorted(moves.node, [nodes.start, nodes.stop]))

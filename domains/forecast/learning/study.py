@@ -1,6 +1,6 @@
 """A study: what one refit computes. Reads the sources, lays them over one another, and learns profiles from that.
 
-Owns the sources, which remember what they have read. Runs in the process of the duty where there is one (`learning_process`),
+Owns the sources, which remember what they have read. Runs in the process of the background task where there is one (`learning_process`),
 else in threads of the program: the same code, with the same answers. Asked by `refit`, one order at a time.
 """
 
@@ -67,7 +67,7 @@ class Study:
         self._sources = dict(sources)
         self._learn = learn
 
-    async def carry_out(self, order: Order, in_thread: InThread) -> Findings | Refused:
+    async def run(self, order: Order, in_thread: InThread) -> Findings | Refused:
         """Raises TimeoutError where learning takes too long, and whatever the fit raises."""
         try:
             with anyio.fail_after(order.deadline_s):

@@ -1,8 +1,8 @@
-"""The repair of one domain as a duty: in each window a plan, and in mode `apply` a run of it, one after the other.
+"""The repair of one domain as a background task: in each window a plan, and in mode `apply` a run of it, one after the other.
 
 Owns when that happens, and the record between runs. Promises that nothing is planned or moved outside the window, that a window's
 budgets and its stopped runs count across restarts, and that a run another process has left is gone on with first. Run by
-PeakForecast's duty; `status` and `request` are called on the loop by whoever serves people.
+PeakForecast's background task; `status` and `request` are called on the loop by whoever serves people.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import msgspec
 from domains.forecast.repair.carrier import POLL_S, Carrier, Forecasts, OvertakenError, RepairCounts
 from domains.forecast.repair.record import Budget, Record, Task, dumped, loaded
 from domains.forecast.repair.run import Event, Run, State
-from domains.forecast.settings.repair_duty import CarrySettings, RepairMode
+from domains.forecast.settings.repair_runs import CarrySettings, RepairMode
 from domains.forecast.settings.windows import Span
-from multisched.framework.background import DutyPorts
+from multisched.framework.background import BackgroundPorts
 from multisched.framework.moving import KeepAnswer, Mover, RepairStatus, digest_of
 from multisched.framework.ports import Clock, ObjectRef, UnreachableError
 from multisched.framework.repair import RepairAsked, RepairPlan, RepairRefusedError
@@ -58,9 +58,9 @@ class RepairControl:
         self._problem = ""
         """Why no plan could be made last."""
 
-    # -- the duty --------------------------------------------------------------------------------------------------
+    # -- the background task --------------------------------------------------------------------------------------------------
 
-    async def run(self, ports: DutyPorts) -> None:
+    async def run(self, ports: BackgroundPorts) -> None:
         """Until cancelled."""
         if ports.mover is None or self._settings.mode is RepairMode.OFF:
             await asyncio.Event().wait()
@@ -73,7 +73,7 @@ class RepairControl:
                 self._problem = f"its state is not kept: {error}"
             await asyncio.sleep(OVERTAKEN_PAUSE_S)
 
-    async def _live(self, ports: DutyPorts, mover: Mover) -> None:
+    async def _live(self, ports: BackgroundPorts, mover: Mover) -> None:
         self._clock = ports.clock
         try:
             await self._until_leading(mover)
@@ -135,7 +135,7 @@ class RepairControl:
         return None if self._settings.windows is None else self._settings.windows.span(self._now_s())
 
     def _now_s(self) -> float:
-        assert self._clock is not None, "the duty runs"
+        assert self._clock is not None, "the background task runs"
         return self._clock.now().timestamp()
 
     def _until_open_s(self) -> float:
@@ -197,7 +197,7 @@ class RepairControl:
         """One run to its end."""
         windows, clock = self._settings.windows, self._clock
         assert windows is not None, "the settings want windows"
-        assert clock is not None, "the duty runs"
+        assert clock is not None, "the background task runs"
         carrier = Carrier(
             self._record, mover, self._forecasts, windows, clock, self._counts, self._settings.ready_timeout_s
         )

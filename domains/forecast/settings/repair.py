@@ -22,8 +22,8 @@ from typing import Any, Final
 import msgspec
 
 from domains.forecast.settings.reader import Settings
-from domains.forecast.settings.repair_duty import CARRYING, CarrySettings, read_carrying
 from domains.forecast.settings.repair_limits import RepairLimits
+from domains.forecast.settings.repair_runs import CARRYING, CarrySettings, read_carrying
 from multisched.framework.repair import ALL_DIMENSIONS, RepairAsked, RepairRefusedError
 
 PLANNING: Final = ("thresholdPercent", "movesPerWindow", "movesPerNode", "movesPerService", "swellPercent", "pods")

@@ -1,4 +1,4 @@
-"""Documents of what profiles say of services: lists, weeks, moments, and what the backtest found. Pure over a `Picture`.
+"""Documents of what profiles say of services: lists, weeks, moments, and what the backtest found. Pure over a `ForecastSnapshot`.
 
 Plain values that JSON knows, NaN for null; the same from a running program, a dump and a profiles file. Amounts are those of one
 replica, in the plain units of the dimension.
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from domains.forecast.curves.profiles import DAYS, Backtest, Origin, Profiles
 from domains.forecast.units import DAY_S
-from domains.forecast.views.forecast_snapshot import Picture
+from domains.forecast.views.forecast_snapshot import ForecastSnapshot
 from multisched.framework.views import Document, NoViewError, ViewQuery
 
 PERCENTILES: Final = (50, 90, 99)
@@ -24,32 +24,32 @@ _DAYS: Final = [day.lower() for day in DAYS]
 _MOMENT: Final = re.compile(rf"(?:(?P<day>{'|'.join(_DAYS)}) )?(?P<hour>\d{{1,2}}):(?P<minute>\d{{2}})", re.ASCII)
 
 
-def head_of(picture: Picture) -> Document:
+def head_of(snapshot: ForecastSnapshot) -> Document:
     """What every document begins with."""
-    profiles = picture.profiles
+    profiles = snapshot.profiles
     return {
         "version": profiles.version,
         "madeSeconds": profiles.made_s,
         "newestSeconds": profiles.newest_s,
         "zone": profiles.zone,
         "slotSeconds": profiles.slot_s,
-        "domain": picture.domain,
-        "state": picture.state,
-        "now": profiles.slot_name(profiles.slot_of(picture.now_s)),
-        "nowSeconds": picture.now_s,
+        "domain": snapshot.domain,
+        "state": snapshot.state,
+        "now": profiles.slot_name(profiles.slot_of(snapshot.now_s)),
+        "nowSeconds": snapshot.now_s,
     }
 
 
-def services(picture: Picture, query: ViewQuery) -> Document:
+def services(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
     """One row per service and dimension: its highest moment, what the profile is made of, how far it was off, its pods."""
-    pods = pods_of(picture)
-    rows = [row for number in range(len(picture.profiles.services)) for row in _rows(picture.profiles, number, pods)]
-    return {**head_of(picture), "services": rows}
+    pods = pods_of(snapshot)
+    rows = [row for number in range(len(snapshot.profiles.services)) for row in _rows(snapshot.profiles, number, pods)]
+    return {**head_of(snapshot), "services": rows}
 
 
-def service(picture: Picture, query: ViewQuery) -> Document:
+def service(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
     """One service: each dimension's week. Raises NoViewError."""
-    profiles, name = picture.profiles, query.option("name")
+    profiles, name = snapshot.profiles, query.option("name")
     numbers = profiles.numbers()
     alike = [one for one in numbers if one.endswith(f"/{name}")]
     if name not in numbers and len(alike) == 1:  # the namespace may be left out where only one has it
@@ -57,12 +57,12 @@ def service(picture: Picture, query: ViewQuery) -> Document:
     number = numbers.get(name)
     if number is None:
         raise NoViewError(f"no profile of {name}{hint(name, profiles.services, 'multisched forecast services')}")
-    rows = list(_rows(profiles, number, pods_of(picture)))
+    rows = list(_rows(profiles, number, pods_of(snapshot)))
     for row in rows:
         at = profiles.dimensions.index(row["dimension"])
         row["highest"] = row["peak"]
         row |= {curve: getattr(profiles, curve)[number, at].tolist() for curve in ("peak", "low", "high")}
-    return {**head_of(picture), "service": name, "dimensions": rows}
+    return {**head_of(snapshot), "service": name, "dimensions": rows}
 
 
 def hint(name: str, known: Sequence[str], lists: str) -> str:
@@ -71,11 +71,11 @@ def hint(name: str, known: Sequence[str], lists: str) -> str:
     return f"; did you mean {' or '.join(near)}?" if near else f"; {lists} lists them"
 
 
-def slots_at(picture: Picture, moment: str) -> list[int]:
+def slots_at(snapshot: ForecastSnapshot, moment: str) -> list[int]:
     """The slot of `Tue 20:00` or of `now`; of `20:00` those of all days. Raises NoViewError."""
-    profiles, wanted = picture.profiles, " ".join(moment.split()).lower()
+    profiles, wanted = snapshot.profiles, " ".join(moment.split()).lower()
     if wanted == "now":
-        return [profiles.slot_of(picture.now_s)]
+        return [profiles.slot_of(snapshot.now_s)]
     found = _MOMENT.fullmatch(wanted)
     second = 3_600 * int(found["hour"]) + 60 * int(found["minute"]) if found else DAY_S
     if found is None or second >= DAY_S or int(found["minute"]) >= 60:
@@ -84,9 +84,9 @@ def slots_at(picture: Picture, moment: str) -> list[int]:
     return sorted({(day * DAY_S + second) // profiles.slot_s for day in days})
 
 
-def services_at(picture: Picture, slots: Sequence[int]) -> list[Document]:
+def services_at(snapshot: ForecastSnapshot, slots: Sequence[int]) -> list[Document]:
     """What each service uses in the fullest of these slots; those that use most of the first dimension first."""
-    profiles, pods = picture.profiles, pods_of(picture)
+    profiles, pods = snapshot.profiles, pods_of(snapshot)
     use = profiles.peak[:, :, list(slots)].max(axis=2)
     # By the first dimension; sorted() keeps the order of equals.
     order = sorted(range(len(use)), key=lambda number: -float(np.nan_to_num(use[number, :1], nan=-1.0).sum()))
@@ -98,9 +98,9 @@ def services_at(picture: Picture, slots: Sequence[int]) -> list[Document]:
     ]
 
 
-def pods_of(picture: Picture) -> Mapping[int, int] | None:
+def pods_of(snapshot: ForecastSnapshot) -> Mapping[int, int] | None:
     """Number of the service -> pods that its own profile speaks for, on the nodes of the domain; None where no pods are known."""
-    fleet = picture.fleet
+    fleet = snapshot.fleet
     if fleet is None:
         return None
     found: dict[int, int] = {}
@@ -136,12 +136,12 @@ def words_of(origin: Origin) -> str:
 # -- backtest ----------------------------------------------------------------------------------------------------------
 
 
-def backtest(picture: Picture, query: ViewQuery) -> Document:
+def backtest(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
     """Per service and dimension how each kind of profile would have done on the last days, what was chosen and why.
 
     Worst first; then percentiles per dimension. Raises NoViewError for profiles that do not tell.
     """
-    profiles = picture.profiles
+    profiles = snapshot.profiles
     tested = profiles.tested
     if tested is None:
         text = "these profiles do not tell how they did; a refit by this version keeps it"
@@ -149,7 +149,7 @@ def backtest(picture: Picture, query: ViewQuery) -> Document:
     rows = [row for number in range(len(profiles.services)) for row in _judged(profiles, tested, number)]
     rows.sort(key=lambda row: -np.nan_to_num(row["error"], nan=-1.0))
     return {
-        **head_of(picture),
+        **head_of(snapshot),
         "percentiles": [_percentiles(profiles, tested, place) for place in range(len(profiles.dimensions))],
         "series": rows,
     }

@@ -1,4 +1,4 @@
-"""A picture of the forecast at one moment: profiles in force, what every node is predicted to carry, and who stands there.
+"""A snapshot of the forecast at one moment: profiles in force, what every node is predicted to carry, and who stands there.
 
 Values only, taken on the loop in pieces of milliseconds (`take_fleet`) or made of a profiles file alone; what is shown of it is
 computed elsewhere (`documents`, `node_documents`, `report_document`).
@@ -28,7 +28,7 @@ ROWS_PER_PIECE: Final = 512
 """Rows copied in one go: 1.7 MB at 5 dimensions and 168 slots."""
 PODS_PER_PIECE: Final = 2_000
 TRIES: Final = 3
-"""New profiles that come into force while a picture is taken begin it anew."""
+"""New profiles that come into force while a snapshot is taken begin it anew."""
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -77,7 +77,7 @@ class Fleet(msgspec.Struct, frozen=True):
         return Predictor(self.book.dimensions, self.book)
 
 
-class Picture(msgspec.Struct, frozen=True):
+class ForecastSnapshot(msgspec.Struct, frozen=True):
     """What documents are made of."""
 
     profiles: Profiles

@@ -1,5 +1,6 @@
-"""Documents of what nodes are predicted to carry: all of them, one with its pods, and one moment of the week. Pure over a `Picture`.
+"""Documents of what nodes are predicted to carry: all of them, one with its pods, and one moment of the week.
 
+Pure over a `ForecastSnapshot`.
 Shares are of the node's capacity, 1 is all of it; where a node states none, amounts are told and shares are null.
 """
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from domains.forecast.curves.predictor import CLASS, NAMESPACE, PARTIAL_HISTORY, Predictor
 from domains.forecast.views.documents import head_of, hint, services_at, slots_at
-from domains.forecast.views.forecast_snapshot import Fleet, Picture, Standing
+from domains.forecast.views.forecast_snapshot import Fleet, ForecastSnapshot, Standing
 from multisched.framework.views import Document, NoViewError, ViewQuery
 
 SPEAKS: Final = {"": "profile", CLASS: "class", NAMESPACE: "namespace", PARTIAL_HISTORY: "profile and requests"}
@@ -34,41 +35,41 @@ class Peaks(NamedTuple):
     """The amount at this moment's slot."""
 
 
-def nodes(picture: Picture, query: ViewQuery) -> Document:
+def nodes(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
     """Every node with its predicted peak in each dimension, the fullest first. Raises NoViewError."""
-    fleet = picture.known_fleet()
-    peaks, counts = peaks_of(picture, fleet), pods_on(fleet)
+    fleet = snapshot.known_fleet()
+    peaks, counts = peaks_of(snapshot, fleet), pods_on(fleet)
     return {
-        **head_of(picture),
+        **head_of(snapshot),
         "dimensions": list(fleet.dimensions),
-        "nodes": [_node(picture, fleet, peaks, counts, number) for number in fullest_first(peaks.share)],
+        "nodes": [_node(snapshot, fleet, peaks, counts, number) for number in fullest_first(peaks.share)],
     }
 
 
-def node(picture: Picture, query: ViewQuery) -> Document:
+def node(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
     """One node: the week of each dimension, its pods by their share of its fullest moment, and what if each left."""
-    fleet, name = picture.known_fleet(), query.option("name")
+    fleet, name = snapshot.known_fleet(), query.option("name")
     if name not in fleet.nodes:
         end = hint(name, fleet.nodes, "multisched forecast nodes")
-        raise NoViewError(f"no node {name} among those of domain {picture.domain}{end}")
+        raise NoViewError(f"no node {name} among those of domain {snapshot.domain}{end}")
     number = fleet.nodes.index(name)
-    peaks = peaks_of(picture, fleet)
-    found = _node(picture, fleet, peaks, pods_on(fleet), number)
+    peaks = peaks_of(snapshot, fleet)
+    found = _node(snapshot, fleet, peaks, pods_on(fleet), number)
     loads = fleet.loads[number] * fleet.quantum()[:, None]
     for place, row in enumerate(found["dimensions"]):
         row["week"] = loads[place].tolist()
     return {
-        **head_of(picture),
+        **head_of(snapshot),
         "node": found,
-        "standing": _standing(picture, fleet, number, peaks),
+        "standing": _standing(snapshot, fleet, number, peaks),
     }
 
 
-def at(picture: Picture, query: ViewQuery) -> Document:
+def at(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
     """What services use and nodes carry in one slot of the week, or at one time of every day. Raises NoViewError."""
-    slots = slots_at(picture, query.option("moment"))
-    found = {**head_of(picture), "at": query.option("moment"), "services": services_at(picture, slots)}
-    fleet = picture.fleet
+    slots = slots_at(snapshot, query.option("moment"))
+    found = {**head_of(snapshot), "at": query.option("moment"), "services": services_at(snapshot, slots)}
+    fleet = snapshot.fleet
     if fleet is None:
         return found
     amounts = fleet.loads[:, :, slots].max(axis=2) * fleet.quantum()
@@ -85,14 +86,14 @@ def at(picture: Picture, query: ViewQuery) -> Document:
     return found
 
 
-def peaks_of(picture: Picture, fleet: Fleet) -> Peaks:
+def peaks_of(snapshot: ForecastSnapshot, fleet: Fleet) -> Peaks:
     """Of all nodes."""
     quantum = fleet.quantum()
     slot = np.empty(fleet.loads.shape[:2], np.intp)
     for begin in range(0, len(fleet.loads), ROWS_PER_PIECE):
         slot[begin : begin + ROWS_PER_PIECE] = fleet.loads[begin : begin + ROWS_PER_PIECE].argmax(axis=2)
     amount = np.take_along_axis(fleet.loads, slot[:, :, None], axis=2)[:, :, 0] * quantum
-    now = fleet.loads[:, :, picture.profiles.slot_of(picture.now_s)] * quantum
+    now = fleet.loads[:, :, snapshot.profiles.slot_of(snapshot.now_s)] * quantum
     return Peaks(amount, slot, amount / _positive(fleet.capacity.T), now)
 
 
@@ -119,7 +120,9 @@ def _positive(capacity: Floats) -> Floats:
     return np.where(capacity > 0, capacity, np.where(np.isnan(capacity), np.nan, 1e-9))
 
 
-def _node(picture: Picture, fleet: Fleet, peaks: Peaks, counts: dict[int, tuple[int, int]], number: int) -> Document:
+def _node(
+    snapshot: ForecastSnapshot, fleet: Fleet, peaks: Peaks, counts: dict[int, tuple[int, int]], number: int
+) -> Document:
     pods, unknown = counts.get(number, (0, 0))
     capacity = fleet.capacity[:, number]
     now_share = peaks.now[number] / _positive(capacity)
@@ -129,7 +132,7 @@ def _node(picture: Picture, fleet: Fleet, peaks: Peaks, counts: dict[int, tuple[
             "capacity": float(capacity[place]),
             "peak": float(peaks.amount[number, place]),
             "share": float(peaks.share[number, place]),
-            "at": picture.profiles.slot_name(int(peaks.slot[number, place])),
+            "at": snapshot.profiles.slot_name(int(peaks.slot[number, place])),
             "now": float(peaks.now[number, place]),
             "nowShare": float(now_share[place]),
         }
@@ -140,14 +143,14 @@ def _node(picture: Picture, fleet: Fleet, peaks: Peaks, counts: dict[int, tuple[
     return {"node": fleet.nodes[number], "pods": pods, "unknown": unknown, "worst": worst, "dimensions": rows}
 
 
-def _standing(picture: Picture, fleet: Fleet, number: int, peaks: Peaks) -> list[Document]:
+def _standing(snapshot: ForecastSnapshot, fleet: Fleet, number: int, peaks: Peaks) -> list[Document]:
     """The pods of a node: those that carry most of its fullest moment first."""
     predictor, quantum = fleet.predictor(), fleet.quantum()
     shares = peaks.share[number]
     place = 0 if np.isnan(shares).all() else int(np.nanargmax(shares))
     slot = int(peaks.slot[number, place])
     capacity = _positive(fleet.capacity[:, number])
-    rows = [_pod(picture, fleet, predictor, pod, number) for pod in fleet.standing.get(number, ())]
+    rows = [_pod(snapshot, fleet, predictor, pod, number) for pod in fleet.standing.get(number, ())]
     for row, pod in zip(rows, fleet.standing.get(number, ()), strict=True):
         curve = predictor.of(pod.demand).curve
         assert curve is not None, "a predictor with profiles predicts curves"
@@ -156,7 +159,7 @@ def _standing(picture: Picture, fleet: Fleet, number: int, peaks: Peaks) -> list
     return sorted(rows, key=lambda row: (-row["amount"], row["pod"]))
 
 
-def _pod(picture: Picture, fleet: Fleet, predictor: Predictor, pod: Standing, number: int) -> Document:
+def _pod(snapshot: ForecastSnapshot, fleet: Fleet, predictor: Predictor, pod: Standing, number: int) -> Document:
     """With what becomes of the node's fullest moment if the pod leaves."""
     prediction = predictor.of(pod.demand)
     assert prediction.curve is not None, "a predictor with profiles predicts curves"
@@ -173,7 +176,7 @@ def _pod(picture: Picture, fleet: Fleet, predictor: Predictor, pod: Standing, nu
         found["left"] = {
             "dimension": fleet.dimensions[dimension],
             "share": float(share[dimension, slot]),
-            "at": picture.profiles.slot_name(slot),
+            "at": snapshot.profiles.slot_name(slot),
         }
     return found
 

@@ -1,6 +1,6 @@
 """The document that the report page is made of: every curve in a byte per slot, deflated, so that large fleets fit into a page.
 
-Pure over a `Picture`. `data` of each part is base64 of deflated bytes, one code per slot: CODE_MAX steps of the series' `scale`,
+Pure over a `ForecastSnapshot`. `data` of each part is base64 of deflated bytes, one code per slot: CODE_MAX steps of the series' `scale`,
 CODE_NAN where nothing is known. Bounded by CODES_MAX and LOADS_MAX; what is left out is counted in the document.
 """
 
@@ -19,7 +19,7 @@ from domains.forecast.curves.recent import CODE_MAX, CODE_NAN, DAYS, Recent
 from domains.forecast.curves.slot_grid import slots_of
 from domains.forecast.units import DAY_S
 from domains.forecast.views.documents import head_of, pods_of, words_of
-from domains.forecast.views.forecast_snapshot import Fleet, Picture
+from domains.forecast.views.forecast_snapshot import Fleet, ForecastSnapshot
 from domains.forecast.views.node_documents import Floats, fullest_first, peaks_of, pods_on
 from multisched.framework.views import Document, ViewQuery
 
@@ -34,13 +34,13 @@ HISTORY_STEP, BAND_STEP = 2, 4
 _LEVEL: Final = 6
 
 
-def report(picture: Picture, query: ViewQuery) -> Document:
+def report(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
     """All of it."""
-    profiles = picture.profiles
-    pods = pods_of(picture)
+    profiles = snapshot.profiles
+    pods = pods_of(snapshot)
     chosen = _chosen_services(profiles, pods)
     found = {
-        **head_of(picture),
+        **head_of(snapshot),
         "slots": profiles.slots,
         "dimensions": list(profiles.dimensions),
         "services": [_service(profiles, number, pods) for number in chosen],
@@ -51,8 +51,8 @@ def report(picture: Picture, query: ViewQuery) -> Document:
     }
     if profiles.recent is not None:
         found = with_history(found, profiles.recent)
-    if picture.fleet is not None:
-        found["nodes"] = _nodes(picture, picture.fleet, chosen)
+    if snapshot.fleet is not None:
+        found["nodes"] = _nodes(snapshot, snapshot.fleet, chosen)
     return found
 
 
@@ -139,9 +139,9 @@ def _coded(values: NDArray[np.floating], largest: NDArray[np.floating]) -> NDArr
     return np.where(np.isnan(steps), CODE_NAN, np.nan_to_num(steps).clip(0, CODE_MAX)).astype(np.uint8)
 
 
-def _nodes(picture: Picture, fleet: Fleet, chosen: Sequence[int]) -> Document:
-    peaks, counts = peaks_of(picture, fleet), pods_on(fleet)
-    slots = picture.profiles.slots
+def _nodes(snapshot: ForecastSnapshot, fleet: Fleet, chosen: Sequence[int]) -> Document:
+    peaks, counts = peaks_of(snapshot, fleet), pods_on(fleet)
+    slots = snapshot.profiles.slots
     most = max(1, LOADS_MAX // max(1, len(fleet.dimensions) * slots))
     kept = fullest_first(peaks.share)[:most]
     loads = fleet.loads[kept]
@@ -160,7 +160,7 @@ def _nodes(picture: Picture, fleet: Fleet, chosen: Sequence[int]) -> Document:
         "dimensions": list(fleet.dimensions),
         "nodes": nodes,
         "leftOut": len(fleet.nodes) - len(kept),
-        "nowSlot": picture.profiles.slot_of(picture.now_s),
+        "nowSlot": snapshot.profiles.slot_of(snapshot.now_s),
         "scale": [_rounded(row) for row in largest * quantum / CODE_MAX],
         "data": packed(_coded(loads.astype(np.float32), largest[..., None].astype(np.float32))),
     }

@@ -10,10 +10,10 @@ from functools import partial
 from typing import Final
 
 from domains.forecast.views import documents, node_documents, report_document
-from domains.forecast.views.forecast_snapshot import Picture
+from domains.forecast.views.forecast_snapshot import ForecastSnapshot
 from multisched.framework.views import Document, NoViewError, ViewQuery
 
-DOCUMENTS: Final[Mapping[str, Callable[[Picture, ViewQuery], Document]]] = {
+DOCUMENTS: Final[Mapping[str, Callable[[ForecastSnapshot, ViewQuery], Document]]] = {
     "services": documents.services,
     "service": documents.service,
     "nodes": node_documents.nodes,
@@ -24,13 +24,15 @@ DOCUMENTS: Final[Mapping[str, Callable[[Picture, ViewQuery], Document]]] = {
 }
 
 
-def document_of(query: ViewQuery) -> Callable[[Picture], Document]:
-    """Makes the document of a picture. Raises NoViewError for a name that is none."""
+def document_of(query: ViewQuery) -> Callable[[ForecastSnapshot], Document]:
+    """Makes the document of a snapshot. Raises NoViewError for a name that is none."""
     make = DOCUMENTS.get(query.name)
     if make is None:
         raise NoViewError(f"forecast has no {query.name}; there are {', '.join(DOCUMENTS)}")
     return partial(_made, make, query)
 
 
-def _made(make: Callable[[Picture, ViewQuery], Document], query: ViewQuery, picture: Picture) -> Document:
-    return make(picture, query)
+def _made(
+    make: Callable[[ForecastSnapshot, ViewQuery], Document], query: ViewQuery, snapshot: ForecastSnapshot
+) -> Document:
+    return make(snapshot, query)

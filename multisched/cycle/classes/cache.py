@@ -16,11 +16,11 @@ from msgspec.structs import replace
 
 from multisched.cycle.classes.changes import Changes
 from multisched.cycle.classes.columns import NO_TOTALS, FilterColumn
-from multisched.cycle.classes.equivalence_class import PodClass
-from multisched.cycle.classes.score_snapshot import ClassPictures
+from multisched.cycle.classes.equivalence_class import EquivalenceClass
+from multisched.cycle.classes.score_snapshot import ClassSnapshots
 from multisched.cycle.classes.scores import ClassScores, is_for_one_attempt
-from multisched.cycle.classes.shared_answers import SharedAnswers
-from multisched.framework.caching import SignPlugin, StampPlugin, TracingPlugin, TwoStamps
+from multisched.cycle.classes.shared_results import SharedAnswers
+from multisched.framework.caching import CacheKeyPlugin, MovedRowsPlugin, SignPlugin, SplitCacheKey
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import NO_ROWS, PASSES, Bools, Rows, any_true
@@ -68,29 +68,30 @@ class ClassCache:
         self._pod_signers = [p for p in signers if not traits_of(p).signs_spec_only]
         signed = frozenset(p.name for p in signers)
         self._unsigned = [name for name in reading if name not in signed]
-        self._asking = frozenset(p.name for p in plugins.asking)
+        self._remote = frozenset(p.name for p in plugins.remote)
         self._pre_filters_anew = frozenset(
             p.name for p in plugins.pre_filter if is_for_one_attempt(p) or p.name not in reading
         )
         # Filters and scores that ask outside run on the answers, outside the class; what they depend on is not kept here.
-        kept = [p for p in reading.values() if p.name not in self._asking]
-        stamps: dict[str, StampPlugin] = {
+        kept = [p for p in reading.values() if p.name not in self._remote]
+        cache_keys: dict[str, CacheKeyPlugin] = {
             p.name: p
-            for p in those((*plugins.pre_filter, *plugins.filter, *plugins.pre_score, *plugins.score), StampPlugin)
+            for p in those((*plugins.pre_filter, *plugins.filter, *plugins.pre_score, *plugins.score), CacheKeyPlugin)
         }
-        self._stamp_plugins = tuple(stamps.values())
+        self._keyed_plugins = tuple(cache_keys.values())
         self._tracing = {
-            p.name: p for p in those((p for p in plugins.filter if p.depends_on is Dependency.STAMP), TracingPlugin)
+            p.name: p
+            for p in those((p for p in plugins.filter if p.depends_on is Dependency.CACHE_KEY), MovedRowsPlugin)
         }
-        self._stamp_filters = frozenset(p.name for p in plugins.filter if p.depends_on.reads_stamp)
+        self._keyed_filters = frozenset(p.name for p in plugins.filter if p.depends_on.reads_cache_key)
         self._scoring = frozenset(p.name for p in plugins.score)
-        self._shared = SharedAnswers(runner, table, rows, signers, self._stamp_plugins)
-        self._scores = ClassScores(plugins, runner, self._shared, stamps)
-        self._stamp_pre_filters = {p.name: p for p in plugins.pre_filter if p.name in stamps}
+        self._shared = SharedAnswers(runner, table, rows, signers, self._keyed_plugins)
+        self._scores = ClassScores(plugins, runner, self._shared, cache_keys)
+        self._keyed_pre_filters = {p.name: p for p in plugins.pre_filter if p.name in cache_keys}
         self._asks_anew = bool(self._pre_filters_anew) or any(
             is_for_one_attempt(p) for p in (*plugins.pre_score, *kept)
         )
-        self._classes: dict[Hashable, PodClass] = {}
+        self._classes: dict[Hashable, EquivalenceClass] = {}
         self._class_bytes = self._spec_bytes = 0
         self._specs: dict[int, tuple[int, PodSpec]] = {}
         self._spec_numbers: dict[Hashable, int] = {}
@@ -150,88 +151,88 @@ class ClassCache:
             return None
         return found
 
-    def find(self, pod: Pod, attempt: int) -> PodClass:
+    def find(self, pod: Pod, attempt: int) -> EquivalenceClass:
         """The pod's class, with its filters renewed. Raises PluginFailure."""
         signature = self.signature(pod)
         # Taken out until it is renewed: a class that a failing plugin left half renewed must not be found again.
-        entry = self._classes.pop(signature, None) if signature is not None else None
-        if entry is not None:
-            self._class_bytes -= entry.size_bytes
-        if entry is None or entry.generation != self._rows.generation:
+        pod_class = self._classes.pop(signature, None) if signature is not None else None
+        if pod_class is not None:
+            self._class_bytes -= pod_class.size_bytes
+        if pod_class is None or pod_class.generation != self._rows.generation:
             self.misses += 1
-            entry = PodClass(pod, self._view(CycleState(), attempt))
-            self._begin(entry)
+            pod_class = EquivalenceClass(pod, self._view(CycleState(), attempt))
+            self._begin(pod_class)
         else:
             self.hits += 1
             if self._asks_anew:
-                entry.pod = pod
+                pod_class.pod = pod
                 # A state of its own: another cycle of this class may be waiting outside with the one before.
-                entry.view = self._view(entry.view.state.copy(), attempt)
-            elif entry.stamps:
-                entry.pod = pod  # the one whose signature was just made: another's may have changed since
-            self._renew(entry)
-        _check_failure(entry)
-        entry.signature = signature
-        if signature is not None and not entry.is_of_one_row:
-            self._keep(entry, signature)
-        return entry
+                pod_class.view = self._view(pod_class.view.state.copy(), attempt)
+            elif pod_class.cache_keys:
+                pod_class.pod = pod  # the one whose signature was just made: another's may have changed since
+            self._renew(pod_class)
+        _check_failure(pod_class)
+        pod_class.signature = signature
+        if signature is not None and not pod_class.is_of_one_row:
+            self._keep(pod_class, signature)
+        return pod_class
 
-    def _keep(self, entry: PodClass, signature: Hashable) -> None:
+    def _keep(self, pod_class: EquivalenceClass, signature: Hashable) -> None:
         """As the one used last; those unused for longest make room."""
-        pod = entry.pod
-        if entry.sized_with != (pod, entry.is_scored):
-            columns = entry.array_bytes if entry.is_scored else BYTES_PER_ROW * len(entry.rows)
-            entry.size_bytes = BYTES_PER_CLASS + columns + pod.kept_bytes
-            entry.sized_with = pod, entry.is_scored
-        self._class_bytes += entry.size_bytes
+        pod = pod_class.pod
+        if pod_class.sized_with != (pod, pod_class.is_scored):
+            columns = pod_class.array_bytes if pod_class.is_scored else BYTES_PER_ROW * len(pod_class.rows)
+            pod_class.size_bytes = BYTES_PER_CLASS + columns + pod.kept_bytes
+            pod_class.sized_with = pod, pod_class.is_scored
+        self._class_bytes += pod_class.size_bytes
         while self._class_bytes > CLASS_BYTES_MAX and len(self._classes) >= CLASSES_MIN:
             self._class_bytes -= self._classes.pop(next(iter(self._classes))).size_bytes
-        self._classes[signature] = entry
+        self._classes[signature] = pod_class
 
-    def hangs_on(self, entry: PodClass, pod: Pod) -> Hashable:
+    def dependency_versions(self, pod_class: EquivalenceClass, pod: Pod) -> Hashable:
         """What the class's answers about a row hang on besides the row, as it is now: equal as long as nothing of that moved.
 
         A node that comes, goes or changes its zone counts for the rows of others too, wherever pods there count.
         """
-        stamps = [
-            self._runner.call(plugin, "Stamp", plugin.stamp, entry.view, pod)
-            for plugin in self._stamp_plugins
-            if plugin.name in entry.stamps
+        cache_keys = [
+            self._runner.call(plugin, "CacheKey", plugin.cache_key, pod_class.view, pod)
+            for plugin in self._keyed_plugins
+            if plugin.name in pod_class.cache_keys
         ]
-        nodes = (self._rows.generation, self._table.nodes_version) if stamps else ()
-        return self.signature(pod), nodes, *stamps
+        nodes = (self._rows.generation, self._table.nodes_version) if cache_keys else ()
+        return self.signature(pod), nodes, *cache_keys
 
-    def alone(self, pod: Pod, attempt: int, row: int) -> PodClass | None:
+    def alone(self, pod: Pod, attempt: int, row: int) -> EquivalenceClass | None:
         """A class of one pod and one row, asked about anew and not kept; None where PreFilter leaves the row out.
 
         For a pod that was promised a node: no other row has to be looked at. Raises PluginFailure.
         """
-        entry = PodClass(pod, self._view(CycleState(), attempt))
-        self._mark(entry)
-        entry.domain_size = len(self._rows.rows)
-        self._pre_filter(entry)
+        pod_class = EquivalenceClass(pod, self._view(CycleState(), attempt))
+        self._mark(pod_class)
+        pod_class.domain_size = len(self._rows.rows)
+        self._pre_filter(pod_class)
         name = self._table.node(row).name
-        if entry.refusal is not None or (entry.narrowed is not None and name not in entry.narrowed):
+        if pod_class.refusal is not None or (pod_class.narrowed is not None and name not in pod_class.narrowed):
             return None
-        entry.narrowed = frozenset({name})
-        entry.rows = np.array([row], np.intp)
-        self._ask_filters(entry)
-        _check_failure(entry)
-        entry.total = np.zeros(1, np.int16)
-        return entry
+        pod_class.narrowed = frozenset({name})
+        pod_class.rows = np.array([row], np.intp)
+        self._ask_filters(pod_class)
+        _check_failure(pod_class)
+        pod_class.total = np.zeros(1, np.int16)
+        return pod_class
 
     def _view(self, state: CycleState, attempt: int) -> CycleView:
         return CycleView(self._table, state, attempt, places=self._rows.places)
 
-    def reduced(self, entry: PodClass, feasible: Bools) -> PodClass:
+    def reduced(self, pod_class: EquivalenceClass, feasible: Bools) -> EquivalenceClass:
         """The class with fewer feasible rows, to be scored among those, and not kept: some are promised to other pods."""
-        fewer = copy(entry)
-        fewer.view = replace(entry.view, state=entry.view.state.copy())
+        fewer = copy(pod_class)
+        fewer.view = replace(pod_class.view, state=pod_class.view.state.copy())
         fewer.feasible = feasible
         fewer.scores, fewer.moving_scores = [], []
         fewer.total = NO_TOTALS
         fewer.is_scored = False
-        fewer.pictures = ClassPictures()
+        fewer.snapshots = ClassSnapshots()
         return fewer
 
     def forget_all(self) -> None:
@@ -244,86 +245,93 @@ class ClassCache:
 
     # -- filtering -------------------------------------------------------------------------------------------------
 
-    def _begin(self, entry: PodClass) -> None:
-        self._mark(entry)
-        entry.domain_size = len(self._rows.rows)
-        self._pre_filter(entry)
-        if entry.refusal is not None:
+    def _begin(self, pod_class: EquivalenceClass) -> None:
+        self._mark(pod_class)
+        pod_class.domain_size = len(self._rows.rows)
+        self._pre_filter(pod_class)
+        if pod_class.refusal is not None:
             return
-        entry.rows = self._rows.rows if entry.narrowed is None else self._rows_named(entry.narrowed)
-        self._ask_filters(entry)
+        pod_class.rows = self._rows.rows if pod_class.narrowed is None else self._rows_named(pod_class.narrowed)
+        self._ask_filters(pod_class)
 
-    def _ask_filters(self, entry: PodClass) -> None:
+    def _ask_filters(self, pod_class: EquivalenceClass) -> None:
         for plugin in self._plugins.filter:
-            if plugin.name not in entry.skipped and plugin.name not in self._asking:
-                groups = self._shared.groups_of(entry, plugin)
-                rows = entry.rows if groups is None else entry.rows.take(groups.firsts)
-                ask = partial(self._runner.filter, plugin, entry.view, entry.pod, rows)
-                shared = self._shared.codes(plugin, entry, ask)
+            if plugin.name not in pod_class.skipped and plugin.name not in self._remote:
+                groups = self._shared.groups_of(pod_class, plugin)
+                rows = pod_class.rows if groups is None else pod_class.rows.take(groups.firsts)
+                ask = partial(self._runner.filter, plugin, pod_class.view, pod_class.pod, rows)
+                shared = self._shared.codes(plugin, pod_class, ask)
                 codes = ask() if shared is None else shared
-                entry.add_filter(FilterColumn(plugin, codes, groups, is_shared=shared is not None))
-        self._join_filters(entry)
+                pod_class.add_filter(FilterColumn(plugin, codes, groups, is_shared=shared is not None))
+        self._join_filters(pod_class)
 
-    def _mark(self, entry: PodClass) -> None:
-        entry.generation = self._rows.generation
-        entry.nodes_version = self._table.nodes_version
-        entry.node_sequence = self._table.node_log.sequence
-        entry.row_sequence = self._table.row_log.sequence
+    def _mark(self, pod_class: EquivalenceClass) -> None:
+        pod_class.generation = self._rows.generation
+        pod_class.nodes_version = self._table.nodes_version
+        pod_class.node_sequence = self._table.node_log.sequence
+        pod_class.row_sequence = self._table.row_log.sequence
 
-    def _pre_filter(self, entry: PodClass) -> None:
+    def _pre_filter(self, pod_class: EquivalenceClass) -> None:
         """Asks every PreFilter plugin; an Unschedulable one does not spare the others, as preemption needs them all."""
-        self._take_stamps(entry)
-        skipped = set(entry.silent)
+        self._take_cache_keys(pod_class)
+        skipped = set(pod_class.silent)
         for plugin in self._plugins.pre_filter:
-            if plugin.name in entry.silent:
+            if plugin.name in pod_class.silent:
                 continue
-            result = self._runner.pre_filter(plugin, entry.view, entry.pod)
+            result = self._runner.pre_filter(plugin, pod_class.view, pod_class.pod)
             if plugin.name in self._pre_filters_anew:
-                entry.told += (result,)
-            elif plugin.name in entry.stamps:
-                entry.told_by_stamp[plugin.name] = result
+                pod_class.told += (result,)
+            elif plugin.name in pod_class.cache_keys:
+                pod_class.pre_filtered_by_key[plugin.name] = result
             if result.status.code is Code.SKIP:
                 skipped.add(plugin.name)
             elif not result.status.is_success:
-                entry.refusal = result.status.by(plugin.name)
+                pod_class.refusal = result.status.by(plugin.name)
                 if result.status.code is not Code.UNSCHEDULABLE:
                     return
             elif result.nodes is not None:
-                entry.narrowed_by += (plugin.name,)
-                entry.narrowed = result.nodes if entry.narrowed is None else entry.narrowed & result.nodes
-                if not entry.narrowed:
-                    entry.refusal = Status.unresolvable(_nowhere_left(entry.narrowed_by))
+                pod_class.narrowed_by += (plugin.name,)
+                pod_class.narrowed = result.nodes if pod_class.narrowed is None else pod_class.narrowed & result.nodes
+                if not pod_class.narrowed:
+                    pod_class.refusal = Status.unresolvable(_nowhere_left(pod_class.narrowed_by))
                     return
-        entry.skipped = frozenset(skipped)
+        pod_class.skipped = frozenset(skipped)
         # A plugin that scores and skips the filter has preferences only; one that has no score skips for what is there now.
-        entry.relates = not self._stamp_filters <= entry.silent | (entry.skipped & self._scoring)
+        pod_class.relates = not self._keyed_filters <= pod_class.silent | (pod_class.skipped & self._scoring)
 
-    def _take_stamps(self, entry: PodClass) -> None:
+    def _take_cache_keys(self, pod_class: EquivalenceClass) -> None:
         """Learns what the answers hang on, before they are given; and who has nothing to say of such pods."""
-        if not self._stamp_plugins:
+        if not self._keyed_plugins:
             return
-        found = [(p.name, self._runner.call(p, "Stamp", p.stamp, entry.view, entry.pod)) for p in self._stamp_plugins]
-        entry.stamps = {name: stamp for name, stamp in found if stamp is not None}
-        entry.silent = frozenset(name for name, stamp in found if stamp is None)
-        entry.stamped_scores = frozenset(n for n, stamp in entry.stamps.items() if _sides(stamp).scores is not None)
+        found = [
+            (p.name, self._runner.call(p, "CacheKey", p.cache_key, pod_class.view, pod_class.pod))
+            for p in self._keyed_plugins
+        ]
+        pod_class.cache_keys = {name: cache_key for name, cache_key in found if cache_key is not None}
+        pod_class.silent = frozenset(name for name, cache_key in found if cache_key is None)
+        pod_class.keyed_scores = frozenset(
+            n for n, cache_key in pod_class.cache_keys.items() if _sides(cache_key).scores is not None
+        )
 
-    def _moved_stamps(self, entry: PodClass, *, is_everywhere: bool) -> tuple[frozenset[str], frozenset[str], bool]:
+    def _moved_cache_keys(
+        self, pod_class: EquivalenceClass, *, is_everywhere: bool
+    ) -> tuple[frozenset[str], frozenset[str], bool]:
         """The plugins whose filters, and those whose scores may be others now, and whether one fell silent on a side, or speaks.
 
-        Their new stamps are the class's from now on.
+        Their new cache keys are the class's from now on.
         """
-        if not entry.stamps:
+        if not pod_class.cache_keys:
             return _NOBODY, _NOBODY, False
         found = {
-            p.name: self._runner.call(p, "Stamp", p.stamp, entry.view, entry.pod)
-            for p in self._stamp_plugins
-            if p.name in entry.stamps
+            p.name: self._runner.call(p, "CacheKey", p.cache_key, pod_class.view, pod_class.pod)
+            for p in self._keyed_plugins
+            if p.name in pod_class.cache_keys
         }
-        before, entry.stamps = entry.stamps, found
+        before, pod_class.cache_keys = pod_class.cache_keys, found
         filters, scores, is_other = set(), set(), False
-        for name, stamp in found.items():
-            if is_everywhere or stamp != before[name]:
-                now, then = _sides(stamp), _sides(before[name])
+        for name, cache_key in found.items():
+            if is_everywhere or cache_key != before[name]:
+                now, then = _sides(cache_key), _sides(before[name])
                 is_other |= (now.filters is None) != (then.filters is None)
                 is_other |= (now.scores is None) != (then.scores is None)
                 if now.filters is not None and (is_everywhere or now.filters != then.filters):
@@ -332,11 +340,11 @@ class ClassCache:
                     scores.add(name)
         return frozenset(filters), frozenset(scores), is_other
 
-    def _is_still_told(self, entry: PodClass, moved: frozenset[str]) -> bool:
+    def _is_still_told(self, pod_class: EquivalenceClass, moved: frozenset[str]) -> bool:
         """Asks PreFilter of those plugins again, which brings their state up to date; False if one answers otherwise."""
         return all(
-            self._runner.pre_filter(plugin, entry.view, entry.pod) == entry.told_by_stamp.get(name)
-            for name, plugin in self._stamp_pre_filters.items()
+            self._runner.pre_filter(plugin, pod_class.view, pod_class.pod) == pod_class.pre_filtered_by_key.get(name)
+            for name, plugin in self._keyed_pre_filters.items()
             if name in moved
         )
 
@@ -344,126 +352,128 @@ class ClassCache:
         found = (self._table.row_of(name) for name in names)
         return np.array(sorted(row for row in found if row is not None and self._rows.has(row)), np.intp)
 
-    def _join_filters(self, entry: PodClass) -> None:
+    def _join_filters(self, pod_class: EquivalenceClass) -> None:
         """Computes both masks from the columns."""
-        fixed = np.ones(len(entry.rows), np.bool_)
-        for column in entry.filters:
+        fixed = np.ones(len(pod_class.rows), np.bool_)
+        for column in pod_class.filters:
             if not column.depends_on.reads_pods:
                 fixed &= column.codes == PASSES
         feasible = fixed.copy()
-        for column in entry.moving_filters:
+        for column in pod_class.moving_filters:
             feasible &= column.codes == PASSES
-        entry.fixed_pass, entry.feasible = fixed, feasible
+        pod_class.fixed_pass, pod_class.feasible = fixed, feasible
 
-    def _renew(self, entry: PodClass) -> None:
+    def _renew(self, pod_class: EquivalenceClass) -> None:
         """Brings the codes, and the scores if there are any, up to date."""
-        changed_nodes = self._table.node_log.since(entry.node_sequence)
-        changed_rows = self._table.row_log.since(entry.row_sequence)
-        cluster_moved = entry.nodes_version != self._table.nodes_version
+        changed_nodes = self._table.node_log.since(pod_class.node_sequence)
+        changed_rows = self._table.row_log.since(pod_class.row_sequence)
+        cluster_moved = pod_class.nodes_version != self._table.nodes_version
         is_too_old = changed_nodes is None or changed_rows is None
-        moved, moved_scores, is_other = self._moved_stamps(entry, is_everywhere=cluster_moved)
+        moved, moved_scores, is_other = self._moved_cache_keys(pod_class, is_everywhere=cluster_moved)
         if (
             is_too_old
             or is_other
-            or (entry.refusal is not None and (cluster_moved or moved))
-            or (self._pre_filters_anew and not self._is_told_the_same(entry))
-            or (moved and not self._is_still_told(entry, moved))
+            or (pod_class.refusal is not None and (cluster_moved or moved))
+            or (self._pre_filters_anew and not self._is_told_the_same(pod_class))
+            or (moved and not self._is_still_told(pod_class, moved))
         ):
-            fresh = PodClass(entry.pod, self._view(CycleState(), entry.view.attempt))
+            fresh = EquivalenceClass(pod_class.pod, self._view(CycleState(), pod_class.view.attempt))
             self._begin(fresh)
-            entry.__dict__.update(fresh.__dict__)
+            pod_class.__dict__.update(fresh.__dict__)
             return
         assert changed_nodes is not None
         assert changed_rows is not None
-        self._mark(entry)
-        if entry.refusal is not None:
+        self._mark(pod_class)
+        if pod_class.refusal is not None:
             return
-        at_nodes, at_rows = self._positions(entry, changed_nodes), self._positions(entry, changed_rows)
-        rows = at_rows if entry.narrowed is None and self._rows.are_first else entry.rows.take(at_rows)
+        at_nodes, at_rows = self._positions(pod_class, changed_nodes), self._positions(pod_class, changed_rows)
+        rows = at_rows if pod_class.narrowed is None and self._rows.are_first else pod_class.rows.take(at_rows)
         changes = Changes(at_nodes, at_rows, rows, moved, moved_scores, is_everywhere=cluster_moved)
-        feasible_moved = self._renew_filters(entry, changes)
-        if entry.is_scored and entry.stamps and not any_true(entry.feasible):
-            entry.is_scored = False  # PreScore cannot be asked about no rows: the next score begins anew
-        if entry.is_scored:
-            self._scores.renew(entry, changes, feasible_moved=feasible_moved)
+        feasible_moved = self._renew_filters(pod_class, changes)
+        if pod_class.is_scored and pod_class.cache_keys and not any_true(pod_class.feasible):
+            pod_class.is_scored = False  # PreScore cannot be asked about no rows: the next score begins anew
+        if pod_class.is_scored:
+            self._scores.renew(pod_class, changes, feasible_moved=feasible_moved)
 
-    def _is_told_the_same(self, entry: PodClass) -> bool:
+    def _is_told_the_same(self, pod_class: EquivalenceClass) -> bool:
         """Asks the PreFilter plugins again whose answers hold for one attempt; True if none has another answer now."""
         again = (p for p in self._plugins.pre_filter if p.name in self._pre_filters_anew)
-        told = tuple(self._runner.pre_filter(p, entry.view, entry.pod) for p in again)
-        return told[: len(entry.told)] == entry.told
+        told = tuple(self._runner.pre_filter(p, pod_class.view, pod_class.pod) for p in again)
+        return told[: len(pod_class.told)] == pod_class.told
 
-    def _positions(self, entry: PodClass, rows: Rows) -> Rows:
+    def _positions(self, pod_class: EquivalenceClass, rows: Rows) -> Rows:
         """Where table rows (ascending) stand in the class's rows, ascending; rows that are not the class's fall out."""
-        if not len(rows) or not len(entry.rows):
+        if not len(rows) or not len(pod_class.rows):
             return NO_ROWS
-        if entry.narrowed is None:
+        if pod_class.narrowed is None:
             if self._rows.are_first:
-                return rows if rows.item(-1) < len(entry.rows) else rows[rows < len(entry.rows)]
+                return rows if rows.item(-1) < len(pod_class.rows) else rows[rows < len(pod_class.rows)]
             position = self._rows.position
             if rows.item(-1) >= len(position):
                 rows = rows[rows < len(position)]
             found = position.take(rows)
             return found if found.min(initial=0) >= 0 else found[found >= 0]
-        at = np.searchsorted(entry.rows, rows)
-        at[at == len(entry.rows)] = 0
-        return np.asarray(at[entry.rows[at] == rows], np.intp)
+        at = np.searchsorted(pod_class.rows, rows)
+        at[at == len(pod_class.rows)] = 0
+        return np.asarray(at[pod_class.rows[at] == rows], np.intp)
 
-    def _renew_filters(self, entry: PodClass, changes: Changes) -> bool:
+    def _renew_filters(self, pod_class: EquivalenceClass, changes: Changes) -> bool:
         """True if some row became feasible, or ceased to be."""
         must_join, far = False, NO_ROWS
-        passing = entry.fixed_pass.take(changes.rows)
-        for column in entry.filters if changes.is_everywhere else entry.moving_filters:
+        passing = pod_class.fixed_pass.take(changes.rows)
+        for column in pod_class.filters if changes.is_everywhere else pod_class.moving_filters:
             at = changes.concerning(column)
             if at is None:
-                moved = self._ask_again(entry, column, changes)
+                moved = self._ask_again(pod_class, column, changes)
                 must_join |= bool(len(moved)) and not column.depends_on.reads_pods
                 moved = _left_out(moved, changes.rows)
                 if len(moved):
                     far = np.union1d(far, moved) if len(far) else moved
                 passing &= column.codes.take(changes.rows) == PASSES
             elif not len(at):
-                if column.depends_on.reads_stamp:
+                if column.depends_on.reads_cache_key:
                     passing &= column.codes.take(changes.rows) == PASSES
             else:
-                codes = self._runner.filter(column.plugin, entry.view, entry.pod, changes.table_rows(entry, at))
+                codes = self._runner.filter(
+                    column.plugin, pod_class.view, pod_class.pod, changes.table_rows(pod_class, at)
+                )
                 column.set_codes(at, codes)
                 if not column.depends_on.reads_pods:
                     must_join = True
                 elif codes.item(codes.argmax()):
                     passing &= codes == PASSES
-        before = entry.feasible
+        before = pod_class.feasible
         if must_join:
-            self._join_filters(entry)
-            changes.is_far = before.tobytes() != entry.feasible.tobytes()
+            self._join_filters(pod_class)
+            changes.is_far = before.tobytes() != pod_class.feasible.tobytes()
             return changes.is_far
         has_moved = passing.tobytes() != before.take(changes.rows).tobytes()
         if has_moved:
             before[changes.rows] = passing
-        changes.is_far = bool(len(far)) and _join_filters_at(entry, far)
+        changes.is_far = bool(len(far)) and _join_filters_at(pod_class, far)
         return has_moved or changes.is_far
 
-    def _ask_again(self, entry: PodClass, column: FilterColumn, changes: Changes) -> Rows:
+    def _ask_again(self, pod_class: EquivalenceClass, column: FilterColumn, changes: Changes) -> Rows:
         """Renews a filter's codes, of all rows unless it can tell which may have changed; the positions of those that did."""
         tracing = self._tracing.get(column.plugin.name)
         if tracing is not None and column.groups is None and not changes.is_everywhere:
-            rows = self._runner.moved_rows(tracing, entry.view, entry.pod)
+            rows = self._runner.moved_rows(tracing, pod_class.view, pod_class.pod)
             if rows is not None:
-                return self._ask_about(entry, column, self._positions(entry, rows))
-        return self._ask_all_again(entry, column, changes)
+                return self._ask_about(pod_class, column, self._positions(pod_class, rows))
+        return self._ask_all_again(pod_class, column, changes)
 
-    def _ask_about(self, entry: PodClass, column: FilterColumn, at: Rows) -> Rows:
+    def _ask_about(self, pod_class: EquivalenceClass, column: FilterColumn, at: Rows) -> Rows:
         if not len(at):
             return at
-        codes = self._runner.filter(column.plugin, entry.view, entry.pod, entry.rows.take(at))
+        codes = self._runner.filter(column.plugin, pod_class.view, pod_class.pod, pod_class.rows.take(at))
         moved: Rows = at[codes != column.codes.take(at)]
         column.set_codes(at, codes)
         return moved
 
-    def _ask_all_again(self, entry: PodClass, column: FilterColumn, changes: Changes) -> Rows:
-        groups = self._shared.groups_of(entry, column.plugin) if changes.is_everywhere else column.groups
-        rows = entry.rows if groups is None else entry.rows.take(groups.firsts)
-        codes = self._runner.filter(column.plugin, entry.view, entry.pod, rows)
+    def _ask_all_again(self, pod_class: EquivalenceClass, column: FilterColumn, changes: Changes) -> Rows:
+        groups = self._shared.groups_of(pod_class, column.plugin) if changes.is_everywhere else column.groups
+        rows = pod_class.rows if groups is None else pod_class.rows.take(groups.firsts)
+        codes = self._runner.filter(column.plugin, pod_class.view, pod_class.pod, rows)
         if groups is not None and groups is column.groups:
             differs = codes != column.by_group
             if not any_true(differs):
@@ -477,13 +487,13 @@ class ClassCache:
         is_other: Bools = column.codes != before
         return is_other.nonzero()[0]
 
-    def score(self, entry: PodClass) -> None:
+    def score(self, pod_class: EquivalenceClass) -> None:
         """Scores the class for the first time; later `find` keeps the scores true. Raises PluginFailure."""
-        self._scores.score(entry)
+        self._scores.score(pod_class)
 
 
-def _sides(stamp: Hashable) -> TwoStamps:
-    return stamp if isinstance(stamp, TwoStamps) else TwoStamps(stamp, stamp)
+def _sides(cache_key: Hashable) -> SplitCacheKey:
+    return cache_key if isinstance(cache_key, SplitCacheKey) else SplitCacheKey(cache_key, cache_key)
 
 
 def _left_out(some: Rows, others: Rows) -> Rows:
@@ -498,20 +508,20 @@ def _left_out(some: Rows, others: Rows) -> Rows:
     return found
 
 
-def _join_filters_at(entry: PodClass, at: Rows) -> bool:
+def _join_filters_at(pod_class: EquivalenceClass, at: Rows) -> bool:
     """Renews the mask at these positions; True if it changed."""
-    passing = entry.fixed_pass.take(at)
-    for column in entry.moving_filters:
+    passing = pod_class.fixed_pass.take(at)
+    for column in pod_class.moving_filters:
         passing &= column.codes.take(at) == PASSES
-    if passing.tobytes() == entry.feasible.take(at).tobytes():
+    if passing.tobytes() == pod_class.feasible.take(at).tobytes():
         return False
-    entry.feasible[at] = passing
+    pod_class.feasible[at] = passing
     return True
 
 
-def _check_failure(entry: PodClass) -> None:
+def _check_failure(pod_class: EquivalenceClass) -> None:
     """Raises PluginFailure, in upstream's words, where a Filter plugin's code about a row stands for an error."""
-    status = entry.failure() if entry.fallible_filters else None
+    status = pod_class.failure() if pod_class.fallible_filters else None
     if status is not None:
         text = f'running "{status.plugin}" filter plugin: {status.message}'
         raise PluginFailure(Status.error(text).by(status.plugin))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from multisched.cycle.classes.columns import FilterColumn, ScoreColumn
-from multisched.cycle.classes.equivalence_class import PodClass
+from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import NO_ROWS, Rows
 
@@ -31,7 +31,7 @@ class Changes:
         """Rows whose node object or pods changed."""
         self._rows_in_table = rows_in_table
         self.moved_filters = moved_filters
-        """Plugins whose stamp moved, as far as their filters go; all that have one if a node object did."""
+        """Plugins whose cache key moved, as far as their filters go; all that have one if a node object did."""
         self.moved_scores = moved_scores
         """The same for their scores."""
         self.is_everywhere = is_everywhere
@@ -44,16 +44,16 @@ class Changes:
         depends_on = column.depends_on
         if depends_on is _ROW:
             return self.rows
-        if depends_on.reads_stamp:
+        if depends_on.reads_cache_key:
             if column.plugin.name in (self.moved_scores if isinstance(column, ScoreColumn) else self.moved_filters):
                 return None
-            return self.rows if depends_on is Dependency.ROW_AND_STAMP else NO_ROWS
+            return self.rows if depends_on is Dependency.ROW_AND_CACHE_KEY else NO_ROWS
         if depends_on is Dependency.NODE:
             return self.nodes
         if depends_on is Dependency.ATTEMPT or self.is_everywhere:
             return None
         return self.rows if depends_on is Dependency.CLUSTER else NO_ROWS
 
-    def table_rows(self, entry: PodClass, at: Rows) -> Rows:
+    def table_rows(self, pod_class: EquivalenceClass, at: Rows) -> Rows:
         """The rows at these positions."""
-        return self._rows_in_table if at is self.rows else entry.rows.take(at)
+        return self._rows_in_table if at is self.rows else pod_class.rows.take(at)

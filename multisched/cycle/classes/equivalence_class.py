@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping
 import numpy as np
 
 from multisched.cycle.classes.columns import NO_BOOLS, NO_TOTALS, FilterColumn, ScoreColumn, Totals
-from multisched.cycle.classes.score_snapshot import ClassPictures
+from multisched.cycle.classes.score_snapshot import ClassSnapshots
 from multisched.framework.node_view import NO_ROWS, Bools, Rows
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.status import Code, Status
@@ -15,7 +15,7 @@ from multisched.framework.traits import traits_of
 from multisched.model.objects import Pod
 
 
-class PodClass:
+class EquivalenceClass:
     """Pods that every plugin treats alike, with what the plugins said of each row."""
 
     def __init__(self, pod: Pod, view: CycleView) -> None:
@@ -36,13 +36,13 @@ class PodClass:
         """Some filter goes by what stands on other rows, too."""
         self.told: tuple[PreFilterResult, ...] = ()
         """What the PreFilter plugins said whose answers hold for one attempt."""
-        self.stamps: Mapping[str, Hashable] = {}
+        self.cache_keys: Mapping[str, Hashable] = {}
         """Plugin -> what its answers hang on; those that have nothing to say of such pods are in `silent` instead."""
-        self.stamped_scores: frozenset[str] = frozenset()
+        self.keyed_scores: frozenset[str] = frozenset()
         """Of these plugins, those that may have something to say of scores."""
         self.silent: frozenset[str] = frozenset()
-        self.told_by_stamp: dict[str, PreFilterResult] = {}
-        """What the PreFilter plugins said whose answers hold while their stamps stand."""
+        self.pre_filtered_by_key: dict[str, PreFilterResult] = {}
+        """What the PreFilter plugins said whose answers hold while their cache keys stand."""
         self.filters: list[FilterColumn] = []
         self.moving_filters: list[FilterColumn] = []
         """Those of `filters` whose codes may change with the pods on a row."""
@@ -67,7 +67,7 @@ class PodClass:
         self.is_scored = False
         self.fixed_changes = 0
         """How often `fixed_total` has become another one."""
-        self.pictures = ClassPictures()
+        self.snapshots = ClassSnapshots()
         """What `attempt_record` keeps of the class; its own."""
         self.size_bytes = 0
         """What its owner counts for it."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from multisched.cycle.classes.score_snapshot import Picture
+    from multisched.cycle.classes.score_snapshot import ScoreSnapshot
 
 PLACED_KEPT = 16_384
 """Attempts of one domain that placed a pod, the latest: some 150 bytes each, besides the pod's uid."""
@@ -30,7 +30,7 @@ class Placement(NamedTuple):
     finals: bytes
     """The final scores of that row, then, by the plugins that read pods: all but the last."""
     total: int
-    picture: Picture
+    snapshot: ScoreSnapshot
     """The class's latest at that time."""
 
 

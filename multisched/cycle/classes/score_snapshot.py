@@ -1,4 +1,4 @@
-"""Picture: a copy of a class's columns at one moment, for explanations. Its memory is bounded by whoever keeps it."""
+"""ScoreSnapshot: a copy of a class's columns at one moment, for explanations. Its memory is bounded by whoever keeps it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from multisched.framework.node_view import Bools, Codes, Rows
 from multisched.framework.points import FilterPlugin
 from multisched.framework.status import Status
 
-PICTURE_BYTES_MIN = 2_048
-"""What the smallest picture costs besides its arrays."""
+SNAPSHOT_BYTES_MIN = 2_048
+"""What the smallest snapshot costs besides its arrays."""
 OTHERS = "(all others)"
 """Stands for the score plugins of which nothing is kept any more."""
 
@@ -31,23 +31,23 @@ class Score(NamedTuple):
 
 
 class FilterCopy(msgspec.Struct, frozen=True):
-    """One Filter plugin's codes over the picture's rows."""
+    """One Filter plugin's codes over the snapshot's rows."""
 
     plugin: FilterPlugin
     codes: Codes
 
 
 class ScoreCopy(msgspec.Struct, frozen=True):
-    """One Score plugin's normalised scores over the picture's rows; meaningless on rows that are not feasible."""
+    """One Score plugin's normalised scores over the snapshot's rows; meaningless on rows that are not feasible."""
 
     plugin: str
     weight: int
     final: Finals
     is_moving: bool = False
-    """It reads the pods on a row: each placed pod's own score is kept beside the picture."""
+    """It reads the pods on a row: each placed pod's own score is kept beside the snapshot."""
 
 
-class Picture:
+class ScoreSnapshot:
     """The columns of a class at one moment. `drop` empties it when its memory is needed; references to it live on."""
 
     __slots__ = (
@@ -102,16 +102,16 @@ class Picture:
         )
         self._names = tuple((column.plugin, column.weight, column.is_moving) for column in self.scores)
         columns = len(self.filters) + len(self.scores) + 1
-        self.nbytes = PICTURE_BYTES_MIN + columns * len(self.rows) + self.total.nbytes
+        self.nbytes = SNAPSHOT_BYTES_MIN + columns * len(self.rows) + self.total.nbytes
         self.is_kept = True
         self.of = ("", 0)
         """uid and attempt of the placed pod that it was taken for."""
 
     def scores_at(self, at: int, moving: bytes, total: int) -> tuple[Score, ...]:
-        """The scores of a row that was chosen under this picture, where it had `total`.
+        """The scores of a row that was chosen under this snapshot, where it had `total`.
 
         `moving`: those by plugins that read pods, as they were then, all but the last; the others are as they are here, and
-        the last has what is left. Once the picture is dropped, what is not in `moving` is told in one sum.
+        the last has what is left. Once the snapshot is dropped, what is not in `moving` is told in one sum.
         """
         if not self.is_kept:
             names = [(name, weight) for name, weight, is_moving in self._names if is_moving]
@@ -138,7 +138,7 @@ class Picture:
         self.nbytes += sum(len(c.final) for c in scores)
 
     def shows(self, mark: Mark, refusal: Status | None, filters: Sequence[FilterColumn]) -> bool:
-        """True if a picture taken now would show the same refusals."""
+        """True if a snapshot taken now would show the same refusals."""
         return (
             self.is_kept
             and self.mark == mark
@@ -160,17 +160,17 @@ class Picture:
         self.scores = ()
 
 
-class ClassPictures:
+class ClassSnapshots:
     """What the records of attempts keep of one class."""
 
     __slots__ = ("fixed_changes", "left", "placed", "refused")
 
     def __init__(self) -> None:
-        self.placed: Picture | None = None
+        self.placed: ScoreSnapshot | None = None
         """For the pods that it placed since."""
         self.left = 0
         """Placed pods until the next one."""
         self.fixed_changes = 0
-        """`PodClass.fixed_changes` as it was then: when it moved, the picture no longer tells the scores that read no pods."""
-        self.refused: Picture | None = None
+        """`EquivalenceClass.fixed_changes` as it was then: when it moved, the snapshot no longer tells the scores that read no pods."""
+        self.refused: ScoreSnapshot | None = None
         """For those that it refused."""

@@ -13,11 +13,11 @@ import numpy as np
 
 from multisched.cycle.classes.changes import Changes
 from multisched.cycle.classes.columns import ScoreColumn, Totals, totals_type
-from multisched.cycle.classes.equivalence_class import PodClass
-from multisched.cycle.classes.shared_answers import SharedAnswers
+from multisched.cycle.classes.equivalence_class import EquivalenceClass
+from multisched.cycle.classes.shared_results import SharedAnswers
 from multisched.cycle.classes.shared_scores import Finals
 from multisched.cycle.classes.topology_groups import RowGroups
-from multisched.framework.caching import StampPlugin
+from multisched.framework.caching import CacheKeyPlugin
 from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Bools, Rows, Scores, all_true, any_true
 from multisched.framework.normalize import MAX_SCORE
@@ -38,80 +38,82 @@ class ClassScores:
     """See the module."""
 
     def __init__(
-        self, plugins: PluginSet, runner: Runner, shared: SharedAnswers, stamped: Mapping[str, StampPlugin]
+        self, plugins: PluginSet, runner: Runner, shared: SharedAnswers, keyed: Mapping[str, CacheKeyPlugin]
     ) -> None:
-        """`stamped`: the plugins that have a stamp."""
+        """`keyed`: the plugins that have a cache_key."""
         self._totals = totals_type(map(plugins.weight, plugins.score))
         self._plugins = plugins
         self._runner = runner
         self._shared = shared
-        self._feasible_readers = frozenset(name for name, p in stamped.items() if traits_of(p).reads_feasible)
-        """Plugins with a stamp whose scores hang on which rows are feasible."""
-        self._asking = frozenset(p.name for p in plugins.asking)
+        self._feasible_readers = frozenset(name for name, p in keyed.items() if traits_of(p).reads_feasible)
+        """Plugins with a cache key whose scores hang on which rows are feasible."""
+        self._remote = frozenset(p.name for p in plugins.remote)
         self._for_one_attempt = frozenset(p.name for p in (*plugins.pre_score, *plugins.score) if is_for_one_attempt(p))
         self._reads_rows = self._for_one_attempt | self._feasible_readers
         """Plugins whose PreScore is shown the feasible rows; the others go by the pod alone."""
         self._pre_scores_anew = [p for p in plugins.pre_score if p.name in self._for_one_attempt]
-        self._pre_scores_again = [p for p in plugins.pre_score if p.name in self._for_one_attempt or p.name in stamped]
+        self._pre_scores_again = [p for p in plugins.pre_score if p.name in self._for_one_attempt or p.name in keyed]
         """Those that may be asked more than once about a class."""
 
-    def score(self, entry: PodClass) -> None:
+    def score(self, pod_class: EquivalenceClass) -> None:
         """Scores the class for the first time; later `find` keeps the scores true. Raises PluginFailure."""
-        if entry.is_scored:
+        if pod_class.is_scored:
             return
-        if not any_true(entry.feasible):  # nobody is to be scored: plugins need not be ready for that
-            entry.total = np.full(len(entry.rows), NOWHERE, self._totals)
+        if not any_true(pod_class.feasible):  # nobody is to be scored: plugins need not be ready for that
+            pod_class.total = np.full(len(pod_class.rows), NOWHERE, self._totals)
             return
-        entry.scores, entry.moving_scores = [], []  # a plugin that failed may have left some
-        speaking = [p for p in self._plugins.pre_score if p.name not in entry.silent]
-        skipped = self._pre_score(entry, speaking)  # PreFilter's Skip concerns Filter only
+        pod_class.scores, pod_class.moving_scores = [], []  # a plugin that failed may have left some
+        speaking = [p for p in self._plugins.pre_score if p.name not in pod_class.silent]
+        skipped = self._pre_score(pod_class, speaking)  # PreFilter's Skip concerns Filter only
         for scorer in self._plugins.score:
-            may_speak_later = scorer.name in self._for_one_attempt or scorer.name in entry.stamped_scores
-            is_left_out = scorer.name in entry.silent or (scorer.name in skipped and not may_speak_later)
-            if not is_left_out and scorer.name not in self._asking:
+            may_speak_later = scorer.name in self._for_one_attempt or scorer.name in pod_class.keyed_scores
+            is_left_out = scorer.name in pod_class.silent or (scorer.name in skipped and not may_speak_later)
+            if not is_left_out and scorer.name not in self._remote:
                 custom, weight = self._plugins.normalize.get(scorer.name), self._plugins.weight(scorer)
                 column = ScoreColumn(scorer, custom, weight)
-                column.groups = self._shared.groups_of(entry, scorer)
-                self._score_all(entry, column, is_skipped=scorer.name in skipped)
-                entry.add_score(column)
-        self._join_scores(entry)
-        entry.is_scored = True  # last: a class whose scorer failed must not pass for scored
+                column.groups = self._shared.groups_of(pod_class, scorer)
+                self._score_all(pod_class, column, is_skipped=scorer.name in skipped)
+                pod_class.add_score(column)
+        self._join_scores(pod_class)
+        pod_class.is_scored = True  # last: a class whose scorer failed must not pass for scored
 
-    def _pre_score(self, entry: PodClass, plugins: Sequence[PreScorePlugin]) -> set[str]:
+    def _pre_score(self, pod_class: EquivalenceClass, plugins: Sequence[PreScorePlugin]) -> set[str]:
         """Names of the plugins whose Score is left out."""
-        if not plugins or not any_true(entry.feasible):
+        if not plugins or not any_true(pod_class.feasible):
             return set()
-        rows = feasible = entry.rows
-        if not all_true(entry.feasible) and any(p.name in self._reads_rows for p in plugins):
-            feasible = rows.take(entry.feasible.nonzero()[0])
+        rows = feasible = pod_class.rows
+        if not all_true(pod_class.feasible) and any(p.name in self._reads_rows for p in plugins):
+            feasible = rows.take(pod_class.feasible.nonzero()[0])
         return {
             p.name
             for p in plugins
-            if self._runner.pre_score(p, entry.view, entry.pod, feasible if p.name in self._reads_rows else rows).code
+            if self._runner.pre_score(
+                p, pod_class.view, pod_class.pod, feasible if p.name in self._reads_rows else rows
+            ).code
             is Code.SKIP
         }
 
-    def _score_all(self, entry: PodClass, column: ScoreColumn, *, is_skipped: bool) -> None:
+    def _score_all(self, pod_class: EquivalenceClass, column: ScoreColumn, *, is_skipped: bool) -> None:
         """Scores every row the plugin may be asked about."""
         plugin = column.plugin
         column.is_skipped = is_skipped
         if is_skipped:
-            column.set_all(np.zeros(len(entry.rows), np.uint8))
+            column.set_all(np.zeros(len(pod_class.rows), np.uint8))
             column.by_group = np.zeros(0 if column.groups is None else column.groups.count, np.uint8)
             return
         if column.groups is not None:
-            self._score_groups(entry, column, column.groups, feasible_moved=True)
+            self._score_groups(pod_class, column, column.groups, feasible_moved=True)
             return
         if plugin.name in self._for_one_attempt or plugin.name in self._feasible_readers:
-            column.shared, raw = None, self._raw_of_feasible(entry, plugin)
+            column.shared, raw = None, self._raw_of_feasible(pod_class, plugin)
         else:
-            ask = partial(self._runner.score, plugin, entry.view, entry.pod, entry.rows)
-            column.shared = self._shared.scores(plugin, entry, ask)
+            ask = partial(self._runner.score, plugin, pod_class.view, pod_class.pod, pod_class.rows)
+            column.shared = self._shared.scores(plugin, pod_class, ask)
             raw = ask() if column.shared is None else column.shared.raw
         if column.is_plain:
             plain = None if column.shared is None else column.shared.plain()
             if plain is None:
-                column.set_all(self._in_range(entry, plugin, raw, None).astype(np.uint8))
+                column.set_all(self._in_range(pod_class, plugin, raw, None).astype(np.uint8))
             else:
                 column.set_all(plain, is_shared=True)
             return
@@ -119,46 +121,48 @@ class ClassScores:
             column.raw = raw
         else:
             column.keep_raw(raw)
-        self._normalize_all(entry, column)
+        self._normalize_all(pod_class, column)
 
-    def _raw_of_feasible(self, entry: PodClass, plugin: ScorePlugin) -> Scores:
+    def _raw_of_feasible(self, pod_class: EquivalenceClass, plugin: ScorePlugin) -> Scores:
         """int64[rows]: raw scores by a plugin that is not to be asked about other rows; 0 for those."""
-        if all_true(entry.feasible):
-            return self._runner.score(plugin, entry.view, entry.pod, entry.rows)
-        raw = np.zeros(len(entry.rows), np.int64)
-        at = entry.feasible.nonzero()[0]
-        raw[at] = self._runner.score(plugin, entry.view, entry.pod, entry.rows.take(at))
+        if all_true(pod_class.feasible):
+            return self._runner.score(plugin, pod_class.view, pod_class.pod, pod_class.rows)
+        raw = np.zeros(len(pod_class.rows), np.int64)
+        at = pod_class.feasible.nonzero()[0]
+        raw[at] = self._runner.score(plugin, pod_class.view, pod_class.pod, pod_class.rows.take(at))
         return raw
 
-    def _score_groups(self, entry: PodClass, column: ScoreColumn, groups: RowGroups, *, feasible_moved: bool) -> None:
+    def _score_groups(
+        self, pod_class: EquivalenceClass, column: ScoreColumn, groups: RowGroups, *, feasible_moved: bool
+    ) -> None:
         """Renews the scores of a plugin that is asked about groups; `final` is another array if one of them changed."""
         if feasible_moved:
-            column.asked = groups.firsts if all_true(entry.feasible) else groups.firsts_among(entry.feasible)
+            column.asked = groups.firsts if all_true(pod_class.feasible) else groups.firsts_among(pod_class.feasible)
         by_group = np.zeros(groups.count, np.uint8)
         if len(column.asked):
-            final = self._runner.score(column.plugin, entry.view, entry.pod, entry.rows.take(column.asked))
+            final = self._runner.score(column.plugin, pod_class.view, pod_class.pod, pod_class.rows.take(column.asked))
             if column.custom is not None:
-                final = self._runner.normalize(column.custom, entry.view, entry.pod, final)
+                final = self._runner.normalize(column.custom, pod_class.view, pod_class.pod, final)
             else:
                 self._runner.check_range(column.plugin, final)
             by_group[groups.of.take(column.asked)] = final
-        if len(column.final) != len(entry.rows) or by_group.tobytes() != column.by_group.tobytes():
+        if len(column.final) != len(pod_class.rows) or by_group.tobytes() != column.by_group.tobytes():
             column.by_group = by_group
             column.set_all(by_group.take(groups.of))
 
-    def _join_scores(self, entry: PodClass) -> None:
+    def _join_scores(self, pod_class: EquivalenceClass) -> None:
         """Computes all totals from the columns."""
-        fixed: Totals = np.zeros(len(entry.rows), self._totals)
-        for column in entry.scores:
+        fixed: Totals = np.zeros(len(pod_class.rows), self._totals)
+        for column in pod_class.scores:
             if not column.depends_on.reads_pods:
                 fixed += self._weighed(column.final, column.weight)
-        entry.sum = fixed.copy()
-        for column in entry.moving_scores:
-            entry.sum += self._weighed(column.final, column.weight)
-        entry.total = _where(entry.feasible, entry.sum)
-        if fixed.tobytes() != entry.fixed_total.tobytes():
-            entry.fixed_changes += 1
-        entry.fixed_total = fixed
+        pod_class.sum = fixed.copy()
+        for column in pod_class.moving_scores:
+            pod_class.sum += self._weighed(column.final, column.weight)
+        pod_class.total = _where(pod_class.feasible, pod_class.sum)
+        if fixed.tobytes() != pod_class.fixed_total.tobytes():
+            pod_class.fixed_changes += 1
+        pod_class.fixed_total = fixed
 
     def _weighed(self, final: Finals, weight: int) -> Totals:
         """Totals[rows]. Converted first: numpy multiplies and adds mixed types in chunks, at three times the cost."""
@@ -167,32 +171,34 @@ class ClassScores:
             found *= weight
         return found
 
-    def _replace_in_sum(self, entry: PodClass, column: ScoreColumn, before: Finals) -> None:
+    def _replace_in_sum(self, pod_class: EquivalenceClass, column: ScoreColumn, before: Finals) -> None:
         """Puts a column's final scores into the sum in place of those it had."""
-        entry.sum -= self._weighed(before, column.weight)
-        entry.sum += self._weighed(column.final, column.weight)
+        pod_class.sum -= self._weighed(before, column.weight)
+        pod_class.sum += self._weighed(column.final, column.weight)
 
-    def renew(self, entry: PodClass, changes: Changes, *, feasible_moved: bool) -> None:
-        skipped = self._pre_score(entry, self._pre_scores_due(entry, changes, feasible_moved=feasible_moved))
+    def renew(self, pod_class: EquivalenceClass, changes: Changes, *, feasible_moved: bool) -> None:
+        skipped = self._pre_score(pod_class, self._pre_scores_due(pod_class, changes, feasible_moved=feasible_moved))
         must_join = must_mask = False
-        total = entry.fixed_total.take(changes.rows)
-        for column in entry.scores if changes.is_everywhere or feasible_moved else entry.moving_scores:
+        total = pod_class.fixed_total.take(changes.rows)
+        for column in pod_class.scores if changes.is_everywhere or feasible_moved else pod_class.moving_scores:
             at = changes.concerning(column)
-            if column.depends_on.reads_stamp:
+            if column.depends_on.reads_cache_key:
                 before = column.final
-                self._renew_by_stamp(entry, column, changes, skipped, feasible_moved=feasible_moved)
+                self._renew_by_cache_key(pod_class, column, changes, skipped, feasible_moved=feasible_moved)
                 if before is not column.final and before.tobytes() != column.final.tobytes():
-                    self._replace_in_sum(entry, column, before)
+                    self._replace_in_sum(pod_class, column, before)
                     must_mask = True
                 if not column.is_skipped:
                     total += self._weighed(column.final.take(changes.rows), column.weight)
             elif at is None:
-                self._score_all(entry, column, is_skipped=column.plugin.name in skipped)
+                self._score_all(pod_class, column, is_skipped=column.plugin.name in skipped)
                 must_join = True
             elif column.is_plain:
                 if len(at):
-                    raw = self._runner.score(column.plugin, entry.view, entry.pod, changes.table_rows(entry, at))
-                    final = self._in_range(entry, column.plugin, raw, at).astype(np.uint8)
+                    raw = self._runner.score(
+                        column.plugin, pod_class.view, pod_class.pod, changes.table_rows(pod_class, at)
+                    )
+                    final = self._in_range(pod_class, column.plugin, raw, at).astype(np.uint8)
                     column.set_final(at, final)
                     if column.depends_on.reads_pods:
                         total += self._weighed(final, column.weight)
@@ -200,104 +206,112 @@ class ClassScores:
                         must_join = True
             elif len(at) or feasible_moved:
                 if len(at):
-                    rows = changes.table_rows(entry, at)
-                    column.set_raw(at, self._runner.score(column.plugin, entry.view, entry.pod, rows))
-                moved = self._normalize(entry, column, at)
+                    rows = changes.table_rows(pod_class, at)
+                    column.set_raw(at, self._runner.score(column.plugin, pod_class.view, pod_class.pod, rows))
+                moved = self._normalize(pod_class, column, at)
                 if column.depends_on.reads_pods:
                     must_join |= moved
                     total += self._weighed(column.final.take(changes.rows), column.weight)
                 else:
                     must_join |= moved or bool(len(at))
         if must_join:
-            self._join_scores(entry)
+            self._join_scores(pod_class)
             return
-        entry.sum[changes.rows] = total
+        pod_class.sum[changes.rows] = total
         if must_mask or changes.is_far:
-            entry.total = _where(entry.feasible, entry.sum)
+            pod_class.total = _where(pod_class.feasible, pod_class.sum)
         elif len(changes.rows):
-            feasible = entry.feasible.take(changes.rows)
-            entry.total[changes.rows] = total if all_true(feasible) else np.where(feasible, total, NOWHERE)
+            feasible = pod_class.feasible.take(changes.rows)
+            pod_class.total[changes.rows] = total if all_true(feasible) else np.where(feasible, total, NOWHERE)
 
-    def _renew_by_stamp(
-        self, entry: PodClass, column: ScoreColumn, changes: Changes, skipped: set[str], *, feasible_moved: bool
+    def _renew_by_cache_key(
+        self,
+        pod_class: EquivalenceClass,
+        column: ScoreColumn,
+        changes: Changes,
+        skipped: set[str],
+        *,
+        feasible_moved: bool,
     ) -> None:
-        """Renews the scores of a plugin that has a stamp, into a new array of final scores."""
+        """Renews the scores of a plugin that has a cache key, into a new array of final scores."""
         at, is_skipped = changes.concerning(column), column.plugin.name in skipped
         if is_skipped and column.is_skipped and not changes.is_everywhere:
             return
         if changes.is_everywhere:
-            column.groups, column.by_group = self._shared.groups_of(entry, column.plugin), column.by_group[:0]
+            column.groups, column.by_group = self._shared.groups_of(pod_class, column.plugin), column.by_group[:0]
         elif column.groups is not None:
             was_skipped = column.is_skipped
             if at is None and (is_skipped or was_skipped):
                 if not (is_skipped and was_skipped):
-                    self._score_all(entry, column, is_skipped=is_skipped)
+                    self._score_all(pod_class, column, is_skipped=is_skipped)
             elif (at is None or feasible_moved) and not was_skipped:
-                self._score_groups(entry, column, column.groups, feasible_moved=feasible_moved)
+                self._score_groups(pod_class, column, column.groups, feasible_moved=feasible_moved)
             return
         if at is None or (feasible_moved and column.plugin.name in self._feasible_readers):
-            self._score_all(entry, column, is_skipped=is_skipped)
+            self._score_all(pod_class, column, is_skipped=is_skipped)
         elif not column.is_skipped and (len(at) or feasible_moved):
-            self._score_some(entry, column, changes, at)
+            self._score_some(pod_class, column, changes, at)
 
-    def _pre_scores_due(self, entry: PodClass, changes: Changes, *, feasible_moved: bool) -> Sequence[PreScorePlugin]:
+    def _pre_scores_due(
+        self, pod_class: EquivalenceClass, changes: Changes, *, feasible_moved: bool
+    ) -> Sequence[PreScorePlugin]:
         """The PreScore plugins whose last answer does not hold any more."""
-        if not entry.stamped_scores or not (changes.moved_scores or feasible_moved):
+        if not pod_class.keyed_scores or not (changes.moved_scores or feasible_moved):
             return self._pre_scores_anew
-        due = changes.moved_scores | (self._feasible_readers & entry.stamped_scores if feasible_moved else _NOBODY)
+        due = changes.moved_scores | (self._feasible_readers & pod_class.keyed_scores if feasible_moved else _NOBODY)
         return [p for p in self._pre_scores_again if p.name in due or p.name in self._for_one_attempt]
 
-    def _score_some(self, entry: PodClass, column: ScoreColumn, changes: Changes, at: Rows) -> None:
-        """Renews the scores of a plugin whose stamp stands, into a new array of final scores."""
+    def _score_some(self, pod_class: EquivalenceClass, column: ScoreColumn, changes: Changes, at: Rows) -> None:
+        """Renews the scores of a plugin whose cache key stands, into a new array of final scores."""
         column.set_all(column.final.copy())
         if len(at):
-            raw = self._runner.score(column.plugin, entry.view, entry.pod, changes.table_rows(entry, at))
+            raw = self._runner.score(column.plugin, pod_class.view, pod_class.pod, changes.table_rows(pod_class, at))
             if column.is_plain:
-                column.set_final(at, self._in_range(entry, column.plugin, raw, at).astype(np.uint8))
+                column.set_final(at, self._in_range(pod_class, column.plugin, raw, at).astype(np.uint8))
             else:
                 column.set_raw(at, raw)
         if not column.is_plain:
-            self._normalize(entry, column, at)
+            self._normalize(pod_class, column, at)
 
-    def _in_range(self, entry: PodClass, plugin: ScorePlugin, raw: Scores, at: Rows | None) -> Scores:
+    def _in_range(self, pod_class: EquivalenceClass, plugin: ScorePlugin, raw: Scores, at: Rows | None) -> Scores:
         """Scores that count as they are must be in range, but for those of rows that no pod can go to."""
         if not len(raw):
             return raw
         seen = raw.view(np.uint64)  # what is below zero is large so: one pass in place of two
         if seen.item(seen.argmax()) <= MAX_SCORE:
             return raw
-        self._runner.check_range(plugin, raw[entry.feasible if at is None else entry.feasible.take(at)])
+        self._runner.check_range(plugin, raw[pod_class.feasible if at is None else pod_class.feasible.take(at)])
         return np.where(seen <= MAX_SCORE, raw, 0)
 
-    def _normalize(self, entry: PodClass, column: ScoreColumn, at: Rows) -> bool:
+    def _normalize(self, pod_class: EquivalenceClass, column: ScoreColumn, at: Rows) -> bool:
         """Renews the final scores after `raw` changed at `at`; True if they may have changed elsewhere too."""
         if column.normalizer is None:
-            self._normalize_all(entry, column)
+            self._normalize_all(pod_class, column)
             return True
-        largest = _largest(entry, column)
+        largest = _largest(pod_class, column)
         if largest != column.largest:
-            self._normalize_all(entry, column)
+            self._normalize_all(pod_class, column)
             return True
         if len(at):
             column.set_final(at, column.normalizer.apply(column.raw_at(at), largest).astype(np.uint8))
         return False
 
-    def _normalize_all(self, entry: PodClass, column: ScoreColumn) -> None:
+    def _normalize_all(self, pod_class: EquivalenceClass, column: ScoreColumn) -> None:
         if column.normalizer is not None:
-            column.largest = _largest(entry, column)
+            column.largest = _largest(pod_class, column)
             if column.shared is not None:
                 column.set_all(column.shared.normalized(column.normalizer, column.largest), is_shared=True)
             else:
                 column.set_all(column.normalizer.apply(column.all_raw(), column.largest).astype(np.uint8))
         elif column.custom is not None:
-            if len(entry.rows) and all_true(entry.feasible):
-                final = self._runner.normalize(column.custom, entry.view, entry.pod, column.all_raw())
+            if len(pod_class.rows) and all_true(pod_class.feasible):
+                final = self._runner.normalize(column.custom, pod_class.view, pod_class.pod, column.all_raw())
                 column.set_all(final.astype(np.uint8))
                 return
-            at = entry.feasible.nonzero()[0]
-            column.set_all(np.zeros(len(entry.rows), np.uint8))
+            at = pod_class.feasible.nonzero()[0]
+            column.set_all(np.zeros(len(pod_class.rows), np.uint8))
             if len(at):
-                final = self._runner.normalize(column.custom, entry.view, entry.pod, column.raw_at(at))
+                final = self._runner.normalize(column.custom, pod_class.view, pod_class.pod, column.raw_at(at))
                 column.set_final(at, final.astype(np.uint8))
 
 
@@ -307,12 +321,12 @@ def _where(feasible: Bools, total: Totals) -> Totals:
     return found
 
 
-def _largest(entry: PodClass, column: ScoreColumn) -> int:
+def _largest(pod_class: EquivalenceClass, column: ScoreColumn) -> int:
     if column.shared is not None:
-        return column.shared.largest(entry.feasible)
+        return column.shared.largest(pod_class.feasible)
     if not np.count_nonzero(column.raw):
         return 0
-    return int((column.raw * entry.feasible).max(initial=0))  # three times faster than a masked maximum
+    return int((column.raw * pod_class.feasible).max(initial=0))  # three times faster than a masked maximum
 
 
 def is_for_one_attempt(plugin: object) -> bool:

@@ -17,11 +17,11 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from multisched.cycle.preemption.nominated_pods import PromisedRoom, wants_room_only
-from multisched.cycle.preemption.victim_cache import Displacement, RowMemory, first_refusals, has_any, victims_on
+from multisched.cycle.preemption.nominated_pods import NominatedPodsFilter, wants_room_only
+from multisched.cycle.preemption.victim_cache import Displacement, VictimCache, first_refusals, has_any, victims_on
 from multisched.framework.node_view import Bools, Codes, Int32, Rows
 from multisched.framework.points import CycleView, FilterPlugin
-from multisched.framework.preemption import Costs, DisplacementRule, Found
+from multisched.framework.preemption import Candidates, Costs, DisplacementRule
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Status
@@ -30,13 +30,13 @@ from multisched.state.cluster_cache import ClusterCache
 from multisched.state.column_overlay import ColumnOverlay
 from multisched.state.nominator import Nominator
 from multisched.state.overlay import OverlayCycle
-from multisched.state.standing_pods import PodColumns
+from multisched.state.pods_by_priority import PodColumns
 
-MEMORIES_MAX = 32
+VICTIM_CACHES_MAX = 32
 """Classes of preemptors whose rows are remembered, by plugin: some 100 bytes a row each; the one unused for longest goes first."""
 
 
-class Failed(msgspec.Struct, frozen=True):
+class FailedAttempt(msgspec.Struct, frozen=True):
     """The attempt that found no row, and who would make room."""
 
     plugin: str
@@ -56,32 +56,37 @@ class DryRuns:
     """Makes the dry runs of one domain's attempts."""
 
     def __init__(
-        self, plugins: PluginSet, runner: Runner, cache: ClusterCache, nominator: Nominator, promised: PromisedRoom
+        self,
+        plugins: PluginSet,
+        runner: Runner,
+        cache: ClusterCache,
+        nominator: Nominator,
+        nominated: NominatedPodsFilter,
     ) -> None:
         self.plugins = plugins
         self.runner = runner
         self.table = cache.nodes
         self.nominator = nominator
-        self.promised = promised
-        self.standing = cache.standing
+        self.nominated = nominated
+        self.standing = cache.pods_by_priority
         self.room = frozenset(p.name for p in plugins.filter if wants_room_only(p))
-        self._memories: dict[Hashable, RowMemory] = {}
+        self._victim_caches: dict[Hashable, VictimCache] = {}
 
-    def of(self, failed: Failed) -> AttemptDryRun:
+    def of(self, failed: FailedAttempt) -> AttemptDryRun:
         return AttemptDryRun(self, failed)
 
-    def memory(self, key: Hashable | None) -> RowMemory:
+    def victim_cache(self, key: Hashable | None) -> VictimCache:
         """What is remembered for a class of pods, renewed; nothing yet for a new one."""
         depth, capacity = self.standing.shape()
-        memory = self._memories.pop(key, None)
-        if memory is None or (memory.depth, memory.capacity) != (depth, capacity):
-            memory = RowMemory(depth, capacity)
-        memory.renew(self.table, self.nominator)
+        cache = self._victim_caches.pop(key, None)
+        if cache is None or (cache.depth, cache.capacity) != (depth, capacity):
+            cache = VictimCache(depth, capacity)
+        cache.renew(self.table, self.nominator)
         if key is not None:
-            if len(self._memories) >= MEMORIES_MAX:
-                del self._memories[next(iter(self._memories))]
-            self._memories[key] = memory
-        return memory
+            if len(self._victim_caches) >= VICTIM_CACHES_MAX:
+                del self._victim_caches[next(iter(self._victim_caches))]
+            self._victim_caches[key] = cache
+        return cache
 
 
 class _Tally(msgspec.Struct):
@@ -93,13 +98,13 @@ class _Tally(msgspec.Struct):
     undisplaceable: int = 0
     needless: list[str] = msgspec.field(default_factory=list)
     victims: dict[int, tuple[Pod, ...]] = msgspec.field(default_factory=dict)
-    """Row -> its victims, where they are not in the memory."""
+    """Row -> its victims, where they are not in the cache."""
 
 
 class AttemptDryRun:
     """`framework.preemption.DryRun` for one attempt."""
 
-    def __init__(self, runs: DryRuns, failed: Failed) -> None:
+    def __init__(self, runs: DryRuns, failed: FailedAttempt) -> None:
         self._runs = runs
         self._failed = failed
         self.node_count = failed.node_count
@@ -129,15 +134,15 @@ class AttemptDryRun:
     def candidates(self) -> Rows:
         return self._failed.candidates
 
-    def displace(self, rule: DisplacementRule) -> Found:
+    def displace(self, rule: DisplacementRule) -> Candidates:
         tally, runs = _Tally(), self._runs
         rows = self._with_lower(rule, tally)
         if not len(rows):
             return self._found(tally, None)
-        memory = runs.memory(self._memory_key(rule))
+        cache = runs.victim_cache(self._victim_cache_key(rule))
         is_wide = runs.standing.is_wide(rows)
         if self._tail:
-            alone = is_wide | self._heeded(memory, rows, rule)
+            alone = is_wide | self._sensitive_rows(cache, rows, rule)
             for pods in runs.standing.blocks(rows[alone]):
                 self._displace_one_by_one(pods, rule, tally)
         else:
@@ -147,15 +152,15 @@ class AttemptDryRun:
         narrow = rows[~alone] if alone.any() else rows
         # Where the pod itself is nominated, its own promise does not count: that is true of no other pod of its class.
         own = runs.table.row_of(self._failed.pod.nominated_node)
-        memory.forget(own)
+        cache.forget(own)
         try:
-            self._displacement.learn(memory, narrow, rule, self._columns)
+            self._displacement.update(cache, narrow, rule, self._columns)
         except PluginFailure:
-            memory.known[:] = False
+            cache.known[:] = False
             raise
-        self._tell(memory, narrow, tally)
-        found = self._found(tally, memory)
-        memory.forget(own)
+        self._report(cache, narrow, tally)
+        found = self._found(tally, cache)
+        cache.forget(own)
         return found
 
     def _with_lower(self, rule: DisplacementRule, tally: _Tally) -> Rows:
@@ -171,7 +176,7 @@ class AttemptDryRun:
 
     def _columns(self) -> ColumnOverlay:
         failed, runs = self._failed, self._runs
-        return runs.promised.columns(failed.pod, runs.nominator.promised(failed.pod, runs.table))
+        return runs.nominated.columns(failed.pod, runs.nominator.requests(failed.pod, runs.table))
 
     def _ask(self, plugin: FilterPlugin, overlay: ColumnOverlay, rows: Rows) -> Codes:
         known = self._known(plugin, rows) if not plugin.depends_on.reads_pods else None
@@ -191,38 +196,40 @@ class AttemptDryRun:
         return codes[at] if are_known else None
 
     def _is_answered(self, plugin: FilterPlugin) -> bool:
-        return plugin.name not in self._runs.plugins.asking_names or plugin.name in self._failed.view.answers
+        return plugin.name not in self._runs.plugins.remote_names or plugin.name in self._failed.view.responses
 
     def _is_other(self, plugin: FilterPlugin) -> bool:
         """True for a plugin that must be asked row by row: the pods of other rows count for it, or more than room does."""
-        is_asking = plugin.name in self._runs.plugins.asking_names
-        return is_asking or (plugin.depends_on.reads_pods and plugin.name not in self._runs.room)
+        is_remote = plugin.name in self._runs.plugins.remote_names
+        return is_remote or (plugin.depends_on.reads_pods and plugin.name not in self._runs.room)
 
-    def _heeded(self, memory: RowMemory, rows: Rows, rule: DisplacementRule) -> Bools:
+    def _sensitive_rows(self, cache: VictimCache, rows: Rows, rule: DisplacementRule) -> Bools:
         """Rows on which a plugin of the tail heeds somebody who may go, or is promised the row."""
         runs, failed = self._runs, self._failed
-        heeds = runs.promised.heeds([p for p in self._tail if p.depends_on.reads_pods], failed.view, failed.pod)
-        if heeds is None:
+        sensitivities = runs.nominated.sensitivities(
+            [p for p in self._tail if p.depends_on.reads_pods], failed.view, failed.pod
+        )
+        if sensitivities is None:
             return np.ones(len(rows), np.bool_)  # of some plugin nothing is known
-        heeded = np.isin(rows, list(runs.promised.heeded(heeds, failed.pod)))
-        for stand_on in [heed.stand_on for heed in heeds if heed.stand_on is not None]:
-            heeded |= stand_on(rows)
-        by_labels = [heed for heed in heeds if heed.stand_on is None]
-        if not by_labels or heeded.all():
-            return heeded
+        sensitive = np.isin(rows, list(runs.nominated.sensitive_rows(sensitivities, failed.pod)))
+        for stand_on in [sensitivity.stand_on for sensitivity in sensitivities if sensitivity.stand_on is not None]:
+            sensitive |= stand_on(rows)
+        by_labels = [sensitivity for sensitivity in sensitivities if sensitivity.stand_on is None]
+        if not by_labels or sensitive.all():
+            return sensitive
         for pods in runs.standing.blocks(rows):
-            matters = memory.heeded(by_labels, pods.label_sets)
+            matters = cache.sensitive(by_labels, pods.label_sets)
             if matters.any():
                 at = rows.searchsorted(pods.rows)
-                heeded[at] |= has_any(rule.displaceable(pods) & matters[pods.label_set])
-        return heeded
+                sensitive[at] |= has_any(rule.displaceable(pods) & matters[pods.label_set])
+        return sensitive
 
     def _as_it_stands(self, plugin: FilterPlugin, rows: Rows) -> Codes:
         """What a plugin of the tail says of rows on which it heeds nobody: the same whoever goes."""
         known, failed = self._known(plugin, rows), self._failed
         return known if known is not None else self._runs.runner.recheck(plugin, failed.view, failed.pod, rows)
 
-    def _memory_key(self, rule: DisplacementRule) -> Hashable | None:
+    def _victim_cache_key(self, rule: DisplacementRule) -> Hashable | None:
         failed = self._failed
         if failed.signature is None:
             return None
@@ -230,21 +237,21 @@ class AttemptDryRun:
         nodes_version = self._runs.table.nodes_version if hangs_on_nodes else 0
         return failed.plugin, type(rule), failed.signature, failed.skipped, nodes_version
 
-    def _tell(self, memory: RowMemory, rows: Rows, tally: _Tally) -> None:
-        has_lower: Bools = memory.has_lower[rows]
+    def _report(self, cache: VictimCache, rows: Rows, tally: _Tally) -> None:
+        has_lower: Bools = cache.has_lower[rows]
         tally.undisplaceable += len(rows) - int(np.count_nonzero(has_lower))
-        tally.refusals += memory.tell(rows)
-        fits = has_lower & (memory.refusal[rows] < 0)
+        tally.refusals += cache.report(rows)
+        fits = has_lower & (cache.refusal[rows] < 0)
         refusal, statuses = first_refusals(self._tail, fits, lambda plugin: self._as_it_stands(plugin, rows))
         tally.refusals.update(statuses[number] for number in refusal[refusal >= 0].tolist())
         fits &= refusal < 0
-        has_victims = memory.has_victims[rows]
+        has_victims = cache.has_victims[rows]
         needless = rows[fits & ~has_victims]
         tally.needless += [self._runs.table.node(row).name for row in needless.tolist()]
         chosen = rows[fits & has_victims]
         if len(chosen):
             tally.rows.append(chosen)
-            tally.costs.append(memory.costs[:, chosen])
+            tally.costs.append(cache.costs[:, chosen])
 
     def _displace_wide(self, pods: PodColumns, rule: DisplacementRule, tally: _Tally) -> None:
         lower = rule.displaceable(pods)
@@ -302,26 +309,26 @@ class AttemptDryRun:
 
     # -- ending ----------------------------------------------------------------------------------------------------
 
-    def _found(self, tally: _Tally, memory: RowMemory | None) -> Found:
+    def _found(self, tally: _Tally, cache: VictimCache | None) -> Candidates:
         rows = np.concatenate(tally.rows) if tally.rows else np.zeros(0, np.intp)
         costs = np.concatenate(tally.costs, axis=1) if tally.costs else np.zeros((0, 0))
 
         def victims_at(i: int) -> tuple[Pod, ...]:
             row = int(rows[i])
             known = tally.victims.get(row)
-            if known is not None or memory is None:
+            if known is not None or cache is None:
                 return known or ()
             (pods,) = self._runs.standing.blocks(rows[i : i + 1])
-            return victims_on(pods, 0, memory.victims[: len(pods.priority), row])
+            return victims_on(pods, 0, cache.victims[: len(pods.priority), row])
 
-        return Found(rows, costs, victims_at, tally.undisplaceable, tally.refusals, tally.needless)
+        return Candidates(rows, costs, victims_at, tally.undisplaceable, tally.refusals, tally.needless)
 
 
 class _Row:
     """One row with some of its pods gone."""
 
     def __init__(
-        self, runs: DryRuns, failed: Failed, filters: Sequence[FilterPlugin], pods: PodColumns, i: int
+        self, runs: DryRuns, failed: FailedAttempt, filters: Sequence[FilterPlugin], pods: PodColumns, i: int
     ) -> None:
         self._runner = runs.runner
         self._pod = failed.pod
@@ -332,7 +339,7 @@ class _Row:
         self._row = int(pods.rows[i])
         self._rows = np.array([self._row], np.intp)
         self._ahead = runs.nominator.ahead_on(runs.table.node(self._row).name, failed.pod)
-        extensions = runs.promised.extensions(failed.skipped)
+        extensions = runs.nominated.extensions(failed.skipped)
         self._overlay = OverlayCycle(
             runs.table, failed.view.state, failed.pod, extensions, runs.runner, failed.view.attempt
         )

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from multisched.cycle.classes.equivalence_class import PodClass
+from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.diagnosis import Diagnosis, Verdicts
-from multisched.cycle.preemption.dry_run import AttemptDryRun, DryRuns, Failed
+from multisched.cycle.preemption.dry_run import AttemptDryRun, DryRuns, FailedAttempt
 from multisched.framework.extender import NegotiablePostFilter, Offer
 from multisched.framework.node_view import Codes, Rows
 from multisched.framework.points import CycleView, PostFilterResult
@@ -45,14 +45,14 @@ class PostFilterRuns:
         self._plugins = runs.plugins.post_filter
 
     def offers(
-        self, pod: Pod, view: CycleView, group: PodClass, found: Diagnosis
+        self, pod: Pod, view: CycleView, pod_class: EquivalenceClass, found: Diagnosis
     ) -> Iterator[tuple[NegotiablePostFilter, Sequence[Offer] | PostFilterResult]]:
         """What the plugins that can be talked to would choose from."""
         if not found.node_count:
             return
         for plugin in self._plugins:
             if implements(plugin, NegotiablePostFilter):
-                refusals = _Refusals(self, plugin.name, pod, view, group, found)
+                refusals = _Refusals(self, plugin.name, pod, view, pod_class, found)
                 try:
                     yield plugin, self._runs.runner.call(plugin, "PostFilter", plugin.offers, view, pod, refusals)
                 except PluginFailure as failure:
@@ -62,7 +62,7 @@ class PostFilterRuns:
         self,
         pod: Pod,
         view: CycleView,
-        group: PodClass,
+        pod_class: EquivalenceClass,
         found: Diagnosis,
         settled: Mapping[str, PostFilterResult],
     ) -> Aftermath:
@@ -72,7 +72,7 @@ class PostFilterRuns:
         reasons: list[str] = []
         nominated: str | None = None
         for plugin in self._plugins:
-            refusals = _Refusals(self, plugin.name, pod, view, group, found)
+            refusals = _Refusals(self, plugin.name, pod, view, pod_class, found)
             result = settled.get(plugin.name) or self._runs.runner.post_filter(plugin, view, pod, refusals)
             status = result.status
             if status.code is Code.ERROR:
@@ -92,13 +92,21 @@ class PostFilterRuns:
         return [node.name for node in nodes if node is not None]
 
     def dry_run(
-        self, plugin: str, pod: Pod, view: CycleView, group: PodClass, found: Diagnosis, late: Mapping[str, Status]
+        self,
+        plugin: str,
+        pod: Pod,
+        view: CycleView,
+        pod_class: EquivalenceClass,
+        found: Diagnosis,
+        late: Mapping[str, Status],
     ) -> AttemptDryRun:
         candidates = self._candidates(found, late)
         known: dict[str, tuple[Rows, Codes]] = {}
-        if group.refusal is None and group.generation == self._rows.generation:
-            known = {column.plugin.name: (group.rows, column.codes) for column in group.filters}
-        failed = Failed(plugin, pod, view, candidates, found.node_count, group.skipped, group.signature, known)
+        if pod_class.refusal is None and pod_class.generation == self._rows.generation:
+            known = {column.plugin.name: (pod_class.rows, column.codes) for column in pod_class.filters}
+        failed = FailedAttempt(
+            plugin, pod, view, candidates, found.node_count, pod_class.skipped, pod_class.signature, known
+        )
         return self._runs.of(failed)
 
     def _candidates(self, found: Diagnosis, late: Mapping[str, Status]) -> Rows:
@@ -127,13 +135,19 @@ class _Refusals:
     """`plugin.Refusals` over a diagnosis, for one plugin."""
 
     def __init__(
-        self, runs: PostFilterRuns, plugin: str, pod: Pod, view: CycleView, group: PodClass, found: Diagnosis
+        self,
+        runs: PostFilterRuns,
+        plugin: str,
+        pod: Pod,
+        view: CycleView,
+        pod_class: EquivalenceClass,
+        found: Diagnosis,
     ) -> None:
         self._runs = runs
         self._plugin = plugin
         self._pod = pod
         self._view = view
-        self._group = group
+        self._pod_class = pod_class
         self._found = found
         self._late = dict(found.nodes)
         self._otherwise = found.pre_filter or Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE)
@@ -155,4 +169,4 @@ class _Refusals:
         return [*self._runs.node_names(refused), *self._late]
 
     def dry_run(self) -> AttemptDryRun:
-        return self._runs.dry_run(self._plugin, self._pod, self._view, self._group, self._found, self._late)
+        return self._runs.dry_run(self._plugin, self._pod, self._view, self._pod_class, self._found, self._late)

@@ -1,7 +1,7 @@
 """Displacing pods on thousands of rows at once, and remembering what came of it for the next pod of the same class.
 
 Works where only plugins that want room read pods: then a row's answer hangs on that row alone, and stays true until its
-node, its pods or the nominations to it change. A `RowMemory` holds the answers to one class by one plugin's rule; a burst of
+node, its pods or the nominations to it change. A `VictimCache` holds the answers to one class by one plugin's rule; a burst of
 equal preemptors looks again only at the rows that the ones before them have touched.
 """
 
@@ -15,22 +15,22 @@ import numpy as np
 from multisched.framework.node_view import Bools, Codes, Int32, Rows, any_true
 from multisched.framework.points import FilterPlugin
 from multisched.framework.preemption import Costs, DisplacementRule, LabelSet
-from multisched.framework.sensitivity import Heed
+from multisched.framework.sensitivity import PodSensitivity
 from multisched.framework.status import Status
 from multisched.model.objects import Pod
 from multisched.state.column_overlay import ColumnOverlay
 from multisched.state.node_table import NodeTable
 from multisched.state.nominator import Nominator
-from multisched.state.standing_pods import PodColumns, StandingTable
+from multisched.state.pods_by_priority import PodColumns, PodsByPriority
 
 STATUSES_MAX = 1_024
-"""Distinct refusals one memory keeps apart before it begins anew."""
+"""Distinct refusals one cache keeps apart before it begins anew."""
 
 Ask = Callable[[FilterPlugin, ColumnOverlay, Rows], Codes]
 """Runs one plugin's Filter over an overlay."""
 
 
-class RowMemory:
+class VictimCache:
     """Per row of the table: whether the pod fits, whom it displaces, at what cost."""
 
     def __init__(self, depth: int, capacity: int) -> None:
@@ -52,9 +52,9 @@ class RowMemory:
         self.has_victims: Bools = np.zeros(capacity, np.bool_)
         self.costs: Costs = np.zeros((0, capacity))
         """Made when the first are told, as many as the rule has criteria."""
-        self._heeded: Bools = np.zeros(0, np.bool_)
-        self._heed_mark: Hashable = None
-        self._heed_sets: Sequence[LabelSet] = ()
+        self._sensitive: Bools = np.zeros(0, np.bool_)
+        self._sensitivity_mark: Hashable = None
+        self._sensitivity_sets: Sequence[LabelSet] = ()
         self._sequences = (-1, -1, -1)
 
     def renew(self, table: NodeTable, nominator: Nominator) -> None:
@@ -79,15 +79,18 @@ class RowMemory:
         if row is not None:
             self.known[row] = False
 
-    def heeded(self, heeds: Sequence[Heed], label_sets: Sequence[LabelSet]) -> Bools:
+    def sensitive(self, sensitivities: Sequence[PodSensitivity], label_sets: Sequence[LabelSet]) -> Bools:
         """bool[label sets]: whose coming and going makes a difference to some plugin that goes by them."""
-        mark = tuple(heed.mark for heed in heeds)
-        if mark != self._heed_mark or label_sets is not self._heed_sets:
-            self._heed_mark, self._heed_sets, self._heeded = mark, label_sets, self._heeded[:0]
-        if len(self._heeded) < len(label_sets):
-            more = [any(heed.matters(one.one) for heed in heeds) for one in label_sets[len(self._heeded) :]]
-            self._heeded = np.concatenate((self._heeded, np.array(more, np.bool_)))
-        return self._heeded
+        mark = tuple(sensitivity.mark for sensitivity in sensitivities)
+        if mark != self._sensitivity_mark or label_sets is not self._sensitivity_sets:
+            self._sensitivity_mark, self._sensitivity_sets, self._sensitive = mark, label_sets, self._sensitive[:0]
+        if len(self._sensitive) < len(label_sets):
+            more = [
+                any(sensitivity.matters(one.one) for sensitivity in sensitivities)
+                for one in label_sets[len(self._sensitive) :]
+            ]
+            self._sensitive = np.concatenate((self._sensitive, np.array(more, np.bool_)))
+        return self._sensitive
 
     def number(self, status: Status) -> int:
         number = self._numbers.setdefault(status, len(self.statuses))
@@ -95,7 +98,7 @@ class RowMemory:
             self.statuses.append(status)
         return number
 
-    def tell(self, rows: Rows) -> Counter[Status]:
+    def report(self, rows: Rows) -> Counter[Status]:
         """Why the pod does not fit on these rows although somebody may be displaced."""
         told = self.refusal[rows[self.has_lower[rows]]]
         counts = np.bincount(told[told >= 0], minlength=len(self.statuses))
@@ -105,24 +108,24 @@ class RowMemory:
 class Displacement:
     """Answers for one class of pods, on the rows of a table."""
 
-    def __init__(self, standing: StandingTable, filters: Sequence[FilterPlugin], ask: Ask) -> None:
+    def __init__(self, pods: PodsByPriority, filters: Sequence[FilterPlugin], ask: Ask) -> None:
         """`filters`: of the attempt, in order: those with fixed answers and those that want room."""
-        self._standing = standing
+        self._pods = pods
         self._filters = filters
         self._moving = [p for p in filters if p.depends_on.reads_pods]
         self._ask = ask
 
-    def learn(
-        self, memory: RowMemory, rows: Rows, rule: DisplacementRule, overlay: Callable[[], ColumnOverlay]
+    def update(
+        self, cache: VictimCache, rows: Rows, rule: DisplacementRule, overlay: Callable[[], ColumnOverlay]
     ) -> None:
-        """Makes the memory know all these (narrow) rows."""
+        """Makes the cache know all these (narrow) rows."""
         mark = (rule.below, rule.mark)
-        if memory.mark != mark:
-            self._keep_same(memory, rows, rule)
-            memory.mark = mark
-        todo = rows[~memory.known[rows]]
-        for pods in self._standing.blocks(todo):
-            self._learn_block(memory, pods, rule, overlay())
+        if cache.mark != mark:
+            self._keep_same(cache, rows, rule)
+            cache.mark = mark
+        todo = rows[~cache.known[rows]]
+        for pods in self._pods.blocks(todo):
+            self._update_block(cache, pods, rule, overlay())
 
     def look(
         self, pods: PodColumns, lower: Bools, first: Bools, overlay: ColumnOverlay
@@ -136,42 +139,44 @@ class Displacement:
         """The first refusal of each row that is asked about, with what the overlay has taken away."""
         return first_refusals(self._filters, asked_about, lambda plugin: self._ask(plugin, overlay, rows))
 
-    def _learn_block(self, memory: RowMemory, pods: PodColumns, rule: DisplacementRule, overlay: ColumnOverlay) -> None:
+    def _update_block(
+        self, cache: VictimCache, pods: PodColumns, rule: DisplacementRule, overlay: ColumnOverlay
+    ) -> None:
         lower = rule.displaceable(pods)
         first = rule.first(pods, lower)
         refusal, statuses, victims = self.look(pods, lower, first, overlay)
         rows, depth = pods.rows, len(lower)
-        memory.has_lower[rows] = has_any(lower)
-        numbers = np.array([*(memory.number(status) for status in statuses), -1], np.int32)
-        memory.refusal[rows] = numbers[refusal]
-        for kept, news in ((memory.lower, lower), (memory.first, first), (memory.victims, victims)):
+        cache.has_lower[rows] = has_any(lower)
+        numbers = np.array([*(cache.number(status) for status in statuses), -1], np.int32)
+        cache.refusal[rows] = numbers[refusal]
+        for kept, news in ((cache.lower, lower), (cache.first, first), (cache.victims, victims)):
             kept[:, rows] = False
             kept[:depth, rows] = news
         has_victims = has_any(victims)
-        memory.has_victims[rows] = has_victims
-        self._tell_costs(memory, rows[has_victims], rule)
-        memory.known[rows] = True
+        cache.has_victims[rows] = has_victims
+        self._update_costs(cache, rows[has_victims], rule)
+        cache.known[rows] = True
 
-    def _tell_costs(self, memory: RowMemory, rows: Rows, rule: DisplacementRule) -> None:
+    def _update_costs(self, cache: VictimCache, rows: Rows, rule: DisplacementRule) -> None:
         """Of rows with victims."""
-        for some in self._standing.blocks(rows):
+        for some in self._pods.blocks(rows):
             k = len(some.priority)
-            costs = rule.costs(some, memory.victims[:k, some.rows], memory.first[:k, some.rows])
-            if len(memory.costs) != len(costs):
-                memory.costs = np.zeros((len(costs), memory.capacity))
-            memory.costs[:, some.rows] = costs
+            costs = rule.costs(some, cache.victims[:k, some.rows], cache.first[:k, some.rows])
+            if len(cache.costs) != len(costs):
+                cache.costs = np.zeros((len(costs), cache.capacity))
+            cache.costs[:, some.rows] = costs
 
-    def _keep_same(self, memory: RowMemory, rows: Rows, rule: DisplacementRule) -> None:
+    def _keep_same(self, cache: VictimCache, rows: Rows, rule: DisplacementRule) -> None:
         """The rule may say otherwise now: the rows where it does are forgotten, and the others' costs are told anew."""
-        known = rows[memory.known[rows]]
-        memory.known[:] = False
-        for pods in self._standing.blocks(known):
+        known = rows[cache.known[rows]]
+        cache.known[:] = False
+        for pods in self._pods.blocks(known):
             lower = rule.displaceable(pods)
             first, k = rule.first(pods, lower), len(lower)
-            same = (lower == memory.lower[:k, pods.rows]) & (first == memory.first[:k, pods.rows])
-            memory.known[pods.rows[same.all(axis=0)]] = True
-        kept = known[memory.known[known]]
-        self._tell_costs(memory, kept[memory.has_victims[kept]], rule)
+            same = (lower == cache.lower[:k, pods.rows]) & (first == cache.first[:k, pods.rows])
+            cache.known[pods.rows[same.all(axis=0)]] = True
+        kept = known[cache.known[known]]
+        self._update_costs(cache, kept[cache.has_victims[kept]], rule)
 
     def _spare(self, pods: PodColumns, displaceable: Bools, first: Bools, overlay: ColumnOverlay) -> Bools:
         victims = displaceable.copy()

@@ -36,15 +36,15 @@ from multisched.plugins.extender.messages import (
 )
 from multisched.plugins.extender.preemption import (
     WHOLE_PODS_MAX,
-    PreemptionQuestion,
+    PreemptionRequest,
     PreemptionVerdict,
     Standing,
     Victims,
     checked,
     meta_arguments,
     offers_left,
-    question_of,
     read_preemption_answer,
+    request_of,
     whole_arguments,
 )
 
@@ -72,7 +72,7 @@ REASONS_MAX: Final = 256
 T = TypeVar("T")
 
 
-class Question(msgspec.Struct, frozen=True):
+class ExtenderRequest(msgspec.Struct, frozen=True):
     """One attempt: the pod, and the nodes that passed every plugin."""
 
     namespace: str
@@ -108,11 +108,11 @@ class HTTPExtenders:
         scorers = [c.settings.timeout_s for c in self._clients if c.settings.prioritize_verb]
         preemptors = [READ_POD_S + c.settings.timeout_s for c in self._clients if c.settings.preempt_verb]
         longest_s = max(sum(filters) + max(scorers, default=0.0), sum(preemptors))
-        self.answer_timeout_s = READ_POD_S + longest_s + ANSWER_SLACK_S
+        self.response_timeout_s = READ_POD_S + longest_s + ANSWER_SLACK_S
 
     # -- filter and prioritize -------------------------------------------------------------------------------------
 
-    def ask(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
+    def request(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
         """The nodes by name; None where no extender that filters or scores looks after the pod."""
         resources = frozenset(pod.spec.requests)
         if not any(
@@ -120,30 +120,30 @@ class HTTPExtenders:
             for c in self._clients
         ):
             return None
-        return Question(pod.namespace, pod.name, resources, tuple(self._names_of(cycle, rows)))
+        return ExtenderRequest(pod.namespace, pod.name, resources, tuple(self._names_of(cycle, rows)))
 
-    async def answer(self, question: object) -> Verdict | PreemptionVerdict:
+    async def response(self, request: object) -> Verdict | PreemptionVerdict:
         """What the extenders make of an attempt, or of a preemption.
 
         Raises ExtenderError for one that fails and may not be ignored, UnreachableError if the pod cannot be read.
         """
-        if isinstance(question, PreemptionQuestion):
-            return await self._negotiated(question)
-        assert isinstance(question, Question)
-        return await self._judged(question)
+        if isinstance(request, PreemptionRequest):
+            return await self._negotiated(request)
+        assert isinstance(request, ExtenderRequest)
+        return await self._judged(request)
 
-    async def _judged(self, question: Question) -> Verdict:
+    async def _judged(self, request: ExtenderRequest) -> Verdict:
         """Asks the filters one after another, each about what the others left, then all for scores at once."""
-        pod = await self._documents.pod(question.namespace, question.name)
+        pod = await self._documents.pod(request.namespace, request.name)
         if pod is None:
             return Verdict({}, {})  # it was deleted meanwhile: the attempt ends by itself
-        clients = [c for c in self._clients if _looks_after(c.settings, question.resources)]
-        left, reasons = list(question.nodes), dict[str, Status]()
+        clients = [c for c in self._clients if _looks_after(c.settings, request.resources)]
+        left, reasons = list(request.nodes), dict[str, Status]()
         for client in clients:
             if client.settings.filter_verb and left:
                 left = await self._filtered(client, pod, left, reasons)
         kept = set(left)
-        refused = {name: reasons.get(name, _UNSAID) for name in question.nodes if name not in kept}
+        refused = {name: reasons.get(name, _UNSAID) for name in request.nodes if name not in kept}
         # Upstream asks for no scores where there is nothing to choose.
         scorers = [c for c in clients if c.settings.prioritize_verb] if len(left) > 1 else []
         found = await asyncio.gather(*(self._scored(client, pod, left) for client in scorers))
@@ -210,7 +210,7 @@ class HTTPExtenders:
         return found
 
     def _verdict(self, cycle: CycleView) -> Verdict:
-        found = cycle.answers[self.name]
+        found = cycle.responses[self.name]
         assert isinstance(found, Verdict)
         return found
 
@@ -220,25 +220,25 @@ class HTTPExtenders:
         resources = frozenset(pod.spec.requests)
         return any(c.settings.preempt_verb and _looks_after(c.settings, resources) for c in self._clients)
 
-    def show(self, cycle: CycleView, pod: Pod, offers: Sequence[Offer]) -> PreemptionQuestion:
-        return question_of(cycle, pod, offers)
+    def show(self, cycle: CycleView, pod: Pod, offers: Sequence[Offer]) -> PreemptionRequest:
+        return request_of(cycle, pod, offers)
 
     def left(self, cycle: CycleView, offers: Sequence[Offer], answer: object) -> Sequence[Offer]:
         assert isinstance(answer, PreemptionVerdict)
         return offers_left(cycle, answer)
 
-    async def _negotiated(self, question: PreemptionQuestion) -> PreemptionVerdict:
+    async def _negotiated(self, request: PreemptionRequest) -> PreemptionVerdict:
         """Shows the candidates to one extender after another, each what the others left."""
-        pod = await self._documents.pod(question.namespace, question.name)
-        left: Mapping[str, Victims] = question.offered if pod is not None else {}
+        pod = await self._documents.pod(request.namespace, request.name)
+        left: Mapping[str, Victims] = request.offered if pod is not None else {}
         for client in self._clients:
             settings = client.settings
             if pod is None or not left or not settings.preempt_verb:
                 continue
-            if not _looks_after(settings, question.resources):
+            if not _looks_after(settings, request.resources):
                 continue
             try:
-                left = await self._preempted(client, pod, left, question)
+                left = await self._preempted(client, pod, left, request)
             except ExtenderError as error:
                 if not settings.is_ignorable:
                     raise
@@ -248,24 +248,24 @@ class HTTPExtenders:
         return PreemptionVerdict(left)
 
     async def _preempted(
-        self, client: ExtenderClient, pod: bytes, left: Mapping[str, Victims], question: PreemptionQuestion
+        self, client: ExtenderClient, pod: bytes, left: Mapping[str, Victims], request: PreemptionRequest
     ) -> Mapping[str, Victims]:
         verb = client.settings.preempt_verb
         if client.settings.is_node_cache_capable:
             body = meta_arguments(pod, left)
         else:
-            body = whole_arguments(pod, left, await self._whole(client, left, question))
+            body = whole_arguments(pod, left, await self._whole(client, left, request))
         found = _read(client, verb, read_preemption_answer, await self._post(client, verb, body))
         try:
-            return checked(found, left, question, is_ignorable=client.settings.is_ignorable)
+            return checked(found, left, request, is_ignorable=client.settings.is_ignorable)
         except ExtenderError as error:
             raise ExtenderError(_named(client, verb, str(error))) from error
 
     async def _whole(
-        self, client: ExtenderClient, left: Mapping[str, Victims], question: PreemptionQuestion
+        self, client: ExtenderClient, left: Mapping[str, Victims], request: PreemptionRequest
     ) -> dict[str, bytes]:
         """Uid -> the victim's JSON."""
-        wanted = {uid: question.standing[node][uid] for node, victims in left.items() for uid in victims.uids}
+        wanted = {uid: request.standing[node][uid] for node, victims in left.items() for uid in victims.uids}
         if len(wanted) > WHOLE_PODS_MAX:
             text = (
                 f"would have to be sent {len(wanted)} victims whole, more than {WHOLE_PODS_MAX}; set nodeCacheCapable"

@@ -37,7 +37,7 @@ class Victims(msgspec.Struct, frozen=True):
     violations: int
 
 
-class PreemptionQuestion(msgspec.Struct, frozen=True):
+class PreemptionRequest(msgspec.Struct, frozen=True):
     """One preemptor with its candidates, self-contained."""
 
     namespace: str
@@ -56,13 +56,13 @@ class PreemptionVerdict(msgspec.Struct, frozen=True):
     left: Mapping[str, Victims]
 
 
-def question_of(cycle: CycleView, pod: Pod, offers: Sequence[Offer]) -> PreemptionQuestion:
+def request_of(cycle: CycleView, pod: Pod, offers: Sequence[Offer]) -> PreemptionRequest:
     standing: dict[str, dict[str, Standing]] = {}
     for offer in offers:
         row = cycle.nodes.row_of(offer.node)
         pods = cycle.nodes.pods_on(row) if row is not None else ()
         standing[offer.node] = {p.uid: Standing(p.namespace, p.name, p.spec.priority) for p in pods}
-    return PreemptionQuestion(
+    return PreemptionRequest(
         pod.namespace,
         pod.name,
         frozenset(pod.spec.requests),
@@ -122,7 +122,7 @@ def _victims(document: Mapping[str, Any]) -> Victims:
 
 
 def checked(
-    found: Mapping[str, Victims], shown: Mapping[str, Victims], question: PreemptionQuestion, *, is_ignorable: bool
+    found: Mapping[str, Victims], shown: Mapping[str, Victims], request: PreemptionRequest, *, is_ignorable: bool
 ) -> dict[str, Victims]:
     """The answer of one extender. Raises ExtenderError, in words without its name, for what cannot be meant."""
     left: dict[str, Victims] = {}
@@ -130,11 +130,11 @@ def checked(
         if node not in shown:
             raise ExtenderError(f'claims to preempt on node "{node[:253]}", which it was not shown')
         for uid in victims.uids:
-            pod = question.standing[node].get(uid)
+            pod = request.standing[node].get(uid)
             if pod is None:
                 text = f"claims to preempt pod (UID: {uid[:64]}) on node: {node}, but the pod is not found on that node"
                 raise ExtenderError(text)
-            if pod.priority >= question.priority:
+            if pod.priority >= request.priority:
                 text = f"claims to preempt pod {pod.namespace}/{pod.name} on node {node}, whose priority is not lower"
                 raise ExtenderError(text)
         if victims.uids:

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from multisched.framework.caching import TwoStamps
+from multisched.framework.caching import SplitCacheKey
 from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.dependency import Dependency
@@ -17,7 +17,7 @@ from multisched.framework.objects_view import ObjectKind
 from multisched.framework.pod_counts import PodCountsView
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
-from multisched.framework.sensitivity import Heed
+from multisched.framework.sensitivity import PodSensitivity
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.framework.term_columns import Asker
 from multisched.framework.traits import Traits
@@ -139,7 +139,7 @@ class InterPodAffinity:
     """
 
     name = "InterPodAffinity"
-    depends_on = Dependency.STAMP
+    depends_on = Dependency.CACHE_KEY
     traits = Traits(reads_objects=(ObjectKind.NAMESPACE,))
 
     def __init__(self, args: InterPodAffinityArgs, context: PluginContext) -> None:
@@ -160,17 +160,17 @@ class InterPodAffinity:
         rules = self._book.rules_of(pod)
         return 0 if rules is None else rules.number
 
-    def stamp(self, cycle: CycleView, pod: Pod) -> TwoStamps | None:
+    def cache_key(self, cycle: CycleView, pod: Pod) -> SplitCacheKey | None:
         rules = self._book.rules_of(pod, cycle.nodes.pod_counts)
         if rules is None:
             return None
         counts = cycle.nodes.pod_counts
-        return TwoStamps(
+        return SplitCacheKey(
             versions(rules.filter_sources, counts) if rules.filters else None,
             versions(rules.score_sources, counts) if rules.soft else None,
         )
 
-    def groups_by(self, cycle: CycleView, pod: Pod) -> tuple[str, ...] | None:
+    def topology_keys(self, cycle: CycleView, pod: Pod) -> tuple[str, ...] | None:
         """The topology keys of all terms."""
         rules = self._book.rules_of(pod, cycle.nodes.pod_counts)
         if rules is None:
@@ -199,7 +199,7 @@ class InterPodAffinity:
     def remove_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
         return self._change(cycle, pod, other, row, -1)
 
-    def heed(self, cycle: CycleView, pod: Pod) -> Heed:
+    def pod_sensitivity(self, cycle: CycleView, pod: Pod) -> PodSensitivity:
         """Pods that the required terms are about, and those whose required anti-affinity is about the pod."""
         rules, labels = self._book.rules_of(pod, cycle.nodes.pod_counts), self._book.namespace_labels(pod.namespace)
 
@@ -210,7 +210,7 @@ class InterPodAffinity:
                 return True
             return self._keeps_away(cycle.nodes.pod_counts, pod, other) != ()
 
-        return Heed((rules, tuple(sorted(labels.items()))), matters)
+        return PodSensitivity((rules, tuple(sorted(labels.items()))), matters)
 
     def _change(self, cycle: CycleView, pod: Pod, other: Pod, row: int, change: int) -> Status:
         state = cycle.state.find(_FILTER)

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from multisched.framework.caching import TwoStamps
+from multisched.framework.caching import SplitCacheKey
 from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.dependency import Dependency
@@ -15,7 +15,7 @@ from multisched.framework.node_view import Codes, Rows, Scores
 from multisched.framework.normalize import MAX_SCORE
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
-from multisched.framework.sensitivity import Heed
+from multisched.framework.sensitivity import PodSensitivity
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.framework.traits import Traits
 from multisched.model.objects import Node, Pod
@@ -40,7 +40,7 @@ class PodTopologySpread:
     """
 
     name = "PodTopologySpread"
-    depends_on = Dependency.STAMP
+    depends_on = Dependency.CACHE_KEY
     traits = Traits(reads_feasible=True, reads_objects=KINDS)
 
     def __init__(self, args: PodTopologySpreadArgs, context: PluginContext) -> None:
@@ -53,17 +53,17 @@ class PodTopologySpread:
     def sign(self, pod: Pod) -> Hashable:
         return self._book.rules_of(pod) or ()
 
-    def stamp(self, cycle: CycleView, pod: Pod) -> TwoStamps | None:
+    def cache_key(self, cycle: CycleView, pod: Pod) -> SplitCacheKey | None:
         rules = self._book.rules_of(pod)
         if rules is None:
             return None
         counts = cycle.nodes.pod_counts
-        return TwoStamps(
+        return SplitCacheKey(
             versions(rules.hard_sources, counts) if rules.hard else None,
             versions(rules.soft_sources, counts) if rules.soft else None,
         )
 
-    def groups_by(self, cycle: CycleView, pod: Pod) -> tuple[str, ...] | None:
+    def topology_keys(self, cycle: CycleView, pod: Pod) -> tuple[str, ...] | None:
         """The topology keys; the soft hostname counts each row's own pods."""
         rules = self._book.rules_of(pod)
         if rules is None or any(rule.key == HOSTNAME for rule in rules.soft):
@@ -86,10 +86,10 @@ class PodTopologySpread:
     def remove_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
         return self._change(cycle, pod, other, row, -1)
 
-    def heed(self, cycle: CycleView, pod: Pod) -> Heed:
+    def pod_sensitivity(self, cycle: CycleView, pod: Pod) -> PodSensitivity:
         """Pods of the namespace that a hard constraint selects."""
         hard, namespace = self._hard(pod), pod.namespace
-        return Heed(
+        return PodSensitivity(
             hard, lambda other: other.namespace == namespace and any(rule.matches(other.labels) for rule in hard)
         )
 

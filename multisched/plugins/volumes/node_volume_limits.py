@@ -13,7 +13,7 @@ from multisched.framework.node_view import Bools, Codes, Rows
 from multisched.framework.objects_view import ObjectKind, hidden
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
-from multisched.framework.sensitivity import Heed
+from multisched.framework.sensitivity import PodSensitivity
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.framework.traits import Traits
 from multisched.model.cluster_objects import CsiNode, VolumeAttachment
@@ -28,7 +28,7 @@ class NodeVolumeLimits:
     """Source: kube-scheduler 1.36, plugins/nodevolumelimits/csi.go (without the alpha VolumeLimitScaling)."""
 
     name = "NodeVolumeLimits"
-    depends_on = Dependency.ROW_AND_STAMP
+    depends_on = Dependency.ROW_AND_CACHE_KEY
     traits = Traits(
         may_fail=True,
         reads_objects=(
@@ -50,13 +50,13 @@ class NodeVolumeLimits:
         """Counts some of what changed, ahead of the next pod with volumes; True if there is more."""
         return self._attached.catch_up()
 
-    def stamp(self, cycle: CycleView, pod: Pod) -> Hashable | None:
+    def cache_key(self, cycle: CycleView, pod: Pod) -> Hashable | None:
         """Anything that volumes are counted by; only rows with another number of them get another answer."""
         return self._objects.versions(*self.traits.reads_objects) if any(map(_may_count, pod.spec.volumes)) else None
 
-    def heed(self, cycle: CycleView, pod: Pod) -> Heed:
+    def pod_sensitivity(self, cycle: CycleView, pod: Pod) -> PodSensitivity:
         """Pods with volumes, which count."""
-        return Heed((), lambda other: bool(other.spec.volumes), is_by_row=True)
+        return PodSensitivity((), lambda other: bool(other.spec.volumes), is_by_row=True)
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
         """Skips pods without claims and without disks that a CSI driver took over."""

@@ -28,7 +28,7 @@ from multisched.framework.node_view import Bools, Codes, Int64, Rows, Scores
 from multisched.framework.objects_view import ObjectKind, hidden
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
-from multisched.framework.sensitivity import Heed
+from multisched.framework.sensitivity import PodSensitivity
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.framework.traits import Traits
 from multisched.model.cluster_objects import CsiDriver, CsiNode, CsiStorageCapacity, StorageClass
@@ -57,7 +57,7 @@ class VolumeBinding:
     """Source: kube-scheduler 1.36, plugins/volumebinding/volume_binding.go."""
 
     name = "VolumeBinding"
-    depends_on = Dependency.STAMP
+    depends_on = Dependency.CACHE_KEY
 
     def __init__(self, context: PluginContext, args: VolumeBindingArgs | None = None) -> None:
         timeout_s = (args or VolumeBindingArgs()).bind_timeout_s + WRITES_MAX_S
@@ -79,9 +79,9 @@ class VolumeBinding:
 
     # -- where -----------------------------------------------------------------------------------------------------
 
-    def heed(self, cycle: CycleView, pod: Pod) -> Heed:
+    def pod_sensitivity(self, cycle: CycleView, pod: Pod) -> PodSensitivity:
         """What pods stand where makes no difference to where claims can be bound."""
-        return Heed((), lambda other: False)
+        return PodSensitivity((), lambda other: False)
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
         """Refuses pods with claims that are missing, leaving, another's, or have to be bound before."""
@@ -122,7 +122,7 @@ class VolumeBinding:
         """Claims of ephemeral volumes are called after their pod, which makes it a class of its own."""
         return None if any(volume.is_ephemeral for volume in pod.spec.volumes) else pod.spec.volumes
 
-    def stamp(self, cycle: CycleView, pod: Pod) -> Hashable | None:
+    def cache_key(self, cycle: CycleView, pod: Pod) -> Hashable | None:
         """The claims and the volumes they are bound to; for unbound ones anything that may bind them."""
         names = [name for volume in pod.spec.volumes if (name := volume.claim_of(pod.name)) is not None]
         if not names:

@@ -12,7 +12,7 @@ from multisched.framework.node_view import Codes, Rows
 from multisched.framework.objects_view import ObjectKind, hidden
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
-from multisched.framework.sensitivity import Heed
+from multisched.framework.sensitivity import PodSensitivity
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.framework.traits import Traits
 from multisched.model.cluster_objects import READ_WRITE_ONCE_POD
@@ -38,7 +38,7 @@ class VolumeRestrictions:
     """Source: kube-scheduler 1.36, plugins/volumerestrictions/volume_restrictions.go."""
 
     name = "VolumeRestrictions"
-    depends_on = Dependency.ROW_AND_STAMP
+    depends_on = Dependency.ROW_AND_CACHE_KEY
     traits = Traits(reads_objects=(ObjectKind.PERSISTENT_VOLUME_CLAIM,), signs_spec_only=True)
 
     def __init__(self, context: PluginContext) -> None:
@@ -51,7 +51,7 @@ class VolumeRestrictions:
             " pod",
         )
 
-    def stamp(self, cycle: CycleView, pod: Pod) -> Hashable | None:
+    def cache_key(self, cycle: CycleView, pod: Pod) -> Hashable | None:
         """The pod's claims, and whether placed pods use them; what disks a row has is the row's."""
         if not pod.spec.volumes:
             return None
@@ -62,10 +62,10 @@ class VolumeRestrictions:
             if volume.claim is not None
         )
 
-    def heed(self, cycle: CycleView, pod: Pod) -> Heed:
+    def pod_sensitivity(self, cycle: CycleView, pod: Pod) -> PodSensitivity:
         """Pods with volumes, which may be the same: on other nodes too where a claim is for one pod alone."""
         is_by_row = not self._exclusive(pod)
-        return Heed((), lambda other: bool(other.spec.volumes), is_by_row=is_by_row)
+        return PodSensitivity((), lambda other: bool(other.spec.volumes), is_by_row=is_by_row)
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
         """Refuses a pod that names a missing claim; skips one that no other pod can be in the way of."""

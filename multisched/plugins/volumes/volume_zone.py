@@ -14,7 +14,7 @@ from multisched.framework.node_view import Bools, Codes, Int32, NodeView, Rows
 from multisched.framework.objects_view import ObjectKind, hidden
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
-from multisched.framework.sensitivity import Heed
+from multisched.framework.sensitivity import PodSensitivity
 from multisched.framework.status import SKIP, Code, Status
 from multisched.framework.traits import Traits
 from multisched.model.cluster_objects import (
@@ -44,7 +44,7 @@ class VolumeZone:
     """Source: kube-scheduler 1.36, plugins/volumezone/volume_zone.go."""
 
     name = "VolumeZone"
-    depends_on = Dependency.STAMP
+    depends_on = Dependency.CACHE_KEY
     traits = Traits(
         reads_objects=(ObjectKind.PERSISTENT_VOLUME, ObjectKind.PERSISTENT_VOLUME_CLAIM, ObjectKind.STORAGE_CLASS),
         signs_spec_only=True,
@@ -55,7 +55,7 @@ class VolumeZone:
         self.reasons = ReasonTable(self.name)
         self._elsewhere = self.reasons.code(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "node(s) had no available volume zone")
 
-    def stamp(self, cycle: CycleView, pod: Pod) -> Hashable | None:
+    def cache_key(self, cycle: CycleView, pod: Pod) -> Hashable | None:
         """The pod's claims, their volumes and their classes."""
         names = [volume.claim for volume in pod.spec.volumes if volume.claim is not None]
         if not names:
@@ -72,9 +72,9 @@ class VolumeZone:
                 found.append((claim, objects.storage_class(claim.class_name)))
         return tuple(found)
 
-    def heed(self, cycle: CycleView, pod: Pod) -> Heed:
+    def pod_sensitivity(self, cycle: CycleView, pod: Pod) -> PodSensitivity:
         """What pods stand where makes no difference to where volumes are."""
-        return Heed((), lambda other: False)
+        return PodSensitivity((), lambda other: False)
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
         """Finds where the pod's bound volumes are; refuses a claim that has no volume and will not get one by waiting."""

@@ -19,11 +19,11 @@ from multisched.client.cluster_list import cluster_pages
 from multisched.client.errors import ApiError, Gone
 from multisched.client.lister import MalformedAnswerError
 from multisched.config.options import ExitCode, RefusedError
-from multisched.framework.background import Assistant, DutyProcessError, ProcessPorts
+from multisched.framework.background import Assistant, BackgroundProcessError, ProcessPorts
 from multisched.framework.ports import Clock, Event, EventSink, ObjectRef
 from multisched.model.decode_metadata import with_valid_text
 from multisched.model.wire import Transport, TransportError
-from multisched.shell.workers.duty_processes import OwnedProcess
+from multisched.shell.workers.background_processes import OwnedProcess
 from multisched.verify import RULES, Domain, Finding, Judge, Report
 from multisched.verify.report import Unjudged, report_of
 
@@ -182,7 +182,7 @@ class ClusterJudge:
             try:
                 with anyio.fail_after(LOOK_MAX_S):
                     await self.look()
-            except (JudgeError, TransportError, DutyProcessError, TimeoutError) as error:
+            except (JudgeError, TransportError, BackgroundProcessError, TimeoutError) as error:
                 self.statistics.failures += 1
                 logger.warning("the cluster could not be judged", extra={"reason": str(error) or type(error).__name__})
 

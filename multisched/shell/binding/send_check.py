@@ -96,7 +96,7 @@ class SendCheck:
         if node.allocatable != before.allocatable and self._cache.ledgers.concern(pod):
             # Devices that were chosen by number may be the ones that went.
             return Status.error(f"what node {node.name} offers changed before the pod was bound")
-        asking = self._cycle.plugins.asking_filter
+        asking = self._cycle.plugins.remote_filter
         if asking and not (node is before or differ_in_version_only(before, node)):
             return Status.error(f"node {node.name} changed after {asking[0].name} was asked about it")
         refusal = self._cycle.refusal_of_move(pod, pod, node.name)

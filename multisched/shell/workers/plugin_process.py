@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from msgspec.structs import replace
 
 from multisched.framework.frozen_nodes import RowRecord
-from multisched.framework.isolation import Answer, Question, consider
+from multisched.framework.isolation import IsolatedRequest, IsolatedResponse, consider
 from multisched.framework.points import Plugin
 from multisched.framework.registry import Factory, Registry
 
@@ -71,12 +71,14 @@ def _factory(name: str) -> Factory:
     return plugin_registry().factory(name)
 
 
-def _answer(plugin: Plugin, asked: tuple[Question, Iterable[int]], known: Mapping[int, RowRecord]) -> Answer:
-    question, rows = asked
+def _answer(
+    plugin: Plugin, asked: tuple[IsolatedRequest, Iterable[int]], known: Mapping[int, RowRecord]
+) -> IsolatedResponse:
+    request, rows = asked
     try:
-        return consider(plugin, replace(question, records=[known[row] for row in rows]))
+        return consider(plugin, replace(request, records=[known[row] for row in rows]))
     except BaseException as error:  # noqa: BLE001 - a plugin ends here, also one that calls sys.exit
-        return Answer.failed("Filter", f"{type(error).__name__}: {error}")
+        return IsolatedResponse.failed("Filter", f"{type(error).__name__}: {error}")
 
 
 def _send(answers: BinaryIO, message: object) -> None:

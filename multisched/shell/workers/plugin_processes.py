@@ -1,6 +1,6 @@
 """Isolated plugins in processes: at most two per plugin, killed and replaced when they hang or die.
 
-A process keeps the rows it was sent, so that a question carries only those that changed since its last one. Starting it
+A process keeps the rows it was sent, so that a request carries only those that changed since its last one. Starting it
 and bringing it up to date has its own deadline; the plugin's timeout counts its answer alone.
 """
 
@@ -21,7 +21,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from msgspec.structs import replace
 
 from multisched.framework.frozen_nodes import RowRecord
-from multisched.framework.isolation import Answer, IsolatedError, Question
+from multisched.framework.isolation import IsolatedError, IsolatedRequest, IsolatedResponse
 from multisched.framework.points import FilterPlugin, Plugin
 from multisched.framework.registry import PluginUse
 from multisched.shell.workers.plugin_process import LENGTH_BYTES, frame
@@ -62,19 +62,19 @@ class ProcessWorker:
         self.killed = 0
         """Processes that hung or died, since the start."""
 
-    async def run(self, question: Question) -> Answer:
+    async def run(self, request: IsolatedRequest) -> IsolatedResponse:
         timeout_s = self._use.timeout_s
         async with self._places, self._process() as process:
             try:
                 with anyio.fail_after(READY_MAX_S):
-                    failure = await process.begin(question)
+                    failure = await process.begin(request)
             except TimeoutError:
                 raise IsolatedError(self._point, f"its process was not ready within {READY_MAX_S:g} s") from None
             if failure:
                 raise IsolatedError(self._point, f"cannot be built in its process: {failure}")
             try:
                 with anyio.fail_after(timeout_s):
-                    return await process.answer(question)
+                    return await process.answer(request)
             except TimeoutError:
                 text = f"no answer within {timeout_s:g} s; its process is killed and replaced"
                 raise IsolatedError(self._point, text) from None
@@ -101,7 +101,7 @@ class ProcessWorker:
 
 
 class _PluginProcess:
-    """One process and what it knows. Used by one question at a time."""
+    """One process and what it knows. Used by one request at a time."""
 
     def __init__(self, use: PluginUse) -> None:
         self._use = use
@@ -109,7 +109,7 @@ class _PluginProcess:
         self._answers: BufferedByteReceiveStream | None = None
         self._known: dict[int, RowRecord] = {}
 
-    async def begin(self, question: Question) -> str:
+    async def begin(self, request: IsolatedRequest) -> str:
         """Starts it if need be and sends the rows it lacks; says why the plugin could not be built."""
         if self._process is None:
             self._process = await anyio.open_process(
@@ -124,7 +124,7 @@ class _PluginProcess:
             failure = await self._receive()
             if failure:
                 return str(failure)
-        lacking = [record for record in question.records if self._known.get(record.row) is not record]
+        lacking = [record for record in request.records if self._known.get(record.row) is not record]
         if lacking:
             await self._send(await anyio.to_thread.run_sync(_packed, lacking))
             await self._send([frame(("sync", None))])
@@ -132,12 +132,12 @@ class _PluginProcess:
             self._known.update((record.row, record) for record in lacking)
         return ""
 
-    async def answer(self, question: Question) -> Answer:
-        """The answer to the question that it was made ready for; IsolatedError for anything else."""
-        rows = [record.row for record in question.records]
-        await self._send([frame(("ask", (replace(question, records=()), rows)))])
+    async def answer(self, request: IsolatedRequest) -> IsolatedResponse:
+        """The answer to the request that it was made ready for; IsolatedError for anything else."""
+        rows = [record.row for record in request.records]
+        await self._send([frame(("ask", (replace(request, records=()), rows)))])
         answer = await self._receive()
-        if not isinstance(answer, Answer):
+        if not isinstance(answer, IsolatedResponse):
             raise IsolatedError("Filter", f"its process returned {type(answer).__name__}")
         return answer
 

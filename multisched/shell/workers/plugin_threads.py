@@ -14,7 +14,7 @@ import threading
 
 import anyio
 
-from multisched.framework.isolation import Answer, IsolatedError, Question, consider
+from multisched.framework.isolation import IsolatedError, IsolatedRequest, IsolatedResponse, consider
 from multisched.framework.points import FilterPlugin, Plugin
 
 THREADS_MAX = 8
@@ -23,7 +23,7 @@ THREADS_MAX = 8
 ABANDONED_THREADS_MAX = 4
 """Threads of one plugin that may hang; then it is not asked any more."""
 
-_Job = tuple[Question, asyncio.AbstractEventLoop, "asyncio.Future[Answer]"]
+_Job = tuple[IsolatedRequest, asyncio.AbstractEventLoop, "asyncio.Future[IsolatedResponse]"]
 
 
 class ThreadWorker:
@@ -38,7 +38,7 @@ class ThreadWorker:
         self.abandoned = 0
         """Threads that hang right now."""
 
-    async def run(self, question: Question) -> Answer:
+    async def run(self, request: IsolatedRequest) -> IsolatedResponse:
         async with self._places:
             if self.abandoned >= ABANDONED_THREADS_MAX:
                 raise IsolatedError(
@@ -47,15 +47,15 @@ class ThreadWorker:
             thread = self._idle.pop() if self._idle else _Thread(self._plugin)
             try:
                 with anyio.fail_after(self._timeout_s):
-                    return await self._answer(thread, question)
+                    return await self._answer(thread, request)
             except TimeoutError:
                 text = f"no answer within {self._timeout_s:g} s; its thread is abandoned"
                 raise IsolatedError(self._point, text) from None
 
-    async def _answer(self, thread: _Thread, question: Question) -> Answer:
+    async def _answer(self, thread: _Thread, request: IsolatedRequest) -> IsolatedResponse:
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Answer] = loop.create_future()
-        thread.jobs.put((question, loop, future))
+        future: asyncio.Future[IsolatedResponse] = loop.create_future()
+        thread.jobs.put((request, loop, future))
         try:
             return await future
         finally:
@@ -91,17 +91,17 @@ class _Thread:
 
     def _work(self) -> None:
         while (job := self.jobs.get()) is not None:
-            question, loop, future = job
+            request, loop, future = job
             try:
-                answer = consider(self._plugin, question)
+                answer = consider(self._plugin, request)
             except BaseException as error:  # noqa: BLE001 - a plugin ends here, also one that calls sys.exit
-                answer = Answer.failed("Filter", f"{type(error).__name__}: {error}")
+                answer = IsolatedResponse.failed("Filter", f"{type(error).__name__}: {error}")
             try:
                 loop.call_soon_threadsafe(self._settle, future, answer)
             except RuntimeError:
                 return  # the loop is closed: nobody waits for anything any more
 
-    def _settle(self, future: asyncio.Future[Answer], answer: Answer) -> None:
+    def _settle(self, future: asyncio.Future[IsolatedResponse], answer: IsolatedResponse) -> None:
         """In the loop."""
         if future.cancelled():
             self.on_late_end(self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-from multisched.testing.books import GPU, GPU_INDICES, GPU_MILLI, HONOURED
+from multisched.testing.api_checker import GPU, GPU_INDICES, GPU_MILLI, HONOURED
 from multisched.testing.disruptions.scene import HANDED_OVER_S, SENT_S, SLOW, Disruption, Scene
 from multisched.testing.world import GPU_NODES, NODES
 
@@ -36,7 +36,7 @@ async def _flap(scene: Scene) -> bool:
         await scene.world.crowd(name, 6, scheduler="gpu-scheduler", cpu="2")
         await scene.pause(0.0, 0.1)
         if is_slow:
-            await scene.until(lambda: scene.run.door.is_bound_to(name), SENT_S)
+            await scene.until(lambda: scene.run.bind_checker.is_bound_to(name), SENT_S)
         if not await scene.world.set_gpus(name, 0):
             return False
         await scene.world.crowd(name, 6, scheduler="forecast-scheduler", cpu="2")

@@ -52,7 +52,7 @@ async def _mend_refused(scene: Scene, struck: Counter[str]) -> None:
     """Once what the API server refuses is set aside, so that only the event that mends it can bring it back (I3)."""
     await _set_aside(scene)
     for pod in scene.world.pods():
-        if scene.run.door.policies.policy_of(pod.name) == OWNER:
+        if scene.run.bind_checker.policies.policy_of(pod.name) == OWNER:
             struck["refused pod mended"] += await scene.world.heed_policy(pod)
     await scene.world.trust_namespace()
     struck["namespace trusted"] += 1
@@ -75,7 +75,7 @@ async def _tell_while_held(scene: Scene) -> None:
     leaders = [p for p in run.processes if p.program.router.workers()[0].is_leading]
     await scene.world.add_pod(name, scheduler="forecast-scheduler")
     await asyncio.sleep(1.0)
-    held = next((pod.uid for pod in run.door.pods().values() if pod.name == name), "")
+    held = next((pod.uid for pod in run.bind_checker.pods().values() if pod.name == name), "")
     leaders = [p for p in leaders if p.program.cache.is_assumed(held)]
     freed = scene.any_pod(lambda pod: bool(pod.node) and not pod.is_terminal)
     if freed is None or not leaders:
@@ -85,5 +85,5 @@ async def _tell_while_held(scene: Scene) -> None:
     has_heard = all(p.program.cache.placed(freed.uid) is None for p in leaders)
     await asyncio.sleep(COME_BACK_S)
     is_undisturbed = has_heard and all(p in run.processes for p in leaders) and not run.setting.has_faulty_plugin
-    if is_undisturbed and any(pod.name == name for pod in run.door.unbound_feasible()):
-        run.door.complain(f"I3: {name} missed the event of its attempt")
+    if is_undisturbed and any(pod.name == name for pod in run.bind_checker.unbound_feasible()):
+        run.bind_checker.complain(f"I3: {name} missed the event of its attempt")

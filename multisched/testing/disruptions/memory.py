@@ -54,9 +54,9 @@ async def _miscount(scene: Scene) -> bool:
     is_whole = process.program.audit.statistics().audits == audits + AUDITS
     left = row_faults(cache.nodes, range(cache.nodes.size))
     if is_whole and left:
-        scene.run.door.complain(f"I4: the audit leaves rows as they are: {next(iter(left.values()))}")
+        scene.run.bind_checker.complain(f"I4: the audit leaves rows as they are: {next(iter(left.values()))}")
     if is_whole and lost is not None and process.program.pods.is_lost(lost):
-        scene.run.door.complain(f"I3: the audit leaves {lost.key} in no queue")
+        scene.run.bind_checker.complain(f"I3: the audit leaves {lost.key} in no queue")
     return True
 
 
@@ -64,11 +64,11 @@ async def _miscount(scene: Scene) -> bool:
 def _standing_still(scene: Scene, process: Process) -> Iterator[None]:
     scene.run.disturbed.add(process.identity)
     scene.run.loop.pause(process.identity)
-    process.witness.is_tampered_with = True
+    process.process_checker.is_tampered_with = True
     try:
         yield
     finally:
-        process.witness.is_tampered_with = False
+        process.process_checker.is_tampered_with = False
         scene.run.loop.resume(process.identity)
         scene.run.disturbed.discard(process.identity)
 
@@ -80,7 +80,7 @@ def _lose_from_queue(scene: Scene, process: Process) -> Pod | None:
         for worker in process.program.router.workers()
         for entry in worker.queue.entries()
         if entry.place in (Place.UNSCHEDULABLE, Place.BACKOFF, Place.ACTIVE)
-        and not scene.run.door.policies.policy_of(entry.pod.name)
+        and not scene.run.bind_checker.policies.policy_of(entry.pod.name)
     ]
     if not waiting:
         return None
@@ -156,9 +156,9 @@ _WRONGS: Final = (
 async def _tell_wrong(scene: Scene) -> bool:
     """A server tells objects otherwise than they are, at their very versions, and a pod that never was."""
     process = scene.run.leader()
-    if process is None or not process.witness.told.nodes:
+    if process is None or not process.process_checker.told.nodes:
         return False
-    scene.run.was_corrupted = process.witness.may_hear_twice = True
+    scene.run.was_corrupted = process.process_checker.may_hear_twice = True
     _mistell_pods(scene, process)
     _mistell_nodes(scene, process)
     await scene.pause(0.0, 0.5)
@@ -168,7 +168,7 @@ async def _tell_wrong(scene: Scene) -> bool:
 
 
 def _mistell_pods(scene: Scene, process: Process) -> None:
-    told = process.witness.told
+    told = process.process_checker.told
     found = [
         stored.document()
         for _, stored in scene.run.server.store.collection("pods").items()
@@ -183,11 +183,11 @@ def _mistell_pods(scene: Scene, process: Process) -> None:
         metadata["labels"] = {**metadata.get("labels", {}), **WRONG}
         _tell(process, document)
         for _ in ("wrong", "mended"):  # either may help a pod that was set aside, as far as the process knows
-            scene.run.door.policies.pod_changed(metadata["uid"])
+            scene.run.bind_checker.policies.pod_changed(metadata["uid"])
     moved = next((one for one in known if _is_plain(one)), None)
     names = sorted(told.nodes)
     if moved is not None:
-        scene.run.door.misled_about.add(moved["spec"]["nodeName"])
+        scene.run.bind_checker.misled_about.add(moved["spec"]["nodeName"])
         moved["spec"]["nodeName"] = scene.rng.choice(names)
         _tell(process, moved)
         told.unknowable.add(moved["metadata"]["uid"])
@@ -212,7 +212,7 @@ def _tell(process: Process, document: dict[str, Any]) -> None:
 
 def _mistell_nodes(scene: Scene, process: Process) -> None:
     """Each of some nodes looks as if it took less than it does."""
-    told = process.witness.told
+    told = process.process_checker.told
     stored = dict(scene.run.server.store.collection("nodes").items())
     documents = [one.document() for one in stored.values()]
     known = [

@@ -56,7 +56,7 @@ async def _forbid(scene: Scene) -> bool:
     scene.run.server.expire_watches()
     await scene.pause(3.0, 9.0)
     faults.forbidden.discard(kind)
-    scene.run.door.policies.kind_readable()
+    scene.run.bind_checker.policies.kind_readable()
     return True
 
 
@@ -113,7 +113,9 @@ async def _relabel_namespace(scene: Scene) -> bool:
         standing = {pod.name for pod in world.pods() if pod.node == node}
         beside = sorted(standing.intersection(guests)) if host in standing else []
         if beside and label and was_heard:
-            scene.run.door.complain(f"I1: {beside[0]} was bound beside {host} against a rule about namespace {named}")
+            scene.run.bind_checker.complain(
+                f"I1: {beside[0]} was bound beside {host} against a rule about namespace {named}"
+            )
         for guest in guests:
             await world.delete_named(guest, guests_in)
     await world.delete_named(host, host_in)

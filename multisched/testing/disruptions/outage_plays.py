@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import repeat
 from typing import Final
 
-from multisched.queueing.doomed import REFUSALS_ALIKE_MAX
+from multisched.queueing.quarantine import REFUSALS_ALIKE_MAX
 from multisched.testing.disruptions.scene import Scene
 from multisched.testing.disruptions.stage import (
     Plays,
@@ -33,7 +33,7 @@ async def _lose_rights(scene: Scene) -> bool:
         await place(scene, "", 10, name=name)
         await scene.until(lambda: _refusals(scene, name) >= REFUSALS_ALIKE_MAX or _is_set_aside(scene, name), DENIED_S)
         if _is_set_aside(scene, name):
-            scene.run.door.complain(f"I3: {name} is set aside, for which it was not we who were refused")
+            scene.run.bind_checker.complain(f"I3: {name} is set aside, for which it was not we who were refused")
     finally:
         del answers[name]
     await scene.world.delete_named(name)
@@ -45,7 +45,7 @@ def _refusals(scene: Scene, name: str) -> int:
 
 
 def _is_set_aside(scene: Scene, name: str) -> bool:
-    return any(entry.is_doomed for queue in leading(scene) for entry in queue.entries() if entry.pod.name == name)
+    return any(entry.is_quarantined for queue in leading(scene) for entry in queue.entries() if entry.pod.name == name)
 
 
 async def _cut_line_short(scene: Scene) -> bool:
@@ -57,7 +57,7 @@ async def _cut_line_short(scene: Scene) -> bool:
     twin = await place(scene, "", 10)
     await scene.until(lambda: all_stand(scene, [name, twin]), REOPENED_S)
     if is_led_by(scene, before) and standing(scene, [twin]) and not standing(scene, [name]):
-        scene.run.door.complain(f"I3: {name} is not heard of, whose line was cut short")
+        scene.run.bind_checker.complain(f"I3: {name} is not heard of, whose line was cut short")
     for one in (name, twin):
         await scene.world.delete_named(one)
     return True

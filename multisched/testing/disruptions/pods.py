@@ -106,7 +106,7 @@ async def _resize_waiting(scene: Scene) -> bool:
     names = await scene.world.crowd(node, 4, cpu="900m", prefix=HELD if is_held else "")
     await scene.pause(0.0, 0.08)
     for name in names:
-        pod = scene.run.door.pods().get(f"default/{name}")
+        pod = scene.run.bind_checker.pods().get(f"default/{name}")
         if pod is not None:
             await scene.world.resize(pod, scene.rng.choice(("1400m", "1900m", "300m")))
     await scene.pause(0.05, 0.3)
@@ -135,7 +135,7 @@ async def _open_gate(scene: Scene) -> bool:
 
 async def _heed_policy(scene: Scene) -> bool:
     """One of those that the API server refuses, at whatever stage it is."""
-    pod = scene.any_pod(lambda pod: scene.run.door.policies.policy_of(pod.name) == OWNER)
+    pod = scene.any_pod(lambda pod: scene.run.bind_checker.policies.policy_of(pod.name) == OWNER)
     return pod is not None and await scene.world.heed_policy(pod)
 
 

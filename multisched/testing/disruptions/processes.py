@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from multisched.model.objects import Pod
-from multisched.testing.books import GPU_DEVICES, GPU_MILLI
+from multisched.testing.api_checker import GPU_DEVICES, GPU_MILLI
 from multisched.testing.disruptions.pods import fill_pair, press
 from multisched.testing.disruptions.scene import HANDED_OVER_S, SENT_S, Disruption, Scene
 from multisched.testing.faulty_plugin import FAULTY
@@ -75,11 +75,15 @@ async def _stop(scene: Scene) -> bool:
 async def _roll_out(scene: Scene) -> bool:
     """One more process, then two leaders stop one after the other: the list that it reads for the first of its leases is on its
     way while the holder of the second one still binds, of which it hears by nothing but another list."""
-    run, door = scene.run, scene.run.door
+    run, bind_checker = scene.run, scene.run.bind_checker
     await scene.until_in_use(FAVOURITE)
-    filled = door.lease_of("forecast")
+    filled = bind_checker.lease_of("forecast")
     last = _holder_of(scene, {filled})
-    first = _holder_of(scene, door.leases() - set(door.leases_of(last.identity))) if last is not None else None
+    first = (
+        _holder_of(scene, bind_checker.leases() - set(bind_checker.leases_of(last.identity)))
+        if last is not None
+        else None
+    )
     if last is None or first is None:
         return False
     run.disturbed |= {last.identity, first.identity}
@@ -89,7 +93,9 @@ async def _roll_out(scene: Scene) -> bool:
     await scene.until_in_use(FAVOURITE)
     heir.transport.pods_late_until_s = scene.now_s() + LATE_S
     for process in _others(scene, heir):
-        process.transport.lost_leases = [f"/{one}" for one in door.leases() - set(door.leases_of(process.identity))]
+        process.transport.lost_leases = [
+            f"/{one}" for one in bind_checker.leases() - set(bind_checker.leases_of(process.identity))
+        ]
     heir.transport.holds_lists, run.faults.is_on = (
         True,
         False,
@@ -98,7 +104,7 @@ async def _roll_out(scene: Scene) -> bool:
     await scene.until(lambda: heir.transport.held_lists > 0)
     await _fill_hidden(scene, name)
     await run.stop(last)
-    await scene.until(lambda: filled in door.leases_of(heir.identity))
+    await scene.until(lambda: filled in bind_checker.leases_of(heir.identity))
     await scene.world.patch_node(name, {"spec": {"unschedulable": None}})
     await scene.pause(0.1, 0.5)
     heir.transport.holds_lists = False
@@ -114,15 +120,15 @@ async def _roll_out(scene: Scene) -> bool:
 
 async def _delete_while_handed_over(scene: Scene) -> bool:
     """A node leaves a leader whose binds to it are under way, and whose lease somebody deletes: it does not reach that any more."""
-    door, name = scene.run.door, f"node-{scene.rng.choice(GPU_NODES)}"
+    bind_checker, name = scene.run.bind_checker, f"node-{scene.rng.choice(GPU_NODES)}"
     async with scene.slow_binds(name):
-        holder = _holder_of(scene, {door.lease_of("gpu")})
+        holder = _holder_of(scene, {bind_checker.lease_of("gpu")})
         if holder is None:
             return False
         await scene.world.crowd(name, 6, scheduler="gpu-scheduler", cpu="2")
-        await scene.until(lambda: door.is_bound_to(name), SENT_S)
+        await scene.until(lambda: bind_checker.is_bound_to(name), SENT_S)
         holder.transport.lost_leases = ("",)
-        await scene.world.delete_lease(door.lease_of("gpu"))
+        await scene.world.delete_lease(bind_checker.lease_of("gpu"))
         await scene.world.set_gpus(name, 0)
         await scene.world.crowd(name, 6, scheduler="forecast-scheduler", cpu="2")
         await scene.pause(*HANDED_OVER_S)
@@ -134,7 +140,7 @@ async def _delete_while_handed_over(scene: Scene) -> bool:
 def _holder_of(scene: Scene, leases: Set[str]) -> Process | None:
     """Of any of them; None if it has others' hands on it."""
     free = [process for process in scene.run.processes if process.identity not in scene.run.disturbed]
-    return next((one for one in free if not leases.isdisjoint(scene.run.door.leases_of(one.identity))), None)
+    return next((one for one in free if not leases.isdisjoint(scene.run.bind_checker.leases_of(one.identity))), None)
 
 
 async def _pause(scene: Scene) -> bool:
@@ -170,7 +176,7 @@ async def _delete_leases(scene: Scene) -> bool:
         if scene.rng.random() < 0.5:
             process.transport.lost_leases = ("",)
         await scene.pause(0.0, 2.0)
-        for name in scene.run.door.leases_of(process.identity):
+        for name in scene.run.bind_checker.leases_of(process.identity):
             await scene.world.delete_lease(name)
         for _ in range(4):
             await scene.world.fill_some(1)

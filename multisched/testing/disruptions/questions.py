@@ -90,7 +90,7 @@ async def _shut_out(scene: Scene) -> bool:
     People ask why; then pods and nodes change, in ways that help and in ways that do not.
     """
     nodes = [f"node-{number}" for number in scene.rng.sample(CROWDED, len(CROWDED))]
-    before = scene.run.door.nodes()
+    before = scene.run.bind_checker.nodes()
     if any(name not in before or before[name].taints or before[name].is_unschedulable for name in nodes):
         return False
     *tainted, cordoned, busy, full = nodes

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from multisched.queueing.transitions import Place
-from multisched.testing.books import GPU_MILLI
+from multisched.testing.api_checker import GPU_MILLI
 from multisched.testing.disks import NOBODYS
 from multisched.testing.disruptions.scene import Scene
 from multisched.testing.disruptions.stage import (
@@ -118,13 +118,13 @@ async def _lose_node(scene: Scene) -> bool:
     await scene.world.delete_node(number)
     await scene.until(lambda: not _is_in_flight(scene, name), GIVEN_BACK_S)
     if is_led_by(scene, before) and _is_in_flight(scene, name):
-        scene.run.door.complain(f"I5: {name} is on its way to {node}, which is gone")
+        scene.run.bind_checker.complain(f"I5: {name} is on its way to {node}, which is gone")
     await disks.unselect_node(claim)
     await scene.world.add_node(number)
     twin = await place(scene, node, 10)
     await scene.until(lambda: has_node() and bool(standing(scene, [twin])), TOLD_S)
     if is_led_by(scene, before) and standing(scene, [twin]) and parked(scene, [name]):
-        scene.run.door.complain(f"I3: {name} is not decided anew, and {node} is there again")
+        scene.run.bind_checker.complain(f"I3: {name} is not decided anew, and {node} is there again")
     await scene.world.delete_named(twin)
     await scene.world.delete_named(name)
     await scene.pause(0.2, 0.5)
@@ -151,7 +151,9 @@ async def _tell_again(scene: Scene) -> bool:
     await scene.until(lambda: _told(scene, name) == _message(scene, name), TOLD_S)
     said = _message(scene, name)
     if is_led_by(scene, before) and parked(scene, [name]) and _told(scene, name) != said:
-        scene.run.door.complain(f"I3: the owner of {name} reads {_told(scene, name)!r}, and was to be told {said!r}")
+        scene.run.bind_checker.complain(
+            f"I3: the owner of {name} reads {_told(scene, name)!r}, and was to be told {said!r}"
+        )
     await scene.world.delete_named(name)
     return True
 
@@ -159,14 +161,18 @@ async def _tell_again(scene: Scene) -> bool:
 async def _take_over_one(scene: Scene) -> bool:
     """Somebody takes one lease from a process that holds another one, whose binds are under way: it ends, and gives nothing back
     that is not settled."""
-    door, node = scene.run.door, emptiest(scene)
-    holder = _holder(scene, door.lease_of("forecast"))
-    others = [one for one in door.leases_of(holder.identity) if one != door.lease_of("forecast")] if holder else []
+    bind_checker, node = scene.run.bind_checker, emptiest(scene)
+    holder = _holder(scene, bind_checker.lease_of("forecast"))
+    others = (
+        [one for one in bind_checker.leases_of(holder.identity) if one != bind_checker.lease_of("forecast")]
+        if holder
+        else []
+    )
     if holder is None or not others:
         return False
     async with scene.slow_binds(node):
         names = [await place(scene, node, 300) for _ in range(4)]
-        await scene.until(lambda: door.is_bound_to(node), ON_THE_WIRE_S)
+        await scene.until(lambda: bind_checker.is_bound_to(node), ON_THE_WIRE_S)
         await scene.world.take_lease(scene.rng.choice(others))
         names += [await place(scene, node, 300) for _ in range(6)]
         await scene.until(lambda: holder not in scene.run.processes, LED_AGAIN_S)
@@ -176,12 +182,12 @@ async def _take_over_one(scene: Scene) -> bool:
 
 def _holder(scene: Scene, lease: str) -> Process | None:
     free = [process for process in scene.run.processes if process.identity not in scene.run.disturbed]
-    return next((one for one in free if lease in scene.run.door.leases_of(one.identity)), None)
+    return next((one for one in free if lease in scene.run.bind_checker.leases_of(one.identity)), None)
 
 
 def _told(scene: Scene, name: str) -> str:
     """What stands at the pod."""
-    return scene.run.door.policies.condition_of(name)
+    return scene.run.bind_checker.policies.condition_of(name)
 
 
 def _is_in_flight(scene: Scene, name: str) -> bool:

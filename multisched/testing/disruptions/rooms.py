@@ -59,7 +59,7 @@ class Rooms:
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
         self._names: list[str] = []
-        self._before = sum(name.startswith(ROOM) for name in scene.run.door.nodes())
+        self._before = sum(name.startswith(ROOM) for name in scene.run.bind_checker.nodes())
         """Rooms of earlier plays of the run."""
         self._uids: list[str] = []
         self.mark = scene.mark()
@@ -101,7 +101,7 @@ class Rooms:
         return uid
 
     def _are_known(self) -> bool:
-        told = [process.witness.told for process in self.scene.run.processes]
+        told = [process.process_checker.told for process in self.scene.run.processes]
         return all(one.nodes.keys() >= set(self._names) and one.pods.keys() >= set(self._uids) for one in told)
 
     async def patch(self, node: str, **fields: Any) -> None:
@@ -190,16 +190,16 @@ async def check_awake(scene: Scene, waiting: Sequence[Sleeper], before: Process 
         return
     for one in late:
         if asleep(scene, one.pod) and one.is_heard(before.program):
-            scene.run.door.complain(f"I3: {one.pod} was not woken by {one.awaits}")
+            scene.run.bind_checker.complain(f"I3: {one.pod} was not woken by {one.awaits}")
 
 
 def _has_heard(scene: Scene, process: Process) -> bool:
     """Of the rooms and of all pods that may go there, by what its watches have handed on."""
-    told, door = process.witness.told, scene.run.door
-    pods = _versions(told.pods.values()) == _versions(door.pods().values())
+    told, bind_checker = process.process_checker.told, scene.run.bind_checker
+    pods = _versions(told.pods.values()) == _versions(bind_checker.pods().values())
     return (
         pods
-        and _rooms(told.nodes) == _rooms(door.nodes())
+        and _rooms(told.nodes) == _rooms(bind_checker.nodes())
         and not any(map(told.held.get, _versions(told.pods.values())))
     )
 

@@ -87,7 +87,7 @@ def promised(scene: Scene, name: str) -> bool:
 
 def emptiest(scene: Scene) -> str:
     """Of the nodes that crowds want and that are there."""
-    amounts, there = used(scene), scene.run.door.nodes()
+    amounts, there = used(scene), scene.run.bind_checker.nodes()
     return min((f"node-{number}" for number in CROWDED if f"node-{number}" in there), key=lambda node: amounts[node])
 
 
@@ -104,11 +104,11 @@ def closely(scene: Scene) -> Iterator[None]:
     """Meanwhile each class that is found is asked anew."""
     try:
         for process in scene.run.processes:
-            process.witness.look_closely(is_on=True)
+            process.process_checker.look_closely(is_on=True)
         yield
     finally:
         for process in scene.run.processes:
-            process.witness.look_closely(is_on=False)
+            process.process_checker.look_closely(is_on=False)
 
 
 async def must_come(scene: Scene, node: str, name: str, why: str) -> None:
@@ -116,7 +116,7 @@ async def must_come(scene: Scene, node: str, name: str, why: str) -> None:
     before, twin = steady_leader(scene), await place(scene, node, 10)
     await scene.until(partial(all_stand, scene, [name, twin]), COMES_S)
     if is_led_by(scene, before) and standing(scene, [twin]) and parked(scene, [name]):
-        scene.run.door.complain(f"I3: {name} waits for {node}, and may go there: {why}")
+        scene.run.bind_checker.complain(f"I3: {name} waits for {node}, and may go there: {why}")
     await scene.world.delete_named(twin)
 
 
@@ -129,7 +129,7 @@ async def must_wait(scene: Scene, node: str, name: str, why: str, *, beside: Seq
     await scene.until(lambda: bool(standing(scene, [twin])), COMES_S)
     await scene.until(lambda: bool(standing(scene, [name]) or parked(scene, [name])), COMES_S)
     if is_led_by(scene, before) and standing(scene, [name]) and all_stand(scene, beside):
-        scene.run.door.complain(f"I1: {name} stands on {node}, and must not: {why}")
+        scene.run.bind_checker.complain(f"I1: {name} stands on {node}, and must not: {why}")
     await scene.world.delete_named(twin)
 
 

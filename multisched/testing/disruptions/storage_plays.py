@@ -152,13 +152,15 @@ async def _take_node_back(scene: Scene, number: int, node: str, key: str) -> Non
     await disks.unselect_node(claim)
     await scene.until(is_selected, AT_ONCE_S)
     if is_led_by(scene, before) and not is_selected():
-        scene.run.door.complain(f"I3: {name} lost the node that was chosen for its volume, and is not decided anew")
+        scene.run.bind_checker.complain(
+            f"I3: {name} lost the node that was chosen for its volume, and is not decided anew"
+        )
     await scene.world.delete_named(name)
 
 
 def _roomy(scene: Scene) -> int | None:
     """A node whose kubelet tells of its drivers, and that has room for the pods of a play."""
-    nodes, amounts = scene.run.door.nodes(), used(scene)
+    nodes, amounts = scene.run.bind_checker.nodes(), used(scene)
     found = []
     for number in WITH_DRIVERS:
         node = nodes.get(f"node-{number}")

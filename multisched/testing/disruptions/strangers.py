@@ -55,7 +55,7 @@ async def _between(scene: Scene, node: str, happens: Happens, **ours: Any) -> bo
 def _chosen(scene: Scene) -> str:
     """The node for which somebody has decided; empty for none."""
     uids = [pod.uid for pod in scene.run.on_their_way([NAME])]
-    held = [process.witness.told.held for process in scene.run.processes]
+    held = [process.process_checker.told.held for process in scene.run.processes]
     return next((nodes[uid] for uid in uids for nodes in held if uid in nodes), "")
 
 
@@ -140,7 +140,7 @@ async def _cordon(scene: Scene) -> bool:
 
 
 async def _taint(scene: Scene, effect: str) -> bool:
-    node = scene.run.door.nodes()[emptiest(scene)]
+    node = scene.run.bind_checker.nodes()[emptiest(scene)]
     before = [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in node.taints]
     taints = [*before, {"key": TAINT, "effect": effect}]
     return await _change(scene, {"spec": {"taints": taints}}, {"spec": {"taints": before}})
@@ -148,7 +148,7 @@ async def _taint(scene: Scene, effect: str) -> bool:
 
 async def _shrink(scene: Scene) -> bool:
     """In CPU, or in how many pods it takes."""
-    node = scene.run.door.nodes()[emptiest(scene)]
+    node = scene.run.bind_checker.nodes()[emptiest(scene)]
     small, had = scene.rng.choice(
         (
             ({"cpu": "5m"}, {"cpu": f"{node.allocatable[CPU]}m"}),
@@ -160,7 +160,7 @@ async def _shrink(scene: Scene) -> bool:
 
 async def _lose_label(scene: Scene) -> bool:
     """One that the pod selects, or the place over which it is to be spread."""
-    node = scene.run.door.nodes()[emptiest(scene)]
+    node = scene.run.bind_checker.nodes()[emptiest(scene)]
     spread = {"topologyKey": ZONE, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
     over = {"topologySpreadConstraints": [{**spread, "labelSelector": {"matchLabels": {"tone": "soft"}}}]}
     key, spec = scene.rng.choice((("rank", {"affinity": _ranked(node.labels["rank"])}), (ZONE, over)))

@@ -308,7 +308,7 @@ async def _resize(rooms: Rooms, name: str) -> None:
 async def _come(scene: Scene) -> bool:
     """Each pod is refused by another plugin on every node; the one that comes takes all of them."""
     rooms, disks = Rooms(scene), scene.world.disks
-    enemy, nodes = {"enemy": rooms.mark}, scene.run.door.nodes()
+    enemy, nodes = {"enemy": rooms.mark}, scene.run.bind_checker.nodes()
     zones = {node.labels[ZONE]: name for name, node in nodes.items() if ZONE in node.labels}
     for name in zones.values():
         await rooms.holder(name, labels=enemy)

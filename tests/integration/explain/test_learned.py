@@ -7,7 +7,7 @@ import pytest
 
 from domains.forecast.forecast import Forecast
 from multisched.config import loading
-from multisched.framework.introspection import HandoverPlugin
+from multisched.framework.introspection import StateExportPlugin
 from multisched.framework.registry import implements
 from multisched.observe.explain_view import ExplainQuery
 from multisched.whatif.explain_source import ProgramExplanations
@@ -70,7 +70,7 @@ async def test_the_capacity_that_a_query_answered_goes_with_the_profiles() -> No
         explanations = ProgramExplanations(house.program, loading.parse(text, "house"))
         await house.node("n1")
         plugin = forecast(house)
-        assert implements(plugin, HandoverPlugin)
+        assert implements(plugin, StateExportPlugin)
         ((_, capacity),) = plugin._measured()
         capacity.measure({"n1": 50.0})
         plugin.adopt(make_profiles(("cpu", "log"), chatty=CHATTY))
@@ -83,4 +83,4 @@ async def test_the_capacity_that_a_query_answered_goes_with_the_profiles() -> No
 def test_a_plugin_that_is_handed_something_else_says_so() -> None:
     plugin = Forecast.__new__(Forecast)
     with pytest.raises(AssertionError, match="by another plugin"):
-        plugin.take_over(object())
+        plugin.import_state(object())

@@ -28,10 +28,10 @@ from multisched.model.objects import Pod
 from multisched.model.wire import JSON, LineStream, Response, Transport
 from multisched.queueing.entry import QueueEntry
 from multisched.shell.domain import DomainWorker
-from multisched.shell.program import Program, Surroundings
+from multisched.shell.program import Program, ProgramPorts
+from multisched.testing.api_checker import decision_of
 from multisched.testing.bind_judge import BindJudge
-from multisched.testing.books import decision_of
-from multisched.testing.invariants import Books, differences
+from multisched.testing.invariants import ApiChecker, differences
 from multisched.testing.scenario import QuietObserver
 from multisched.testing.sim_loop import EPOCH, SimLoop, simulate
 from multisched.whatif.repair_source import plans_of
@@ -77,11 +77,16 @@ class House:
     """See the module. Made by `open_house`."""
 
     def __init__(
-        self, server: ApiServer, books: Books, broken: list[str], clock: LoopClock, configuration: Configuration
+        self,
+        server: ApiServer,
+        api_checker: ApiChecker,
+        broken: list[str],
+        clock: LoopClock,
+        configuration: Configuration,
     ) -> None:
         self.server = server
         self._judge = BindJudge(server, configuration, clock.monotonic, self)
-        self.books = books
+        self.api_checker = api_checker
         self.broken = broken
         self.observer = Ears()
         self.bound_at: dict[str, float] = {}
@@ -96,7 +101,7 @@ class House:
         return self._clock.monotonic() - self._began_s
 
     def is_known(self, one: str, uid: str) -> bool:
-        return one in self.books.bound
+        return one in self.api_checker.bound
 
     def is_told(self, pod: dict[str, Any], uid: str) -> bool:
         return True
@@ -105,7 +110,7 @@ class House:
         return ()
 
     def bind_seen(self, path: str, body: bytes, answer: Response) -> None:
-        self.books.bind_seen(path, body, answer)
+        self.api_checker.bind_seen(path, body, answer)
         if answer.status == 201:
             self.bound_at[path.split("/")[-2]] = self.now_s
             self.broken += [str(finding) for finding in self._judge.findings(decision_of(body)[0])]
@@ -166,7 +171,7 @@ class House:
         return next((e for e in self.worker().queue.entries() if e.pod.name == name), None)
 
     def node_of(self, name: str) -> str:
-        return self.books.pods()[f"default/{name}"].node
+        return self.api_checker.pods()[f"default/{name}"].node
 
     async def at_rest(self) -> None:
         """Caches, queues and ledgers come to hold exactly what the server does, and no invariant was broken."""
@@ -228,11 +233,11 @@ async def open_house(
     clock, broken = LoopClock(), list[str]()
     server = ApiServer(clock, seed=0, rbac=False)
     parsed = loading.parse(configuration, "house")
-    house = House(server, Books(server, broken), broken, clock, parsed)
+    house = House(server, ApiChecker(server, broken), broken, clock, parsed)
     if before is not None:
         await before(house)
     seen = _Seen(DirectTransport(server), house)
-    outside = Surroundings(
+    outside = ProgramPorts(
         behind(seen) if behind is not None else seen,
         clock,
         random.Random(0),

@@ -135,7 +135,7 @@ def test_an_incomplete_group_gives_everything_back_and_completes_later() -> None
 def held(house: House) -> set[str]:
     """Names of the pods that hold anything in a ledger."""
     uids = {uid for ledger in house.program.cache.ledgers for uid in ledger.held()}
-    return {pod.name for pod in house.books.pods().values() if pod.uid in uids}
+    return {pod.name for pod in house.api_checker.pods().values() if pod.uid in uids}
 
 
 def test_a_late_member_brings_back_those_that_gave_up() -> None:

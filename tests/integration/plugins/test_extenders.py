@@ -87,7 +87,7 @@ async def test_a_pod_that_extenders_refuse_everywhere_is_told_in_their_words_and
         message = await told(house, "p", "no licence")
         assert message.startswith("0/3 nodes are available: 1 too old, 2 no licence.")
 
-        extender.answers["filter"] = keeping(*NODES)
+        extender.responses["filter"] = keeping(*NODES)
         await house.node("n4")  # any event wakes a pod that an extender has refused
         await house.bound("p")
         await house.at_rest()
@@ -111,7 +111,7 @@ async def test_an_extender_that_hangs_or_is_down_costs_its_own_pods_only() -> No
             assert house.now_s - began_s < 3.0
             assert not any(name.startswith("victim") for name in house.bound_at)
 
-            extender.answers["filter"] = keeping(*NODES)
+            extender.responses["filter"] = keeping(*NODES)
             await house.bound(*(f"victim{number}" for number in range(4)), within_s=30.0)
             await house.at_rest()
 
@@ -149,7 +149,7 @@ async def test_an_extender_binds_the_pods_it_looks_after_and_its_word_is_checked
                 house.bind_seen(path, encoded, answer)
                 return {} if answer.status == 201 else {"Error": answer.body.decode()}
 
-            extender.answers["bind"] = bind
+            extender.responses["bind"] = bind
             await house.pod("plain", cpu="1")
             await house.pod("fpga", cpu="1", limits={"example.com/fpga": "1"})
             await house.pod("lied-to", cpu="1", limits={"example.com/fpga": "1"})
@@ -211,7 +211,7 @@ async def test_a_preemption_that_an_extender_refuses_or_spoils_removes_nobody() 
         message = await told(house, "high", "preemption: no candidate node for preemption")
         assert message.startswith("0/3 nodes are available: 3 Insufficient cpu.")
 
-        extender.answers["preempt"] = lambda _: {"NodeNameToMetaVictims": {"elsewhere": {}}}
+        extender.responses["preempt"] = lambda _: {"NodeNameToMetaVictims": {"elsewhere": {}}}
         taints = [{"key": "kept", "effect": "NoSchedule"}]  # large enough to wake the pod, and yet not for it
         amounts = {"cpu": "1", "memory": "1Gi", "pods": "9"}
         await house.post("nodes", "n4", {}, spec={"taints": taints}, status={"allocatable": amounts})

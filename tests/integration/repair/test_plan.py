@@ -44,7 +44,7 @@ def moves(plan: RepairPlan) -> list[tuple[str, str, str]]:
 
 def on_server(house: House) -> list[tuple[str, str, Version]]:
     """Every pod with its node and version."""
-    return sorted((key, pod.node, pod.version) for key, pod in house.books.pods().items())
+    return sorted((key, pod.node, pod.version) for key, pod in house.api_checker.pods().items())
 
 
 async def test_one_move_mends_a_node_that_a_foreign_scheduler_made_log_heavy() -> None:

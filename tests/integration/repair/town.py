@@ -32,9 +32,9 @@ from multisched.framework.moving import RepairStatus
 from multisched.model.decode import Decoder
 from multisched.model.objects import Pod
 from multisched.model.wire import JSON, MERGE_PATCH, AnswerLostError, LineStream, Response, Transport
-from multisched.shell.program import Program, Surroundings
+from multisched.shell.program import Program, ProgramPorts
 from multisched.state.reservations import is_stand_in
-from multisched.testing.invariants import Books, differences
+from multisched.testing.invariants import ApiChecker, differences
 from multisched.testing.scenario import QuietObserver
 from multisched.testing.sim_loop import EPOCH, SimLoop, simulate
 from multisched.whatif.repair_source import plans_of
@@ -89,7 +89,7 @@ class Town:
         self.server = ApiServer(self.clock, seed=seed, rbac=False)
         self.api = DirectTransport(self.server)
         self.broken: list[str] = []
-        self.books = Books(self.server, self.broken)
+        self.api_checker = ApiChecker(self.server, self.broken)
         self.program: Program | None = None
         self.faults: dict[int, Fault] = {}
         self.forbids = ""
@@ -237,14 +237,14 @@ class Town:
         """A new process; it leads once the lease of a dead one has run out."""
         self._lives += 1
         self._dying.clear()
-        outside = Surroundings(
+        outside = ProgramPorts(
             _Doors(self.api, self),
             self.clock,
             random.Random(self._seed + self._lives),
             f"life-{self._lives}",
             "kube-system",
             observer=lambda domain: QuietObserver(),
-            duty_threads=AtOnce,
+            background_threads=AtOnce,
             plan_repairs=plans_of,
         )
         self.program = Program(loading.parse(self._text, "town"), outside)
@@ -358,7 +358,7 @@ class _Doors:
             if "/eviction" in path and answer.status == 201:
                 self._town.saw_eviction(bare)
             if "/binding" in path and body is not None:
-                self._town.books.bind_seen(bare, body, answer)
+                self._town.api_checker.bind_seen(bare, body, answer)
             return answer
 
         word = _word(method, path, body)

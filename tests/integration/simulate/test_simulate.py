@@ -67,7 +67,7 @@ def course(path: Path, policy: str, seed: int = 0) -> tuple[Scenario, Course]:
 def standing(made: Scenario, course: Course) -> list[list[str]]:
     """Per node the services that stand there at the end, in order of names."""
     nodes: list[list[str]] = [[] for _ in made.nodes]
-    for stay in course.stays:
+    for stay in course.placement_intervals:
         if stay.end_s == float("inf"):
             nodes[stay.node].append(made.usage.services[stay.series])
     return [sorted(names) for names in nodes]
@@ -161,7 +161,7 @@ def test_replicas_of_a_service_spread_by_default_as_those_of_a_deployment_do(tmp
         scenario(tmp_path, nodes=nodes, services=services(evening=2), events=events), "least-allocated"
     )
     assert standing(made, found) == [["evening"], ["evening"]]
-    assert sorted(stay.node for stay in found.stays) == [0, 0, 1, 1]
+    assert sorted(stay.node for stay in found.placement_intervals) == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_release_replaces_every_replica_and_counts_those_that_come_back_elsewh
     made, found = course(scenario(tmp_path, events=events), "least-allocated")
     assert found.created == 16
     assert not found.unplaced
-    released = [stay for stay in found.stays if made.usage.services[stay.series] == "evening"]
+    released = [stay for stay in found.placement_intervals if made.usage.services[stay.series] == "evening"]
     at_s = made.judged_from_s + 6 * 3600
     old = sorted(stay.node for stay in released if stay.end_s < float("inf"))
     new = sorted(stay.node for stay in released if stay.end_s == float("inf"))
@@ -315,9 +315,9 @@ def test_before_the_first_window_a_repaired_fleet_stands_as_one_that_is_not(tmp_
     made, plain = course(path, "plain")
     _, mended = course(path, "repaired")
     from_s = made.judged_from_s
-    first = [[(s.series, s.node) for s in c.stays if s.begin_s < from_s] for c in (plain, mended)]
+    first = [[(s.series, s.node) for s in c.placement_intervals if s.begin_s < from_s] for c in (plain, mended)]
     assert sorted(first[0]) == sorted(first[1])
-    moved = [stay for stay in mended.stays if stay.begin_s >= from_s]
+    moved = [stay for stay in mended.placement_intervals if stay.begin_s >= from_s]
     assert len(moved) == sum(visit.moves for visit in mended.repairs) > 0
 
 
@@ -326,8 +326,8 @@ def test_replicas_leave_one_at_a_time_and_all_stand_at_the_end(tmp_path: Path) -
     made, found = course(path, "repaired")
     assert sum(len(names) for names in standing(made, found)) == 24
     from_s = made.judged_from_s + 3600
-    left = sorted(stay.end_s for stay in found.stays if from_s <= stay.end_s < float("inf"))
-    came = sorted(stay.begin_s for stay in found.stays if stay.begin_s >= from_s)
+    left = sorted(stay.end_s for stay in found.placement_intervals if from_s <= stay.end_s < float("inf"))
+    came = sorted(stay.begin_s for stay in found.placement_intervals if stay.begin_s >= from_s)
     assert len(left) == len(came) > 1
     assert all(gone <= new for gone, new in zip(left, came, strict=True))
     assert all(new < gone for new, gone in zip(came, left[1:], strict=False)), (

@@ -13,7 +13,7 @@ import numpy as np
 
 from multisched.config.plugins import base_profile, plugin_registry
 from multisched.cycle.classes.cache import ClassCache
-from multisched.cycle.results import Asked, Result
+from multisched.cycle.results import RemoteRequest, Result
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.context import PluginContext
@@ -111,13 +111,13 @@ POINTS = {
     "RemovePod",
     "PreEnqueue",
     "Sign",
-    "Stamp",
-    "Heed",
+    "CacheKey",
+    "PodSensitivity",
     "CatchUp",
     "Health",
     "Metrics",
-    "Ask",
-    "Answer",
+    "Request",
+    "Response",
     "Choose",
 }
 POINTS |= {"PreFilter", "Filter", "PostFilter", "PreScore", "Score", "NormalizeScore", "Reserve", "Unreserve", "Permit"}
@@ -214,7 +214,7 @@ class Waiting:
     """An attempt that waits for answers from outside."""
 
     running: Any
-    asked: Sequence[Asked]
+    asked: Sequence[RemoteRequest]
 
     @classmethod
     def begin(cls, domain: Domain, pod: Pod, attempt: int = 1) -> Waiting:

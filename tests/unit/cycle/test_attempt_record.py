@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from multisched.cycle import attempt_record
 from multisched.cycle.attempt_record import ATTEMPTS_KEPT, AttemptRecord, Outcome
 from multisched.cycle.classes import placement_log
-from multisched.cycle.classes.equivalence_class import PodClass
-from multisched.cycle.classes.score_snapshot import OTHERS, PICTURE_BYTES_MIN, Picture
+from multisched.cycle.classes.equivalence_class import EquivalenceClass
+from multisched.cycle.classes.score_snapshot import OTHERS, SNAPSHOT_BYTES_MIN, ScoreSnapshot
 from multisched.cycle.results import Conflicted, Placed, Unplaced
 from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Codes, Rows, Scores
@@ -33,16 +33,16 @@ class Service:
 
     name = "Service"
     depends_on = Dependency.ATTEMPT
-    answer_timeout_s = 1.0
+    response_timeout_s = 1.0
 
     def __init__(self) -> None:
         self.reasons = ReasonTable(self.name)
         self._refused = self.reasons.code(Code.UNSCHEDULABLE, "the service says no")
 
-    def ask(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
+    def request(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
         return len(rows)
 
-    async def answer(self, question: object) -> object:
+    async def response(self, request: object) -> object:
         raise AssertionError("the test answers")
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
@@ -56,7 +56,7 @@ class Service:
         return ()
 
     def _allowed(self, cycle: CycleView) -> dict[str, int]:
-        answer: Any = cycle.answers[self.name]
+        answer: Any = cycle.responses[self.name]
         return dict(answer)
 
 
@@ -68,7 +68,7 @@ def last(domain: Domain, pod: Pod) -> AttemptRecord:
     return domain.cycle.records.read(pod.uid)[-1]
 
 
-def cold(domain: Domain, pod: Pod) -> PodClass:
+def cold(domain: Domain, pod: Pod) -> EquivalenceClass:
     """What a run that has seen nothing yet says."""
     classes = domain.fresh_classes()
     found = classes.find(pod, 1)
@@ -77,16 +77,16 @@ def cold(domain: Domain, pod: Pod) -> PodClass:
     return found
 
 
-def assert_shows(picture: Picture, group: PodClass) -> None:
-    assert picture.rows.tolist() == group.rows.tolist()
-    assert [(c.plugin.name, c.codes.tolist()) for c in picture.filters] == [
-        (c.plugin.name, c.codes.tolist()) for c in group.filters
+def assert_shows(snapshot: ScoreSnapshot, pod_class: EquivalenceClass) -> None:
+    assert snapshot.rows.tolist() == pod_class.rows.tolist()
+    assert [(c.plugin.name, c.codes.tolist()) for c in snapshot.filters] == [
+        (c.plugin.name, c.codes.tolist()) for c in pod_class.filters
     ]
-    if picture.scores:
-        at = group.feasible
-        assert picture.total[at].tolist() == group.total[at].tolist()
-        assert [(c.plugin, c.weight, c.final[at].tolist()) for c in picture.scores] == [
-            (c.plugin.name, c.weight, c.final[at].tolist()) for c in group.scores
+    if snapshot.scores:
+        at = pod_class.feasible
+        assert snapshot.total[at].tolist() == pod_class.total[at].tolist()
+        assert [(c.plugin, c.weight, c.final[at].tolist()) for c in snapshot.scores] == [
+            (c.plugin.name, c.weight, c.final[at].tolist()) for c in pod_class.scores
         ]
 
 
@@ -111,8 +111,8 @@ def test_a_record_says_what_a_cold_run_says(steps: list[tuple[Any, ...]]) -> Non
         pod = make_pod(f"p{count}", cpu=step[1], priority=step[2])
         expected = cold(domain, pod)
         result, record = domain.schedule(pod), last(domain, pod)
-        picture = record.picture
-        assert picture is not None
+        snapshot = record.snapshot
+        assert snapshot is not None
         if isinstance(result, Placed):
             at = expected.rows.tolist().index(domain.row(result.node))
             assert (record.outcome, record.node, record.at) == (Outcome.PLACED, result.node, at)
@@ -120,9 +120,9 @@ def test_a_record_says_what_a_cold_run_says(steps: list[tuple[Any, ...]]) -> Non
             assert record.scores == tuple((c.plugin.name, c.weight, int(c.final[at])) for c in expected.scores)
         else:
             assert isinstance(result, Unplaced)
-            assert (record.outcome, record.message, record.is_own_picture) == (Outcome.REFUSED, result.message, True)
-        if record.is_own_picture:
-            assert_shows(picture, expected)
+            assert (record.outcome, record.message, record.is_own_snapshot) == (Outcome.REFUSED, result.message, True)
+        if record.is_own_snapshot:
+            assert_shows(snapshot, expected)
 
 
 def test_refused_pods_of_a_class_share_a_picture_until_something_changes() -> None:
@@ -133,8 +133,8 @@ def test_refused_pods_of_a_class_share_a_picture_until_something_changes() -> No
     domain.cache.set_node(make_node("n2", cpu=200))
     domain.schedule(third)
 
-    assert last(domain, first).picture is last(domain, second).picture
-    assert last(domain, third).picture is not last(domain, first).picture
+    assert last(domain, first).snapshot is last(domain, second).snapshot
+    assert last(domain, third).snapshot is not last(domain, first).snapshot
 
 
 def test_one_of_many_placed_pods_has_a_picture_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,8 +145,8 @@ def test_one_of_many_placed_pods_has_a_picture_of_its_own(monkeypatch: pytest.Mo
         assert isinstance(domain.schedule(pod), Placed)
 
     records = [last(domain, pod) for pod in placed]
-    assert [record.is_own_picture for record in records] == [True, False, False, True, False, False, True]
-    assert records[2].picture is records[0].picture
+    assert [record.is_own_snapshot for record in records] == [True, False, False, True, False, False, True]
+    assert records[2].snapshot is records[0].snapshot
 
 
 def test_the_latest_attempts_are_kept_oldest_first() -> None:
@@ -215,15 +215,15 @@ def test_a_picture_counts_the_bytes_of_its_arrays() -> None:
     domain.schedule(refused)
     sizes = domain.cycle.records.statistics()
     for pod, name in ((placed, "sampled_bytes"), (refused, "refused_bytes")):
-        picture = last(domain, pod).picture
-        assert picture is not None
+        snapshot = last(domain, pod).snapshot
+        assert snapshot is not None
         columns = [
-            picture.feasible,
-            picture.total,
-            *(c.codes for c in picture.filters),
-            *(c.final for c in picture.scores),
+            snapshot.feasible,
+            snapshot.total,
+            *(c.codes for c in snapshot.filters),
+            *(c.final for c in snapshot.scores),
         ]
-        assert sizes[name] == PICTURE_BYTES_MIN + sum(column.nbytes for column in columns)
+        assert sizes[name] == SNAPSHOT_BYTES_MIN + sum(column.nbytes for column in columns)
 
 
 def test_of_a_dropped_picture_the_scores_that_move_with_every_pod_are_still_told(
@@ -238,12 +238,12 @@ def test_of_a_dropped_picture_the_scores_that_move_with_every_pod_are_still_told
     pod = make_pod("p", cpu=1000)
     domain.schedule(pod)
     before = last(domain, pod)
-    assert before.picture is not None
-    assert before.picture.is_kept
+    assert before.snapshot is not None
+    assert before.snapshot.is_kept
     domain.schedule(make_pod("another", cpu=500))
     after = last(domain, pod)
-    assert after.picture is before.picture
-    assert not after.picture.is_kept
+    assert after.snapshot is before.snapshot
+    assert not after.snapshot.is_kept
     told = {score.plugin: score for score in before.scores}
     assert after.scores[0] == told["NodeResourcesFit"]
     assert [score.plugin for score in after.scores[1:]] == [OTHERS]
@@ -272,8 +272,8 @@ def test_no_scores_are_kept_of_a_pod_whose_nodes_are_promised_to_others() -> Non
     refused = make_pod("second", cpu=40)
     assert isinstance(domain.schedule(refused), Unplaced)
 
-    pictures = [last(domain, pod).picture for pod in (placed, refused)]
-    assert [picture is not None and bool(picture.scores) for picture in pictures] == [True, False]
+    snapshots = [last(domain, pod).snapshot for pod in (placed, refused)]
+    assert [snapshot is not None and bool(snapshot.scores) for snapshot in snapshots] == [True, False]
 
 
 def test_a_plugin_that_fails_is_on_record() -> None:
@@ -286,7 +286,7 @@ def test_a_plugin_that_fails_is_on_record() -> None:
 
     record = last(domain, pod)
     assert (record.attempt, record.outcome, record.status.plugin) == (2, Outcome.ERROR, "Broken")
-    assert (record.message, record.picture) == (record.status.message, None)
+    assert (record.message, record.snapshot) == (record.status.message, None)
     assert "broken" in record.message
 
 
@@ -300,8 +300,8 @@ def test_alternates_taken_after_an_answer_from_outside_are_on_record() -> None:
     record = last(domain, pod)
     assert isinstance(result, Placed)
     assert (record.node, record.passed_over, record.scores[-1]) == ("next", ("best",), ("Service", 1, 10))
-    assert record.picture is not None
-    assert record.total == record.picture.total[record.at]
+    assert record.snapshot is not None
+    assert record.total == record.snapshot.total[record.at]
 
 
 def test_nodes_refused_from_outside_are_on_record() -> None:
@@ -331,8 +331,8 @@ def test_a_conflict_names_the_nodes_that_others_took() -> None:
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placement_log, "FULL", 8 * placement_log.WIDTH)
     monkeypatch.setattr(attempt_record, "REFUSED_PODS_KEPT", 8)
-    monkeypatch.setattr(attempt_record, "REFUSED_BYTES_MAX", 3 * PICTURE_BYTES_MIN)
-    monkeypatch.setattr(attempt_record, "SAMPLED_BYTES_MAX", 3 * PICTURE_BYTES_MIN)
+    monkeypatch.setattr(attempt_record, "REFUSED_BYTES_MAX", 3 * SNAPSHOT_BYTES_MIN)
+    monkeypatch.setattr(attempt_record, "SAMPLED_BYTES_MAX", 3 * SNAPSHOT_BYTES_MIN)
     domain = Domain(make_node("n1", pods=1000))
     for number in range(100):
         domain.schedule(make_pod(f"small-{number}", cpu=1, priority=number))
@@ -341,18 +341,18 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = domain.cycle.records.statistics()
     assert 8 <= sizes["placed"] <= 16
     assert 4 <= sizes["rare_pods"] <= 8
-    assert max(sizes["sampled_bytes"], sizes["refused_bytes"]) <= 3 * PICTURE_BYTES_MIN
+    assert max(sizes["sampled_bytes"], sizes["refused_bytes"]) <= 3 * SNAPSHOT_BYTES_MIN
     first = domain.cycle.records.read("uid-small-92")[-1]
-    assert first.picture is not None
-    assert not first.picture.is_kept
+    assert first.snapshot is not None
+    assert not first.snapshot.is_kept
     assert sum(score.weight * score.final for score in first.scores) == first.total
-    arrays = (first.picture.rows, first.picture.feasible, first.picture.total)
+    arrays = (first.snapshot.rows, first.snapshot.feasible, first.snapshot.total)
     assert [(len(array), array.base) for array in arrays] == [(0, None)] * 3, "and holds on to nothing larger"
     latest, dropped = (domain.cycle.records.read(f"uid-large-{number}") for number in (99, 97))
-    assert latest[-1].picture is not None
-    assert latest[-1].picture.is_kept
-    assert dropped[-1].picture is not None
-    assert not dropped[-1].picture.is_kept
+    assert latest[-1].snapshot is not None
+    assert latest[-1].snapshot.is_kept
+    assert dropped[-1].snapshot is not None
+    assert not dropped[-1].snapshot.is_kept
     assert dropped[-1].found is not None
     assert dropped[-1].found.counts[0][1] == 1, "how many nodes were refused by whom is known all the same"
     assert domain.cycle.records.read("uid-large-1") == ()

@@ -30,7 +30,7 @@ class NamespaceQuota:
     """Filter by what is left of the namespace's room; the ledger has the last word at commit."""
 
     name = "NamespaceQuota"
-    depends_on = Dependency.STAMP
+    depends_on = Dependency.CACHE_KEY
 
     def __init__(self, context: PluginContext) -> None:
         room = context.hold.register(NamespaceRoom(MAX_MILLI))
@@ -39,7 +39,7 @@ class NamespaceQuota:
         self.reasons = ReasonTable(self.name)
         self._full = self.reasons.code(Code.UNSCHEDULABLE, FULL)
 
-    def stamp(self, cycle: CycleView, pod: Pod) -> Hashable:
+    def cache_key(self, cycle: CycleView, pod: Pod) -> Hashable:
         return self._room.version()
 
     def sign(self, pod: Pod) -> Hashable:
@@ -72,12 +72,12 @@ class Asks:
 
     name = "Asks"
     depends_on = Dependency.ATTEMPT
-    answer_timeout_s = 1.0
+    response_timeout_s = 1.0
 
-    def ask(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
+    def request(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
         return "" if pod.name.startswith("slow") else None
 
-    async def answer(self, question: object) -> object:
+    async def response(self, request: object) -> object:
         raise AssertionError("the test answers")
 
 

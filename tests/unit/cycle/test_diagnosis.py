@@ -117,8 +117,8 @@ def test_each_node_counts_for_whoever_refused_it_first(
         outside = Status.unresolvable("node(s) didn't satisfy plugin(s) [Narrow]")
         counts.update({outside: len(NODES) - len(nodes)} if len(nodes) < len(NODES) else {})
 
-    found = diagnose(entry, domain.cache.nodes, held=held, with_names=True, with_verdicts=True)
-    assert (found.node_count, found.pre_filter, found.held) == (len(NODES), None, held)
+    found = diagnose(entry, domain.cache.nodes, blocked=held, with_names=True, with_verdicts=True)
+    assert (found.node_count, found.pre_filter, found.blocked) == (len(NODES), None, held)
     assert Counter(dict(found.counts)) == counts
     assert len(found.counts) == len(counts)
     assert found.rejectors == rejectors
@@ -129,7 +129,7 @@ def test_each_node_counts_for_whoever_refused_it_first(
     assert found.verdicts.rows.tolist() == entry.rows.tolist()
     assert told == [expected.get(node) for node in nodes]
 
-    plain = diagnose(entry, domain.cache.nodes, held=held)
+    plain = diagnose(entry, domain.cache.nodes, blocked=held)
     assert (list(plain.nodes), plain.verdicts) == ([], None)
     assert (plain.counts, plain.rejectors, plain.pending) == (found.counts, found.rejectors, found.pending)
 
@@ -138,7 +138,7 @@ def test_a_pod_refused_before_any_node_was_looked_at_counts_for_who_did_it() -> 
     def found(*plugins: Narrows) -> Diagnosis:
         domain = Domain(*(make_node(name) for name in NODES), plugins=plugins, in_tree=())
         entry = domain.fresh_classes().find(make_pod("p"), 1)
-        return diagnose(entry, domain.cache.nodes, held={})
+        return diagnose(entry, domain.cache.nodes, blocked={})
 
     on_a, on_b = (PreFilterResult(SUCCESS, frozenset({name})) for name in "ab")
     nowhere = found(Narrows("First", on_a), Narrows("Second", on_b))

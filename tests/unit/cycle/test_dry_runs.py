@@ -17,12 +17,12 @@ from multisched.cycle.results import Placed, Unplaced
 from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Bools, Codes, Rows
 from multisched.framework.points import CycleView, Plugin, PostFilterResult, PreFilterResult, Refusals
-from multisched.framework.preemption import StandingPods
-from multisched.framework.sensitivity import Heed
+from multisched.framework.preemption import PlacedPods
+from multisched.framework.sensitivity import PodSensitivity
 from multisched.framework.status import Code, Status
 from multisched.framework.traits import Traits
 from multisched.model.objects import Pod
-from multisched.state import standing_pods
+from multisched.state import pods_by_priority
 from tests.unit.cycle.cycle_kit import Domain, FilterBy, Waiting, make_node, make_pod
 from tests.unit.cycle.test_scheduling_cycle import Service
 from tests.unit.cycle.test_two_preemptions import OfTeams
@@ -31,7 +31,7 @@ IN_TREE = ("NodeResourcesFit", "DefaultPreemption")
 LATE = ("wrong zone", "too far")
 
 
-class Heedless(FilterBy):
+class Insensitive(FilterBy):
     """Reads pods, as volumes and affinity do, and heeds nobody: refuses nodes for a reason given beforehand."""
 
     def __init__(self, name: str, reasons: Mapping[str, str]) -> None:
@@ -39,8 +39,8 @@ class Heedless(FilterBy):
             name, lambda pod, node: reasons.get(node, ""), depends_on=Dependency.CLUSTER, sign=lambda pod: ()
         )
 
-    def heed(self, cycle: CycleView, pod: Pod) -> Heed:
-        return Heed((), lambda other: False)
+    def pod_sensitivity(self, cycle: CycleView, pod: Pod) -> PodSensitivity:
+        return PodSensitivity((), lambda other: False)
 
 
 class Shut:
@@ -56,7 +56,7 @@ class Shut:
         return ()
 
 
-class Shy(Heedless):
+class Shy(Insensitive):
     """Keeps every pod off nodes where a shy one stands, and heeds those."""
 
     def __init__(self) -> None:
@@ -67,8 +67,8 @@ class Shy(Heedless):
         stand = (any("shy" in one.labels for one in cycle.nodes.pods_on(row)) for row in rows.tolist())
         return np.array([refused if is_kept_off else 0 for is_kept_off in stand], np.uint8)
 
-    def heed(self, cycle: CycleView, pod: Pod) -> Heed:
-        return Heed((), lambda other: "shy" in other.labels)
+    def pod_sensitivity(self, cycle: CycleView, pod: Pod) -> PodSensitivity:
+        return PodSensitivity((), lambda other: "shy" in other.labels)
 
 
 class Tells:
@@ -127,7 +127,7 @@ class Held:
             labels = {"team": one.team, **({"shy": "yes"} if one.is_shy else {})}
             domain.cache.place(make_pod(f"{name}-{at}", cpu=one.cpu, node=name, started_s=at + 1.0, labels=labels))
 
-    def tell(self, name: str, telling: Telling, *, are_heeded: bool, are_late: bool) -> None:
+    def tell(self, name: str, telling: Telling, *, are_sensitive: bool, are_late: bool) -> None:
         """SelectVictimsOnNode for a pod of one CPU, pod by pod."""
         may_go = [at for at, one in enumerate(self.pods) if one.team == "x"]
         kept = [one for one in self.pods if one.team != "x"]
@@ -137,7 +137,7 @@ class Held:
                 return "Insufficient cpu"
             if are_late and (self.first or self.second):
                 return self.first or self.second
-            return "shy" if are_heeded and any(one.is_shy for one in stand) else ""
+            return "shy" if are_sensitive and any(one.is_shy for one in stand) else ""
 
         if not may_go:
             telling.undisplaceable += 1
@@ -161,7 +161,7 @@ late = st.sampled_from(["", "", *LATE])
 held = st.lists(st.builds(Held, st.lists(stands, max_size=4), late, late), min_size=1, max_size=6)
 
 
-@pytest.mark.parametrize("width", [1, standing_pods.WIDTH_MAX], ids=["wide", "narrow"])
+@pytest.mark.parametrize("width", [1, pods_by_priority.WIDTH_MAX], ids=["wide", "narrow"])
 @pytest.mark.parametrize("with_shy", [False, True], ids=["", "shy"])
 @pytest.mark.parametrize("with_late", [False, True], ids=["", "late"])
 @given(drawn=held, is_shut=st.booleans())
@@ -170,17 +170,17 @@ def test_a_dry_run_says_of_each_node_what_taking_pods_away_one_by_one_says(
 ) -> None:
     """Whichever nodes are looked at all at once; and the same to the next pod of the class."""
     nodes = {f"n{at}": node for at, node in enumerate(drawn)}
-    first = Heedless("First", {name: node.first for name, node in nodes.items()})
-    second = Heedless("Second", {name: node.second for name, node in nodes.items()})
+    first = Insensitive("First", {name: node.first for name, node in nodes.items()})
+    second = Insensitive("Second", {name: node.second for name, node in nodes.items()})
     plugins: list[Plugin] = [*([first, second] if with_late else []), *([Shy()] if with_shy else []), Tells()]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(standing_pods, "WIDTH_MAX", width)
+        patch.setattr(pods_by_priority, "WIDTH_MAX", width)
         domain = Domain(in_tree=("NodeResourcesFit",), plugins=[*plugins, *([Shut()] if is_shut else [])])
         for name, node in nodes.items():
             node.place(domain, name)
         telling = Telling()
         for name, node in nodes.items():
-            node.tell(name, telling, are_heeded=with_shy, are_late=with_late)
+            node.tell(name, telling, are_sensitive=with_shy, are_late=with_late)
         for asker in ("p", "q"):
             result = domain.schedule(make_pod(asker, cpu=1000))
             if isinstance(result, Placed):
@@ -210,7 +210,7 @@ def found(domain: Domain, name: str, *, nominated_node: str = "") -> tuple[str |
 
 def test_a_node_that_takes_the_pod_though_nobody_goes_is_an_error() -> None:
     """As upstream: something else than room has refused it."""
-    domain = Domain(in_tree=IN_TREE, plugins=[Heedless("First", {"a": "wrong zone"}), Shut()])
+    domain = Domain(in_tree=IN_TREE, plugins=[Insensitive("First", {"a": "wrong zone"}), Shut()])
     for name in "abc":
         domain.cache.set_node(make_node(name, cpu=2000))
         domain.cache.place(make_pod(f"on-{name}", cpu=500, node=name))
@@ -245,7 +245,7 @@ class Room(FilterBy):
 
 def test_what_was_found_is_remembered_for_the_classes_used_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes are looked at anew for a class whose memory went, the one unused for longest first."""
-    monkeypatch.setattr(dry_run, "MEMORIES_MAX", 2)
+    monkeypatch.setattr(dry_run, "VICTIM_CACHES_MAX", 2)
     room = Room()
     domain = Domain(*(make_node(name, cpu=1000) for name in "ab"), in_tree=IN_TREE, plugins=[room])
     for name in "ab":
@@ -275,7 +275,7 @@ def test_after_a_change_of_a_node_what_was_found_of_the_others_is_still_known() 
 
 def test_a_filter_that_hangs_on_nobody_who_may_go_is_not_asked_again() -> None:
     """As thousands of nodes may be candidates. Who wants room is: for what is without those who may go, and beside each."""
-    by_node, late, room = FilterBy("ByNode", lambda pod, name: ""), Heedless("Late", {"a": "wrong zone"}), Room()
+    by_node, late, room = FilterBy("ByNode", lambda pod, name: ""), Insensitive("Late", {"a": "wrong zone"}), Room()
     domain = Domain(*(make_node(name, cpu=1000) for name in "ab"), in_tree=IN_TREE, plugins=[by_node, room, late])
     for name in "ab":
         domain.cache.place(make_pod(f"on-{name}", cpu=1000, node=name))
@@ -308,7 +308,7 @@ class KnowsSome:
 @pytest.mark.parametrize("heard_of", ["abc", "ab", "bc", "ac", "a", "b", "c"])
 def test_nodes_of_which_a_filter_has_not_spoken_yet_are_asked_about(heard_of: str) -> None:
     """The class may have been renewed, and left out nodes, while somebody outside was asked."""
-    late = Heedless("Late", {"b": "wrong zone"})
+    late = Insensitive("Late", {"b": "wrong zone"})
     by_node = FilterBy("ByNode", lambda pod, name: "")
     plugins: list[Plugin] = [by_node, late, KnowsSome(heard_of)]
     domain = Domain(*(make_node(name, cpu=1000) for name in "abc"), in_tree=IN_TREE[:1], plugins=plugins)
@@ -321,7 +321,7 @@ def test_nodes_of_which_a_filter_has_not_spoken_yet_are_asked_about(heard_of: st
 class OfNoTeams(OfTeams):
     """Another rule with the same mark: nobody may go."""
 
-    def displaceable(self, pods: StandingPods) -> Bools:
+    def displaceable(self, pods: PlacedPods) -> Bools:
         return np.zeros_like(super().displaceable(pods))
 
 

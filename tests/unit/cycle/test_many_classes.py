@@ -54,7 +54,7 @@ def test_a_pod_that_can_go_to_one_node_is_neither_scored_nor_remembered_as_a_cla
     assert is_placed(core, QueuedPod(pod, 0.0, 1))
     assert [one.uid for one in core.cache.nodes.pods_on(7)] == ["daemon"]
     (record,) = core.cycle.records.read("daemon")
-    assert record.picture is not None
-    assert record.picture.scores == ()
+    assert record.snapshot is not None
+    assert record.snapshot.scores == ()
     core.cycle.classes.find(pod, 2)
     assert (core.cycle.classes.hits, core.cycle.classes.misses) == (0, 2)

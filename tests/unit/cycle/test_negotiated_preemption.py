@@ -25,7 +25,7 @@ class Negotiator:
     """Looks at the candidates of pods with `urgent` in their name: the answer says which of them it leaves."""
 
     name = "Negotiator"
-    answer_timeout_s = 1.0
+    response_timeout_s = 1.0
 
     def __init__(self, show: Callable[..., object] | None = None, left: Callable[..., Any] | None = None) -> None:
         self._show = show or (lambda offers: {offer.node: [pod.name for pod in offer.victims] for offer in offers})
@@ -33,10 +33,10 @@ class Negotiator:
         self.seen: list[tuple[str, int]] = []
         """(pod or point, the attempt that it was told)."""
 
-    def ask(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
+    def request(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
         return None
 
-    async def answer(self, question: object) -> object:
+    async def response(self, request: object) -> object:
         raise AssertionError("the test answers")
 
     def verdicts(self, cycle: CycleView, pod: Pod, rows: Rows) -> Mapping[int, Status]:
@@ -97,7 +97,7 @@ def test_what_an_extender_leaves_of_the_candidates_is_chosen_from(
     waiting = Waiting.begin(domain, make_pod("urgent", spec=URGENT), attempt=3)
     (asked,) = waiting.asked
     assert asked.plugin is judge
-    assert asked.question == {"a": ["low-a"], "b": ["low-b"]}
+    assert asked.request == {"a": ["low-a"], "b": ["low-b"]}
     assert told(waiting.answer(answers)) == expected
     is_read = isinstance(answers.get("Negotiator"), set)
     assert judge.seen == [("urgent", 3)] + [("left", 3)] * is_read
@@ -122,7 +122,7 @@ def test_a_question_that_fails_costs_the_pod_its_attempt() -> None:
     result = domain.schedule(make_pod("urgent", spec=URGENT))
     assert isinstance(result, Unplaced)
     assert (result.is_error, result.victims) == (True, ())
-    assert domain.heard.failures == [("Negotiator", "Ask", "it fell")]
+    assert domain.heard.failures == [("Negotiator", "Request", "it fell")]
 
 
 def test_pods_that_the_extender_does_not_look_after_preempt_without_it() -> None:

@@ -23,7 +23,7 @@ class Zones:
     """Goes by the zone alone, and normalises by itself, with a look at its view."""
 
     name = "Zones"
-    depends_on = Dependency.STAMP
+    depends_on = Dependency.CACHE_KEY
 
     def __init__(self) -> None:
         self.marks = {"east": 10, "west": 20}
@@ -33,10 +33,10 @@ class Zones:
     def sign(self, pod: Pod) -> str:
         return ""
 
-    def groups_by(self, cycle: CycleView, pod: Pod) -> tuple[str, ...] | None:
+    def topology_keys(self, cycle: CycleView, pod: Pod) -> tuple[str, ...] | None:
         return ("zone",)
 
-    def stamp(self, cycle: CycleView, pod: Pod) -> Hashable | None:
+    def cache_key(self, cycle: CycleView, pod: Pod) -> Hashable | None:
         return tuple(self.marks.items())
 
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:

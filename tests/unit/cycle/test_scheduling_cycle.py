@@ -34,7 +34,7 @@ class Service:
 
     name = "Service"
     depends_on = Dependency.ATTEMPT
-    answer_timeout_s = 1.0
+    response_timeout_s = 1.0
 
     def __init__(self) -> None:
         self.reasons = ReasonTable(self.name)
@@ -45,15 +45,15 @@ class Service:
         cycle.state.write(_ATTEMPT, cycle.attempt)
         return PreFilterResult()
 
-    def ask(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
+    def request(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
         return [cycle.nodes.node(row).name for row in rows.tolist()]
 
-    async def answer(self, question: object) -> object:
+    async def response(self, request: object) -> object:
         raise AssertionError("the test answers")
 
     def _allowed(self, cycle: CycleView, pod: Pod) -> Mapping[str, int]:
         self.attempts.add((pod.name, cycle.state.read(_ATTEMPT)))
-        found = cycle.answers[self.name]
+        found = cycle.responses[self.name]
         assert isinstance(found, dict)
         return found
 
@@ -388,7 +388,7 @@ def test_permits_that_wait_are_told_with_their_timeouts() -> None:
 def test_a_cycle_that_asks_decides_by_the_answer() -> None:
     domain = Domain(make_node("a"), make_node("b"), make_node("c", cpu=500), plugins=[Service()])
     waiting = Waiting.begin(domain, make_pod("p", spec=ONE_CPU))
-    assert [one.question for one in waiting.asked] == [["a", "b"]]
+    assert [one.request for one in waiting.asked] == [["a", "b"]]
 
     result = waiting.answer({"Service": {"b": 10}})
     assert isinstance(result, Placed)
@@ -575,7 +575,7 @@ class Once:
     """Lets pods pass until one of them has been there; before that it has nothing to filter by."""
 
     name = "Once"
-    depends_on = Dependency.ROW_AND_STAMP
+    depends_on = Dependency.ROW_AND_CACHE_KEY
     users: StateKey[int] = StateKey("Once")
 
     def __init__(self) -> None:
@@ -583,7 +583,7 @@ class Once:
         self._used = self.reasons.code(Code.UNSCHEDULABLE, "in use")
         self.uses = 0
 
-    def stamp(self, cycle: CycleView, pod: Pod) -> Hashable | None:
+    def cache_key(self, cycle: CycleView, pod: Pod) -> Hashable | None:
         return self.uses
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
@@ -628,7 +628,7 @@ def test_a_refusal_names_who_refused_at_the_decision_not_who_would_now() -> None
 def test_no_answer_costs_the_pod_its_attempt() -> None:
     domain = Domain(make_node("a"), plugins=[Service()])
     waiting = Waiting.begin(domain, make_pod("p"))
-    failure = domain.runner.failure(domain.plugins.asking[0], "Answer", "no answer within 1.0 s")
+    failure = domain.runner.failure(domain.plugins.remote[0], "Response", "no answer within 1.0 s")
     result = waiting.answer({"Service": failure})
 
     assert isinstance(result, Unplaced)
@@ -641,7 +641,7 @@ def test_a_held_row_is_no_candidate_of_a_cycle_that_asks() -> None:
     domain = Domain(make_node("a", cpu=1000), make_node("b"), plugins=[Service(), prefers("a")])
     domain.nominator.set(make_pod("urgent", spec=URGENT, nominated_node="a"))
     waiting = Waiting.begin(domain, make_pod("p", spec=ONE_CPU))
-    assert [one.question for one in waiting.asked] == [["b"]]
+    assert [one.request for one in waiting.asked] == [["b"]]
     result = waiting.answer({"Service": {"a": 100, "b": 0}})
     assert isinstance(result, Placed)
     assert result.node == "b"

@@ -1,4 +1,4 @@
-"""Scores that classes share, and rows by group."""
+"""Scores that classes share, and rows by pod_class."""
 
 from __future__ import annotations
 

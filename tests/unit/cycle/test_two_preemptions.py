@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from multisched.cycle.results import Unplaced
 from multisched.framework.node_view import Bools
 from multisched.framework.points import CycleView, Plugin, PostFilterResult, Refusals
-from multisched.framework.preemption import Costs, Preemption, StandingPods
+from multisched.framework.preemption import Costs, PlacedPods, Preemption
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
 from multisched.plugins.default_preemption import DefaultPreemption
@@ -32,14 +32,14 @@ class OfTeams:
         self._teams = teams
         self._by_size = by_size
 
-    def displaceable(self, pods: StandingPods) -> Bools:
+    def displaceable(self, pods: PlacedPods) -> Bools:
         of_teams = [one.labels.get("team", "") in self._teams for one in pods.label_sets]
         return np.array([*of_teams, False], np.bool_)[pods.label_set] & (pods.priority < self.below)
 
-    def first(self, pods: StandingPods, displaceable: Bools) -> Bools:
+    def first(self, pods: PlacedPods, displaceable: Bools) -> Bools:
         return np.zeros_like(displaceable)
 
-    def costs(self, pods: StandingPods, victims: Bools, first: Bools) -> Costs:
+    def costs(self, pods: PlacedPods, victims: Bools, first: Bools) -> Costs:
         count = np.count_nonzero(victims, axis=0)
         return np.stack([-count if self._by_size else count]).astype(np.float64)
 

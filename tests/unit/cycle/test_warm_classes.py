@@ -219,17 +219,17 @@ histories = st.lists(st.tuples(st.lists(steps, max_size=3), st.booleans()), min_
 def told(domain: Domain, classes: ClassCache, pod: Pod, attempt: int) -> Any:
     """All that a class says of a pod: who refused what, or the total of each feasible node."""
     try:
-        group = classes.find(pod, attempt)
-        found = diagnose(group, domain.cache.nodes, held={}, with_names=True)
+        pod_class = classes.find(pod, attempt)
+        found = diagnose(pod_class, domain.cache.nodes, blocked={}, with_names=True)
         refused = (fit_error(found), found.rejectors, found.pending, sorted((n, str(s)) for n, s in found.nodes))
-        if group.refusal is not None or not group.feasible.any():
+        if pod_class.refusal is not None or not pod_class.feasible.any():
             return refused
-        classes.score(group)
+        classes.score(pod_class)
     except PluginFailure as failure:
         return failure.status
-    at = np.flatnonzero(group.feasible)
-    totals = {domain.cache.nodes.node(int(group.rows[i])).name: int(group.total[i]) for i in at}
-    assert (group.total[~group.feasible] < 0).all()
+    at = np.flatnonzero(pod_class.feasible)
+    totals = {domain.cache.nodes.node(int(pod_class.rows[i])).name: int(pod_class.total[i]) for i in at}
+    assert (pod_class.total[~pod_class.feasible] < 0).all()
     return refused, totals
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from multisched.config.plugins import plugin_registry
 from multisched.cycle.classes.cache import ClassCache
-from multisched.cycle.classes.equivalence_class import PodClass
+from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.waiting_pods import WaitingPodTable
-from multisched.framework.caching import TwoStamps
+from multisched.framework.caching import SplitCacheKey
 from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.objects_view import ObjectKind
@@ -149,22 +149,24 @@ class Bench:
 
 def answers(cache: ClassCache, pod: Pod) -> dict[str, Any]:
     """All that a class cache says of a pod."""
-    group = cache.find(pod, 1)
+    pod_class = cache.find(pod, 1)
     found: dict[str, Any] = {
-        "refusal": group.refusal,
-        "rows": group.rows.tolist(),
-        "codes": {c.plugin.name: c.codes.tolist() for c in group.filters},
-        "feasible": group.feasible.tolist(),
+        "refusal": pod_class.refusal,
+        "rows": pod_class.rows.tolist(),
+        "codes": {c.plugin.name: c.codes.tolist() for c in pod_class.filters},
+        "feasible": pod_class.feasible.tolist(),
     }
-    if group.refusal is None and group.feasible.any():
-        cache.score(group)
-        found |= {"scores": scores(group), "total": group.total.tolist()}
+    if pod_class.refusal is None and pod_class.feasible.any():
+        cache.score(pod_class)
+        found |= {"scores": scores(pod_class), "total": pod_class.total.tolist()}
     return found
 
 
-def scores(group: PodClass) -> dict[str, list[int]]:
+def scores(pod_class: EquivalenceClass) -> dict[str, list[int]]:
     return {
-        column.plugin.name: column.final[group.feasible].tolist() for column in group.scores if not column.is_skipped
+        column.plugin.name: column.final[pod_class.feasible].tolist()
+        for column in pod_class.scores
+        if not column.is_skipped
     }
 
 
@@ -198,8 +200,8 @@ def test_the_rows_of_a_zone_are_asked_about_as_one() -> None:
             {"maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}
         ],
     }
-    group = bench.warm.find(bench.decoder.pod(orjson.dumps(document)), 1)
-    [column] = [column for column in group.filters if column.plugin.name == "PodTopologySpread"]
+    pod_class = bench.warm.find(bench.decoder.pod(orjson.dumps(document)), 1)
+    [column] = [column for column in pod_class.filters if column.plugin.name == "PodTopologySpread"]
 
     assert column.groups is not None
     assert column.groups.count == 4, "three zones, and the nodes without one"
@@ -253,14 +255,14 @@ def test_hard_spreading_takes_no_part_in_scores_and_soft_spreading_none_in_filte
         spread = {"maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": when, "labelSelector": selector}
         document["spec"] = {"containers": [{"name": "c"}], "topologySpreadConstraints": [spread]}
         pod = bench.decoder.pod(orjson.dumps(document))
-        group = bench.warm.find(pod, 1)
-        bench.warm.score(group)
-        stamp = group.stamps["PodTopologySpread"]
+        pod_class = bench.warm.find(pod, 1)
+        bench.warm.score(pod_class)
+        cache_key = pod_class.cache_keys["PodTopologySpread"]
 
-        assert isinstance(stamp, TwoStamps)
-        assert (stamp.filters is not None, stamp.scores is not None) == sides
-        assert "PodTopologySpread" in {c.plugin.name for c in (group.filters if sides[0] else group.scores)}
-        assert "PodTopologySpread" not in {c.plugin.name for c in (group.scores if sides[0] else group.filters)}
+        assert isinstance(cache_key, SplitCacheKey)
+        assert (cache_key.filters is not None, cache_key.scores is not None) == sides
+        assert "PodTopologySpread" in {c.plugin.name for c in (pod_class.filters if sides[0] else pod_class.scores)}
+        assert "PodTopologySpread" not in {c.plugin.name for c in (pod_class.scores if sides[0] else pod_class.filters)}
 
 
 @pytest.mark.parametrize("why", ["withheld", "unreadable"])
@@ -300,22 +302,24 @@ def test_pods_on_a_node_of_the_domain_that_takes_none_count_where_others_are_spr
     assert by_node[right] < max(by_node.values())
 
 
-def row_by_row(bench: Bench, group: PodClass, pod: Pod) -> dict[str, Any]:
+def row_by_row(bench: Bench, pod_class: EquivalenceClass, pod: Pod) -> dict[str, Any]:
     """What the plugins say when they are asked about every row, in the form of `answers`."""
-    if group.refusal is not None:
+    if pod_class.refusal is not None:
         return {}
     ask = bench.runner
-    codes = {c.plugin.name: ask.filter(c.plugin, group.view, pod, group.rows).tolist() for c in group.filters}
+    codes = {
+        c.plugin.name: ask.filter(c.plugin, pod_class.view, pod, pod_class.rows).tolist() for c in pod_class.filters
+    }
     found: dict[str, Any] = {"codes": codes}
-    feasible = group.rows[group.feasible]
+    feasible = pod_class.rows[pod_class.feasible]
     if len(feasible):
         found["scores"] = {
             c.plugin.name: ask.normalize(
-                c.custom, group.view, pod, ask.score(c.plugin, group.view, pod, feasible)
+                c.custom, pod_class.view, pod, ask.score(c.plugin, pod_class.view, pod, feasible)
             ).tolist()
             if c.custom is not None
-            else c.final[group.feasible].tolist()
-            for c in group.scores
+            else c.final[pod_class.feasible].tolist()
+            for c in pod_class.scores
             if not c.is_skipped
         }
     return found
@@ -328,8 +332,8 @@ def test_a_pod_that_relates_to_nobody_hears_nothing_of_those_who_do() -> None:
     document["metadata"]["labels"] = {"nobody": "knows"}
     plain = bench.decoder.pod(orjson.dumps(document))
     bench.cache.place(bench.pod("first", "n0"))
-    group = bench.warm.find(plain, 1)
+    pod_class = bench.warm.find(plain, 1)
 
-    assert {"PodTopologySpread", "InterPodAffinity"} == group.silent
-    assert group.stamps == {}
-    assert bench.warm.find(plain, 1) is group
+    assert {"PodTopologySpread", "InterPodAffinity"} == pod_class.silent
+    assert pod_class.cache_keys == {}
+    assert bench.warm.find(plain, 1) is pod_class

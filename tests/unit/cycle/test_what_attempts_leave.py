@@ -8,7 +8,7 @@ import pytest
 
 from multisched.cycle import attempt_record
 from multisched.cycle.attempt_record import ATTEMPTS_KEPT, AttemptRecord, AttemptRecords, Outcome
-from multisched.cycle.classes.score_snapshot import PICTURE_BYTES_MIN
+from multisched.cycle.classes.score_snapshot import SNAPSHOT_BYTES_MIN
 from multisched.cycle.results import Placed, Unplaced
 from multisched.framework.status import Status
 from tests.unit.cycle.cycle_kit import Domain, make_node, make_pod
@@ -51,13 +51,17 @@ def test_a_refused_pod_leaves_its_words_its_promise_and_its_victims() -> None:
     result = domain.schedule(make_pod("high", cpu=1000, priority=10), attempt=3)
     assert isinstance(result, Unplaced)
     (record,) = domain.cycle.records.read("uid-high")
-    assert (record.attempt, record.outcome, record.is_own_picture) == (3, Outcome.REFUSED, True)
+    assert (record.attempt, record.outcome, record.is_own_snapshot) == (3, Outcome.REFUSED, True)
     assert (record.nominated_node, record.victims, record.message) == ("a", ("default/low",), result.message)
     assert result.message.endswith(record.post_filter)
     assert record.found is not None
     assert record.found.node_count == 2
-    assert record.picture is not None
-    assert (record.picture.feasible.tolist(), len(record.picture.total), record.picture.scores) == ([False] * 2, 0, ())
+    assert record.snapshot is not None
+    assert (record.snapshot.feasible.tolist(), len(record.snapshot.total), record.snapshot.scores) == (
+        [False] * 2,
+        0,
+        (),
+    )
 
 
 def test_a_preemption_in_vain_leaves_its_sentence() -> None:
@@ -88,7 +92,7 @@ def test_a_pod_that_was_turned_away_after_it_was_placed_is_told_with_how_it_was_
 
 def test_pictures_are_counted_by_their_bytes_and_the_oldest_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [make_node(f"n{number}", cpu=10) for number in range(100)]
-    one = PICTURE_BYTES_MIN + 2 * 100  # a filter's codes and who is feasible
+    one = SNAPSHOT_BYTES_MIN + 2 * 100  # a filter's codes and who is feasible
     monkeypatch.setattr(attempt_record, "REFUSED_BYTES_MAX", 3 * one)
     domain = Domain(*nodes, in_tree=("NodeResourcesFit",))
     for number in range(5):
@@ -100,9 +104,9 @@ def test_pictures_are_counted_by_their_bytes_and_the_oldest_go_first(monkeypatch
             "sampled_bytes": 0,
             "refused_bytes": kept * one,
         }
-    pictures = [domain.cycle.records.read(f"uid-p{number}")[0].picture for number in range(5)]
-    assert [picture is not None and picture.is_kept for picture in pictures] == [False, False, True, True, True]
-    dropped, kept_last = pictures[0], pictures[-1]
+    snapshots = [domain.cycle.records.read(f"uid-p{number}")[0].snapshot for number in range(5)]
+    assert [snapshot is not None and snapshot.is_kept for snapshot in snapshots] == [False, False, True, True, True]
+    dropped, kept_last = snapshots[0], snapshots[-1]
     assert dropped is not None
     assert kept_last is not None
     assert [len(array) for array in (dropped.rows, dropped.feasible, dropped.total)] == [0, 0, 0]

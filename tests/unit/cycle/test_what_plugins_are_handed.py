@@ -17,7 +17,7 @@ from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Codes, Rows, Scores
 from multisched.framework.points import CycleView, PermitResult, PreFilterResult
 from multisched.framework.reasons import ReasonTable
-from multisched.framework.sensitivity import Heed
+from multisched.framework.sensitivity import PodSensitivity
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.framework.traits import Traits
 from multisched.model.objects import Pod
@@ -35,7 +35,7 @@ class Watcher:
         self.depends_on = depends_on
         self.reasons = ReasonTable(self.name)
         self._shut = self.reasons.code(Code.UNSCHEDULABLE, "shut")
-        self.stamped = 0
+        self.keyed = 0
         self.points: set[str] = set()
         self.decided: list[str] = []
         """Pods, the one at hand last."""
@@ -48,7 +48,7 @@ class Watcher:
         assert cycle.attempt == len(self.decided) or not is_at_hand, "its number, as the cycle was told"
         assert pod.name in (self.decided[-1:] if is_at_hand else self.decided)
         assert pod.uid == f"uid-{pod.name}"
-        if point not in ("PreFilter", "Stamp", "Heed"):
+        if point not in ("PreFilter", "CacheKey", "PodSensitivity"):
             assert cycle.state.read(NOTED) == pod.spec.priority, "what PreFilter noted"
         if rows is not None:
             assert rows.dtype == np.intp
@@ -113,32 +113,32 @@ class Normalizing(Watcher):
         return raw + 1
 
 
-class Stamped(Normalizing):
-    def stamp(self, cycle: CycleView, pod: Pod) -> Hashable | None:
-        self._look("Stamp", cycle, pod)
-        return self.stamped
+class Keyed(Normalizing):
+    def cache_key(self, cycle: CycleView, pod: Pod) -> Hashable | None:
+        self._look("CacheKey", cycle, pod)
+        return self.keyed
 
 
-class Heeding(Stamped):
-    def heed(self, cycle: CycleView, pod: Pod) -> Heed:
-        self._look("Heed", cycle, pod)
-        return Heed("any", lambda other: other.name.startswith(("ahead", "low")))
+class Sensitive(Keyed):
+    def pod_sensitivity(self, cycle: CycleView, pod: Pod) -> PodSensitivity:
+        self._look("PodSensitivity", cycle, pod)
+        return PodSensitivity("any", lambda other: other.name.startswith(("ahead", "low")))
 
 
-class ReadsFeasible(Stamped):
+class ReadsFeasible(Keyed):
     traits = Traits(reads_feasible=True)
 
 
-STAMPS: Final = (Dependency.STAMP, Dependency.ROW_AND_STAMP)
+STAMPS: Final = (Dependency.CACHE_KEY, Dependency.ROW_AND_CACHE_KEY)
 KINDS: Final[list[tuple[Callable[[Dependency], Watcher], Dependency]]] = [
     *((Watcher, one) for one in Dependency if one not in STAMPS),
     *((Normalizing, one) for one in Dependency if one not in STAMPS),
-    *((kind, one) for kind in (Stamped, Heeding, ReadsFeasible) for one in STAMPS),
+    *((kind, one) for kind in (Keyed, Sensitive, ReadsFeasible) for one in STAMPS),
 ]
 
 
 def drive(domain: Domain, watcher: Watcher) -> None:
-    """Pods come one after the other while nodes, stamps and promises change."""
+    """Pods come one after the other while nodes, cache keys and promises change."""
 
     def decide(name: str, expected: type = Placed, **fields: Any) -> None:
         watcher.decided.append(name)
@@ -149,13 +149,13 @@ def drive(domain: Domain, watcher: Watcher) -> None:
     decide("second")
     domain.cache.set_node(make_node("b", version=2, labels={"new": "label"}))
     decide("after a label")
-    watcher.stamped += 1
-    decide("after a stamp")
+    watcher.keyed += 1
+    decide("after a cache_key")
     domain.cache.set_node(make_node("c", version=2, labels={"door": "shut"}))
     decide("beside a shut row")
     domain.cache.place(make_pod("low", cpu=3000, node="b", phase="Running"))
     decide("beside a full row", cpu=1100)
-    watcher.stamped += 1
+    watcher.keyed += 1
     decide("beside both, anew", cpu=1100)
     domain.cache.set_node(make_node("c", version=3))
     decide("of another class", priority=5)
@@ -181,6 +181,6 @@ def test_a_plugin_is_handed_its_pod_its_view_and_its_rows(
     assert domain.heard.failures == []
     assert watcher.points >= {"PreFilter", "Filter", "PreScore", "Score", "Reserve", "Permit", "Unreserve"}
     assert ("NormalizeScore" in watcher.points) is isinstance(watcher, Normalizing)
-    assert ("Stamp" in watcher.points) is isinstance(watcher, Stamped)
+    assert ("CacheKey" in watcher.points) is isinstance(watcher, Keyed)
     if depends_on.reads_pods:
-        assert {"AddPod", "RemovePod"} <= watcher.points or isinstance(watcher, Heeding)
+        assert {"AddPod", "RemovePod"} <= watcher.points or isinstance(watcher, Sensitive)

@@ -56,12 +56,12 @@ class Asks:
 
     name = "Asks"
     depends_on = Dependency.ATTEMPT
-    answer_timeout_s = 1.0
+    response_timeout_s = 1.0
 
-    def ask(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
+    def request(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
         return "" if pod.name.startswith("slow") else None
 
-    async def answer(self, question: object) -> object:
+    async def response(self, request: object) -> object:
         raise AssertionError("the test answers")
 
 
@@ -205,7 +205,7 @@ class Told(HighestDevice):
     """Takes the device that somebody outside has named before."""
 
     def choose(self, cycle: CycleView, pod: Pod, row: int) -> tuple[int, ...] | None:
-        named = cycle.answers["Asks"]
+        named = cycle.responses["Asks"]
         assert isinstance(named, Mapping)
         return (named[cycle.nodes.node(row).name],)
 

@@ -97,7 +97,7 @@ def test_only_rows_where_gpus_are_held_have_to_be_gone_through_one_by_one() -> N
     plugin = next(plugin for plugin in domain.plugins.filter if isinstance(plugin, GpuShare))
     pod = gpu_pod("high", cpu=500, whole=2, priority=9)
 
-    stand_on = plugin.heed(CycleView(domain.cache.nodes, CycleState(), 1), pod).stand_on
+    stand_on = plugin.pod_sensitivity(CycleView(domain.cache.nodes, CycleState(), 1), pod).stand_on
 
     assert stand_on is not None
     assert {name for name in NODES if stand_on(np.array([domain.row(name)])).all()} == {"n0", "n1"}

@@ -250,6 +250,6 @@ def test_the_first_look_at_many_nodes_without_devices_tells_of_each(pod: Pod) ->
     assert names - Bench(*nodes).refusals(pod).keys() == {"n3"}
     assert Bench(*nodes).scores(pod).keys() == names
     bench = Bench(*nodes)
-    heed = bench.plugin.heed(bench.view, pod)
-    assert heed.stand_on is not None
-    assert heed.stand_on(all_rows(bench.cache)).tolist() == [False] * len(nodes)
+    sensitivity = bench.plugin.pod_sensitivity(bench.view, pod)
+    assert sensitivity.stand_on is not None
+    assert sensitivity.stand_on(all_rows(bench.cache)).tolist() == [False] * len(nodes)

@@ -30,7 +30,7 @@ from tests.unit.explain.clusters import (
 @given(clusters(), st.integers(0, 11))
 def test_a_fix_done_to_the_cluster_makes_the_pod_fit(documents: list[Document], choice: int) -> None:
     dump = dump_of(*documents)
-    cache = dump._rehearsal.cache
+    cache = dump._sandbox.cache
     pods, nodes = set(cache.uids()), [node for _, node in cache.nodes.live_rows()]
 
     view = dump.pod(ASKED)

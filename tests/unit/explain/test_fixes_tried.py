@@ -35,12 +35,12 @@ def test_the_pod_that_is_tried_is_the_one_that_doing_so_would_make(documents: li
     if gib:
         late["spec"]["containers"][0]["resources"]["requests"]["memory"] = f"{gib * 4}Gi"
         late["spec"]["containers"].append({"name": "bare", "image": "app:v1"})
-    rehearsal = dump_of(*documents)._rehearsal
-    pod = rehearsal.pending["default", "late"]
-    worker = rehearsal.worker_of(pod)
+    sandbox = dump_of(*documents)._sandbox
+    pod = sandbox.pending["default", "late"]
+    worker = sandbox.worker_of(pod)
     assert worker is not None
     decoder = Decoder()
-    for trials in fixes._Guesses(rehearsal, worker, pod).by_kind():
+    for trials in fixes._Guesses(sandbox, worker, pod).by_kind():
         for trial in trials:
             fix = Fix(kind=trial.kind, text=trial.text, size=trial.size, node="", change=trial.change, command="")
             (changed,) = [one for one in applied(documents, fix) if one["metadata"]["name"] == "late"]
@@ -329,9 +329,9 @@ def test_so_many_nodes_are_looked_at_for_a_change_of_one(tried: int, monkeypatch
     "wrong", [{"tolerations": [{"key": f"t{at}"} for at in range(300)]}, {"resourceClaims": [{"name": "x"}]}]
 )
 def test_a_pod_that_cannot_be_scheduled_at_all_is_not_said_to_fit(wrong: dict[str, Any]) -> None:
-    rehearsal = dump_of(make_node("n1"), make_pod("late", **wrong))._rehearsal
-    pod = rehearsal.pending["default", "late"]
-    worker = rehearsal.worker_of(pod)
+    sandbox = dump_of(make_node("n1"), make_pod("late", **wrong))._sandbox
+    pod = sandbox.pending["default", "late"]
+    worker = sandbox.worker_of(pod)
     assert worker is not None
     assert pod.malformed or pod.spec.unsupported
-    assert rehearsal.fits(worker, pod) is None
+    assert sandbox.fits(worker, pod) is None

@@ -25,7 +25,7 @@ REFUSED = Attempt(
     ago_s=12.0,
     outcome="refused",
     message="0/4 nodes are available: 1 node(s) were unschedulable, 3 Insufficient cpu.",
-    picture="own",
+    snapshot="own",
     domain_nodes=5,
     looked_at=4,
     feasible=0,
@@ -102,8 +102,8 @@ def test_a_pod_that_was_placed() -> None:
         ago_s=7200.0,
         outcome="placed",
         node="n1",
-        picture="earlier",
-        picture_ago_s=7230.0,
+        snapshot="earlier",
+        snapshot_ago_s=7230.0,
         looked_at=2,
         domain_nodes=2,
         feasible=2,
@@ -170,7 +170,7 @@ def test_plugins_that_say_the_same_share_a_line() -> None:
 
 
 def test_what_is_no_longer_kept_is_said_to_be_gone() -> None:
-    text = pod_text(msgspec.structs.replace(WAITING, attempts=(msgspec.structs.replace(REFUSED, picture="dropped"),)))
+    text = pod_text(msgspec.structs.replace(WAITING, attempts=(msgspec.structs.replace(REFUSED, snapshot="dropped"),)))
     assert "What each node said is no longer kept" in text
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.curves.usage import NodeTotals, Stay
+from domains.forecast.curves.usage import NodeTotals, PlacementInterval
 from tests.unit.forecast.weeks import DAY_S, FIVE_MINUTES_S, MONDAY_S
 
 END_S = MONDAY_S + 14 * DAY_S
 
 
-def wandering_stays(moves: list[int], *, nodes: int, replicas: int, seed: int = 0) -> tuple[Stay, ...]:
+def wandering_stays(moves: list[int], *, nodes: int, replicas: int, seed: int = 0) -> tuple[PlacementInterval, ...]:
     """Each service has so many replicas on nodes drawn at random, and moves one of them so many times."""
     rng = np.random.default_rng(seed)
     stays = []
@@ -20,11 +20,12 @@ def wandering_stays(moves: list[int], *, nodes: int, replicas: int, seed: int = 
         where = rng.integers(0, nodes, replicas).tolist()
         for moment_s in np.sort(rng.uniform(MONDAY_S, END_S, count)).tolist():
             replica = int(rng.integers(0, replicas))
-            stays.append(Stay(f"s{service:03}", f"n{where[replica]}", begin_s[replica], moment_s))
+            stays.append(PlacementInterval(f"s{service:03}", f"n{where[replica]}", begin_s[replica], moment_s))
             begin_s[replica] = moment_s
             where[replica] = (where[replica] + int(rng.integers(1, nodes))) % nodes
         stays += [
-            Stay(f"s{service:03}", f"n{node}", began, END_S + DAY_S) for node, began in zip(where, begin_s, strict=True)
+            PlacementInterval(f"s{service:03}", f"n{node}", began, END_S + DAY_S)
+            for node, began in zip(where, begin_s, strict=True)
         ]
     return tuple(stays)
 
@@ -42,7 +43,7 @@ def own_cycles(services: int, *, weekends: bool = False, seed: int = 2) -> NDArr
 
 
 def totals_of(
-    stays: tuple[Stay, ...],
+    stays: tuple[PlacementInterval, ...],
     weight: NDArray[np.float64],
     *,
     nodes: int,

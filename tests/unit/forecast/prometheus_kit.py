@@ -16,7 +16,7 @@ from domains.forecast.history.prometheus_source import PrometheusSource
 from domains.forecast.service_names import Labels, PodName
 from domains.forecast.settings.sources import Dimension, PrometheusSettings
 from multisched.client.prometheus import PrometheusMeter
-from multisched.framework.background import DutyPorts
+from multisched.framework.background import BackgroundPorts
 from multisched.framework.measures import MeterSettings
 from tests.unit.client.servers import serving
 
@@ -69,8 +69,8 @@ async def in_thread(work: Callable[[], T]) -> T:
     return await anyio.to_thread.run_sync(work)
 
 
-def ports_at(now_s: float) -> DutyPorts:
-    return DutyPorts(RealClock(now_s), random.Random(1), in_thread)
+def ports_at(now_s: float) -> BackgroundPorts:
+    return BackgroundPorts(RealClock(now_s), random.Random(1), in_thread)
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from domains.forecast.curves.usage import NodeTotals, Stay
+from domains.forecast.curves.usage import NodeTotals, PlacementInterval
 from domains.forecast.learning import replica_changes
 from domains.forecast.learning.attribution import Attribution, AttributionSettings, Verdict, attribute
 from tests.unit.forecast.placements import END_S, own_cycles, totals_of, wandering_stays
@@ -97,7 +97,7 @@ def test_a_service_seen_to_move_at_noon_only_is_no_certainty() -> None:
     """Away at 11:00 and back at 13:00: what it uses at night nobody has measured."""
     rng = np.random.default_rng(3)
     away = [
-        Stay("s000", f"n{day % 5}", MONDAY_S + day * DAY_S + 39_600, MONDAY_S + day * DAY_S + 46_800)
+        PlacementInterval("s000", f"n{day % 5}", MONDAY_S + day * DAY_S + 39_600, MONDAY_S + day * DAY_S + 46_800)
         for day in range(14)
     ]
     others = wandering_stays([0, 12, 12, 12, 12], nodes=10, replicas=3)
@@ -202,7 +202,9 @@ def test_a_dimension_without_samples_is_unmeasured() -> None:
 
 
 def test_a_restart_on_the_same_node_is_no_move() -> None:
-    stays = tuple(Stay("s000", "n0", MONDAY_S + n * 3_600, MONDAY_S + (n + 1) * 3_600) for n in range(14 * 24))
+    stays = tuple(
+        PlacementInterval("s000", "n0", MONDAY_S + n * 3_600, MONDAY_S + (n + 1) * 3_600) for n in range(14 * 24)
+    )
 
     found = attribute(totals_of(stays, np.ones(1), nodes=1, noise=0.1), SETTINGS)
 
@@ -243,19 +245,22 @@ def test_no_stays_and_no_steps_are_no_error() -> None:
     empty = NodeTotals(0, 300, ("n0",), ("log",), np.zeros((1, 1, 0), np.float32), ())
 
     assert attribute(empty, SETTINGS).services == ()
-    stay = Stay("s000", "n0", 0, 900)
-    assert attribute(msgspec.structs.replace(empty, stays=(stay,)), SETTINGS).undetermined[0].verdict == Verdict.STILL
+    stay = PlacementInterval("s000", "n0", 0, 900)
+    assert (
+        attribute(msgspec.structs.replace(empty, placement_intervals=(stay,)), SETTINGS).undetermined[0].verdict
+        == Verdict.STILL
+    )
 
 
 @pytest.mark.parametrize(
     ("stay", "message"),
     [
-        (Stay("shop", "n0", 10.0, 5.0), "stay of shop on n0: ends at 5.0"),
-        (Stay("shop", "n0", float("nan"), 5.0), "stay of shop on n0"),
-        (Stay("shop", "n0", 0.0, 5.0, -1), "-1 replicas"),
+        (PlacementInterval("shop", "n0", 10.0, 5.0), "stay of shop on n0: ends at 5.0"),
+        (PlacementInterval("shop", "n0", float("nan"), 5.0), "stay of shop on n0"),
+        (PlacementInterval("shop", "n0", 0.0, 5.0, -1), "-1 replicas"),
     ],
 )
-def test_stays_that_cannot_be_are_refused(stay: Stay, message: str) -> None:
+def test_stays_that_cannot_be_are_refused(stay: PlacementInterval, message: str) -> None:
     totals = NodeTotals(0, 300, ("n0",), ("log",), np.zeros((1, 1, 4), np.float32), (stay,))
 
     with pytest.raises(ValueError, match=message):
@@ -269,6 +274,9 @@ def test_settings_that_cannot_be_are_refused_by_field(field: str) -> None:
 
 
 def test_a_stay_beyond_the_window_is_no_move() -> None:
-    stays = (Stay("s000", "n0", MONDAY_S - DAY_S, END_S + DAY_S), Stay("s000", "n9", MONDAY_S, END_S))
+    stays = (
+        PlacementInterval("s000", "n0", MONDAY_S - DAY_S, END_S + DAY_S),
+        PlacementInterval("s000", "n9", MONDAY_S, END_S),
+    )
 
     assert attribute(totals_of(stays[:1], np.ones(1), nodes=1, noise=0.1), SETTINGS).moves.tolist() == [0]

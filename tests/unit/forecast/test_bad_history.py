@@ -176,7 +176,7 @@ def test_services_without_a_weight_are_named() -> None:
     alone = wandering_stays([10, 10, 10, 0], nodes=12, replicas=3)
     twin = tuple(msgspec.structs.replace(stay, service="twin") for stay in alone if stay.service == "s001")
     totals = totals_of(tuple(s for s in alone if s.service != "twin"), np.ones(4), nodes=12, noise=0.05)
-    totals = msgspec.structs.replace(totals, stays=alone + twin)
+    totals = msgspec.structs.replace(totals, placement_intervals=alone + twin)
     usage = Usage(totals.start_s, totals.step_s, (), (), np.zeros((0, 0, totals.values.shape[2]), np.float32))
     profiles = with_attribution(fit(usage, FitSettings(), 1, 0.0), attribute(totals, AttributionSettings()))
     assert list(weight_notes(Reading(usage, totals), profiles)) == [

@@ -18,10 +18,10 @@ from domains.forecast.learning.learned import known_pods
 from domains.forecast.peak_forecast import peak_forecast
 from domains.forecast.units import WEEK_S
 from multisched.cycle.waiting_pods import WaitingPodTable
-from multisched.framework.background import DutyPlugin
+from multisched.framework.background import BackgroundPlugin
 from multisched.framework.context import PluginContext
 from multisched.framework.registry import implements
-from multisched.shell.workers.duty_processes import ChildProcess
+from multisched.shell.workers.background_processes import ChildProcess
 from multisched.state.cluster_cache import ClusterCache
 from tests.unit.cycle.cycle_kit import make_node, make_pod
 from tests.unit.forecast.prometheus_kit import ports_at
@@ -61,7 +61,7 @@ def plugin(args: dict[str, Any], cache: ClusterCache) -> Forecast:
 
 
 async def learn(made: Forecast) -> None:
-    assert made.carry_out is not None
+    assert made.run is not None
     assert made._refit is not None
     assert await made._refit.once(ports_at(NOW_S)), made.refit_state()
 
@@ -150,7 +150,7 @@ async def test_profiles_that_were_exported_do_without_a_source(tmp_path: Path) -
     teacher = plugin(settings(tmp_path), ClusterCache())
     await learn(teacher)
     made = plugin({"profilesFile": str(tmp_path / "profiles")}, ClusterCache())
-    assert not implements(made, DutyPlugin), "there is nothing to do"
+    assert not implements(made, BackgroundPlugin), "there is nothing to do"
     assert made.statistics().services == 1
 
 

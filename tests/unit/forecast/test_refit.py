@@ -25,7 +25,7 @@ from domains.forecast.ledger.node_loads import NodeLoads
 from domains.forecast.ledger.peak_ledger import PeakLedger
 from domains.forecast.settings.sources import Dimension, PrometheusSettings
 from multisched.client.prometheus import PrometheusMeter
-from multisched.framework.background import DutyPorts, InThread
+from multisched.framework.background import BackgroundPorts, InThread
 from multisched.framework.measures import Grid, MeterSettings
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
 from tests.leaping_loop import leap
@@ -221,7 +221,7 @@ async def test_a_fit_that_fails_or_hangs_leaves_the_last_profiles_in_force() -> 
     async def abandoning(work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
 
-    ports = DutyPorts(RealClock(NOW_S), random.Random(1), abandoning)
+    ports = BackgroundPorts(RealClock(NOW_S), random.Random(1), abandoning)
     async with source_of(server, CPU) as source:
         refit = Refit([source], fickle, force.adopt, RefitSettings(3_600, 300, 24, deadline_s=60.0))
         assert [await refit.once(ports) for _ in range(2)] == [True, False]
@@ -270,7 +270,7 @@ def lived(source: Source, hours: float, loads: NodeLoads | None = None) -> tuple
     refit = Refit([source], learn, force.adopt, SETTINGS, loads=loads)
 
     async def live() -> None:
-        ports = DutyPorts(SimClock(loop), random.Random(1), at_once)
+        ports = BackgroundPorts(SimClock(loop), random.Random(1), at_once)
         with anyio.move_on_after(hours * 3_600):
             await refit.run(ports)
 

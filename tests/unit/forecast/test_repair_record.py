@@ -11,7 +11,7 @@ from domains.forecast.curves.capacity import SettingError
 from domains.forecast.repair.record import Begun, Budget, Moved, Record, Task, dumped, loaded
 from domains.forecast.repair.run import Run, State
 from domains.forecast.settings.repair import read_repair
-from domains.forecast.settings.repair_duty import RepairMode
+from domains.forecast.settings.repair_runs import RepairMode
 from domains.forecast.settings.windows import Span
 from multisched.framework.repair import RepairMove, RepairPeak
 

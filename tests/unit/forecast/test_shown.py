@@ -13,10 +13,10 @@ import pytest
 from domains.forecast.curves.profiles import Backtest, Origin, Profiles
 from domains.forecast.curves.recent import recent_of
 from domains.forecast.curves.usage import Usage
-from domains.forecast.views.forecast_snapshot import Picture
+from domains.forecast.views.forecast_snapshot import ForecastSnapshot
 from domains.forecast.views.report_document import CODES_MAX
 from domains.forecast.views.show import document_of
-from multisched.framework.introspection import HandoverPlugin
+from multisched.framework.introspection import StateExportPlugin
 from multisched.framework.registry import implements
 from multisched.framework.views import Document, NoViewError, ViewedPlugin, ViewQuery
 from tests.unit.domains.builders import make_node, make_profiles
@@ -54,7 +54,7 @@ def small_fleet() -> ShownFleet:
 
 
 def of_file(profiles: Profiles, what: str, **options: str) -> Document:
-    return document_of(ViewQuery(what, options))(Picture(profiles, NOW.timestamp()))
+    return document_of(ViewQuery(what, options))(ForecastSnapshot(profiles, NOW.timestamp()))
 
 
 async def test_nodes_come_fullest_first_with_the_moment_that_placement_fears() -> None:
@@ -281,4 +281,4 @@ def test_a_history_of_other_services_and_dimensions_is_laid_beside_what_is_known
 def test_the_plugin_is_found_by_what_it_shows_and_hands_over() -> None:
     plugin = small_fleet().plugin
     assert implements(plugin, ViewedPlugin)
-    assert implements(plugin, HandoverPlugin)
+    assert implements(plugin, StateExportPlugin)

@@ -8,7 +8,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domains.forecast.curves.usage import Look, Stay, Usage
+from domains.forecast.curves.usage import Look, PlacementInterval, Usage
 from domains.forecast.history.prometheus_source import OVERLAP_S
 from domains.forecast.history.source import Fold, Reading, SourceError, Table, joined, merged
 from domains.forecast.service_names import Labels, Owners, ServiceNames, stripped
@@ -217,11 +217,11 @@ async def test_node_totals_come_with_who_stood_where() -> None:
             assert reading.totals.nodes == ("n1", "n2")
             np.testing.assert_array_equal(reading.totals.values[:, 0], [[10, 11, np.nan, 13], [20, 21, 22, 23]])
             start = GRID.start_s
-            assert sorted(reading.totals.stays, key=lambda stay: (stay.node, stay.begin_s)) == [
-                Stay("shop/web", "n1", start, start + 2 * STEP_S),
-                Stay("shop/web", "n1", start, start + 2 * STEP_S),
-                Stay("shop/web", "n1", start + 3 * STEP_S, start + 4 * STEP_S),
-                Stay("shop/web", "n2", start + 2 * STEP_S, start + 4 * STEP_S),
+            assert sorted(reading.totals.placement_intervals, key=lambda stay: (stay.node, stay.begin_s)) == [
+                PlacementInterval("shop/web", "n1", start, start + 2 * STEP_S),
+                PlacementInterval("shop/web", "n1", start, start + 2 * STEP_S),
+                PlacementInterval("shop/web", "n1", start + 3 * STEP_S, start + 4 * STEP_S),
+                PlacementInterval("shop/web", "n2", start + 2 * STEP_S, start + 4 * STEP_S),
             ]
 
 

@@ -18,7 +18,7 @@ from domains.forecast.settings.sources import read_history_settings
 from multisched.app import SystemClock
 from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
-from multisched.shell.workers.duties import NetworkMeasures
+from multisched.shell.workers.background_tasks import NetworkMeasures
 
 
 async def known() -> Mapping[PodName, str]:

@@ -58,13 +58,13 @@ def test_an_image_that_spreads_changes_scores_on_nodes_that_did_not_change() -> 
     domain = Domain(make_node("a", images=(image,)), make_node("b"), in_tree=("ImageLocality",))
 
     def scores() -> dict[str, int]:
-        group = domain.cycle.classes.find(make_pod("p", spec=spec), 1)
-        domain.cycle.classes.score(group)
+        pod_class = domain.cycle.classes.find(make_pod("p", spec=spec), 1)
+        domain.cycle.classes.score(pod_class)
         cold = domain.fresh_classes()
         fresh = cold.find(make_pod("p", spec=spec), 1)
         cold.score(fresh)
-        assert group.total.tolist() == fresh.total.tolist()
-        return dict(zip("abc", group.total.tolist(), strict=False))
+        assert pod_class.total.tolist() == fresh.total.tolist()
+        return dict(zip("abc", pod_class.total.tolist(), strict=False))
 
     before = scores()
     domain.cache.set_node(make_node("b", version=2, images=(image,)))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multisched.framework.dependency import Isolation
-from multisched.framework.isolation import Answer, IsolatedPlugin, Question, consider
+from multisched.framework.isolation import IsolatedPlugin, IsolatedRequest, IsolatedResponse, consider
 from multisched.framework.points import FilterPlugin, NormalizeScorePlugin, Plugin, PreScorePlugin, ScorePlugin
 from multisched.framework.registry import PluginUse
 from multisched.framework.status import Code
@@ -30,16 +30,16 @@ class ByBytes:
     def __init__(self, plugin: Plugin) -> None:
         self._plugin = plugin
 
-    async def run(self, question: Question) -> Answer:
-        asked = pickle.loads(pickle.dumps(question))
+    async def run(self, request: IsolatedRequest) -> IsolatedResponse:
+        asked = pickle.loads(pickle.dumps(request))
         answer = pickle.loads(pickle.dumps(consider(self._plugin, asked)))
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, IsolatedResponse)
         return answer
 
 
-def awaited(plugin: IsolatedPlugin, question: object) -> object:
+def awaited(plugin: IsolatedPlugin, request: object) -> object:
     """What `answer` returns, without a loop: ByBytes never waits."""
-    coroutine = plugin.answer(question)
+    coroutine = plugin.response(request)
     try:
         coroutine.send(None)
     except StopIteration as ended:
@@ -78,7 +78,7 @@ def test_answers_are_the_same_over_frozen_nodes(about: str, make: Callable[[], P
     use = PluginUse(plugin.name, isolation=Isolation.PROCESS)
     isolated = IsolatedPlugin(plugin, use, ByBytes(make()))
     view, rows = scene.view(), scene.rows(scene.names)
-    view.answers = {plugin.name: awaited(isolated, isolated.ask(view, scene.pod, rows))}
+    view.responses = {plugin.name: awaited(isolated, isolated.request(view, scene.pod, rows))}
     names = [scene.table.node(int(row)).name for row in rows]
 
     passing = names

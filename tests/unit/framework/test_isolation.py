@@ -20,7 +20,7 @@ from multisched.framework.node_view import Rows
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.points import CycleView, FilterPlugin, Plugin, PreFilterPlugin, ScorePlugin
 from multisched.framework.registry import BuiltPlugin, PluginSet, PluginSetupError, PluginUse, Registry
-from multisched.framework.remote import AskingPlugin
+from multisched.framework.remote import RemotePlugin
 from multisched.framework.scalar import ScalarPlugin
 from multisched.framework.status import Code
 from multisched.framework.traits import Traits
@@ -87,7 +87,7 @@ def three_nodes() -> ClusterCache:
 async def asked(plugin: IsolatedPlugin, cache: ClusterCache, pod: Pod) -> tuple[list[int], list[int], CycleView]:
     """Codes and scores of all rows, as the cycle reads them, with the view that holds the answer."""
     view, rows = make_view(cache), all_rows(cache)
-    view.answers = {plugin.name: await plugin.answer(plugin.ask(view, pod, rows))}
+    view.responses = {plugin.name: await plugin.response(plugin.request(view, pod, rows))}
     codes, scores = plugin.filter(view, pod, rows), plugin.score(view, pod, rows)
     assert codes.dtype == np.uint8
     assert scores.dtype == np.int64
@@ -231,7 +231,7 @@ async def test_a_worker_that_gives_no_answer_has_failed_at_the_first_point_of_it
     make: Make, isolation: Isolation, pod: str, name: str, point: str
 ) -> None:
     plugin, cache = make(isolation, name), three_nodes()
-    answer = asyncio.ensure_future(plugin.answer(plugin.ask(make_view(cache), make_pod(pod), all_rows(cache))))
+    answer = asyncio.ensure_future(plugin.response(plugin.request(make_view(cache), make_pod(pod), all_rows(cache))))
     with pytest.raises(IsolatedError) as failed:
         await (leaping_until_done(answer) if isolation is Isolation.THREAD else answer)
     assert failed.value.point == point
@@ -240,14 +240,14 @@ async def test_a_worker_that_gives_no_answer_has_failed_at_the_first_point_of_it
 async def test_a_plugin_that_cannot_be_built_in_the_process_says_why(make: Make) -> None:
     plugin = make(Isolation.PROCESS, "Unbuildable")
     with pytest.raises(IsolatedError, match="cannot be built in its process: OSError: no licence on this machine"):
-        await plugin.answer(plugin.ask(make_view(three_nodes()), make_pod("p"), np.arange(3)))
+        await plugin.response(plugin.request(make_view(three_nodes()), make_pod("p"), np.arange(3)))
 
 
 async def test_a_process_that_is_not_ready_in_time_is_killed(make: Make, workers: PluginWorkers) -> None:
     plugin = make(Isolation.PROCESS, "SlowToBuild")
-    question = plugin.ask(make_view(three_nodes()), make_pod("p"), np.arange(3))
+    request = plugin.request(make_view(three_nodes()), make_pod("p"), np.arange(3))
     with pytest.raises(IsolatedError) as failed:
-        await leaping_until_done(asyncio.ensure_future(plugin.answer(question)))
+        await leaping_until_done(asyncio.ensure_future(plugin.response(request)))
     assert (failed.value.point, failed.value.text) == (
         "Filter",
         f"its process was not ready within {plugin_processes.READY_MAX_S:g} s",
@@ -296,9 +296,9 @@ async def test_the_loop_goes_on_while_a_plugin_blocks(make: Make) -> None:
 @BOTH
 async def test_pods_cannot_be_read_by_a_plugin_that_declared_to_read_none(make: Make, isolation: Isolation) -> None:
     plugin = make(isolation, "NodesOnly")
-    question = plugin.ask(make_view(three_nodes()), make_pod("sneaky"), np.arange(3))
+    request = plugin.request(make_view(three_nodes()), make_pod("sneaky"), np.arange(3))
     with pytest.raises(IsolatedError, match=r"declare Dependency\.ROW"):
-        await plugin.answer(question)
+        await plugin.response(request)
 
 
 class TestRecheck:
@@ -307,7 +307,7 @@ class TestRecheck:
     async def recheck(self, plugin: IsolatedPlugin, change: Callable[[ClusterCache], object]) -> list[bool]:
         cache, pod = make_cache(make_node(f"n{number}", cpu=1000, pods=9) for number in range(3)), make_pod("p")
         view, rows = make_view(cache), all_rows(cache)
-        view.answers = {plugin.name: await plugin.answer(plugin.ask(view, pod, rows))}
+        view.responses = {plugin.name: await plugin.response(plugin.request(view, pod, rows))}
         change(cache)
         return [bool(code) for code in plugin.recheck(view, pod, rows)]
 
@@ -332,7 +332,7 @@ class TestRecheck:
         """A preemption looks at rows without room, about which nobody was asked."""
         plugin, cache, pod = make(Isolation.THREAD), three_nodes(), make_pod("p")
         view, rows = make_view(cache), all_rows(cache)
-        view.answers = {plugin.name: await plugin.answer(plugin.ask(view, pod, rows[:1]))}
+        view.responses = {plugin.name: await plugin.response(plugin.request(view, pod, rows[:1]))}
 
         assert plugin.recheck(view, pod, rows).astype(bool).tolist() == [True, False, False]
 
@@ -363,11 +363,11 @@ class OnlySorts:
 
 
 class Asks(Roomy):
-    answer_timeout_s = 1.0
+    response_timeout_s = 1.0
 
-    def ask(self, cycle: CycleView, pod: Pod, rows: Rows) -> object: ...
+    def request(self, cycle: CycleView, pod: Pod, rows: Rows) -> object: ...
 
-    async def answer(self, question: object) -> object: ...
+    async def response(self, request: object) -> object: ...
 
 
 class Extends(Roomy):
@@ -415,7 +415,7 @@ def test_the_adapter_has_the_points_of_its_plugin_and_asks() -> None:
     adapter = Isolator(PluginWorkers())(ScalarPlugin(Scalar()), use, Scalar)
 
     assert isinstance(adapter, FilterPlugin)
-    assert isinstance(adapter, AskingPlugin)
+    assert isinstance(adapter, RemotePlugin)
     assert isinstance(adapter, SignPlugin)
     assert not isinstance(adapter, ScorePlugin)
     assert not isinstance(adapter, PreFilterPlugin)

@@ -57,13 +57,13 @@ def test_a_remark_is_told_and_fails_nothing() -> None:
     health = Health()
     health.add_readiness("caches", lambda: "")
     health.add_remark("plugins", lambda: "profiles 3, 2 h old; 4 refits failed,\nthe last 1 min ago: down")
-    health.add_remark("duties", lambda: "")
+    health.add_remark("background_tasks", lambda: "")
     report = health.readiness()
     assert report.is_good
     assert report.render().splitlines() == [
         "[+]caches ok",
         "[+]shutdown ok",
         "[+]plugins ok: profiles 3, 2 h old; 4 refits failed, the last 1 min ago: down",
-        "[+]duties ok",
+        "[+]background_tasks ok",
         "ok",
     ]

@@ -13,7 +13,7 @@ from multisched.cycle.bind_outcome import Outcome
 from multisched.framework.introspection import PluginMetric
 from multisched.model.objects import Pod
 from multisched.observe.metrics import Metrics
-from multisched.observe.readings import DomainReading, DutyReading, JudgeReading, Readings, ReflectorReading
+from multisched.observe.readings import BackgroundReading, DomainReading, JudgeReading, Readings, ReflectorReading
 
 POD = Pod(namespace="secret-namespace", name="secret-name", uid="secret-uid", version=1)
 CALLS_PER_BIND_MAX = 24
@@ -48,7 +48,7 @@ READINGS = Readings(
             incoming={("active", "PodAdd"): 7},
             events_in_flight={"NodeAdd": 3, "PodPopped": 2},
             bound_after_flush=1,
-            doomed=2,
+            quarantined=2,
             set_aside=3,
             passed_over=14,
             namespaces_retrying=5,
@@ -68,7 +68,7 @@ READINGS = Readings(
     reflectors={"pods": ReflectorReading(lists=1, events=9, malformed=2)},
     cached={"nodes": 300, "pods": 20, "assumed_pods": 1},
     events={"stored": 8, "dropped": 1},
-    duties={("PeakForecast", "job"): DutyReading(2, is_running=True)},
+    background_tasks={("PeakForecast", "job"): BackgroundReading(2, is_running=True)},
     judge=JudgeReading(runs=3, failures=1, ended_at_s=1e9, seconds=2.5, violations={"resources": 2, "taints": 0}),
     log_lines_dropped=11,
 )
@@ -135,7 +135,7 @@ async def test_readings_are_shown_as_they_are() -> None:
         'multisched_inflight_events{domain="job",event="NodeAdd"} 3.0',
         'multisched_inflight_events{domain="job",event="PodPopped"} 2.0',
         'multisched_pod_scheduled_after_flush_total{domain="job"} 1.0',
-        'multisched_doomed_pods{domain="job"} 2.0',
+        'multisched_quarantined_pods{domain="job"} 2.0',
         'multisched_pods_set_aside_total{domain="job"} 3.0',
         'multisched_retries_passed_over_total{domain="job"} 14.0',
         'multisched_retrying_namespaces{domain="job"} 5.0',
@@ -147,8 +147,8 @@ async def test_readings_are_shown_as_they_are() -> None:
         'multisched_lease_held{domain="job"} 1.0',
         'multisched_forecast_fallback_total{domain="job",reason="no-history"} 6.0',
         'multisched_forecast_profiles_age_seconds{domain="job"} 60.5',
-        'multisched_duty_failures_total{domain="job",plugin="PeakForecast"} 2.0',
-        'multisched_duty_running{domain="job",plugin="PeakForecast"} 1.0',
+        'multisched_background_failures_total{domain="job",plugin="PeakForecast"} 2.0',
+        'multisched_background_running{domain="job",plugin="PeakForecast"} 1.0',
         'multisched_verify_violations{rule="resources"} 2.0',
         'multisched_verify_violations{rule="taints"} 0.0',
         'multisched_verify_runs_total{result="error"} 1.0',

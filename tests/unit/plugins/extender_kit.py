@@ -21,7 +21,7 @@ class Extender:
 
     def __init__(self, url: str, answers: Mapping[str, Answer]) -> None:
         self.url = url
-        self.answers = dict(answers)
+        self.responses = dict(answers)
         self.asked: list[tuple[str, Any]] = []
 
     def verbs(self) -> list[str]:
@@ -36,7 +36,7 @@ async def extending(**answers: Answer) -> AsyncIterator[Extender]:
         verb = request.path.rpartition("/")[2]
         body = orjson.loads(await request.read())
         extender.asked.append((verb, body))
-        found = extender.answers[verb](body)
+        found = extender.responses[verb](body)
         if isinstance(found, Awaitable):
             found = await found
         return found if isinstance(found, web.StreamResponse) else web.Response(body=orjson.dumps(found))

@@ -1,6 +1,6 @@
 """InterPodAffinity, asked again and again while pods, labels and namespaces change, says what a count of every pod says.
 
-The plugin keeps sums, rules and tallies from one question to the next. Here little is kept, so that what is dropped, made anew and
+The plugin keeps sums, rules and tallies from one request to the next. Here little is kept, so that what is dropped, made anew and
 renumbered meets what is held on to; the reference below keeps nothing and looks at every pod.
 """
 

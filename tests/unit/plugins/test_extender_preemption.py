@@ -19,13 +19,13 @@ from multisched.framework.extender import Offer
 from multisched.framework.node_view import Int32, Int64, Rows
 from multisched.framework.points import CycleView
 from multisched.framework.ports import ExtenderError
-from multisched.framework.preemption import Found, LabelSet
+from multisched.framework.preemption import Candidates, LabelSet
 from multisched.model.objects import Pod
 from multisched.plugins.default_preemption import DefaultPreemption, LowerPriority
 from multisched.plugins.disruption_budgets import DisruptionBudgets
 from multisched.plugins.extender.preemption import (
     WHOLE_PODS_MAX,
-    PreemptionQuestion,
+    PreemptionRequest,
     PreemptionVerdict,
     Standing,
     Victims,
@@ -36,7 +36,7 @@ from tests.unit.plugins.test_http_extender import asking, settings_of
 
 PREEMPTS = {"filter_verb": "", "preempt_verb": "preempt"}
 LOW = {uid: Standing("team", uid, 0) for uid in ("a", "b", "c")}
-QUESTION = PreemptionQuestion(
+REQUEST = PreemptionRequest(
     "team",
     "p",
     frozenset({"cpu"}),
@@ -55,16 +55,16 @@ def wanting(violations: int = 0, **uids: list[str]) -> Any:
     return lambda _: {"NodeNameToMetaVictims": victims}
 
 
-async def left(answer: Any, question: PreemptionQuestion = QUESTION, **fields: Any) -> Mapping[str, Victims]:
+async def left(answer: Any, request: PreemptionRequest = REQUEST, **fields: Any) -> Mapping[str, Victims]:
     async with extending(preempt=answer) as extender, asking(settings_of(extender, **PREEMPTS, **fields)) as plugin:
-        found = await plugin.answer(question)
+        found = await plugin.response(request)
     assert isinstance(found, PreemptionVerdict)
     return found.left
 
 
 async def test_one_that_knows_the_nodes_is_shown_uids_and_takes_some_nodes_and_other_victims() -> None:
     async with extending(preempt=wanting(2, n1=["b"])) as extender, asking(settings_of(extender, **PREEMPTS)) as plugin:
-        assert await plugin.answer(QUESTION) == PreemptionVerdict({"n1": Victims(("b",), 2)})
+        assert await plugin.response(REQUEST) == PreemptionVerdict({"n1": Victims(("b",), 2)})
     ((_, body),) = extender.asked
     assert body["NodeNameToVictims"] is None
     assert body["NodeNameToMetaVictims"] == {
@@ -78,7 +78,7 @@ async def test_one_that_does_not_is_shown_whole_victims() -> None:
         extending(preempt=wanting(n2=["c"])) as extender,
         asking(settings_of(extender, is_node_cache_capable=False, **PREEMPTS)) as plugin,
     ):
-        assert await plugin.answer(QUESTION) == PreemptionVerdict({"n2": Victims(("c",), 0)})
+        assert await plugin.response(REQUEST) == PreemptionVerdict({"n2": Victims(("c",), 0)})
     ((_, body),) = extender.asked
     assert body["NodeNameToMetaVictims"] is None
     assert body["NodeNameToVictims"]["n1"]["Pods"] == [
@@ -89,17 +89,17 @@ async def test_one_that_does_not_is_shown_whole_victims() -> None:
 
 async def test_so_many_whole_victims_are_sent_and_no_more() -> None:
     many = {f"v{number}": Standing("team", f"v{number}", 0) for number in range(WHOLE_PODS_MAX + 1)}
-    question = replace(QUESTION, offered={"n1": Victims(tuple(many), 0)}, standing={"n1": many})
+    request = replace(REQUEST, offered={"n1": Victims(tuple(many), 0)}, standing={"n1": many})
     with pytest.raises(
         ExtenderError, match="would have to be sent 1001 victims whole, more than 1000; set nodeCacheCapable"
     ):
-        await left(wanting(n1=["v1"]), question, is_node_cache_capable=False)
+        await left(wanting(n1=["v1"]), request, is_node_cache_capable=False)
 
 
 async def test_one_that_does_not_is_shown_the_whole_preemptor_too() -> None:
     fields = {**PREEMPTS, "is_node_cache_capable": False}
     async with extending(preempt=wanting(n1=["a"])) as extender, asking(settings_of(extender, **fields)) as plugin:
-        await plugin.answer(QUESTION)
+        await plugin.response(REQUEST)
     ((_, body),) = extender.asked
     assert body["Pod"]["metadata"] == {"namespace": "team", "name": "p"}
 
@@ -107,9 +107,9 @@ async def test_one_that_does_not_is_shown_the_whole_preemptor_too() -> None:
 async def test_extenders_are_shown_what_the_others_left_until_nothing_is() -> None:
     async with extending(preempt=wanting(n1=["a"])) as one, extending(preempt=wanting()) as two:
         async with asking(settings_of(one, **PREEMPTS), settings_of(two, **PREEMPTS)) as plugin:
-            assert await plugin.answer(QUESTION) == PreemptionVerdict({})
+            assert await plugin.response(REQUEST) == PreemptionVerdict({})
         async with asking(settings_of(two, **PREEMPTS), settings_of(one, **PREEMPTS)) as plugin:
-            assert await plugin.answer(QUESTION) == PreemptionVerdict({})
+            assert await plugin.response(REQUEST) == PreemptionVerdict({})
     assert len(one.asked) == 1
     assert list(two.asked[0][1]["NodeNameToMetaVictims"]) == ["n1"]
 
@@ -151,7 +151,7 @@ async def test_one_that_fails_or_lies_is_named(lie: Any, told: str) -> None:
 
 @pytest.mark.parametrize("lie", [pytest.param(lie, id=name) for name, lie, _ in LIES if name != "nobody"])
 async def test_one_that_is_ignorable_is_passed_over(lie: Any) -> None:
-    assert await left(lie, timeout_s=0.2, is_ignorable=True) == QUESTION.offered
+    assert await left(lie, timeout_s=0.2, is_ignorable=True) == REQUEST.offered
 
 
 async def test_a_node_without_victims_of_an_ignorable_extender_is_left_out() -> None:
@@ -163,7 +163,7 @@ async def test_pods_whose_resources_it_does_not_manage_are_not_shown() -> None:
     async with extending(preempt=wanting()) as extender, asking(settings_of(extender, **fields)) as plugin:
         assert not plugin.negotiates(decode_pod(pod_document("p", container(cpu=1))))
         assert plugin.negotiates(decode_pod(pod_document("p", container(extra={"example.com/fpga": 1}))))
-        assert await plugin.answer(QUESTION) == PreemptionVerdict(QUESTION.offered)
+        assert await plugin.response(REQUEST) == PreemptionVerdict(REQUEST.offered)
     assert extender.asked == []
 
 
@@ -176,10 +176,10 @@ async def test_offers_become_a_question_and_come_back_with_the_pods_that_are_sti
     pods: dict[str, Pod] = {pod.name: pod for pod in scene.table.pods_on(row)}
     offer = Offer("n1", (pods["old"],), 3)
     async with asking() as plugin:
-        question = plugin.show(view, decode_pod(scene.pending), [offer])
-        assert question.offered == {"n1": Victims(("uid-old",), 3)}
-        assert (question.namespace, question.name, question.priority) == ("default", "p", 7)
-        assert question.standing["n1"].keys() == {"uid-old", "uid-older"}
+        request = plugin.show(view, decode_pod(scene.pending), [offer])
+        assert request.offered == {"n1": Victims(("uid-old",), 3)}
+        assert (request.namespace, request.name, request.priority) == ("default", "p", 7)
+        assert request.standing["n1"].keys() == {"uid-old", "uid-older"}
 
         wanted = PreemptionVerdict({"n1": Victims(("uid-older", "uid-gone"), 0), "n2": Victims(("uid-gone",), 0)})
         assert plugin.left(view, [offer], wanted) == [Offer("n1", (pods["older"],), 0)]
@@ -206,7 +206,7 @@ def test_the_best_of_the_offers_is_the_one_that_preemption_itself_would_take(
     ]
     costs = np.array([_costs(offer) for offer in offers]).T
     rows = np.array([scene.table.row_of(offer.node) for offer in offers], np.intp)
-    found = Found(rows, costs, lambda at: offers[at].victims, 0, {})
+    found = Candidates(rows, costs, lambda at: offers[at].victims, 0, {})
 
     assert plugin.accept(offers).preemption == plugin.choose(CycleView(scene.table, CycleState()), found)
 
@@ -233,7 +233,7 @@ def _costs(offer: Offer) -> list[float]:
 
 @dataclass
 class OneRow:
-    """`StandingPods` on one row."""
+    """`PlacedPods` on one row."""
 
     priority: Int64
     started_s: NDArray[np.float64]

@@ -22,7 +22,7 @@ from multisched.framework.cycle_state import CycleState
 from multisched.framework.extender import ExtenderPlugin
 from multisched.framework.points import CycleView
 from multisched.framework.ports import BindAnswer, BindReply, BindRequest, ExtenderError, ExtenderSettings, PodTruth
-from multisched.framework.remote import AskingPlugin
+from multisched.framework.remote import RemotePlugin
 from multisched.framework.runner import Runner
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
@@ -32,8 +32,8 @@ from multisched.plugins.extender.http_extender import (
     NAME,
     READ_POD_S,
     REASONS_MAX,
+    ExtenderRequest,
     HTTPExtenders,
-    Question,
     Verdict,
 )
 from multisched.plugins.extender.messages import (
@@ -55,7 +55,7 @@ from tests.unit.plugins.extender_kit import (
 from tests.unit.plugins.scenes import Scene, container, decode_node, decode_pod, node_document, pod_document
 
 NODES = ("n1", "n2", "n3")
-QUESTION = Question("team", "p", frozenset({"cpu"}), NODES)
+REQUEST = ExtenderRequest("team", "p", frozenset({"cpu"}), NODES)
 
 
 def settings_of(extender: Extender, **fields: Any) -> ExtenderSettings:
@@ -75,16 +75,16 @@ async def asking(*settings: ExtenderSettings, is_there: bool = True) -> AsyncIte
             await client.close()
 
 
-async def verdict(*settings: ExtenderSettings, question: Question = QUESTION) -> Verdict:
+async def verdict(*settings: ExtenderSettings, request: ExtenderRequest = REQUEST) -> Verdict:
     async with asking(*settings) as plugin:
-        found = await plugin.answer(question)
+        found = await plugin.response(request)
     assert isinstance(found, Verdict)
     return found
 
 
 def test_the_plugin_asks_and_judges() -> None:
     plugin = HTTPExtenders([], WholeObjects())
-    assert isinstance(plugin, AskingPlugin)
+    assert isinstance(plugin, RemotePlugin)
     assert isinstance(plugin, ExtenderPlugin)
 
 
@@ -155,11 +155,11 @@ async def test_only_pods_that_request_a_managed_resource_are_asked_about() -> No
         plain = decode_pod(pod_document("plain", container(cpu=100)))
         wanting = decode_pod(pod_document("wanting", container(extra={"example.com/fpga": 1})))
 
-        assert plugin.ask(view, plain, rows) is None
-        question = plugin.ask(view, wanting, rows)
-        assert isinstance(question, Question)
-        assert question.nodes == ("n1",)
-        assert question.resources >= {"example.com/fpga"}
+        assert plugin.request(view, plain, rows) is None
+        request = plugin.request(view, wanting, rows)
+        assert isinstance(request, ExtenderRequest)
+        assert request.nodes == ("n1",)
+        assert request.resources >= {"example.com/fpga"}
 
 
 def test_a_row_that_was_given_to_another_node_is_asked_about_by_its_new_name() -> None:
@@ -169,17 +169,17 @@ def test_a_row_that_was_given_to_another_node_is_asked_about_by_its_new_name() -
     view, rows = CycleView(scene.table, CycleState()), np.array([scene.table.row_of("n1")], np.intp)
     pod = decode_pod(scene.pending)
 
-    assert plugin.ask(view, pod, rows) == Question("default", "p", frozenset(pod.spec.requests), ("n1",))
+    assert plugin.request(view, pod, rows) == ExtenderRequest("default", "p", frozenset(pod.spec.requests), ("n1",))
     scene.table.remove_node("n1")
     scene.table.set_node(decode_node(node_document("n9")))
-    again = plugin.ask(view, pod, np.array([scene.table.row_of("n9")], np.intp))
-    assert isinstance(again, Question)
+    again = plugin.request(view, pod, np.array([scene.table.row_of("n9")], np.intp))
+    assert isinstance(again, ExtenderRequest)
     assert again.nodes == ("n9",)
 
 
 async def test_a_pod_that_is_gone_is_asked_about_no_more() -> None:
     async with extending(filter=keeping()) as extender, asking(settings_of(extender), is_there=False) as plugin:
-        assert await plugin.answer(QUESTION) == Verdict({}, {})
+        assert await plugin.response(REQUEST) == Verdict({}, {})
     assert extender.asked == []
 
 
@@ -229,7 +229,7 @@ async def test_a_pods_owner_is_told_so_many_kinds_of_reasons_and_no_more() -> No
     nodes = tuple(f"n{number}" for number in range(REASONS_MAX + 44))
     answer = keeping(FailedNodes={name: f"{name} is not good" for name in nodes})
     async with extending(filter=answer) as extender:
-        found = await verdict(settings_of(extender), question=replace(QUESTION, nodes=nodes))
+        found = await verdict(settings_of(extender), request=replace(REQUEST, nodes=nodes))
     assert len(set(found.refused.values())) == REASONS_MAX + 1
     assert found.refused[nodes[-1]].reasons == (f"node(s) refused by extender {extender.url}",)
 
@@ -257,7 +257,7 @@ async def test_scores_are_asked_of_what_the_filters_left_and_not_for_one_node() 
     async with extending(filter=keeping("n1", "n3"), prioritize=scoring(n1=1)) as extender:
         await verdict(settings_of(extender, prioritize_verb="prioritize"))
         assert extender.asked[1] == ("prioritize", {**extender.asked[0][1], "NodeNames": ["n1", "n3"]})
-        extender.answers["filter"] = keeping("n1")
+        extender.responses["filter"] = keeping("n1")
         await verdict(settings_of(extender, prioritize_verb="prioritize"))
     assert extender.verbs() == ["filter", "prioritize", "filter"]
 
@@ -310,24 +310,24 @@ async def test_a_failure_that_is_passed_over_is_told_once_and_its_end_too(caplog
         extending(filter=keeping(*NODES), prioritize=scoring(n1=1)) as extender,
         asking(settings_of(extender, prioritize_verb="prioritize", is_ignorable=True)) as plugin,
     ):
-        await plugin.answer(QUESTION)
+        await plugin.response(REQUEST)
         assert told() == []
-        extender.answers["filter"] = status(500)
+        extender.responses["filter"] = status(500)
         for _ in range(2):
-            await plugin.answer(QUESTION)
+            await plugin.response(REQUEST)
         assert told() == ["extender passed over"]
-        extender.answers["prioritize"] = status(500)
-        await plugin.answer(QUESTION)
+        extender.responses["prioritize"] = status(500)
+        await plugin.response(REQUEST)
         assert told() == ["extender passed over"], "the other verb"
-        extender.answers["filter"] = keeping(*NODES)
+        extender.responses["filter"] = keeping(*NODES)
         for _ in range(2):
-            await plugin.answer(QUESTION)
+            await plugin.response(REQUEST)
         assert told() == ["extender answers again"], "of one of the two"
-        extender.answers["prioritize"] = scoring(n1=1)
-        await plugin.answer(QUESTION)
+        extender.responses["prioritize"] = scoring(n1=1)
+        await plugin.response(REQUEST)
         assert told() == ["extender answers again"]
-        extender.answers["filter"] = status(500)
-        await plugin.answer(QUESTION)
+        extender.responses["filter"] = status(500)
+        await plugin.response(REQUEST)
         assert told() == ["extender passed over"]
 
 
@@ -345,7 +345,7 @@ def test_an_answer_may_take_as_long_as_all_that_is_asked_in_turn(verbs: list[dic
     fields: list[dict[str, Any]] = [{"timeout_s": float(at), **one} for at, one in enumerate(verbs, 1)]
     clients = [HttpExtenderClient(ExtenderSettings("http://x.invalid", **one)) for one in fields]
     plugin = HTTPExtenders(clients, WholeObjects())
-    assert plugin.answer_timeout_s == READ_POD_S + seconds + ANSWER_SLACK_S
+    assert plugin.response_timeout_s == READ_POD_S + seconds + ANSWER_SLACK_S
 
 
 # ---- what comes of it on the rows
@@ -365,7 +365,7 @@ def placed_on_rows(found: Verdict, totals: list[int]) -> tuple[list[bool], list[
     """Feasibility and totals of n1, n2, n3 after the extenders have spoken."""
     scene = Scene([node_document(name) for name in NODES], [], pod_document("p"))
     rows = np.array([scene.table.row_of(name) for name in NODES], np.intp)
-    view = CycleView(scene.table, CycleState(), answers={NAME: found})
+    view = CycleView(scene.table, CycleState(), responses={NAME: found})
     plugin, runner = HTTPExtenders([], WholeObjects()), Runner(Silent(), lambda: 0.0)
     pod: Pod = decode_pod(scene.pending)
     feasible = np.array([total >= 0 for total in totals], np.bool_)
@@ -419,7 +419,7 @@ def test_what_cannot_be_told_as_a_score_is_not_recorded() -> None:
 
 # ---- bind
 
-REQUEST = BindRequest("team", "p", "uid-p", "n1")
+BINDING = BindRequest("team", "p", "uid-p", "n1")
 
 
 class NoBinder:
@@ -438,11 +438,11 @@ def binding(extender: Extender, **fields: Any) -> AbstractAsyncContextManager[HT
 
 async def bound(plugin: HTTPExtenders, *resources: str) -> BindReply | None:
     pod = decode_pod(pod_document("p", container(cpu=100, extra=dict.fromkeys(resources, 1))))
-    assert pod.uid == REQUEST.uid
+    assert pod.uid == BINDING.uid
     view = CycleView(Scene([node_document("n1")], [], pod_document("p")).table, CycleState())
     plugin.reserve(view, pod, "n1")
     try:
-        return await plugin.bind(NoBinder(), REQUEST, timeout_s=ANSWERED_WITHIN_S)
+        return await plugin.bind(NoBinder(), BINDING, timeout_s=ANSWERED_WITHIN_S)
     finally:
         plugin.unreserve(view, pod, "n1")
 
@@ -473,7 +473,7 @@ async def test_a_bind_that_fails_may_have_happened_unless_it_was_never_sent() ->
     ):
         with pytest.raises(ExtenderError, match=r"extender .* \(bind\): conflict"):
             await bound(plugin)
-        extender.answers["bind"] = hanging
+        extender.responses["bind"] = hanging
         with pytest.raises(ExtenderError, match="no answer within"):
             await bound(hasty)
     async with binding(extender) as plugin:

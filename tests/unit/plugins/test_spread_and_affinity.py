@@ -200,7 +200,7 @@ def test_a_services_pods_are_spread_by_default_and_a_row_without_a_zone_by_its_h
     scene = Scene([node("a", "x"), node("b")], [pod("p", on="b")], pod("new"))
     plugin = spreading(scene)
     assert plugin.sign(scene.pod) == ()
-    assert plugin.stamp(scene.view(), scene.pod) is None
+    assert plugin.cache_key(scene.view(), scene.pod) is None
     service = {"metadata": {"name": "s", "namespace": "default"}, "spec": {"selector": {"app": "web"}}}
     put(scene.objects, ObjectKind.SERVICE, service)
 
@@ -338,7 +338,7 @@ def test_a_placed_pods_anti_affinity_keeps_away_the_pods_it_is_about(about: Docu
     plugin = relating(scene)
 
     assert scene.statuses(plugin) == {"a": UNWANTED if is_kept_away else None, "b": None}
-    assert (plugin.stamp(scene.view(), scene.pod) is None) is not is_kept_away
+    assert (plugin.cache_key(scene.view(), scene.pod) is None) is not is_kept_away
 
 
 def test_a_term_finds_namespaces_by_their_labels_as_they_are_now() -> None:
@@ -500,7 +500,7 @@ def test_affinity_goes_by_the_pods_of_the_view_that_it_is_asked_with() -> None:
     assert plugin.pre_filter(thought.view, scene.pod).status.is_success
     codes = plugin.filter(thought.view, scene.pod, scene.rows(scene.names)).tolist()
     assert [plugin.reasons.status(code).reasons if code else () for code in codes] == [(), UNWANTED[1]]
-    assert plugin.groups_by(thought.view, scene.pod) == (ZONE,)
+    assert plugin.topology_keys(thought.view, scene.pod) == (ZONE,)
 
 
 @pytest.mark.parametrize(
@@ -543,7 +543,7 @@ def test_rows_of_one_domain_are_alike_unless_the_pods_of_each_row_count(
     scene = Scene([node("a", "x")], [], pod("new", topologySpreadConstraints=constraints))
     plugin = spreading(scene)
     plugin.pre_filter(scene.view(), scene.pod)
-    assert plugin.groups_by(scene.view(), scene.pod) == keys
+    assert plugin.topology_keys(scene.view(), scene.pod) == keys
 
 
 def test_scores_are_int64_and_codes_bytes() -> None:

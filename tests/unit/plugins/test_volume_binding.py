@@ -99,11 +99,11 @@ def test_what_is_known_of_a_pod_with_a_bound_volume_of_its_own_stays_while_other
     storage.put(PV, volume("v", claim="p-own"))
     storage.put(PVC, claim("p-own", owner="uid-p", bound="v"))
     own = decode_pod(pod_document("p", volumes=[ephemeral("own")]))
-    before = storage.plugin.stamp(storage.view(), own)
+    before = storage.plugin.cache_key(storage.view(), own)
 
     storage.put(PVC, claim("another"))
     storage.put(PV, volume("free", host="n0"))
-    assert storage.plugin.stamp(storage.view(), own) == before
+    assert storage.plugin.cache_key(storage.view(), own) == before
 
 
 def test_a_pod_without_claims_costs_nothing() -> None:
@@ -111,7 +111,7 @@ def test_a_pod_without_claims_costs_nothing() -> None:
     for volumes in ([], [{"name": "v", "emptyDir": {}}], [{"name": "v", "awsElasticBlockStore": {"volumeID": "v"}}]):
         plain = decode_pod(pod_document("p", volumes=volumes))
         assert storage.pre_filter(plain) is SKIP
-        assert storage.plugin.stamp(storage.view(), plain) is None
+        assert storage.plugin.cache_key(storage.view(), plain) is None
         assert not storage.ledger.concerns(plain)
 
 
@@ -162,10 +162,10 @@ def test_answers_about_a_volume_that_a_driver_may_take_over_hang_on_what_the_nod
     storage.put(PV, volume("old", source={"awsElasticBlockStore": {"volumeID": "vol-1"}}), volume("plain", host="n0"))
     storage.put(PVC, claim("taken", bound="old"), claim("plain", bound="plain"))
     pods = [pod("p", "taken"), pod("q", "plain"), pod("r", "plain", "taken"), pod("s")]
-    before = [storage.plugin.stamp(storage.view(), one) for one in pods]
+    before = [storage.plugin.cache_key(storage.view(), one) for one in pods]
     assert before[3] is None
     storage.put(CSI_NODE, csi_node("n0"))
-    after = [storage.plugin.stamp(storage.view(), one) for one in pods]
+    after = [storage.plugin.cache_key(storage.view(), one) for one in pods]
     assert [was != now for was, now in zip(before, after, strict=True)] == [True, False, True, False]
 
 
@@ -307,7 +307,7 @@ def test_a_volume_that_a_user_set_aside_is_its_claims_or_nobodys() -> None:
 
 
 async def test_where_nothing_may_be_written_promised_volumes_are_not_bound() -> None:
-    """A rehearsal has no hands."""
+    """A sandbox has no hands."""
     storage = Storage()
     storage.put(PV, volume("only", zone="a"))
     storage.put(PVC, claim("x", "local"))
@@ -323,12 +323,12 @@ def test_a_bound_claim_that_is_being_deleted_changes_what_its_pods_are_known_for
     storage.put(PV, volume("v", claim="x"))
     storage.put(PVC, claim("x", bound="v"))
     user = pod("user", "x")
-    before = storage.plugin.stamp(storage.view(), user)
-    assert storage.plugin.stamp(storage.view(), user) == before
+    before = storage.plugin.cache_key(storage.view(), user)
+    assert storage.plugin.cache_key(storage.view(), user) == before
 
     storage.put(PVC, claim("x", bound="v", deleting=True))
     assert not storage.plugin.pre_filter(storage.view(), user).status.is_success
-    assert storage.plugin.stamp(storage.view(), user) != before
+    assert storage.plugin.cache_key(storage.view(), user) != before
 
 
 # -- promises ----------------------------------------------------------------------------------------------------------
@@ -339,11 +339,11 @@ def test_a_promised_volume_is_gone_for_others_until_it_is_given_back() -> None:
     storage.put(PV, volume("only", zone="a"))
     storage.put(PVC, claim("x", "local"), claim("y", "local"))
     first, second = pod("first", "x"), pod("second", "y")
-    before = storage.ledger.version(0), storage.plugin.stamp(storage.view(), second)
+    before = storage.ledger.version(0), storage.plugin.cache_key(storage.view(), second)
     storage.assume(first, "n0")
 
     assert storage.ledger.version(0) > before[0]
-    assert storage.plugin.stamp(storage.view(), second) != before[1]
+    assert storage.plugin.cache_key(storage.view(), second) != before[1]
     assert storage.refused(second) == dict.fromkeys(EVERY, (BIND_CONFLICT,))
     assert storage.ledger.fits(second, storage.row("n1")) == BIND_CONFLICT
     assert storage.plugin.pre_bind_pre_flight(storage.view(), first, "n0") is SUCCESS

@@ -64,16 +64,16 @@ def test_a_pod_with_claims_waits_while_a_kind_cannot_be_read(
     put(scene.objects, CLASS, storage_class("late"))
     plugin, view = make(scene.context()), scene.view()
     plain = decode_pod(pod_document("plain"))
-    before, readable = plugin.pre_filter(view, scene.pod), plugin.stamp(view, scene.pod)
+    before, readable = plugin.pre_filter(view, scene.pod), plugin.cache_key(view, scene.pod)
     for kind in plugin.traits.reads_objects:
         scene.objects.set_unreadable(kind, "403 Forbidden: no")
         words = f"{kind.value} objects cannot be read by the scheduler: 403 Forbidden: no"
         assert plugin.pre_filter(view, scene.pod).status == Status(UNRESOLVABLE, plugin.name, (words,))
         assert plugin.pre_filter(view, plain).status is SKIP
-        hidden = plugin.stamp(view, scene.pod)
+        hidden = plugin.cache_key(view, scene.pod)
         scene.objects.set_unreadable(kind, "")
         assert plugin.pre_filter(view, scene.pod) == before
-        assert hidden not in (readable, plugin.stamp(view, scene.pod))
+        assert hidden not in (readable, plugin.cache_key(view, scene.pod))
 
 
 # -- VolumeRestrictions ------------------------------------------------------------------------------------------------
@@ -146,13 +146,13 @@ def test_preempting_the_user_of_a_claim_frees_it_in_thought_only() -> None:
 def test_the_stamp_changes_when_a_claim_comes_or_changes_who_may_use_it() -> None:
     scene = restricted(uses("new"))
     plugin = VolumeRestrictions(scene.context())
-    seen = [plugin.stamp(scene.view(), scene.pod)]
+    seen = [plugin.cache_key(scene.view(), scene.pod)]
     for modes in (["ReadWriteOnce"], ["ReadWriteOncePod"]):
         put(scene.objects, CLAIM, claim("another", modes=modes))
-        assert plugin.stamp(scene.view(), scene.pod) == seen[-1]
+        assert plugin.cache_key(scene.view(), scene.pod) == seen[-1]
         put(scene.objects, CLAIM, claim("new", modes=modes))
-        assert plugin.stamp(scene.view(), scene.pod) not in seen
-        seen.append(plugin.stamp(scene.view(), scene.pod))
+        assert plugin.cache_key(scene.view(), scene.pod) not in seen
+        seen.append(plugin.cache_key(scene.view(), scene.pod))
 
 
 def test_what_frees_a_disk_or_a_claim_wakes_and_nothing_else_does() -> None:
@@ -266,10 +266,10 @@ def test_the_stamp_changes_with_whatever_the_answer_goes_by_and_with_nothing_els
     for kind, name in ((CLAIM, "c"), (VOLUME, "pv")):
         objects.remove(kind, "default" if kind is CLAIM else "", name)
 
-    def stamp() -> object:
-        return plugin.stamp(scene.view(), scene.pod)
+    def cache_key() -> object:
+        return plugin.cache_key(scene.view(), scene.pod)
 
-    seen = [stamp()]
+    seen = [cache_key()]
     for kind, document in (
         (CLAIM, claim("c", storage_class="late")),
         (CLASS, storage_class("late", mode="Immediate")),
@@ -282,14 +282,14 @@ def test_the_stamp_changes_with_whatever_the_answer_goes_by_and_with_nothing_els
             put(objects, CLAIM, other)
         put(objects, CLASS, storage_class("other"))
         put(objects, VOLUME, volume("px", {ZONE: "c"}, handle="x"))
-        assert stamp() == seen[-1]
+        assert cache_key() == seen[-1]
         put(objects, kind, document)
-        assert stamp() not in seen
-        seen.append(stamp())
+        assert cache_key() not in seen
+        seen.append(cache_key())
     objects.remove(CLASS, "", "late")
-    assert stamp() == seen[-1], "a bound claim's class is not looked at"
+    assert cache_key() == seen[-1], "a bound claim's class is not looked at"
     for some in ([], [ephemeral("own")]):
-        assert plugin.stamp(scene.view(), decode_pod(pod_document("other", volumes=some))) is None
+        assert plugin.cache_key(scene.view(), decode_pod(pod_document("other", volumes=some))) is None
 
 
 def test_a_volume_or_class_that_changes_nothing_for_the_pod_leaves_it_parked() -> None:

@@ -76,12 +76,12 @@ def test_sp_110_an_early_pod_that_never_fits_leaves_the_head_to_later_ones() -> 
     assert entry.attempts > 10
 
 
-# Doomed binds: refused for ever, chosen for ever (what the shell makes of it: tests/unit/shell/test_doomed_binds.py)
+# Quarantined binds: refused for ever, chosen for ever (what the shell makes of it: tests/unit/shell/test_quarantined_binds.py)
 
 
 def test_kai_2075_a_pod_whose_bind_is_always_refused_does_not_win_every_cycle() -> None:
     queue = make_queue()
-    queue.add(make_pod("doomed", priority=9), 0)
+    queue.add(make_pod("quarantined", priority=9), 0)
     refused = Failure(is_error=True, refusal='admission webhook "w" denied the request')
     attempts = 0
     for second in range(250):
@@ -91,7 +91,7 @@ def test_kai_2075_a_pod_whose_bind_is_always_refused_does_not_win_every_cycle() 
             queue.on_event(NODE_ADD, None, make_node(), second)
 
     assert attempts == 5
-    assert queue.where("doomed") is Place.UNSCHEDULABLE
+    assert queue.where("quarantined") is Place.UNSCHEDULABLE
 
 
 # Identity: pods recreated under the same name, deleted during their attempt, gated during their preemption

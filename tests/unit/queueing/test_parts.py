@@ -299,8 +299,8 @@ class Counting(Listening):
     [
         (Dependency.NODE, False),
         (Dependency.ROW, False),
-        (Dependency.ROW_AND_STAMP, True),
-        (Dependency.STAMP, True),
+        (Dependency.ROW_AND_CACHE_KEY, True),
+        (Dependency.CACHE_KEY, True),
         (Dependency.ATTEMPT, True),
     ],
 )

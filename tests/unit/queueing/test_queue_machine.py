@@ -15,8 +15,8 @@ from multisched.framework.events import ASSIGNED_POD_DELETE, FLUSH, NODE_ADD, Ac
 from multisched.model.cluster_objects import ClusterObject
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod, PodSpec
-from multisched.queueing.doomed import API_SERVER
 from multisched.queueing.entry import Failure
+from multisched.queueing.quarantine import API_SERVER
 from multisched.queueing.transitions import Place
 from multisched.queueing.uid_heap import GARBAGE_MIN_ITEMS
 from tests.unit.queueing.builders import (
@@ -398,7 +398,7 @@ class QueueMachine(RuleBasedStateMachine):
         statistics = self.queue.statistics()
         assert statistics.pending == counts
         assert statistics.in_flight == len(self.at("in-flight", "leaving"))
-        assert statistics.doomed == sum(API_SERVER in known.plugins for known in self.at("unschedulable"))
+        assert statistics.quarantined == sum(API_SERVER in known.plugins for known in self.at("unschedulable"))
 
     @invariant()
     def the_event_log_keeps_what_is_needed_and_no_more(self) -> None:

@@ -14,7 +14,7 @@ from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
 from multisched.config import loading
 from multisched.model.wire import JSON, LineStream, Response
-from multisched.shell.program import Program, Surroundings
+from multisched.shell.program import Program, ProgramPorts
 from multisched.testing.invariants import differences
 from multisched.testing.scenario import QuietObserver
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
@@ -124,18 +124,18 @@ class Cluster:
         self.observer = QuietObserver()
         self.thread_uses = 0
         """What would be computed in threads, which virtual time does not wait for, is computed at once."""
-        surroundings = Surroundings(
+        ports = ProgramPorts(
             self.transport,
             clock,
             random.Random(1),
             "tester",
             "kube-system",
             observer=lambda domain: self.observer,
-            duty_threads=lambda: self._at_once,
+            background_threads=lambda: self._at_once,
             open_process=VirtualProcess,
             plan_repairs=plans_of,
         )
-        self.program = Program(loading.parse(configuration, "test"), surroundings)
+        self.program = Program(loading.parse(configuration, "test"), ports)
 
     async def _at_once(self, work: Callable[[], T]) -> T:
         self.thread_uses += 1

@@ -35,7 +35,7 @@ from multisched.model.decode import Decoder
 from multisched.model.objects import Pod
 from multisched.model.selectors import Toleration
 from multisched.queueing.pod_queue import PodQueue
-from multisched.shell.domain import DomainWorker, Outside
+from multisched.shell.domain import DomainPorts, DomainWorker
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
 from multisched.shell.ingest.router import Router
 from multisched.shell.news_share import NewsShare
@@ -226,7 +226,7 @@ class House:
             waiting=self.domain.waiting,
             runner=self.domain.runner,
             cache=self.cache,
-            outside=Outside(self.clock, self.desk, self.desk, self.desk, self.desk, self.desk, news),
+            outside=DomainPorts(self.clock, self.desk, self.desk, self.desk, self.desk, self.desk, news),
             cycles=2,
             bind_workers=bind_workers,
             bind_timeout_s=5.0,

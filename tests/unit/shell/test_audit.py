@@ -23,7 +23,7 @@ from multisched.model.wire import MERGE_PATCH, LineStream, Response
 from multisched.queueing.transitions import Place
 from multisched.shell.audit import auditor as audit_module
 from multisched.shell.audit.auditor import PAGE_PAUSE_S, AuditStatistics
-from multisched.shell.program import Program, Surroundings
+from multisched.shell.program import Program, ProgramPorts
 from multisched.shell.telemetry import read
 from multisched.state.cluster_cache import PlacedPod, PodState
 from multisched.state.node_table import SCORING
@@ -95,7 +95,7 @@ class Stage:
         self.api = DirectTransport(self.server)
         self.transport = DeafTransport(self.server)
         self.configuration: Configuration = loading.parse(CONFIGURATION, "test")
-        surroundings = Surroundings(
+        ports = ProgramPorts(
             self.transport,
             clock,
             random.Random(1),
@@ -103,7 +103,7 @@ class Stage:
             "kube-system",
             observer=lambda domain: QuietObserver(),
         )
-        self.program = Program(self.configuration, surroundings)
+        self.program = Program(self.configuration, ports)
 
     async def send(self, method: str, path: str, document: dict[str, Any] | None = None) -> Response:
         body = orjson.dumps(document) if document is not None else None

@@ -27,17 +27,17 @@ class Remote:
 
     name = "Remote"
     depends_on = Dependency.ATTEMPT
-    answer_timeout_s = 10.0
+    response_timeout_s = 10.0
     reasons = ReasonTable(name)
 
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def ask(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
+    def request(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
         self.asked.append(f"{pod.name} {pod.requests.get(CPU, 0)}m")
         return "?"
 
-    async def answer(self, question: object) -> object:
+    async def response(self, request: object) -> object:
         await asyncio.sleep(HELD_S)
         return "yes"
 

@@ -21,10 +21,10 @@ import pytest
 from msgspec.structs import replace
 
 from multisched.framework.dependency import Isolation
-from multisched.framework.isolation import Answer, IsolatedPlugin, Isolator, Question
+from multisched.framework.isolation import IsolatedPlugin, IsolatedRequest, IsolatedResponse, Isolator
 from multisched.framework.registry import PluginUse, Registry
-from multisched.shell.workers import duty_process, plugin_process
-from multisched.shell.workers.duty_process import Opening, Reply
+from multisched.shell.workers import background_process, plugin_process
+from multisched.shell.workers.background_process import Opening, Reply
 from multisched.shell.workers.plugin_process import LENGTH_BYTES, frame
 from multisched.shell.workers.plugin_workers import PluginWorkers
 from tests.unit.domains.builders import make_cache, make_context, make_node, make_pod, make_view
@@ -33,7 +33,7 @@ from tests.unit.framework.isolated_plugins import FULL
 PATIENCE_S: Final = 30.0
 """For what must happen, on a machine however slow."""
 ROOMY: Final = "tests.unit.framework.isolated_plugins:Roomy"
-CLERK: Final = "tests.unit.shell.test_duty_processes:Clerk"
+CLERK: Final = "tests.unit.shell.test_background_processes:Clerk"
 LIMIT: Final = 123_456_789
 
 
@@ -44,7 +44,7 @@ class Child:
         stdin, asking = os.pipe()
         answering, stdout = os.pipe()
         self.stdin, self.asking = os.fdopen(stdin, "rb"), os.fdopen(asking, "wb", buffering=0)
-        self.answers, self.replies = os.fdopen(answering, "rb", buffering=0), os.fdopen(stdout, "wb")
+        self.responses, self.replies = os.fdopen(answering, "rb", buffering=0), os.fdopen(stdout, "wb")
         self.exits: queue.SimpleQueue[int] = queue.SimpleQueue()
         self.calls: list[tuple[Any, ...]] = []
         self.system = SimpleNamespace(
@@ -67,14 +67,14 @@ class Child:
         """So many bytes of the answers."""
         found = b""
         while len(found) < count:
-            assert select.select([self.answers], [], [], PATIENCE_S)[0], "no answer"
-            piece = self.answers.read(count - len(found))
+            assert select.select([self.responses], [], [], PATIENCE_S)[0], "no answer"
+            piece = self.responses.read(count - len(found))
             assert piece, "the answers ended"
             found += piece
         return found
 
     def close(self) -> None:
-        for end in (self.answers, self.replies, self.stdin):
+        for end in (self.responses, self.replies, self.stdin):
             end.close()
 
 
@@ -111,7 +111,7 @@ def asked(child: Child, *message: Any) -> Any:
     return told(child)
 
 
-def a_question(pod: str) -> Question:
+def a_question(pod: str) -> IsolatedRequest:
     """About three nodes, of which the first is full."""
     cache = make_cache(make_node(f"n{number}", cpu=1000 * max(1, number), pods=9) for number in range(3))
     for name in ("a", "b"):
@@ -120,20 +120,20 @@ def a_question(pod: str) -> Question:
     registry = Registry()
     plugin = Isolator(PluginWorkers())(registry.build(use, make_context()), use, registry.factory(ROOMY))
     assert isinstance(plugin, IsolatedPlugin)
-    question = plugin.ask(make_view(cache), make_pod(pod), np.arange(3))
-    assert isinstance(question, Question)
-    return question
+    request = plugin.request(make_view(cache), make_pod(pod), np.arange(3))
+    assert isinstance(request, IsolatedRequest)
+    return request
 
 
 def test_an_isolated_plugin_is_built_takes_rows_and_answers(isolated: Child) -> None:
     assert asked(isolated, "build", (ROOMY, {"limit": 2})) == ""
-    question = a_question("p")
-    first, *others = question.records
+    request = a_question("p")
+    first, *others = request.records
     isolated.asking.write(frame(("records", [first])))
     isolated.asking.write(frame(("records", others)))
     assert asked(isolated, "sync", None) == ""
-    answer = asked(isolated, "ask", (replace(question, records=()), [0, 1, 2]))
-    assert isinstance(answer, Answer)
+    answer = asked(isolated, "ask", (replace(request, records=()), [0, 1, 2]))
+    assert isinstance(answer, IsolatedResponse)
     assert (answer.failed_at, answer.failure) == ("", "")
     (refusal,) = answer.statuses.values()
     assert refusal[1] == (FULL,)
@@ -152,19 +152,19 @@ def test_a_plugin_of_ours_is_built_by_its_name_and_without_args(isolated: Child)
 
 def test_whatever_an_isolated_plugin_raises_is_its_answer(isolated: Child) -> None:
     assert asked(isolated, "build", (ROOMY, {"limit": 2})) == ""
-    question = a_question("exit")
-    isolated.asking.write(frame(("records", question.records)))
-    answer = asked(isolated, "ask", (replace(question, records=()), [0, 1, 2]))
+    request = a_question("exit")
+    isolated.asking.write(frame(("records", request.records)))
+    answer = asked(isolated, "ask", (replace(request, records=()), [0, 1, 2]))
     assert (answer.failed_at, answer.failure) == ("Filter", "SystemExit: 3")
-    unknown = asked(isolated, "ask", (replace(question, records=()), [7]))
+    unknown = asked(isolated, "ask", (replace(request, records=()), [7]))
     assert (unknown.failed_at, unknown.failure) == ("Filter", "KeyError: 7")
 
 
-class DutyChild(Child):
-    """A duty's process: its limits are told, and none is set."""
+class BackgroundChild(Child):
+    """A background task's process: its limits are told, and none is set."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        super().__init__(duty_process, patch)
+        super().__init__(background_process, patch)
         self.most = LIMIT
         self.written: dict[str, str] = {}
         limits = SimpleNamespace(
@@ -173,16 +173,16 @@ class DutyChild(Child):
             getrlimit=lambda what: {"data": (5, self.most)}[what],
             setrlimit=self.noted("setrlimit"),
         )
-        patch.setattr(duty_process, "resource", limits)
-        patch.setattr(duty_process, "Path", self.path)
+        patch.setattr(background_process, "resource", limits)
+        patch.setattr(background_process, "Path", self.path)
 
     def path(self, name: str) -> Any:
         return SimpleNamespace(write_text=lambda text: self.written.__setitem__(name, text))
 
 
 @pytest.fixture
-def duty(monkeypatch: pytest.MonkeyPatch) -> Iterator[DutyChild]:
-    child = DutyChild(monkeypatch)
+def background_task(monkeypatch: pytest.MonkeyPatch) -> Iterator[BackgroundChild]:
+    child = BackgroundChild(monkeypatch)
     yield child
     child.asking.close()
     assert child.exits.get(timeout=PATIENCE_S) == 0, "it ends with whoever asked"
@@ -191,48 +191,52 @@ def duty(monkeypatch: pytest.MonkeyPatch) -> Iterator[DutyChild]:
 
 @pytest.mark.parametrize(
     ("most", "bound"),
-    [(-1, duty_process.MEMORY_BYTES_MAX), (LIMIT, LIMIT), (2**40, duty_process.MEMORY_BYTES_MAX)],
+    [(-1, background_process.MEMORY_BYTES_MAX), (LIMIT, LIMIT), (2**40, background_process.MEMORY_BYTES_MAX)],
 )
-def test_a_dutys_process_gives_way_and_keeps_within_its_memory(duty: DutyChild, most: int, bound: int) -> None:
-    duty.most = most
-    duty.asking.write(pickle.dumps(Opening("nowhere.at_all:Clerk", None, 1)))
-    duty_process.main()
-    assert pickle.load(duty.answers) == Reply(failure="ModuleNotFoundError: No module named 'nowhere'")
-    assert duty.calls == [
+def test_a_background_process_gives_way_and_keeps_within_its_memory(
+    background_task: BackgroundChild, most: int, bound: int
+) -> None:
+    background_task.most = most
+    background_task.asking.write(pickle.dumps(Opening("nowhere.at_all:Clerk", None, 1)))
+    background_process.main()
+    assert pickle.load(background_task.responses) == Reply(failure="ModuleNotFoundError: No module named 'nowhere'")
+    assert background_task.calls == [
         ("dup2", 2, 1),
-        ("nice", duty_process.NICENESS),
+        ("nice", background_process.NICENESS),
         ("setrlimit", "data", (bound, bound)),
         ("sched_setscheduler", 0, "batch", 0),
     ]
-    assert duty.written == {"/proc/self/oom_score_adj": "1000"}
+    assert background_task.written == {"/proc/self/oom_score_adj": "1000"}
 
 
-def test_a_process_whose_duty_cannot_be_made_ends_though_its_stdin_does_not(duty: DutyChild) -> None:
+def test_a_process_whose_duty_cannot_be_made_ends_though_its_stdin_does_not(background_task: BackgroundChild) -> None:
     """A process ends with its main thread unless other threads are to be waited for."""
     before = {one for one in threading.enumerate() if not one.daemon}
-    duty.asking.write(pickle.dumps(Opening("nowhere.at_all:Clerk", None, 1)))
-    duty_process.main()
+    background_task.asking.write(pickle.dumps(Opening("nowhere.at_all:Clerk", None, 1)))
+    background_process.main()
     assert {one for one in threading.enumerate() if not one.daemon} <= before
 
 
-def test_a_system_without_batch_scheduling_serves_as_well(duty: DutyChild, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_batch_scheduling_serves_as_well(
+    background_task: BackgroundChild, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: Any) -> None:
         raise PermissionError("not here")
 
-    monkeypatch.setattr(duty.system, "sched_setscheduler", refuse)
-    duty.asking.write(pickle.dumps(Opening("nowhere.at_all:Clerk", None, 1)))
-    duty_process.main()
-    assert pickle.load(duty.answers).failure.startswith("ModuleNotFoundError")
+    monkeypatch.setattr(background_task.system, "sched_setscheduler", refuse)
+    background_task.asking.write(pickle.dumps(Opening("nowhere.at_all:Clerk", None, 1)))
+    background_process.main()
+    assert pickle.load(background_task.responses).failure.startswith("ModuleNotFoundError")
 
 
-async def test_an_assistant_answers_one_question_after_the_other(duty: DutyChild) -> None:
-    serving = asyncio.create_task(duty_process._serve(duty.stdin, duty.replies))
-    duty.asking.write(pickle.dumps(Opening(CLERK, {"a": 1}, 7)))
+async def test_an_assistant_answers_one_question_after_the_other(background_task: BackgroundChild) -> None:
+    serving = asyncio.create_task(background_process._serve(background_task.stdin, background_task.replies))
+    background_task.asking.write(pickle.dumps(Opening(CLERK, {"a": 1}, 7)))
 
-    async def answer(question: Any) -> Reply:
-        duty.asking.write(pickle.dumps(question))
+    async def answer(request: Any) -> Reply:
+        background_task.asking.write(pickle.dumps(request))
         async with asyncio.timeout(PATIENCE_S):
-            reply = await asyncio.to_thread(pickle.load, duty.answers)
+            reply = await asyncio.to_thread(pickle.load, background_task.responses)
         assert isinstance(reply, Reply)
         return reply
 
@@ -241,7 +245,7 @@ async def test_an_assistant_answers_one_question_after_the_other(duty: DutyChild
     assert await answer("who") == Reply((os.getpid(), 3, {"a": 1}))
     failed = await answer("raise")
     assert failed == Reply(failure="ZeroDivisionError: no weights")
-    assert await asyncio.to_thread(duty.exits.get, timeout=PATIENCE_S) == 1, "a thread of it may hang"
+    assert await asyncio.to_thread(background_task.exits.get, timeout=PATIENCE_S) == 1, "a thread of it may hang"
     serving.cancel()
 
 
@@ -258,9 +262,11 @@ async def test_each_meter_of_an_assistant_draws_its_own_chance_and_all_are_close
         async def close(self) -> None:
             self.is_open = False
 
-    monkeypatch.setattr(duty_process, "PrometheusMeter", Meter)
+    monkeypatch.setattr(background_process, "PrometheusMeter", Meter)
     for seed in (1, 1, 2):
-        assistant: Any = duty_process._made(Opening("tests.unit.shell.test_child_mains:Metered", ["x", "y"], seed))
+        assistant: Any = background_process._made(
+            Opening("tests.unit.shell.test_child_mains:Metered", ["x", "y"], seed)
+        )
         await assistant.ports.meters.close()
     assert [(meter.settings, meter.rests, meter.is_open) for meter in made] == [
         ("x", 0.0, False),
@@ -279,14 +285,14 @@ class Metered:
         for one in settings:
             assert ports.meters.meter(one) is not None
 
-    async def answer(self, question: object) -> object:
-        return question
+    async def response(self, request: object) -> object:
+        return request
 
 
 def test_words_about_an_error_are_bounded() -> None:
-    words = duty_process._words(ValueError("x" * 5_000))
+    words = background_process._words(ValueError("x" * 5_000))
     assert words.startswith("ValueError: x")
-    assert len(words) == duty_process.ERROR_CHARS_MAX
+    assert len(words) == background_process.ERROR_CHARS_MAX
 
 
 def test_a_reply_is_sent_at_once() -> None:
@@ -297,6 +303,6 @@ def test_a_reply_is_sent_at_once() -> None:
             self.sent = self.getvalue()
 
     replies: BinaryIO = Flushed()
-    duty_process._send(replies, Reply("found"))
+    background_process._send(replies, Reply("found"))
     assert isinstance(replies, Flushed)
     assert pickle.loads(replies.sent) == Reply("found")

@@ -15,7 +15,7 @@ from multisched.config.options import ExitCode
 from multisched.framework.ports import Event
 from multisched.model.wire import Response
 from multisched.shell.audit.cluster_judge import EVENTS_MAX, FACTORY, ClusterJudge, JudgeError, judge_cluster
-from multisched.shell.workers.duty_processes import ChildProcess
+from multisched.shell.workers.background_processes import ChildProcess
 from multisched.verify import Domain
 from tests.unit.verify.clusters import GPU, make_node, make_pod
 

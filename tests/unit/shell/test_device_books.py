@@ -14,7 +14,7 @@ import pytest
 from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
 from multisched.config import loading
-from multisched.shell.program import Program, Surroundings
+from multisched.shell.program import Program, ProgramPorts
 from multisched.testing.invariants import differences
 from multisched.testing.scenario import QuietObserver
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
@@ -42,10 +42,10 @@ class Site:
 
     @asynccontextmanager
     async def program(self) -> Any:
-        surroundings = Surroundings(
+        ports = ProgramPorts(
             self._api, self._clock, random.Random(1), "tester", "kube-system", observer=lambda domain: QuietObserver()
         )
-        program = Program(loading.parse(CONFIGURATION, "test"), surroundings)
+        program = Program(loading.parse(CONFIGURATION, "test"), ports)
         running = self._loop.create_task(program.run())
         try:
             yield program

@@ -74,17 +74,17 @@ class Slow:
 
     def __init__(self, name: str, seconds: float) -> None:
         self.name = name
-        self.answer_timeout_s = 10.0
+        self.response_timeout_s = 10.0
         self._seconds = seconds
         self.answered: list[object] = []
 
-    def ask(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
+    def request(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
         return pod.name
 
-    async def answer(self, question: object) -> object:
+    async def response(self, request: object) -> object:
         await asyncio.sleep(self._seconds)
-        self.answered.append(question)
-        return question
+        self.answered.append(request)
+        return request
 
 
 def play(scene: Callable[[House, Recorder], Coroutine[Any, Any, None]], *nodes: str, **options: Any) -> None:
@@ -119,14 +119,14 @@ def test_a_pod_waits_for_the_slowest_answer_and_not_for_their_sum() -> None:
 
 def test_a_plugin_that_fails_to_answer_is_named_with_what_it_raised() -> None:
     class Failing(Slow):
-        async def answer(self, question: object) -> object:
+        async def response(self, request: object) -> object:
             raise ZeroDivisionError("no weights")
 
     async def scene(house: House, recorder: Recorder) -> None:
         house.see_pod("p")
         await asyncio.sleep(0.1)
         assert house.desk.ends == [("attempt", "error")]
-        assert house.domain.heard.failures == [("failing", "Answer", "no weights")]
+        assert house.domain.heard.failures == [("failing", "Response", "no weights")]
         (told,) = house.told("p")
         assert "failing" in told
         assert "no weights" in told
@@ -150,7 +150,7 @@ def test_a_plugin_that_does_not_answer_in_time_has_failed_and_the_pod_is_told() 
 
 def test_a_pod_is_told_an_extenders_own_words_and_no_more() -> None:
     class Refusing(Slow):
-        async def answer(self, question: object) -> object:
+        async def response(self, request: object) -> object:
             raise ExtenderError('extender "http://e" (filter): is down')
 
     async def scene(house: House, recorder: Recorder) -> None:
@@ -634,7 +634,7 @@ def test_a_pod_is_bound_though_a_plugin_fails_to_hear_of_it() -> None:
 
 def test_an_isolated_plugin_that_fails_is_told_with_the_point_at_which_it_did() -> None:
     class Isolated(Slow):
-        async def answer(self, question: object) -> object:
+        async def response(self, request: object) -> object:
             raise IsolatedError("Score", "no answer within 1 s")
 
     async def scene(house: House, recorder: Recorder) -> None:

@@ -14,7 +14,7 @@ from multisched.config import loading
 from multisched.framework.points import CycleView, PermitResult
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
-from multisched.shell.program import Program, Surroundings
+from multisched.shell.program import Program, ProgramPorts
 from multisched.testing.invariants import differences
 from multisched.testing.scenario import QuietObserver
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
@@ -51,7 +51,7 @@ def test_a_pod_that_somebody_binds_while_permit_holds_it_is_theirs(is_same_node:
             amounts = {"cpu": "4", "memory": "8Gi", "pods": "10"}
             node = {"metadata": {"name": name}, "status": {"allocatable": amounts, "capacity": amounts}}
             await api.request("POST", "/api/v1/nodes", body=orjson.dumps(node))
-        outside = Surroundings(api, clock, random.Random(1), "me", "kube-system", observer=lambda name: QuietObserver())
+        outside = ProgramPorts(api, clock, random.Random(1), "me", "kube-system", observer=lambda name: QuietObserver())
         program = Program(loading.parse(CONFIGURATION, "test"), outside)
         running = loop.create_task(program.run())
         spec = {"schedulerName": "forecast-scheduler", "containers": [{"name": "main", "image": "app"}]}

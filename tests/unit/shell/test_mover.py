@@ -16,7 +16,7 @@ from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.selectors import LabelSelector, Operator, Requirement
 from multisched.queueing.entry import Failure
 from multisched.queueing.transitions import Place
-from multisched.shell.mover import NOT_LEADING, READ_TIMEOUT_S, DomainMover, Hands, Insight
+from multisched.shell.mover import NOT_LEADING, READ_TIMEOUT_S, DomainMover, MoverPorts, MoverView
 from multisched.state.reservations import Reservations
 from multisched.testing.sim_loop import SimLoop
 from tests.unit.shell.shell_kit import House
@@ -28,8 +28,8 @@ def owned(uid: str, namespace: str = "default") -> dict[str, Any]:
 
 
 def a_mover(house: House) -> DomainMover:
-    insight = Insight(house.cache, house.pods, Reservations(house.domain.nominator), house.router, house.clock)
-    return DomainMover(house.worker, insight, cast("Hands", None))
+    view = MoverView(house.cache, house.pods, Reservations(house.domain.nominator), house.router, house.clock)
+    return DomainMover(house.worker, view, cast("MoverPorts", None))
 
 
 def test_replicas_are_pods_of_the_owner_in_its_own_namespace() -> None:
@@ -93,15 +93,15 @@ class Outside:
     def record(self, event: Event) -> None:
         self.sent.append(("event", event))
 
-    def hands(self) -> Hands:
+    def hands(self) -> MoverPorts:
         one = cast("Any", self)
-        return Hands(one, one, one, one, self.plan, lambda: self.is_closing, "ours")
+        return MoverPorts(one, one, one, one, self.plan, lambda: self.is_closing, "ours")
 
 
 def acting(house: House, outside: Outside) -> DomainMover:
     house.worker.lead()
-    insight = Insight(house.cache, house.pods, house.reservations, house.router, house.clock)
-    return DomainMover(house.worker, insight, outside.hands())
+    view = MoverView(house.cache, house.pods, house.reservations, house.router, house.clock)
+    return DomainMover(house.worker, view, outside.hands())
 
 
 REF = ObjectRef("Pod", "default", "stands", "uid-stands")

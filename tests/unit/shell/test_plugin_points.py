@@ -14,7 +14,7 @@ from multisched.framework.node_view import Codes, Rows, Scores
 from multisched.framework.points import CycleView, PermitResult, PreFilterResult
 from multisched.framework.ports import Binder, BindReply, BindRequest, PodTruth
 from multisched.framework.reasons import ReasonTable
-from multisched.framework.sensitivity import Heed
+from multisched.framework.sensitivity import PodSensitivity
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
 from multisched.testing.sim_loop import SimLoop, simulate
@@ -87,33 +87,33 @@ class Everywhere:
 class Asking(Everywhere):
     """Asks outside besides."""
 
-    answer_timeout_s = 1.0
+    response_timeout_s = 1.0
 
-    def ask(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
-        self._hear("Ask", cycle, pod, rows.tolist())
+    def request(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
+        self._hear("Request", cycle, pod, rows.tolist())
         return pod.name
 
-    async def answer(self, question: object) -> object:
-        self._hear("Answer", question)
+    async def response(self, request: object) -> object:
+        self._hear("Response", request)
         return "fine"
 
 
 class Signing(Everywhere):
-    """Its answers are kept, as long as its stamp stands."""
+    """Its answers are kept, as long as its cache key stands."""
 
-    depends_on = Dependency.STAMP
+    depends_on = Dependency.CACHE_KEY
 
     def sign(self, pod: Pod) -> Hashable | None:
         self._hear("Sign", pod)
         return pod.spec.priority
 
-    def stamp(self, cycle: CycleView, pod: Pod) -> Hashable | None:
-        self._hear("Stamp", cycle, pod)
+    def cache_key(self, cycle: CycleView, pod: Pod) -> Hashable | None:
+        self._hear("CacheKey", cycle, pod)
         return 1
 
-    def heed(self, cycle: CycleView, pod: Pod) -> Heed:
-        self._hear("Heed", cycle, pod)
-        return Heed("any", lambda other: True)
+    def pod_sensitivity(self, cycle: CycleView, pod: Pod) -> PodSensitivity:
+        self._hear("PodSensitivity", cycle, pod)
+        return PodSensitivity("any", lambda other: True)
 
 
 class Refuser:
@@ -148,8 +148,8 @@ IN_CYCLE = ("PreFilter", "Filter", "PreScore", "Score", "NormalizeScore", "Reser
 AFTER_PERMIT = ("PreBindPreFlight", "PreBind", "Bind")
 CASES = [
     *((Everywhere, point) for point in (*IN_CYCLE, *AFTER_PERMIT)),
-    *((Asking, point) for point in ("Ask", "Answer", "Filter", "Score", "NormalizeScore")),
-    *((Signing, point) for point in ("Sign", "Stamp", "Filter", "Score", "NormalizeScore")),
+    *((Asking, point) for point in ("Request", "Response", "Filter", "Score", "NormalizeScore")),
+    *((Signing, point) for point in ("Sign", "CacheKey", "Filter", "Score", "NormalizeScore")),
 ]
 
 
@@ -164,10 +164,10 @@ def test_a_plugin_that_raises_is_named_with_its_point_to_whoever_looks(kind: typ
 
 
 def test_what_other_pods_a_plugin_heeds_is_asked_for_only_where_one_is_ahead() -> None:
-    house = one_pod(Signing("Heed"), promised="a")
-    assert house.told("p") == ['running Heed plugin "Everywhere": RuntimeError: boom']
-    assert house.domain.heard.failures == [("Everywhere", "Heed", "boom")]
-    assert one_pod(Signing("Heed")).told("p") == []
+    house = one_pod(Signing("PodSensitivity"), promised="a")
+    assert house.told("p") == ['running PodSensitivity plugin "Everywhere": RuntimeError: boom']
+    assert house.domain.heard.failures == [("Everywhere", "PodSensitivity", "boom")]
+    assert one_pod(Signing("PodSensitivity")).told("p") == []
 
 
 def test_a_plugin_that_cannot_undo_what_it_reserved_is_told_and_the_pod_hears_why_it_was_turned_back() -> None:
@@ -177,7 +177,7 @@ def test_a_plugin_that_cannot_undo_what_it_reserved_is_told_and_the_pod_hears_wh
 
 
 @pytest.mark.parametrize(
-    ("kind", "more"), [(Everywhere, set()), (Asking, {"Ask"}), (Signing, {"Sign", "Stamp", "Heed"})]
+    ("kind", "more"), [(Everywhere, set()), (Asking, {"Request"}), (Signing, {"Sign", "CacheKey", "PodSensitivity"})]
 )
 def test_the_time_of_every_point_in_the_cycle_is_told_under_its_name(kind: type[Everywhere], more: set[str]) -> None:
     house = one_pod(kind(), promised="a")

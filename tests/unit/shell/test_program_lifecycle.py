@@ -17,7 +17,7 @@ from multisched.config import loading
 from multisched.config.nodes import lease_groups
 from multisched.model.wire import JSON, ConnectFailedError, LineStream, Response
 from multisched.shell.lease_runner import LeasesOnLoop
-from multisched.shell.program import DRAIN_S, EVENTS_DRAIN_S, LeaseLostError, Program, Surroundings
+from multisched.shell.program import DRAIN_S, EVENTS_DRAIN_S, LeaseLostError, Program, ProgramPorts
 from multisched.shell.telemetry import ProgramQueues, read
 from multisched.testing.invariants import differences
 from multisched.testing.scenario import QuietObserver
@@ -35,7 +35,7 @@ LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 
 
 class LateLines:
-    """A watch whose lines come only once the door hears again."""
+    """A watch whose lines come only once the transport hears again."""
 
     def __init__(self, inner: LineStream, hears: asyncio.Event) -> None:
         self._inner, self._hears = inner, hears
@@ -50,7 +50,7 @@ class LateLines:
             yield line
 
 
-class SlowDoor(DirectTransport):
+class SlowTransport(DirectTransport):
     """Holds bindings for `hold_s` before the server sees them, and counts them; may be cut off from the leases, and its
     watches hear nothing while `hears` is not set, nor lists of pods while `lists` is not. Bindings of the pods in `denied`
     are refused with those words, as a webhook does."""
@@ -152,18 +152,18 @@ class Site:
 
     def program(
         self, identity: str = "me", configuration: str = CONFIGURATION, *, leases_late_s: float = 0.0
-    ) -> tuple[Program, SlowDoor]:
-        door = SlowDoor(self.server)
-        outside = Surroundings(
-            door,
+    ) -> tuple[Program, SlowTransport]:
+        transport = SlowTransport(self.server)
+        outside = ProgramPorts(
+            transport,
             self.clock,
             random.Random(1),
             identity,
             "kube-system",
             observer=lambda name: QuietObserver(),
-            lease_runner=LateWord(door, leases_late_s),
+            lease_runner=LateWord(transport, leases_late_s),
         )
-        return Program(loading.parse(configuration, "test"), outside), door
+        return Program(loading.parse(configuration, "test"), outside), transport
 
 
 def play(scene: Callable[[Site], Coroutine[Any, Any, None]]) -> None:
@@ -202,10 +202,10 @@ def test_a_stopped_program_ends_at_once_and_gives_its_leases_back() -> None:
 
 def test_a_stop_waits_for_the_binds_that_are_under_way_and_takes_no_more_in() -> None:
     async def scene(site: Site) -> None:
-        program, door = site.program()
+        program, transport = site.program()
         running = site.loop.create_task(program.run())
         await asyncio.sleep(5.0)
-        door.hold_s = 3.0
+        transport.hold_s = 3.0
         await site.add_pod("p")
         await asyncio.sleep(0.5)
         began = site.loop.time()
@@ -225,10 +225,10 @@ def test_a_stop_that_cannot_wait_for_a_bind_lets_its_lease_run_out() -> None:
     """A successor of a lease that was given back would not wait for that bind, and might fill the row (I1)."""
 
     async def scene(site: Site) -> None:
-        program, door = site.program()
+        program, transport = site.program()
         running = site.loop.create_task(program.run())
         await asyncio.sleep(5.0)
-        door.hold_s = 100.0
+        transport.hold_s = 100.0
         await site.add_pod("p")
         await asyncio.sleep(0.5)
         began = site.loop.time()
@@ -245,14 +245,14 @@ def test_a_stop_that_cannot_wait_for_a_bind_lets_its_lease_run_out() -> None:
 
 def test_a_lost_lease_ends_the_program() -> None:
     async def scene(site: Site) -> None:
-        program, door = site.program()
+        program, transport = site.program()
         running = site.loop.create_task(program.run())
         await asyncio.sleep(5.0)
-        door.is_cut = True
+        transport.is_cut = True
         with pytest.raises(BaseExceptionGroup) as caught:
             await running
         assert caught.group_contains(LeaseLostError)
-        assert door.bindings == 0
+        assert transport.bindings == 0
 
     play(scene)
 
@@ -288,12 +288,12 @@ def test_a_standby_binds_nothing_until_the_leader_has_gone_and_then_at_once() ->
 
 def test_a_new_leader_whose_watches_lag_sees_what_the_old_one_bound() -> None:
     async def scene(site: Site) -> None:
-        (first, door), (second, standby) = site.program("first"), site.program("second")
+        (first, transport), (second, standby) = site.program("first"), site.program("second")
         leading = site.loop.create_task(first.run())
         await asyncio.sleep(2.0)
         waiting = site.loop.create_task(second.run())
         await asyncio.sleep(5.0)
-        door.hold_s = 2.0
+        transport.hold_s = 2.0
         await site.add_pod("large", cpu="3")
         await asyncio.sleep(0.5)
         await site.add_pod("next", cpu="2", is_guaranteed=True)  # no room beside the large one, but first in the queue
@@ -352,10 +352,10 @@ def test_after_an_expired_lease_the_new_leader_waits_one_bind_deadline() -> None
         died = site.loop.time()
         assert await site.holders() == {"first"}
 
-        second, door = site.program("second")
+        second, transport = site.program("second")
         waiting = site.loop.create_task(second.run())
         await site.add_pod("p")
-        await door.was_used.wait()
+        await transport.was_used.wait()
         waited = site.loop.time() - died
         assert waited >= 15.0 + 5.0
         assert waited < 15.0 + 5.0 + 6.0
@@ -395,12 +395,12 @@ def test_a_leader_of_all_domains_asks_for_the_pods_of_no_single_node() -> None:
         leading.cancel()
         await asyncio.gather(leading, return_exceptions=True)
 
-        second, door = site.program("second")
+        second, transport = site.program("second")
         waiting = site.loop.create_task(second.run())
         await site.add_pod("p")
         await asyncio.sleep(30.0)
         assert await site.node_of("p") == "a"
-        assert door.lists_of_nodes_pods == 0
+        assert transport.lists_of_nodes_pods == 0
         second.stop()
         await waiting
 

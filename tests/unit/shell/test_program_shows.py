@@ -220,7 +220,7 @@ def test_readings_count_what_happened() -> None:
         assert [(pod.name, pod.state) for pod in view.pods] == [("huge", "unschedulable"), ("odd", "refused")]
         (counts, other) = (domain.counts for domain in view.domains)
         waiting = {"active": 0, "backoff": 0, "unschedulable": 0, "gated": 0}
-        rest = {"doomed": 0, "refused": 0, "permit": 0, "binding": 0}
+        rest = {"quarantined": 0, "refused": 0, "permit": 0, "binding": 0}
         assert counts == {**waiting, **rest, "unschedulable": 1, "refused": 1}
         assert other == {**waiting, **rest}
         odd = view.pods[1]

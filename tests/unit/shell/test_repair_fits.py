@@ -18,7 +18,7 @@ from multisched.model.objects import Pod
 from multisched.shell.domain import DomainWorker
 from multisched.whatif import repair_fits
 from multisched.whatif.repair_fits import FAILURES_TOLD, ROOM, StandingFits
-from multisched.whatif.sandbox import DumpedCluster, Rehearsal
+from multisched.whatif.sandbox import DumpedCluster, SchedulerSandbox
 from tests.unit.explain.clusters import (
     CONFIGURATION,
     NOW,
@@ -34,23 +34,23 @@ PLANNER = "PeakForecast"
 HOSTNAME = "kubernetes.io/hostname"
 
 
-def rehearsal_of(*documents: Document) -> tuple[Rehearsal, DomainWorker]:
+def rehearsal_of(*documents: Document) -> tuple[SchedulerSandbox, DomainWorker]:
     items = [msgspec.Raw(orjson.dumps(document)) for document in documents]
-    rehearsal = Rehearsal(configuration(), DumpedCluster(items, NOW))
-    (worker,) = rehearsal.program.router.workers()
-    return rehearsal, worker
+    sandbox = SchedulerSandbox(configuration(), DumpedCluster(items, NOW))
+    (worker,) = sandbox.program.router.workers()
+    return sandbox, worker
 
 
-def standing(rehearsal: Rehearsal) -> list[Pod]:
-    return [entry.pod for entry in rehearsal.cache if entry.row >= 0]
+def standing(sandbox: SchedulerSandbox) -> list[Pod]:
+    return [entry.pod for entry in sandbox.cache if entry.row >= 0]
 
 
 def said_row_by_row(documents: list[Document], pod: Pod) -> Bools:
     """What every filter but the two says of each row, asked anew in a cluster that never had the pod."""
     others = [one for one in documents if one["metadata"]["uid"] != pod.uid]
-    rehearsal, worker = rehearsal_of(*others)
-    rows = rehearsal.program.router.rows_of(worker).rows
-    asked = rehearsal.program.pods.with_policy(msgspec.structs.replace(pod, node="", nominated_node=""))
+    sandbox, worker = rehearsal_of(*others)
+    rows = sandbox.program.router.rows_of(worker).rows
+    asked = sandbox.program.pods.with_policy(msgspec.structs.replace(pod, node="", nominated_node=""))
     passes = np.zeros(len(rows), np.bool_)
     for at, row in enumerate(rows.tolist()):
         alone = worker.cycle.classes.alone(asked, 1, row)
@@ -77,15 +77,15 @@ def crowded(draw: st.DrawFn) -> list[Document]:
 @settings(deadline=None, max_examples=60)
 @given(crowded())
 def test_every_filter_but_room_is_asked_about_every_node(documents: list[Document]) -> None:
-    rehearsal, worker = rehearsal_of(*documents)
-    fits = StandingFits(rehearsal, worker, PLANNER)
-    rows = rehearsal.program.router.rows_of(worker).rows
-    for pod in [*standing(rehearsal), *standing(rehearsal)]:
-        own = rehearsal.cache.nodes.row_of(pod.node)
+    sandbox, worker = rehearsal_of(*documents)
+    fits = StandingFits(sandbox, worker, PLANNER)
+    rows = sandbox.program.router.rows_of(worker).rows
+    for pod in [*standing(sandbox), *standing(sandbox)]:
+        own = sandbox.cache.nodes.row_of(pod.node)
         elsewhere = rows != own  # where it stands itself nobody asks: a class's answer is one for all its pods
         np.testing.assert_array_equal(fits(pod)[elsewhere], said_row_by_row(documents, pod)[elsewhere])
     assert fits.notes() == ()
-    rehearsal.cache.validate()
+    sandbox.cache.validate()
 
 
 def test_pods_that_repel_each_other_are_each_taken_away_before_they_are_asked_about() -> None:
@@ -101,25 +101,25 @@ def test_pods_that_repel_each_other_are_each_taken_away_before_they_are_asked_ab
         make_pod("web-0", node="a", affinity=repelling, labels={"app": "web"}),
         make_pod("web-1", node="c", affinity=repelling, labels={"app": "web"}),
     ]
-    rehearsal, worker = rehearsal_of(*nodes, *pods)
-    fits = StandingFits(rehearsal, worker, PLANNER)
-    names = [node.name for _, node in rehearsal.cache.nodes.live_rows()]
-    found = {pod.name: [n for n, ok in zip(names, fits(pod), strict=True) if ok] for pod in standing(rehearsal)}
+    sandbox, worker = rehearsal_of(*nodes, *pods)
+    fits = StandingFits(sandbox, worker, PLANNER)
+    names = [node.name for _, node in sandbox.cache.nodes.live_rows()]
+    found = {pod.name: [n for n, ok in zip(names, fits(pod), strict=True) if ok] for pod in standing(sandbox)}
     assert found == {"web-0": ["a", "b", "d"], "web-1": ["c", "d"]}
 
 
 def test_a_full_node_still_fits_as_room_is_counted_by_the_planner() -> None:
     nodes = [make_node("a", cpu="1"), make_node("full", cpu="100m")]
-    rehearsal, worker = rehearsal_of(*nodes, make_pod("web", node="a", cpu="500m"))
-    assert StandingFits(rehearsal, worker, PLANNER)(standing(rehearsal)[0]).all()
+    sandbox, worker = rehearsal_of(*nodes, make_pod("web", node="a", cpu="500m"))
+    assert StandingFits(sandbox, worker, PLANNER)(standing(sandbox)[0]).all()
 
 
 def test_pods_alike_share_one_answer() -> None:
     nodes = [make_node(f"n{number}") for number in range(3)]
     pods = [make_pod(f"web-{number}", node=f"n{number % 3}") for number in range(9)]
-    rehearsal, worker = rehearsal_of(*nodes, *pods)
-    fits = StandingFits(rehearsal, worker, PLANNER)
-    answers = [fits(pod) for pod in standing(rehearsal)]
+    sandbox, worker = rehearsal_of(*nodes, *pods)
+    fits = StandingFits(sandbox, worker, PLANNER)
+    answers = [fits(pod) for pod in standing(sandbox)]
     assert all(answer is answers[0] for answer in answers)
 
 
@@ -130,10 +130,10 @@ def test_answers_are_kept_within_a_bound_and_stay_the_same(monkeypatch: pytest.M
         make_pod(f"web-{number}", node="n0", nodeSelector={"disk": "ab"[number % 2]}, cpu=f"{1 + number}m")
         for number in range(6)
     ]
-    rehearsal, worker = rehearsal_of(*nodes, *pods)
-    fits = StandingFits(rehearsal, worker, PLANNER)
-    names = [node.name for _, node in rehearsal.cache.nodes.live_rows()]
-    for pod in [*standing(rehearsal), *standing(rehearsal)]:
+    sandbox, worker = rehearsal_of(*nodes, *pods)
+    fits = StandingFits(sandbox, worker, PLANNER)
+    names = [node.name for _, node in sandbox.cache.nodes.live_rows()]
+    for pod in [*standing(sandbox), *standing(sandbox)]:
         found = {name for name, fit in zip(names, fits(pod), strict=True) if fit}
         assert found == ({"n0"} if int(pod.name[-1]) % 2 else {"n1", "n2"})
         assert len(fits._answers) <= 2
@@ -162,10 +162,10 @@ def test_a_pod_at_which_a_plugin_fails_fits_nowhere_and_the_plan_says_so() -> No
     labels = {"team": "bad"}
     pods = [make_pod("good", node="a"), *(make_pod(f"bad-{number}", node="a", labels=labels) for number in range(2))]
     items = [msgspec.Raw(orjson.dumps(document)) for document in (make_node("a"), *pods)]
-    rehearsal = Rehearsal(loading.parse(text, "test"), DumpedCluster(items, NOW))
-    (worker,) = rehearsal.program.router.workers()
-    fits = StandingFits(rehearsal, worker, PLANNER)
-    assert {pod.name: fits(pod).tolist() for pod in standing(rehearsal)} == {
+    sandbox = SchedulerSandbox(loading.parse(text, "test"), DumpedCluster(items, NOW))
+    (worker,) = sandbox.program.router.workers()
+    fits = StandingFits(sandbox, worker, PLANNER)
+    assert {pod.name: fits(pod).tolist() for pod in standing(sandbox)} == {
         "good": [True],
         "bad-0": [False],
         "bad-1": [False],
@@ -181,13 +181,13 @@ def test_of_plugins_that_fail_the_first_three_are_told() -> None:
     )
     pods = [make_pod(f"p-{number}", node="a", labels={"team": f"team-{number}"}) for number in range(FAILURES_TOLD + 1)]
     items = [msgspec.Raw(orjson.dumps(document)) for document in (make_node("a"), *pods)]
-    rehearsal = Rehearsal(loading.parse(text, "test"), DumpedCluster(items, NOW))
-    (worker,) = rehearsal.program.router.workers()
-    fits = StandingFits(rehearsal, worker, PLANNER)
-    for pod in standing(rehearsal):
+    sandbox = SchedulerSandbox(loading.parse(text, "test"), DumpedCluster(items, NOW))
+    (worker,) = sandbox.program.router.workers()
+    fits = StandingFits(sandbox, worker, PLANNER)
+    for pod in standing(sandbox):
         assert not fits(pod).any()
     said = [note.rpartition("no room for ")[2] for note in fits.notes()]
-    assert said == [pod.labels["team"] for pod in standing(rehearsal)][:FAILURES_TOLD]
+    assert said == [pod.labels["team"] for pod in standing(sandbox)][:FAILURES_TOLD]
 
 
 class FailsEach(Fails):
@@ -202,5 +202,5 @@ class FailsEach(Fails):
 def test_a_pod_that_is_refused_before_any_node_is_looked_at_fits_nowhere() -> None:
     """Its claim is gone by now."""
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "gone"}}]
-    rehearsal, worker = rehearsal_of(make_node("a"), make_node("b"), make_pod("web", node="a", volumes=volumes))
-    assert StandingFits(rehearsal, worker, PLANNER)(standing(rehearsal)[0]).tolist() == [False, False]
+    sandbox, worker = rehearsal_of(make_node("a"), make_node("b"), make_pod("web", node="a", volumes=volumes))
+    assert StandingFits(sandbox, worker, PLANNER)(standing(sandbox)[0]).tolist() == [False, False]

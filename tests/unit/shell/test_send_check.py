@@ -292,20 +292,20 @@ class KeepsOffSlowDisks:
 
     name = "KeepsOffSlowDisks"
     depends_on = Dependency.ATTEMPT
-    answer_timeout_s = 1.0
+    response_timeout_s = 1.0
 
     def __init__(self) -> None:
         self.reasons = ReasonTable(self.name)
         self._slow = self.reasons.code(Code.UNSCHEDULABLE, "a slow disk")
 
-    def ask(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
+    def request(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
         return [cycle.nodes.node(row).labels.get("disk") == "slow" for row in rows.tolist()]
 
-    async def answer(self, question: object) -> object:
-        return question
+    async def response(self, request: object) -> object:
+        return request
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
-        answer: Any = cycle.answers[self.name]
+        answer: Any = cycle.responses[self.name]
         return np.where(answer, self._slow, 0).astype(np.uint8)[: len(rows)]
 
     def sign(self, pod: Pod) -> str:

@@ -73,8 +73,8 @@ def refused(*nodes: str, ago_s: float) -> dict[str, Any]:
         "outcome": "refused",
         "node": "",
         "message": f"0/{count} nodes are available: {count} Insufficient cpu. {preemption}",
-        "picture": "own",
-        "pictureAgoS": ago_s,
+        "snapshot": "own",
+        "snapshotAgoS": ago_s,
         "domainNodes": count,
         "lookedAt": count,
         "feasible": 0,
@@ -195,8 +195,8 @@ def test_all_is_told_of_a_pod_that_is_bound() -> None:
                     "outcome": "placed",
                     "node": "b",
                     "message": "",
-                    "picture": "own",
-                    "pictureAgoS": 35.0,
+                    "snapshot": "own",
+                    "snapshotAgoS": 35.0,
                     "domainNodes": 3,
                     "lookedAt": 3,
                     "feasible": 1,
@@ -265,7 +265,7 @@ def counted(**fields: Any) -> dict[str, Any]:
             "event_overflows",
             "hint_calls",
             "bound_after_flush",
-            "doomed",
+            "quarantined",
             "set_aside",
             "passed_over",
             "namespaces_retrying",
@@ -331,7 +331,7 @@ def test_each_number_of_a_program_is_what_has_happened_in_it() -> None:
             "volume_writes": {},
             "calls_pending": {"pod_status_patch": 0, "pod_binding": 0},
             "calls_ended": {("pod_status_patch", "success"): 4, ("pod_status_patch", "error"): 0},
-            "duties": {},
+            "background_tasks": {},
             "judge": None,
             "log_lines_dropped": 0,
             "certificate_expiry_s": None,
@@ -373,7 +373,7 @@ def test_the_whole_queue_is_told_in_the_order_of_waiting_those_on_their_way_last
         await cluster.settle(2.0)
         queues = ProgramQueues(cluster.program, "me")
         found = msgspec.to_builtins(queues.queue(domain="forecast", limit=10))
-        nothing = dict.fromkeys(("active", "backoff", "doomed", "permit"), 0)
+        nothing = dict.fromkeys(("active", "backoff", "quarantined", "permit"), 0)
         counts = {**nothing, "unschedulable": 1, "gated": 1, "refused": 1, "binding": 1}
         late, odd, gated, going = found["pods"]
         preemption = "0/3 nodes are available: 3 Preemption is not helpful for scheduling."

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched.simulate.course import Course, Stay
+from multisched.simulate.course import Course, PlacementInterval
 from multisched.simulate.judge import Figures, judge, node_load
 from multisched.simulate.moments import DAY_S
 from multisched.simulate.scenario import NodeSpec, Scenario, Service
@@ -60,11 +60,11 @@ def scenario(seed: int, *, services: int = 5, nodes: int = 3, same_capacity: boo
     )
 
 
-def course(*stays: Stay) -> Course:
+def course(*stays: PlacementInterval) -> Course:
     return Course(stays, 0, len(stays), (), ())
 
 
-def plain_load(made: Scenario, stays: list[Stay], dimension: int) -> list[list[float]]:
+def plain_load(made: Scenario, stays: list[PlacementInterval], dimension: int) -> list[list[float]]:
     """Node by node, step by step: what stands there when the step begins, over capacity."""
     loads: list[list[float]] = []
     for number, node in enumerate(made.nodes):
@@ -115,7 +115,10 @@ def test_figures_are_those_counted_one_number_at_a_time(seed: int, same_capacity
         for _ in range(rng.randrange(1, 5)):
             changed_s = judged_s + rng.uniform(-1, JUDGED_DAYS) * DAY_S
             first, second = rng.randrange(3), rng.randrange(3)
-            stays += [Stay(series, first, -math.inf, changed_s), Stay(series, second, changed_s, math.inf)]
+            stays += [
+                PlacementInterval(series, first, -math.inf, changed_s),
+                PlacementInterval(series, second, changed_s, math.inf),
+            ]
     verdict = judge(made, course(*stays))
     for dimension in range(2):
         loads = plain_load(made, stays, dimension)
@@ -131,7 +134,7 @@ def test_the_worst_slot_is_named_with_its_node_and_moment() -> None:
     values = made.usage.values
     values[:] = 1.0
     values[2, 1, (KNOWN_DAYS + 1) * PER_DAY + 20] = 25.0
-    stays = [Stay(series, series % 3, *ALWAYS) for series in range(5)]
+    stays = [PlacementInterval(series, series % 3, *ALWAYS) for series in range(5)]
     worst = judge(made, course(*stays)).whole[1].worst
     assert (worst.node, worst.load) == ("node-2", 25.0 / 20.0)
     assert worst.at_s == made.judged_from_s + DAY_S + 20 * STEP_S
@@ -143,7 +146,7 @@ def test_a_pod_counts_from_the_first_step_that_begins_while_it_stands() -> None:
     made = scenario(2)
     made.usage.values[:] = 1.0
     begin_s = made.judged_from_s + 3 * STEP_S + 1
-    load = node_load(made, course(Stay(0, 1, begin_s, begin_s + 2 * STEP_S)))
+    load = node_load(made, course(PlacementInterval(0, 1, begin_s, begin_s + 2 * STEP_S)))
     assert np.flatnonzero(load[1, 0]).tolist() == [4, 5]
     assert load[1, 0, 4] == 1.0 / 10.0
 
@@ -151,7 +154,11 @@ def test_a_pod_counts_from_the_first_step_that_begins_while_it_stands() -> None:
 def test_gaps_of_the_judged_days_are_straight_lines_not_zeros() -> None:
     made = scenario(3)
     made.usage.values[0, 0, -3:] = [2.0, np.nan, 4.0]
-    assert node_load(made, course(Stay(0, 0, *ALWAYS)))[0, 0, -3:].tolist() == [0.2, pytest.approx(0.3), 0.4]
+    assert node_load(made, course(PlacementInterval(0, 0, *ALWAYS)))[0, 0, -3:].tolist() == [
+        0.2,
+        pytest.approx(0.3),
+        0.4,
+    ]
 
 
 def test_nodes_without_any_use_are_even_and_hourly_tops_are_the_highest_of_each_hour() -> None:

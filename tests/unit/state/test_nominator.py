@@ -47,7 +47,7 @@ def test_columns_tell_what_the_pods_themselves_ask_for(story: list[Any], asker: 
             for name, ahead in nominator.ahead_of(pod)
             if (row := table.row_of(name)) is not None
         }
-        promised = nominator.promised(pod, table)
+        promised = nominator.requests(pod, table)
         found = {}
         if promised is not None:
             amounts = zip(promised.amounts(CPU).tolist(), promised.amounts(PODS).tolist(), strict=True)
@@ -84,9 +84,9 @@ def test_nominations_to_nodes_that_are_gone_promise_nothing() -> None:
     nominator, table = Nominator(), NodeTable()
     table.set_node(make_node("n0"))
     nominator.nominate(make_pod("first", cpu=1), "gone")
-    assert nominator.promised(make_pod("late", cpu=1), table) is None
+    assert nominator.requests(make_pod("late", cpu=1), table) is None
     nominator.nominate(make_pod("second", cpu=1), "n0")
-    promised = nominator.promised(make_pod("late", cpu=1), table)
+    promised = nominator.requests(make_pod("late", cpu=1), table)
     assert promised is not None
     assert promised.rows.tolist() == [0]
-    assert nominator.promised(make_pod("second", cpu=1), table) is None, "nobody leaves room for itself"
+    assert nominator.requests(make_pod("second", cpu=1), table) is None, "nobody leaves room for itself"

@@ -15,14 +15,14 @@ from multisched.framework.preemption import NOBODY
 from multisched.model.objects import CPU, MEMORY, PODS, HostPort, Image, Node, Pod, PodSpec
 from multisched.model.selectors import Taint
 from multisched.model.volumes import PodVolume
-from multisched.state import standing_pods
+from multisched.state import pods_by_priority
 from multisched.state.cluster_cache import CacheCorruptedError, ClusterCache
 from multisched.state.column_overlay import ColumnOverlay
 from multisched.state.node_table import NodeTable
 from multisched.state.nominator import Nominator
 from multisched.state.overlay import Overlay
+from multisched.state.pods_by_priority import PodColumns, PodsByPriority
 from multisched.state.row_check import row_faults
-from multisched.state.standing_pods import PodColumns, StandingTable
 from tests.unit.state.state_kit import GPU, make_node, make_pod, make_spec
 
 ROWS: Final = np.arange(6)
@@ -142,7 +142,7 @@ def room(view: NodeView) -> Any:
 @pytest.mark.parametrize("reads_first", [False, True])
 def test_columns_moved_at_once_are_those_of_pods_moved_one_by_one(seed: int, reads_first: bool) -> None:
     rng, table = random.Random(seed), filled(seed)
-    (pods,) = StandingTable(table).blocks(ROWS)
+    (pods,) = PodsByPriority(table).blocks(ROWS)
     stands = pods.priority != NOBODY
     away = stands & (np.array([[rng.random() < 0.6 for _ in ROWS] for _ in stands]))
     columns, plain = ColumnOverlay(table, None, no_pods), Overlay(table)
@@ -174,16 +174,16 @@ def test_pods_that_were_promised_a_row_count_there_with_their_ports() -> None:
     plain = Overlay(table)
     plain.add_pod(4, promised)
     late = make_pod("late", PodSpec(priority=-9))
-    found = nominator.promised(late, table)
+    found = nominator.requests(late, table)
     assert found is not None
     columns = ColumnOverlay(table, found, lambda: [(4, promised)])
     assert room(columns) == room(plain)
 
 
 def test_label_sets_of_pods_that_have_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standing_pods, "LABEL_SETS_MAX", 3)
+    monkeypatch.setattr(pods_by_priority, "LABEL_SETS_MAX", 3)
     table, row = make_table(), int(ROWS[0])
-    standing = StandingTable(table)
+    standing = PodsByPriority(table)
     for number in range(20):
         table.add_pod(row, make_pod(f"p{number}", labels={"number": str(number)}))
         (block,) = standing.blocks(ROWS[:1])
@@ -214,11 +214,11 @@ def told(blocks: list[PodColumns]) -> list[Any]:
 def test_standing_pods_renewed_where_rows_changed_are_those_written_anew(
     seed: int, widest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(standing_pods, "WIDTH_MAX", widest)
-    monkeypatch.setattr(standing_pods, "WIDTH_STEP", 1)
-    monkeypatch.setattr(standing_pods, "LABEL_SETS_MAX", seed)
+    monkeypatch.setattr(pods_by_priority, "WIDTH_MAX", widest)
+    monkeypatch.setattr(pods_by_priority, "WIDTH_STEP", 1)
+    monkeypatch.setattr(pods_by_priority, "LABEL_SETS_MAX", seed)
     rng, table = random.Random(seed), make_table()
-    kept = StandingTable(table)
+    kept = PodsByPriority(table)
     for number in range(25):
         row = rng.choice(ROWS.tolist())
         standing = [pod.uid for pod in table.pods_on(row)]
@@ -228,7 +228,7 @@ def test_standing_pods_renewed_where_rows_changed_are_those_written_anew(
             table.add_pod(row, random_pod(rng, number))
         if number % 3 == 0:
             rows = np.array(sorted(rng.sample(ROWS.tolist(), 4)))
-            anew = StandingTable(table)
+            anew = PodsByPriority(table)
             assert told(kept.blocks(rows)) == told(anew.blocks(rows))
             assert kept.lowest(rows).tolist() == anew.lowest(rows).tolist()
             assert kept.is_wide(rows).tolist() == [len(table.pods_on(row)) > widest for row in rows.tolist()]

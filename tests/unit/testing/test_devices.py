@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from multisched.model.objects import Node, Pod, PodSpec
-from multisched.testing.books import GPU, GPU_DEVICES, GPU_MILLI
+from multisched.testing.api_checker import GPU, GPU_DEVICES, GPU_MILLI
 from multisched.testing.devices import GPU_COUNT, fault_of_choice, fits_for_certain
 
 FOUR = Node("n", "n", 1, allocatable={GPU: 4})

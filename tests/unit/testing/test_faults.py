@@ -11,15 +11,15 @@ import pytest
 from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
 from multisched.model.wire import AnswerLostError
-from multisched.testing.books import Books
+from multisched.testing.api_checker import ApiChecker
 from multisched.testing.faults import Faults, FaultyTransport
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
 
 PODS = "/api/v1/namespaces/default/pods"
 
 
-class Watcher(Books):
-    """Books that ask nothing of a binding that is only on its way."""
+class Watcher(ApiChecker):
+    """ApiChecker that ask nothing of a binding that is only on its way."""
 
     def bind_sent(self, sender: str, path: str, body: bytes) -> None: ...
 

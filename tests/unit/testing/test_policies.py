@@ -12,7 +12,7 @@ import pytest
 from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
 from multisched.model.wire import MERGE_PATCH, Response
-from multisched.queueing.doomed import REFUSALS_ALIKE_MAX
+from multisched.queueing.quarantine import REFUSALS_ALIKE_MAX
 from multisched.testing.policies import HEEDED, NEVER, OWNER, POLICY, TENANT, TRUSTED, Policies
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
 

@@ -1,4 +1,4 @@
-"""The judge at the door of a simulation: what it blames a scheduler for, and what it lets pass as news."""
+"""The judge at the bind checker of a simulation: what it blames a scheduler for, and what it lets pass as news."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class _Decoded(Generic[T]):
             self._known[key] = (stored, self._decode(stored.raw))
 
 
-class Books:
+class ApiChecker:
     """Sees every binding as it takes effect."""
 
     def __init__(self, server: ApiServer, broken: list[str]) -> None:

@@ -15,9 +15,9 @@ from multisched.framework.events import (
 from multisched.model.cluster_objects import ClusterObject
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
-from multisched.queueing.doomed import REFUSALS_ALIKE_MAX, alike
 from multisched.queueing.entry import Failure, Moved, Placement
 from multisched.queueing.pod_queue import PodQueue
+from multisched.queueing.quarantine import REFUSALS_ALIKE_MAX, alike
 from multisched.queueing.transitions import Place
 from tests.unit.queueing.builders import ERROR, REFUSED, make_node, make_pod, make_queue, pop_uid
 
@@ -45,7 +45,7 @@ def test_a_pod_that_is_refused_in_the_same_words_is_set_aside_with_them() -> Non
     assert placed.set_aside.endswith(WORDS)
     entry = queue.entry("u")
     assert entry is not None
-    assert (entry.is_doomed, entry.plugins, entry.message) == (True, ("APIServer",), placed.set_aside)
+    assert (entry.is_quarantined, entry.plugins, entry.message) == (True, ("APIServer",), placed.set_aside)
     assert queue.statistics().unschedulable_by_plugin == {"APIServer": 1}
     assert queue.statistics().set_aside == 1
     assert queue.flush(650) == Moved()
@@ -72,7 +72,7 @@ def test_errors_that_are_no_refusals_of_the_api_server_never_set_a_pod_aside(fai
     assert refuse(queue, "u", times=20, failure=failure).place is Place.BACKOFF
 
 
-def doomed(queue: PodQueue, pod: Pod) -> None:
+def quarantined(queue: PodQueue, pod: Pod) -> None:
     queue.add(pod, 0)
     assert refuse(queue, pod.uid, times=REFUSALS_ALIKE_MAX).set_aside
 
@@ -87,28 +87,28 @@ def doomed(queue: PodQueue, pod: Pod) -> None:
         (FLUSH, None, None, True),
     ],
 )
-def test_a_doomed_pod_comes_back_on_what_can_help_it(
+def test_a_quarantined_pod_comes_back_on_what_can_help_it(
     event: ClusterEvent, old: EventObject, new: EventObject, wakes: bool
 ) -> None:
     queue = make_queue()
-    doomed(queue, make_pod("u"))
+    quarantined(queue, make_pod("u"))
     moved = queue.on_event(event, old, new, 290)
 
     assert (moved.active + moved.backoff == 1) is wakes
 
 
-def test_a_doomed_pod_comes_back_when_it_is_changed_and_not_when_its_status_is() -> None:
+def test_a_quarantined_pod_comes_back_when_it_is_changed_and_not_when_its_status_is() -> None:
     queue, pod = make_queue(), make_pod("u")
-    doomed(queue, pod)
+    quarantined(queue, pod)
     told = make_pod("u", version=2)
     assert queue.update(pod, told, 290) == Placement(Place.UNSCHEDULABLE)
 
     assert queue.update(told, make_pod("u", labels={"team": "b"}), 291) == Placement(Place.ACTIVE)
 
 
-def test_a_doomed_pod_comes_back_with_the_leftover_flush_and_is_set_aside_again_at_once() -> None:
+def test_a_quarantined_pod_comes_back_with_the_leftover_flush_and_is_set_aside_again_at_once() -> None:
     queue = make_queue()
-    doomed(queue, make_pod("u"))
+    quarantined(queue, make_pod("u"))
     assert queue.next_wakeup_s() == 240 + 300
     assert queue.flush(540).active == 1
 
@@ -125,9 +125,9 @@ def test_a_change_during_the_last_refused_attempt_is_not_lost() -> None:
     assert queue.fail("u", DENIED, 302).place is Place.BACKOFF
 
 
-def test_a_doomed_pod_that_is_gone_leaves_nothing_behind() -> None:
+def test_a_quarantined_pod_that_is_gone_leaves_nothing_behind() -> None:
     queue = make_queue()
-    doomed(queue, make_pod("u"))
+    quarantined(queue, make_pod("u"))
     queue.remove("u")
     queue.validate()
 

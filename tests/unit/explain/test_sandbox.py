@@ -17,7 +17,7 @@ from multisched.framework.status import Status
 from multisched.model.objects import Pod
 from multisched.model.wire import ConnectFailedError, Response
 from multisched.observe.explain_view import ExplainQuery
-from multisched.whatif.sandbox import UNREADABLE_TOLD, DumpedCluster, Moment, Rehearsal
+from multisched.whatif.sandbox import UNREADABLE_TOLD, ClusterSnapshot, DumpedCluster, SchedulerSandbox
 from tests.unit.explain.clusters import CONFIGURATION as DUMPED
 from tests.unit.explain.clusters import NOW, configuration, dump_of, make_node, make_pod
 from tests.unit.shell.program_kit import CONFIGURATION, Cluster, play
@@ -42,22 +42,22 @@ def test_a_dump_gives_nodes_pods_objects_and_classes() -> None:
         {"kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000},
         {"kind": "Deployment", "metadata": {"name": "passed-over"}},
     )
-    rehearsal = Rehearsal(configuration(), cluster)
-    assert [node.name for _, node in rehearsal.cache.nodes.live_rows()] == ["n1"]
-    assert [entry.pod.name for entry in rehearsal.cache] == ["stands"]
-    assert list(rehearsal.pending) == [("default", "promised")]
-    assert [(pod.name, pod.nominated_node) for pod in rehearsal.nominator.pods()] == [("promised", "n1")]
-    assert rehearsal.cache.objects.claim("default", "data") is not None
-    assert [(one.name, one.value) for one in rehearsal.classes or ()] == [("high", 1000)]
-    assert rehearsal.notes == ()
-    clock = rehearsal.program.clock
+    sandbox = SchedulerSandbox(configuration(), cluster)
+    assert [node.name for _, node in sandbox.cache.nodes.live_rows()] == ["n1"]
+    assert [entry.pod.name for entry in sandbox.cache] == ["stands"]
+    assert list(sandbox.pending) == [("default", "promised")]
+    assert [(pod.name, pod.nominated_node) for pod in sandbox.nominator.pods()] == [("promised", "n1")]
+    assert sandbox.cache.objects.claim("default", "data") is not None
+    assert [(one.name, one.value) for one in sandbox.classes or ()] == [("high", 1000)]
+    assert sandbox.notes == ()
+    clock = sandbox.program.clock
     assert (clock.monotonic(), clock.now()) == (7.0, NOW)
 
 
 @pytest.mark.parametrize("count", [1, UNREADABLE_TOLD, UNREADABLE_TOLD + 1, UNREADABLE_TOLD + 5])
 def test_of_many_objects_that_cannot_be_read_a_few_are_told_and_the_others_counted(count: int) -> None:
     broken = [{"kind": "Node", "metadata": {"name": 7}} for _ in range(count)]
-    notes = Rehearsal(configuration(), dumped(make_node("n1"), *broken)).notes
+    notes = SchedulerSandbox(configuration(), dumped(make_node("n1"), *broken)).notes
     told = [note for note in notes if note.startswith("an object of the dump cannot be read: ")]
     assert len(told) == min(count, UNREADABLE_TOLD)
     more = count - UNREADABLE_TOLD
@@ -65,16 +65,16 @@ def test_of_many_objects_that_cannot_be_read_a_few_are_told_and_the_others_count
 
 
 def test_a_dump_without_classes_or_nodes_says_which_is_missing() -> None:
-    empty = Rehearsal(configuration(), dumped(make_pod("p")))
+    empty = SchedulerSandbox(configuration(), dumped(make_pod("p")))
     assert empty.classes is None
     assert empty.notes == ("the dump has no nodes; write one with kubectl get nodes,pods,... -A -o json",)
 
 
 async def test_a_rehearsal_reaches_no_network() -> None:
-    transport = Rehearsal(configuration(), dumped(make_node("n1"))).program.transport
-    with pytest.raises(ConnectFailedError, match=r"^DELETE /api/v1/pods: a rehearsal has no network$"):
+    transport = SchedulerSandbox(configuration(), dumped(make_node("n1"))).program.transport
+    with pytest.raises(ConnectFailedError, match=r"^DELETE /api/v1/pods: a sandbox has no network$"):
         await transport.request("DELETE", "/api/v1/pods")
-    with pytest.raises(ConnectFailedError, match=r"^/api/v1/pods: a rehearsal has no network$"):
+    with pytest.raises(ConnectFailedError, match=r"^/api/v1/pods: a sandbox has no network$"):
         async with transport.stream("/api/v1/pods"):
             pass
 
@@ -97,7 +97,7 @@ def test_a_moment_of_a_program_is_all_that_it_knows_then_and_nothing_later() -> 
         cluster.transport.bind_s = 60.0
         await cluster.add_pod("going", cpu="3")
         await cluster.settle(2.0)
-        moment = Moment.of(program)
+        moment = ClusterSnapshot.of(program)
         assert sorted(node.name for node in moment.nodes) == ["a", "b"]
         assert sorted((pod.name, pod.node) for pod in moment.placed) == [
             ("going", cluster.placed["going"]),
@@ -109,11 +109,11 @@ def test_a_moment_of_a_program_is_all_that_it_knows_then_and_nothing_later() -> 
         assert [kind for kind, why in moment.unreadable if why] == [ObjectKind.CSI_STORAGE_CAPACITY]
         late = program.pods.pending[program.pods.uid_of("default/late")]
         program.nominator.nominate(late, "b")
-        again = Moment.of(program)
+        again = ClusterSnapshot.of(program)
         assert [(pod.name, pod.nominated_node) for pod in again.nominated] == [("late", "b")]
         assert moment.nominated == ()
 
-        copy = Rehearsal(loading.parse(CONFIGURATION, "test"), again)
+        copy = SchedulerSandbox(loading.parse(CONFIGURATION, "test"), again)
         assert {entry.pod.name: entry.node for entry in copy.cache} == cluster.placed
         assert set(copy.pending) == {("default", "going"), ("default", "late")}
         assert [(pod.name, pod.nominated_node) for pod in copy.nominator.pods()] == [("late", "b")]
@@ -127,7 +127,7 @@ def test_a_moment_of_a_program_is_all_that_it_knows_then_and_nothing_later() -> 
         unpromised = msgspec.structs.replace(
             again, nominated=(), pending=(msgspec.structs.replace(late, nominated_node="b"),)
         )
-        assert not list(Rehearsal(loading.parse(CONFIGURATION, "test"), unpromised).nominator.pods())
+        assert not list(SchedulerSandbox(loading.parse(CONFIGURATION, "test"), unpromised).nominator.pods())
 
     play(scene, prepare=prepare)
 
@@ -144,14 +144,14 @@ def test_a_moment_of_a_program_is_all_that_it_knows_then_and_nothing_later() -> 
     ids=["with room", "without room", "gated", "malformed", "unsupported"],
 )
 def test_a_pod_fits_where_the_program_would_place_it_and_leaves_no_trace(pod: Any, fits: bool) -> None:
-    rehearsal = Rehearsal(configuration(), dumped(make_node("n1"), pod))
-    late = rehearsal.pending["default", "late"]
-    worker = rehearsal.worker_of(late)
+    sandbox = SchedulerSandbox(configuration(), dumped(make_node("n1"), pod))
+    late = sandbox.pending["default", "late"]
+    worker = sandbox.worker_of(late)
     assert worker is not None
     for _ in range(2):
-        tried = rehearsal.fits(worker, late)
+        tried = sandbox.fits(worker, late)
         assert (tried is not None and tried.record.node) == ("n1" if fits else False)
-        assert rehearsal.cache.placed(late.uid) is None
+        assert sandbox.cache.placed(late.uid) is None
 
 
 class Closed:
@@ -168,11 +168,11 @@ def test_a_rehearsal_builds_its_plugins_as_the_program_does() -> None:
     registry, shipped = Registry(), plugin_registry()
     for name in shipped.names():
         registry.add(name, Closed if name == "SchedulingGates" else shipped.factory(name), "test")
-    rehearsal = Rehearsal(configuration(), dumped(make_node("n1"), make_pod("late")), registry)
-    late = rehearsal.pending["default", "late"]
-    worker = rehearsal.worker_of(late)
+    sandbox = SchedulerSandbox(configuration(), dumped(make_node("n1"), make_pod("late")), registry)
+    late = sandbox.pending["default", "late"]
+    worker = sandbox.worker_of(late)
     assert worker is not None
-    assert rehearsal.gate(worker, late) == Status.unschedulable("closed").by("Closed")
+    assert sandbox.gate(worker, late) == Status.unschedulable("closed").by("Closed")
 
 
 def test_who_would_have_asked_outside_is_named_and_nobody_is_asked() -> None:

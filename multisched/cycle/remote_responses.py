@@ -1,6 +1,6 @@
 """What plugins ask outside in an attempt, and what their answers make of its rows.
 
-The cycle stops at the questions and goes on with the answers; everything here works on the attempt's own copy of the rows
+The cycle stops at the requests and goes on with the answers; everything here works on the attempt's own copy of the rows
 (`Choice`), since other cycles renew the class meanwhile.
 """
 
@@ -14,13 +14,13 @@ import numpy as np
 from multisched.cycle.attempt_record import AttemptRecords
 from multisched.cycle.classes.cache import ClassCache
 from multisched.cycle.classes.columns import Totals
-from multisched.cycle.classes.equivalence_class import PodClass
-from multisched.cycle.classes.score_snapshot import Picture, ScoreCopy
+from multisched.cycle.classes.equivalence_class import EquivalenceClass
+from multisched.cycle.classes.score_snapshot import ScoreCopy, ScoreSnapshot
 from multisched.cycle.classes.scores import NOWHERE
 from multisched.cycle.diagnosis import Diagnosis
 from multisched.cycle.extender_answers import add_up, recorded, refuse
 from multisched.cycle.preemption.post_filter import PostFilterRuns
-from multisched.cycle.results import Asked
+from multisched.cycle.results import RemoteRequest
 from multisched.framework.extender import ExtenderPlugin, NegotiablePostFilter, Offer
 from multisched.framework.node_view import Bools, Int64, Rows, any_true
 from multisched.framework.points import CycleView, PostFilterResult
@@ -43,7 +43,7 @@ class Choice(msgspec.Struct):
     """Scores by plugins that asked outside."""
 
 
-class RemoteAnswers:
+class RemoteResponses:
     """Of one domain's plugins. Holds nothing between attempts."""
 
     def __init__(
@@ -64,20 +64,20 @@ class RemoteAnswers:
         self._records = records
         self._post_filters = post_filters
 
-    def questions(self, group: PodClass, pod: Pod) -> list[Asked]:
+    def requests(self, pod_class: EquivalenceClass, pod: Pod) -> list[RemoteRequest]:
         """Of the plugins that ask outside, about the feasible rows."""
-        if not self._plugins.asking:
+        if not self._plugins.remote:
             return []
         asked = []
-        rows = group.rows[group.feasible]
-        for plugin in self._plugins.asking:
-            question = self._runner.call(plugin, "Ask", plugin.ask, group.view, pod, rows)
-            if question is not None:
-                asked.append(Asked(plugin, question))
+        rows = pod_class.rows[pod_class.feasible]
+        for plugin in self._plugins.remote:
+            request = self._runner.call(plugin, "Request", plugin.request, pod_class.view, pod, rows)
+            if request is not None:
+                asked.append(RemoteRequest(plugin, request))
         return asked
 
     @staticmethod
-    def settled(asked: Sequence[Asked], answers: Mapping[str, object | PluginFailure]) -> Mapping[str, object]:
+    def settled(asked: Sequence[RemoteRequest], answers: Mapping[str, object | PluginFailure]) -> Mapping[str, object]:
         """The answers; raises PluginFailure for the first that failed."""
         for one in asked:
             answer = answers.get(one.plugin.name)
@@ -95,8 +95,8 @@ class RemoteAnswers:
     def refuse(self, choice: Choice, view: CycleView, pod: Pod) -> list[tuple[str, Status]]:
         """Runs Filter of the plugins that asked, on what was feasible before; returns the nodes they refused."""
         refused: list[tuple[str, Status]] = []
-        for plugin in self._plugins.asking_filter:
-            if plugin.name in view.answers:
+        for plugin in self._plugins.remote_filter:
+            if plugin.name in view.responses:
                 at = np.flatnonzero(choice.feasible)
                 codes = self._runner.filter(plugin, view, pod, choice.rows[at])
                 for position in np.flatnonzero(codes).tolist():
@@ -104,7 +104,7 @@ class RemoteAnswers:
                     refused.append((self._cache.nodes.node(row).name, plugin.reasons.status(int(codes[position]))))
                 choice.feasible[at[codes != 0]] = False
         for judge in self._plugins.extenders:
-            if judge.name in view.answers:
+            if judge.name in view.responses:
                 late = refuse(self._runner, judge, view, pod, choice.rows, choice.feasible)
                 refused += [
                     (self._cache.nodes.node(int(choice.rows[position])).name, status) for position, status in late
@@ -112,22 +112,22 @@ class RemoteAnswers:
         choice.total[~choice.feasible] = NOWHERE
         return refused
 
-    def rescore(self, choice: Choice, group: PodClass) -> Picture | None:
+    def rescore(self, choice: Choice, pod_class: EquivalenceClass) -> ScoreSnapshot | None:
         """Scores among the rows that the answers left: NormalizeScore goes by those, as upstream, which scores after asking.
 
         None where other nodes have come or gone meanwhile: then what was scored before stands.
         """
-        if group.generation != self._rows.generation or not np.array_equal(group.rows, choice.rows):
+        if pod_class.generation != self._rows.generation or not np.array_equal(pod_class.rows, choice.rows):
             return None
-        fewer = self._classes.reduced(group, choice.feasible.copy())
+        fewer = self._classes.reduced(pod_class, choice.feasible.copy())
         self._classes.score(fewer)
         choice.total = np.where(choice.feasible, fewer.total, NOWHERE).astype(np.int32)
-        return self._records.picture(fewer)
+        return self._records.snapshot(fewer)
 
     def add_scores(self, choice: Choice, view: CycleView, pod: Pod) -> None:
         """Adds the scores of the plugins that asked."""
-        for scorer in self._plugins.asking_score:
-            if scorer.name in view.answers:
+        for scorer in self._plugins.remote_score:
+            if scorer.name in view.responses:
                 at = np.flatnonzero(choice.feasible)
                 scores = self._runner.score(scorer, view, pod, choice.rows[at])
                 normalizer = self._plugins.normalize.get(scorer.name)
@@ -140,25 +140,25 @@ class RemoteAnswers:
                 final[at] = scores
                 choice.answered.append(ScoreCopy(scorer.name, self._plugins.weight(scorer), final))
         for judge in self._plugins.extenders:
-            if judge.name in view.answers:
+            if judge.name in view.responses:
                 before = choice.total
                 choice.total = add_up(self._runner, judge, view, pod, choice.rows, choice.feasible, before)
                 choice.answered += recorded(judge.name, before, choice.total, choice.feasible)
 
     def negotiated(
-        self, group: PodClass, view: CycleView, pod: Pod, found: Diagnosis
-    ) -> Generator[Sequence[Asked], Mapping[str, object | PluginFailure], Mapping[str, PostFilterResult]]:
+        self, pod_class: EquivalenceClass, view: CycleView, pod: Pod, found: Diagnosis
+    ) -> Generator[Sequence[RemoteRequest], Mapping[str, object | PluginFailure], Mapping[str, PostFilterResult]]:
         """Has extenders look at the candidates of a preemption: plugin -> its result, where they did."""
         settled: dict[str, PostFilterResult] = {}
         for judge in self._plugins.extenders:
             if not judge.negotiates(pod):
                 continue
-            for plugin, offers in self._post_filters.offers(pod, view, group, found):
+            for plugin, offers in self._post_filters.offers(pod, view, pod_class, found):
                 if isinstance(offers, PostFilterResult):
                     settled[plugin.name] = offers
                     continue
-                question = self._runner.call(judge, "Ask", judge.show, view, pod, offers)
-                answers = yield [Asked(judge, question)]
+                request = self._runner.call(judge, "Request", judge.show, view, pod, offers)
+                answers = yield [RemoteRequest(judge, request)]
                 settled[plugin.name] = _settle(self._runner, judge, plugin, view, offers, answers.get(judge.name))
         return settled
 
@@ -175,7 +175,7 @@ def _settle(
     try:
         if isinstance(answer, PluginFailure):
             return runner.call(plugin, "PostFilter", plugin.spoiled, answer.status.message)
-        # Without an answer (a rehearsal asks nobody) nobody has looked at them.
+        # Without an answer (a sandbox asks nobody) nobody has looked at them.
         left = offers if answer is None else runner.call(judge, "PostFilter", judge.left, view, offers, answer)
         return runner.call(plugin, "PostFilter", plugin.accept, left)
     except PluginFailure as failure:

@@ -1,6 +1,6 @@
-"""The other end of a duty's process: makes the duty's assistant, answers pickles on stdin by pickles on stdout.
+"""The other end of a background task's process: makes the background task's assistant, answers pickles on stdin by pickles on stdout.
 
-Runs as `main` in a process that `duty_processes` starts and ends; nothing else talks to it. First comes an Opening, then one
+Runs as `main` in a process that `background_processes` starts and ends; nothing else talks to it. First comes an Opening, then one
 question after the other. It ends by itself when its stdin does, whatever it computes at that moment. It gives way to the
 scheduler and its neighbours: it is nice, its memory is bounded, and it is the first that the kernel kills for want of some.
 """
@@ -25,7 +25,7 @@ import msgspec
 from multisched.client.prometheus import PrometheusMeter
 from multisched.framework.background import Assistant, ProcessPorts
 from multisched.framework.measures import Meter, MeterSettings
-from multisched.shell.workers.duty_threads import DutyThreads
+from multisched.shell.workers.background_threads import BackgroundThreads
 
 NICENESS: Final = 10
 """A tenth of a core where others want all of it."""
@@ -114,14 +114,14 @@ async def _serve(stdin: BinaryIO, replies: BinaryIO) -> None:
         try:
             _send(replies, Reply(await assistant.answer(question)))
         except Exception as error:
-            logger.exception("the assistant of a duty failed")
+            logger.exception("the assistant of a background task failed")
             _send(replies, Reply(failure=_words(error)))
             os._exit(1)  # a thread of it may hang
 
 
 def _made(opening: Opening) -> Assistant:
     module, _, name = opening.factory.partition(":")
-    ports = ProcessPorts(_Meters(random.Random(opening.seed)), DutyThreads())  # noqa: S311 - jitter
+    ports = ProcessPorts(_Meters(random.Random(opening.seed)), BackgroundThreads())  # noqa: S311 - jitter
     assistant: Assistant = getattr(import_module(module), name)(opening.settings, ports)
     return assistant
 

@@ -1,7 +1,7 @@
-"""Processes of duties: started when something is first asked, killed when a question is given up or the duty ends.
+"""Processes of background tasks: started when something is first asked, killed when a question is given up or the background task ends.
 
 Pickles go through pipes in a thread, frame by frame: neither the loop nor the interpreter is held up by large ones. What the
-other end does, and by what it is bound, stands in `duty_process`.
+other end does, and by what it is bound, stands in `background_process`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any, Final, Protocol
 
 import anyio
 
-from multisched.framework.background import DutyProcess, DutyProcessError
-from multisched.shell.workers.duty_process import Opening, Reply
-from multisched.shell.workers.duty_threads import DutyThreads
+from multisched.framework.background import BackgroundProcess, BackgroundProcessError
+from multisched.shell.workers.background_process import Opening, Reply
+from multisched.shell.workers.background_threads import BackgroundThreads
 
 END_MAX_S: Final = 5.0
 """Until a killed process is gone; it is left to the system then."""
@@ -29,7 +29,7 @@ CLOSED_MAX_S: Final = 1.0
 _BOOT: Final = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
-from multisched.shell.workers.duty_process import main
+from multisched.shell.workers.background_process import main
 main()
 """
 _BROKEN: Final = (OSError, EOFError, pickle.PickleError)
@@ -37,7 +37,7 @@ _BROKEN: Final = (OSError, EOFError, pickle.PickleError)
 logger = logging.getLogger(__name__)
 
 
-class OwnedProcess(DutyProcess, Protocol):
+class OwnedProcess(BackgroundProcess, Protocol):
     """A process, and its end."""
 
     async def close(self) -> None:
@@ -55,7 +55,7 @@ class ChildProcess:
     def __init__(self, factory: str, settings: object, seed: int) -> None:
         self._opening = Opening(factory, settings, seed)
         self._turn = asyncio.Lock()
-        self._threads = DutyThreads()
+        self._threads = BackgroundThreads()
         self._process: subprocess.Popen[bytes] | None = None
         self.started = 0
 
@@ -65,19 +65,19 @@ class ChildProcess:
         return None if self._process is None else self._process.pid
 
     async def ask(self, question: object) -> Any:
-        """See `DutyProcess`."""
+        """See `BackgroundProcess`."""
         async with self._turn:
             try:
                 process = await self._begun()
                 reply = await self._threads(lambda: _exchange(process, question))
             except _BROKEN as error:
-                raise DutyProcessError(f"its process died: {await self._end()}") from error
+                raise BackgroundProcessError(f"its process died: {await self._end()}") from error
             except BaseException:
                 await self.close()
                 raise
             if reply.failure:
                 await self.close()
-                raise DutyProcessError(reply.failure)
+                raise BackgroundProcessError(reply.failure)
             return reply.answer
 
     async def close(self) -> None:
@@ -87,7 +87,7 @@ class ChildProcess:
             return
         process.kill()
         with anyio.move_on_after(END_MAX_S, shield=True):
-            await DutyThreads()(lambda: _reaped(process))
+            await BackgroundThreads()(lambda: _reaped(process))
 
     async def _begun(self) -> subprocess.Popen[bytes]:
         if self._process is not None:
@@ -96,7 +96,7 @@ class ChildProcess:
             process = await self._threads(_popen)
             self._process = process
         self.started += 1
-        logger.info("a process of a duty", extra={"pid": process.pid, "factory": self._opening.factory})
+        logger.info("a process of a background task", extra={"pid": process.pid, "factory": self._opening.factory})
         await self._threads(lambda: _send(process, self._opening))
         return process
 

@@ -25,7 +25,7 @@ CLEARED_EVERY_S = 4.0
 BURSTS = (1, 1, 5, 20, 40)
 
 
-class Storm:
+class FaultSchedule:
     """See the module."""
 
     def __init__(self, run: Run) -> None:

@@ -35,7 +35,7 @@ A = TypeVar("A", bound=NDArray[Any])
 
 
 class PodColumns:
-    """`framework.preemption.StandingPods`, and the amounts behind it."""
+    """`framework.preemption.PlacedPods`, and the amounts behind it."""
 
     __slots__ = ("_label_sets", "_number", "_order_at", "has_ports", "priority", "requested", "rows", "started_s")
 
@@ -72,7 +72,7 @@ class PodColumns:
         return self._label_sets
 
 
-class StandingTable:
+class PodsByPriority:
     """The columns of one NodeTable."""
 
     def __init__(self, table: NodeTable) -> None:

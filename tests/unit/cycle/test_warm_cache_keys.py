@@ -1,4 +1,4 @@
-"""Classes kept over time against fresh ones, where plugins hang on stamps, on all nodes, or on rows alone."""
+"""Classes kept over time against fresh ones, where plugins hang on cache keys, on all nodes, or on rows alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STEPS = 60
 
 
 class Book:
-    """What stamped plugins go by."""
+    """What keyed plugins go by."""
 
     def __init__(self) -> None:
         self.mark = 0
@@ -39,7 +39,7 @@ class Book:
         return np.array([self.points[cycle.nodes.node(row).name] for row in rows.tolist()], np.int64)
 
 
-class Stamped:
+class Keyed:
     """By the book; of pods of no team it has nothing to say."""
 
     traits = Traits(normalizer=None)
@@ -51,23 +51,23 @@ class Stamped:
         self._shut = self.reasons.code(Code.UNSCHEDULABLE, f"{name} has shut it")
         self._book = book
 
-    def stamp(self, cycle: CycleView, pod: Pod) -> int | None:
+    def cache_key(self, cycle: CycleView, pod: Pod) -> int | None:
         return self._book.mark if pod.labels.get("team") else None
 
     def sign(self, pod: Pod) -> str:
         return pod.labels.get("team", "")
 
 
-class Shuts(Stamped):
+class Shuts(Keyed):
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
         names = [cycle.nodes.node(row).name for row in rows.tolist()]
         return np.array([self._shut if name in self._book.shut else 0 for name in names], np.uint8)
 
 
-class Plain(Stamped):
+class Plain(Keyed):
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
         found = self._book.of(cycle, rows)
-        return found + cycle.nodes.pod_count[rows] if self.depends_on is Dependency.ROW_AND_STAMP else found
+        return found + cycle.nodes.pod_count[rows] if self.depends_on is Dependency.ROW_AND_CACHE_KEY else found
 
 
 class Largest(Plain):
@@ -131,18 +131,18 @@ def make_domain(book: Book, narrow: frozenset[str] | None) -> Domain:
         plugins=[
             Narrows(narrow),
             FilterBy("Never", lambda pod, name: "never" if name == SHUT_FOR_EVER else ""),
-            Shuts("Shuts", book, Dependency.STAMP),
+            Shuts("Shuts", book, Dependency.CACHE_KEY),
             ScoreBy("Wild", wild),
             ScoreBy("WildBelow", lambda pod, name: -5 if name == SHUT_FOR_EVER else 3, depends_on=Dependency.ROW),
             Counts("Nodes", lambda pod, name: 0, depends_on=Dependency.NODES),
             Counts("Pods", lambda pod, name: 0, depends_on=Dependency.ROW),
             Counts("Cluster", lambda pod, name: 0, depends_on=Dependency.CLUSTER),
-            Plain("Plain", book, Dependency.STAMP),
-            Plain("PlainRows", book, Dependency.ROW_AND_STAMP),
-            Largest("Largest", book, Dependency.STAMP),
-            Largest("LargestRows", book, Dependency.ROW_AND_STAMP),
-            Rivals("Rivals", book, Dependency.STAMP),
-            Rivals("RivalRows", book, Dependency.ROW_AND_STAMP),
+            Plain("Plain", book, Dependency.CACHE_KEY),
+            Plain("PlainRows", book, Dependency.ROW_AND_CACHE_KEY),
+            Largest("Largest", book, Dependency.CACHE_KEY),
+            Largest("LargestRows", book, Dependency.ROW_AND_CACHE_KEY),
+            Rivals("Rivals", book, Dependency.CACHE_KEY),
+            Rivals("RivalRows", book, Dependency.ROW_AND_CACHE_KEY),
         ],
         weights={"PlainRows": 3, "Largest": 2, "Rivals": 5},
     )
@@ -150,18 +150,18 @@ def make_domain(book: Book, narrow: frozenset[str] | None) -> Domain:
 
 def told(domain: Domain, classes: ClassCache, pod: Pod, attempt: int) -> Any:
     """Who refused what, and the total of each feasible node."""
-    group = classes.find(pod, attempt)
+    pod_class = classes.find(pod, attempt)
     nodes = domain.cache.nodes
     refused = {
-        nodes.node(int(row)).name: [int(column.codes[at]) for column in group.filters]
-        for at, row in enumerate(group.rows)
+        nodes.node(int(row)).name: [int(column.codes[at]) for column in pod_class.filters]
+        for at, row in enumerate(pod_class.rows)
     }
-    if not group.feasible.any():
+    if not pod_class.feasible.any():
         return refused
-    classes.score(group)
-    assert (group.total[~group.feasible] < 0).all()
+    classes.score(pod_class)
+    assert (pod_class.total[~pod_class.feasible] < 0).all()
     return refused, {
-        nodes.node(int(group.rows[at])).name: int(group.total[at]) for at in np.flatnonzero(group.feasible)
+        nodes.node(int(pod_class.rows[at])).name: int(pod_class.total[at]) for at in np.flatnonzero(pod_class.feasible)
     }
 
 

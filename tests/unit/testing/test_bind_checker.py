@@ -1,4 +1,4 @@
-"""Each rule at the API server's door can fail: one forbidden step per rule, told from the step beside it that is allowed."""
+"""Each rule at the API server's bind checker can fail: one forbidden step per rule, told from the step beside it that is allowed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
 from multisched.config import loading
 from multisched.model.wire import MERGE_PATCH, STRATEGIC_MERGE_PATCH, Response
-from multisched.testing.door import Door
+from multisched.testing.bind_checker import BindChecker
 from multisched.testing.knowledge import Told
 from multisched.testing.policies import Policies
 from multisched.testing.setting import ASKING
@@ -27,7 +27,7 @@ LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 
 
 class Stand:
-    """A door with an API server behind it, and a process `me` that leads."""
+    """A bind checker with an API server behind it, and a process `me` that leads."""
 
     def __init__(self, loop: SimLoop) -> None:
         self.broken: list[str] = []
@@ -35,7 +35,7 @@ class Stand:
         self.server = ApiServer(self.clock, rbac=False)
         self.api = DirectTransport(self.server)
         policies = Policies(self.server, seed=0)
-        self.door = Door(self.server, loading.parse(ASKING, "test"), loop.time, self.broken, policies)
+        self.bind_checker = BindChecker(self.server, loading.parse(ASKING, "test"), loop.time, self.broken, policies)
 
     async def post(self, path: str, document: Mapping[str, Any]) -> Response:
         return await self.api.request("POST", path, body=orjson.dumps(document))
@@ -64,7 +64,9 @@ class Stand:
 
     def hear(self) -> Told:
         """Tells `me` of all that is there."""
-        told = self.door.told.setdefault("me", Told(self.door.reader, lambda domain: lambda node: True, {}))
+        told = self.bind_checker.told.setdefault(
+            "me", Told(self.bind_checker.reader, lambda domain: lambda node: True, {})
+        )
         for key, stored in self.server.store.collection("pods").objects.items():
             told.pod_told(key, msgspec.Raw(stored.raw))
         for name, stored in self.server.store.collection("nodes").objects.items():
@@ -85,14 +87,14 @@ class Stand:
         told = self.hear()
         if unheard:
             told.unknowable.add(self.uid(unheard))
-        self.door.assumed(self.uid(name), node)
+        self.bind_checker.assumed(self.uid(name), node)
         told.assumed(self.uid(name), node)
         return self.sent(name, node)
 
     async def apply(self, path: str, body: bytes) -> None:
         answer = await self.api.request("POST", path, body=body)
-        self.door.bind_seen(path, body, answer)
-        self.door.bind_answered("me", body, answer)
+        self.bind_checker.bind_seen(path, body, answer)
+        self.bind_checker.bind_answered("me", body, answer)
 
     def uid(self, name: str) -> str:
         return self.server.store.collection("pods").objects[f"default/{name}"].uid
@@ -101,7 +103,7 @@ class Stand:
         path = f"{PODS}/{name}/binding?timeout=5000ms"
         uid = self.uid(name) if uid is None else uid
         body = orjson.dumps({"metadata": {"name": name, "uid": uid}, "target": {"name": node}})
-        self.door.bind_sent(sender, path, body)
+        self.bind_checker.bind_sent(sender, path, body)
         return path, body
 
     async def bind(self, name: str, node: str, *, uid: str | None = None) -> None:
@@ -126,7 +128,7 @@ async def _share_a_device_twice(stand: Stand) -> None:
 
 async def _try_another_node(stand: Stand) -> None:
     _, body = stand.sent("first", "a")
-    stand.door.bind_answered("me", body, None)
+    stand.bind_checker.bind_answered("me", body, None)
     stand.sent("first", "b")
 
 
@@ -175,7 +177,7 @@ async def _bind_beside_another(stand: Stand) -> None:
 
 async def _believe_for_too_long(stand: Stand) -> None:
     """Ten seconds after the renewal nobody may bind by it, and a hundredth of a second later somebody asks."""
-    stand.door.believers["me"] = lambda domain: domain == "forecast" and stand.clock.monotonic() < 10.01
+    stand.bind_checker.believers["me"] = lambda domain: domain == "forecast" and stand.clock.monotonic() < 10.01
     await asyncio.sleep(12.0)
 
 
@@ -186,22 +188,22 @@ async def _bind_too_many(stand: Stand) -> None:
 
 
 async def _preempt_without_the_lease(stand: Stand) -> None:
-    stand.door.victim_sent("another", f"{PODS}/first?timeout=5000ms")
+    stand.bind_checker.victim_sent("another", f"{PODS}/first?timeout=5000ms")
 
 
 async def _preempt_with_the_lease_of_others(stand: Stand) -> None:
     await stand.write_lease("another", name="multisched-gpu")
-    stand.door.victim_sent("another", f"{PODS}/first?timeout=5000ms")
+    stand.bind_checker.victim_sent("another", f"{PODS}/first?timeout=5000ms")
 
 
 async def _preempt_late(stand: Stand) -> None:
     await asyncio.sleep(10.5)
-    stand.door.victim_sent("me", f"{PODS}/first?timeout=5000ms")
+    stand.bind_checker.victim_sent("me", f"{PODS}/first?timeout=5000ms")
 
 
 async def _preempt_the_urgent(stand: Stand) -> None:
     await stand.add_pod("urgent", priorityClassName="system-node-critical")
-    stand.door.victim_sent("me", f"{PODS}/urgent?timeout=5000ms")
+    stand.bind_checker.victim_sent("me", f"{PODS}/urgent?timeout=5000ms")
 
 
 async def _release_too_early(stand: Stand) -> None:
@@ -211,7 +213,7 @@ async def _release_too_early(stand: Stand) -> None:
 
 async def _bind_soon_after_a_deletion(stand: Stand) -> None:
     """Of a lease that the successor knew: its last holder may bind for ten seconds, and has not heard."""
-    stand.door.lease_read("successor", f"{LEASES}/multisched-forecast")
+    stand.bind_checker.lease_read("successor", f"{LEASES}/multisched-forecast")
     await stand.api.request("DELETE", f"{LEASES}/multisched-forecast")
     await stand.write_lease("successor")
     stand.sent("first", "b")
@@ -231,7 +233,7 @@ async def _bind_to_another_of_the_name(stand: Stand) -> None:
 def _write_condition(stand: Stand, message: str) -> None:
     conditions = [{"type": "PodScheduled", "status": "False", "message": message}]
     body = orjson.dumps({"metadata": {"uid": stand.uid("first")}, "status": {"conditions": conditions}})
-    stand.door.status_sent("me", body)
+    stand.bind_checker.status_sent("me", body)
 
 
 async def _tell_the_older(stand: Stand) -> None:
@@ -297,7 +299,7 @@ def test_who_believes_in_a_lease_no_longer_than_it_holds_is_not_complained_of() 
     async def main() -> list[str]:
         stand = Stand(loop)
         await stand.write_lease("me")
-        stand.door.believers["me"] = lambda domain: domain == "forecast" and stand.clock.monotonic() < 14.0
+        stand.bind_checker.believers["me"] = lambda domain: domain == "forecast" and stand.clock.monotonic() < 14.0
         await asyncio.sleep(4.0)
         await stand.write_lease("me")
         await asyncio.sleep(12.0)
@@ -317,9 +319,9 @@ def test_what_is_allowed_is_not_complained_of() -> None:
         await stand.add_pod("first")
         await stand.write_lease("me")
         _, body = stand.sent("first", "a")
-        stand.door.bind_answered("me", body, None)
+        stand.bind_checker.bind_answered("me", body, None)
         _, body = stand.sent("first", "a")
-        stand.door.bind_answered("me", body, None)
+        stand.bind_checker.bind_answered("me", body, None)
         await asyncio.sleep(5.1)
         await stand.bind("first", "b")
         lend = orjson.dumps({"metadata": {"labels": {"lend": "yes"}}})
@@ -328,7 +330,7 @@ def test_what_is_allowed_is_not_complained_of() -> None:
         await stand.bind("borrower", "a")
         await stand.write_lease("")
         await stand.write_lease("successor")
-        stand.door.victim_sent("successor", f"{PODS}/first?timeout=5000ms")
+        stand.bind_checker.victim_sent("successor", f"{PODS}/first?timeout=5000ms")
         await stand.add_pod("next", cpu="100m")
         stand.sent("next", "a", sender="successor")
         return stand.broken
@@ -424,7 +426,7 @@ def test_who_never_heard_of_a_lease_is_told_of_it_by_pods_that_stand_alone(phase
         await stand.write_lease("unaware")
         status = orjson.dumps({"status": {"phase": phase}})
         await stand.api.request("PATCH", f"{PODS}/old/status", body=status, content_type=MERGE_PATCH)
-        stand.door.look_at_leases()
+        stand.bind_checker.look_at_leases()
         stand.sent("first", "a", sender="unaware")
 
     broken = complaints(scene)
@@ -435,8 +437,8 @@ def test_who_never_heard_of_a_lease_is_told_of_it_by_pods_that_stand_alone(phase
 def test_who_made_its_deleted_lease_anew_and_gave_it_back_is_waited_for_no_more(gives_back: bool, told: int) -> None:
     async def scene(stand: Stand) -> None:
         await stand.add_pod("first")
-        stand.door.lease_read("another", f"{LEASES}/multisched-forecast")
-        stand.door.lease_read("me", f"{LEASES}/multisched-forecast")
+        stand.bind_checker.lease_read("another", f"{LEASES}/multisched-forecast")
+        stand.bind_checker.lease_read("me", f"{LEASES}/multisched-forecast")
         await stand.write_lease("another")
         await stand.api.request("DELETE", f"{LEASES}/multisched-forecast")
         if gives_back:
@@ -455,8 +457,8 @@ def test_who_makes_its_deleted_lease_anew_in_time_leads_on_unless_another_has_be
 
     async def scene(stand: Stand) -> None:
         await stand.add_pod("first")
-        stand.door.lease_read("another", f"{LEASES}/multisched-forecast")
-        stand.door.lease_read("me", f"{LEASES}/multisched-forecast")
+        stand.bind_checker.lease_read("another", f"{LEASES}/multisched-forecast")
+        stand.bind_checker.lease_read("me", f"{LEASES}/multisched-forecast")
         await stand.api.request("DELETE", f"{LEASES}/multisched-forecast")
         if begins:
             await asyncio.sleep(10.5)

@@ -1,4 +1,4 @@
-"""Processes of duties: what is computed there costs the loop nothing, and whatever they do they end with their duty."""
+"""Processes of background tasks: what is computed there costs the loop nothing, and whatever they do they end with it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import anyio
 import numpy as np
 import pytest
 
-from multisched.framework.background import DutyProcessError, ProcessPorts
+from multisched.framework.background import BackgroundProcessError, ProcessPorts
 from multisched.framework.measures import MeterSettings
-from multisched.shell.workers.duty_process import MEMORY_BYTES_MAX, NICENESS
-from multisched.shell.workers.duty_processes import ChildProcess
+from multisched.shell.workers.background_process import MEMORY_BYTES_MAX, NICENESS
+from multisched.shell.workers.background_processes import ChildProcess
 
-FACTORY: Final = "tests.unit.shell.test_duty_processes:Clerk"
+FACTORY: Final = "tests.unit.shell.test_background_processes:Clerk"
 
 
 class Clerk:
@@ -91,7 +91,7 @@ async def test_whatever_befalls_it_is_told_and_the_next_question_finds_another(q
     child = ChildProcess(FACTORY, None, 0)
     try:
         before, *_ = await child.ask("who")
-        with pytest.raises(DutyProcessError, match=words):
+        with pytest.raises(BackgroundProcessError, match=words):
             await child.ask(question)
         after, asked, _ = await child.ask("who")
         assert (after != before, asked, child.started) == (True, 1, 2)
@@ -111,8 +111,8 @@ async def test_one_that_hangs_is_killed_with_the_question() -> None:
 
 
 async def test_one_that_cannot_be_made_says_why() -> None:
-    child = ChildProcess("tests.unit.shell.test_duty_processes:Nobody", None, 0)
-    with pytest.raises(DutyProcessError, match="Nobody"):
+    child = ChildProcess("tests.unit.shell.test_background_processes:Nobody", None, 0)
+    with pytest.raises(BackgroundProcessError, match="Nobody"):
         await child.ask("who")
     assert child.pid is None
 

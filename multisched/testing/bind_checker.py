@@ -1,6 +1,6 @@
-"""The API server's door in a simulation: every binding as it is sent, takes effect and is answered; every lease written.
+"""The API server's bind checker in a simulation: every binding as it is sent, takes effect and is answered; every lease written.
 
-What `Books` checks of a binding's effect is not enough where the server refuses what should never have been asked, or
+What `ApiChecker` checks of a binding's effect is not enough where the server refuses what should never have been asked, or
 where two processes compete: here a binding is judged as it leaves its process (I2, I7, I8, I9, I10).
 """
 
@@ -24,8 +24,8 @@ from multisched.model.objects import PODS, Node, Pod
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE
 from multisched.model.version import is_covered, version_of
 from multisched.model.wire import Response
+from multisched.testing.api_checker import ApiChecker, decision_of, pod_of, target_of
 from multisched.testing.bind_judge import NEWS_S, SHARED, BindJudge
-from multisched.testing.books import Books, decision_of, pod_of, target_of
 from multisched.testing.devices import fits_for_certain
 from multisched.testing.knowledge import Ground, Homes, Told, wants
 from multisched.testing.meanwhile import Decision, fault_of_neighbours, fault_of_strangers
@@ -89,8 +89,8 @@ class _Deleted:
         return self.before is not None and self.before.may_lead_on(sender, now_s)
 
 
-class Door(Books):
-    """Books that also know the configuration, the time, and who sent what."""
+class BindChecker(ApiChecker):
+    """ApiChecker that also know the configuration, the time, and who sent what."""
 
     def __init__(
         self,
@@ -442,7 +442,7 @@ class Door(Books):
     def bind_seen(self, path: str, body: bytes, answer: Response) -> None:
         """What the books check, every required rule by the judge, and I8 where nothing tells what the sender knew.
 
-        Rules that hang on pods which are on their way are judged where each pod is assumed, by what was told (`Witness`).
+        Rules that hang on pods which are on their way are judged where each pod is assumed, by what was told (`ProcessChecker`).
         """
         super().bind_seen(path, body, answer)
         pod = self.pods().get(target_of(path)[0])
@@ -629,28 +629,28 @@ class Door(Books):
 
 
 class _WriteLog:
-    """`server.Interceptor`: tells the door that something was written, of every lease, and of Events that break the API's rules."""
+    """`server.Interceptor`: tells the bind checker that something was written, of every lease, and of Events that break the API's rules."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    def __init__(self, bind_checker: BindChecker) -> None:
+        self._bind_checker = bind_checker
 
     def before(self, request: ApiRequest) -> Response | None:
         return None
 
     def after(self, request: ApiRequest, answer: Response | WatchStream) -> Response | WatchStream:
         if request.method != "GET":
-            self._door.written()
+            self._bind_checker.written()
         if isinstance(answer, Response) and answer.status == 422 and "/events" in request.path:
-            self._door.complain(f"I3: an Event was no Event: {answer.body[:200]!r}")
+            self._bind_checker.complain(f"I3: an Event was no Event: {answer.body[:200]!r}")
         about = _LEASE.search(request.path)
         if request.method == "DELETE" and about is not None:
-            self._door.lease_deleted(about[1] or "")
+            self._bind_checker.lease_deleted(about[1] or "")
         is_write = request.method in ("POST", "PUT") and about
         if is_write and isinstance(answer, Response) and answer.status in (200, 201):
             lease = orjson.loads(answer.body)
             spec = lease["spec"]
             renewed_s = _seconds(spec["renewTime"])
-            self._door.lease_written(lease["metadata"]["name"], spec.get("holderIdentity") or "", renewed_s)
+            self._bind_checker.lease_written(lease["metadata"]["name"], spec.get("holderIdentity") or "", renewed_s)
         return answer
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
-from multisched.cycle.classes.equivalence_class import PodClass
+from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.classes.shared_scores import SharedScores
 from multisched.cycle.classes.topology_groups import RowGroupBook, RowGroups
-from multisched.framework.caching import GroupingPlugin, SignPlugin
+from multisched.framework.caching import SignPlugin, TopologyKeysPlugin
 from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Codes, Scores
 from multisched.framework.points import FilterPlugin, Plugin, ScorePlugin
@@ -38,12 +38,12 @@ class SharedAnswers:
         table: NodeTable,
         rows: DomainRows,
         signers: Iterable[SignPlugin],
-        stamped: Iterable[Plugin],
+        keyed: Iterable[Plugin],
     ) -> None:
-        """`signers`: plugins of which those that read no pods have their answers shared; `stamped`: those that may go by groups."""
+        """`signers`: plugins of which those that read no pods have their answers shared; `keyed`: those that may go by groups."""
         self._runner = runner
         self._signers = {p.name: p for p in signers if not _reads_pods(p)}
-        self._grouping = {p.name: p for p in those(stamped, GroupingPlugin)}
+        self._grouping = {p.name: p for p in those(keyed, TopologyKeysPlugin)}
         self._groups = RowGroupBook(table, rows)
         self._codes: dict[Hashable, tuple[_Mark, Codes]] = {}
         self._scores: dict[Hashable, tuple[_Mark, SharedScores]] = {}
@@ -52,36 +52,40 @@ class SharedAnswers:
         self._codes.clear()
         self._scores.clear()
 
-    def groups_of(self, entry: PodClass, plugin: Plugin) -> RowGroups | None:
+    def groups_of(self, pod_class: EquivalenceClass, plugin: Plugin) -> RowGroups | None:
         """The groups of rows that are alike to the plugin; None: it is to be asked about every row."""
         grouping = self._grouping.get(plugin.name)
-        if grouping is None or entry.narrowed is not None:
+        if grouping is None or pod_class.narrowed is not None:
             return None
-        keys = self._runner.call(grouping, "Stamp", grouping.groups_by, entry.view, entry.pod)
+        keys = self._runner.call(grouping, "CacheKey", grouping.topology_keys, pod_class.view, pod_class.pod)
         return None if keys is None else self._groups.by_labels(keys)
 
-    def codes(self, plugin: FilterPlugin, entry: PodClass, ask: Callable[[], Codes]) -> Codes | None:
+    def codes(self, plugin: FilterPlugin, pod_class: EquivalenceClass, ask: Callable[[], Codes]) -> Codes | None:
         """A Filter plugin's codes of all the domain's rows, read only; None where no other class gets the same."""
-        found = self._find(self._codes, plugin, entry, lambda: ask().copy())  # the plugin may use its own array again
+        found = self._find(
+            self._codes, plugin, pod_class, lambda: ask().copy()
+        )  # the plugin may use its own array again
         return None if found is None else found[1]
 
-    def scores(self, plugin: ScorePlugin, entry: PodClass, ask: Callable[[], Scores]) -> SharedScores | None:
+    def scores(
+        self, plugin: ScorePlugin, pod_class: EquivalenceClass, ask: Callable[[], Scores]
+    ) -> SharedScores | None:
         """A Score plugin's raw scores of all the domain's rows; None where no other class gets the same."""
-        found = self._find(self._scores, plugin, entry, lambda: SharedScores(ask().copy()))
+        found = self._find(self._scores, plugin, pod_class, lambda: SharedScores(ask().copy()))
         return None if found is None else found[1]
 
     def _find(
-        self, known: dict[Hashable, tuple[_Mark, A]], plugin: Plugin, entry: PodClass, ask: Callable[[], A]
+        self, known: dict[Hashable, tuple[_Mark, A]], plugin: Plugin, pod_class: EquivalenceClass, ask: Callable[[], A]
     ) -> tuple[_Mark, A] | None:
         signer = self._signers.get(plugin.name)
-        if signer is None or entry.narrowed is not None:
+        if signer is None or pod_class.narrowed is not None:
             return None
-        pod = entry.pod
+        pod = pod_class.pod
         [fragment] = self._runner.sign([signer], pod)
         if fragment is None:
             return None
         key = (plugin.name, pod.namespace, pod.spec.priority, fragment)
-        mark = (entry.generation, entry.nodes_version)
+        mark = (pod_class.generation, pod_class.nodes_version)
         found = known.get(key)
         if found is None or found[0] != mark:
             if len(known) >= SHARED_MAX:

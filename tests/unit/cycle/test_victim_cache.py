@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from multisched.cycle.preemption import victim_cache
-from multisched.cycle.preemption.victim_cache import RowMemory
+from multisched.cycle.preemption.victim_cache import VictimCache
 from multisched.framework.preemption import LabelSet
-from multisched.framework.sensitivity import Heed
+from multisched.framework.sensitivity import PodSensitivity
 from multisched.framework.status import Status
 from multisched.model.objects import Pod
 from multisched.state import change_log
@@ -32,7 +32,7 @@ class Known:
             self.table.set_node(make_node(f"n{number}"))
         self.standing = make_pod("standing", started_s=1.0)
         self.table.add_pod(3, self.standing)
-        self.memory = RowMemory(2, 4)
+        self.memory = VictimCache(2, 4)
         self.memory.renew(self.table, self.nominator)
         self.memory.known[:] = True
         for status in (FULL, SHUT):
@@ -74,7 +74,7 @@ def test_rows_are_forgotten_on_which_pods_start_times_or_nominations_changed() -
 
 def test_a_memory_that_has_not_begun_has_nothing_to_forget() -> None:
     known = Known()
-    fresh = RowMemory(2, 4)
+    fresh = VictimCache(2, 4)
     fresh.known[:] = True
     fresh.renew(known.table, known.nominator)
     assert fresh.known.all()
@@ -113,8 +113,8 @@ def test_refusals_are_told_of_rows_where_somebody_could_go() -> None:
     memory = Known().memory
     memory.has_lower[:] = [True, True, True, False]
     memory.refusal[:] = [1, -1, 1, 0]
-    assert memory.tell(np.arange(4)) == Counter({SHUT: 2})
-    assert memory.tell(np.array([0, 1, 3])) == Counter({SHUT: 1})
+    assert memory.report(np.arange(4)) == Counter({SHUT: 2})
+    assert memory.report(np.array([0, 1, 3])) == Counter({SHUT: 1})
     memory.forget(None)
     assert memory.known.all()
     memory.forget(2)
@@ -125,21 +125,21 @@ def test_whom_a_plugin_heeds_is_asked_again_when_that_hangs_on_something_else() 
     """Each pod once as long as it hangs on the same, and also those that were not there before."""
     asked: list[str] = []
 
-    def heed(mark: str) -> Heed:
+    def heed(mark: str) -> PodSensitivity:
         def matters(other: Pod) -> bool:
             asked.append(other.name)
             return other.name == mark
 
-        return Heed(mark, matters)
+        return PodSensitivity(mark, matters)
 
-    memory = RowMemory(2, 4)
+    memory = VictimCache(2, 4)
     sets = [LabelSet("default", {}, make_pod(name)) for name in "ab"]
-    assert memory.heeded([heed("a")], sets).tolist() == [True, False]
-    assert memory.heeded([heed("a")], sets).tolist() == [True, False]
+    assert memory.sensitive([heed("a")], sets).tolist() == [True, False]
+    assert memory.sensitive([heed("a")], sets).tolist() == [True, False]
     assert asked == ["a", "b"]
-    assert memory.heeded([heed("b")], sets).tolist() == [False, True]
+    assert memory.sensitive([heed("b")], sets).tolist() == [False, True]
     sets.append(LabelSet("default", {}, make_pod("c")))
-    assert memory.heeded([heed("b")], sets).tolist() == [False, True, False]
+    assert memory.sensitive([heed("b")], sets).tolist() == [False, True, False]
     assert asked == ["a", "b", "a", "b", "c"]
-    assert memory.heeded([heed("b"), heed("c")], sets).tolist() == [False, True, True]
-    assert memory.heeded([heed("b"), heed("c")], sets[:1]).tolist() == [False]
+    assert memory.sensitive([heed("b"), heed("c")], sets).tolist() == [False, True, True]
+    assert memory.sensitive([heed("b"), heed("c")], sets[:1]).tolist() == [False]

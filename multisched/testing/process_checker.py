@@ -1,6 +1,6 @@
-"""A witness inside one simulated process: what it assumes, what it believes, and what it holds, moment by moment.
+"""A process checker inside one simulated process: what it assumes, what it believes, and what it holds, moment by moment.
 
-Beside the API server's door it sees what never leaves the process: an assumption on a row that does not take the pod
+Beside the API server's bind checker it sees what never leaves the process: an assumption on a row that does not take the pod
 (I1, I7, I8), a cache that goes back in time (I6), an index past its bound (I10). It changes nothing.
 """
 
@@ -29,12 +29,12 @@ from multisched.shell.program import Program
 from multisched.state.cluster_cache import Assumption
 from multisched.testing.afresh import Afresh
 from multisched.testing.announcements import Announcements
+from multisched.testing.api_checker import GPU_DEVICES
 from multisched.testing.attempts import Attempts
-from multisched.testing.books import GPU_DEVICES
+from multisched.testing.bind_checker import BindChecker
 from multisched.testing.budgets import broken_for_certain, fault_of_victims, is_plain, would_do
 from multisched.testing.chances import Chances
 from multisched.testing.devices import fault_of_choice, fraction_wanted
-from multisched.testing.door import Door
 from multisched.testing.knowledge import Homes, Told
 from multisched.testing.mirror import (
     Alike,
@@ -45,7 +45,7 @@ from multisched.testing.mirror import (
     fault_of_rows,
     leftover,
 )
-from multisched.testing.plugins import HoldLonger, ReserveBooks
+from multisched.testing.plugins import HoldLonger, ReserveTally
 from multisched.testing.policies import NAMESPACE
 from multisched.testing.preemptions import fault_of_preemption
 from multisched.testing.rebuilt import Rebuilt
@@ -73,14 +73,14 @@ LATE_S = 0.75
 """What a timer of the program may be late."""
 
 
-class Witness:
+class ProcessChecker:
     """Stands by one program from its start."""
 
     def __init__(
         self,
         program: Program,
         configuration: Configuration,
-        door: Door,
+        bind_checker: BindChecker,
         identity: str,
         loop: SimLoop,
         *,
@@ -90,10 +90,10 @@ class Witness:
         """`is_plain`: no plugin asks outside or fails, so that each answer hangs on what was told alone. `is_steady`: none that
         was drawn refuses or fails by itself."""
         self.program = program
-        self._door = door
+        self._bind_checker = bind_checker
         self._identity = identity
         policies = {domain.name: domain.policy.compile() for domain in configuration.domains}
-        self.told = door.told[identity] = Told(door.reader, Homes(configuration).usable_by, policies)
+        self.told = bind_checker.told[identity] = Told(bind_checker.reader, Homes(configuration).usable_by, policies)
         self._domain_of = {name: d.name for d in configuration.domains for name in d.scheduler_names}
         self._binds_max = {d.name: d.concurrency.max_in_flight_binds for d in configuration.domains}
         self._is_plain = is_plain
@@ -121,7 +121,7 @@ class Witness:
         self._assume, self._forget = program.cache.assume, program.cache.forget
         program.cache.assume = self.assume  # type: ignore[method-assign]
         program.cache.forget = self.forget  # type: ignore[method-assign]
-        self.announcements = Announcements(program.events, identity, door.complain)
+        self.announcements = Announcements(program.events, identity, bind_checker.complain)
         self._write = program.conditions.write
         program.conditions.write = self.write  # type: ignore[method-assign]
         self._preempt = program.preemptor.start
@@ -138,16 +138,16 @@ class Witness:
         chances = Chances(program, self.told, self._is_used_by) if is_steady else None
         for worker, domain in zip(program.router.workers(), configuration.domains, strict=True):
             judged = frozenset(p.name for p in (*worker.plugins.pre_filter, *worker.plugins.filter))
-            Attempts(worker.name, worker.queue, domain.queue, door.complain, chances, judged).begin()
-            self._wakes.append(Wakes(program, worker, door.complain, self._is_paused, is_steady=is_steady))
+            Attempts(worker.name, worker.queue, domain.queue, bind_checker.complain, chances, judged).begin()
+            self._wakes.append(Wakes(program, worker, bind_checker.complain, self._is_paused, is_steady=is_steady))
             if is_plain:
                 self._ask_afresh(worker, configuration)
             worker.lead = partial(self.lead, worker, worker.lead)  # type: ignore[method-assign]
-        door.believers[identity] = self.may_bind
+        bind_checker.believers[identity] = self.may_bind
 
     def _ask_afresh(self, worker: DomainWorker, configuration: Configuration) -> None:
         """Its answers are compared with such as nothing was kept for, and its scores with the formulas."""
-        table, complain = self.program.cache.nodes, self._door.complain
+        table, complain = self.program.cache.nodes, self._bind_checker.complain
         scores = Scores(
             self.told,
             table,
@@ -187,14 +187,14 @@ class Witness:
             return
         uid, version = metadata.uid, int(metadata.version)
         if uid in self._gone and not self._was_rewound:
-            self._door.complain(f"I6: {key} ({uid}), which was deleted, came back")
+            self._bind_checker.complain(f"I6: {key} ({uid}), which was deleted, came back")
         if version < self._versions.get(uid, 0) and not self._was_rewound:
-            self._door.complain(f"I6: {key} went back from version {self._versions[uid]} to {version}")
+            self._bind_checker.complain(f"I6: {key} went back from version {self._versions[uid]} to {version}")
         may_repeat = self.may_hear_twice or self._was_rewound or self.program.audit.statistics().lost
         if version == self._versions.get(uid) and not may_repeat:
-            self._door.complain(f"I6: {key} was handed on in version {version} twice")
+            self._bind_checker.complain(f"I6: {key} was handed on in version {version} twice")
         if uid not in self._versions:
-            self._door.policies.heard_of(self._identity, uid)
+            self._bind_checker.policies.heard_of(self._identity, uid)
         self._versions[uid] = version
         self._uids[key] = uid
         self._upsert(key, raw)
@@ -238,21 +238,23 @@ class Witness:
         for resource, amount in {**pod.spec.requests, PODS: 1}.items():
             used = int(table.pod_count[row]) if resource == PODS else int(table.requested(resource)[row])
             if used + amount > node.allocatable.get(resource, 0):
-                self._door.complain(f"I1: {pod.key} was assumed on {node.name}, which has no room for its {resource}")
+                self._bind_checker.complain(
+                    f"I1: {pod.key} was assumed on {node.name}, which has no room for its {resource}"
+                )
         known = self.told.nodes.get(node.name)
         fault = "which is gone" if known is None else self.told.fault_of_node(pod, domain, known)
         if fault:
-            self._door.complain(f"I8: {pod.key} was assumed on {node.name}, {fault}")
+            self._bind_checker.complain(f"I8: {pod.key} was assumed on {node.name}, {fault}")
         pending = self.program.pods.pending.get(pod.uid)
         if pending is None and self._has_come_back(pod):
             pending = pod  # the answer about its lost bind was the first word of it since it came back with a backup
             self.told.read(pod)
         if pending is None:
-            self._door.complain(f"I7: {pod.key} was assumed after the watch had said that it is gone")
+            self._bind_checker.complain(f"I7: {pod.key} was assumed after the watch had said that it is gone")
         elif pending.gates:
-            self._door.complain(f"I7: {pod.key} was assumed while gated")
+            self._bind_checker.complain(f"I7: {pod.key} was assumed while gated")
         self._check_rules(pod, node, domain)
-        self._door.assumed(pod.uid, node.name)
+        self._bind_checker.assumed(pod.uid, node.name)
         free = tuple(self._free_devices(node.name)) if fraction_wanted(pod.annotations) else ()
         assumption = self._assume(pod, row, choices)
         if free:
@@ -265,12 +267,12 @@ class Witness:
     def forget(self, uid: str) -> bool:
         self.told.given_up(uid)
         if self.program.cache.is_assumed(uid):
-            self._door.given_up(self._identity, uid)
+            self._bind_checker.given_up(self._identity, uid)
         return self._forget(uid)
 
     def _has_come_back(self, pod: Pod) -> bool:
         """A restored backup has it, which had been deleted."""
-        known = self._door.pods().get(pod.key) if self._was_rewound else None
+        known = self._bind_checker.pods().get(pod.key) if self._was_rewound else None
         return known is not None and known.uid == pod.uid
 
     def _check_devices(self, pod: Pod, row: int, free: Sequence[int]) -> None:
@@ -279,7 +281,7 @@ class Witness:
         hold = ledger.hold(pod.uid, row) if ledger is not None and GPU_DEVICES not in pod.annotations else None
         fault = fault_of_choice(free, hold.devices, hold.milli) if hold is not None and hold.devices else ""
         if fault:
-            self._door.complain(f"I12: {pod.key} on {self.program.cache.nodes.node(row).name}: {fault}")
+            self._bind_checker.complain(f"I12: {pod.key} on {self.program.cache.nodes.node(row).name}: {fault}")
 
     def _check_promises(self) -> None:
         """I1 of volumes, before anything is written: each is promised to one claim.
@@ -294,7 +296,7 @@ class Witness:
             if bound_to is not None and bound_to.uid not in ("", volume.claim_id):
                 continue
             if promised.setdefault(volume.volume, volume.claim_id) != volume.claim_id:
-                self._door.complain(f"I1: volume {volume.volume} is promised to two claims")
+                self._bind_checker.complain(f"I1: volume {volume.volume} is promised to two claims")
 
     def _promised_volumes(self) -> list[PromisedVolume]:
         ledgers = [ledger for ledger in self.program.cache.ledgers if isinstance(ledger, VolumeLedger)]
@@ -307,21 +309,23 @@ class Witness:
         if known is not None:
             lack = self.told.lack(known, self.told.pods.get(pod.uid, pod))
             if lack:
-                self._door.complain(f"I1: {pod.key} was assumed on {node.name}, {lack}")
+                self._bind_checker.complain(f"I1: {pod.key} was assumed on {node.name}, {lack}")
             if not allows(pod, known, self.told.nodes.values(), standing, self.told.is_usable(domain)):
-                self._door.complain(f"I1: {pod.key} was assumed on {node.name} against a rule about other pods")
+                self._bind_checker.complain(f"I1: {pod.key} was assumed on {node.name} against a rule about other pods")
         cache = self.program.cache
         row = cache.nodes.row_of(node.name)
         promised = [p for p in self.program.nominator.on(node.name) if p.uid != pod.uid and not cache.placed(p.uid)]
         ahead = [p for p in promised if p.spec.priority >= pod.spec.priority]
         for other in ahead:
             if clash(pod, other) is not None:
-                self._door.complain(f"I1: {pod.key} was assumed on {node.name}, whose port is promised to {other.key}")
+                self._bind_checker.complain(
+                    f"I1: {pod.key} was assumed on {node.name}, whose port is promised to {other.key}"
+                )
         for resource in pod.spec.requests if ahead and row is not None else ():
             used = int(cache.nodes.requested(resource)[row])
             wanted = used + sum(p.spec.requests.get(resource, 0) for p in [pod, *ahead])
             if wanted > node.allocatable.get(resource, 0):
-                self._door.complain(f"I1: {pod.key} was assumed on {node.name}, whose {resource} is promised")
+                self._bind_checker.complain(f"I1: {pod.key} was assumed on {node.name}, whose {resource} is promised")
 
     def _is_used_by(self, domain: str) -> Callable[[Node], bool]:
         """The nodes that the process may use for the domain at this moment: one that joined may be withheld for a while."""
@@ -337,10 +341,10 @@ class Witness:
     def preempt(self, pod: Pod, preemption: Preemption, home: Home) -> bool:
         """Stands before `Preemptor.start`: one preemption of a pod at a time, and only of what is less urgent."""
         if self.program.preemptor.is_preempting(pod.uid):
-            self._door.complain(f"I5: {pod.key} preempts while its victims are being asked to go")
+            self._bind_checker.complain(f"I5: {pod.key} preempts while its victims are being asked to go")
         for victim in preemption.victims:
             if victim.spec.priority >= pod.spec.priority:
-                self._door.complain(f"I7: {pod.key} is to preempt {victim.key}, which is as urgent")
+                self._bind_checker.complain(f"I7: {pod.key} is to preempt {victim.key}, which is as urgent")
         self._check_victims(pod, preemption)
         return self._preempt(pod, preemption, home)
 
@@ -356,7 +360,7 @@ class Witness:
                 pod, node, preemption.victims, nodes.values(), standing, is_usable, cache.objects
             )
             if fault:
-                self._door.complain(f"I7: {pod.key} is to preempt on {node.name} in vain: {fault}")
+                self._bind_checker.complain(f"I7: {pod.key} is to preempt on {node.name} in vain: {fault}")
         if not is_plain(pod) or not self._sees_all:
             return
         standing += self._promised_before(pod, nodes, standing)
@@ -367,11 +371,11 @@ class Witness:
                 pod, nodes[preemption.node], preemption.victims, nodes.values(), standing, is_usable, budgets
             )
             if fault:
-                self._door.complain(f"I7: {pod.key} is to preempt on {preemption.node}: {fault}")
+                self._bind_checker.complain(f"I7: {pod.key} is to preempt on {preemption.node}: {fault}")
         broken = broken_for_certain(budgets, preemption.victims)
         for node in filter(is_used, nodes.values()) if broken else ():
             if would_do(pod, node, budgets, nodes.values(), standing, is_usable):
-                self._door.complain(
+                self._bind_checker.complain(
                     f"I7: {pod.key} is to break the budget {broken} on {preemption.node}, and need not on {node.name}"
                 )
                 return
@@ -393,9 +397,9 @@ class Witness:
 
     def bound(self, pod: Pod, node: str) -> None:
         """What counts as bound is bound, and just there (I2); it may be deleted already."""
-        if self._door.bound.get(pod.uid) != node and (pod.uid, node) not in self._door.faked:
-            there = self._door.bound.get(pod.uid)
-            self._door.complain(f"I2: {pod.key} counts as bound to {node}; it is on {there}")
+        if self._bind_checker.bound.get(pod.uid) != node and (pod.uid, node) not in self._bind_checker.faked:
+            there = self._bind_checker.bound.get(pod.uid)
+            self._bind_checker.complain(f"I2: {pod.key} counts as bound to {node}; it is on {there}")
 
     # -- now and then ----------------------------------------------------------------------------------------------
 
@@ -414,7 +418,7 @@ class Witness:
             self._look_deep()
         for worker in self.program.router.workers():
             if worker.limit.in_flight > self._binds_max[worker.name]:
-                self._door.complain(f"I10: {worker.limit.in_flight} binds of {worker.name} in flight")
+                self._bind_checker.complain(f"I10: {worker.limit.in_flight} binds of {worker.name} in flight")
         for worker in self.program.router.workers() if not self._is_paused() else ():
             self._check_permits(worker)
         for wakes in self._wakes:
@@ -434,7 +438,7 @@ class Witness:
             if statistics.in_flight_events > IN_FLIGHT_EVENTS_MAX or (
                 statistics.in_flight_events and not statistics.in_flight
             ):
-                self._door.complain(f"I10: {worker.name} keeps {statistics.in_flight_events} events")
+                self._bind_checker.complain(f"I10: {worker.name} keeps {statistics.in_flight_events} events")
 
     def _check_permits(self, worker: DomainWorker) -> None:
         """I5: who waits at Permit is turned back when the first plugin's time is over, and bound when all have let it go."""
@@ -454,7 +458,7 @@ class Witness:
     def _complain_of(self, *faults: str) -> None:
         for fault in faults:
             if fault:
-                self._door.complain(f"{fault} ({self._identity})")
+                self._bind_checker.complain(f"{fault} ({self._identity})")
 
     def may_bind(self, domain: str) -> bool:
         """What the process believes of its lease."""
@@ -464,12 +468,12 @@ class Witness:
     def lead(self, worker: DomainWorker, lead: Callable[[], None]) -> None:
         """Stands before `DomainWorker.lead`: who begins to decide knows of every bind that was made before (I9)."""
         is_used = self._is_used_by(worker.name)
-        for pod in self._door.bound_pods():
+        for pod in self._bind_checker.bound_pods():
             node = self.told.nodes.get(pod.node)
             known = self.told.pods.get(pod.uid)
             is_known = self.told.held.get(pod.uid) == pod.node or (known is not None and known.node == pod.node)
             if node is not None and is_used(node) and not is_known and pod.uid not in self.told.unknowable:
-                self._door.complain(
+                self._bind_checker.complain(
                     f"I9: {self._identity} leads {worker.name}, and knows nothing of {pod.key} on {pod.node}"
                 )
                 break
@@ -486,7 +490,7 @@ class Witness:
         """The owner of each pod that was refused since then has been told why in the words of the last refusal (I3)."""
         for worker in self.program.router.workers():
             for entry in worker.queue.entries() if worker.is_leading else ():
-                is_late = entry.place is Place.UNSCHEDULABLE and not entry.is_doomed and entry.since_s >= since_s
+                is_late = entry.place is Place.UNSCHEDULABLE and not entry.is_quarantined and entry.since_s >= since_s
                 told = condition_of(entry.pod.name) if is_late and entry.pod.namespace == NAMESPACE else entry.message
                 is_of_a_cycle = not told.startswith(FAILED)  # a failure on the way back to the queue is told too
                 if told != entry.message and is_of_a_cycle:
@@ -496,10 +500,10 @@ class Witness:
         """Whoever leads the pod's domain next reads of its promise what is written on it (I5)."""
         nominator = self.program.nominator
         leading = [worker.queue for worker in self.program.router.workers() if worker.is_leading]
-        for pod in self._door.pods().values():
+        for pod in self._bind_checker.pods().values():
             entry = next((queue.entry(pod.uid) for queue in leading if queue.entry(pod.uid) is not None), None)
             promised = nominator.node_of(pod.uid)
-            if entry is not None and not entry.is_doomed and promised != pod.nominated_node:
+            if entry is not None and not entry.is_quarantined and promised != pod.nominated_node:
                 self._complain_of(
                     f"I5: {pod.key} was promised {promised!r}, and {pod.nominated_node!r} is written on it"
                 )
@@ -518,13 +522,13 @@ class Witness:
         """I5, as the books of the profile's own ReservePlugin have it."""
         for plugin in self._reserve_books():
             for sentence in plugin.broken:
-                self._door.complain(sentence)
+                self._bind_checker.complain(sentence)
             if is_at_rest and plugin.open:
-                self._door.complain(f"I5: {len(plugin.open)} reserves never ended")
+                self._bind_checker.complain(f"I5: {len(plugin.open)} reserves never ended")
 
-    def _reserve_books(self) -> list[ReserveBooks]:
+    def _reserve_books(self) -> list[ReserveTally]:
         plugins = [plugin for worker in self.program.router.workers() for plugin in worker.plugins.reserve]
-        return [plugin for plugin in plugins if isinstance(plugin, ReserveBooks)]
+        return [plugin for plugin in plugins if isinstance(plugin, ReserveTally)]
 
 
 def _may_overlook(domain: DomainConfig) -> bool:

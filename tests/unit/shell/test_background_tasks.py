@@ -1,4 +1,4 @@
-"""Background duties: begun with the domain, begun again when they fail, and never in anybody's way."""
+"""Background background tasks: begun with the domain, begun again when they fail, and never in anybody's way."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from multisched.client.prometheus import PrometheusMeter
 from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
 from multisched.config import loading
-from multisched.framework.background import DutyPlugin, DutyPorts
+from multisched.framework.background import BackgroundPlugin, BackgroundPorts
 from multisched.framework.context import PluginContext
 from multisched.framework.measures import MeterError, MeterSettings
 from multisched.framework.points import CycleView, Plugin
@@ -25,14 +25,14 @@ from multisched.framework.registry import BuiltPlugin, PluginSet, PluginUse, imp
 from multisched.model.objects import Pod
 from multisched.plugins.default_binder import DefaultBinder
 from multisched.plugins.priority_sort import PrioritySort
-from multisched.shell.program import Program, Surroundings
+from multisched.shell.program import Program, ProgramPorts
 from multisched.shell.telemetry import health_of, read
-from multisched.shell.workers.duties import RESTART_CAP_S, STEADY_S, Duties, NetworkMeasures
-from multisched.shell.workers.duty_threads import THREADS_MAX, DutyThreads
+from multisched.shell.workers.background_tasks import RESTART_CAP_S, STEADY_S, BackgroundTasks, NetworkMeasures
+from multisched.shell.workers.background_threads import THREADS_MAX, BackgroundThreads
 from multisched.testing.scenario import QuietObserver
 from multisched.testing.sim_loop import SimClock, SimLoop, simulate
 from multisched.testing.virtual_workers import VirtualThreads
-from tests.unit.shell.test_duty_processes import is_alive
+from tests.unit.shell.test_background_processes import is_alive
 
 
 class Learner:
@@ -44,7 +44,7 @@ class Learner:
         self._lives = list(lives)
         self.begun_s: list[float] = []
 
-    async def carry_out(self, ports: DutyPorts) -> None:
+    async def run(self, ports: BackgroundPorts) -> None:
         self.begun_s.append(ports.clock.monotonic())
         life = self._lives.pop(0) if self._lives else float("inf")
         if isinstance(life, Exception):
@@ -52,39 +52,41 @@ class Learner:
         await asyncio.sleep(life)
 
 
-def plugins_with(*duties: DutyPlugin) -> PluginSet:
-    every: tuple[Plugin, ...] = (PrioritySort(), DefaultBinder(), *duties)
+def plugins_with(*background_tasks: BackgroundPlugin) -> PluginSet:
+    every: tuple[Plugin, ...] = (PrioritySort(), DefaultBinder(), *background_tasks)
     return PluginSet([BuiltPlugin(plugin, PluginUse(plugin.name)) for plugin in every])
 
 
-def lived(learner: Learner, seconds: float) -> tuple[Duties, list[float]]:
+def lived(learner: Learner, seconds: float) -> tuple[BackgroundTasks, list[float]]:
     loop = SimLoop(1)
-    duties = Duties(SimClock(loop), random.Random(1))
+    background_tasks = BackgroundTasks(SimClock(loop), random.Random(1))
 
     async def live() -> None:
         with anyio.move_on_after(seconds):
-            await duties.run("forecast", plugins_with(learner))
+            await background_tasks.run("forecast", plugins_with(learner))
 
     simulate(live(), loop)
-    return duties, learner.begun_s
+    return background_tasks, learner.begun_s
 
 
 def test_a_duty_runs_while_its_domain_does() -> None:
     learner = Learner()
-    assert implements(learner, DutyPlugin)
-    assert not implements(PrioritySort(), DutyPlugin)
-    duties, begun_s = lived(learner, 10_000)
+    assert implements(learner, BackgroundPlugin)
+    assert not implements(PrioritySort(), BackgroundPlugin)
+    background_tasks, begun_s = lived(learner, 10_000)
     assert begun_s == [0.0]
-    assert [(state.domain, state.plugin, state.failures) for state in duties.states()] == [("forecast", "Learner", 0)]
+    assert [(state.domain, state.plugin, state.failures) for state in background_tasks.states()] == [
+        ("forecast", "Learner", 0)
+    ]
 
 
 def test_one_that_raises_or_returns_is_told_and_begun_again_ever_later() -> None:
-    duties, begun_s = lived(Learner(*[RuntimeError("no more")] * 12, 0.0), 5_000)
+    background_tasks, begun_s = lived(Learner(*[RuntimeError("no more")] * 12, 0.0), 5_000)
     waits = [later - sooner for sooner, later in pairwise(begun_s)]
     assert len(begun_s) == 14
     assert 1 <= waits[0] <= 2
     assert all(RESTART_CAP_S / 2 <= wait <= RESTART_CAP_S for wait in waits[9:])
-    (state,) = duties.states()
+    (state,) = background_tasks.states()
     assert (state.failures, state.last_error) == (13, "it returned")
 
 
@@ -96,9 +98,9 @@ def test_one_that_had_run_steadily_is_begun_again_soon() -> None:
 
 def test_a_domain_without_duties_has_nothing_to_run() -> None:
     loop = SimLoop(1)
-    duties = Duties(SimClock(loop), random.Random(1))
-    simulate(duties.run("gpu", plugins_with()), loop)
-    assert duties.states() == []
+    background_tasks = BackgroundTasks(SimClock(loop), random.Random(1))
+    simulate(background_tasks.run("gpu", plugins_with()), loop)
+    assert background_tasks.states() == []
 
 
 class Employer:
@@ -111,10 +113,12 @@ class Employer:
         self.has_processes = True
         self.in_second_life = asyncio.Event()
 
-    async def carry_out(self, ports: DutyPorts) -> None:
+    async def run(self, ports: BackgroundPorts) -> None:
         self.has_processes = ports.process is not None
         if ports.process is not None:
-            pid, _, settings = await ports.process("tests.unit.shell.test_duty_processes:Clerk", "paid").ask("who")
+            pid, _, settings = await ports.process("tests.unit.shell.test_background_processes:Clerk", "paid").ask(
+                "who"
+            )
             assert settings == "paid"
             self.pids.append(pid)
             if len(self.pids) == 1:
@@ -125,7 +129,9 @@ class Employer:
 
 async def test_the_processes_of_a_duty_end_with_it() -> None:
     employer = Employer()
-    running = asyncio.create_task(Duties(SystemClock(), random.Random(1)).run("forecast", plugins_with(employer)))
+    running = asyncio.create_task(
+        BackgroundTasks(SystemClock(), random.Random(1)).run("forecast", plugins_with(employer))
+    )
     async with asyncio.timeout(30):
         await employer.in_second_life.wait()
     first, second = employer.pids
@@ -138,11 +144,11 @@ async def test_the_processes_of_a_duty_end_with_it() -> None:
 
 def test_in_virtual_time_there_are_no_processes_and_everything_is_computed_at_once() -> None:
     loop, employer = SimLoop(1), Employer()
-    duties = Duties(SimClock(loop), random.Random(1), VirtualThreads)
+    background_tasks = BackgroundTasks(SimClock(loop), random.Random(1), VirtualThreads)
 
     async def live() -> int:
         with anyio.move_on_after(10.0):
-            await duties.run("forecast", plugins_with(employer))
+            await background_tasks.run("forecast", plugins_with(employer))
         return await VirtualThreads()(lambda: 7)
 
     assert simulate(live(), loop) == 7
@@ -150,14 +156,14 @@ def test_in_virtual_time_there_are_no_processes_and_everything_is_computed_at_on
 
 
 async def test_a_thread_computes_beside_the_loop_and_hands_back_what_it_found_or_raised() -> None:
-    threads = DutyThreads()
+    threads = BackgroundThreads()
     assert await threads(threading.current_thread) is not threading.main_thread()
     with pytest.raises(ZeroDivisionError):
         await threads(lambda: 1 / 0)
 
 
 async def test_a_thread_that_hangs_is_left_to_itself_and_keeps_its_place() -> None:
-    threads, ending = DutyThreads(), threading.Event()
+    threads, ending = BackgroundThreads(), threading.Event()
     for _ in range(THREADS_MAX):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
@@ -188,7 +194,7 @@ domains:
   profile:
     plugins:
       enabled:
-      - name: tests.unit.shell.test_duties:Watchman
+      - name: tests.unit.shell.test_background_tasks:Watchman
 - name: gpu
 lease: {enabled: false}
 """
@@ -208,7 +214,7 @@ class Watchman:
     def post_bind(self, cycle: CycleView, pod: Pod, node: str) -> None:
         """Nothing to do."""
 
-    async def carry_out(self, ports: DutyPorts) -> None:
+    async def run(self, ports: BackgroundPorts) -> None:
         while True:
             self.walks.append(ports.clock.monotonic())
             self.rows_known.append(len(self._rows()) if self._rows is not None else -1)
@@ -227,7 +233,7 @@ def test_a_program_carries_out_the_duties_of_its_plugins_and_outlives_them() -> 
         node = {"metadata": {"name": "n1"}, "status": {"allocatable": amounts, "capacity": amounts}}
         assert (await api.request("POST", "/api/v1/nodes", body=orjson.dumps({"kind": "Node", **node}))).status == 201
         measures = NetworkMeasures(api, random.Random(1))
-        outside = Surroundings(
+        outside = ProgramPorts(
             api, clock, random.Random(1), "me", "kube-system", lambda name: QuietObserver(), measures=measures
         )
         program = Program(loading.parse(CONFIGURATION, "test"), outside)
@@ -247,12 +253,12 @@ def test_a_program_carries_out_the_duties_of_its_plugins_and_outlives_them() -> 
     assert walks[3] - walks[2] < 3.0
     known = watchman.rows_known  # type: ignore[attr-defined]
     assert known == [1] * 6, "nothing is learned of a cluster that has not been listed yet"
-    (state,) = program.duties.states()
+    (state,) = program.background.states()
     assert (state.domain, state.plugin, state.failures) == ("forecast", "Watchman", 1)
     assert (state.last_error, state.is_running) == ("RuntimeError: fell, True", False)
-    told = "forecast/Watchman: its duty has ended 1x, last "
+    told = "forecast/Watchman: its background task has ended 1x, last "
     assert told_at_work.startswith(told)
     assert told_at_work.endswith(" s ago, and runs again: RuntimeError: fell, True")
     assert health_of(program).startswith(told)
     assert health_of(program).endswith(" s ago, and is begun again soon: RuntimeError: fell, True")
-    assert read(program).duties[("Watchman", "forecast")].failures == 1
+    assert read(program).background_tasks[("Watchman", "forecast")].failures == 1

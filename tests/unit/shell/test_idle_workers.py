@@ -7,39 +7,39 @@ import random
 
 import pytest
 
-from multisched.shell.idle_workers import Sleepers
+from multisched.shell.idle_workers import IdleWorkers
 
 
 async def test_one_piece_of_work_wakes_one_sleeper() -> None:
-    sleepers, awake = Sleepers(), []
+    idle_workers, awake = IdleWorkers(), []
 
     async def wait(name: str) -> None:
-        await sleepers.sleep()
+        await idle_workers.sleep()
         awake.append(name)
 
     tasks = [asyncio.ensure_future(wait(name)) for name in "abc"]
     await asyncio.sleep(0)
-    sleepers.wake_one()
+    idle_workers.wake_one()
     await asyncio.sleep(0)
-    assert (awake, len(sleepers)) == (["a"], 2)
+    assert (awake, len(idle_workers)) == (["a"], 2)
     tasks[1].cancel()
     await asyncio.sleep(0)
-    sleepers.wake_one()
+    idle_workers.wake_one()
     await asyncio.sleep(0)
-    assert (awake, len(sleepers)) == (["a", "c"], 0)
-    sleepers.wake_one()
+    assert (awake, len(idle_workers)) == (["a", "c"], 0)
+    idle_workers.wake_one()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_no_work_is_left_lying(seed: int) -> None:
     rng = random.Random(seed)
-    sleepers, work, done = Sleepers(), list[int](), list[int]()
+    idle_workers, work, done = IdleWorkers(), list[int](), list[int]()
 
     async def worker() -> None:
         while True:
             if not work:
-                await sleepers.sleep()
+                await idle_workers.sleep()
                 continue
             done.append(work.pop())
             for _ in range(rng.randrange(3)):
@@ -48,13 +48,13 @@ async def test_no_work_is_left_lying(seed: int) -> None:
     workers = [asyncio.ensure_future(worker()) for _ in range(5)]
     for number in range(200):
         work.append(number)
-        sleepers.wake_one()
+        idle_workers.wake_one()
         for _ in range(rng.randrange(3)):
             await asyncio.sleep(0)
     for _ in range(200):
         await asyncio.sleep(0)
     assert sorted(done) == list(range(200))
-    assert len(sleepers) == 5
+    assert len(idle_workers) == 5
     for task in workers:
         task.cancel()
     await asyncio.gather(*workers, return_exceptions=True)

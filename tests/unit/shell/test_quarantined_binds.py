@@ -24,7 +24,7 @@ def test_a_pod_whose_bind_a_webhook_always_refuses_is_set_aside_and_told_why() -
         assert len(house.desk.posts) == 5
         entry = house.worker.queue.entry("uid-p")
         assert entry is not None
-        assert entry.is_doomed
+        assert entry.is_quarantined
         told = house.desk.conditions[-1][1]
         assert (told.status, told.reason) == ("False", "SchedulerError")
         assert told.message.startswith("set aside: the API server has refused this pod 5 times in the same words")
@@ -35,7 +35,7 @@ def test_a_pod_whose_bind_a_webhook_always_refuses_is_set_aside_and_told_why() -
     play(scene)
 
 
-def test_a_doomed_pod_leaves_its_room_to_others_and_comes_back_when_it_is_changed() -> None:
+def test_a_quarantined_pod_leaves_its_room_to_others_and_comes_back_when_it_is_changed() -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         house.desk.replies = [REJECTED] * 5
         house.see_pod("p", cpu="2")
@@ -52,7 +52,7 @@ def test_a_doomed_pod_leaves_its_room_to_others_and_comes_back_when_it_is_change
     play(scene)
 
 
-def test_the_leftover_flush_tries_a_doomed_pod_once_in_five_minutes() -> None:
+def test_the_leftover_flush_tries_a_quarantined_pod_once_in_five_minutes() -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         house.desk.replies = [REJECTED] * 100
         house.see_pod("p")

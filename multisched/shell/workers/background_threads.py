@@ -1,4 +1,4 @@
-"""Threads of duties: what computes for seconds beside the loop."""
+"""Threads of background tasks: what computes for seconds beside the loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final, TypeVar, cast
 logger = logging.getLogger(__name__)
 
 THREADS_MAX: Final = 2
-"""Threads of one duty, those that were left to themselves included; whoever needs another waits."""
+"""Threads of one background task, those that were left to themselves included; whoever needs another waits."""
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ async def in_worker_thread(work: Callable[[], T]) -> T:
     return await to_thread.run_sync(work)
 
 
-class DutyThreads:
+class BackgroundThreads:
     """Implements `framework.background.InThread`, in daemon threads: one that hangs does not hold up the exit (I11)."""
 
     def __init__(self) -> None:
@@ -45,9 +45,9 @@ class DutyThreads:
             try:
                 loop.call_soon_threadsafe(self._ended, future, result, error)
             except RuntimeError:
-                logger.debug("a thread of a duty ended after the loop")
+                logger.debug("a thread of a background task ended after the loop")
 
-        threading.Thread(target=run, name="duty", daemon=True).start()
+        threading.Thread(target=run, name="background", daemon=True).start()
         return await future
 
     def _ended(self, future: asyncio.Future[T], result: T | None, error: BaseException | None) -> None:

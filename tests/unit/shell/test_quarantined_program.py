@@ -1,4 +1,4 @@
-"""A doomed pod in the whole program on the embedded API server: what its owner sees of it, and what brings it back."""
+"""A quarantined pod in the whole program on the embedded API server: what its owner sees of it, and what brings it back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORDS = 'admission webhook "gpu.example.com" denied the request: team a has no c
 
 
 async def relabel_pod(site: Site) -> None:
-    await patch(site, f"{PODS}/doomed", {"metadata": {"labels": {"contract": "yes"}}})
+    await patch(site, f"{PODS}/quarantined", {"metadata": {"labels": {"contract": "yes"}}})
 
 
 async def relabel_namespace(site: Site) -> None:
@@ -40,14 +40,14 @@ async def patch(site: Site, path: str, document: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("helps", [relabel_pod, relabel_namespace, wait_for_the_flush])
-def test_a_doomed_pod_is_shown_with_its_reason_and_comes_back(
+def test_a_quarantined_pod_is_shown_with_its_reason_and_comes_back(
     helps: Callable[[Site], Coroutine[Any, Any, None]],
 ) -> None:
     async def scene(site: Site) -> None:
         program, door = site.program()
-        door.denied["doomed"] = WORDS
+        door.denied["quarantined"] = WORDS
         running = site.loop.create_task(program.run())
-        await site.add_pod("doomed")
+        await site.add_pod("quarantined")
         await asyncio.sleep(40.0)
         await _is_shown(site, program)
         assert door.bindings == 5
@@ -59,8 +59,8 @@ def test_a_doomed_pod_is_shown_with_its_reason_and_comes_back(
         door.denied.clear()
         await helps(site)
         await asyncio.sleep(20.0)
-        assert await site.node_of("doomed") == "a"
-        assert read(program).domains["forecast"].doomed == 0
+        assert await site.node_of("quarantined") == "a"
+        assert read(program).domains["forecast"].quarantined == 0
         program.stop()
         await running
 
@@ -71,20 +71,20 @@ async def _is_shown(site: Site, program: Program) -> None:
     """In the queue, the metrics, the condition and an event."""
     view = ProgramQueues(program, "me").queue(domain="forecast", limit=10)
     (shown,) = view.pods
-    assert (shown.name, shown.state, shown.plugins) == ("doomed", "doomed", ("APIServer",))
+    assert (shown.name, shown.state, shown.plugins) == ("quarantined", "quarantined", ("APIServer",))
     assert shown.message.startswith("set aside: the API server has refused this pod 5 times in the same words")
     assert shown.message.endswith(WORDS)
-    assert (view.domains[0].counts["doomed"], view.domains[0].counts["unschedulable"]) == (1, 0)
+    assert (view.domains[0].counts["quarantined"], view.domains[0].counts["unschedulable"]) == (1, 0)
 
     reading = read(program).domains["forecast"]
-    assert (reading.doomed, reading.set_aside, reading.pending["unschedulable"]) == (1, 1, 1)
+    assert (reading.quarantined, reading.set_aside, reading.pending["unschedulable"]) == (1, 1, 1)
     assert reading.unschedulable_by_plugin == {"APIServer": 1}
 
-    told = describe(program, find_pod(program, "default", "doomed"), ExplainQuery("default", "doomed"))
-    assert (told.state, [wake.plugin for wake in told.wakes]) == ("doomed", ["APIServer"])
+    told = describe(program, find_pod(program, "default", "quarantined"), ExplainQuery("default", "quarantined"))
+    assert (told.state, [wake.plugin for wake in told.wakes]) == ("quarantined", ["APIServer"])
     assert "a Namespace changes" in told.wakes[0].events
 
-    pod = await site.send("GET", f"{PODS}/doomed")
+    pod = await site.send("GET", f"{PODS}/quarantined")
     (condition,) = [one for one in pod["status"]["conditions"] if one["type"] == "PodScheduled"]
     assert (condition["status"], condition["reason"], condition["message"]) == (
         "False",
