@@ -20,6 +20,7 @@ from multisched.plugins import columns, disruption_budgets, node_matching, node_
 from multisched.plugins.topology import affinity_rules, default_selector, domain_tally, spread_eligibility, spread_rules
 from multisched.plugins.volumes import attached_volumes, volume_masks, volume_matching
 from multisched.state import change_log, node_table, nominator, pods_by_priority
+from multisched.state.columns import derived, labels, resources
 from tests.conformance import sequences
 from tests.conformance.answer import cold_and_warm
 from tests.conformance.families import CLAIMED
@@ -43,9 +44,9 @@ MEMORIES: Bounds = {
     (victim_cache, "STATUSES_MAX"): 0,
     (disruption_budgets, "KNOWN_MAX"): 1,
     (dry_run, "VICTIM_CACHES_MAX"): 1,
-    (node_table, "BLOCKS_MAX"): 1,
-    (node_table, "DERIVED_MAX"): 1,
-    (node_table, "LABEL_COLUMNS_MAX"): 1,
+    (resources, "BLOCKS_MAX"): 1,
+    (derived, "DERIVED_MAX"): 1,
+    (labels, "LABEL_COLUMNS_MAX"): 1,
     (node_table, "ROWS_INITIAL"): 1,
     (nominator, "SLOTS_INITIAL"): 1,
     (pod_counts, "LOG_KEPT"): 2,

@@ -20,7 +20,6 @@ STILL_TOO_LARGE: Final = frozenset({
     "multisched.queueing.pod_queue.PodQueue",
     "multisched.shell.domain.DomainWorker",
     "multisched.shell.program.Program",
-    "multisched.state.node_table.NodeTable",
     "multisched.testing.bind_checker.BindChecker",
     "multisched.testing.scenario.Run",
     "multisched.testing.process_checker.ProcessChecker",
