@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from multisched.cycle.classes import cache, shared_results, shared_scores, topology_groups
+from multisched.cycle.classes import cache, shared_results, shared_scores, signatures, topology_groups
 from multisched.cycle.preemption import dry_run, victim_cache
 from multisched.framework import pivots, pod_counts, pod_demands, row_sums
 from multisched.model.decode import Decoder
@@ -37,7 +37,7 @@ MEMORIES: Bounds = {
     (affinity_rules, "TEXTS_KEPT"): 1,
     (attached_volumes, "CLAIMS_KNOWN_MAX"): 1,
     (change_log, "CHANGES_KEPT"): 2,
-    (cache, "SPECS_MAX"): 1,
+    (signatures, "SPECS_MAX"): 1,
     (cache, "CLASS_BYTES_MAX"): 1,
     (cache, "CLASSES_MIN"): 1,
     (default_selector, "NAMESPACES_KEPT"): 1,
