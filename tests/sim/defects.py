@@ -46,6 +46,7 @@ from multisched.queueing.backoff import BackoffPods
 from multisched.queueing.entry import Entry, Moved
 from multisched.queueing.events_in_flight import EventsInFlight
 from multisched.queueing.gating import Gates
+from multisched.queueing.places import EntryPlaces
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.quarantine import ServerRefusals
 from multisched.shell.audit.auditor import Audit
@@ -371,7 +372,7 @@ def backoff_never_ends() -> None:
 def queue_never_flushed() -> None:
     """The timer of the queue does nothing: no backoff ends by itself."""
     put(PodQueue, "flush", lambda self, now_s: Moved())
-    put(PodQueue, "_release_backoff", lambda self: 0)
+    put(EntryPlaces, "release_backoff", lambda self, now_s: 0)
 
 
 @defect

@@ -16,7 +16,6 @@ CLASS_LINES_MAX: Final = 350
 STILL_TOO_LARGE: Final = frozenset({
     "multisched.client.lease.LeaseKeeper",
     "multisched.client.reflector.Reflector",
-    "multisched.queueing.pod_queue.PodQueue",
     "multisched.shell.domain.DomainWorker",
     "multisched.shell.program.Program",
     "multisched.testing.bind_checker.BindChecker",
