@@ -210,7 +210,7 @@ class ClassCache:
             is_too_old
             or is_other
             or (pod_class.refusal is not None and (cluster_moved or moved))
-            or not self._pre_filters.hold(pod_class, moved)
+            or not self._pre_filters.still_hold(pod_class, moved)
         ):
             fresh = EquivalenceClass(pod_class.pod, self._view(CycleState(), pod_class.view.attempt))
             self._begin(fresh)

@@ -52,7 +52,7 @@ class ClassPreFilters:
         # A plugin that scores and skips the filter has preferences only; one that has no score skips for what is there now.
         pod_class.relates = not self._keyed_filters <= pod_class.silent | (pod_class.skipped & self._scoring)
 
-    def hold(self, pod_class: EquivalenceClass, moved: frozenset[str]) -> bool:
+    def still_hold(self, pod_class: EquivalenceClass, moved: frozenset[str]) -> bool:
         """Asks the plugins again whose answers hold for one attempt, and those whose keys `moved`; False if one answers otherwise.
 
         Who is asked brings its state up to date.
