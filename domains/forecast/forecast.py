@@ -28,10 +28,10 @@ from multisched.framework.cycle_state import StateKey
 from multisched.framework.dependency import Dependency
 from multisched.framework.introspection import PluginMetric
 from multisched.framework.node_view import Rows
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.points import CycleView
 from multisched.framework.traits import Traits
 from multisched.framework.views import Document, NoViewError, ViewPorts, ViewQuery
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import CPU, MEMORY, Pod
 
 if TYPE_CHECKING:

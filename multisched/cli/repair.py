@@ -17,7 +17,6 @@ from multisched.cli.explain import Dump, cluster_of
 from multisched.cli.server import AskError, Server, ask
 from multisched.config.options import ExitCode
 from multisched.framework.moving import RepairStatus, digest_of
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.repair import (
     ALL_DIMENSIONS,
     RepairAsked,
@@ -27,6 +26,7 @@ from multisched.framework.repair import (
     RepairPlan,
     RepairRefusedError,
 )
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.visible_text import escaped
 from multisched.model.wire import UNREADABLE
 from multisched.observe.repair_view import RunAsked, decode_plan, decode_status, thresholds

@@ -34,7 +34,7 @@ from multisched.model.cluster_objects import (
     StorageClass,
     VolumeAttachment,
 )
-from multisched.model.object_kinds import ObjectKind as ObjectKind
+from multisched.model.object_kinds import ObjectKind
 
 
 class ObjectsView(Protocol):

@@ -14,8 +14,9 @@ import msgspec
 import numpy as np
 
 from multisched.framework.node_view import NodeView
-from multisched.framework.objects_view import ObjectKind, ObjectsView
+from multisched.framework.objects_view import ObjectsView
 from multisched.framework.status import Status
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 from multisched.plugins.volumes.volume_matching import NOTHING, claim_id
 from multisched.plugins.volumes.volume_planner import Offer, VolumePlanner, refusal
