@@ -220,12 +220,12 @@ def simulate(
 ) -> None:
     """Place recorded services with the real scheduler, in virtual time, and judge policies side by side."""
     from multisched.cli import simulate as cli_simulate
-    from multisched.config import loading
+    from multisched.config.document import ConfigError
     from multisched.framework.registry import PluginSetupError
 
     try:
         report, is_whole = cli_simulate.simulate(scenario, output.value, jobs)
-    except loading.ConfigError as error:
+    except ConfigError as error:
         _refuse(error.problems)
     except PluginSetupError as error:
         _fail(str(error), ExitCode.USAGE)
@@ -386,11 +386,11 @@ def convert(
 ) -> None:
     """Turn kube-scheduler's configuration into ours, and name what cannot be carried over."""
     from multisched.cli import convert as cli_convert
-    from multisched.config import loading
+    from multisched.config.document import ConfigError
 
     try:
         conversion = cli_convert.load(file)
-    except loading.ConfigError as error:
+    except ConfigError as error:
         _refuse(error.problems)
     for finding in conversion.findings:
         _show(str(finding), to_errors=True)

@@ -58,10 +58,11 @@ Snapshot = Annotated[
 
 def configuration_of(file: Path | None) -> Configuration:
     from multisched.config import loading
+    from multisched.config.document import ConfigError
 
     try:
         return loading.default() if file is None else loading.load(file)
-    except loading.ConfigError as error:
+    except ConfigError as error:
         refuse(error.problems)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from multisched.config import loading
-from multisched.config.document import Problem
+from multisched.config.document import ConfigError, Problem
 
 HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n"
 PROMETHEUS = {"type": "prometheus", "url": "http://prometheus:9090"}
@@ -23,7 +23,7 @@ def refusals(args: dict[str, Any]) -> list[str]:
     problems: Sequence[Problem] = ()
     try:
         loading.parse(f"{HEAD}domains: {json.dumps(domains)}", "house.yaml")
-    except loading.ConfigError as error:
+    except ConfigError as error:
         problems = error.problems
     assert all((problem.file, problem.line) == ("house.yaml", 3) for problem in problems)
     return [f"{problem.path.removeprefix(ARGS + '.')}: {problem.message}" for problem in problems]
