@@ -145,11 +145,11 @@ class VolumeBinding:
 
     def pre_bind_pre_flight(self, cycle: CycleView, pod: Pod, node: str) -> Status:
         """A pod all of whose claims are bound was promised nothing."""
-        return SKIP if self._ledger.promise(pod.uid) is None else SUCCESS
+        return SKIP if self._ledger.promises.of(pod.uid) is None else SUCCESS
 
     async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
         """Binds what was promised and waits for the persistent volume controller, `bindTimeoutSeconds` at most."""
-        promise = self._ledger.promise(pod.uid)
+        promise = self._ledger.promises.of(pod.uid)
         if promise is None:
             return SUCCESS
         if self._binder is None:
