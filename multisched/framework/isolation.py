@@ -111,7 +111,10 @@ class Worker(Protocol):
 
 
 class Workshop(Protocol):
-    """Makes the workers of a program."""
+    """Makes the workers of a program.
+
+    Border: the shell has it (`PluginWorkers`), the simulation another one.
+    """
 
     def worker(self, plugin: Plugin, use: PluginUse) -> Worker: ...
 
