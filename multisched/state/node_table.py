@@ -22,8 +22,8 @@ from multisched.framework.node_view import (
     Float64,
     Int32,
     Int64,
+    NodeView,
     Rows,
-    amounts_of,
     columns_at,
 )
 from multisched.framework.pod_counts import PodCounts
@@ -174,7 +174,7 @@ class NodeTable:
         elif resources == SCORED:
             block = SCORING
         else:
-            return amounts_of(self, kind, resources, rows)
+            return NodeView.amounts(self, kind, resources, rows)
         array = self._allocatable if kind is Amount.ALLOCATABLE else self._requested
         if not isinstance(block, slice):
             found: Int64 = array[block, rows]
