@@ -6,37 +6,16 @@ at it with, or a file of profiles, which knows services only.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import Enum
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import Annotated
 
 import typer
 
-from multisched.cli.options import (
-    DEFAULT_SERVER,
-    CaFile,
-    ConfigFile,
-    Context,
-    Format,
-    Insecure,
-    Output,
-    ServerUrl,
-    Snapshot,
-    TokenFile,
-    TokenKubeconfig,
-    answered,
-    fail,
-    show,
-    source_of,
-)
-from multisched.config.options import ExitCode
-
-if TYPE_CHECKING:
-    from multisched.cli.forecast import Asked
+from multisched.cli.asking import SourceOptions, asking, with_options
+from multisched.cli.forecast_asked import Asked
+from multisched.cli.options import Format, Output, fail
 
 forecast_app = typer.Typer(
     name="forecast", help="What services use and nodes carry over the week, as learned.", no_args_is_help=True
@@ -62,69 +41,31 @@ Domain = Annotated[str | None, typer.Option(help="Whose forecast, where several 
 Limit = Annotated[int, typer.Option(min=0, max=100_000, help="Rows of the table; json and yaml have all.")]
 
 
+@with_options(SourceOptions)
 def _whom(
-    profiles: ProfilesFile = None,
-    snapshot: Snapshot = None,
-    config: ConfigFile = None,
-    server: ServerUrl = DEFAULT_SERVER,
-    domain: Domain = None,
-    kubeconfig: TokenKubeconfig = None,
-    context: Context = None,
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
-    insecure_skip_tls_verify: Insecure = False,
+    options: SourceOptions, invocation: typer.Context, profiles: ProfilesFile = None, domain: Domain = None
 ) -> Asked:
     """Whom to ask, by the options that all commands share."""
-    from multisched.cli import forecast
-    from multisched.cli import server as cli_server
-
-    now = datetime.now(UTC)
-    if profiles is not None:
-        if snapshot is not None or config is not None:
-            fail("--profiles goes without --snapshot and --config: the file is all that is asked", ExitCode.USAGE)
-        return forecast.Asked(profiles, now)
-    asked = cli_server.Server(server, kubeconfig, context, token_file, ca_file, not insecure_skip_tls_verify)
-    return forecast.Asked(source_of(snapshot, config, asked), now, domain or "")
-
-
-def _asking(command: Callable[..., str]) -> Callable[..., None]:
-    """The command with the options of `_whom` besides its own; what it returns is printed."""
-    own = list(inspect.signature(command).parameters.values())[1:]
-    shared = list(inspect.signature(_whom).parameters.values())
-
-    @wraps(command)
-    def run(invocation: typer.Context, **given: Any) -> None:
-        _settle(invocation, given)
-        with answered():
-            asked = _whom(**{one.name: given.pop(one.name) for one in shared})
-            show(command(asked, **given))
-
-    hints = {name: hint for one in (_whom, command) for name, hint in _hints(one).items()}
-    parameters = [
-        one.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[one.name]) for one in (*own, *shared)
-    ]
-    parameters.append(inspect.Parameter("invocation", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
-    return run
-
-
-def _settle(invocation: typer.Context, given: dict[str, Any]) -> None:
-    """Whom the command line names goes before MULTISCHED_PROFILES; it may not name both."""
-    sources = {name: invocation.get_parameter_source(name) for name in ("profiles", "server", "snapshot")}
-    said = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    said = {name for name in ("profiles", "server", "snapshot") if _is_said(invocation, name)}
     if {"profiles", "server"} <= said:
-        fail("--profiles goes without --server: the file is all that is asked", ExitCode.USAGE)
-    if said and "profiles" not in said:
-        given["profiles"] = None
+        fail("--profiles goes without --server: the file is all that is asked")
+    now = datetime.now(UTC)
+    if profiles is None or (
+        said and "profiles" not in said
+    ):  # what the command line names goes before MULTISCHED_PROFILES
+        return Asked(options.source(), now, domain or "")
+    if options.snapshot is not None or options.config is not None:
+        fail("--profiles goes without --snapshot and --config: the file is all that is asked")
+    return Asked(profiles, now)
 
 
-def _hints(function: Callable[..., object]) -> dict[str, Any]:
-    return get_type_hints(function, {**globals(), "Asked": object}, include_extras=True)
+def _is_said(invocation: typer.Context, name: str) -> bool:
+    source = invocation.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 @forecast_app.command("services")
-@_asking
+@asking(_whom)
 def services(asked: Asked, output: Format = Output.TABLE) -> str:
     """List services with their peaks, and what is known of how good the profiles are."""
     from multisched.cli import forecast
@@ -133,7 +74,7 @@ def services(asked: Asked, output: Format = Output.TABLE) -> str:
 
 
 @forecast_app.command("service")
-@_asking
+@asking(_whom)
 def service(
     asked: Asked,
     name: Annotated[str, typer.Argument(help="As `forecast services` lists it.")],
@@ -146,7 +87,7 @@ def service(
 
 
 @forecast_app.command("nodes")
-@_asking
+@asking(_whom)
 def nodes(asked: Asked, limit: Limit = 100, output: Format = Output.TABLE) -> str:
     """List nodes by their predicted peak, the fullest first; -o wide shows every dimension."""
     from multisched.cli import forecast
@@ -155,7 +96,7 @@ def nodes(asked: Asked, limit: Limit = 100, output: Format = Output.TABLE) -> st
 
 
 @forecast_app.command("node")
-@_asking
+@asking(_whom)
 def node(
     asked: Asked,
     name: Annotated[str, typer.Argument(help="The node.")],
@@ -169,7 +110,7 @@ def node(
 
 
 @forecast_app.command("at")
-@_asking
+@asking(_whom)
 def at(
     asked: Asked,
     moment: Annotated[str, typer.Argument(help='"Tue 20:00", or "20:00" for the busiest of all days.')],
@@ -183,7 +124,7 @@ def at(
 
 
 @forecast_app.command("backtest")
-@_asking
+@asking(_whom)
 def backtest(asked: Asked, limit: Limit = 50, output: Format = Output.TABLE) -> str:
     """Say how each kind of profile would have foretold the last days, and why which was chosen; worst first."""
     from multisched.cli import forecast
@@ -192,7 +133,7 @@ def backtest(asked: Asked, limit: Limit = 50, output: Format = Output.TABLE) -> 
 
 
 @forecast_app.command("report")
-@_asking
+@asking(_whom)
 def report(
     asked: Asked,
     usage: Annotated[

@@ -11,10 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from multisched.cli import repair
-from multisched.cli.explain import Dump
+from multisched.cli.dump import Dump
 from multisched.cli.main import app
+from multisched.cli.options import AskError
 from multisched.cli.repair import LEFT_SHOWN, text_of
-from multisched.cli.server import AskError, Server
+from multisched.cli.server import Server
 from multisched.config import loading
 from multisched.framework.moving import RepairStatus
 from multisched.framework.repair import RepairAsked, RepairBudget, RepairLeft, RepairMove, RepairPeak, RepairPlan
