@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from multisched.cli.dump import Dump
     from multisched.cli.server import Server
 
+    Source = Server | Dump
+    """Whom a command asks."""
+
 T = TypeVar("T")
 R = TypeVar("R")
 Told = str | Iterable[str] | None
@@ -70,7 +73,7 @@ class SourceOptions(ServerOptions):
     snapshot: Snapshot = None
     config: ConfigFile = None
 
-    def source(self) -> Server | Dump:
+    def source(self) -> Source:
         """Whom to ask."""
         if self.snapshot is None:
             if self.config is not None:

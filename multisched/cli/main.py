@@ -19,7 +19,7 @@ import typer
 
 from multisched import __version__
 from multisched.cli.asking import ServerOptions, SourceOptions, asking
-from multisched.cli.forecast_app import forecast_app
+from multisched.cli.domain_commands import CommandsOfAll
 from multisched.cli.options import ConfigFile, Context, Format, Kubeconfig, Output
 from multisched.cli.options import configuration_of as _configuration
 from multisched.cli.options import fail as _fail
@@ -58,6 +58,7 @@ class SimulateOutput(Enum):
 
 app = typer.Typer(
     name="multisched",
+    cls=CommandsOfAll,
     help="Several Kubernetes schedulers in one deployment, over one shared cache.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # they print local variables, tokens among them
@@ -70,7 +71,6 @@ explain_app = typer.Typer(name="explain", invoke_without_command=True)
 app.add_typer(config_app)
 app.add_typer(explain_app)
 app.add_typer(plugins_app)
-app.add_typer(forecast_app)
 app.add_typer(repair_app)
 
 Identity = Annotated[
