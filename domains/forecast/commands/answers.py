@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import orjson
 
-from multisched.cli import forecast_tables as tables
-from multisched.cli.forecast_asked import Asked
+from domains.forecast.commands import tables
+from domains.forecast.commands.asked import Asked
 from multisched.cli.options import AskError
 from multisched.cli.views import document_of, shown
 from multisched.framework.views import Document, ViewQuery
@@ -52,7 +52,7 @@ def backtest(asked: Asked, limit: int, output: str) -> str:
 
 def report(asked: Asked, usage: Sequence[Path], output: str) -> str:
     """The page, or what it is made of."""
-    from multisched.cli.forecast_page import page_of
+    from domains.forecast.commands.page import page_of
 
     found = document(asked, "report")
     if usage:

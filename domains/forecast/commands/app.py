@@ -13,8 +13,8 @@ from typing import Annotated
 
 import typer
 
+from domains.forecast.commands.asked import Asked
 from multisched.cli.asking import SourceOptions, asking, with_options
-from multisched.cli.forecast_asked import Asked
 from multisched.cli.options import Format, Output, fail
 
 forecast_app = typer.Typer(
@@ -68,9 +68,9 @@ def _is_said(invocation: typer.Context, name: str) -> bool:
 @asking(_whom)
 def services(asked: Asked, output: Format = Output.TABLE) -> str:
     """List services with their peaks, and what is known of how good the profiles are."""
-    from multisched.cli import forecast
+    from domains.forecast.commands import answers
 
-    return forecast.services(asked, output.value)
+    return answers.services(asked, output.value)
 
 
 @forecast_app.command("service")
@@ -81,18 +81,18 @@ def service(
     output: Format = Output.TABLE,
 ) -> str:
     """Plot the week of one service."""
-    from multisched.cli import forecast
+    from domains.forecast.commands import answers
 
-    return forecast.service(asked, name, output.value)
+    return answers.service(asked, name, output.value)
 
 
 @forecast_app.command("nodes")
 @asking(_whom)
 def nodes(asked: Asked, limit: Limit = 100, output: Format = Output.TABLE) -> str:
     """List nodes by their predicted peak, the fullest first; -o wide shows every dimension."""
-    from multisched.cli import forecast
+    from domains.forecast.commands import answers
 
-    return forecast.nodes(asked, limit, output.value)
+    return answers.nodes(asked, limit, output.value)
 
 
 @forecast_app.command("node")
@@ -104,9 +104,9 @@ def node(
     output: Format = Output.TABLE,
 ) -> str:
     """Plot the week of one node; list its pods by their share of its peak, and what if each left."""
-    from multisched.cli import forecast
+    from domains.forecast.commands import answers
 
-    return forecast.node(asked, name, limit, output.value)
+    return answers.node(asked, name, limit, output.value)
 
 
 @forecast_app.command("at")
@@ -118,18 +118,18 @@ def at(
     output: Format = Output.TABLE,
 ) -> str:
     """Show what each service uses, and each node carries, at one time of the week."""
-    from multisched.cli import forecast
+    from domains.forecast.commands import answers
 
-    return forecast.at(asked, moment, limit, output.value)
+    return answers.at(asked, moment, limit, output.value)
 
 
 @forecast_app.command("backtest")
 @asking(_whom)
 def backtest(asked: Asked, limit: Limit = 50, output: Format = Output.TABLE) -> str:
     """Say how each kind of profile would have foretold the last days, and why which was chosen; worst first."""
-    from multisched.cli import forecast
+    from domains.forecast.commands import answers
 
-    return forecast.backtest(asked, limit, output.value)
+    return answers.backtest(asked, limit, output.value)
 
 
 @forecast_app.command("report")
@@ -143,6 +143,6 @@ def report(
     output: Annotated[ReportOutput, typer.Option("--output", "-o", help="How to tell it.")] = ReportOutput.HTML,
 ) -> str:
     """Write one page with history, band and peak of every service, a heat map of the nodes, and what-if."""
-    from multisched.cli import forecast
+    from domains.forecast.commands import answers
 
-    return forecast.report(asked, usage or [], output.value)
+    return answers.report(asked, usage or [], output.value)

@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from multisched.cli.dump import Dump
-    from multisched.cli.server import Server
+    from multisched.cli.asking import Source
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A running multisched, a dump, or a file of profiles."""
 
-    source: Server | Dump | Path
+    source: Source | Path
     """A path: of a profiles file."""
     now: datetime
     domain: str = ""
