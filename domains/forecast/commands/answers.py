@@ -1,7 +1,6 @@
-"""`multisched forecast`: asks for documents of a forecast and tells them: of a running program, a dump, or a profiles file.
+"""What `multisched forecast` answers: asks a running program, a dump or a profiles file for documents, and tells them.
 
-Whatever is asked, the document is of one form (`domains.forecast.views.show`), and what it says is put into words by
-`forecast_tables.py` and `forecast_page.py`.
+Whatever is asked, the document is of one form (`domains.forecast.views.show`); `tables` and `page` put it into words.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The commands of `multisched forecast`. Reads arguments, then asks and prints by `cli_forecast` and `cli_forecast_tables`.
+"""The commands of `multisched forecast`. Reads arguments; `answers` asks and puts into words.
 
 Every command takes the same options that say whom to ask: a running multisched, a dump of a cluster with the configuration to look
 at it with, or a file of profiles, which knows services only.
@@ -49,10 +49,10 @@ def _whom(
     said = {name for name in ("profiles", "server", "snapshot") if _is_said(invocation, name)}
     if {"profiles", "server"} <= said:
         fail("--profiles goes without --server: the file is all that is asked")
+    if said and "profiles" not in said:
+        profiles = None  # what the command line names goes before MULTISCHED_PROFILES
     now = datetime.now(UTC)
-    if profiles is None or (
-        said and "profiles" not in said
-    ):  # what the command line names goes before MULTISCHED_PROFILES
+    if profiles is None:
         return Asked(options.source(), now, domain or "")
     if options.snapshot is not None or options.config is not None:
         fail("--profiles goes without --snapshot and --config: the file is all that is asked")
