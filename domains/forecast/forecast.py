@@ -11,7 +11,7 @@ import anyio
 import msgspec
 import numpy as np
 
-from domains.forecast.curves.capacity import MeasuredCapacity, SettingError
+from domains.forecast.curves.capacity import MeasuredCapacity
 from domains.forecast.curves.flat_peaks import Amounts
 from domains.forecast.curves.level_score import PODS_PER_LOOK, Rung, fleet_square
 from domains.forecast.curves.node_curves import Outlook
@@ -131,7 +131,7 @@ class Forecast:
         )
         ledger = context.hold.register(fresh)
         if not (isinstance(ledger, PeakLedger) and ledger.sums_like(fresh)):
-            raise SettingError(f"ledger {fresh.name} is kept with other settings already; restart to change them")
+            raise ValueError(f"ledger {fresh.name} is kept with other settings already; restart to change them")
         self._ledger = ledger
         self._rung = Rung()
         self._looked_at: tuple[int, int] = (0, 0)
