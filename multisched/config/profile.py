@@ -1,6 +1,6 @@
 """What a domain's profile says, checked against the plugins it names: queue order, extension points, arguments.
 
-Called by `config`, and by `config_convert` for the arguments of a KubeSchedulerConfiguration.
+Called by `loading`, and by `kube.convert` for the arguments of a KubeSchedulerConfiguration.
 """
 
 from __future__ import annotations
