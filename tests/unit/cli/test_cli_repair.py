@@ -150,7 +150,7 @@ def test_bad_repair_settings_are_told_with_their_place(tmp_path: Path) -> None:
         "args: {repair: {treshold: 90}}}]}}}]\n"
     )
     code, _, errors = call("--snapshot", str(dump), "--config", str(loading))
-    assert (code, "args.repair.treshold: unknown; did you mean thresholdPercent?" in errors) == (2, True), errors
+    assert (code, "args.repair.treshold: unknown field; did you mean thresholdPercent?" in errors) == (2, True), errors
 
 
 async def test_status_tells_the_window_the_run_and_the_budget() -> None:
