@@ -11,7 +11,7 @@ import anyio
 import msgspec
 import numpy as np
 
-from domains.forecast.curves.capacity import MeasuredCapacity, SettingError
+from domains.forecast.curves.capacity import MeasuredCapacity
 from domains.forecast.curves.flat_peaks import Amounts
 from domains.forecast.curves.level_score import PODS_PER_LOOK, Rung, fleet_square
 from domains.forecast.curves.node_curves import Outlook
@@ -28,10 +28,10 @@ from multisched.framework.cycle_state import StateKey
 from multisched.framework.dependency import Dependency
 from multisched.framework.introspection import PluginMetric
 from multisched.framework.node_view import Rows
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.points import CycleView
 from multisched.framework.traits import Traits
 from multisched.framework.views import Document, NoViewError, ViewPorts, ViewQuery
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import CPU, MEMORY, Pod
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Forecast:
         )
         ledger = context.hold.register(fresh)
         if not (isinstance(ledger, PeakLedger) and ledger.sums_like(fresh)):
-            raise SettingError(f"ledger {fresh.name} is kept with other settings already; restart to change them")
+            raise ValueError(f"ledger {fresh.name} is kept with other settings already; restart to change them")
         self._ledger = ledger
         self._rung = Rung()
         self._looked_at: tuple[int, int] = (0, 0)

@@ -86,5 +86,5 @@ _BY_MODE: Final[Mapping[Mode, type[Forecast]]] = {
 
 
 def peak_forecast(args: Mapping[str, Any], context: PluginContext) -> Forecast:
-    """The plugin that the settings ask for. Raises SettingError, HistoryError."""
+    """The plugin that the settings ask for. Raises PluginArgsError, HistoryError."""
     return _BY_MODE[PeakSettings.from_config(args).mode](args, context)

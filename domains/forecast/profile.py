@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from domains.forecast.peak_forecast import PeakForecast, peak_forecast
-from domains.forecast.settings.args import args_problems
-from multisched.framework.registry import ArgsCheck, Factory, PluginUse, Profile
+from domains.forecast.settings.args import checked_settings
+from multisched.framework.plugin_args import ArgsReader
+from multisched.framework.registry import Factory, PluginUse, Profile
 from multisched.model.selectors import Toleration
 
 SCHEDULER_NAME = "forecast-scheduler"
@@ -20,7 +21,7 @@ POLICY: Mapping[str, object] = {"tolerations": []}
 
 PLUGINS: Mapping[str, Factory] = {PeakForecast.name: peak_forecast}
 
-ARGS_CHECKS: Mapping[str, ArgsCheck] = {PeakForecast.name: args_problems}
+ARGS_READERS: Mapping[str, ArgsReader] = {PeakForecast.name: checked_settings}
 
 PROFILE = Profile(
     plugins=(

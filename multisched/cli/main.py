@@ -13,32 +13,18 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from multisched import __version__
-from multisched.cli.forecast_app import forecast_app
-from multisched.cli.options import (
-    DEFAULT_SERVER,
-    CaFile,
-    ConfigFile,
-    Context,
-    Format,
-    Insecure,
-    Kubeconfig,
-    Output,
-    ServerUrl,
-    Snapshot,
-    TokenFile,
-    TokenKubeconfig,
-)
-from multisched.cli.options import answered as _answered
+from multisched.cli.asking import ServerOptions, SourceOptions, asking
+from multisched.cli.domain_commands import CommandsOfAll
+from multisched.cli.options import ConfigFile, Context, Format, Kubeconfig, Output
 from multisched.cli.options import configuration_of as _configuration
 from multisched.cli.options import fail as _fail
 from multisched.cli.options import refuse as _refuse
 from multisched.cli.options import show as _show
-from multisched.cli.options import source_of as _source
 from multisched.config.options import (
     NODES_MAX,
     ClusterOptions,
@@ -48,9 +34,6 @@ from multisched.config.options import (
     RefusedError,
     RunOptions,
 )
-
-if TYPE_CHECKING:
-    pass
 
 SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 DEFAULT_NAMESPACE = "kube-system"
@@ -75,6 +58,7 @@ class SimulateOutput(Enum):
 
 app = typer.Typer(
     name="multisched",
+    cls=CommandsOfAll,
     help="Several Kubernetes schedulers in one deployment, over one shared cache.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # they print local variables, tokens among them
@@ -87,7 +71,6 @@ explain_app = typer.Typer(name="explain", invoke_without_command=True)
 app.add_typer(config_app)
 app.add_typer(explain_app)
 app.add_typer(plugins_app)
-app.add_typer(forecast_app)
 app.add_typer(repair_app)
 
 Identity = Annotated[
@@ -220,100 +203,74 @@ def simulate(
 ) -> None:
     """Place recorded services with the real scheduler, in virtual time, and judge policies side by side."""
     from multisched.cli import simulate as cli_simulate
-    from multisched.config import loading
+    from multisched.config.document import ConfigError
     from multisched.framework.registry import PluginSetupError
 
     try:
         report, is_whole = cli_simulate.simulate(scenario, output.value, jobs)
-    except loading.ConfigError as error:
+    except ConfigError as error:
         _refuse(error.problems)
     except PluginSetupError as error:
-        _fail(str(error), ExitCode.USAGE)
+        _fail(str(error))
     _show(report)
     if not is_whole:
         _fail("some pods were not placed, or plugins failed; the report names them", ExitCode.PROBLEM)
 
 
 @app.command()
+@asking(ServerOptions)
 def queue(
-    server: ServerUrl = DEFAULT_SERVER,
+    whom: ServerOptions,
     domain: Annotated[str | None, typer.Option(help="Only this domain.")] = None,
     limit: Annotated[int, typer.Option(min=0, max=5000, help="Pods to show, the longest waiting first.")] = 100,
     output: Format = Output.TABLE,
-    kubeconfig: TokenKubeconfig = None,
-    context: Context = None,
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
-    insecure_skip_tls_verify: Insecure = False,
-) -> None:
+) -> str:
     """Show what waits where, and why."""
     from multisched.cli import queue as cli_queue
-    from multisched.cli import server as cli_server
 
-    asked = cli_server.Server(server, kubeconfig, context, token_file, ca_file, not insecure_skip_tls_verify)
-    with _answered():
-        _show(cli_queue.show(cli_queue.Ask(asked, domain, limit), output.value))
+    return cli_queue.show(cli_queue.Ask(whom.running(), domain, limit), output.value)
 
 
 @explain_app.callback()
+@asking(SourceOptions)
 def explain(
+    whom: SourceOptions,
     ctx: typer.Context,
     what_if: Annotated[bool, typer.Option("--what-if", help="Where would pods like that of -f go now?")] = False,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="A pod or a workload; - for standard input.")
     ] = None,
     replicas: Annotated[int, typer.Option(min=1, max=1000, help="How many of them, one after the other.")] = 1,
-    snapshot: Snapshot = None,
-    config: ConfigFile = None,
-    server: ServerUrl = DEFAULT_SERVER,
     output: Format = Output.TABLE,
-    kubeconfig: TokenKubeconfig = None,
-    context: Context = None,
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
-    insecure_skip_tls_verify: Insecure = False,
-) -> None:
+) -> str | None:
     """Say what happened to a pod and why, or where pods would go. Nothing is written."""
     if ctx.invoked_subcommand is not None:
         if what_if or file is not None:
-            _fail(f"--what-if and --file go without {ctx.invoked_subcommand}", ExitCode.USAGE)
-        return
+            _fail(f"--what-if and --file go without {ctx.invoked_subcommand}")
+        return None
     if not what_if or file is None:
-        _fail("write `explain pod NAMESPACE/NAME` or `explain --what-if -f FILE`; --help tells more", ExitCode.USAGE)
+        _fail("write `explain pod NAMESPACE/NAME` or `explain --what-if -f FILE`; --help tells more")
     from multisched.cli import explain as cli_explain
-    from multisched.cli import server as cli_server
 
-    asked = cli_server.Server(server, kubeconfig, context, token_file, ca_file, not insecure_skip_tls_verify)
-    with _answered():
-        source = _source(snapshot, config, asked)
-        _show(cli_explain.explain_what_if(source, file, replicas, output.value))
+    return cli_explain.explain_what_if(whom.source(), file, replicas, output.value)
 
 
 @explain_app.command("pod")
+@asking(SourceOptions)
 def explain_pod(
+    whom: SourceOptions,
     name: Annotated[str, typer.Argument(metavar="NAMESPACE/NAME", help="The pod; without a namespace, of default.")],
     node: Annotated[str | None, typer.Option(help="Why not this node?")] = None,
     fix: Annotated[bool, typer.Option("--fix", help="Which single change would make it fit?")] = False,
-    snapshot: Snapshot = None,
-    config: ConfigFile = None,
-    server: ServerUrl = DEFAULT_SERVER,
     output: Format = Output.TABLE,
-    kubeconfig: TokenKubeconfig = None,
-    context: Context = None,
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
-    insecure_skip_tls_verify: Insecure = False,
-) -> None:
+) -> str:
     """Say what happened to a pod, and why."""
     from multisched.cli import explain as cli_explain
-    from multisched.cli import server as cli_server
     from multisched.observe.explain_view import ExplainQuery
 
-    asked = cli_server.Server(server, kubeconfig, context, token_file, ca_file, not insecure_skip_tls_verify)
-    with _answered():
-        namespace, pod = cli_explain.pod_name(name)
-        query = ExplainQuery(namespace, pod, node=node or "", with_fixes=fix)
-        _show(cli_explain.explain_pod(_source(snapshot, config, asked), query, output.value))
+    namespace, pod = cli_explain.pod_name(name)
+    query = ExplainQuery(namespace, pod, node=node or "", with_fixes=fix)
+    return cli_explain.explain_pod(whom.source(), query, output.value)
 
 
 @app.command()
@@ -335,7 +292,7 @@ def verify(
     from multisched.config.domains import judged_domains
 
     if snapshot is not None and (kubeconfig is not None or context is not None):
-        _fail("--snapshot goes without --kubeconfig and --context: it is asked instead of a cluster", ExitCode.USAGE)
+        _fail("--snapshot goes without --kubeconfig and --context: it is asked instead of a cluster")
     domains = judged_domains(_configuration(config)) if config is not None else ()
 
     async def judge() -> int:
@@ -386,11 +343,11 @@ def convert(
 ) -> None:
     """Turn kube-scheduler's configuration into ours, and name what cannot be carried over."""
     from multisched.cli import convert as cli_convert
-    from multisched.config import loading
+    from multisched.config.document import ConfigError
 
     try:
         conversion = cli_convert.load(file)
-    except loading.ConfigError as error:
+    except ConfigError as error:
         _refuse(error.problems)
     for finding in conversion.findings:
         _show(str(finding), to_errors=True)
@@ -404,7 +361,9 @@ def convert(
 
 
 @repair_app.command("plan")
+@asking(SourceOptions)
 def repair_plan(
+    whom: SourceOptions,
     threshold: Annotated[
         list[str] | None,
         typer.Option(
@@ -422,51 +381,28 @@ def repair_plan(
     apply: Annotated[
         bool, typer.Option("--apply", help="Have the running process carry out just this plan, inside its window.")
     ] = False,
-    snapshot: Snapshot = None,
-    config: ConfigFile = None,
-    server: ServerUrl = DEFAULT_SERVER,
     output: Format = Output.TABLE,
-    kubeconfig: TokenKubeconfig = None,
-    context: Context = None,
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
-    insecure_skip_tls_verify: Insecure = False,
-) -> None:
+) -> str | Iterator[str]:
     """Show the fewest moves that bring every node's predicted peak below its threshold; with --apply make them."""
     from multisched.cli import repair
-    from multisched.cli import server as cli_server
 
-    asked = cli_server.Server(server, kubeconfig, context, token_file, ca_file, not insecure_skip_tls_verify)
-    with _answered():
-        question = repair.asked_for(
-            threshold or (), domain=domain, moves=moves, per_node=moves_per_node, per_service=moves_per_service
-        )
-        source = _source(snapshot, config, asked)
-        if not apply:
-            _show(repair.plan(source, question, output.value))
-            return
-        for part in repair.apply(source, question, output.value):
-            _show(part)
+    question = repair.asked_for(
+        threshold or (), domain=domain, moves=moves, per_node=moves_per_node, per_service=moves_per_service
+    )
+    return (repair.apply if apply else repair.plan)(whom.source(), question, output.value)
 
 
 @repair_app.command("status")
+@asking(ServerOptions)
 def repair_status(
+    whom: ServerOptions,
     domain: Annotated[str, typer.Option(help="Needed where several domains can be repaired.")] = "",
-    server: ServerUrl = DEFAULT_SERVER,
     output: Format = Output.TABLE,
-    kubeconfig: TokenKubeconfig = None,
-    context: Context = None,
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
-    insecure_skip_tls_verify: Insecure = False,
-) -> None:
+) -> str:
     """Show the window, the run under way, and what is left of the budget."""
     from multisched.cli import repair
-    from multisched.cli import server as cli_server
 
-    asked = cli_server.Server(server, kubeconfig, context, token_file, ca_file, not insecure_skip_tls_verify)
-    with _answered():
-        _show(repair.status(asked, domain, output.value))
+    return repair.status(whom.running(), domain, output.value)
 
 
 @plugins_app.command("list")
@@ -484,10 +420,10 @@ def _write(target: Path, text: str, *, source: Path) -> None:
     """Writes a file; never over the one it was made of."""
     try:
         if target.exists() and target.samefile(source):
-            _fail(f"{target} is the file to convert; name another one", ExitCode.USAGE)
+            _fail(f"{target} is the file to convert; name another one")
         target.write_text(text)
     except OSError as error:
-        _fail(f"{target}: cannot be written: {error.strerror}", ExitCode.USAGE)
+        _fail(f"{target}: cannot be written: {error.strerror}")
 
 
 def _own_namespace() -> str:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from multisched.config.options import ExitCode
+from multisched.config.options import ExitCode, RefusedError
 from multisched.model.visible_text import escaped_lines
 
 if TYPE_CHECKING:
-    from multisched.cli.explain import Dump
-    from multisched.cli.server import Server
     from multisched.config.schema import Configuration
 
 DEFAULT_SERVER = "http://127.0.0.1:10260"
@@ -58,10 +55,11 @@ Snapshot = Annotated[
 
 def configuration_of(file: Path | None) -> Configuration:
     from multisched.config import loading
+    from multisched.config.document import ConfigError
 
     try:
         return loading.default() if file is None else loading.load(file)
-    except loading.ConfigError as error:
+    except ConfigError as error:
         refuse(error.problems)
 
 
@@ -77,29 +75,25 @@ def refuse(problems: Iterable[object]) -> NoReturn:
     raise typer.Exit(ExitCode.USAGE) from None
 
 
-def source_of(snapshot: Path | None, config: Path | None, server: Server) -> Server | Dump:
-    """Whom to ask: the server, or a dump with the configuration to look at it with."""
-    if snapshot is None:
-        if config is not None:
-            fail("--config goes with --snapshot: a running multisched has its own", ExitCode.USAGE)
-        return server
-    from multisched.cli.explain import Dump
+class AskError(RefusedError):
+    """Nothing can be shown. `status`: of the HTTP answer, 0 without one."""
 
-    return Dump(snapshot, configuration_of(config), datetime.now(UTC), is_default=config is None)
+    def __init__(self, message: str, code: ExitCode = ExitCode.USAGE, status: int = 0) -> None:
+        super().__init__(message, code)
+        self.status = status
 
 
 @contextmanager
 def answered() -> Iterator[None]:
     """Turns what a server or a file does not give into a sentence and an exit code."""
-    from multisched.cli.server import AskError
-
     try:
         yield
-    except AskError as error:
+    except RefusedError as error:
         fail(str(error), error.code)
 
 
-def fail(message: str, code: ExitCode) -> NoReturn:
+def fail(message: str, code: ExitCode = ExitCode.USAGE) -> NoReturn:
+    """Tells why, and ends."""
     show(f"multisched: {message}", to_errors=True)
     sys.stderr.flush()
     raise typer.Exit(int(code))

@@ -6,9 +6,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from multisched.cli.server import AskError, Server, ask
-from multisched.config.options import ExitCode
-from multisched.model.wire import UNREADABLE
+from multisched.cli.server import Server, answer
 from multisched.observe.queue_view import STATES, QueueView, WaitingPod, decode_queue
 from multisched.observe.tables import as_document, as_table
 
@@ -32,11 +30,7 @@ def show(wanted: Ask, output: str) -> str:
 def fetch(wanted: Ask) -> QueueView:
     """Asks the server. Raises AskError."""
     query = {"limit": str(wanted.limit)} | ({"domain": wanted.domain} if wanted.domain else {})
-    body = ask(wanted.server, f"/api/v1/queue?{urlencode(query)}")
-    try:
-        return decode_queue(body)
-    except UNREADABLE as error:
-        raise AskError(f"{wanted.server.url} is no multisched: {error}", ExitCode.PROBLEM) from error
+    return answer(wanted.server, f"/api/v1/queue?{urlencode(query)}", decode_queue)
 
 
 def render(view: QueueView, *, is_wide: bool = False) -> str:

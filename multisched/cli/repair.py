@@ -13,11 +13,10 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from multisched.cli.explain import Dump, cluster_of
-from multisched.cli.server import AskError, Server, ask
-from multisched.config.options import ExitCode
+from multisched.cli.dump import Dump, buildable, cluster_of
+from multisched.cli.options import AskError
+from multisched.cli.server import Server, answer, code_of
 from multisched.framework.moving import RepairStatus, digest_of
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.repair import (
     ALL_DIMENSIONS,
     RepairAsked,
@@ -27,8 +26,8 @@ from multisched.framework.repair import (
     RepairPlan,
     RepairRefusedError,
 )
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.visible_text import escaped
-from multisched.model.wire import UNREADABLE
 from multisched.observe.repair_view import RunAsked, decode_plan, decode_status, thresholds
 from multisched.observe.tables import as_document, as_table
 
@@ -53,7 +52,7 @@ def asked_for(
     try:
         percent = thresholds(threshold)
     except ValueError as error:
-        raise AskError(str(error), ExitCode.USAGE) from error
+        raise AskError(str(error)) from error
     return RepairAsked(
         domain=domain,
         threshold_percent=percent,
@@ -71,7 +70,7 @@ def plan(source: Server | Dump, asked: RepairAsked, output: str) -> str:
 def apply(source: Server | Dump, asked: RepairAsked, output: str) -> Iterator[str]:
     """The plan, and then what came of asking the running process to carry just this one out. Raises AskError."""
     if isinstance(source, Dump):
-        raise AskError("--apply: a dump has nothing to move; leave out --snapshot", ExitCode.USAGE)
+        raise AskError("--apply: a dump has nothing to move; leave out --snapshot")
     found = _of_server(source, asked)
     yield _shown(found, output, is_preview=not found.moves)
     if not found.moves:
@@ -111,14 +110,7 @@ def _moment(epoch_s: float | None) -> str:
 
 
 def _status_of(server: Server, path: str, body: bytes | None = None) -> RepairStatus:
-    try:
-        answer = ask(server, path, body=body, is_change=body is not None, timeout_s=TIMEOUT_S)
-    except AskError as error:
-        raise AskError(str(error), _code(error.status) if error.status else error.code, error.status) from error
-    try:
-        return decode_status(answer)
-    except UNREADABLE as error:
-        raise AskError(f"{server.url} is no multisched of this version: {error}", ExitCode.PROBLEM) from error
+    return answer(server, path, decode_status, body=body, is_change=body is not None, timeout_s=TIMEOUT_S)
 
 
 def _shown(found: RepairPlan, output: str, *, is_preview: bool = True) -> str:
@@ -138,21 +130,18 @@ def text_of(found: RepairPlan, *, is_wide: bool, is_preview: bool = True) -> str
 
 
 def _of_dump(dump: Dump, asked: RepairAsked) -> RepairPlan:
-    from multisched.framework.registry import PluginSetupError
     from multisched.whatif.repair_trial import plan_on
     from multisched.whatif.sandbox import SchedulerSandbox
 
     known = cluster_of(dump)
-    try:
+    with buildable():
         sandbox = SchedulerSandbox(dump.configuration, known)
-    except PluginSetupError as error:
-        raise AskError(str(error), ExitCode.USAGE) from error
     store = sandbox.cache.objects
     absent = [kind.value for kind in READ_OF_A_DUMP if not store.all(kind)]
     try:
         found = plan_on(sandbox, asked)
     except RepairRefusedError as error:
-        raise AskError("; ".join((str(error), *sandbox.notes)), _code(error.status)) from error
+        raise AskError("; ".join((str(error), *sandbox.notes)), code_of(error.status)) from error
     if not absent:
         return found
     note = f"the dump has no {', '.join(absent)} objects: if the cluster has some, have kubectl get list them too"
@@ -170,18 +159,7 @@ def _query(asked: RepairAsked) -> str:
 
 
 def _of_server(server: Server, asked: RepairAsked) -> RepairPlan:
-    try:
-        body = ask(server, f"/api/v1/repair/plan{_query(asked)}", timeout_s=TIMEOUT_S)
-    except AskError as error:
-        raise AskError(str(error), _code(error.status) if error.status else error.code, error.status) from error
-    try:
-        return decode_plan(body)
-    except UNREADABLE as error:
-        raise AskError(f"{server.url} is no multisched of this version: {error}", ExitCode.PROBLEM) from error
-
-
-def _code(status: int) -> ExitCode:
-    return ExitCode.USAGE if status in (400, 422) else ExitCode.PROBLEM
+    return answer(server, f"/api/v1/repair/plan{_query(asked)}", decode_plan, timeout_s=TIMEOUT_S)
 
 
 def _moves(moves: Sequence[RepairMove], *, is_wide: bool) -> str:

@@ -10,27 +10,23 @@ import os
 import ssl
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
+from multisched.cli.options import AskError
 from multisched.config.options import ExitCode
 from multisched.model.loopback_name import is_loopback_name
+from multisched.model.wire import UNREADABLE
 from multisched.observe.loopback import TokenFileError, read_token, token_folder
+
+T = TypeVar("T")
 
 TIMEOUT_S: Final = 10.0
 ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
-
-
-class AskError(Exception):
-    """Nothing can be shown; the message says why and what to do. `status`: of the HTTP answer, 0 without one."""
-
-    def __init__(self, message: str, code: ExitCode, status: int = 0) -> None:
-        super().__init__(message)
-        self.code = code
-        self.status = status
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -83,11 +79,33 @@ def ask(
             return bytes(answer.read(ANSWER_BYTES_MAX))
     except urllib.error.HTTPError as error:
         detail = error.read(2048).decode(errors="replace").strip()
-        raise AskError(f"{server.url} answered {error.code}: {detail}", ExitCode.PROBLEM, error.code) from error
+        raise AskError(f"{server.url} answered {error.code}: {detail}", code_of(error.code), error.code) from error
     except OSError as error:
         reason = getattr(error, "reason", error)
         message = f"no multisched answers at {server.url}: {reason}; start one, or name it with --server"
         raise AskError(message, ExitCode.NO_CLUSTER) from error
+
+
+def answer(
+    server: Server,
+    path: str,
+    decode: Callable[[bytes], T],
+    *,
+    body: bytes | None = None,
+    is_change: bool = False,
+    timeout_s: float = TIMEOUT_S,
+) -> T:
+    """What `ask` brings, decoded. Raises AskError, also for an answer that `decode` cannot read."""
+    told = ask(server, path, body=body, is_change=is_change, timeout_s=timeout_s)
+    try:
+        return decode(told)
+    except UNREADABLE as error:
+        raise AskError(f"{server.url} is no multisched of this version: {error}", ExitCode.PROBLEM) from error
+
+
+def code_of(status: int) -> ExitCode:
+    """Of an HTTP status: whether the question itself is wrong."""
+    return ExitCode.USAGE if status in (400, 422) else ExitCode.PROBLEM
 
 
 def _tls(server: Server) -> ssl.SSLContext:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from multisched.cli.dump import read_file
 from multisched.config.options import ExitCode, RefusedError
 from multisched.model.visible_text import escaped
 from multisched.observe.tables import as_document, as_table
@@ -19,7 +19,7 @@ PROBLEMS_SHOWN: Final = 20
 def verify_snapshot(path: Path, domains: Sequence[Domain]) -> Report:
     """Judges a file, or standard input (`-`). Raises RefusedError."""
     try:
-        snapshot = Snapshot(_read(path))
+        snapshot = Snapshot(read_file(path, SNAPSHOT_BYTES_MAX))
     except SnapshotError as error:
         raise RefusedError(f"{path}: {error}") from error
     return report(snapshot.objects(), domains, snapshot.problems.found)
@@ -52,17 +52,3 @@ def _table(title: str, findings: Sequence[Finding], output: str) -> str:
     rows = [(f.pod, f.node, f.rule, f.message) for f in sorted(findings, key=lambda f: (f.rule, f.node, f.pod))]
     table = as_table(("pod", "node", "rule", "message"), rows, is_wide=output == "wide")
     return f"{title}\n{table}\n" if title else f"{table}\n"
-
-
-def _read(path: Path) -> bytes:
-    try:
-        if str(path) == "-":
-            body = sys.stdin.buffer.read(SNAPSHOT_BYTES_MAX + 1)
-        else:
-            with path.open("rb") as file:
-                body = file.read(SNAPSHOT_BYTES_MAX + 1)
-    except OSError as error:
-        raise RefusedError(f"{path} cannot be read: {error.strerror}") from error
-    if len(body) > SNAPSHOT_BYTES_MAX:
-        raise RefusedError(f"{path} has more than {SNAPSHOT_BYTES_MAX} bytes")
-    return body

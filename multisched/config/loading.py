@@ -15,8 +15,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from multisched.config import document as config_document
-from multisched.config.document import ConfigError as ConfigError
-from multisched.config.document import Document, Problem, items_at, part_at, read_document, texts_at
+from multisched.config.document import ConfigError, Document, Problem, items_at, part_at, read_document, texts_at
 from multisched.config.nodes import surely_share
 from multisched.config.plugins import domain_module, plugin_registry
 from multisched.config.profile import check_args, check_profile

@@ -15,9 +15,9 @@ from typing import Final, get_type_hints
 from msgspec.structs import replace
 
 from multisched.config.schema import BUILT_IN_DOMAINS, DomainConfig, PluginEntry
+from multisched.framework.plugin_args import ArgsReader
 from multisched.framework.registry import (
     EXTENSION_POINTS,
-    ArgsCheck,
     Factory,
     PluginSetupError,
     PluginUse,
@@ -25,6 +25,7 @@ from multisched.framework.registry import (
     Registry,
 )
 from multisched.plugins import IN_TREE
+from multisched.plugins.args_readers import ARGS_READERS
 
 ALL: Final = "*"
 RESOURCES_FIT: Final = "NodeResourcesFit"
@@ -65,18 +66,18 @@ def plugin_registry() -> Registry:
 
 
 def domain_module(domain: str) -> ModuleType:
-    """`domains.<name>.profile`: PROFILE, PLUGINS and, where the domain has them, POLICY and ARGS_CHECKS."""
+    """`domains.<name>.profile`: PROFILE, PLUGINS and, where the domain has them, POLICY and ARGS_READERS."""
     return importlib.import_module(f"domains.{domain}.profile")
 
 
-def args_check(plugin: str) -> ArgsCheck | None:
-    """What checks the args of a built-in domain's plugin; None: they are read when it is built."""
+def args_reader(plugin: str) -> ArgsReader | None:
+    """Who reads the args of a plugin that ships; None: they are read when it is built."""
     for domain in BUILT_IN_DOMAINS:
         module = domain_module(domain)
         if plugin in module.PLUGINS:
-            checks: Mapping[str, ArgsCheck] = getattr(module, "ARGS_CHECKS", {})
-            return checks.get(plugin)
-    return None
+            readers: Mapping[str, ArgsReader] = getattr(module, "ARGS_READERS", {})
+            return readers.get(plugin)
+    return ARGS_READERS.get(plugin)
 
 
 def base_profile(base: str) -> Profile:

@@ -13,7 +13,8 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from multisched.config.plugins import plugin_registry, resolve_profile
-from multisched.config.schema import Configuration, DomainConfig, PluginEntry, Plugins, format_duration
+from multisched.config.schema import Configuration, DomainConfig, PluginEntry, Plugins
+from multisched.config.sections import format_duration
 from multisched.framework.dependency import Isolation
 from multisched.framework.registry import PluginUse, Registry
 

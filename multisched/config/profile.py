@@ -1,6 +1,6 @@
 """What a domain's profile says, checked against the plugins it names: queue order, extension points, arguments.
 
-Called by `config`, and by `config_convert` for the arguments of a KubeSchedulerConfiguration.
+Called by `loading`, and by `kube.convert` for the arguments of a KubeSchedulerConfiguration.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from typing import Any, Final
 from pydantic.alias_generators import to_camel
 
 from multisched.config.document import Document, Path
-from multisched.config.plugins import args_check, is_queue_sort, points_of, resolve_profile
+from multisched.config.plugins import args_reader, is_queue_sort, points_of, resolve_profile
 from multisched.config.schema import DomainConfig
 from multisched.config.structure import nearest
+from multisched.framework.plugin_args import PluginArgsError
 from multisched.framework.registry import PluginSetupError, Profile, Registry
-from multisched.plugins.args_readers import ARGS_READERS
-from multisched.plugins.config_fields import PluginArgsError
 
 _PART: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 
@@ -47,27 +46,17 @@ def check_args(document: Document, path: Path, plugin: str, args: Mapping[str, A
 
     Other plugins read their arguments when they are built, and their refusal is told then.
     """
-    reader = ARGS_READERS.get(plugin)
+    reader = args_reader(plugin)
     if reader is None:
-        return _check_domain_args(document, path, plugin, args)
+        return True
     try:
         reader(args, "args")
     except PluginArgsError as error:
         for problem in error.problems:
-            is_key = problem.reason.startswith("unknown field")
             inner = _parts(problem.path.removeprefix("args"))
-            document.add((*path, *inner), problem.reason, of_key=is_key)
+            document.add((*path, *inner), problem.reason, of_key=problem.is_key)
         return False
     return True
-
-
-def _check_domain_args(document: Document, path: Path, plugin: str, args: Mapping[str, Any]) -> bool:
-    check = args_check(plugin)
-    problems = check(args) if check is not None else ()
-    for problem in problems:
-        place, _, reason = problem.partition(": ")
-        document.add((*path, *_parts(place.removeprefix("args"))), reason, of_key=reason.startswith("unknown"))
-    return not problems
 
 
 def _parts(text: str) -> Path:

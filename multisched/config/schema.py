@@ -16,10 +16,7 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic.alias_generators import to_pascal
 
 from multisched.config.extenders import EXTENDERS_MAX, ExtenderConfig, refuse_conflicts
-from multisched.config.sections import DURATION_MAX_S as DURATION_MAX_S
-from multisched.config.sections import Seconds, Section
-from multisched.config.sections import format_duration as format_duration
-from multisched.config.sections import parse_duration as parse_duration
+from multisched.config.sections import Seconds, Section, format_duration
 from multisched.framework.dependency import Isolation
 from multisched.model.limited_toleration import LimitedToleration, PodRule
 from multisched.model.selectors import LabelSelector, Operator, Requirement, Toleration, parse_int64

@@ -17,7 +17,10 @@ from multisched.model.objects import Pod
 
 
 class WaitingPods(Protocol):
-    """Pods held by Permit, for plugins that decide about several at once (coscheduling)."""
+    """Pods held by Permit, for plugins that decide about several at once (coscheduling).
+
+    Border: the cycle has them (`WaitingPodTable`), and no plugin sees the cycle.
+    """
 
     def waiting(self) -> Sequence[Pod]:
         """Pods of this domain that wait now."""
@@ -33,7 +36,10 @@ class WaitingPods(Protocol):
 
 
 class Ledgers(Protocol):
-    """The ledgers of the process, shared by all domains."""
+    """The ledgers of the process, shared by all domains.
+
+    Border: the state keeps them (`LedgerRegistry`), and no plugin sees the state.
+    """
 
     def register(self, ledger: Ledger | ClusterLedger) -> Ledger | ClusterLedger:
         """Adds the ledger, or returns the one already registered under its name."""

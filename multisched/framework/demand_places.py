@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from multisched.framework.demander import Demander
 from multisched.framework.term_columns import Column, Int32
 
 Int64 = NDArray[np.int64]
 Amounts = Int64 | NDArray[np.float64]
-
-
-class Placed(Protocol):
-    """A demander: its number, and where its pods stand: row -> place in the columns."""
-
-    number: int
-    places: dict[int, int]
 
 
 class DemandPlaces:
@@ -32,7 +25,7 @@ class DemandPlaces:
     def pods(self, place: int) -> int:
         return int(self._pods.array[place])
 
-    def account(self, demanders: Sequence[Placed], demander: Placed, row: int, sign: int) -> None:
+    def account(self, demanders: Sequence[Demander], demander: Demander, row: int, sign: int) -> None:
         """One pod more on the row, or one less. `demanders`: by number."""
         place = demander.places.get(row)
         if place is None:
@@ -46,7 +39,7 @@ class DemandPlaces:
         if not pods[place]:
             self._clear(demanders, demander, row, place)
 
-    def renumber(self, demander: Placed) -> None:
+    def renumber(self, demander: Demander) -> None:
         """The demander has another number now."""
         for place in demander.places.values():
             self._demander.array[place] = demander.number
@@ -60,7 +53,7 @@ class DemandPlaces:
         each = by_demander.take(self._demander.view()) * self._pods.view()
         return np.bincount(self._row.view(), each).astype(np.int64)
 
-    def _clear(self, demanders: Sequence[Placed], demander: Placed, row: int, place: int) -> None:
+    def _clear(self, demanders: Sequence[Demander], demander: Demander, row: int, place: int) -> None:
         """The last place comes in its stead."""
         columns = (self._demander, self._row, self._pods)
         last = self._row.size - 1

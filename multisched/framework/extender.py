@@ -26,7 +26,10 @@ class Offer(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class NegotiablePostFilter(Plugin, Protocol):
-    """A PostFilter plugin that can have its candidates looked at from outside before it takes one of them."""
+    """A PostFilter plugin that can have its candidates looked at from outside before it takes one of them.
+
+    Border: a plugin has it (`DefaultPreemption`), and the cycle sees no plugin.
+    """
 
     def offers(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> Sequence[Offer] | PostFilterResult:
         """All candidates; PostFilter's result where there are none."""
@@ -47,6 +50,8 @@ class ExtenderPlugin(RemotePlugin, Protocol):
 
     An extender refuses with any text and weighs its scores itself. Both are asked with `cycle.responses[self.name]`, about the
     rows that are feasible then; at commit nothing is asked again, as upstream.
+
+    Border: a plugin is it (`HTTPExtenders`), and the cycle sees no plugin.
     """
 
     def verdicts(self, cycle: CycleView, pod: Pod, rows: Rows) -> Mapping[int, Status]:

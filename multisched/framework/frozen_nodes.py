@@ -6,12 +6,13 @@ keep their numbers. Differs from the live table in one point: an image counts wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from multisched.framework.node_view import Amount, Bools, Derive, Float64, Int32, Int64, Rows, amounts_of
+from multisched.framework.node_view import Bools, Int32, Int64, NodeView
 from multisched.framework.pod_counts import PodCountsView, counts_of
+from multisched.framework.port_users import Users, count_port
 from multisched.framework.volume_users import VolumeUsers, users_of
 from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod
 from multisched.model.selectors import Taint
@@ -53,8 +54,11 @@ class RowRecord:
         return self._sums
 
 
-class FrozenNodes:
+class FrozenNodes(NodeView):
     """See the module. Columns reach to the highest row there is."""
+
+    node_count: int = 0
+    nodes_version: int = 0
 
     def __init__(self, records: Sequence[RowRecord], node_count: int, nodes_version: int) -> None:
         self.node_count = node_count
@@ -84,19 +88,6 @@ class FrozenNodes:
 
     def scoring_requested(self, resource: str) -> Int64:
         return self._column(lambda r: r.sums()[1].get(resource, 0))
-
-    def amounts(self, kind: Amount, resources: tuple[str, ...], rows: Rows) -> Int64:
-        return amounts_of(self, kind, resources, rows)
-
-    def capacities(self, resources: tuple[str, ...], rows: Rows) -> Float64:
-        return self.amounts(Amount.ALLOCATABLE, resources, rows).astype(np.float64)
-
-    def capacity_range(self, resources: tuple[str, ...]) -> tuple[float, float]:
-        every = [self.allocatable(resource) for resource in resources]
-        return float(min(one.min(initial=0) for one in every)), float(max(one.max(initial=0) for one in every))
-
-    def derived(self, key: Hashable, derive: Derive, rows: Rows) -> Int64:
-        return derive(self, rows)
 
     @property
     def pod_count(self) -> Int64:
@@ -147,13 +138,12 @@ class FrozenNodes:
         return self._labels[key]
 
     def port_users(self, protocol: str, port: int) -> Mapping[int, Mapping[str, int]]:
-        users: dict[int, dict[str, int]] = {}
+        users: Users = {}
         for row, record in self._records.items():
             for pod in record.standing:
                 for held in pod.spec.host_ports:
                     if (held.protocol, held.port) == (protocol, port):
-                        by_ip = users.setdefault(row, {})
-                        by_ip[held.ip] = by_ip.get(held.ip, 0) + 1
+                        count_port(users, row, held.ip, 1)
         return users
 
     @property

@@ -7,12 +7,12 @@ such questions. Here one takes a tenth of a millisecond. Kept from the first suc
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from multisched.framework.pod_group import PodGroup
 from multisched.framework.row_sums import AnySum, Int64, sum_of
 from multisched.model.placement import PodQuery, PodScope
 from multisched.model.selectors import Operator, Requirement
@@ -25,18 +25,6 @@ BUCKETS: Final = 1 << 10
 
 _Ints = NDArray[np.int32]
 _Bools = NDArray[np.bool_]
-
-
-class LabelledGroup(Protocol):
-    """Pods of one namespace with the same labels."""
-
-    namespace: str
-    is_deleting: bool
-    column: int
-    """Its number in the columns; below zero: it is not in them."""
-
-    @property
-    def labels(self) -> Mapping[str, str]: ...
 
 
 class _Labels:
@@ -72,7 +60,7 @@ class GroupColumns:
         dead = self._size - self._living
         return dead > DEAD_MIN and dead > self._living
 
-    def change(self, group: LabelledGroup, row: int, pods: int) -> None:
+    def change(self, group: PodGroup, row: int, pods: int) -> None:
         """So many more pods of the group are on the row."""
         if group.column < 0:
             self._add(group)
@@ -100,7 +88,7 @@ class GroupColumns:
         by_row: Int64 = np.bincount(rows[at], pods).astype(np.int64)
         return sum_of(by_row, by_row.copy(), version)
 
-    def _add(self, group: LabelledGroup) -> None:
+    def _add(self, group: PodGroup) -> None:
         number = group.column = len(self._namespaces)
         texts = self._texts
         self._namespaces.append(texts.setdefault(group.namespace, len(texts)))

@@ -9,7 +9,7 @@ built with: each look-up is whole, but a collection may change while it is gone 
 from inline: a PreFilter refusal counts per row, and NormalizeScore sees the rows that passed this plugin, before other
 plugins that ask have filtered theirs.
 
-Owns the snapshots; `shell.plugin_workers` owns threads and processes and runs `consider` in them. Called by `registry`
+Owns the snapshots; `shell.workers` owns threads and processes and runs `consider` in them. Called by `registry`
 when it builds a profile, and by the cycle.
 """
 
@@ -111,7 +111,10 @@ class Worker(Protocol):
 
 
 class Workshop(Protocol):
-    """Makes the workers of a program."""
+    """Makes the workers of a program.
+
+    Border: the shell has it (`PluginWorkers`), the simulation another one.
+    """
 
     def worker(self, plugin: Plugin, use: PluginUse) -> Worker: ...
 

@@ -115,7 +115,10 @@ class ClusterLedger(Protocol):
 
 
 class ChoiceLedger(Ledger, Protocol):
-    """A ledger of which a row offers one thing or another, for instance several devices. What is chosen is taken, and nothing else."""
+    """A ledger of which a row offers one thing or another, for instance several devices. What is chosen is taken, and nothing else.
+
+    Border: a domain has one (`GpuLedger`), and the state knows no domain.
+    """
 
     def fits(self, pod: Pod, row: int, choice: object = None) -> str:
         """As `Ledger.fits`, of this choice. None: no plugin of the pod's profile chooses, and the ledger picks by itself."""
@@ -150,6 +153,8 @@ class AnnotatedLedger(Ledger, Protocol):
 
     These are read of every pod, however many others it has. Once a pod stands on a node they are settled: the cache keeps
     those it was bound with, and no later version of the pod changes what it holds.
+
+    Border: a domain has one (`GpuLedger`), and the state knows no domain.
     """
 
     annotations: frozenset[str]

@@ -116,7 +116,10 @@ class RangeReport(msgspec.Struct):
 
 
 class Meter(Protocol):
-    """Range queries to one server."""
+    """Range queries to one server.
+
+    Border: the client has it (`PrometheusMeter`), and no plugin sees the client.
+    """
 
     async def ranges(self, query: str, grid: Grid, take: Take) -> RangeReport:
         """Hands over every piece, in the order of time. Raises MeterError; what was taken by then is not the whole."""
@@ -135,7 +138,10 @@ class PodUse(msgspec.Struct, frozen=True):
 
 
 class LoadReader(Protocol):
-    """The metrics API (metrics.k8s.io): the load of the moment."""
+    """The metrics API (metrics.k8s.io): the load of the moment.
+
+    Border: the client has it (`client.pod_metrics`), and no plugin sees the client.
+    """
 
     async def pods(self) -> tuple[PodUse, ...]:
         """Raises MeterError."""
@@ -153,6 +159,9 @@ class Meters(Protocol):
 
 
 class Measures(Meters, Protocol):
-    """How plugins come to what is measured."""
+    """How plugins come to what is measured.
+
+    Border: the shell has them (`NetworkMeasures`), and no plugin sees the shell.
+    """
 
     def load(self) -> LoadReader: ...

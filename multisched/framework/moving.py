@@ -84,7 +84,10 @@ class Keeper(Protocol):
 
 
 class Mover(Keeper, Evictor, Protocol):
-    """One domain's. All but the writes is synchronous; it keeps one place at a time."""
+    """One domain's. All but the writes is synchronous; it keeps one place at a time.
+
+    Border: the shell has it (`DomainMover`), and no plugin sees the shell.
+    """
 
     write_timeout_s: float
     """The deadline to give `evict`: a lease that is held now is held at least so long."""
@@ -180,7 +183,10 @@ class RepairStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 @runtime_checkable
 class CarriesOutRepairs(Plugin, Protocol):
-    """A plugin that moves pods. Both are called on the loop."""
+    """A plugin that moves pods. Both are called on the loop.
+
+    Border: a domain's plugin does (`PeakForecast`), and whoever asks knows no domain.
+    """
 
     def repair_status(self) -> RepairStatus:
         """How it stands."""

@@ -54,7 +54,10 @@ Derive = Callable[["NodeView", Rows], Int64]
 
 
 class NodeView(Protocol):
-    """Read access to the node table. Amounts are int64: milli-CPU, bytes, counts."""
+    """Read access to the node table. Amounts are int64: milli-CPU, bytes, counts.
+
+    A member with a body does what a view does that has no better way.
+    """
 
     def allocatable(self, resource: str) -> Int64:
         """int64[all rows]; zeros for a resource no node has."""
@@ -73,25 +76,32 @@ class NodeView(Protocol):
 
         A call of a plugin is about a few rows far more often than about all; then the number of calls is what costs.
         """
-        ...
+        read = {Amount.ALLOCATABLE: self.allocatable, Amount.REQUESTED: self.requested}.get(
+            kind, self.scoring_requested
+        )
+        found = np.empty((len(resources), len(rows)), np.int64)
+        for index, resource in enumerate(resources):
+            found[index] = read(resource)[rows]
+        return found
 
     def capacities(self, resources: tuple[str, ...], rows: Rows) -> Float64:
         """float64[resources, rows], read-only: allocatable amounts, to divide by."""
-        ...
+        return self.amounts(Amount.ALLOCATABLE, resources, rows).astype(np.float64)
 
     def capacity_range(self, resources: tuple[str, ...]) -> tuple[float, float]:
         """The smallest and the largest of these allocatable amounts on any row, rows without a node (0) included.
 
         Tells without looking at rows that each of them has all the resources, or that none has too much of one.
         """
-        ...
+        every = [self.allocatable(resource) for resource in resources]
+        return float(min(one.min(initial=0) for one in every)), float(max(one.max(initial=0) for one in every))
 
     def derived(self, key: Hashable, derive: Derive, rows: Rows) -> Int64:
         """int64[rows], read-only: what `derive` makes of the amounts on each row, kept under `key` and renewed where rows changed.
 
         Worth it for many rows. `derive` is asked about some or all rows, those without a node included.
         """
-        ...
+        return derive(self, rows)
 
     @property
     def pod_count(self) -> Int64:
@@ -188,12 +198,3 @@ def any_true(mask: Bools) -> bool:
 def all_true(mask: Bools) -> bool:
     """`mask.all()`, as `any_true`."""
     return b"\x00" not in mask.tobytes()
-
-
-def amounts_of(nodes: NodeView, kind: Amount, resources: tuple[str, ...], rows: Rows) -> Int64:
-    """`NodeView.amounts` column by column, for views that have no better way."""
-    read = {Amount.ALLOCATABLE: nodes.allocatable, Amount.REQUESTED: nodes.requested}.get(kind, nodes.scoring_requested)
-    found = np.empty((len(resources), len(rows)), np.int64)
-    for index, resource in enumerate(resources):
-        found[index] = read(resource)[rows]
-    return found

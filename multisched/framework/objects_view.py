@@ -34,11 +34,14 @@ from multisched.model.cluster_objects import (
     StorageClass,
     VolumeAttachment,
 )
-from multisched.model.object_kinds import ObjectKind as ObjectKind
+from multisched.model.object_kinds import ObjectKind
 
 
 class ObjectsView(Protocol):
-    """Read access to the object store. `namespace` is empty for cluster-wide kinds."""
+    """Read access to the object store. `namespace` is empty for cluster-wide kinds.
+
+    Border: the state keeps them (`ObjectStore`), and no plugin sees the state.
+    """
 
     def get(self, kind: ObjectKind, namespace: str, name: str) -> ClusterObject | None:
         """The object, or None if there is none; the typed accessors below say the same with the struct's type."""

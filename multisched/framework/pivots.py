@@ -7,9 +7,10 @@ many queries go by one key, groups are found by it. Owned by `PodCounts`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final, Generic, Protocol, TypeVar
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
 
+from multisched.framework.pod_group import PodGroup
 from multisched.model.placement import PodQuery
 from multisched.model.selectors import Operator
 
@@ -19,24 +20,14 @@ READERS_MIN: Final = 8
 Label = tuple[str, str]
 
 
-class Labelled(Protocol):
-    """A group of pods with equal labels."""
-
-    @property
-    def labels(self) -> Mapping[str, str]: ...
-
-
-G = TypeVar("G", bound=Labelled)
-
-
-class Pivots(Generic[G]):
+class Pivots:
     """Which keys are somebody's pivot, and the groups by the labels of those that are many's."""
 
-    def __init__(self, groups: Callable[[], Iterable[G]]) -> None:
+    def __init__(self, groups: Callable[[], Iterable[PodGroup]]) -> None:
         """`groups`: all there are."""
         self._groups = groups
         self._readers: Counter[str] = Counter()
-        self._indexed: dict[str, dict[str, dict[G, None]]] = {}
+        self._indexed: dict[str, dict[str, dict[PodGroup, None]]] = {}
 
     def watch(self, pivot: Collection[Label]) -> None:
         """A query goes by these labels, which have one key, from now on."""
@@ -54,17 +45,17 @@ class Pivots(Generic[G]):
                 del self._readers[key]
                 self._indexed.pop(key, None)
 
-    def labels_of(self, group: G) -> Collection[Label]:
+    def labels_of(self, group: PodGroup) -> Collection[Label]:
         """Those of its labels by which some query goes."""
         readers = self._readers
         return [label for label in group.labels.items() if label[0] in readers] if readers else ()
 
-    def came(self, group: G) -> None:
+    def came(self, group: PodGroup) -> None:
         """There is a new group."""
         for key in self._indexed:
             self._add(group, key)
 
-    def left(self, group: G) -> None:
+    def left(self, group: PodGroup) -> None:
         """A group has no pods any more."""
         for key, by_value in self._indexed.items():
             value = group.labels.get(key)
@@ -74,9 +65,9 @@ class Pivots(Generic[G]):
                 if not groups:
                     del by_value[value]
 
-    def groups_with(self, pivot: Collection[Label]) -> list[G] | None:
+    def groups_with(self, pivot: Collection[Label]) -> list[PodGroup] | None:
         """The groups that have one of these labels; None where groups are not indexed by it."""
-        found: list[G] = []
+        found: list[PodGroup] = []
         for key, value in pivot:
             by_value = self._indexed.get(key)
             if by_value is None:
@@ -84,7 +75,7 @@ class Pivots(Generic[G]):
             found += by_value.get(value, ())
         return found
 
-    def _add(self, group: G, key: str) -> None:
+    def _add(self, group: PodGroup, key: str) -> None:
         value = group.labels.get(key)
         if value is not None:
             self._indexed[key].setdefault(value, {})[group] = None

@@ -18,6 +18,7 @@ from multisched.framework.group_columns import GroupColumns
 from multisched.framework.indexed_log import IndexedLog
 from multisched.framework.pivots import Pivots, pivot_of
 from multisched.framework.pod_demands import Concern, Effect, PodDemands
+from multisched.framework.pod_group import PodGroup
 from multisched.framework.row_sums import AnySum, SparseSum
 from multisched.framework.term_columns import Asker
 from multisched.model.objects import Pod
@@ -78,55 +79,6 @@ class PodCountsView(Protocol):
     def effect(self, asker: Asker, affinity: PodAffinity, namespace: str) -> Effect:
         """What one placed pod with this affinity in that namespace demands of the asker's pods."""
         ...
-
-
-class PodGroup:
-    """Pods of one namespace with the same labels, alike in whether they are being deleted."""
-
-    __slots__ = ("_labels", "column", "is_deleting", "namespace", "row", "rows")
-
-    def __init__(self, namespace: str, labels: Mapping[str, str], *, is_deleting: bool) -> None:
-        self.namespace = namespace
-        self._labels = labels
-        self.is_deleting = is_deleting
-        self.column = -1
-        self.row = -1
-        """Where its pod stands, as long as there is but one: half of all groups of jobs are of one pod."""
-        self.rows: dict[int, int] | None = None
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        return self._labels
-
-    def add(self, row: int) -> None:
-        if self.rows is None:
-            if self.row < 0:
-                self.row = row
-                return
-            self.rows = {self.row: 1}
-        self.rows[row] = self.rows.get(row, 0) + 1
-
-    def remove(self, row: int) -> bool:
-        """True if that was the last pod."""
-        if self.rows is None:
-            self.row = -1
-            return True
-        left = self.rows[row] - 1
-        if left:
-            self.rows[row] = left
-        else:
-            del self.rows[row]
-        return not self.rows
-
-    def items(self) -> Iterable[tuple[int, int]]:
-        return ((self.row, 1),) if self.rows is None else self.rows.items()
-
-    def forget(self, row: int) -> bool:
-        """Takes all its pods off the row; True if none is left."""
-        if self.rows is None:
-            return self.row == row
-        self.rows.pop(row, None)
-        return not self.rows
 
 
 class KeptQuery:

@@ -3,7 +3,7 @@
 A *demander* is one affinity in one namespace, with the rows its pods stand on. A *concern* is the sum of what all demanders say of
 pods with certain labels in a namespace: made by one look at all terms (`term_columns`), and kept true by what came and went since
 it was last asked for. So a pod's attempt costs what changed, not what others demand; only a pod with labels nobody has
-asked with costs one look at all terms. Terms that ask for one value of a label are known by it (`_tags`): where few can be about
+asked with costs one look at all terms. Terms that ask for one value of a label are known by it (`tags_of`): where few can be about
 a pod, only those are looked at, so that a thousand services that keep their own replicas apart do not hear of each other.
 
 Owned by `PodCounts`. Asked for by `PodCountsView.concern`.
@@ -17,11 +17,11 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from multisched.framework.demand_places import DemandPlaces
+from multisched.framework.demander import ANY_LABELS, Demander, Tag, tags_of
 from multisched.framework.indexed_log import IndexedLog
 from multisched.framework.row_sums import AnySum, no_sum, sum_of
-from multisched.framework.term_columns import Asker, Block, Column, Int32, TermColumns
+from multisched.framework.term_columns import Asker, Column, Int32, TermColumns
 from multisched.model.placement import DemandKind, PodAffinity, PodDemand, demands_of
-from multisched.model.selectors import Operator
 
 LOG_KEPT: Final = 4_096
 """Pods that came or went that a concern can catch up with; beyond, it is made anew."""
@@ -47,17 +47,11 @@ EFFECTS_MAX: Final = 1_024
 DEAD_MIN: Final = 1 << 16
 """Demanders that no pod has any more, their terms and what these name, before the columns are made anew without them."""
 
-TAGS_MAX: Final = 16
-"""Labels by which one demander is known; one with more may be about any pod."""
-
 PLACES_MAX: Final = 256
 """Rows of demanders that are summed one by one; more of them, and all are looked at together."""
 
 UNKNOWN: Final = -1
 """Stands for the effect of a demander that was not asked yet."""
-
-ANY_LABELS: Final = None
-"""The tag of demanders that may be about any pod."""
 
 _CONCERN_BYTES: Final = 1_000
 _LABEL_BYTES: Final = 500
@@ -75,8 +69,6 @@ class Lane(NamedTuple):
 
 Effect = tuple[tuple[Lane, int, int], ...]
 """What one pod of a demander says: lane, terms and their weights."""
-Tag = tuple[str, str] | None
-Tags = tuple[Tag, ...]
 _Key = tuple[PodAffinity, str]
 _Seen = tuple[str, frozenset[tuple[str, str]], frozenset[tuple[str, str]]]
 """Namespace, the labels that terms look at, and those of the namespace."""
@@ -167,41 +159,6 @@ class Concern:
         return found
 
 
-class _Demander:
-    """One affinity in one namespace, and where its pods stand."""
-
-    __slots__ = ("affinity", "block", "left_out", "namespace", "number", "places", "tags")
-
-    def __init__(
-        self,
-        affinity: PodAffinity,
-        namespace: str,
-        number: int,
-        block: Block,
-        left_out: frozenset[str],
-        tags: Tags,
-    ) -> None:
-        self.tags = tags
-        """Only pods with one of these labels can be meant."""
-        self.affinity = affinity
-        self.namespace = namespace
-        self.number = number
-        self.block = block
-        self.left_out = left_out
-        """Topology keys that no node has: its terms by these are left out."""
-        self.places: dict[int, int] = {}
-        """Row -> where it stands in the columns of places."""
-
-    @property
-    def terms(self) -> int:
-        return self.block.end - self.block.start
-
-    @property
-    def size(self) -> int:
-        """What it takes of the columns: itself, terms, requirements and their values."""
-        return 1 + self.terms + sum(s.end - s.start + s.values_end - s.values_start for s in self.block.spans)
-
-
 class PodDemands:
     """See the module."""
 
@@ -212,14 +169,14 @@ class PodDemands:
         self._lanes: dict[Lane, int] = {}
         self._lane_of, self._weights, self._demander_of = Column(np.int32), Column(np.int32), Column(np.int32)
         """By term."""
-        self._demanders: dict[_Key, _Demander] = {}
+        self._demanders: dict[_Key, Demander] = {}
         """Those without pods too, until the columns are made anew: they may come back."""
-        self._numbered: list[_Demander] = []
-        self._by_identity: dict[tuple[int, str], _Demander] = {}
+        self._numbered: list[Demander] = []
+        self._by_identity: dict[tuple[int, str], Demander] = {}
         self._places = DemandPlaces()
         self._living = self._size = self._dead = 0
         """Demanders with pods and terms; what all take of the columns, and those without pods."""
-        self._by_tag: dict[Tag, list[_Demander]] = {}
+        self._by_tag: dict[Tag, list[Demander]] = {}
         self._log: IndexedLog[tuple[int, int, int]] = IndexedLog(LOG_KEPT)
         """Demander, row, and whether a pod came or went."""
         self._concerns: dict[_Seen, Concern] = {}
@@ -254,7 +211,7 @@ class PodDemands:
         if self._dead > DEAD_MIN and 2 * self._dead > self._size:
             self._compact()
 
-    def _note_life(self, demander: _Demander, change: int) -> None:
+    def _note_life(self, demander: Demander, change: int) -> None:
         """It has its first pod (1), or lost its last (-1)."""
         self._dead -= change * demander.size
         self._living += change * bool(demander.terms)
@@ -391,9 +348,9 @@ class PodDemands:
         concern.known_below = len(self._numbered)
         concern.seen = self._log.end
 
-    def _named(self, asker: Asker) -> list[_Demander] | None:
+    def _named(self, asker: Asker) -> list[Demander] | None:
         """The demanders that can be about such pods; None where these are many, or stand on many rows."""
-        found: dict[int, _Demander] = {}
+        found: dict[int, Demander] = {}
         places = 0
         for tag in (ANY_LABELS, *asker.labels.items()):
             known = self._by_tag.get(tag, ())
@@ -417,7 +374,7 @@ class PodDemands:
             concern.sums[by_number[lane]] = self._summed(of[at], weights[at])
         concern.effects = dict.fromkeys(of.tolist(), UNKNOWN)
 
-    def _add_demander(self, concern: Concern, demander: _Demander) -> None:
+    def _add_demander(self, concern: Concern, demander: Demander) -> None:
         kind = self._kind(concern, demander)  # first: it may make the concern's kinds anew
         if kind:
             for row, place in demander.places.items():
@@ -467,7 +424,7 @@ class PodDemands:
         concern.seen = self._log.end
         return True
 
-    def _kind(self, concern: Concern, demander: _Demander) -> int:
+    def _kind(self, concern: Concern, demander: Demander) -> int:
         """Where among the concern's kinds the demander's effect stands."""
         known = concern.effect_at(demander.number)
         if known != UNKNOWN:
@@ -486,7 +443,7 @@ class PodDemands:
 
     # -- demanders -------------------------------------------------------------------------------------------------
 
-    def _known(self, affinity: PodAffinity, namespace: str) -> _Demander | None:
+    def _known(self, affinity: PodAffinity, namespace: str) -> Demander | None:
         key = (id(affinity), namespace)
         known = self._by_identity.get(key)
         if known is None:
@@ -495,10 +452,10 @@ class PodDemands:
                 self._by_identity[key] = known
         return known
 
-    def _demander(self, affinity: PodAffinity, namespace: str) -> _Demander:
+    def _demander(self, affinity: PodAffinity, namespace: str) -> Demander:
         return self._known(affinity, namespace) or self._added(affinity, namespace)
 
-    def _added(self, affinity: PodAffinity, namespace: str) -> _Demander:
+    def _added(self, affinity: PodAffinity, namespace: str) -> Demander:
         every = demands_of(affinity, namespace)
         demands = [one for one in every if self._is_topology is None or self._is_topology(one.topology_key)]
         number, known_keys = len(self._numbered), len(self._columns.keys)
@@ -510,7 +467,7 @@ class PodDemands:
         self._weights.extend([_weight(one) for one in demands])
         self._demander_of.extend([number] * len(demands))
         left_out = frozenset(one.topology_key for one in every) - {one.topology_key for one in demands}
-        demander = _Demander(affinity, namespace, number, block, left_out, _tags(demands))
+        demander = Demander(affinity, namespace, number, block, left_out, tags_of(demands))
         self._index(demander)
         self._numbered.append(demander)
         self._demanders[affinity, namespace] = demander
@@ -518,7 +475,7 @@ class PodDemands:
         self._dead += demander.size
         return demander
 
-    def _index(self, demander: _Demander) -> None:
+    def _index(self, demander: Demander) -> None:
         for tag in demander.tags:
             self._by_tag.setdefault(tag, []).append(demander)
 
@@ -548,18 +505,6 @@ class PodDemands:
     def _tick(self) -> int:
         self._sequence += 1
         return self._sequence
-
-
-def _tags(demands: Iterable[PodDemand]) -> Tags:
-    """Labels of which a pod must have one for any of the terms to be about it."""
-    found: set[Tag] = set()
-    for demand in demands:
-        named = [r for r in demand.selector.requirements if r.operator is Operator.IN]
-        pivot = min(named, key=lambda requirement: len(requirement.values), default=None)
-        if pivot is None or len(found) + len(pivot.values) > TAGS_MAX:
-            return (ANY_LABELS,)
-        found.update((pivot.key, value) for value in pivot.values)
-    return tuple(found)
 
 
 def held_by_lane(concern: Concern) -> dict[Lane, dict[int, tuple[int, int]]]:

@@ -146,7 +146,10 @@ class PostFilterResult(msgspec.Struct, frozen=True):
 
 
 class Refusals(Protocol):
-    """Why no row was feasible, for PostFilter: node name -> the status of the first plugin that refused it."""
+    """Why no row was feasible, for PostFilter: node name -> the status of the first plugin that refused it.
+
+    Border: the cycle has them (`cycle.preemption.post_filter`), and no plugin sees the cycle.
+    """
 
     def status_of(self, node: str) -> Status: ...
 

@@ -48,6 +48,8 @@ class PlacedPods(Protocol):
     """The pods on some rows side by side, the most important first: entry [k, i] is the k-th pod on `rows[i]`.
 
     More important is the higher priority, then the earlier start (source: kube-scheduler 1.36, util.MoreImportantPod).
+
+    Border: the state keeps them (`PodColumns`), and no plugin sees the state.
     """
 
     rows: Rows
@@ -76,6 +78,8 @@ class DisplacementRule(Protocol):
 
     Answers are remembered by plugin, by the rule's type and by the class of the pod: what a rule reads of the pod, and no
     plugin signs, belongs into `mark`.
+
+    Border: a plugin says it (`LowerPriority`), and the cycle sees no plugin.
     """
 
     mark: Hashable
@@ -113,7 +117,10 @@ class Candidates(msgspec.Struct, frozen=True):
 
 
 class DryRun(Protocol):
-    """The filters of one failed attempt, run again on rows from which pods are taken away. Valid within the attempt."""
+    """The filters of one failed attempt, run again on rows from which pods are taken away. Valid within the attempt.
+
+    Border: the cycle does it (`AttemptDryRun`), and no plugin sees the cycle.
+    """
 
     node_count: int
     """Rows of the domain: what the sentence counts to."""
@@ -147,7 +154,10 @@ class NoPreemptions:
 
 @runtime_checkable
 class PreemptingPlugin(Protocol):
-    """A PostFilter plugin that counts how often it tried to make room, for the metric of that name."""
+    """A PostFilter plugin that counts how often it tried to make room, for the metric of that name.
+
+    Extension point: metrics add up what the preempting plugins of a domain have tried.
+    """
 
     name: str
     preemption_attempts: int

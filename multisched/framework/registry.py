@@ -6,7 +6,6 @@ A factory is a class or function that takes any of `args` (the plugin's settings
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,10 +39,9 @@ from multisched.framework.points import (
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.remote import RemotePlugin
 from multisched.framework.traits import why_wrong
+from multisched.model.near_names import did_you_mean
 
 Factory = Callable[..., Plugin]
-ArgsCheck = Callable[[Mapping[str, Any]], Sequence[str]]
-"""A plugin's args -> what is wrong with them before the plugin is built, each as `args.path: reason`."""
 P = TypeVar("P", bound=Plugin)
 _NO_REASONS = ReasonTable("")
 
@@ -115,8 +113,7 @@ class Registry:
         if ":" in name:
             return _import_factory(name)
         if name not in self._factories:
-            near = difflib.get_close_matches(name, self._factories, n=1)
-            hint = f"did you mean {near[0]}?" if near else "write package.module:Class for a plugin of your own"
+            hint = did_you_mean(name, self._factories, "write package.module:Class for a plugin of your own")
             raise PluginSetupError(f"plugin {name}: not known; {hint}")
         return self._factories[name][0]
 

@@ -32,7 +32,10 @@ class RemotePlugin(Plugin, Protocol):
 
 @runtime_checkable
 class RecheckingPlugin(Plugin, Protocol):
-    """A plugin that asks outside and looks itself at rows that changed since it did."""
+    """A plugin that asks outside and looks itself at rows that changed since it did.
+
+    Extension point; among those that ship, `IsolatedPlugin` alone is one.
+    """
 
     def recheck(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
         """uint8[rows]: as Filter, in place of it, for rows that may have changed meanwhile."""

@@ -155,7 +155,10 @@ class RepairPlan(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 @runtime_checkable
 class RepairingPlugin(Plugin, Protocol):
-    """A plugin that can say which pods should move."""
+    """A plugin that can say which pods should move.
+
+    Border: a domain's plugin is one (`PeakForecast`), and whoever asks knows no domain.
+    """
 
     def plan_repair(self, scene: RepairScene, asked: RepairAsked) -> RepairPlan:
         """The plan for this scene, whose rows the plugin's own ledgers know. May take seconds, so never on the loop. Raises

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from multisched.framework.normalize import ByLargest
-from multisched.framework.objects_view import ObjectKind
+from multisched.model.object_kinds import ObjectKind
 
 _SWITCH: Final = (bool, "True or False")
 _WANTED: Final[Mapping[str, tuple[type | UnionType, str]]] = {

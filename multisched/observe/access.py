@@ -13,7 +13,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Hashable
 from enum import Enum, auto
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 import orjson
@@ -62,14 +62,6 @@ class Verdict(Enum):
     """503: the API server did not say."""
     TOO_MANY = auto()
     """429: more is asked than may be reviewed; nothing was asked."""
-
-
-class Authenticator(Protocol):
-    """Decides about one request."""
-
-    async def judge(self, token: str, verb: str, path: str) -> Verdict:
-        """`token`: the bearer token, empty without one; `verb` in lower case, `path` without its query."""
-        ...
 
 
 class _User(msgspec.Struct, frozen=True):
@@ -149,7 +141,7 @@ class _Turns:
 
 
 class DelegatedAuthenticator:
-    """`Authenticator` that asks the API server, as kube-scheduler and controller-runtime do."""
+    """Decides about one request: asks the API server, as kube-scheduler and controller-runtime do."""
 
     def __init__(self, transport: Transport, clock: Clock) -> None:
         """`transport` should have connections of its own: reviews must not stand in the way of binds."""
@@ -164,7 +156,7 @@ class DelegatedAuthenticator:
         self._user_turns = _Turns(USER_REVIEWS_AT_ONCE)
 
     async def judge(self, token: str, verb: str, path: str) -> Verdict:
-        """See `Authenticator`."""
+        """`token`: the bearer token, empty without one; `verb` in lower case, `path` without its query."""
         if not token or len(token) > TOKEN_CHARS_MAX:
             return Verdict.UNAUTHENTICATED
         try:

@@ -11,7 +11,10 @@ from multisched.framework.views import ViewQuery
 
 
 class ViewSource(Protocol):
-    """Makes documents off the loop."""
+    """Makes documents off the loop.
+
+    Border: the shell has it (`ProgramViews`), above `observe`.
+    """
 
     async def document(self, view: str, query: ViewQuery) -> bytes:
         """JSON. The option `domain` says whose plugin is meant, where several have the view. Raises framework.views.NoViewError."""

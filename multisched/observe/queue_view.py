@@ -62,7 +62,10 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class QueueSource(Protocol):
-    """Reads the queues; synchronous and bounded by `limit`."""
+    """Reads the queues; synchronous and bounded by `limit`.
+
+    Border: the shell has it (`ProgramQueues`), above `observe`.
+    """
 
     def queue(self, *, domain: str | None, limit: int) -> QueueView:
         """`domain` None: all of them."""

@@ -23,7 +23,10 @@ DIMENSION_CHARS_MAX: Final = 253
 
 
 class RepairSource(Protocol):
-    """Makes plans, off the loop, and has them carried out. All raise RepairRefusedError."""
+    """Makes plans, off the loop, and has them carried out. All raise RepairRefusedError.
+
+    Border: `whatif` has it (`RepairPlans`), above `observe`.
+    """
 
     async def plan(self, asked: RepairAsked) -> RepairPlan: ...
 

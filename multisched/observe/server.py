@@ -1,7 +1,7 @@
 """The one HTTP server: /livez and /readyz for probes, /metrics for scrapers, /api/v1 for people and tools.
 
 /livez and /readyz are open and say nothing but ok or failed; everything else, their `?verbose` included, is judged by
-the Authenticator where there is one. Without an Authenticator the server listens on loopback only, answers only to loopback
+the DelegatedAuthenticator where there is one. Without one the server listens on loopback only, answers only to loopback
 names and to no page of another origin, so that no web page reads it, and changes nothing without the token of this process.
 A handler that fails costs its own request.
 """
@@ -26,7 +26,7 @@ from multisched.framework.views import NoViewError, ViewQuery
 from multisched.model.loopback_name import is_loopback_name
 from multisched.model.visible_text import escaped_lines
 from multisched.model.wire import UNREADABLE
-from multisched.observe.access import Authenticator, Verdict
+from multisched.observe.access import DelegatedAuthenticator, Verdict
 from multisched.observe.certificates import RELOAD_INTERVAL_S, CertificateError, ServerCertificate
 from multisched.observe.connections import ConnectionLimits, Connections
 from multisched.observe.explain_view import (
@@ -99,7 +99,7 @@ class ServerSettings(msgspec.Struct, frozen=True):
     bind_address: str = "127.0.0.1"
     port: int = 10260
     certificate: ServerCertificate | None = None
-    authenticator: Authenticator | None = None
+    authenticator: DelegatedAuthenticator | None = None
     limits: ConnectionLimits = ConnectionLimits()
     token_folder: Path | None = None
     """Where the token for what changes something is kept, if there is no authenticator; without a folder nothing can be changed."""

@@ -1,4 +1,4 @@
-"""The in-tree plugins by name, for the registry, and the default profile of those that exist.
+"""The in-tree plugins by name, for the registry.
 
 A factory takes `args`, the mapping of the configuration, where its plugin has any; what it raises for bad ones is a
 `PluginArgsError` that names the field.
@@ -98,27 +98,3 @@ IN_TREE: Mapping[str, Callable[..., Plugin]] = {
     NodeDeclaredFeatures.name: NodeDeclaredFeatures,
 }
 """Name -> factory. `Registry.add_all(IN_TREE, "in-tree")`."""
-
-DEFAULT_WEIGHTS: Mapping[str, int] = {
-    SchedulingGates.name: 1,
-    PrioritySort.name: 1,
-    NodeUnschedulable.name: 1,
-    NodeName.name: 1,
-    TaintToleration.name: 3,
-    NodeAffinity.name: 2,
-    NodePorts.name: 1,
-    NodeResourcesFit.name: 1,
-    VolumeRestrictions.name: 1,
-    NodeVolumeLimits.name: 1,
-    VolumeBinding.name: 1,
-    VolumeZone.name: 1,
-    PodTopologySpread.name: 2,
-    InterPodAffinity.name: 2,
-    DynamicResources.name: 2,
-    DefaultPreemption.name: 1,
-    NodeResourcesBalancedAllocation.name: 1,
-    ImageLocality.name: 1,
-    DefaultBinder.name: 1,
-    NodeDeclaredFeatures.name: 1,
-}
-"""kube-scheduler 1.36's default profile, in its order, as far as these plugins go."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
+from multisched.framework.plugin_args import ArgsReader
 from multisched.plugins.default_preemption_args import DefaultPreemptionArgs
 from multisched.plugins.dynamic_resources_args import DynamicResourcesArgs
 from multisched.plugins.node_affinity import NodeAffinityArgs
@@ -13,8 +14,6 @@ from multisched.plugins.node_resources_fit import NodeResourcesFitArgs
 from multisched.plugins.topology.inter_pod_affinity_args import InterPodAffinityArgs
 from multisched.plugins.topology.pod_topology_spread_args import PodTopologySpreadArgs
 from multisched.plugins.volumes.volume_binding_args import VolumeBindingArgs
-
-ArgsReader = Callable[[Mapping[str, Any], str], object]
 
 ARGS_READERS: Final[Mapping[str, ArgsReader]] = {
     "DefaultPreemption": DefaultPreemptionArgs.from_config,
@@ -26,4 +25,4 @@ ARGS_READERS: Final[Mapping[str, ArgsReader]] = {
     "PodTopologySpread": PodTopologySpreadArgs.from_config,
     "VolumeBinding": VolumeBindingArgs.from_config,
 }
-"""Plugin -> reader of (args, path); it raises PluginArgsError. These are all whose arguments v1 knows."""
+"""By plugin. These are all whose arguments v1 knows."""

@@ -12,11 +12,11 @@ from multisched.framework.context import PluginContext
 from multisched.framework.events import EventRegistration
 from multisched.framework.extender import Offer
 from multisched.framework.node_view import Bools
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.points import CycleView, PostFilterResult, Refusals
 from multisched.framework.preemption import Candidates, Costs, DryRun, PlacedPods, Preemption
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.framework.traits import Traits
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.plugins.default_preemption_args import DefaultPreemptionArgs
 from multisched.plugins.disruption_budgets import DisruptionBudgets

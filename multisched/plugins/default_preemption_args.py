@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from multisched.plugins.config_fields import Fields
+from multisched.framework.plugin_args import Fields
 
 PERCENTAGE_DEFAULT: Final = 10
 ABSOLUTE_DEFAULT: Final = 100
@@ -31,5 +31,5 @@ class DefaultPreemptionArgs(msgspec.Struct, frozen=True):
             absolute = fields.integer("minCandidateNodesAbsolute", ABSOLUTE_DEFAULT, 0, INT32_MAX)
             if percentage == 0 and absolute == 0:
                 text = "is 0 while minCandidateNodesAbsolute is 0 too; raise one of them"
-                fields.refuse(fields.at("minCandidateNodesPercentage"), text)
+                fields.refuse("minCandidateNodesPercentage", text)
             return cls(percentage, absolute)

@@ -11,9 +11,10 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from multisched.framework.node_view import Bools
-from multisched.framework.objects_view import ObjectKind, ObjectsView
+from multisched.framework.objects_view import ObjectsView
 from multisched.framework.preemption import LabelSet, PlacedPods
 from multisched.model.cluster_objects import PodDisruptionBudget
+from multisched.model.object_kinds import ObjectKind
 
 KNOWN_MAX = 4_096
 """Budgets whose matches are remembered."""

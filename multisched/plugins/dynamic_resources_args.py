@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from multisched.model.go_duration import parse_go_duration
-from multisched.plugins.config_fields import Fields
+from multisched.framework.plugin_args import Fields
 
 FILTER_TIMEOUT_DEFAULT_S: Final = 10.0
 BINDING_TIMEOUT_DEFAULT_S: Final = 600.0
@@ -28,19 +27,6 @@ class DynamicResourcesArgs(msgspec.Struct, frozen=True):
         """Reads DynamicResourcesArgs of a configuration. Raises PluginArgsError."""
         with Fields(document, path, ("filterTimeout", "bindingTimeout")) as fields:
             return cls(
-                _seconds(fields, "filterTimeout", FILTER_TIMEOUT_DEFAULT_S, 0.0),
-                _seconds(fields, "bindingTimeout", BINDING_TIMEOUT_DEFAULT_S, BINDING_TIMEOUT_MIN_S),
+                fields.duration_s("filterTimeout", FILTER_TIMEOUT_DEFAULT_S),
+                fields.duration_s("bindingTimeout", BINDING_TIMEOUT_DEFAULT_S, BINDING_TIMEOUT_MIN_S),
             )
-
-
-def _seconds(fields: Fields, name: str, default_s: float, low_s: float) -> float:
-    if not fields.has(name):
-        return default_s
-    try:
-        found_s = parse_go_duration(fields.text(name))
-    except ValueError as error:
-        fields.refuse(fields.at(name), str(error))
-        return default_s
-    if found_s < low_s:
-        fields.refuse(fields.at(name), f"{fields.text(name)} is too short; write at least {low_s:g}s")
-    return found_s

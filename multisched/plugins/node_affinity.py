@@ -12,6 +12,7 @@ from multisched.framework.dependency import Dependency
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import Codes, Rows, Scores
 from multisched.framework.normalize import ByLargest
+from multisched.framework.plugin_args import Fields
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
@@ -22,7 +23,6 @@ from multisched.model.objects import Node, Pod
 from multisched.model.objects import NodeAffinity as Affinity
 from multisched.model.selectors import NODE_NAME_FIELD, NodeSelector, Operator
 from multisched.plugins.columns import zeros
-from multisched.plugins.config_fields import Fields
 from multisched.plugins.node_matching import NodeMatcher
 from multisched.plugins.topology.preference_errors import unreadable
 
@@ -56,11 +56,11 @@ def _read_affinity(parent: Fields, name: str) -> Affinity | None:
         affinity, not_terms = node_affinity(parent.value(name))
     except Refusal as error:
         where, _, reason = str(error).partition(": ")
-        fields.refuse(f"{at}{where}", reason)
+        fields.refuse_at(f"{at}{where}", reason)
         return None
     for where in not_terms:
         reason = "is no node selector term; check operators, the number of values and their characters"
-        fields.refuse(f"{at}{where}", reason)
+        fields.refuse_at(f"{at}{where}", reason)
     return affinity
 
 

@@ -14,12 +14,12 @@ from multisched.framework.cycle_state import StateKey
 from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import VIEW_FROM, Amount, Int64, NodeView, Rows, Scores
 from multisched.framework.normalize import MAX_SCORE
+from multisched.framework.plugin_args import Fields
 from multisched.framework.points import CycleView
 from multisched.framework.status import SKIP, SUCCESS, Status
 from multisched.framework.traits import Traits
 from multisched.model.objects import Pod
 from multisched.plugins.columns import FEW_ROWS, HALF, HUNDRED, ONE
-from multisched.plugins.config_fields import Fields
 from multisched.plugins.resource_scoring import DEFAULT_RESOURCES, ResourceWeight, counts_in_scores, read_resources
 
 Fractions = NDArray[np.float64]
@@ -49,7 +49,7 @@ class NodeResourcesBalancedAllocationArgs(msgspec.Struct, frozen=True):
             names = [resource.name for resource in resources]
             for index, name in enumerate(names):
                 if name in names[:index]:
-                    fields.refuse(f"{fields.at('resources')}[{index}].name", f"{name} is there twice; remove one")
+                    fields.refuse(f"resources[{index}].name", f"{name} is there twice; remove one")
             return cls(resources)
 
 

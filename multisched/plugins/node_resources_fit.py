@@ -12,6 +12,7 @@ from multisched.framework.cycle_state import StateKey
 from multisched.framework.dependency import Dependency
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import Amount, Codes, Int64, Rows, Scores, any_true
+from multisched.framework.plugin_args import Fields
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import Code
@@ -20,7 +21,6 @@ from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Node,
 from multisched.model.resources import is_extended_resource
 from multisched.model.selectors import is_qualified_name
 from multisched.plugins.columns import zeros
-from multisched.plugins.config_fields import Fields
 from multisched.plugins.resource_scoring import LEAST_ALLOCATED, ScoredDemand, ScoringStrategy, read_scoring_strategy
 
 NATIVE = (CPU, MEMORY, EPHEMERAL_STORAGE)
@@ -61,10 +61,10 @@ class NodeResourcesFitArgs(msgspec.Struct, frozen=True):
             resources, groups = fields.texts("ignoredResources"), fields.texts("ignoredResourceGroups")
             for at, name in (*resources, *groups):
                 if not is_qualified_name(name):
-                    fields.refuse(at, f"{name!r} is no resource name; write for example example.com/fpga")
+                    fields.refuse_at(at, f"{name!r} is no resource name; write for example example.com/fpga")
             for at, group in groups:
                 if "/" in group:
-                    fields.refuse(at, f"{group!r} has a slash; write only what stands before it")
+                    fields.refuse_at(at, f"{group!r} has a slash; write only what stands before it")
             return cls(
                 ignored_resources=frozenset(name for _, name in resources),
                 ignored_resource_groups=frozenset(group for _, group in groups),

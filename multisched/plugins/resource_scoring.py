@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from multisched.framework.node_view import Amount, Float64, Int64, NodeView, Rows, Scores
 from multisched.framework.normalize import MAX_SCORE
+from multisched.framework.plugin_args import Fields
 from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, PodSpec
 from multisched.model.resources import is_scalar_resource
 from multisched.plugins.columns import EXACT_BELOW, HUNDRED, NOUGHT, ONE
-from multisched.plugins.config_fields import Fields
 
 QUOTIENTS_EXACT_BELOW = EXACT_BELOW // MAX_SCORE
 """Capacities of which a hundredfold is a whole number in float64: a quotient by them, cut off, is the integer quotient."""
@@ -216,7 +216,7 @@ def read_resources(fields: Fields, weight_max: int) -> tuple[ResourceWeight, ...
     for entry in fields.entries("resources", ("name", "weight")):
         name = entry.text("name")
         if not name:
-            entry.refuse(entry.at("name"), "is missing; write a resource, for example cpu")
+            entry.refuse("name", "is missing; write a resource, for example cpu")
         found.append(ResourceWeight(name, entry.integer("weight", 1, 0, weight_max) or 1))
     return tuple(found) or DEFAULT_RESOURCES
 
@@ -231,9 +231,9 @@ def read_scoring_strategy(parent: Fields, name: str) -> ScoringStrategy:
     resources = read_resources(fields, WEIGHT_MAX)
     if not fields.is_refused("type"):
         if kind is not StrategyType.REQUESTED_TO_CAPACITY_RATIO and fields.has(ratio):
-            fields.refuse(fields.at(ratio), "belongs to type RequestedToCapacityRatio only; remove it")
+            fields.refuse(ratio, "belongs to type RequestedToCapacityRatio only; remove it")
         if kind is StrategyType.REQUESTED_TO_CAPACITY_RATIO and not fields.has(ratio):
-            fields.refuse(fields.at(ratio), "is missing; type RequestedToCapacityRatio needs its shape")
+            fields.refuse(ratio, "is missing; type RequestedToCapacityRatio needs its shape")
     shape = read_shape(fields.below(ratio, ("shape",))) if fields.has(ratio) else ()
     return ScoringStrategy(kind, resources, shape)
 
@@ -244,10 +244,10 @@ def read_shape(fields: Fields) -> tuple[ShapePoint, ...]:
     for entry in fields.entries("shape", ("utilization", "score")):
         utilization = entry.integer("utilization", 0, 0, UTILIZATION_MAX)
         if points and utilization <= points[-1].utilization:
-            entry.refuse(entry.at("utilization"), f"{utilization} does not rise; sort the points by it")
+            entry.refuse("utilization", f"{utilization} does not rise; sort the points by it")
         point = ShapePoint(utilization, entry.integer("score", 0, 0, SHAPE_SCORE_MAX))
         if not entry.is_refused():
             points.append(point)
     if not points:
-        fields.refuse(fields.at("shape"), "is empty; write at least one point of utilization and score")
+        fields.refuse("shape", "is empty; write at least one point of utilization and score")
     return tuple(points)

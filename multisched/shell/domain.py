@@ -113,7 +113,10 @@ class _Bind(msgspec.Struct):
 
 
 class Listeners(Protocol):
-    """All domains, this one among them: what gives room back is told to whoever waits for room."""
+    """All domains, this one among them: what gives room back is told to whoever waits for room.
+
+    Border: `ingest` has them (`Router`), above a domain.
+    """
 
     def tell(self, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float) -> None: ...
 

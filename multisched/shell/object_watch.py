@@ -14,10 +14,10 @@ import msgspec
 
 from multisched.client.reflector import Reflector, ReflectorHandler
 from multisched.framework.events import EventResource
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import EventSink
 from multisched.framework.registry import PluginSet
 from multisched.framework.traits import traits_of
+from multisched.model.object_kinds import ObjectKind
 from multisched.shell.audit.sides import Here, NamedSide, Side
 from multisched.shell.ingest.event_timing import EventTimes
 from multisched.shell.ingest.objects import ObjectIngest, Tell

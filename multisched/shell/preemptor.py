@@ -61,7 +61,10 @@ NO_NODE = "the node has left the domain"
 
 
 class Home(Protocol):
-    """The domain of a preemptor, or of a victim that is on its way to a node."""
+    """The domain of a preemptor, or of a victim that is on its way to a node.
+
+    Border: it is `DomainWorker`, above the preemptor, to which it hands its preemptions.
+    """
 
     lease: LeaseHolder
     observer: DomainObserver

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import msgspec
 
-from domains.forecast.curves.capacity import SettingError
 from domains.forecast.settings.args import PeakSettings
 from domains.forecast.settings.repair import read_repair
 from multisched.config import loading
@@ -25,6 +24,7 @@ from multisched.config.schema import Configuration, DomainConfig, PluginEntry
 from multisched.config.sections import DURATION_MAX_S
 from multisched.config.structure import nearest
 from multisched.framework.context import PluginContext
+from multisched.framework.plugin_args import PluginArgsError
 from multisched.framework.registry import PluginUse, Registry
 from multisched.simulate.lessons import Study
 from multisched.simulate.moment_load import MomentLoad, Readings
@@ -99,7 +99,7 @@ def _with_repair(document: Document, index: int, entry: RepairEntry, policy: Pol
     }
     try:
         read_repair(args, f"policies[{index}].repair")
-    except SettingError as error:
+    except PluginArgsError as error:
         document.add(at, str(error))
         return None
     return msgspec.structs.replace(policy, repair=Repair(args, entry.moves_per_100_replicas, entry.moves_per_window))

@@ -11,15 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 
 from multisched.framework.node_view import Bools, Int64, Rows
-from multisched.model.objects import PODS, HostPort, Pod
+from multisched.framework.port_users import PortKey, Users, copied, count_port
+from multisched.model.objects import PODS, Pod
 from multisched.state.columns.arrays import frozen
 from multisched.state.node_table import NodeTable
 from multisched.state.nominator import NominatedRequests
 from multisched.state.overlay import Overlay
 from multisched.state.pods_by_priority import PodColumns
-
-Users = dict[int, dict[str, int]]
-PortKey = tuple[str, int]
 
 
 class ColumnOverlay(Overlay):
@@ -83,7 +81,7 @@ class ColumnOverlay(Overlay):
         key = (protocol, port)
         users = self._users.get(key)
         if users is None:
-            users = {row: dict(by_ip) for row, by_ip in self._table.port_users(protocol, port).items()}
+            users = copied(self._table.port_users(protocol, port))
             self._add_ports({key: users})
             self._users[key] = users
         return users
@@ -117,13 +115,4 @@ class ColumnOverlay(Overlay):
         for port in pod.spec.host_ports:
             at = users.get((port.protocol, port.port))
             if at is not None:
-                _count(at, row, port, sign)
-
-
-def _count(users: Users, row: int, port: HostPort, sign: int) -> None:
-    by_ip = users.setdefault(row, {})
-    by_ip[port.ip] = by_ip.get(port.ip, 0) + sign
-    if not by_ip[port.ip]:
-        del by_ip[port.ip]
-    if not by_ip:
-        del users[row]
+                count_port(at, row, port.ip, sign)

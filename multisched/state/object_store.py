@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import cast
 
-from multisched.framework.objects_view import ObjectKind, ObjectsView
+from multisched.framework.objects_view import ObjectsView
 from multisched.framework.recency import Recency
 from multisched.model.cluster_objects import (
     ClusterObject,
@@ -25,6 +25,7 @@ from multisched.model.cluster_objects import (
     StorageClass,
     VolumeAttachment,
 )
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import differ_in_version_only
 
 _Key = tuple[str, str]

@@ -2,22 +2,23 @@
 
 Nominated pods, dry runs, gangs and what-if all use it; nothing else does the same job. It is a `NodeView` like the table
 itself. Columns of amounts are copied whole on the first change (30 us at 5,000 nodes); everything that pods cannot
-change is read through. Ledgers are overlaid by the plugins that own them, which alone know their books: AddPod and
+change is read through (`ReadThrough`). Ledgers are overlaid by the plugins that own them, which alone know their books: AddPod and
 RemovePod keep a copy of what changes in the overlay's own cycle state. An overlay is used within one synchronous step
 and never kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from multisched.framework.cycle_state import CycleState
-from multisched.framework.node_view import Amount, Bools, Derive, Float64, Int32, Int64, Rows, amounts_of
+from multisched.framework.node_view import Bools, Float64, Int32, Int64, NodeView, Rows
 from multisched.framework.overlaid_counts import OverlaidCounts
 from multisched.framework.pod_counts import PodCountsView
 from multisched.framework.points import CycleView, PreFilterExtensions
+from multisched.framework.port_users import PortKey, Users, copied, count_port
 from multisched.framework.runner import Runner
 from multisched.framework.status import SUCCESS, Status
 from multisched.framework.volume_users import VolumeUsers
@@ -27,7 +28,63 @@ from multisched.state.columns.arrays import frozen
 from multisched.state.node_table import NodeTable
 
 
-class Overlay:
+class ReadThrough(NodeView):
+    """What pods cannot change of a node table: its own columns, not copied."""
+
+    _table: NodeTable
+
+    def allocatable(self, resource: str) -> Int64:
+        return self._table.allocatable(resource)
+
+    def capacities(self, resources: tuple[str, ...], rows: Rows) -> Float64:
+        return self._table.capacities(resources, rows)
+
+    def capacity_range(self, resources: tuple[str, ...]) -> tuple[float, float]:
+        return self._table.capacity_range(resources)
+
+    @property
+    def is_unschedulable(self) -> Bools:
+        return self._table.is_unschedulable
+
+    @property
+    def taint_set(self) -> Int32:
+        return self._table.taint_set
+
+    @property
+    def taint_sets(self) -> Sequence[tuple[Taint, ...]]:
+        return self._table.taint_sets
+
+    def label_codes(self, key: str) -> Int32:
+        return self._table.label_codes(key)
+
+    def label_values(self, key: str) -> Sequence[str]:
+        return self._table.label_values(key)
+
+    def label_code(self, key: str, value: str) -> int:
+        return self._table.label_code(key, value)
+
+    def image_users(self, name: str) -> Mapping[int, int]:
+        return self._table.image_users(name)
+
+    @property
+    def node_count(self) -> int:
+        return self._table.node_count
+
+    @property
+    def nodes_version(self) -> int:
+        return self._table.nodes_version
+
+    def node(self, row: int) -> Node:
+        return self._table.node(row)
+
+    def row_of(self, name: str) -> int | None:
+        return self._table.row_of(name)
+
+    def version(self, row: int) -> int:
+        return self._table.version(row)
+
+
+class Overlay(ReadThrough):
     """A NodeView in which some pods stand elsewhere, or not at all."""
 
     def __init__(self, table: NodeTable) -> None:
@@ -35,7 +92,7 @@ class Overlay:
         self._changed: dict[tuple[str, str], Int64] = {}
         self._pod_count: Int64 | None = None
         self._pods: dict[int, dict[str, Pod]] = {}
-        self._ports: dict[tuple[str, int], dict[int, dict[str, int]]] = {}
+        self._ports: dict[PortKey, Users] = {}
         self._volume_users: VolumeUsers | None = None
         self._pod_counts: OverlaidCounts | None = None
 
@@ -76,11 +133,8 @@ class Overlay:
         for port in pod.spec.host_ports:
             key = (port.protocol, port.port)
             if key not in self._ports:
-                self._ports[key] = {r: dict(ips) for r, ips in self._table.port_users(*key).items()}
-            by_ip = self._ports[key].setdefault(row, {})
-            by_ip[port.ip] = by_ip.get(port.ip, 0) + sign
-            if not by_ip[port.ip]:
-                del by_ip[port.ip]
+                self._ports[key] = copied(self._table.port_users(*key))
+            count_port(self._ports[key], row, port.ip, sign)
 
     def _writable(self, kind: str, resource: str) -> Int64:
         column = self._changed.get((kind, resource))
@@ -89,10 +143,7 @@ class Overlay:
             column = self._changed[(kind, resource)] = np.array(source(resource))
         return column
 
-    # -- NodeView --------------------------------------------------------------------------------------------------
-
-    def allocatable(self, resource: str) -> Int64:
-        return self._table.allocatable(resource)
+    # -- NodeView: what pods change -------------------------------------------------------------------------------
 
     def requested(self, resource: str) -> Int64:
         if resource == PODS:
@@ -106,42 +157,9 @@ class Overlay:
             return frozen(changed)
         return self._table.scoring_requested(resource) if resource in (CPU, MEMORY) else self.requested(resource)
 
-    def amounts(self, kind: Amount, resources: tuple[str, ...], rows: Rows) -> Int64:
-        return amounts_of(self, kind, resources, rows)
-
-    def capacities(self, resources: tuple[str, ...], rows: Rows) -> Float64:
-        return self._table.capacities(resources, rows)
-
-    def capacity_range(self, resources: tuple[str, ...]) -> tuple[float, float]:
-        return self._table.capacity_range(resources)
-
-    def derived(self, key: Hashable, derive: Derive, rows: Rows) -> Int64:
-        return derive(self, rows)
-
     @property
     def pod_count(self) -> Int64:
         return self._table.pod_count if self._pod_count is None else frozen(self._pod_count)
-
-    @property
-    def is_unschedulable(self) -> Bools:
-        return self._table.is_unschedulable
-
-    @property
-    def taint_set(self) -> Int32:
-        return self._table.taint_set
-
-    @property
-    def taint_sets(self) -> Sequence[tuple[Taint, ...]]:
-        return self._table.taint_sets
-
-    def label_codes(self, key: str) -> Int32:
-        return self._table.label_codes(key)
-
-    def label_values(self, key: str) -> Sequence[str]:
-        return self._table.label_values(key)
-
-    def label_code(self, key: str, value: str) -> int:
-        return self._table.label_code(key, value)
 
     def port_users(self, protocol: str, port: int) -> Mapping[int, Mapping[str, int]]:
         changed = self._ports.get((protocol, port))
@@ -155,28 +173,8 @@ class Overlay:
     def volume_users(self) -> VolumeUsers:
         return self._table.volume_users if self._volume_users is None else self._volume_users
 
-    def image_users(self, name: str) -> Mapping[int, int]:
-        return self._table.image_users(name)
-
-    @property
-    def node_count(self) -> int:
-        return self._table.node_count
-
-    @property
-    def nodes_version(self) -> int:
-        return self._table.nodes_version
-
-    def node(self, row: int) -> Node:
-        return self._table.node(row)
-
-    def row_of(self, name: str) -> int | None:
-        return self._table.row_of(name)
-
     def pods_on(self, row: int) -> Sequence[Pod]:
         return list(self._pods[row].values()) if row in self._pods else self._table.pods_on(row)
-
-    def version(self, row: int) -> int:
-        return self._table.version(row)
 
 
 class OverlayCycle:

@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from multisched.framework.objects_view import ObjectKind, hidden
+from multisched.framework.objects_view import hidden
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import PODS, Node, Pod
 from multisched.shell.program import Program
 from multisched.testing.budgets import is_bare, is_plain

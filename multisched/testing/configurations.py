@@ -14,6 +14,7 @@ from typing import Any, Final
 import orjson
 
 from multisched.config import loading
+from multisched.config.document import ConfigError
 from multisched.config.schema import Configuration
 from multisched.testing.world import LICENCE
 
@@ -195,7 +196,7 @@ def fault_of_refusal(asking: Mapping[str, Any], plugin: str, args: object) -> st
     document["domains"][0]["profile"]["plugins"]["enabled"].append({"name": plugin, "args": args})
     try:
         loading.parse(orjson.dumps(document).decode(), "broken")
-    except loading.ConfigError as error:
+    except ConfigError as error:
         return "" if "args" in str(error) else f"{plugin} with {args} is refused without naming them: {error}"
     return f"{plugin} with {args} is taken"
 

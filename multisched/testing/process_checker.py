@@ -14,12 +14,13 @@ import msgspec
 from domains.gpu.gpu_ledger import GpuLedger
 from multisched.config.schema import Configuration, DomainConfig
 from multisched.framework.ledger import NO_CHOICES, Choices
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import Condition, LeaseHolder, ObjectRef
 from multisched.framework.preemption import Preemption
 from multisched.model.cluster_objects import PersistentVolume, PodDisruptionBudget
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import PODS, Node, Pod
-from multisched.plugins.volumes.volume_ledger import Promise, PromisedVolume, VolumeLedger
+from multisched.plugins.volumes.volume_ledger import VolumeLedger
+from multisched.plugins.volumes.volume_promises import Promise, PromisedVolume
 from multisched.queueing.events_in_flight import IN_FLIGHT_EVENTS_MAX
 from multisched.queueing.gating import FAILED
 from multisched.queueing.transitions import Place

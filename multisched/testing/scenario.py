@@ -20,7 +20,7 @@ from functools import partial
 from multisched.cluster.api.server import ApiServer
 from multisched.config.nodes import lease_groups
 from multisched.cycle.bind_outcome import Outcome
-from multisched.framework.objects_view import ObjectKind
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.plugins.extender.http_extender import NAME as EXTENDERS
 from multisched.plugins.volumes.volume_binding_args import BIND_TIMEOUT_DEFAULT_S

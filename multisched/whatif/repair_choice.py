@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
-
 from multisched.framework.registry import implements
 from multisched.framework.repair import RepairingPlugin, RepairRefusedError
+from multisched.model.near_names import did_you_mean
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
 
@@ -17,8 +16,7 @@ def choose(program: Program, domain: str) -> tuple[DomainWorker, RepairingPlugin
         return found[domain]
     names = [worker.name for worker in program.router.workers()]
     if domain:
-        near = difflib.get_close_matches(domain, found, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"those that can: {', '.join(found) or 'none'}"
+        hint = did_you_mean(domain, found, f"those that can: {', '.join(found) or 'none'}")
         what = "no plugin that plans repairs" if domain in names else "no such domain"
         raise RepairRefusedError(f"domain {domain}: {what}; {hint}", status=404)
     if not found:

@@ -24,13 +24,13 @@ from multisched.cycle.attempt_record import AttemptRecord
 from multisched.cycle.bind_outcome import Outcome
 from multisched.cycle.results import Placed, Result
 from multisched.framework.introspection import StateExportPlugin
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.points import QueuedPod
 from multisched.framework.registry import Registry, implements
 from multisched.framework.runner import Runner
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.cluster_objects import ClusterObject
 from multisched.model.decode import DecodeError, Decoder
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 from multisched.model.wire import UNREADABLE, ConnectFailedError, LineStream, Response
 from multisched.shell.domain import DomainWorker

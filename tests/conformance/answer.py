@@ -34,12 +34,12 @@ from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.results import Unplaced
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.framework.context import PluginContext
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.points import CycleView, PreFilterExtensions, QueuedPod
 from multisched.framework.registry import PluginSet, build_profile
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.decode import Decoder
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Image, Pod
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE, PREFER_NO_SCHEDULE, Taint
 from multisched.state.cluster_cache import ClusterCache

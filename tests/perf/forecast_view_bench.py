@@ -14,7 +14,7 @@ from typing import Final
 
 import orjson
 
-from multisched.cli.forecast_page import page_of
+from domains.forecast.commands.page import page_of
 from multisched.framework.views import ViewPorts, ViewQuery
 from multisched.shell.garbage import leave_to_reference_counts
 from tests.unit.domains.builders import all_rows

@@ -25,10 +25,10 @@ from domains.forecast.forecast import Forecast
 from domains.forecast.repair.case import RepairCase
 from multisched.config import loading
 from multisched.config.schema import Configuration
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.repair import RepairAsked, RepairPlan
 from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.decode import Decoder
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.selectors import LabelSelector, Operator, Requirement
 from multisched.shell.garbage import leave_to_reference_counts
 from multisched.shell.workers.background_threads import BackgroundThreads

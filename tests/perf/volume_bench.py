@@ -14,7 +14,6 @@ import time
 import numpy as np
 
 from multisched.framework.cycle_state import CycleState
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.points import CycleView
 from multisched.model.cluster_objects import (
     CsiNode,
@@ -23,6 +22,7 @@ from multisched.model.cluster_objects import (
     PersistentVolumeClaim,
     VolumeAttachment,
 )
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod, PodSpec
 from multisched.model.volumes import PodVolume
 from multisched.plugins.volumes.node_volume_limits import NodeVolumeLimits

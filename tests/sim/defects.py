@@ -39,8 +39,8 @@ from multisched.plugins.node_unschedulable import NodeUnschedulable
 from multisched.plugins.topology.inter_pod_affinity import InterPodAffinity
 from multisched.plugins.topology.pod_topology_spread import PodTopologySpread
 from multisched.plugins.volumes.volume_binder import VolumeBinder
-from multisched.plugins.volumes.volume_ledger import VolumeLedger
 from multisched.plugins.volumes.volume_masks import RowMasks
+from multisched.plugins.volumes.volume_promises import VolumePromises
 from multisched.queueing import quarantine
 from multisched.queueing.backoff import BackoffPods
 from multisched.queueing.entry import Entry, Moved
@@ -674,19 +674,19 @@ def volumes_not_waited_for() -> None:
 @defect
 def volumes_promised_to_nobody() -> None:
     """Commit takes no volumes, so PreBind has nothing to do."""
-    put(VolumeLedger, "_hold", lambda self, uid, promise: None)
+    put(VolumePromises, "hold", lambda self, uid, promise: None)
 
 
 @defect
 def volumes_promised_twice() -> None:
     """What one pod was promised may be promised to the next."""
-    put(VolumeLedger, "volumes", property(lambda self: {}))
+    put(VolumePromises, "volumes", property(lambda self: {}))
 
 
 @defect
 def volumes_never_given_back() -> None:
     """What was promised stays promised, whatever becomes of the pod."""
-    put(VolumeLedger, "release", lambda self, uid: None)
+    put(VolumePromises, "release", lambda self, uid: None)
 
 
 @defect

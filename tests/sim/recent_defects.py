@@ -25,9 +25,9 @@ from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.dependency import Dependency
 from multisched.framework.events import ClusterEvent, Hint, Resource
 from multisched.framework.node_view import Amount, Codes, Rows
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.points import CycleView
 from multisched.framework.status import SUCCESS, Code
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import CPU, Node, Pod
 from multisched.model.wire import UNREADABLE
 from multisched.plugins import node_ports, node_unschedulable, taint_toleration

@@ -77,6 +77,13 @@ def commands_in(text: str) -> Iterator[list[str]]:
                 yield shlex.split(called[1])
 
 
+def below(command: Any) -> dict[str, Any]:
+    """The commands of a group, those that domains bring among them."""
+    if not hasattr(command, "list_commands"):
+        return {}
+    return {name: command.get_command(None, name) for name in command.list_commands(None)}
+
+
 def why_unknown(words: list[str]) -> str:
     """Which word of a command line is no command or option; empty if all are."""
     command: Any = typer.main.get_command(app)
@@ -85,9 +92,9 @@ def why_unknown(words: list[str]) -> str:
             name = word.partition("=")[0]
             if name not in {one for parameter in command.params for one in parameter.opts}:
                 return f"{command.name} has no option {name}"
-        elif word in getattr(command, "commands", {}):
-            command = command.commands[word]
-        elif hasattr(command, "commands") and not command.invoke_without_command:
+        elif word in (known := below(command)):
+            command = known[word]
+        elif known and not command.invoke_without_command:
             return f"{command.name} has no command {word}"
     return ""
 
@@ -119,10 +126,10 @@ def test_a_wrong_command_would_be_seen(line: str, why: str) -> None:
 
 
 def leaves(command: Any, path: str) -> Iterator[str]:
-    below = getattr(command, "commands", {})
-    if not below:
+    known = below(command)
+    if not known:
         yield path
-    for name, one in below.items():
+    for name, one in known.items():
         yield from leaves(one, f"{path} {name}")
 
 
@@ -201,7 +208,7 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             (tmp_path / named[1]).write_text(block, "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
-    for name in ("team_nodes", "test_team_nodes", "spares_the_edge"):
+    for name in ("team_nodes", "test_team_nodes", "spares_the_edge", "team_commands"):
         sys.modules.pop(name, None)
 
 
@@ -254,6 +261,20 @@ def test_the_test_of_the_guide_passes(example: Path) -> None:
     module = importlib.import_module("test_team_nodes")
     assert Path(str(module.__file__)).parent == example
     module.test_a_node_of_a_team_takes_pods_of_that_team_only()
+
+
+def test_the_command_of_the_guide_asks_whom_it_is_told(example: Path) -> None:
+    text = (ROOT / "docs" / "plugins.md").read_text("utf-8")
+    (entry,) = re.findall(r'"multisched\.commands"\]\n(.+)\n', text)
+    metadata = example / "teams-1.dist-info"
+    metadata.mkdir()
+    (metadata / "entry_points.txt").write_text(f"[multisched.commands]\n{entry.replace(chr(34), '')}\n")
+    dump = example / "dump.json"
+    dump.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [node("a", {})]}))
+
+    assert "List the nodes of a team." in called("teams", "--help")
+    result = CliRunner().invoke(app, ["teams", "nodes", "red", "--snapshot", str(dump)])
+    assert (result.exit_code, result.stderr) == (1, f"multisched: {dump}: no plugin here shows teams\n")
 
 
 def test_the_configurations_of_the_guides_are_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,8 @@ ANNOTATION_PREFIX = "multisched.io/capacity-"
 """Where nodes state dimensions of the user's own by default, for instance `multisched.io/capacity-log: 40M`."""
 
 
-class SettingError(ValueError):
-    """An argument of PeakForecast that cannot be used; the message names it and the fix."""
+class CapacityError(ValueError):
+    """No capacity can be read of it; the message says what to write."""
 
 
 class Source(Enum):
@@ -96,24 +96,23 @@ def default_capacity(dimension: str) -> Capacity:
     return Capacity(Source.ANNOTATION, ANNOTATION_PREFIX + dimension)
 
 
-def read_capacity(dimension: str, setting: object) -> Capacity:
-    """A number or quantity for every node, or one of allocatable, label, annotation with its name. Raises SettingError."""
-    path = f"capacities.{dimension}"
+def read_capacity(setting: object) -> Capacity:
+    """A number or quantity for every node, or one of allocatable, label, annotation with its name. Raises CapacityError."""
     fix = 'write a number, a quantity such as "40M", or one of {allocatable: cpu}, {label: NAME}, {annotation: NAME}'
     if isinstance(setting, Mapping):
         if len(setting) == 1:
             ((word, key),) = setting.items()
             if word in (Source.ALLOCATABLE.value, Source.LABEL.value, Source.ANNOTATION.value) and isinstance(key, str):
                 return Capacity(Source(word), key)
-        raise SettingError(f"{path}: not understood; {fix}")
+        raise CapacityError(f"not understood; {fix}")
     if isinstance(setting, bool) or not isinstance(setting, int | float | str):
-        raise SettingError(f"{path}: not understood; {fix}")
+        raise CapacityError(f"not understood; {fix}")
     try:
         milli = parse_milli(setting)
     except QuantityError as error:
-        raise SettingError(f"{path}: {error}") from error
+        raise CapacityError(str(error)) from error
     if milli <= 0:
-        raise SettingError(f"{path}: must be above zero; {fix}")
+        raise CapacityError(f"must be above zero; {fix}")
     return Capacity(Source.NUMBER, milli=milli)
 
 

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from domains.forecast.curves.capacity import Capacity, MeasuredCapacity, SettingError
+from domains.forecast.curves.capacity import Capacity, MeasuredCapacity
 from domains.forecast.curves.profiles import Profiles
 from domains.forecast.curves.profiles_file import ProfilesFileError, dumps, loads
 from domains.forecast.curves.recent import recent_of
@@ -34,6 +34,7 @@ from domains.forecast.service_names import PodName
 from domains.forecast.settings.learning import LearningSettings
 from domains.forecast.settings.sources import CsvSettings, LoadSettings, PrometheusSettings, SourceSettings
 from multisched.framework.context import PluginContext
+from multisched.framework.plugin_args import PluginArgsError
 
 PODS_PER_PIECE: Final = 2_000
 """Pods whose services are named in one go, in some two milliseconds."""
@@ -99,7 +100,7 @@ class Learner:
                 capacity.measure(answered)
 
     def _of_before(self) -> Profiles | None:
-        """Raises SettingError where the file cannot be used and there is nothing else to learn from."""
+        """Raises PluginArgsError where the file cannot be used and there is nothing else to learn from."""
         file, is_needed = self._settings.profiles_file, self._settings.history is None
         if not file:
             return None
@@ -108,7 +109,7 @@ class Learner:
         except (OSError, ProfilesFileError) as error:
             text = error.strerror if isinstance(error, OSError) else str(error)
             if is_needed:
-                raise SettingError(f"args.profilesFile: {file}: {text}; name a file of profiles") from error
+                raise PluginArgsError.at("args.profilesFile", f"{file}: {text}; name a file of profiles") from error
             if not isinstance(error, FileNotFoundError):
                 logger.warning("profiles of before are not used", extra={"file": file, "error": text})
             return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from domains.forecast.curves.capacity import SettingError
 from domains.forecast.history.load_source import Heard, LoadSource
 from domains.forecast.history.prometheus_source import KnownPods, PrometheusSource
 from domains.forecast.history.source import Source
@@ -16,6 +15,7 @@ from domains.forecast.settings.sources import (
     SourceSettings,
 )
 from multisched.framework.measures import Measures, MeterError, Meters
+from multisched.framework.plugin_args import PluginArgsError
 
 
 def open_sources(
@@ -23,7 +23,7 @@ def open_sources(
 ) -> list[Source]:
     """In the order of the configuration, which is their precedence. Nothing is asked yet.
 
-    Without `measures` (what-if, simulations) only files are opened. Raises SettingError for certificates that cannot be used.
+    Without `measures` (what-if, simulations) only files are opened. Raises PluginArgsError for certificates that cannot be used.
     """
     found: list[Source] = []
     for one in openable(settings, measures):
@@ -43,14 +43,14 @@ def openable(settings: HistorySettings, measures: Measures | None) -> list[Sourc
 def open_history(
     one: CsvSettings | PrometheusSettings, settings: HistorySettings, meters: Meters | None, known: KnownPods
 ) -> Source:
-    """One that can read again what it forgot. Raises SettingError."""
+    """One that can read again what it forgot. Raises PluginArgsError."""
     if isinstance(one, CsvSettings):
         return CsvSource(one, settings.dimensions)
     assert meters is not None
     try:
         meter = meters.meter(one.meter)
     except MeterError as error:
-        raise SettingError(f"args.history.sources: {error}") from error
+        raise PluginArgsError.at("args.history.sources", str(error)) from error
     return PrometheusSource(one, meter, settings.dimensions, known)
 
 

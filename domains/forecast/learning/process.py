@@ -20,7 +20,7 @@ class LearningAssistant:
     """Implements `framework.background.Assistant`: an Order in, Findings or Refused out; a Look in, Seen or Refused out."""
 
     def __init__(self, lesson: Lesson, ports: ProcessPorts) -> None:
-        """Raises SettingError, for certificates that went bad since the start."""
+        """Raises PluginArgsError, for certificates that went bad since the start."""
         history = lesson.settings.history
         assert history is not None, "there is nothing to learn from"
         self._in_thread = ports.in_thread

@@ -21,9 +21,10 @@ from domains.forecast.repair.case import MOVABLE, NO_GANG, Disruptions, Floats, 
 from domains.forecast.repair.rules import group_of, why_fixed
 from domains.forecast.service import service_of
 from multisched.framework.node_view import Amount
-from multisched.framework.objects_view import ObjectKind, ObjectsView
+from multisched.framework.objects_view import ObjectsView
 from multisched.framework.repair import RepairRefusedError, RepairScene
 from multisched.model.cluster_objects import PodDisruptionBudget, ResourceQuota
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import PODS, Pod, Requests
 
 NO_LIMIT: Final = 1 << 60

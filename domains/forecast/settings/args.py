@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from domains.forecast.csv_lines import RESOURCES_MAX, HistoryError, history_files
-from domains.forecast.curves.capacity import Capacity, MeasuredCapacity, SettingError, read_capacity
-from domains.forecast.settings.reader import QUANTILE_MAX, WEIGHT_MAX, Settings
+from domains.forecast.curves.capacity import Capacity, CapacityError, MeasuredCapacity, read_capacity
+from domains.forecast.settings.by_dimension import QUANTILE_MAX, WEIGHT_MAX, by_dimension
+from multisched.framework.plugin_args import Fields
 
 if TYPE_CHECKING:
     from domains.forecast.settings.fit import FitSettings
@@ -96,31 +97,29 @@ class PeakSettings(msgspec.Struct, frozen=True):
         ]
 
     @classmethod
-    def from_config(cls, args: Mapping[str, Any]) -> PeakSettings:
-        """Raises SettingError with a line for each problem, which names the setting and the fix."""
-        settings = Settings(args, "args", SETTINGS)
+    def from_config(cls, args: Mapping[str, Any], path: str = "args") -> PeakSettings:
+        """Raises PluginArgsError, which names the setting and the fix of all that is wrong."""
+        with Fields(args, path, SETTINGS) as settings:
+            return _read(settings)
+
+
+def checked_settings(args: Mapping[str, Any], path: str = "args") -> PeakSettings:
+    """As `PeakSettings.from_config`, for `config validate`: raises for a file of `files` that is not there, too."""
+    with Fields(args, path, SETTINGS) as settings:
         found = _read(settings)
-        settings.done()
+        for at, name in settings.texts("files", FILES_MAX):
+            if name in found.files and not Path(name).is_file():
+                settings.refuse_at(at, f"{name}: there is no such file; name a readable CSV file")
         return found
 
 
-def args_problems(args: Mapping[str, Any]) -> Sequence[str]:
-    """What is wrong with the args, each with its path, for `config validate`; that a file of `files` is not there, too."""
-    settings = Settings(args, "args", SETTINGS)
-    found, listed = _read(settings), settings.value("files")
-    for number, name in enumerate(listed if isinstance(listed, Sequence) else ()):
-        if name in found.files and not Path(name).is_file():
-            settings.refuse(f"files[{number}]", f"{name}: there is no such file; name a readable CSV file")
-    return settings.problems
-
-
-def _read(settings: Settings) -> PeakSettings:
+def _read(settings: Fields) -> PeakSettings:
     """Notes what is wrong in `settings`."""
     percentile = settings.above_zero("percentile", PERCENTILE, 100)
     learning = _learning(settings, percentile)
     told = () if learning is None else learning.dimensions
     dimensions = settings.names("dimensions", RESOURCES_MAX) or tuple(one.name for one in told if one.name)
-    weights = tuple(settings.by_dimension("weights", dimensions, RESOURCES_MAX))
+    weights = tuple(by_dimension(settings, "weights", dimensions, RESOURCES_MAX))
     return PeakSettings(
         files=_files(settings),
         percentile=percentile,
@@ -137,7 +136,7 @@ def _read(settings: Settings) -> PeakSettings:
     )
 
 
-def _files(settings: Settings) -> tuple[str, ...]:
+def _files(settings: Fields) -> tuple[str, ...]:
     """Those of the directory, then those that are listed."""
     directory, listed = settings.value("historyDir"), settings.names("files", FILES_MAX)
     if settings.has("files") and not settings.value("files"):
@@ -152,15 +151,15 @@ def _files(settings: Settings) -> tuple[str, ...]:
     return (*found, *listed)
 
 
-def _capacities(settings: Settings, dimensions: Sequence[str]) -> Iterator[tuple[str, Capacity]]:
-    for name, capacity in settings.by_dimension("capacities", dimensions, RESOURCES_MAX).items():
+def _capacities(settings: Fields, dimensions: Sequence[str]) -> Iterator[tuple[str, Capacity]]:
+    for name, capacity in by_dimension(settings, "capacities", dimensions, RESOURCES_MAX).items():
         try:
-            yield name, read_capacity(name, capacity)
-        except SettingError as error:
-            settings.refuse_at(f"{settings.path}.{error}")
+            yield name, read_capacity(capacity)
+        except CapacityError as error:
+            settings.refuse(f"capacities.{name}", str(error))
 
 
-def _learning(settings: Settings, percentile: float) -> LearningSettings | None:
+def _learning(settings: Fields, percentile: float) -> LearningSettings | None:
     if not any(settings.has(name) for name in LEARNING):
         return None
     from domains.forecast.settings.learning import learning_of
@@ -168,7 +167,7 @@ def _learning(settings: Settings, percentile: float) -> LearningSettings | None:
     return learning_of(settings, percentile)
 
 
-def _repair(settings: Settings, dimensions: Sequence[str]) -> RepairSettings | None:
+def _repair(settings: Fields, dimensions: Sequence[str]) -> RepairSettings | None:
     if not settings.has("repair"):
         return None
     from domains.forecast.settings.repair import REPAIR, repair_of

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import date
 from typing import Final
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
 from domains.forecast.curves.profiles import SLOT_S_DEFAULT
+from domains.forecast.settings.windows import why_no_zone
 from domains.forecast.units import DAY_S
 
 SLOT_S_MIN: Final = 300
@@ -48,10 +48,8 @@ class FitSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The last days, on which the backtest judges; halved until a series has as many days before them."""
 
     def __post_init__(self) -> None:
-        try:
-            ZoneInfo(self.zone)
-        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-            raise ValueError(f"zone: {self.zone!r} is no time zone; give an IANA name such as Europe/Berlin") from error
+        if why := why_no_zone(self.zone):
+            raise ValueError(f"zone: {why}")
         if self.slot_s < SLOT_S_MIN or DAY_S % self.slot_s:
             raise ValueError(f"slot_s: {self.slot_s} must divide a day and be at least {SLOT_S_MIN}")
         for name in ("quantile", "confidence"):

@@ -9,10 +9,11 @@ from typing import Any, Final
 import msgspec
 
 from domains.forecast.curves.capacity import Capacity, MeasuredCapacity
+from domains.forecast.settings.by_dimension import QUANTILE_MAX
 from domains.forecast.settings.fit import FitSettings
-from domains.forecast.settings.reader import QUANTILE_MAX, Settings
 from domains.forecast.settings.sources import HISTORY, Dimension, HistorySettings, QueryCapacity, history_of
 from domains.forecast.settings.windows import DAYS
+from multisched.framework.plugin_args import Fields
 
 FIT: Final = ("zone", "confidence", "halfLifeDays", "holidays", "restDays")
 HOLIDAYS_MAX: Final = 1_000
@@ -42,7 +43,7 @@ class LearningSettings(msgspec.Struct, frozen=True):
         return found
 
 
-def learning_of(settings: Settings, percentile: float) -> LearningSettings:
+def learning_of(settings: Fields, percentile: float) -> LearningSettings:
     """Of the args. Notes what is wrong in `settings`."""
     fit, history = _fit(settings.below("fit", FIT), percentile), _history(settings)
     if settings.has("fit") and not any(settings.has(name) for name in ("history", "files", "historyDir")):
@@ -50,7 +51,7 @@ def learning_of(settings: Settings, percentile: float) -> LearningSettings:
     return LearningSettings(fit, settings.text("profilesFile"), history)
 
 
-def _history(settings: Settings) -> HistorySettings | None:
+def _history(settings: Fields) -> HistorySettings | None:
     if not settings.has("history"):
         return None
     for name in ("historyDir", "files"):
@@ -59,7 +60,7 @@ def _history(settings: Settings) -> HistorySettings | None:
     return history_of(settings.below("history", HISTORY))
 
 
-def _fit(read: Settings, percentile: float) -> FitSettings:
+def _fit(read: Fields, percentile: float) -> FitSettings:
     defaults = FitSettings()
     known: dict[str, Any] = {
         "quantile": min(percentile / 100, QUANTILE_MAX),
@@ -72,21 +73,24 @@ def _fit(read: Settings, percentile: float) -> FitSettings:
     try:
         return FitSettings(**known)
     except ValueError as error:
-        read.refuse_at(f"{read.path}.{error}")
+        name, _, reason = str(error).partition(": ")
+        read.refuse(name, reason)
         return defaults
 
 
-def _dates(read: Settings) -> Iterator[date]:
-    for text in read.texts("holidays", HOLIDAYS_MAX):
+def _dates(read: Fields) -> Iterator[date]:
+    for at, text in read.texts("holidays", HOLIDAYS_MAX):
         try:
             yield date.fromisoformat(text)
         except ValueError:
-            read.refuse("holidays", f'{text!r} is no day; write it as "2026-12-25"')
+            read.refuse_at(at, f'{text!r} is no day; write it as "2026-12-25"')
 
 
-def _rest_days(read: Settings) -> Iterator[int]:
-    for name in read.texts("restDays", len(DAYS)) if read.has("restDays") else ("sat", "sun"):
+def _rest_days(read: Fields) -> Iterator[int]:
+    if not read.has("restDays"):
+        yield from FitSettings().rest_days
+    for at, name in read.texts("restDays", len(DAYS)):
         if name in DAYS:
             yield DAYS.index(name)
         else:
-            read.refuse("restDays", f"{name!r} is no day; write some of {', '.join(DAYS)}")
+            read.refuse_at(at, f"{name!r} is no day; write some of {', '.join(DAYS)}")

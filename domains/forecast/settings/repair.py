@@ -14,17 +14,18 @@ Immutable. Imported where a plan is made, or where the configuration has the sec
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
 
 import msgspec
 
-from domains.forecast.settings.reader import Settings
+from domains.forecast.settings.by_dimension import by_dimension
 from domains.forecast.settings.repair_limits import RepairLimits
 from domains.forecast.settings.repair_runs import CARRYING, CarrySettings, read_carrying
+from multisched.framework.plugin_args import Fields
 from multisched.framework.repair import ALL_DIMENSIONS, RepairAsked, RepairRefusedError
+from multisched.model.near_names import did_you_mean
 
 PLANNING: Final = ("thresholdPercent", "movesPerWindow", "movesPerNode", "movesPerService", "swellPercent", "pods")
 """What a plan goes by. Carrying it out has words of its own."""
@@ -67,14 +68,12 @@ class RepairSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_repair(document: object, path: str = "args.repair") -> RepairSettings:
-    """Raises SettingError with all that is wrong."""
-    settings = Settings(document, path, REPAIR)
-    found = repair_of(settings)
-    settings.done()
-    return found
+    """Raises PluginArgsError with all that is wrong."""
+    with Fields(document, path, REPAIR) as settings:
+        return repair_of(settings)
 
 
-def repair_of(settings: Settings, dimensions: Sequence[str] = ()) -> RepairSettings:
+def repair_of(settings: Fields, dimensions: Sequence[str] = ()) -> RepairSettings:
     """Notes what is wrong in `settings`, which is read with the words of REPAIR; no dimensions: not known yet which there are."""
     defaults = RepairSettings()
     return RepairSettings(
@@ -89,7 +88,7 @@ def repair_of(settings: Settings, dimensions: Sequence[str] = ()) -> RepairSetti
     )
 
 
-def _thresholds(settings: Settings, dimensions: Sequence[str]) -> Mapping[str, float]:
+def _thresholds(settings: Fields, dimensions: Sequence[str]) -> Mapping[str, float]:
     found = settings.value("thresholdPercent")
     if found is None:
         return {}
@@ -97,7 +96,7 @@ def _thresholds(settings: Settings, dimensions: Sequence[str]) -> Mapping[str, f
         return {ALL_DIMENSIONS: AUTO_PERCENT}
     is_by_dimension = isinstance(found, Mapping)
     found = (
-        settings.by_dimension("thresholdPercent", dimensions, DIMENSIONS_MAX)
+        by_dimension(settings, "thresholdPercent", dimensions, DIMENSIONS_MAX)
         if is_by_dimension
         else {ALL_DIMENSIONS: found}
     )
@@ -150,6 +149,5 @@ def unknown_dimensions(settings: RepairSettings, dimensions: Sequence[str]) -> t
 def _require_dimension(name: str, dimensions: Sequence[str]) -> None:
     if name in dimensions:
         return
-    near = difflib.get_close_matches(name, dimensions, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(dimensions)}"
+    hint = did_you_mean(name, dimensions, f"known here: {', '.join(dimensions)}")
     raise RepairRefusedError(f"threshold {name}: no dimension of the forecast; {hint}")

@@ -18,9 +18,8 @@ from typing import Any, Final
 
 import msgspec
 
-from domains.forecast.curves.capacity import SettingError
-from domains.forecast.settings.reader import Settings
 from domains.forecast.settings.windows import TroughWindows
+from multisched.framework.plugin_args import Fields, PluginArgsError
 
 CARRYING: Final = ("mode", "zone", "windows", "intervalMinutes", "readyMinutes")
 MINUTES_MAX: Final = 1_440.0
@@ -45,7 +44,7 @@ class CarrySettings(msgspec.Struct, frozen=True, kw_only=True):
     ready_timeout_s: float = 900.0
 
 
-def read_carrying(settings: Settings) -> CarrySettings:
+def read_carrying(settings: Fields) -> CarrySettings:
     """Notes what is wrong in `settings`."""
     defaults = CarrySettings()
     mode = settings.value("mode")
@@ -66,7 +65,7 @@ def read_carrying(settings: Settings) -> CarrySettings:
     )
 
 
-def _windows(settings: Settings) -> TroughWindows | None:
+def _windows(settings: Fields) -> TroughWindows | None:
     if not settings.has("windows"):
         if settings.has("zone"):
             settings.refuse("zone", "stands without windows; write windows beside it, or leave it out")
@@ -76,8 +75,8 @@ def _windows(settings: Settings) -> TroughWindows | None:
         value = _with_zone(value, zone)
     try:
         return TroughWindows.from_config(value, f"{settings.path}.windows")
-    except SettingError as error:
-        settings.refuse_at(str(error))
+    except PluginArgsError as error:
+        settings.take(error)
         return None
 
 

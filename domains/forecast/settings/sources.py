@@ -26,10 +26,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from domains.forecast.curves.capacity import Capacity, SettingError, default_capacity, read_capacity
+from domains.forecast.curves.capacity import Capacity, CapacityError, default_capacity, read_capacity
 from domains.forecast.service_names import Labels
+from domains.forecast.settings.by_dimension import WEIGHT_MAX
 from domains.forecast.settings.queries import READY, WINDOW, Per, unbalanced
-from domains.forecast.settings.reader import WEIGHT_MAX, Settings
 from domains.forecast.units import DAY_S
 from multisched.framework.measures import (
     ANSWER_BYTES_MAX,
@@ -40,6 +40,7 @@ from multisched.framework.measures import (
     MeterSettings,
     shown_query,
 )
+from multisched.framework.plugin_args import Fields
 from multisched.framework.ports import ExtenderTrust
 from multisched.model.loopback_name import is_loopback_name
 from multisched.model.objects import CPU, MEMORY
@@ -150,14 +151,12 @@ class HistorySettings(msgspec.Struct, frozen=True):
 
 
 def read_history_settings(document: object, path: str = "args.history") -> HistorySettings:
-    """Raises SettingError with a line for each problem."""
-    settings = Settings(document, path, HISTORY)
-    found = history_of(settings)
-    settings.done()
-    return found
+    """Raises PluginArgsError with all that is wrong."""
+    with Fields(document, path, HISTORY) as settings:
+        return history_of(settings)
 
 
-def history_of(settings: Settings) -> HistorySettings:
+def history_of(settings: Fields) -> HistorySettings:
     """Notes what is wrong in `settings`, which is read with the fields of HISTORY."""
     dimensions = tuple(_dimension(entry) for entry in settings.entries("dimensions", _DIMENSION, DIMENSIONS_MAX))
     sources = tuple(_source(entry) for entry in settings.variants("sources", "type", _SOURCES, SOURCES_MAX))
@@ -176,10 +175,11 @@ def history_of(settings: Settings) -> HistorySettings:
     return found
 
 
-def _check_together(settings: Settings, found: HistorySettings) -> None:
-    names = [dimension.name for dimension in found.dimensions if dimension.name]
-    for name in sorted({name for name in names if names.count(name) > 1}):
-        settings.refuse("dimensions", f"has {name} twice; remove one")
+def _check_together(settings: Fields, found: HistorySettings) -> None:
+    names = [dimension.name for dimension in found.dimensions]
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            settings.refuse(f"dimensions[{number}].name", f"{name} stands above already; remove one")
     if not settings.value("sources"):  # those that cannot be used have been refused already
         settings.refuse(
             "sources", "is empty; write at least one, such as {type: prometheus, url: http://prometheus:9090}"
@@ -189,7 +189,7 @@ def _check_together(settings: Settings, found: HistorySettings) -> None:
     asks = any(isinstance(source, PrometheusSettings) for source in found.sources)
     if not asks and any(isinstance(dimension.capacity, QueryCapacity) for dimension in found.dimensions):
         settings.refuse("sources", "has no prometheus, which the capacity of a dimension is asked of; add one")
-    if settings.is_good:
+    if not settings.is_refused():
         for number, dimension in enumerate(found.dimensions):
             if not _is_measured(dimension, found.sources):
                 settings.refuse(
@@ -207,7 +207,7 @@ def _is_measured(dimension: Dimension, sources: Sequence[SourceSettings]) -> boo
     )
 
 
-def _dimension(settings: Settings) -> Dimension:
+def _dimension(settings: Fields) -> Dimension:
     name = settings.text("name")
     if not name:
         settings.refuse("name", "is missing; name the dimension, such as log")
@@ -233,7 +233,7 @@ def _dimension(settings: Settings) -> Dimension:
     )
 
 
-def _check_query(settings: Settings, field: str, query: str) -> None:
+def _check_query(settings: Fields, field: str, query: str) -> None:
     if not query.strip():
         settings.refuse(field, "is empty; write PromQL, or name a ready query")
     wrong = unbalanced(query)
@@ -241,7 +241,7 @@ def _check_query(settings: Settings, field: str, query: str) -> None:
         settings.refuse(field, f"does not parse: {wrong} (query: {shown_query(query)})")
 
 
-def _capacity(settings: Settings, name: str) -> Capacity | QueryCapacity:
+def _capacity(settings: Fields, name: str) -> Capacity | QueryCapacity:
     """`allocatable`, a number, or {allocatable|number|label|annotation|query: …}."""
     found = settings.value("capacity")
     fix = "write allocatable, a number, a quantity such as 40M, or one of {allocatable, number, label, annotation, query: …}"
@@ -260,21 +260,21 @@ def _capacity(settings: Settings, name: str) -> Capacity | QueryCapacity:
         if word == "number":
             found = key
     try:
-        return read_capacity(name, found)
-    except SettingError as error:
-        told = str(error).removeprefix(f"capacities.{name}: ")
+        return read_capacity(found)
+    except CapacityError as error:
+        told = str(error)
         settings.refuse("capacity", told if ";" in told else f"{told}; {fix}")
         return default_capacity(name)
 
 
-def _source(settings: Settings) -> SourceSettings | None:
+def _source(settings: Fields) -> SourceSettings | None:
     match settings.value("type"):
         case "prometheus":
             return _prometheus(settings)
         case "metrics-api":
             return LoadSettings(settings.integer("stepSeconds", LOAD_STEP_S, 10, 3_600))
         case "csv":
-            files = tuple(settings.texts("files", FILES_MAX))
+            files = tuple(file for _, file in settings.texts("files", FILES_MAX))
             if not files:
                 settings.refuse("files", "is empty; name at least one CSV file")
             return CsvSettings(files)
@@ -282,7 +282,7 @@ def _source(settings: Settings) -> SourceSettings | None:
             return None
 
 
-def _prometheus(settings: Settings) -> PrometheusSettings:
+def _prometheus(settings: Fields) -> PrometheusSettings:
     url = settings.text("url")
     if not url.startswith(("http://", "https://")) or len(url) < len("http://x"):
         settings.refuse("url", f"is {url!r}; write the address before /api/v1, such as http://prometheus:9090")

@@ -23,7 +23,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
-from domains.forecast.curves.capacity import SettingError
+from multisched.framework.plugin_args import ArgsProblem, Fields, PluginArgsError
 
 DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 WINDOWS_MAX: Final = 100
@@ -73,24 +73,20 @@ class TroughWindows(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_config(cls, value: object, path: str = "windows") -> TroughWindows:
-        """A list of windows, or one. Raises SettingError with a line for each bad one, which names the field and the fix."""
+        """A list of windows, or one. Raises PluginArgsError, with the field and the fix of all that is wrong."""
         if isinstance(value, Mapping):
             value = [value]
         example = '[{days: [sat, sun], from: "01:00", to: "05:00", zone: Europe/Berlin}]'
         if isinstance(value, str) or not isinstance(value, Sequence):
-            raise SettingError(f"{path}: {value!r} is no list of windows; write for instance {example}")
+            raise PluginArgsError.at(path, f"{value!r} is no list of windows; write for instance {example}")
         if not value:
-            raise SettingError(f"{path}: empty, so that nothing is ever repaired; write for instance {example}")
+            raise PluginArgsError.at(path, f"empty, so that nothing is ever repaired; write for instance {example}")
         if len(value) > WINDOWS_MAX:
-            raise SettingError(f"{path}: {len(value)} windows, more than {WINDOWS_MAX}; merge some")
-        windows, problems = [], []
-        for number, window in enumerate(value):
-            try:
-                windows.append(_read_window(window, f"{path}[{number}]"))
-            except SettingError as error:
-                problems.append(str(error))
+            raise PluginArgsError.at(path, f"{len(value)} windows, more than {WINDOWS_MAX}; merge some")
+        problems: list[ArgsProblem] = []
+        windows = [_read_window(Fields(one, f"{path}[{n}]", _WORDS, problems)) for n, one in enumerate(value)]
         if problems:
-            raise SettingError("\n".join(problems))
+            raise PluginArgsError(problems)
         return cls(tuple(windows))
 
     def is_open(self, epoch_s: float) -> bool:
@@ -154,60 +150,55 @@ def _jump(low: int, high: int, zone: ZoneInfo) -> float:
     return float(high)
 
 
-def _read_window(value: object, path: str) -> Window:
-    if not isinstance(value, Mapping):
-        raise SettingError(
-            f'{path}: {value!r} is no window; write {{days: [sat], from: "01:00", to: "05:00", zone: UTC}}'
-        )
-    for word in value:
-        if word not in _WORDS:
-            raise SettingError(f"{path}.{word}: unknown; known here: {', '.join(_WORDS)}")
-    begins, ends = _minute(value, "from", path), _minute(value, "to", path)
+def _read_window(fields: Fields) -> Window:
+    """Notes what is wrong in `fields`; what it returns then is none."""
+    begins, ends = _minute(fields, "from"), _minute(fields, "to")
     if begins == _DAY_MINUTES:
-        raise SettingError(f'{path}.from: no day begins at 24:00; write "00:00" and the day after')
-    if begins == ends:
-        raise SettingError(f'{path}.to: the same as from; write from: "00:00", to: "24:00" for a whole day')
-    return Window(
-        days=_days(value.get("days", list(DAYS)), f"{path}.days"),
-        from_minute=begins,
-        to_minute=ends if ends > begins else ends + _DAY_MINUTES,
-        zone=_zone(value.get("zone", "UTC"), f"{path}.zone"),
-    )
+        fields.refuse("from", 'no day begins at 24:00; write "00:00" and the day after')
+    if begins == ends and not fields.is_refused():
+        fields.refuse("to", 'the same as from; write from: "00:00", to: "24:00" for a whole day')
+    zone = fields.text("zone", "UTC")
+    if why := why_no_zone(zone):
+        fields.refuse("zone", why)
+    return Window(_days(fields), begins, ends if ends > begins else ends + _DAY_MINUTES, zone)
 
 
-def _minute(window: Mapping[object, object], word: str, path: str) -> int:
-    if word not in window:
-        raise SettingError(f'{path}.{word}: missing; write a time such as {word}: "01:00"')
-    value = window[word]
+def _minute(fields: Fields, word: str) -> int:
+    value = fields.value(word)
+    if value is None:
+        fields.refuse(word, f'missing; write a time such as {word}: "01:00"')
+        return 0
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _DAY_MINUTES:
         hour, minute = divmod(value, 60)  # YAML 1.1 reads 13:00 without quotes as the number 780
-        raise SettingError(f'{path}.{word}: {value} is a number; write the time in quotes: "{hour:02}:{minute:02}"')
+        fields.refuse(word, f'{value} is a number; write the time in quotes: "{hour:02}:{minute:02}"')
+        return 0
     found = _TIME.fullmatch(value) if isinstance(value, str) else None
     if found is None:
-        raise SettingError(f'{path}.{word}: {value!r} is no time; write hours and minutes in quotes: "01:00"')
+        fields.refuse(word, f'{value!r} is no time; write hours and minutes in quotes: "01:00"')
+        return 0
     hour, minute = int(found[1]), int(found[2])
     if minute > 59 or hour * 60 + minute > _DAY_MINUTES:
-        raise SettingError(f'{path}.{word}: {value!r} is not on the clock; write "00:00" to "24:00"')
+        fields.refuse(word, f'{value!r} is not on the clock; write "00:00" to "24:00"')
+        return 0
     return hour * 60 + minute
 
 
-def _days(value: object, path: str) -> tuple[int, ...]:
-    if isinstance(value, str) or not isinstance(value, Sequence) or not value:
-        raise SettingError(f"{path}: {value!r} is no list of days; write some of [{', '.join(DAYS)}], or leave it out")
-    for day in value:
-        if day not in DAYS:
-            raise SettingError(f"{path}: {day!r} is no day; write some of [{', '.join(DAYS)}]")
-    if len(set(value)) != len(value):
-        raise SettingError(f"{path}: names a day twice; leave one out")
-    return tuple(sorted(DAYS.index(day) for day in value))
+def _days(fields: Fields) -> tuple[int, ...]:
+    if not fields.has("days"):
+        return tuple(range(len(DAYS)))
+    named = fields.names("days", len(DAYS))
+    for name in named:
+        if name not in DAYS:
+            fields.refuse("days", f"{name!r} is no day; write some of [{', '.join(DAYS)}]")
+    if not named:
+        fields.refuse("days", f"names no day; write some of [{', '.join(DAYS)}], or leave it out")
+    return tuple(sorted(DAYS.index(name) for name in named if name in DAYS))
 
 
-def _zone(value: object, path: str) -> str:
-    fix = "write a name of the IANA time zone database such as Europe/Berlin"
-    if not isinstance(value, str) or not value:
-        raise SettingError(f"{path}: {value!r} is no time zone; {fix}")
+def why_no_zone(name: str) -> str:
+    """Why the name is no time zone, and what to write; empty for one that is."""
     try:
-        ZoneInfo(value)
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise SettingError(f"{path}: {value!r} is not known here; {fix}") from error
-    return value
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return f"{name!r} is no time zone known here; write an IANA name such as Europe/Berlin"
+    return ""

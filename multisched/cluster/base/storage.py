@@ -63,7 +63,10 @@ class Event:
 
 
 class Observer(Protocol):
-    """An open watch."""
+    """An open watch.
+
+    Border: `cluster.api` has it (`WatchStream`), above the base.
+    """
 
     def offer(self, event: Event, lines: dict[tuple[str, object], bytes]) -> None:
         """Takes one change; `lines` shares encodings between the observers of this event."""

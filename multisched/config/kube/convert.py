@@ -2,7 +2,7 @@
 
 `convert` reads a file's text and gives the configuration with what could not be carried over; it raises ConfigError, with
 every problem and its line, for a file that kube-scheduler would refuse. `profile_of` gives the plugins of one profile.
-Nothing is written or contacted. Called by `cli_convert` and by the conformance tests.
+Nothing is written or contacted. Called by `cli.convert` and by the conformance tests.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which plugins run where, in which order and with which weight, in a profile of kube-scheduler.
 
 Source: kube-scheduler 1.36, apis/config/v1/default_plugins.go (what a file changes of the defaults) and
-framework/runtime/framework.go (how multiPoint is spread over the points). Pure; called by `config_convert`.
+framework/runtime/framework.go (how multiPoint is spread over the points). Pure; called by `convert`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """kube-scheduler's own configuration as values: `kubescheduler.config.k8s.io/v1`, `kind: KubeSchedulerConfiguration`.
 
-Names, types and defaults are upstream's, and so is what is refused; the sentences are ours. Read by `config_convert`.
+Names, types and defaults are upstream's, and so is what is refused; the sentences are ours. Read by `convert`.
 """
 
 from __future__ import annotations

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Final
 
-from multisched.framework.objects_view import ObjectKind, ObjectsView, hidden
+from multisched.framework.objects_view import ObjectsView, hidden
 from multisched.framework.pod_counts import PodCounts, PodCountsView
 from multisched.framework.pod_demands import Concern, Lane
 from multisched.model.cluster_objects import Namespace
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.model.placement import DemandKind, PodAffinity, PodAffinityTerm, PodQuery, PodScope
 from multisched.model.selectors import LabelSelector

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Final
 
 from multisched.framework.label_index import LabelIndex
-from multisched.framework.objects_view import ObjectKind, ObjectsView
+from multisched.framework.objects_view import ObjectsView
 from multisched.model.cluster_objects import ReplicaSet, ReplicationController, Service, StatefulSet
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Owner, Pod
 from multisched.model.selectors import LabelSelector, Operator, Requirement
 

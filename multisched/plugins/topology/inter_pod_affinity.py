@@ -13,7 +13,6 @@ from multisched.framework.dependency import Dependency
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import NO_ROWS, Bools, Codes, NodeView, Rows, Scores
 from multisched.framework.normalize import MAX_SCORE
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.pod_counts import PodCountsView
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
@@ -22,6 +21,7 @@ from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.framework.term_columns import Asker
 from multisched.framework.traits import Traits
 from multisched.model.cluster_objects import Namespace
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 from multisched.model.placement import DemandKind, PodAffinity, PodAffinityTerm
 from multisched.plugins.columns import NOUGHT, Selection, zeros

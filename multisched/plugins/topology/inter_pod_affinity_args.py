@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from multisched.plugins.config_fields import Fields
+from multisched.framework.plugin_args import Fields
 
 HARD_WEIGHT_DEFAULT: Final = 1
 HARD_WEIGHT_MAX: Final = 100

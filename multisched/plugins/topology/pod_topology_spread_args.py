@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
+from multisched.framework.plugin_args import Fields
 from multisched.model.selectors import is_qualified_name
-from multisched.plugins.config_fields import Fields
 
 DO_NOT_SCHEDULE: Final = "DoNotSchedule"
 SCHEDULE_ANYWAY: Final = "ScheduleAnyway"
@@ -71,20 +71,20 @@ class PodTopologySpreadArgs(msgspec.Struct, frozen=True):
                 return cls(tuple(constraints), is_system=False)
             if constraints:
                 text = "is System, which has its own constraints; write List, or remove defaultConstraints"
-                fields.refuse(fields.at("defaultingType"), text)
+                fields.refuse("defaultingType", text)
             return cls()
 
 
 def _read_constraint(fields: Fields) -> DefaultConstraint:
     for name in ("maxSkew", "topologyKey", "whenUnsatisfiable"):
         if not fields.has(name):
-            fields.refuse(fields.at(name), "is missing; each constraint needs it")
+            fields.refuse(name, "is missing; each constraint needs it")
     if fields.has("labelSelector"):
-        fields.refuse(fields.at("labelSelector"), "is deduced for each pod from what it belongs to; remove it")
+        fields.refuse("labelSelector", "is deduced for each pod from what it belongs to; remove it")
     key = fields.text("topologyKey")
     if not is_qualified_name(key):
         example = "topology.kubernetes.io/zone"
-        fields.refuse(fields.at("topologyKey"), f"{key!r} is no label key; write for example {example}")
+        fields.refuse("topologyKey", f"{key!r} is no label key; write for example {example}")
     return DefaultConstraint(
         fields.integer("maxSkew", 1, 1, INT32_MAX),
         key,
@@ -99,4 +99,4 @@ def _read_constraint(fields: Fields) -> DefaultConstraint:
 def _refuse_repeated(found: DefaultConstraint, before: list[DefaultConstraint], fields: Fields) -> None:
     pair = (found.topology_key, found.when_unsatisfiable)
     if any((c.topology_key, c.when_unsatisfiable) == pair for c in before):
-        fields.refuse(fields.path, f"{{{pair[0]}, {pair[1]}}} stands above already; remove one")
+        fields.refuse_at(fields.path, f"{{{pair[0]}, {pair[1]}}} stands above already; remove one")

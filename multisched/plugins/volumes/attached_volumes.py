@@ -16,9 +16,10 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from multisched.framework.node_view import Int64, NodeView, Rows
-from multisched.framework.objects_view import ObjectKind, ObjectsView
+from multisched.framework.objects_view import ObjectsView
 from multisched.framework.volume_users import ClaimKey
 from multisched.model.cluster_objects import PersistentVolumeClaim, VolumeAttachment
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.model.volumes import COUNTED_PLUGINS, CSI_DRIVER_OF_PLUGIN, MigratedDisk, PodVolume
 

@@ -10,13 +10,14 @@ from multisched.framework.context import PluginContext
 from multisched.framework.dependency import Dependency
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import Bools, Codes, Rows
-from multisched.framework.objects_view import ObjectKind, hidden
+from multisched.framework.objects_view import hidden
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.sensitivity import PodSensitivity
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.framework.traits import Traits
 from multisched.model.cluster_objects import CsiNode, VolumeAttachment
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.model.volumes import COUNTED_PLUGINS, PodVolume
 from multisched.plugins.columns import positions, zeros

@@ -21,9 +21,10 @@ from multisched.framework.ports import ObjectRef, VolumeAnswer, VolumeReply, Vol
 from multisched.model.cluster_objects import SELECTED_NODE_ANNOTATION, PersistentVolume, PersistentVolumeClaim
 from multisched.model.objects import Pod
 from multisched.model.version import Version, is_covered, is_older
-from multisched.plugins.volumes.volume_ledger import Promise, PromisedNode, PromisedVolume, VolumeLedger
+from multisched.plugins.volumes.volume_ledger import VolumeLedger
 from multisched.plugins.volumes.volume_matching import claim_id
 from multisched.plugins.volumes.volume_planner import cannot_translate
+from multisched.plugins.volumes.volume_promises import Promise, PromisedNode, PromisedVolume
 
 CONFLICTS_MAX = 3
 """Writes of one promise that meet a newer object before the pod is given up."""
@@ -149,7 +150,7 @@ class VolumeBinder:
         row = self._nodes.row_of(promise.node)
         if row is None:
             raise BindError(f'failed to get node "{promise.node}": node "{promise.node}" not found')
-        if self._ledger.promise(pod.uid) is not promise:
+        if self._ledger.promises.of(pod.uid) is not promise:
             raise BindError(f'pod does not exist any more: pod "{pod.name}" not found')
         return all(self._is_volume_bound(v, version, promise.node, row) for v, version in written.volumes) and all(
             self._is_provisioned(p, version, row) for p, version in written.provisions

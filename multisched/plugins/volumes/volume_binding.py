@@ -25,13 +25,14 @@ from multisched.framework.events import (
     Resource,
 )
 from multisched.framework.node_view import Bools, Codes, Int64, Rows, Scores
-from multisched.framework.objects_view import ObjectKind, hidden
+from multisched.framework.objects_view import hidden
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.sensitivity import PodSensitivity
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.framework.traits import Traits
 from multisched.model.cluster_objects import CsiDriver, CsiNode, CsiStorageCapacity, StorageClass
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.plugins.resource_scoring import score_curve
 from multisched.plugins.volumes.pod_claims import may_name_claim
@@ -144,11 +145,11 @@ class VolumeBinding:
 
     def pre_bind_pre_flight(self, cycle: CycleView, pod: Pod, node: str) -> Status:
         """A pod all of whose claims are bound was promised nothing."""
-        return SKIP if self._ledger.promise(pod.uid) is None else SUCCESS
+        return SKIP if self._ledger.promises.of(pod.uid) is None else SUCCESS
 
     async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
         """Binds what was promised and waits for the persistent volume controller, `bindTimeoutSeconds` at most."""
-        promise = self._ledger.promise(pod.uid)
+        promise = self._ledger.promises.of(pod.uid)
         if promise is None:
             return SUCCESS
         if self._binder is None:

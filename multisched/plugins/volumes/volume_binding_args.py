@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from multisched.plugins.config_fields import Fields
+from multisched.framework.plugin_args import Fields
 from multisched.plugins.resource_scoring import ShapePoint, read_shape
 
 BIND_TIMEOUT_DEFAULT_S: Final = 600

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
 import numpy as np
 
 from multisched.framework.node_view import NodeView
-from multisched.framework.objects_view import ObjectKind, ObjectsView
+from multisched.framework.objects_view import ObjectsView
 from multisched.framework.status import Status
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 from multisched.plugins.volumes.volume_matching import NOTHING, claim_id
 from multisched.plugins.volumes.volume_planner import Offer, VolumePlanner, refusal
+from multisched.plugins.volumes.volume_promises import Promise, PromisedNode, PromisedVolume, VolumePromises
 
 READ_KINDS = (
     ObjectKind.PERSISTENT_VOLUME,
@@ -31,87 +32,28 @@ READ_KINDS = (
 """What the fit of a pod's claims hangs on, beside nodes and promises."""
 
 
-class PromisedVolume(msgspec.Struct, frozen=True):
-    """A volume for a claim."""
-
-    volume: str
-    claim: str
-    """namespace/name of the claim."""
-    claim_id: str
-
-
-class PromisedNode(msgspec.Struct, frozen=True):
-    """A node for which a claim's volume is to be made."""
-
-    claim: str
-    claim_id: str
-    node: str
-
-
-class Promise(msgspec.Struct, frozen=True):
-    """What one pod holds: volumes for some of its claims, provisioning for others."""
-
-    row: int
-    node: str
-    volumes: tuple[PromisedVolume, ...] = ()
-    provisions: tuple[PromisedNode, ...] = ()
-
-
-class _Shared:
-    """Name -> what it is promised to, with the pods that hold the promise."""
-
-    def __init__(self) -> None:
-        self.to: dict[str, str] = {}
-        self._holders: dict[str, set[str]] = {}
-
-    def add(self, name: str, to: str, uid: str) -> None:
-        self.to[name] = to
-        self._holders.setdefault(name, set()).add(uid)
-
-    def remove(self, name: str, uid: str) -> None:
-        holders = self._holders[name]
-        holders.discard(uid)
-        if not holders:
-            del self._holders[name], self.to[name]
-
-
 class VolumeLedger:
-    """Implements `framework.ledger.Ledger`, and `volume_planner.Assumed` for the planner it brings."""
+    """Implements `framework.ledger.Ledger`."""
 
     name = "volumes"
 
     def __init__(self, objects: ObjectsView, nodes: NodeView) -> None:
-        self.planner = VolumePlanner(objects, self)
+        self.promises = VolumePromises()
+        self.planner = VolumePlanner(objects, self.promises)
         self._objects = objects
         self._table = nodes
-        self._promises: dict[str, Promise] = {}
-        self._volumes = _Shared()
-        self._nodes = _Shared()
-        self._changes = 0
         self._planned: tuple[tuple[str, int, int, int], Promise] | None = None
         """(uid, row, versions) and what it would get: commit asks `fits` and then takes the same."""
-
-    # -- Assumed ---------------------------------------------------------------------------------------------------
-
-    @property
-    def volumes(self) -> Mapping[str, str]:
-        return self._volumes.to
-
-    @property
-    def nodes(self) -> Mapping[str, str]:
-        return self._nodes.to
-
-    # -- Ledger ----------------------------------------------------------------------------------------------------
 
     def concerns(self, pod: Pod) -> bool:
         return any(volume.has_claim for volume in pod.spec.volumes)
 
     def version(self, row: int) -> int:
-        return self._changes + sum(self._objects.versions(*READ_KINDS))
+        return self.promises.version + sum(self._objects.versions(*READ_KINDS))
 
     def fits(self, pod: Pod, row: int) -> str:
         """Empty if the row serves the pod's claims, with all that has been promised to others until now."""
-        held = self._promises.get(pod.uid)
+        held = self.promises.of(pod.uid)
         if held is not None and held.row == row:
             return ""
         planned = self._plan(pod, row)
@@ -119,55 +61,32 @@ class VolumeLedger:
 
     def take(self, pod: Pod, row: int) -> Mapping[str, str]:
         """Promises the pod the volumes that `fits` found. Bindings carry no annotation for it."""
-        held = self._promises.get(pod.uid)
+        held = self.promises.of(pod.uid)
         if held is not None and held.row == row:
             return {}
         planned = self._plan(pod, row)
         assert isinstance(planned, Promise), f"pod {pod.key} takes volumes where there are none: {planned.message}"
-        self.release(pod.uid)
+        self.promises.release(pod.uid)
         if planned.volumes or planned.provisions:
-            self._hold(pod.uid, planned)
+            self.promises.hold(pod.uid, planned)
         return {}
 
     def restore(self, pod: Pod, row: int) -> None:
         """A pod that is bound needs no promise: what its volumes are is in the API."""
-        self.release(pod.uid)
+        self.promises.release(pod.uid)
 
     def release(self, uid: str) -> None:
-        promise = self._promises.pop(uid, None)
-        if promise is None:
-            return
-        self._changes += 1
-        for volume in promise.volumes:
-            self._volumes.remove(volume.volume, uid)
-        for provision in promise.provisions:
-            self._nodes.remove(provision.claim_id, uid)
+        self.promises.release(uid)
 
     def set_node(self, row: int, node: Node | None) -> None:
         """Nothing is kept by row."""
 
     def held(self) -> Mapping[str, object]:
         """uid -> Promise."""
-        return dict(self._promises)
+        return self.promises.held()
 
     def empty_copy(self) -> VolumeLedger:
         return VolumeLedger(self._objects, self._table)
-
-    # -- reading ---------------------------------------------------------------------------------------------------
-
-    def promise(self, uid: str) -> Promise | None:
-        """What the pod holds; None for a pod all of whose claims are bound, or that holds nothing any more."""
-        return self._promises.get(uid)
-
-    # -- keeping ---------------------------------------------------------------------------------------------------
-
-    def _hold(self, uid: str, promise: Promise) -> None:
-        self._promises[uid] = promise
-        self._changes += 1
-        for volume in promise.volumes:
-            self._volumes.add(volume.volume, volume.claim_id, uid)
-        for provision in promise.provisions:
-            self._nodes.add(provision.claim_id, provision.node, uid)
 
     def _plan(self, pod: Pod, row: int) -> Promise | Status:
         """What the pod would get on the row, or why it cannot be there."""

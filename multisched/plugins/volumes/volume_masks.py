@@ -12,8 +12,9 @@ import msgspec
 import numpy as np
 
 from multisched.framework.node_view import Bools, NodeView, Rows
-from multisched.framework.objects_view import ObjectKind, ObjectsView
+from multisched.framework.objects_view import ObjectsView
 from multisched.model.cluster_objects import PersistentVolume, TopologyTerm
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
 from multisched.plugins.node_matching import NodeMatcher
 

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multisched.framework.node_view import Bools, Int32, Int64, NodeView, Rows, any_true
-from multisched.framework.objects_view import ObjectKind, ObjectsView
+from multisched.framework.objects_view import ObjectsView
 from multisched.model.cluster_objects import PersistentVolume, PersistentVolumeClaim
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.selectors import NodeSelector, Operator
 from multisched.plugins.volumes.volume_masks import RowMasks
 

@@ -1,14 +1,13 @@
 """What a pod's claims need, and what each row offers them: the rules of VolumeBinding without its life cycle.
 
 Pure but for the caches below it (`volume_masks`, `volume_matching`). The plugin's Filter asks about many rows, its ledger
-about one; both read what pods on their way hold (`Assumed`) beside the object store, so that no volume is promised twice.
+about one; both read what pods on their way hold (`VolumePromises`) beside the object store, so that no volume is promised twice.
 Source: kube-scheduler 1.36, plugins/volumebinding/binder.go and volume_binding.go.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -29,6 +28,7 @@ from multisched.model.objects import Pod
 from multisched.plugins.volumes.pod_claims import claim_not_found, not_its_own
 from multisched.plugins.volumes.volume_masks import RowMasks
 from multisched.plugins.volumes.volume_matching import NOTHING, Choice, ClassVolumes, VolumeIndex, claim_id
+from multisched.plugins.volumes.volume_promises import VolumePromises
 
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
 
@@ -57,20 +57,6 @@ REASONS: Mapping[tuple[int, int], tuple[str, ...]] = {
 """(verdict on bound claims, on unbound claims) -> the sentences, in upstream's order."""
 
 
-class Assumed(Protocol):
-    """What pods on their way to their nodes have been promised."""
-
-    @property
-    def volumes(self) -> Mapping[str, str]:
-        """Volume name -> `claim_id` of the claim it will be bound to."""
-        ...
-
-    @property
-    def nodes(self) -> Mapping[str, str]:
-        """`claim_id` of a claim to be provisioned -> the node it will be provisioned for."""
-        ...
-
-
 class PodClaims(msgspec.Struct, frozen=True):
     """A pod's claims, sorted by what is to be done about them, each in the order of the pod's volumes."""
 
@@ -97,9 +83,9 @@ class Offer(msgspec.Struct):
 class VolumePlanner:
     """The rules, over a view of objects and what is assumed."""
 
-    def __init__(self, objects: ObjectsView, assumed: Assumed) -> None:
+    def __init__(self, objects: ObjectsView, promises: VolumePromises) -> None:
         self._objects = objects
-        self._assumed = assumed
+        self._promises = promises
         self.masks = RowMasks(objects)
         self._index = VolumeIndex(objects)
 
@@ -208,12 +194,12 @@ class VolumePlanner:
     def selected_node(self, claim: PersistentVolumeClaim) -> str | None:
         """The node for which the claim is, or is about to be, provisioned."""
         node = claim.annotations.get(SELECTED_NODE_ANNOTATION)
-        return node if node is not None else self._assumed.nodes.get(claim_id(claim))
+        return node if node is not None else self._promises.nodes.get(claim_id(claim))
 
     def _match(self, claims: Sequence[PersistentVolumeClaim], nodes: NodeView, rows: Rows, offer: Offer) -> None:
         """A volume for each claim, the smallest claim first; no two of the pod's claims get the same."""
         taken: dict[str, list[Choice]] = {}
-        assumed = self._assumed.volumes
+        assumed = self._promises.volumes
         for claim in sorted(claims, key=lambda c: c.request_nano):
             volumes = self._index.of_class(claim.class_name)
             others = taken.setdefault(claim.class_name, [])

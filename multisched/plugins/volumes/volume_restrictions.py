@@ -9,13 +9,14 @@ from multisched.framework.cycle_state import StateKey
 from multisched.framework.dependency import Dependency
 from multisched.framework.events import NODE_ADD, Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import Codes, Rows
-from multisched.framework.objects_view import ObjectKind, hidden
+from multisched.framework.objects_view import hidden
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.sensitivity import PodSensitivity
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.framework.traits import Traits
 from multisched.model.cluster_objects import READ_WRITE_ONCE_POD
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.plugins.columns import positions, zeros
 from multisched.plugins.volumes.pod_claims import claim_not_found, names_claim

@@ -11,7 +11,7 @@ from multisched.framework.cycle_state import StateKey
 from multisched.framework.dependency import Dependency
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import Bools, Codes, Int32, NodeView, Rows
-from multisched.framework.objects_view import ObjectKind, hidden
+from multisched.framework.objects_view import hidden
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.sensitivity import PodSensitivity
@@ -23,6 +23,7 @@ from multisched.model.cluster_objects import (
     PersistentVolumeClaim,
     StorageClass,
 )
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.plugins.columns import Selection, zeros
 from multisched.plugins.volumes.pod_claims import claim_not_found, names_claim

@@ -15,10 +15,10 @@ from collections.abc import Callable
 import msgspec
 
 from multisched.framework.events import Action, ClusterEvent, EventObject, Resource
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import Event, EventSink, ObjectRef
 from multisched.model.cluster_objects import ClusterObject
 from multisched.model.decode import DecodeError
+from multisched.model.object_kinds import ObjectKind
 from multisched.state.object_store import ObjectStore
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import Final
 
-from multisched.framework.objects_view import ObjectKind
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import PODS
 from multisched.testing.disks import NOBODYS
 from multisched.testing.disruptions.scene import Scene

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from multisched.cluster.controllers.fake_provisioner import FAKE_PROVISIONER
-from multisched.framework.objects_view import ObjectKind
+from multisched.model.object_kinds import ObjectKind
 from multisched.testing.chances import GUEST
 from multisched.testing.disruptions.rooms import BED, KEPT, TOLERATED, Case, Rooms, Sleeper, wake_all, wake_each
 from multisched.testing.disruptions.scene import Scene

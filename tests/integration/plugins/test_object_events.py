@@ -7,11 +7,11 @@ from typing import Any
 
 from multisched.framework.context import PluginContext
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.points import PreFilterResult
 from multisched.framework.status import SUCCESS, Status
 from multisched.framework.traits import Traits
 from multisched.model.cluster_objects import ResourceQuota
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.queueing.transitions import Place
 from tests.integration.plugins.house import House, in_virtual_time, one_domain, open_house

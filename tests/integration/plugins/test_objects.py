@@ -13,8 +13,8 @@ import pytest
 
 from multisched.cluster.api.direct import DirectTransport
 from multisched.framework.events import Action, ClusterEvent, EventObject, Resource
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import Event
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.wire import JSON, LineStream, Response
 from multisched.shell.ingest.objects import ObjectIngest
 from multisched.state.object_store import ObjectStore

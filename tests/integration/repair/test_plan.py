@@ -18,9 +18,9 @@ from domains.forecast.curves.profiles_file import dumps
 from multisched.cli.main import app
 from multisched.cluster.api.direct import DirectTransport
 from multisched.config import loading
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.repair import RepairAsked, RepairPlan, RepairRefusedError
 from multisched.model.cluster_objects import ResourceQuota
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.model.version import Version
 from multisched.model.wire import MERGE_PATCH

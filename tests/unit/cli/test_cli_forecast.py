@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from domains.forecast.commands.tables import amount, week
 from domains.forecast.curves.profiles import Origin, Profiles
 from domains.forecast.curves.profiles_file import dumps
-from multisched.cli.forecast_tables import amount, week
 from multisched.cli.main import app
 from tests.unit.explain.clusters import make_node, make_pod
 

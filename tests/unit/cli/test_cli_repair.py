@@ -11,10 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from multisched.cli import repair
-from multisched.cli.explain import Dump
+from multisched.cli.dump import Dump
 from multisched.cli.main import app
+from multisched.cli.options import AskError
 from multisched.cli.repair import LEFT_SHOWN, text_of
-from multisched.cli.server import AskError, Server
+from multisched.cli.server import Server
 from multisched.config import loading
 from multisched.framework.moving import RepairStatus
 from multisched.framework.repair import RepairAsked, RepairBudget, RepairLeft, RepairMove, RepairPeak, RepairPlan
@@ -149,7 +150,7 @@ def test_bad_repair_settings_are_told_with_their_place(tmp_path: Path) -> None:
         "args: {repair: {treshold: 90}}}]}}}]\n"
     )
     code, _, errors = call("--snapshot", str(dump), "--config", str(loading))
-    assert (code, "args.repair.treshold: unknown; did you mean thresholdPercent?" in errors) == (2, True), errors
+    assert (code, "args.repair.treshold: unknown field; did you mean thresholdPercent?" in errors) == (2, True), errors
 
 
 async def test_status_tells_the_window_the_run_and_the_budget() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from domains.forecast.commands.page import page_of
 from domains.forecast.curves.profiles import Profiles
 from domains.forecast.curves.recent import Recent
-from multisched.cli.forecast_page import page_of
 from multisched.framework.views import Document
 from tests.unit.domains.builders import make_node
 from tests.unit.forecast.fleets import ShownFleet, learned

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from multisched.cli.forecast_page import page_of
+from domains.forecast.commands.page import page_of
 from multisched.model.visible_text import is_hidden
 from multisched.observe.health import HealthReport
 from multisched.observe.logging import logging_to

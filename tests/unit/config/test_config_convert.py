@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from multisched.cli import convert as cli_convert
 from multisched.config import loading
+from multisched.config.document import ConfigError
 from multisched.config.kube.convert import Conversion, convert, profile_of
 from multisched.config.kube.points import DEFAULT_PLUGINS, NEEDS
 from multisched.config.kube.schema import POINTS
-from multisched.config.loading import ConfigError
 from multisched.config.nodes import NodeRouter
 from multisched.config.plugins import plugin_registry, points_of, resolve_profile
 from multisched.framework.registry import Profile

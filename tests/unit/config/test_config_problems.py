@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multisched.config import loading
-from multisched.config.loading import ConfigError
+from multisched.config.document import ConfigError
 
 HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n"
 

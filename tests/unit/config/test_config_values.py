@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from multisched.config import loading
 from multisched.config import print as config_print
 from multisched.config.plugins import plugin_registry, resolve_profile
-from multisched.config.schema import Configuration, NodeRule, format_duration, parse_duration
+from multisched.config.schema import Configuration, NodeRule
+from multisched.config.sections import format_duration, parse_duration
 from multisched.framework.registry import PluginUse
 from multisched.model.limited_toleration import tolerations_for
 from multisched.model.objects import Pod

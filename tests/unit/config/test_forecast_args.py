@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from multisched.config import loading
-from multisched.config.document import Problem
+from multisched.config.document import ConfigError, Problem
 
 HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n"
 PROMETHEUS = {"type": "prometheus", "url": "http://prometheus:9090"}
@@ -23,7 +23,7 @@ def refusals(args: dict[str, Any]) -> list[str]:
     problems: Sequence[Problem] = ()
     try:
         loading.parse(f"{HEAD}domains: {json.dumps(domains)}", "house.yaml")
-    except loading.ConfigError as error:
+    except ConfigError as error:
         problems = error.problems
     assert all((problem.file, problem.line) == ("house.yaml", 3) for problem in problems)
     return [f"{problem.path.removeprefix(ARGS + '.')}: {problem.message}" for problem in problems]
@@ -67,12 +67,12 @@ CPU = {"name": "cpu", "ready": "cadvisor-cpu"}
         (history(CPU) | {"weights": {"disk": 1}}, "weights.disk: no dimension is called so; known here: cpu"),
         ({"historyDir": "/not/here"}, "historyDir: /not/here: No such file or directory; name a readable directory"),
         ({"files": ["/not/here.csv"]}, "files[0]: /not/here.csv: there is no such file; name a readable CSV file"),
-        (history(CPU) | {"fit": {"zone": "Europe/Berlni"}}, "fit.zone: 'Europe/Berlni' is no time zone; give an IANA name"),
-        (history(CPU) | {"fit": {"holidays": ["25.12."]}}, "fit.holidays: '25.12.' is no day; write it as"),
+        (history(CPU) | {"fit": {"zone": "Europe/Berlni"}}, "fit.zone: 'Europe/Berlni' is no time zone known here; write an IANA name"),
+        (history(CPU) | {"fit": {"holidays": ["25.12."]}}, "fit.holidays[0]: '25.12.' is no day; write it as"),
         ({"fit": {"zone": "UTC"}}, "fit: says how history or files are learned, and there are none; remove it"),
-        (history(CPU, windowDays=0), "history.windowDays: 0 is no number of 0.0416667..3660"),
-        (history(CPU | {"weight": 101}), "history.dimensions[0].weight: 101 is no number of 0..100"),
-        ({"weights": {"log": 101}}, "weights.log: 101 is no number of 0..100"),
+        (history(CPU, windowDays=0), "history.windowDays: 0 is not within 0.0416667..3660"),
+        (history(CPU | {"weight": 101}), "history.dimensions[0].weight: 101 is not within 0..100"),
+        ({"weights": {"log": 101}}, "weights.log: 101 is not within 0..100"),
         ({"weights": {"log": "2"}}, "weights.log: '2' is text; write the number without quotes"),
         ({"weights": ["log"]}, "weights: write a mapping by dimension, such as {cpu: 2}"),
         ({"dimensions": ["log"], "weights": {"blah": 1}}, "weights.blah: no dimension is called so; known here: log"),
@@ -87,10 +87,10 @@ CPU = {"name": "cpu", "ready": "cadvisor-cpu"}
         ({"files": []}, "files: is empty; name at least one CSV file, or leave it out"),
         ({"dimensions": ["log", "cpu", "log"]}, "dimensions[2]: names log twice; remove one"),
         ({"windowDays": "28"}, "windowDays: '28' is text; write the number without quotes"),
-        ({"windowDays": "four weeks"}, "windowDays: 'four weeks' is not above 0 and at most 3660"),
+        ({"windowDays": "four weeks"}, "windowDays: is a text; write a number above 0 and at most 3660"),
         (history(CPU, stepSeconds="60"), "history.stepSeconds: '60' is text; write the number without quotes"),
         (history(CPU, windowDays="28"), "history.windowDays: '28' is text; write the number without quotes"),
-        (history(CPU, stepSecond=5), "history.stepSecond: unknown; did you mean stepSeconds?"),
+        (history(CPU, stepSecond=5), "history.stepSecond: unknown field; did you mean stepSeconds?"),
     ],
 )  # fmt: skip
 def test_a_wrong_setting_is_told_at_its_field(args: dict[str, Any], told: str) -> None:
@@ -121,8 +121,7 @@ def test_all_that_is_wrong_with_the_args_is_told_at_once() -> None:
         "capacities.cpu",
         "dimension",
         "files",
-        "files[0]",
-        "fit.restDays",
+        "fit.restDays[0]",
         "fit.zone",
         "history.dimensions[0].capacity",
         "mode",

@@ -19,13 +19,13 @@ from multisched.cycle.results import Attempt, Placed, Result, Unplaced
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.context import PluginContext
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.points import QueuedPod
 from multisched.framework.registry import PluginSet, build_profile
 from multisched.framework.runner import Runner
 from multisched.model.cluster_objects import Namespace, Service
 from multisched.model.decode import Decoder
 from multisched.model.decode_selectors import equality_selector
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from multisched.cycle.results import Placed, Unplaced
 from multisched.framework.context import PluginContext
 from multisched.framework.dependency import Dependency
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.preemption import Preemption
 from multisched.framework.status import Code
 from multisched.framework.traits import Traits
 from multisched.model.cluster_objects import PodDisruptionBudget
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import CPU, HostPort, Node, Pod, PodSpec
 from multisched.model.placement import PodAffinity, PodAffinityTerm, SpreadConstraint
 from multisched.model.selectors import LabelSelector, Operator, Requirement

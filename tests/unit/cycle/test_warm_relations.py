@@ -17,13 +17,13 @@ from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.caching import SplitCacheKey
 from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import CycleState
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.points import CycleView
 from multisched.framework.registry import PluginUse, Profile, build_profile
 from multisched.framework.runner import Runner
 from multisched.model.cluster_objects import Namespace, Service
 from multisched.model.decode import Decoder
 from multisched.model.decode_selectors import equality_selector
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 from multisched.model.selectors import Taint
 from multisched.plugins.topology.inter_pod_affinity import InterPodAffinity

@@ -11,9 +11,9 @@ import pytest
 
 from multisched.config import loading
 from multisched.config.plugins import plugin_registry
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.registry import Registry
 from multisched.framework.status import Status
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.model.wire import ConnectFailedError, Response
 from multisched.observe.explain_view import ExplainQuery

@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from domains.forecast.curves.capacity import SettingError
 from domains.forecast.curves.profiles_file import dumps, loads
 from domains.forecast.forecast import Forecast
 from domains.forecast.learning.learned import known_pods
@@ -20,6 +19,7 @@ from domains.forecast.units import WEEK_S
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.background import BackgroundPlugin
 from multisched.framework.context import PluginContext
+from multisched.framework.plugin_args import PluginArgsError
 from multisched.framework.registry import implements
 from multisched.shell.workers.background_processes import ChildProcess
 from multisched.state.cluster_cache import ClusterCache
@@ -174,7 +174,7 @@ async def test_a_spoilt_file_costs_nothing_where_there_is_a_source(tmp_path: Pat
     assert book is not None
     assert len(kept) == len(dumps(book.profiles))
     (tmp_path / "profiles").write_bytes(b"rubbish")
-    with pytest.raises(SettingError, match="profilesFile"):
+    with pytest.raises(PluginArgsError, match="profilesFile"):
         plugin({"profilesFile": str(tmp_path / "profiles")}, ClusterCache())
 
 
@@ -184,14 +184,14 @@ async def test_a_spoilt_file_costs_nothing_where_there_is_a_source(tmp_path: Pat
         ({"history": {}}, "args.history.sources: is empty"),
         ({"files": ["a.csv"], "history": {"sources": []}}, "args.files: stands beside history"),
         ({"fit": {"zone": "Atlantis"}}, "args.fit.zone: 'Atlantis' is no time zone"),
-        ({"fit": {"holidays": ["christmas"]}}, "args.fit.holidays: 'christmas' is no day"),
-        ({"fit": {"restDays": ["fri", "sunday"]}}, "args.fit.restDays: 'sunday' is no day"),
+        ({"fit": {"holidays": ["christmas"]}}, "args.fit.holidays\\[0\\]: 'christmas' is no day"),
+        ({"fit": {"restDays": ["fri", "sunday"]}}, "args.fit.restDays\\[1\\]: 'sunday' is no day"),
         ({"fit": {"speed": 1}}, "args.fit.speed: unknown"),
         ({"profilesFile": "/nowhere/profiles"}, "args.profilesFile: /nowhere/profiles: No such file"),
     ],
 )
 def test_what_cannot_be_used_is_named(args: dict[str, Any], message: str) -> None:
-    with pytest.raises(SettingError, match=message):
+    with pytest.raises(PluginArgsError, match=message):
         plugin(args, ClusterCache())
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from domains.forecast.repair.answer import answer
 from domains.forecast.settings.repair import RepairSettings, read_repair
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.repair import RepairAsked
 from multisched.model.cluster_objects import PodDisruptionBudget, ResourceQuota
+from multisched.model.object_kinds import ObjectKind
 from tests.unit.domains.builders import row_of
 from tests.unit.forecast.repair_town import Town, node, pod, selector
 

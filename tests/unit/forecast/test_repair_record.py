@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domains.forecast.curves.capacity import SettingError
 from domains.forecast.repair.record import Begun, Budget, Moved, Record, Task, dumped, loaded
 from domains.forecast.repair.run import Run, State
 from domains.forecast.settings.repair import read_repair
 from domains.forecast.settings.repair_runs import RepairMode
 from domains.forecast.settings.windows import Span
+from multisched.framework.plugin_args import PluginArgsError
 from multisched.framework.repair import RepairMove, RepairPeak
 
 CALM = RepairPeak("cpu", "Mon 09:00", 70.0)
@@ -118,12 +118,12 @@ def test_carrying_out_is_off_unless_it_is_switched_on() -> None:
         ({"zone": "UTC"}, "args.repair.zone: stands without windows"),
         ({"mode": "apply", "windows": [{"from": "1:00"}]}, "args.repair.windows[0].to: missing"),
         ({"mode": "apply", "zone": "Moon/Dark", "windows": [{"from": "01:00", "to": "02:00"}]}, "Moon/Dark"),
-        ({"intervalMinutes": 0}, "args.repair.intervalMinutes: 0 is no number of 0.1..1440"),
-        ({"window": []}, "args.repair.window: unknown; did you mean windows?"),
+        ({"intervalMinutes": 0}, "args.repair.intervalMinutes: 0 is not within 0.1..1440"),
+        ({"window": []}, "args.repair.window: unknown field; did you mean windows?"),
     ],
 )
 def test_what_is_wrong_is_named_with_the_fix(section: dict[str, object], words: str) -> None:
-    with pytest.raises(SettingError) as refused:
+    with pytest.raises(PluginArgsError) as refused:
         read_repair(section)
     assert words in str(refused.value)
 

@@ -9,8 +9,8 @@ import pytest
 
 from domains.forecast.repair import rules
 from domains.forecast.repair.rules import group_of, why_fixed
-from multisched.framework.objects_view import ObjectKind
 from multisched.model.cluster_objects import PersistentVolume, PersistentVolumeClaim
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Owner, Pod, PodSpec
 from multisched.model.selectors import NodeSelector, NodeTerm, Operator, Requirement, Taint
 from multisched.model.volumes import LocalVolume, PodVolume

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from domains.forecast.curves.capacity import SettingError
 from domains.forecast.settings.args import PeakSettings
 from domains.forecast.settings.repair import Movable, RepairSettings, limits_of, read_repair, unknown_dimensions
+from multisched.framework.plugin_args import PluginArgsError
 from multisched.framework.repair import ALL_DIMENSIONS, RepairAsked, RepairRefusedError
 
 DIMENSIONS = ("cpu", "log")
@@ -46,8 +46,8 @@ def test_every_word_is_read() -> None:
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        ([], "args.repair: write a mapping with thresholdPercent"),
-        ({"treshold": 5}, "args.repair.treshold: unknown; did you mean thresholdPercent?"),
+        ([], "args.repair: is a list; write a mapping with thresholdPercent"),
+        ({"treshold": 5}, "args.repair.treshold: unknown field; did you mean thresholdPercent?"),
         (
             {"thresholdPercent": "90%"},
             "args.repair.thresholdPercent: '90%' is no threshold; write a percentage above 0",
@@ -56,20 +56,20 @@ def test_every_word_is_read() -> None:
         ({"thresholdPercent": {"log": float("nan")}}, "thresholdPercent.log: nan is no threshold"),
         ({"thresholdPercent": {"log": True}}, "thresholdPercent.log: True is no threshold"),
         ({"thresholdPercent": {f"d{n}": 90 for n in range(65)}}, "has 65 entries, more than 64"),
-        ({"movesPerWindow": -1}, "args.repair.movesPerWindow: -1 is no whole number of 0..10000"),
-        ({"movesPerNode": 1.5}, "args.repair.movesPerNode: 1.5 is no whole number"),
-        ({"swellPercent": 200}, "args.repair.swellPercent: 200 is no number of 0..100"),
+        ({"movesPerWindow": -1}, "args.repair.movesPerWindow: -1 is not within 0..10000"),
+        ({"movesPerNode": 1.5}, "args.repair.movesPerNode: 1.5 is not whole; write a whole number of 0..10000"),
+        ({"swellPercent": 200}, "args.repair.swellPercent: 200 is not within 0..100"),
         ({"pods": "foreign"}, "args.repair.pods: 'foreign' is not known; write one of own, all"),
     ],
 )
 def test_bad_settings_are_named_with_the_fix(document: Any, words: str) -> None:
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(PluginArgsError) as caught:
         PeakSettings.from_config({"repair": document})
     assert words in str(caught.value)
 
 
 def test_all_that_is_wrong_is_told_at_once() -> None:
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(PluginArgsError) as caught:
         read_repair({"movesPerWindow": "many", "pods": 7})
     assert len(str(caught.value).splitlines()) == 2
 

@@ -13,9 +13,9 @@ from domains.forecast.curves.capacity import UNKNOWN
 from domains.forecast.repair.case import NO_GANG
 from domains.forecast.repair.rules import ALONE, NOT_READY
 from domains.forecast.repair.snapshot import NO_LIMIT, UNREADABLE_BUDGET, Quotas, disruptions
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.repair import RepairRefusedError
 from multisched.model.cluster_objects import PodDisruptionBudget, ResourceQuota
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import CPU, MEMORY, PODS, PodSpec
 from multisched.model.selectors import LabelSelector
 from multisched.state.object_store import ObjectStore

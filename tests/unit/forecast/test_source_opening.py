@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import pytest
 
-from domains.forecast.curves.capacity import SettingError
 from domains.forecast.history.load_source import LoadSource
 from domains.forecast.history.prometheus_source import PrometheusSource
 from domains.forecast.history.usage_csv import CsvSource
@@ -18,6 +17,7 @@ from domains.forecast.settings.sources import read_history_settings
 from multisched.app import SystemClock
 from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
+from multisched.framework.plugin_args import PluginArgsError
 from multisched.shell.workers.background_tasks import NetworkMeasures
 
 
@@ -44,6 +44,6 @@ async def test_certificates_that_cannot_be_used_are_refused_at_the_start() -> No
     settings = read_history_settings(document("https://127.0.0.1:1", tls={"caFile": "/nowhere/ca.pem"}))
     measures = NetworkMeasures(DirectTransport(ApiServer(SystemClock())), random.Random(1))
     with pytest.raises(
-        SettingError, match=r"args\.history\.sources: prometheus https://127.0.0.1:1: tls cannot be used"
+        PluginArgsError, match=r"args\.history\.sources: prometheus https://127.0.0.1:1: tls cannot be used"
     ):
         open_sources(settings, measures, known)

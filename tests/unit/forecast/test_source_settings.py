@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from domains.forecast.curves.capacity import Capacity, SettingError, Source
+from domains.forecast.curves.capacity import Capacity, Source
 from domains.forecast.service_names import Labels
 from domains.forecast.settings import sources as source_settings
 from domains.forecast.settings.queries import READY, Per
@@ -20,6 +20,7 @@ from domains.forecast.settings.sources import (
     read_history_settings,
 )
 from multisched.framework.measures import MeterSettings
+from multisched.framework.plugin_args import PluginArgsError
 from multisched.framework.ports import ExtenderTrust
 
 FULL = """
@@ -109,18 +110,18 @@ GOOD = "sources: [{type: csv, files: [a.csv]}]\ndimensions: [{name: cpu}]\n"
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("stepSecond: 5", "history.stepSecond: unknown; did you mean stepSeconds?"),
-        ("stepSeconds: 0", "history.stepSeconds: 0 is no whole number of 1..3600"),
-        ("windowDays: .nan", "history.windowDays: nan is no number of"),
+        ("stepSecond: 5", "history.stepSecond: unknown field; did you mean stepSeconds?"),
+        ("stepSeconds: 0", "history.stepSeconds: 0 is not within 1..3600"),
+        ("windowDays: .nan", "history.windowDays: nan is not within"),
         ("stepSeconds: 1", "history.windowDays: has 2419200 steps of 1 s, more than 40000; take longer steps"),
-        ("sources: {}", "history.sources: write a list"),
+        ("sources: {}", "history.sources: is a mapping; write a list"),
         ("sources: []", "history.sources: is empty; write at least one, such as {type: prometheus"),
         ("dimensions: []", "history.dimensions: is empty; write at least one, such as {name: cpu, ready: cadvisor-cpu}"),
         ("sources: [{type: influx}]", "history.sources[0].type: 'influx' is not known; write one of prometheus, metrics-api, csv"),
         ("sources: [7]", "history.sources[0].type: None is not known"),
         ("sources: [{type: csv}]", "history.sources[0].files: is empty; name at least one CSV file"),
         ("sources: [{type: csv, files: [7]}]", "history.sources[0].files[0]: 7 is no text; put it in quotes"),
-        ("sources: [{type: csv, url: x}]", "history.sources[0].url: unknown; known here: type, files"),
+        ("sources: [{type: csv, url: x}]", "history.sources[0].url: unknown field; remove it; known here: type, files"),
         ("sources: [{type: prometheus}]", "history.sources[0].url: is ''; write the address before /api/v1"),
         ("sources: [{type: prometheus, url: 'http://p/api/v1'}]", "history.sources[0].url: is 'http://p/api/v1'; leave /api/v1 out"),
         ("sources: [{type: prometheus, url: 'http://p?dedup=1'}]", "write what stands after ? under parameters"),
@@ -129,16 +130,16 @@ GOOD = "sources: [{type: csv, files: [a.csv]}]\ndimensions: [{name: cpu}]\n"
             "history.sources[0].headers: has Authorization; write the token to a file and name it under tokenFile",
         ),
         ("sources: [{type: prometheus, url: 'http://p', headers: {A: 7}}]", "headers.A: is no text of one line; put it in quotes"),
-        ("sources: [{type: prometheus, url: 'http://p', tls: {caFil: x}}]", "tls.caFil: unknown; did you mean caFile?"),
-        ("sources: [{type: prometheus, url: 'http://p', pointsMax: 11001}]", "pointsMax: 11001 is no whole number of 1..11000"),
-        ("sources: [{type: prometheus, url: 'http://p', owners: often}]", "owners: 'often' is neither true nor false"),
+        ("sources: [{type: prometheus, url: 'http://p', tls: {caFil: x}}]", "tls.caFil: unknown field; did you mean caFile?"),
+        ("sources: [{type: prometheus, url: 'http://p', pointsMax: 11001}]", "pointsMax: 11001 is not within 1..11000"),
+        ("sources: [{type: prometheus, url: 'http://p', owners: often}]", "owners: is a text; write true or false"),
         ("dimensions: [{query: x}]", "history.dimensions[0].name: is missing; name the dimension, such as log"),
-        ("dimensions: [{name: a}, {name: a}]", "history.dimensions: has a twice; remove one"),
+        ("dimensions: [{name: a}, {name: a}]", "history.dimensions[1].name: a stands above already; remove one"),
         ("dimensions: [{name: a, ready: cadvisor-cpus}]", "dimensions[0].ready: 'cadvisor-cpus' is not known; did you mean cadvisor-cpu?"),
         ("dimensions: [{name: a, ready: cadvisor-cpu, query: x}]", "dimensions[0].query: stands beside ready; remove one of the two"),
         ("dimensions: [{name: a, ready: node-cpu, per: pod}]", "dimensions[0].per: is pod, and node-cpu is per node; remove it"),
         ("dimensions: [{name: a, aggregation: sum}]", "dimensions[0].aggregation: 'sum' is not known; write one of mean, max"),
-        ("dimensions: [{name: a, weight: -1}]", "dimensions[0].weight: -1 is no number of 0..100"),
+        ("dimensions: [{name: a, weight: -1}]", "dimensions[0].weight: -1 is not within 0..100"),
         ("dimensions: [{name: a, capacity: 0}]", "dimensions[0].capacity: must be above zero; write"),
         ("dimensions: [{name: a, capacity: {number: 0}}]", "dimensions[0].capacity: must be above zero; write"),
         ("dimensions: [{name: a, capacity: {query: ''}}]", "dimensions[0].capacity: has no query; write allocatable, a number"),
@@ -147,13 +148,13 @@ GOOD = "sources: [{type: csv, files: [a.csv]}]\ndimensions: [{name: cpu}]\n"
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told_with_its_path_and_the_fix(text: str, told: str) -> None:
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(PluginArgsError) as caught:
         read_history_settings({**document(GOOD), **document(text)})
     assert told in str(caught.value)
 
 
 def test_a_source_that_cannot_be_used_is_told_once() -> None:
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(PluginArgsError) as caught:
         read_history_settings({**document(GOOD), "sources": [{"type": "influx"}]})
     assert str(caught.value).splitlines() == [
         "args.history.sources[0].type: 'influx' is not known; write one of prometheus, metrics-api, csv"
@@ -161,7 +162,7 @@ def test_a_source_that_cannot_be_used_is_told_once() -> None:
 
 
 def test_a_password_in_the_address_is_refused_and_not_shown() -> None:
-    with pytest.raises(SettingError, match="names a user or a password; write a token to a file") as caught:
+    with pytest.raises(PluginArgsError, match="names a user or a password; write a token to a file") as caught:
         read_history_settings({**document(GOOD), "sources": [{"type": "prometheus", "url": "http://me:secret@p"}]})
     assert "secret" not in str(caught.value)
 
@@ -171,7 +172,7 @@ def test_a_password_in_the_address_is_refused_and_not_shown() -> None:
 )
 def test_a_token_is_not_sent_unencrypted_to_another_host(host: str) -> None:
     sources = [{"type": "prometheus", "url": f"http://{host}/prefix", "tokenFile": "/var/run/token"}]
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(PluginArgsError) as caught:
         read_history_settings({**document(GOOD), "sources": sources})
     assert str(caught.value) == (
         "args.history.sources[0].tokenFile: would be sent unencrypted: whoever listens on the way could read the token;"
@@ -188,7 +189,7 @@ def test_a_token_goes_encrypted_or_to_this_machine(url: str) -> None:
 
 
 def test_all_that_is_wrong_is_told_at_once() -> None:
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(PluginArgsError) as caught:
         read_history_settings(
             {"sources": [{"type": "prometheus", "url": "p", "tries": 0}], "dimensions": [{"wait": 1}]}
         )
@@ -201,5 +202,5 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
 
 
 def test_something_else_than_a_mapping_is_refused() -> None:
-    with pytest.raises(SettingError, match=r"args\.history: write a mapping with stepSeconds"):
+    with pytest.raises(PluginArgsError, match=r"args\.history: is a text; write a mapping with stepSeconds"):
         read_history_settings("prometheus")

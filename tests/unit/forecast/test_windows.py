@@ -11,8 +11,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domains.forecast.curves.capacity import SettingError
 from domains.forecast.settings.windows import DAYS, TroughWindows
+from multisched.framework.plugin_args import PluginArgsError
 
 BERLIN = "Europe/Berlin"
 SPRING, AUTUMN = date(2026, 3, 29), date(2026, 10, 25)
@@ -169,26 +169,32 @@ def test_each_day_opens_once_at_most_and_an_hour_longer_or_shorter_at_most(
     [
         ("3", "windows: 3 is no list of windows"),
         ("[]", "windows: empty, so that nothing is ever repaired"),
-        ("[night]", "windows[0]: 'night' is no window"),
-        ('{from: "01:00", until: "05:00"}', "windows[0].until: unknown; known here: days, from, to, zone"),
+        ("[night]", "windows[0]: is a text; write a mapping with days, from, to, zone"),
+        (
+            '{from: "01:00", until: "05:00"}',
+            "windows[0].until: unknown field; remove it; known here: days, from, to, zone",
+        ),
         ('{from: "01:00"}', 'windows[0].to: missing; write a time such as to: "01:00"'),
         ('{from: 13:00, to: "15:00"}', 'windows[0].from: 780 is a number; write the time in quotes: "13:00"'),
         ('{from: "1 am", to: "15:00"}', "windows[0].from: '1 am' is no time"),
         ('{from: "25:00", to: "15:00"}', "windows[0].from: '25:00' is not on the clock"),
         ('{from: "24:00", to: "15:00"}', "windows[0].from: no day begins at 24:00"),
         ('{from: "01:00", to: "01:00"}', "windows[0].to: the same as from"),
-        ('{days: [], from: "01:00", to: "02:00"}', "windows[0].days: [] is no list of days"),
+        ('{days: [], from: "01:00", to: "02:00"}', "windows[0].days: names no day"),
         ('{days: [monday], from: "01:00", to: "02:00"}', "windows[0].days: 'monday' is no day"),
-        ('{days: [[mon]], from: "01:00", to: "02:00"}', "windows[0].days: ['mon'] is no day"),
-        ('{days: [mon, mon], from: "01:00", to: "02:00"}', "windows[0].days: names a day twice"),
-        ('{from: "01:00", to: "02:00", zone: Berlin}', "windows[0].zone: 'Berlin' is not known here"),
-        ('{from: "01:00", to: "02:00", zone: Europe}', "windows[0].zone: 'Europe' is not known here"),
-        ('{from: "01:00", to: "02:00", zone: /etc/passwd}', "windows[0].zone: '/etc/passwd' is not known here"),
-        ('{from: "01:00", to: "02:00", zone: 2}', "windows[0].zone: 2 is no time zone"),
+        ('{days: [[mon]], from: "01:00", to: "02:00"}', "windows[0].days[0]: is a list; write a text"),
+        ('{days: [mon, mon], from: "01:00", to: "02:00"}', "windows[0].days[1]: names mon twice"),
+        ('{from: "01:00", to: "02:00", zone: Berlin}', "windows[0].zone: 'Berlin' is no time zone known here"),
+        ('{from: "01:00", to: "02:00", zone: Europe}', "windows[0].zone: 'Europe' is no time zone known here"),
+        (
+            '{from: "01:00", to: "02:00", zone: /etc/passwd}',
+            "windows[0].zone: '/etc/passwd' is no time zone known here",
+        ),
+        ('{from: "01:00", to: "02:00", zone: 2}', "windows[0].zone: 2 is no text"),
     ],
 )
 def test_a_wrong_window_is_told_which_field_and_what_to_write(text: str, message: str) -> None:
-    with pytest.raises(SettingError) as error:
+    with pytest.raises(PluginArgsError) as error:
         windows(text)
     assert str(error.value).startswith(message)
     assert ";" in str(error.value)

@@ -10,7 +10,8 @@ import pytest
 
 from multisched.framework import group_columns, pod_counts, pod_demands
 from multisched.framework.group_columns import GroupColumns
-from multisched.framework.pod_counts import NARROW_GROUPS_MAX, PodCounts, PodGroup
+from multisched.framework.pod_counts import NARROW_GROUPS_MAX, PodCounts
+from multisched.framework.pod_group import PodGroup
 from multisched.framework.row_sums import DenseSum, SparseSum
 from multisched.model.objects import Node, Pod, PodSpec
 from multisched.model.placement import PodAffinity, PodAffinityTerm, PodQuery, PodScope, WeightedPodTerm

@@ -17,13 +17,13 @@ from multisched.framework.caching import SignPlugin
 from multisched.framework.dependency import Isolation
 from multisched.framework.isolation import IsolatedError, IsolatedPlugin, Isolator
 from multisched.framework.node_view import Rows
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.points import CycleView, FilterPlugin, Plugin, PreFilterPlugin, ScorePlugin
 from multisched.framework.registry import BuiltPlugin, PluginSet, PluginSetupError, PluginUse, Registry
 from multisched.framework.remote import RemotePlugin
 from multisched.framework.scalar import ScalarPlugin
 from multisched.framework.status import Code
 from multisched.framework.traits import Traits
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.shell.object_watch import watched_kinds
 from multisched.shell.workers import plugin_processes

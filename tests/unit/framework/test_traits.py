@@ -10,12 +10,12 @@ import pytest
 from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Codes, Rows
 from multisched.framework.normalize import ByLargest
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.points import CycleView
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.registry import PluginSetupError, PluginUse, Registry
 from multisched.framework.scalar import ScalarPlugin
 from multisched.framework.traits import NO_TRAITS, Traits, traits_of
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 from multisched.plugins import IN_TREE
 from tests.unit.domains.builders import make_context

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from multisched.framework.cycle_state import CycleState, StateKey
 from multisched.framework.events import Action, ClusterEvent, Resource
 from multisched.framework.normalize import MAX_SCORE, ByLargest
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.points import PermitResult, PostFilterResult, PreFilterResult
 from multisched.framework.reasons import REASON_CODES_MAX, ReasonTable
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
+from multisched.model.object_kinds import ObjectKind
 
 
 def test_codes_are_named_as_upstream() -> None:

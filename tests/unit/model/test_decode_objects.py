@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched.framework.objects_view import ObjectKind
 from multisched.model.cluster_objects import (
     ClaimRef,
     ClusterObject,
@@ -30,6 +29,7 @@ from multisched.model.cluster_objects import (
 from multisched.model.decode import DecodeError
 from multisched.model.decode_objects import DISRUPTED_MAX, DRIVERS_MAX
 from multisched.model.decode_selectors import SELECTOR_VALUES_MAX
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Owner
 from multisched.model.selectors import LabelSelector, Operator, Requirement
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.node_view import Rows
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.points import CycleView, FilterPlugin, PreFilterPlugin, ScorePlugin
 from multisched.framework.status import Code, Status
 from multisched.model.decode import Decoder
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 from multisched.state.ledgers import LedgerRegistry
 from multisched.state.node_table import NodeTable

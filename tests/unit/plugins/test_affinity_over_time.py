@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from multisched.framework import pod_counts, pod_demands
 from multisched.framework.cycle_state import CycleState
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.points import CycleView
 from multisched.framework.runner import Runner
 from multisched.framework.status import Code
 from multisched.model.cluster_objects import Namespace
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod, PodSpec
 from multisched.model.placement import DemandKind, PodAffinity, PodAffinityTerm, PodDemand, WeightedPodTerm, demands_of
 from multisched.model.selectors import LabelSelector, Operator, Requirement

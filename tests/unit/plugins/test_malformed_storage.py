@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multisched.cycle.results import Placed, Unplaced
-from multisched.framework.objects_view import ObjectKind
 from multisched.model.decode import DecodeError
+from multisched.model.object_kinds import ObjectKind
 from tests.unit.cycle.cycle_kit import Domain, make_node
 from tests.unit.plugins.scenes import DECODER, pod_document
 from tests.unit.plugins.storage_documents import attachment, ephemeral, uses

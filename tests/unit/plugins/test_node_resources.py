@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from multisched.framework.events import Hint
 from multisched.framework.node_view import VIEW_FROM
+from multisched.framework.plugin_args import PluginArgsError
 from multisched.framework.status import Code
 from multisched.plugins.columns import FEW_ROWS
-from multisched.plugins.config_fields import PluginArgsError
 from multisched.plugins.node_resources_balanced_allocation import (
     NodeResourcesBalancedAllocation,
     NodeResourcesBalancedAllocationArgs,
@@ -403,7 +403,7 @@ RATIO = {"type": "RequestedToCapacityRatio"}
         ),
         (
             {"scoringStrategy": {"resources": [{"name": "cpu", "weight": "1"}]}},
-            f"{STRATEGY}.resources[0].weight: is a text; write a whole number of 0..100",
+            f"{STRATEGY}.resources[0].weight: '1' is text; write the number without quotes",
         ),
         (
             {"scoringStrategy": {"resources": [{"weight": 1}]}},

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multisched.framework.events import Hint
+from multisched.framework.plugin_args import PluginArgsError
 from multisched.framework.status import Code
-from multisched.plugins.config_fields import PluginArgsError
 from multisched.plugins.image_locality import ImageLocality, normalized
 from multisched.plugins.node_affinity import NodeAffinity, NodeAffinityArgs
 from multisched.plugins.node_name import NodeName

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from multisched.plugins.config_fields import PluginArgsError
+from multisched.framework.plugin_args import PluginArgsError
 from multisched.plugins.default_preemption_args import DefaultPreemptionArgs
 from multisched.plugins.dynamic_resources_args import DynamicResourcesArgs
 from multisched.plugins.node_affinity import NodeAffinityArgs
@@ -301,3 +302,9 @@ def test_what_follows_from_a_problem_is_not_told_beside_it(
     with pytest.raises(PluginArgsError) as refused:
         read(document)
     assert [problem.path for problem in refused.value.problems] == told
+
+
+def test_a_refusal_comes_out_of_another_process_whole() -> None:
+    with pytest.raises(PluginArgsError) as refused:
+        InterPodAffinityArgs.from_config({"hardPodAffinityWeight": 101, "other": {}})
+    assert pickle.loads(pickle.dumps(refused.value)).problems == refused.value.problems

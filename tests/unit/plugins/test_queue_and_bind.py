@@ -7,6 +7,7 @@ from itertools import permutations
 import msgspec
 import pytest
 
+from multisched.config.kube.points import DEFAULT_PLUGINS
 from multisched.framework.caching import SignPlugin
 from multisched.framework.dependency import Dependency
 from multisched.framework.events import Action, Hint, Resource
@@ -15,7 +16,7 @@ from multisched.framework.ports import BindAnswer, BindReply, BindRequest, PodTr
 from multisched.framework.registry import EXTENSION_POINTS, PluginSetupError, PluginUse, Registry, extension_points
 from multisched.framework.status import Code
 from multisched.model.objects import Pod
-from multisched.plugins import DEFAULT_WEIGHTS, IN_TREE
+from multisched.plugins import IN_TREE
 from multisched.plugins.default_binder import DefaultBinder
 from multisched.plugins.priority_sort import PrioritySort
 from multisched.plugins.qos_sort import QOSSort
@@ -109,7 +110,7 @@ def in_tree() -> dict[str, Plugin]:
 
 
 def test_every_in_tree_plugin_is_built_under_its_own_name_and_can_be_cached() -> None:
-    assert IN_TREE.keys() - DEFAULT_WEIGHTS.keys() == {"QOSSort"}
+    assert IN_TREE.keys() - DEFAULT_PLUGINS.keys() == {"QOSSort"}
     for name, plugin in in_tree().items():
         assert plugin.name == name
         assert extension_points(plugin), EXTENSION_POINTS

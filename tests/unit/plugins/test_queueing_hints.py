@@ -28,7 +28,6 @@ from multisched.framework.events import (
     QueueingHint,
     Resource,
 )
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.points import (
     EnqueueExtensions,
     FilterPlugin,
@@ -40,6 +39,7 @@ from multisched.framework.points import (
 )
 from multisched.framework.registry import PluginUse, Registry
 from multisched.model.cluster_objects import ClusterObject, Namespace
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 from multisched.plugins import IN_TREE
 from multisched.plugins.priority_sort import PrioritySort

@@ -10,10 +10,10 @@ import pytest
 
 from multisched.framework import pod_demands
 from multisched.framework.events import Hint
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.points import CycleView
 from multisched.framework.runner import Runner
 from multisched.framework.status import Code, Status
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.plugins.topology.inter_pod_affinity import InterPodAffinity
 from multisched.plugins.topology.inter_pod_affinity_args import InterPodAffinityArgs

@@ -12,7 +12,6 @@ from multisched.model.objects import Pod
 from multisched.plugins.resource_scoring import ShapePoint
 from multisched.plugins.volumes.volume_binding import ScoringVolumeBinding
 from multisched.plugins.volumes.volume_binding_args import VolumeBindingArgs
-from multisched.plugins.volumes.volume_ledger import PromisedNode, PromisedVolume
 from multisched.plugins.volumes.volume_planner import (
     BIND_CONFLICT,
     NODE_CONFLICT,
@@ -20,6 +19,7 @@ from multisched.plugins.volumes.volume_planner import (
     UNBOUND_IMMEDIATE,
     VOLUME_MISSING,
 )
+from multisched.plugins.volumes.volume_promises import PromisedNode, PromisedVolume
 from tests.unit.plugins.scenes import decode_node, decode_pod, node_document, pod_document
 from tests.unit.plugins.storage_documents import csi_node, ephemeral
 from tests.unit.plugins.volume_scenes import (
@@ -236,7 +236,7 @@ def test_the_smallest_claim_chooses_first_and_takes_the_smallest_volume() -> Non
     storage.put(PVC, claim("large", "local", size="3Gi"), claim("little", "local", size="1Gi"))
     storage.assume(pod("p", "large", "little"), "n0")
 
-    promise = storage.ledger.promise("uid-p")
+    promise = storage.ledger.promises.of("uid-p")
     assert promise is not None
     assert promise.volumes == (
         PromisedVolume("small", "default/little", "claim-little"),
@@ -359,7 +359,7 @@ def test_pods_of_one_claim_share_its_promise_and_its_node() -> None:
     storage.put(PVC, claim("x"))
     first, second = pod("first", "x"), pod("second", "x")
     storage.assume(first, "n1")
-    promise = storage.ledger.promise(first.uid)
+    promise = storage.ledger.promises.of(first.uid)
     assert promise is not None
     assert promise.provisions == (PromisedNode("default/x", "claim-x", "n1"),)
 
@@ -415,7 +415,7 @@ def test_no_volume_is_promised_to_two_claims_whatever_happens(walk: list[tuple[s
         elif storage.ledger.fits(one, row) == "":
             storage.ledger.take(one, row)
             assert storage.ledger.fits(one, row) == ""
-        held = [storage.ledger.promise(p.uid) for p in pods]
+        held = [storage.ledger.promises.of(p.uid) for p in pods]
         owners: dict[str, set[str]] = {}
         nodes: dict[str, set[str]] = {}
         for promise in filter(None, held):
@@ -424,8 +424,8 @@ def test_no_volume_is_promised_to_two_claims_whatever_happens(walk: list[tuple[s
             for provision in promise.provisions:
                 nodes.setdefault(provision.claim, set()).add(provision.node)
         assert all(len(of) == 1 for of in (*owners.values(), *nodes.values()))
-        assert storage.ledger.volumes.keys() == owners.keys()
-        assert len(storage.ledger.nodes) == len(nodes)
+        assert storage.ledger.promises.volumes.keys() == owners.keys()
+        assert len(storage.ledger.promises.nodes) == len(nodes)
 
 
 # -- scores ------------------------------------------------------------------------------------------------------------

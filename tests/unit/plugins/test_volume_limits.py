@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.events import Hint
 from multisched.framework.node_view import NodeView
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.points import CycleView
 from multisched.framework.status import Code
 from multisched.model.cluster_objects import CsiNode
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.plugins.volumes import attached_volumes
 from multisched.plugins.volumes.attached_volumes import NO_LIMIT, AttachedVolumes

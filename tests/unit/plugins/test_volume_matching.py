@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched.framework.objects_view import ObjectKind
 from multisched.model.cluster_objects import ClaimRef, PersistentVolume, PersistentVolumeClaim
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
 from multisched.plugins.volumes.volume_masks import RowMasks
 from multisched.plugins.volumes.volume_matching import GROUPS_SPARE, NANO, NOTHING, Choice, VolumeIndex, claim_id

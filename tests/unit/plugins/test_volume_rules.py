@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from multisched.framework.context import PluginContext
 from multisched.framework.events import EventRegistration, Hint
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.points import EnqueueExtensions
 from multisched.framework.runner import Runner
 from multisched.framework.status import SKIP, Code, Status
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.plugins.node_declared_features import NodeDeclaredFeatures
 from multisched.plugins.volumes.node_volume_limits import NodeVolumeLimits

@@ -8,10 +8,10 @@ import numpy as np
 
 from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import CycleState
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.points import CycleView
 from multisched.framework.ports import VolumeWriter
 from multisched.framework.status import Code, Status
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.plugins.volumes.volume_binding import volume_binding_of
 from multisched.plugins.volumes.volume_binding_args import VolumeBindingArgs

@@ -18,7 +18,7 @@ from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
 from multisched.config import loading
 from multisched.config.schema import Configuration
-from multisched.framework.objects_view import ObjectKind
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.wire import MERGE_PATCH, LineStream, Response
 from multisched.queueing.transitions import Place
 from multisched.shell.audit import auditor as audit_module

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from multisched.framework.moving import EvictAnswer, EvictReply, KeepAnswer, KeepReply
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import Event, ObjectRef, PodTruth
 from multisched.framework.repair import RepairAsked
 from multisched.model.cluster_objects import PodDisruptionBudget
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.selectors import LabelSelector, Operator, Requirement
 from multisched.queueing.entry import Failure
 from multisched.queueing.transitions import Place

@@ -10,9 +10,9 @@ import orjson
 import pytest
 
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Resource
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import Event, ObjectRef
 from multisched.model.cluster_objects import ClusterObject
+from multisched.model.object_kinds import ObjectKind
 from multisched.shell.ingest import objects
 from multisched.shell.ingest.objects import ObjectIngest
 from multisched.state.object_store import ObjectStore

@@ -13,10 +13,10 @@ from multisched.framework.dependency import Dependency
 from multisched.framework.events import ASSIGNED_POD_ADD, EventObject, EventRegistration, Hint
 from multisched.framework.introspection import PluginMetric
 from multisched.framework.node_view import Codes, Rows
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.points import CycleView, PermitResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SUCCESS, Code, Status
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.model.wire import MERGE_PATCH, Response
 from multisched.shell.telemetry import ProgramQueues, health_of, read

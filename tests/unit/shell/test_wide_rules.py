@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import anyio
 import pytest
 
-from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import BindAnswer, BindReply
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.shell.binding.send_check import NEWS_READ_MAX
 from multisched.state.pod_news import NEWS_MAX

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched.framework.objects_view import ObjectKind
 from multisched.model.cluster_objects import (
     ClusterObject,
     CsiStorageCapacity,
@@ -21,6 +20,7 @@ from multisched.model.cluster_objects import (
     StatefulSet,
     VolumeAttachment,
 )
+from multisched.model.object_kinds import ObjectKind
 from multisched.state.object_store import ObjectStore
 
 PV, PVC, CAPACITY, ATTACHMENT, SERVICE = (

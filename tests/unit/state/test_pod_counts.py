@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from multisched.framework import group_columns, pivots, pod_counts, pod_demands
+from multisched.framework import demander, group_columns, pivots, pod_counts, pod_demands
 from multisched.framework.pod_counts import PodCounts, PodCountsView
 from multisched.framework.pod_demands import Lane, held_by_lane
 from multisched.framework.row_sums import CHANGES_KEPT
@@ -196,11 +196,11 @@ def test_counts_stay_true_when_little_is_kept(taken: list[Step]) -> None:
             "CONCERNS_MIN",
             "CONCERN_BYTES_MAX",
             "ASKERS_MAX",
-            "TAGS_MAX",
             "PLACES_MAX",
         ):
             patch.setattr(pod_demands, name, 1)
         patch.setattr(pod_demands, "DEAD_MIN", 2)
+        patch.setattr(demander, "TAGS_MAX", 1)
         table = a_table()
         for step in taken:
             take(table, step)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from multisched.framework.objects_view import ObjectKind
 from multisched.model.cluster_objects import PersistentVolume, PersistentVolumeClaim
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import HostPort, Node, Pod, PodSpec
 from multisched.model.placement import PodAffinity, PodAffinityTerm, SpreadConstraint
 from multisched.model.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement

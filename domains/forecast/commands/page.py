@@ -1,6 +1,6 @@
 """The forecast report as one HTML page that needs nothing else: no request leaves it, and everything it draws stands in it.
 
-Tables are written here, for readers without scripts too; plots, the heat map and what-if are drawn by `forecast_page.js`
+Tables are written here, for readers without scripts too; plots, the heat map and what-if are drawn by `page.js`
 from the document's codes. Names come from clusters and files: what they hide is shown, and they are written as text.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from multisched.cli.forecast_tables import amount, fraction, of_capacity
+from domains.forecast.commands.tables import amount, fraction, of_capacity
 from multisched.model.visible_text import escaped_document
 
 _BESIDE: Final = Path(__file__)

@@ -1,7 +1,6 @@
-"""`multisched forecast`: asks for documents of a forecast and tells them: of a running program, a dump, or a profiles file.
+"""What `multisched forecast` answers: asks a running program, a dump or a profiles file for documents, and tells them.
 
-Whatever is asked, the document is of one form (`domains.forecast.views.show`), and what it says is put into words by
-`forecast_tables.py` and `forecast_page.py`.
+Whatever is asked, the document is of one form (`domains.forecast.views.show`); `tables` and `page` put it into words.
 """
 
 from __future__ import annotations
@@ -10,34 +9,19 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlencode
 
-import msgspec
 import orjson
 
-from multisched.cli import forecast_tables as tables
-from multisched.cli.explain import Dump
-from multisched.cli.server import AskError, Server, ask
-from multisched.config.options import ExitCode
-from multisched.framework.views import Document, NoViewError, ViewQuery
+from domains.forecast.commands import tables
+from domains.forecast.commands.asked import Asked
+from multisched.cli.options import AskError
+from multisched.cli.views import document_of, shown
+from multisched.framework.views import Document, ViewQuery
 from multisched.observe.tables import as_document
 
 VIEW: Final = "forecast"
 STEP_S: Final = 300
 """Of histories that are drawn from files; longer slots than that have a mean and a highest sample of their own."""
-NOT_YET: Final = 503
-"""Of `NoViewError`: no profiles are in force."""
-TIMEOUT_S: Final = 60.0
-"""The report of a large cluster takes seconds."""
-
-
-class Asked(msgspec.Struct, frozen=True):
-    """Whom to ask."""
-
-    source: Server | Dump | Path
-    """A path: of a profiles file."""
-    now: datetime
-    domain: str = ""
 
 
 def services(asked: Asked, output: str) -> str:
@@ -67,7 +51,7 @@ def backtest(asked: Asked, limit: int, output: str) -> str:
 
 def report(asked: Asked, usage: Sequence[Path], output: str) -> str:
     """The page, or what it is made of."""
-    from multisched.cli.forecast_page import page_of
+    from domains.forecast.commands.page import page_of
 
     found = document(asked, "report")
     if usage:
@@ -80,19 +64,9 @@ def document(asked: Asked, what: str, **options: str) -> Document:
     if asked.domain:
         options["domain"] = asked.domain
     query = ViewQuery(what, options)
-    match asked.source:
-        case Server():
-            body = _ask(asked.source, query)
-        case Dump():
-            body = _of_dump(asked.source, query)
-        case Path():
-            body = _of_file(asked.source, query, asked.now)
-    try:
-        found: Document = orjson.loads(body)
-        found["version"], found["zone"]
-    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-        raise AskError(f"{_name_of(asked)} is no multisched of this version: {error!r}", ExitCode.PROBLEM) from error
-    return found
+    if isinstance(asked.source, Path):
+        return _of_file(asked.source, query, asked.now)
+    return document_of(asked.source, VIEW, query, fields=("version", "zone"))
 
 
 def _told(found: Document, output: str, tell: Any, *more: int) -> str:
@@ -102,59 +76,23 @@ def _told(found: Document, output: str, tell: Any, *more: int) -> str:
     return text
 
 
-def _name_of(asked: Asked) -> str:
-    return asked.source.url if isinstance(asked.source, Server) else str(asked.source)
-
-
-def _ask(server: Server, query: ViewQuery) -> bytes:
-    path = f"/api/v1/{VIEW}/{query.name}"
-    if query.options:
-        path = f"{path}?{urlencode(query.options)}"
-    try:
-        return ask(server, path, timeout_s=TIMEOUT_S)
-    except AskError as error:
-        raise AskError(str(error), _code(error.status) if error.status else error.code, error.status) from error
-
-
-def _of_dump(dump: Dump, query: ViewQuery) -> bytes:
-    import anyio
-
-    from multisched.cli.explain import cluster_of
-    from multisched.framework.registry import PluginSetupError
-    from multisched.shell.plugin_views import ProgramViews
-    from multisched.whatif.sandbox import SchedulerSandbox
-
-    known = cluster_of(dump)
-    try:
-        views = ProgramViews(SchedulerSandbox(dump.configuration, known).program)
-        return anyio.run(views.document, VIEW, query)
-    except PluginSetupError as error:
-        raise AskError(str(error), ExitCode.USAGE) from error
-    except NoViewError as error:
-        hint = dump.hint if error.status == NOT_YET else ""
-        raise AskError(f"{dump.path}: {error}{hint}", _code(error.status)) from error
-
-
-def _of_file(file: Path, query: ViewQuery, now: datetime) -> bytes:
+def _of_file(file: Path, query: ViewQuery, now: datetime) -> Document:
     from domains.forecast.curves.profiles_file import ProfilesFileError, loads
+    from domains.forecast.views import show
     from domains.forecast.views.forecast_snapshot import ForecastSnapshot
-    from domains.forecast.views.show import document_of
 
     try:
         profiles = loads(file.read_bytes())
     except OSError as error:
         text = f"{file}: {error.strerror}; name the profilesFile of PeakForecast"
-        raise AskError(text, ExitCode.USAGE) from error
+        raise AskError(text) from error
     except ProfilesFileError as error:
-        raise AskError(f"{file}: {error}", ExitCode.USAGE) from error
-    try:
-        return orjson.dumps(document_of(query)(ForecastSnapshot(profiles, now.timestamp())))
-    except NoViewError as error:
-        raise AskError(f"{file}: {error}", _code(error.status)) from error
-
-
-def _code(status: int) -> ExitCode:
-    return ExitCode.USAGE if status in (400, 422) else ExitCode.PROBLEM
+        raise AskError(f"{file}: {error}") from error
+    with shown(file):
+        found: Document = orjson.loads(
+            orjson.dumps(show.document_of(query)(ForecastSnapshot(profiles, now.timestamp())))
+        )
+        return found
 
 
 def _with_usage(found: Document, files: Sequence[Path]) -> Document:
@@ -174,11 +112,11 @@ def _with_usage(found: Document, files: Sequence[Path]) -> Document:
     try:
         reading = read_usage([str(file) for file in files], {name: Dimension(name) for name in names}, grid)
     except SourceError as error:
-        raise AskError(str(error), ExitCode.USAGE) from error
+        raise AskError(str(error)) from error
     known = {one["service"] for one in found["services"]}
     if known.isdisjoint(reading.usage.services):
         theirs, ours = ", ".join(reading.usage.services[:3]), ", ".join(sorted(known)[:3])
         text = f"{files[0]}: none of its services is in these profiles; it has {theirs or 'none'}, they have {ours or 'none'}"
-        raise AskError(text, ExitCode.USAGE)
+        raise AskError(text)
     drawn = with_history(found, recent_of(reading.usage, found["zone"], slot_s))
     return {**drawn, "history": {**drawn["history"], "notes": list(reading.notes)}}

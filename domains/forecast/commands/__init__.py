@@ -1,0 +1,1 @@
+"""The commands of `multisched forecast`: documents of a forecast in words, tables and one page."""

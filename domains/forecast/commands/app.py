@@ -1,0 +1,148 @@
+"""The commands of `multisched forecast`. Reads arguments; `answers` asks and puts into words.
+
+Every command takes the same options that say whom to ask: a running multisched, a dump of a cluster with the configuration to look
+at it with, or a file of profiles, which knows services only.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from domains.forecast.commands.asked import Asked
+from multisched.cli.asking import SourceOptions, asking, with_options
+from multisched.cli.options import Format, Output, fail
+
+forecast_app = typer.Typer(
+    name="forecast", help="What services use and nodes carry over the week, as learned.", no_args_is_help=True
+)
+
+
+class ReportOutput(Enum):
+    """How the report is told."""
+
+    HTML = "html"
+    JSON = "json"
+
+
+ProfilesFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--profiles",
+        help="Ask no server but this file, the profilesFile of PeakForecast; it knows no nodes.",
+        envvar="MULTISCHED_PROFILES",
+    ),
+]
+Domain = Annotated[str | None, typer.Option(help="Whose forecast, where several domains have one.")]
+Limit = Annotated[int, typer.Option(min=0, max=100_000, help="Rows of the table; json and yaml have all.")]
+
+
+@with_options(SourceOptions)
+def _whom(
+    options: SourceOptions, invocation: typer.Context, profiles: ProfilesFile = None, domain: Domain = None
+) -> Asked:
+    """Whom to ask, by the options that all commands share."""
+    said = {name for name in ("profiles", "server", "snapshot") if _is_said(invocation, name)}
+    if {"profiles", "server"} <= said:
+        fail("--profiles goes without --server: the file is all that is asked")
+    if said and "profiles" not in said:
+        profiles = None  # what the command line names goes before MULTISCHED_PROFILES
+    now = datetime.now(UTC)
+    if profiles is None:
+        return Asked(options.source(), now, domain or "")
+    if options.snapshot is not None or options.config is not None:
+        fail("--profiles goes without --snapshot and --config: the file is all that is asked")
+    return Asked(profiles, now)
+
+
+def _is_said(invocation: typer.Context, name: str) -> bool:
+    source = invocation.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+@forecast_app.command("services")
+@asking(_whom)
+def services(asked: Asked, output: Format = Output.TABLE) -> str:
+    """List services with their peaks, and what is known of how good the profiles are."""
+    from domains.forecast.commands import answers
+
+    return answers.services(asked, output.value)
+
+
+@forecast_app.command("service")
+@asking(_whom)
+def service(
+    asked: Asked,
+    name: Annotated[str, typer.Argument(help="As `forecast services` lists it.")],
+    output: Format = Output.TABLE,
+) -> str:
+    """Plot the week of one service."""
+    from domains.forecast.commands import answers
+
+    return answers.service(asked, name, output.value)
+
+
+@forecast_app.command("nodes")
+@asking(_whom)
+def nodes(asked: Asked, limit: Limit = 100, output: Format = Output.TABLE) -> str:
+    """List nodes by their predicted peak, the fullest first; -o wide shows every dimension."""
+    from domains.forecast.commands import answers
+
+    return answers.nodes(asked, limit, output.value)
+
+
+@forecast_app.command("node")
+@asking(_whom)
+def node(
+    asked: Asked,
+    name: Annotated[str, typer.Argument(help="The node.")],
+    limit: Limit = 30,
+    output: Format = Output.TABLE,
+) -> str:
+    """Plot the week of one node; list its pods by their share of its peak, and what if each left."""
+    from domains.forecast.commands import answers
+
+    return answers.node(asked, name, limit, output.value)
+
+
+@forecast_app.command("at")
+@asking(_whom)
+def at(
+    asked: Asked,
+    moment: Annotated[str, typer.Argument(help='"Tue 20:00", or "20:00" for the busiest of all days.')],
+    limit: Limit = 100,
+    output: Format = Output.TABLE,
+) -> str:
+    """Show what each service uses, and each node carries, at one time of the week."""
+    from domains.forecast.commands import answers
+
+    return answers.at(asked, moment, limit, output.value)
+
+
+@forecast_app.command("backtest")
+@asking(_whom)
+def backtest(asked: Asked, limit: Limit = 50, output: Format = Output.TABLE) -> str:
+    """Say how each kind of profile would have foretold the last days, and why which was chosen; worst first."""
+    from domains.forecast.commands import answers
+
+    return answers.backtest(asked, limit, output.value)
+
+
+@forecast_app.command("report")
+@asking(_whom)
+def report(
+    asked: Asked,
+    usage: Annotated[
+        list[Path] | None,
+        typer.Option(help="Draw this history (CSV: timestamp, service or pod, dimension, value) beside the profiles."),
+    ] = None,
+    output: Annotated[ReportOutput, typer.Option("--output", "-o", help="How to tell it.")] = ReportOutput.HTML,
+) -> str:
+    """Write one page with history, band and peak of every service, a heat map of the nodes, and what-if."""
+    from domains.forecast.commands import answers
+
+    return answers.report(asked, usage or [], output.value)

@@ -1,0 +1,126 @@
+"""Commands that ask: the options that say whom, and how what is answered is printed.
+
+    @app.command()
+    @asking(SourceOptions)
+    def week(whom: SourceOptions, service: str) -> str:
+        return text_of(document_of(whom.source(), "forecast", ViewQuery("service", {"name": service})))
+
+`week` has the options of SourceOptions beside its own. Domains make their commands so, too. Imported at each start: what asks is
+imported where it is asked.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, TypeVar, get_type_hints
+
+from multisched.cli.options import (
+    DEFAULT_SERVER,
+    CaFile,
+    ConfigFile,
+    Context,
+    Insecure,
+    ServerUrl,
+    Snapshot,
+    TokenFile,
+    TokenKubeconfig,
+    answered,
+    configuration_of,
+    fail,
+    show,
+)
+
+if TYPE_CHECKING:
+    from multisched.cli.dump import Dump
+    from multisched.cli.server import Server
+
+    Source = Server | Dump
+    """Whom a command asks."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+Told = str | Iterable[str] | None
+"""What a command has to say: at once, or part by part."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """A running multisched, and the credentials it is asked with."""
+
+    server: ServerUrl = DEFAULT_SERVER
+    kubeconfig: TokenKubeconfig = None
+    context: Context = None
+    token_file: TokenFile = None
+    ca_file: CaFile = None
+    insecure_skip_tls_verify: Insecure = False
+
+    def running(self) -> Server:
+        """The process that is asked."""
+        from multisched.cli.server import Server
+
+        is_verifying = not self.insecure_skip_tls_verify
+        return Server(self.server, self.kubeconfig, self.context, self.token_file, self.ca_file, is_verifying)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions(ServerOptions):
+    """A running multisched, or a dump of a cluster in its place."""
+
+    snapshot: Snapshot = None
+    config: ConfigFile = None
+
+    def source(self) -> Source:
+        """Whom to ask."""
+        if self.snapshot is None:
+            if self.config is not None:
+                fail("--config goes with --snapshot: a running multisched has its own")
+            return self.running()
+        from multisched.cli.dump import Dump
+
+        now, is_default = datetime.now(UTC), self.config is None
+        return Dump(self.snapshot, configuration_of(self.config), now, is_default=is_default)
+
+
+def with_options(shared: Callable[..., T]) -> Callable[[Callable[Concatenate[T, ...], R]], Callable[..., R]]:
+    """Gives a function the options of `shared` beside its own; what `shared` makes of them is its first argument."""
+
+    def decorate(command: Callable[Concatenate[T, ...], R]) -> Callable[..., R]:
+        own = list(inspect.signature(command).parameters.values())[1:]
+        theirs = list(inspect.signature(shared).parameters.values())
+
+        @wraps(command)
+        def run(**given: Any) -> R:
+            made = shared(**{one.name: given.pop(one.name) for one in theirs})
+            return command(made, **given)
+
+        hints = get_type_hints(shared, include_extras=True) | get_type_hints(command, include_extras=True)
+        parameters = [
+            one.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[one.name]) for one in (*own, *theirs)
+        ]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        return run
+
+    return decorate
+
+
+def asking(shared: Callable[..., T]) -> Callable[[Callable[Concatenate[T, ...], Told]], Callable[..., None]]:
+    """As `with_options`; what the command returns is printed, and what cannot be answered is told in a sentence."""
+
+    def decorate(command: Callable[Concatenate[T, ...], Told]) -> Callable[..., None]:
+        ask = with_options(shared)(command)
+
+        @wraps(ask)
+        def run(**given: Any) -> None:
+            with answered():
+                told = ask(**given)
+                for part in (told,) if isinstance(told, str) else told or ():
+                    show(part)
+
+        return run
+
+    return decorate

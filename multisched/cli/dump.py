@@ -1,0 +1,80 @@
+"""A dump of a cluster, as `kubectl get -o json` prints it: what commands ask in place of a running multisched."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from multisched.cli.options import AskError
+from multisched.model.wire import UNREADABLE
+
+if TYPE_CHECKING:
+    from multisched.config.schema import Configuration
+    from multisched.whatif.sandbox import DumpedCluster
+
+DUMP_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024
+
+
+class Dump(msgspec.Struct, frozen=True):
+    """A cluster as kubectl printed it, and the configuration to look at it with."""
+
+    path: Path
+    """`-`: standard input."""
+    configuration: Configuration
+    now: datetime
+    is_default: bool = False
+    """No configuration was named: it is the default one."""
+
+    @property
+    def hint(self) -> str:
+        """What to say besides where the configuration knows too little."""
+        return "; name the configuration with --config: the default one has no history" if self.is_default else ""
+
+
+def cluster_of(dump: Dump) -> DumpedCluster:
+    """What a file of `kubectl get -o json` says. Raises AskError."""
+    from multisched.whatif.sandbox import DumpedCluster
+
+    body = read_file(dump.path, DUMP_BYTES_MAX)
+    try:
+        listed = msgspec.json.decode(body, type=_List)
+    except UNREADABLE as error:
+        message = f"{dump.path} is no list of objects ({error}); write one with kubectl get nodes,pods,... -A -o json"
+        raise AskError(message) from error
+    return DumpedCluster(listed.items, dump.now)
+
+
+class _List(msgspec.Struct):
+    items: list[msgspec.Raw]
+
+
+@contextmanager
+def buildable() -> Iterator[None]:
+    """Plugins of the configuration that cannot be built are the user's to mend."""
+    from multisched.framework.registry import PluginSetupError
+
+    try:
+        yield
+    except PluginSetupError as error:
+        raise AskError(str(error)) from error
+
+
+def read_file(path: Path, most: int) -> bytes:
+    """At most so many bytes of a file, or of standard input (`-`). Raises AskError."""
+    try:
+        if str(path) == "-":
+            body = sys.stdin.buffer.read(most + 1)
+        else:
+            with path.open("rb") as file:
+                body = file.read(most + 1)
+    except OSError as error:
+        raise AskError(f"{path} cannot be read: {error.strerror}") from error
+    if len(body) > most:
+        raise AskError(f"{path} has more than {most} bytes")
+    return body

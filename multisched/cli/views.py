@@ -1,0 +1,61 @@
+"""Documents of plugins' views (`framework.views`): of a running program, or of a dump of a cluster that is looked at here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+from urllib.parse import urlencode
+
+import orjson
+
+from multisched.cli.dump import Dump, buildable, cluster_of
+from multisched.cli.options import AskError
+from multisched.cli.server import Server, ask, code_of
+from multisched.config.options import ExitCode
+from multisched.framework.views import Document, NoViewError, ViewQuery
+
+NOT_YET: Final = 503
+"""Of `NoViewError`: what is needed for the document has not been learned."""
+TIMEOUT_S: Final = 60.0
+"""A document about all of a large cluster takes seconds."""
+
+
+def document_of(source: Server | Dump, view: str, query: ViewQuery, *, fields: Sequence[str] = ()) -> Document:
+    """The document, the same whoever is asked. `fields`: what every one of this version has. Raises AskError."""
+    body = _of_dump(source, view, query) if isinstance(source, Dump) else _of_server(source, view, query)
+    try:
+        found: Document = orjson.loads(body)
+        for field in fields:
+            found[field]
+    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        name = source.path if isinstance(source, Dump) else source.url
+        raise AskError(f"{name} is no multisched of this version: {error!r}", ExitCode.PROBLEM) from error
+    return found
+
+
+@contextmanager
+def shown(name: object, hint: str = "") -> Iterator[None]:
+    """Says of whom there is nothing to show; `hint`: what to do where that is so for now."""
+    try:
+        yield
+    except NoViewError as error:
+        more = hint if error.status == NOT_YET else ""
+        raise AskError(f"{name}: {error}{more}", code_of(error.status)) from error
+
+
+def _of_server(server: Server, view: str, query: ViewQuery) -> bytes:
+    path = f"/api/v1/{view}/{query.name}"
+    return ask(server, f"{path}?{urlencode(query.options)}" if query.options else path, timeout_s=TIMEOUT_S)
+
+
+def _of_dump(dump: Dump, view: str, query: ViewQuery) -> bytes:
+    import anyio
+
+    from multisched.shell.plugin_views import ProgramViews
+    from multisched.whatif.sandbox import SchedulerSandbox
+
+    known = cluster_of(dump)
+    with buildable(), shown(dump.path, dump.hint):
+        views = ProgramViews(SchedulerSandbox(dump.configuration, known).program)
+        return anyio.run(views.document, view, query)

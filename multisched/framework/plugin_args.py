@@ -1,0 +1,286 @@
+"""Reads a plugin's args from a configuration mapping: all that is wrong is told at once, each with its path and the fix.
+
+    with Fields(args, "args", ("timeout", "files")) as fields:
+        return Settings(fields.duration_s("timeout", 5.0), fields.names("files"))
+
+Reading goes on with the default in the place of what is refused. What follows from a problem is not told beside it: nothing
+is told at, above or beneath a field that is refused already.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from multisched.model.go_duration import parse_go_duration
+from multisched.model.near_names import did_you_mean
+
+ENTRIES_MAX: Final = 10_000
+"""Of a list, unless its reader says less."""
+PAIRS_MAX: Final = 64
+"""Of a mapping from text to text."""
+_TYPE_META: Final = ("apiVersion", "kind")
+
+ArgsReader = Callable[[Mapping[str, Any], str], object]
+"""Reads (args, path). Raises PluginArgsError."""
+
+
+class ArgsProblem(msgspec.Struct, frozen=True):
+    """What is wrong with one field, and what to write there."""
+
+    path: str
+    reason: str
+    is_key: bool = False
+    """It is the name of the field that is wrong."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+class PluginArgsError(ValueError):
+    """Arguments that a plugin cannot use; a line for each problem: the field's path, a colon and what to write there."""
+
+    def __init__(self, problems: Iterable[ArgsProblem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+    def __reduce__(self) -> tuple[type[PluginArgsError], tuple[object, ...]]:
+        return PluginArgsError, (self.problems,)
+
+    @classmethod
+    def at(cls, path: str, reason: str) -> PluginArgsError:
+        """Of one problem."""
+        return cls([ArgsProblem(path, reason)])
+
+
+class Fields:
+    """A mapping of the configuration with its path.
+
+    As a context manager it raises PluginArgsError at the end if anything was refused, in mappings read out of it too.
+    """
+
+    def __init__(
+        self, document: object, path: str, known: Sequence[str], problems: list[ArgsProblem] | None = None
+    ) -> None:
+        self.path = path
+        is_whole = problems is None
+        self._problems: list[ArgsProblem] = [] if problems is None else problems
+        self._document: Mapping[str, Any] = document if isinstance(document, Mapping) else {}
+        if not isinstance(document, Mapping):
+            self.refuse_at(path, f"is {_kind(document)}; write a mapping with {_either(known)}")
+        for name in self._document:
+            if name not in known and not (is_whole and name in _TYPE_META):
+                hint = did_you_mean(str(name), known, f"remove it; known here: {_either(known)}")
+                self.refuse_at(self.at(name), f"unknown field; {hint}", is_key=True)
+
+    def __enter__(self) -> Fields:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
+        if kind is None and self._problems:
+            raise PluginArgsError(self._problems)
+
+    # -- what is wrong ---------------------------------------------------------------------------------------------
+
+    def refuse(self, name: str, reason: str) -> None:
+        """Notes a problem of a field, unless it may follow from one that is noted."""
+        self.refuse_at(self.at(name), reason)
+
+    def refuse_at(self, path: str, reason: str, *, is_key: bool = False) -> None:
+        """The same, by the whole path."""
+        if not any(_is_within(path, told.path) or _is_within(told.path, path) for told in self._problems):
+            self._problems.append(ArgsProblem(path, reason, is_key))
+
+    def take(self, error: PluginArgsError) -> None:
+        """Notes what another reader has refused."""
+        for problem in error.problems:
+            self.refuse_at(problem.path, problem.reason, is_key=problem.is_key)
+
+    def is_refused(self, name: str = "") -> bool:
+        """True if something is wrong with the field, or without a name with anything here."""
+        path = self.at(name) if name else self.path
+        return any(_is_within(told.path, path) for told in self._problems)
+
+    # -- what is there ---------------------------------------------------------------------------------------------
+
+    def has(self, name: str) -> bool:
+        """True if the field is there and not null."""
+        return self._document.get(name) is not None
+
+    def value(self, name: str) -> Any:
+        return self._document.get(name)
+
+    def at(self, name: str) -> str:
+        return f"{self.path}.{name}"
+
+    def below(self, name: str, known: Sequence[str]) -> Fields:
+        """The mapping in a field; an empty one where the field is missing."""
+        return Fields(self._document.get(name) if self.has(name) else {}, self.at(name), known, self._problems)
+
+    def entries(self, name: str, known: Sequence[str], most: int = ENTRIES_MAX) -> list[Fields]:
+        """The mappings in a list; empty where the field is missing."""
+        return [Fields(item, path, known, self._problems) for path, item in self._items(name, most)]
+
+    def variants(self, name: str, key: str, kinds: Mapping[str, Sequence[str]], most: int) -> list[Fields]:
+        """The mappings in a list, each with the fields of the kind it names under `key`."""
+        found = []
+        for path, item in self._items(name, most):
+            kind = item.get(key) if isinstance(item, Mapping) else None
+            known = kinds.get(kind) if isinstance(kind, str) else None
+            if known is None:
+                self.refuse_at(f"{path}.{key}", f"{kind!r} is not known; write one of {', '.join(kinds)}")
+                continue
+            found.append(Fields(item, path, known, self._problems))
+        return found
+
+    # -- values ----------------------------------------------------------------------------------------------------
+
+    def text(self, name: str, default: str = "") -> str:
+        found = self._document.get(name)
+        if found is None:
+            return default
+        if isinstance(found, str):
+            return found
+        self.refuse(name, _no_text(found))
+        return default
+
+    def choice(self, name: str, default: str, choices: Sequence[str]) -> str:
+        found = self.text(name, default)
+        if found in choices:
+            return found
+        hint = did_you_mean(found, choices, f"write one of {', '.join(filter(None, choices))}")
+        self.refuse(name, f"{found!r} is not known; {hint}")
+        return default
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        found = self._document.get(name)
+        if found is None or isinstance(found, bool):
+            return default if found is None else found
+        self.refuse(name, f"is {_kind(found)}; write true or false")
+        return default
+
+    def integer(self, name: str, default: int, low: int, high: int) -> int:
+        found = self._document.get(name)
+        if found is None:
+            return default
+        if isinstance(found, bool) or not isinstance(found, int):
+            self.refuse(name, _no_number(found, f"a whole number of {low}..{high}"))
+        elif low <= found <= high:
+            return found
+        else:
+            self.refuse(name, f"{found} is not within {low}..{high}")
+        return default
+
+    def number(self, name: str, default: float, low: float, high: float) -> float:
+        return self._number(name, default, f"within {low:g}..{high:g}", lambda found: low <= found <= high)
+
+    def above_zero(self, name: str, default: float, high: float) -> float:
+        """A number, however small."""
+        return self._number(name, default, f"above 0 and at most {high:g}", lambda found: 0 < found <= high)
+
+    def duration_s(self, name: str, default_s: float, low_s: float = 0.0) -> float:
+        """Seconds, written as Go does."""
+        if not self.has(name):
+            return default_s
+        try:
+            found_s = parse_go_duration(self.text(name))
+        except ValueError as error:
+            self.refuse(name, str(error))
+            return default_s
+        if found_s < low_s:
+            self.refuse(name, f"{self.text(name)} is too short; write at least {low_s:g}s")
+        return found_s
+
+    def texts(self, name: str, most: int = ENTRIES_MAX) -> list[tuple[str, str]]:
+        """(path, text) of a list of texts, none of which is empty."""
+        found = []
+        for path, item in self._items(name, most):
+            if isinstance(item, str) and item:
+                found.append((path, item))
+            else:
+                self.refuse_at(path, "is empty; write a text" if item == "" else _no_text(item))
+        return found
+
+    def names(self, name: str, most: int = ENTRIES_MAX) -> tuple[str, ...]:
+        """A list of texts, each of which stands there once."""
+        found: dict[str, None] = {}
+        for path, item in self.texts(name, most):
+            if item in found:
+                self.refuse_at(path, f"names {item} twice; remove one")
+            found[item] = None
+        return tuple(found)
+
+    def pairs(self, name: str) -> dict[str, str]:
+        """A mapping from text to text: headers, parameters."""
+        found = self._document.get(name)
+        if found is None:
+            return {}
+        if not isinstance(found, Mapping) or len(found) > PAIRS_MAX:
+            self.refuse(name, f"write a mapping from name to text, of at most {PAIRS_MAX}")
+            return {}
+        for key, value in found.items():
+            if not (isinstance(key, str) and isinstance(value, str) and key and f"{key}{value}".isprintable()):
+                self.refuse(f"{name}.{key}", "is no text of one line; put it in quotes")
+        return {str(key): str(value) for key, value in found.items()}
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _number(self, name: str, default: float, range_: str, is_good: Callable[[float], bool]) -> float:
+        found = self._document.get(name)
+        if found is None:
+            return default
+        if isinstance(found, bool) or not isinstance(found, int | float):
+            self.refuse(name, _no_number(found, f"a number {range_}"))
+        elif is_good(found):
+            return float(found)
+        else:
+            self.refuse(name, f"{found} is not {range_}")
+        return default
+
+    def _items(self, name: str, most: int) -> list[tuple[str, Any]]:
+        found = self._document.get(name)
+        if found is None:
+            return []
+        if isinstance(found, str | bytes) or not isinstance(found, Sequence):
+            self.refuse(name, f"is {_kind(found)}; write a list")
+            return []
+        if len(found) > most:
+            self.refuse(name, f"has {len(found)} entries, more than {most}; leave some out")
+            return []
+        return [(f"{self.at(name)}[{index}]", item) for index, item in enumerate(found)]
+
+
+def _is_within(path: str, whole: str) -> bool:
+    return path.startswith(whole) and path[len(whole) : len(whole) + 1] in ("", ".", "[")
+
+
+def _kind(value: object) -> str:
+    names = {type(None): "nothing", bool: "true or false", int: "a number", float: "a number", str: "a text"}
+    return names.get(type(value), "a list" if isinstance(value, Sequence) else "a mapping")
+
+
+def _no_text(value: object) -> str:
+    """YAML reads yes, 1.20 and 7 as something else than they may be meant."""
+    if isinstance(value, bool | int | float):
+        return f"{value!r} is no text; put it in quotes"
+    return f"is {_kind(value)}; write a text"
+
+
+def _no_number(value: object, wanted: str) -> str:
+    """Of a number in quotes, that they are the fault."""
+    try:
+        is_quoted = isinstance(value, str) and math.isfinite(float(value))
+    except ValueError:
+        is_quoted = False
+    if is_quoted:
+        return f"{value!r} is text; write the number without quotes"
+    if isinstance(value, float):
+        return f"{value!r} is not whole; write {wanted}"
+    return f"is {_kind(value)}; write {wanted}"
+
+
+def _either(known: Sequence[str]) -> str:
+    return ", ".join(known) if known else "nothing in it"

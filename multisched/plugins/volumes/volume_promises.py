@@ -1,0 +1,102 @@
+"""What pods on their way to their nodes have been promised: volumes for claims, and nodes to provision for.
+
+Kept by `VolumeLedger`, and read by the planner, so that no volume is promised twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+
+class PromisedVolume(msgspec.Struct, frozen=True):
+    """A volume for a claim."""
+
+    volume: str
+    claim: str
+    """namespace/name of the claim."""
+    claim_id: str
+
+
+class PromisedNode(msgspec.Struct, frozen=True):
+    """A node for which a claim's volume is to be made."""
+
+    claim: str
+    claim_id: str
+    node: str
+
+
+class Promise(msgspec.Struct, frozen=True):
+    """What one pod holds: volumes for some of its claims, provisioning for others."""
+
+    row: int
+    node: str
+    volumes: tuple[PromisedVolume, ...] = ()
+    provisions: tuple[PromisedNode, ...] = ()
+
+
+class _Shared:
+    """Name -> what it is promised to, with the pods that hold the promise."""
+
+    def __init__(self) -> None:
+        self.to: dict[str, str] = {}
+        self._holders: dict[str, set[str]] = {}
+
+    def add(self, name: str, to: str, uid: str) -> None:
+        self.to[name] = to
+        self._holders.setdefault(name, set()).add(uid)
+
+    def remove(self, name: str, uid: str) -> None:
+        holders = self._holders[name]
+        holders.discard(uid)
+        if not holders:
+            del self._holders[name], self.to[name]
+
+
+class VolumePromises:
+    """Pod -> what it holds; and what is taken, whoever holds it."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Promise] = {}
+        self._volumes = _Shared()
+        self._nodes = _Shared()
+        self.version = 0
+        """Raised by each promise that comes or goes."""
+
+    @property
+    def volumes(self) -> Mapping[str, str]:
+        """Volume name -> `claim_id` of the claim it will be bound to."""
+        return self._volumes.to
+
+    @property
+    def nodes(self) -> Mapping[str, str]:
+        """`claim_id` of a claim to be provisioned -> the node it will be provisioned for."""
+        return self._nodes.to
+
+    def of(self, uid: str) -> Promise | None:
+        """What the pod holds; None for a pod that holds nothing."""
+        return self._held.get(uid)
+
+    def held(self) -> Mapping[str, Promise]:
+        """uid -> Promise. A copy."""
+        return dict(self._held)
+
+    def hold(self, uid: str, promise: Promise) -> None:
+        """The pod, which holds nothing, holds this."""
+        self._held[uid] = promise
+        self.version += 1
+        for volume in promise.volumes:
+            self._volumes.add(volume.volume, volume.claim_id, uid)
+        for provision in promise.provisions:
+            self._nodes.add(provision.claim_id, provision.node, uid)
+
+    def release(self, uid: str) -> None:
+        promise = self._held.pop(uid, None)
+        if promise is None:
+            return
+        self.version += 1
+        for volume in promise.volumes:
+            self._volumes.remove(volume.volume, uid)
+        for provision in promise.provisions:
+            self._nodes.remove(provision.claim_id, uid)
