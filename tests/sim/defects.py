@@ -58,7 +58,7 @@ from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
 from multisched.state.ledgers import LedgerRegistry
 from multisched.state.node_table import NodeTable
-from multisched.testing.plugins import HoldSome
+from multisched.testing.plugins.permit_holds import HoldSome
 
 Defect = Callable[[], None]
 DEFECTS: dict[str, Defect] = {}

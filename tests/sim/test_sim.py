@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from multisched.config import loading
-from multisched.testing.scenario import run_seed
-from multisched.testing.setting import drawn
+from multisched.testing.run.seeded_run import run_seed
+from multisched.testing.settings.setting import drawn
 from tests.sim.run import FAULTS_MIN
 
 SEEDS = 30
@@ -41,7 +41,7 @@ def test_the_same_seed_gives_the_same_run_whatever_ran_before(seed: int) -> None
 
 def test_the_same_seed_gives_the_same_run_in_another_process() -> None:
     """Under another hash seed: no set or dict of ours decides anything by its order (I12)."""
-    command = [sys.executable, "-c", "from multisched.testing.scenario import run_seed; print(run_seed(7).trace)"]
+    command = [sys.executable, "-c", "from multisched.testing.run.seeded_run import run_seed; print(run_seed(7).trace)"]
     environment = os.environ | {"PYTHONHASHSEED": "12345"}
     told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
 

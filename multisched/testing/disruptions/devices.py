@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-from multisched.testing.api_checker import GPU, GPU_INDICES, GPU_MILLI, HONOURED
+from multisched.testing.checkers.api.api_checker import GPU, GPU_INDICES, GPU_MILLI, HONOURED
 from multisched.testing.disruptions.scene import HANDED_OVER_S, SENT_S, SLOW, Disruption, Scene
-from multisched.testing.world import GPU_NODES, NODES
+from multisched.testing.world.world import GPU_NODES, NODES
 
 STUFFING = 1_100
 """Annotations that somebody adds to a running pod."""

@@ -20,10 +20,10 @@ from multisched.state.cluster_cache import PodState
 from multisched.state.node_table import SCORING
 from multisched.state.row_check import row_faults
 from multisched.testing.disruptions.scene import Disruption, Scene
-from multisched.testing.faulty_plugin import FAULTY
+from multisched.testing.plugins.faulty import FAULTY
 
 if TYPE_CHECKING:
-    from multisched.testing.scenario import Process
+    from multisched.testing.run.seeded_run import Process
 
 MISTOLD_MAX: Final = 24
 """Pods that are told otherwise: more differences than the audit names in the log."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from multisched.testing.chances import GUEST
+from multisched.testing.checkers.process.chances import GUEST
 from multisched.testing.disruptions.scene import Disruption, Scene, Where
-from multisched.testing.storage import ODD
+from multisched.testing.world.storage import ODD
 
 LOUD, HOST = "sim/loud", "sim/host"
 """Labels of namespaces of which somebody does not bear any pods, and of who stands there first."""

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from multisched.model.objects import CPU, Pod
-from multisched.testing.budgets import FREE, PROTECTED
-from multisched.testing.disks import ZONED
 from multisched.testing.disruptions.scene import Disruption, Scene
-from multisched.testing.faults import FOREIGN
-from multisched.testing.plugins import HELD
-from multisched.testing.policies import OWNER
-from multisched.testing.traits import SOLE
-from multisched.testing.world import CROWDED, GPU_NODES, PAIRS
+from multisched.testing.plugins.permit_holds import HELD
+from multisched.testing.wire.faults import FOREIGN
+from multisched.testing.world.budgets import FREE, PROTECTED
+from multisched.testing.world.disks import ZONED
+from multisched.testing.world.policies import OWNER
+from multisched.testing.world.traits import SOLE
+from multisched.testing.world.world import CROWDED, GPU_NODES, PAIRS
 
 PAIR_FILL, PAIR_URGENT = ("900m",) * 8, ("1", "1", "1500m")
 """CPU of the pods that fill two nodes, half of them under a budget, and of the urgent ones that then want to go there."""

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import orjson
 
 from multisched.model.objects import Pod
-from multisched.testing.api_checker import GPU_DEVICES, GPU_MILLI
+from multisched.testing.checkers.api.api_checker import GPU_DEVICES, GPU_MILLI
 from multisched.testing.disruptions.pods import fill_pair, press
 from multisched.testing.disruptions.scene import HANDED_OVER_S, SENT_S, Disruption, Scene
-from multisched.testing.faulty_plugin import FAULTY
-from multisched.testing.relations import HOSTNAME
-from multisched.testing.world import FAVOURITE, GPU_NODES, NODES
+from multisched.testing.plugins.faulty import FAULTY
+from multisched.testing.rules.inter_pod import HOSTNAME
+from multisched.testing.world.world import FAVOURITE, GPU_NODES, NODES
 
 if TYPE_CHECKING:
-    from multisched.testing.scenario import Process
+    from multisched.testing.run.seeded_run import Process
 
 STALL_S = 4.0
 """How late watches are when a leader stops."""

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from multisched.testing.disruptions.scene import Disruption, Scene
-from multisched.testing.questions import Questions
-from multisched.testing.relations import HOSTNAME, ZONE
-from multisched.testing.world import CROWDED
+from multisched.testing.processes.questions import Questions
+from multisched.testing.rules.inter_pod import HOSTNAME, ZONE
+from multisched.testing.world.world import CROWDED
 
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 ASKED: Final = 6

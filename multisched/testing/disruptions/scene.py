@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from multisched.model.objects import Pod
 
 if TYPE_CHECKING:
-    from multisched.testing.scenario import Run
-    from multisched.testing.world import World
+    from multisched.testing.run.seeded_run import Run
+    from multisched.testing.world.world import World
 
 THROTTLED = 0.7
 """Of all writes, where a disruption wants binds to wait."""

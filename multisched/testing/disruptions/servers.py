@@ -6,8 +6,8 @@ import asyncio
 
 from multisched.model.wire import MERGE_PATCH
 from multisched.testing.disruptions.scene import Disruption, Scene
-from multisched.testing.history import rewind
-from multisched.testing.world import CROWDED
+from multisched.testing.world.backup import rewind
+from multisched.testing.world.world import CROWDED
 
 UNWRITABLE = (
     (("POST", "/events"), ("PATCH", "/events/")),

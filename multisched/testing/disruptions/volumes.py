@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from multisched.model.objects import Pod
-from multisched.testing.disks import GCE_DRIVER, IN_TREE, NOBODYS, TIGHT
 from multisched.testing.disruptions.scene import Disruption, Scene
-from multisched.testing.storage import LOCAL, MADE
+from multisched.testing.world.disks import GCE_DRIVER, IN_TREE, NOBODYS, TIGHT
+from multisched.testing.world.storage import LOCAL, MADE
 
 LIMITED: Final = (31, 33, 34)
 """Numbers of nodes that crowds want and whose kubelets tell what their drivers attach."""

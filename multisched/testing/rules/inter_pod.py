@@ -1,0 +1,178 @@
+"""Pods of a simulation that relate to each other, and what their rules say, told plainly from the server's own store.
+
+Nothing of the plugins takes part: selectors are matched pod by pod. Two things are judged. As a binding takes effect, that
+no host holds two pods of which one bears not the other. At rest, whether a waiting pod could go to a node after all.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from multisched.model.objects import HostPort, Node, Pod
+from multisched.model.placement import PodAffinityTerm, SpreadConstraint
+from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE
+from multisched.testing.checkers.told import Standing as Standing
+
+LONERS, LEVELLED, COMPANIONS, INCLINED, FUSSY = 0.05, 0.05, 0.03, 0.06, 0.12
+"""Shares of all pods: no second of its app on a host; level over zones; in a zone with its app; with preferences about pods,
+and about nodes."""
+
+HOSTNAME, ZONE = "kubernetes.io/hostname", "zone"
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+class Relations:
+    """Draws rules for pods. By a pod's name, so that what else is drawn stays as it was."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def add_rules(self, pod: dict[str, Any]) -> None:
+        """Gives some pods rules about pods of their own app."""
+        rng = random.Random(f"{self._seed}/{pod['metadata']['name']}")  # noqa: S311 - a simulation
+        selector = {"matchLabels": {"app": pod["metadata"]["labels"]["app"]}}
+        host = {"topologyKey": HOSTNAME, "labelSelector": selector}
+        zone = {"topologyKey": ZONE, "labelSelector": selector}
+        spread = {**zone, "maxSkew": rng.randint(1, 3)}
+        drawn = rng.random()
+        for share, rules in (
+            (LONERS, {"affinity": {"podAntiAffinity": {_REQUIRED: [host]}}}),
+            (LEVELLED, {"topologySpreadConstraints": [{**spread, "whenUnsatisfiable": "DoNotSchedule"}]}),
+            (COMPANIONS, {"affinity": {"podAffinity": {_REQUIRED: [zone]}}}),
+            (
+                INCLINED,
+                {
+                    "affinity": {"podAffinity": {_PREFERRED: [{"weight": 10, "podAffinityTerm": zone}]}},
+                    "topologySpreadConstraints": [{**spread, "whenUnsatisfiable": "ScheduleAnyway"}],
+                },
+            ),
+            (FUSSY, _tastes(rng)),
+        ):
+            if drawn < share:
+                pod["spec"].update(rules)
+                return
+            drawn -= share
+
+
+def _tastes(rng: random.Random) -> dict[str, Any]:
+    """What a pod likes of nodes, which it need not get: few have all of it, and those may be full."""
+    likes = [
+        {"key": ZONE, "operator": "In", "values": [f"z{rng.randrange(3)}"]},
+        {"key": "rank", "operator": rng.choice(("Gt", "Lt")), "values": [str(rng.randrange(40))]},
+        {"key": HOSTNAME, "operator": "In", "values": [f"node-{rng.randrange(12)}" for _ in range(2)]},
+    ]
+    terms = [{"weight": rng.randint(1, 100), "preference": {"matchExpressions": [one]}} for one in rng.sample(likes, 2)]
+    bears = {"key": "sim/rather", "operator": "Exists", **rng.choice(({}, {"effect": "PreferNoSchedule"}))}
+    return {
+        "affinity": {"nodeAffinity": {_PREFERRED: terms}},
+        "tolerations": [bears] if rng.random() < 0.5 else [],
+    }
+
+
+def bears_not(pod: Pod, other: Pod) -> bool:
+    """The pod has a rule that keeps the other off its host."""
+    affinity = pod.spec.pod_affinity
+    return affinity is not None and any(
+        term.topology_key == HOSTNAME and is_about(term, pod, other) for term in affinity.anti_required
+    )
+
+
+def keeps_off(pod: Pod, node: Node, other: Pod) -> bool:
+    """The pod, which stands on the node, has a rule that keeps the other off some nodes."""
+    affinity = pod.spec.pod_affinity
+    terms = affinity.anti_required if affinity is not None else ()
+    return any(term.topology_key in node.labels and is_about(term, pod, other) for term in terms)
+
+
+def clash(pod: Pod, other: Pod) -> HostPort | None:
+    """A port that both want of their host, on an address that both want; None: there is none."""
+    pairs = ((ours, theirs) for ours in pod.spec.host_ports for theirs in other.spec.host_ports)
+    return next((ours for ours, theirs in pairs if _is_one_port(ours, theirs)), None)
+
+
+def _is_one_port(ours: HostPort, theirs: HostPort) -> bool:
+    """No address stands for all of them."""
+    is_one = (ours.protocol, ours.port) == (theirs.protocol, theirs.port)
+    return is_one and (not ours.ip or not theirs.ip or ours.ip == theirs.ip)
+
+
+def allows(
+    pod: Pod, node: Node, nodes: Iterable[Node], standing: Collection[Standing], is_usable: Callable[[Node], bool]
+) -> bool:
+    """The rules of the pod and of those that stand somewhere let it onto the node.
+
+    `nodes`: all; `standing`: every pod that is not over, with its node; `is_usable`: tells the nodes of the pod's domain,
+    which alone are places to spread over.
+    """
+    own = pod.spec.pod_affinity
+    for term in own.anti_required if own is not None else ():
+        if any(_share(term.topology_key, node, there) and is_about(term, pod, one) for one, there in standing):
+            return False
+    for one, there in standing:
+        theirs = one.spec.pod_affinity
+        if theirs is None:
+            continue
+        for term in theirs.anti_required:
+            if _share(term.topology_key, node, there) and is_about(term, one, pod):
+                return False
+    if own is not None and own.required and not _has_company(pod, node, standing, own.required):
+        return False
+    rules = [rule for rule in pod.spec.spread if rule.is_hard]
+    if not rules:
+        return True
+    selector, keys = pod.spec.affinity.node_selector, {rule.topology_key for rule in rules}
+    places = [one for one in nodes if is_usable(one) and keys <= one.labels.keys()]
+    reach = [one for one in places if all(r.matches_value(one.labels.get(r.key)) for r in selector)]
+    return all(_is_level(pod, node, rule, reach, standing) for rule in rules)
+
+
+def _has_company(pod: Pod, node: Node, standing: Collection[Standing], terms: Collection[PodAffinityTerm]) -> bool:
+    if any(term.topology_key not in node.labels for term in terms):
+        return False
+    company = [there for one, there in standing if all(is_about(term, pod, one) for term in terms)]
+    if all(any(_share(term.topology_key, node, there) for there in company) for term in terms):
+        return True
+    is_first = not any(term.topology_key in there.labels for there in company for term in terms)
+    return is_first and all(is_about(term, pod, pod) for term in terms)
+
+
+def _is_level(
+    pod: Pod, node: Node, rule: SpreadConstraint, reach: Collection[Node], standing: Collection[Standing]
+) -> bool:
+    key = rule.topology_key
+    if key not in node.labels or rule.selector is None:
+        return key in node.labels
+    reach = [one for one in reach if not rule.honors_taints or is_tolerated(pod, one)]
+    counts = {one.labels[key]: 0 for one in reach}
+    names = {one.name for one in reach}
+    for one, there in standing if rule.selector.requirements else ():  # as upstream: an empty selector counts nobody
+        is_counted = there.name in names and not one.is_deleting
+        if is_counted and one.namespace == pod.namespace and rule.selector.matches(one.labels):
+            counts[there.labels[key]] += 1
+    fewest = min(counts.values(), default=0) if len(counts) >= rule.min_domains else 0
+    more = int(rule.selector.matches(pod.labels))
+    return counts.get(node.labels[key], 0) + more - fewest <= rule.max_skew
+
+
+def is_tolerated(pod: Pod, node: Node) -> bool:
+    """No taint of the node keeps the pod off."""
+    hard = [taint for taint in node.taints if taint.effect in (NO_SCHEDULE, NO_EXECUTE)]
+    return all(any(one.tolerates(taint) for one in pod.spec.tolerations) for taint in hard)
+
+
+def _share(key: str, node: Node, other: Node) -> bool:
+    return key in node.labels and node.labels[key] == other.labels.get(key)
+
+
+def is_about(term: PodAffinityTerm, owner: Pod, other: Pod) -> bool:
+    """Namespaces are selected by their names here, or all together."""
+    if term.selector is None or not term.selector.matches(other.labels):
+        return False
+    selected, name = term.namespace_selector, {"kubernetes.io/metadata.name": other.namespace}
+    return other.namespace in term.named_namespaces(owner.namespace) or (
+        selected is not None and selected.matches(name)
+    )

@@ -1,0 +1,49 @@
+"""Which play ends a run: each is named where it is written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from multisched.testing.disruptions.scene import Scene
+from multisched.testing.scenarios import (
+    classes,
+    handbacks,
+    outages,
+    preemptors,
+    restarts,
+    storage,
+    strangers,
+    waiting,
+    wakeups,
+)
+from multisched.testing.scenarios.steps import LED_MAX_S, Plays, place, standing
+
+RUNS_EACH: Final = 3
+"""One at least of the configuration as it ships (`setting`)."""
+PLAYS: Final[Plays] = (
+    *waiting.PLAYS,
+    *wakeups.PLAYS,
+    *handbacks.PLAYS,
+    *strangers.PLAYS,
+    *preemptors.PLAYS,
+    *storage.PLAYS,
+    *classes.PLAYS,
+    *restarts.PLAYS,
+    *classes.LATER,
+    *outages.PLAYS,
+)
+
+
+async def play_one(scene: Scene, struck: Counter[str]) -> None:
+    """The plays take turns, three runs each: a hundred runs meet every one.
+
+    None is played where a faulty ledger may fail at its pods: they would wait for the next audit.
+    """
+    if scene.run.setting.has_faulty_plugin:
+        return
+    name, act = PLAYS[scene.run.seed // RUNS_EACH % len(PLAYS)]
+    first = await place(scene, "", 10)
+    await scene.until(lambda: bool(standing(scene, [first])), LED_MAX_S)
+    if standing(scene, [first]):
+        struck[name] += await act(scene)
