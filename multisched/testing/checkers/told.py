@@ -12,20 +12,18 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import msgspec
-import orjson
 
 from multisched.config.nodes import NodeRouter
 from multisched.config.schema import Configuration
-from multisched.model.decode import TOLERATIONS_MAX, DecodeError, Decoder
+from multisched.model.decode import DecodeError
 from multisched.model.objects import PODS, Node, Pod, Requests
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE, Taint, Toleration
+from multisched.testing.rules.inter_pod import Standing
+from multisched.testing.rules.node_affinity import wants
+from multisched.testing.world.store_view import Reader
 
-DEVICE_ANNOTATIONS = frozenset(f"multisched.io/gpu-{of}" for of in ("milli", "count", "devices", "allocated-milli"))
-"""What a pod holds of its node's devices; somebody may write a thousand others beside it."""
 CORDON = Taint("node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)
 """What a cordon counts as; who tolerates it goes there all the same."""
-Standing = tuple[Pod, Node]
-"""A pod and the node it is on."""
 
 
 class Homes:
@@ -41,36 +39,6 @@ class Homes:
             # A node that changed is another object, and as many as were told are kept.
             self._tests[domain] = cache(self._router.usable_by(domain))
         return self._tests[domain]
-
-
-class Reader:
-    """Decodes each pod or node once, for all processes; reads placed pods whose like the program refuses, too.
-
-    By what was told to the byte: one version may be told in several ways.
-    """
-
-    def __init__(self) -> None:
-        self._decoder = Decoder()
-        self._decoder.keep(DEVICE_ANNOTATIONS)
-        self._pods: dict[bytes, Pod] = {}
-        self._nodes: dict[bytes, Node] = {}
-
-    def pod(self, raw: bytes | msgspec.Raw) -> Pod:
-        told = bytes(raw)
-        pod = self._pods.get(told)
-        if pod is None:
-            pod = self._decoder.pod(raw)
-            if pod.malformed and pod.node:
-                pod = self._decoder.pod(_shortened(told))
-            self._pods[told] = pod
-        return pod
-
-    def node(self, raw: bytes | msgspec.Raw) -> Node:
-        told = bytes(raw)
-        node = self._nodes.get(told)
-        if node is None:
-            node = self._nodes[told] = self._decoder.node(raw)
-        return node
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,21 +222,3 @@ class Told:
         if not wants(pod, node):
             return "which its node selector or affinity forbids"
         return ""
-
-
-def _shortened(raw: bytes) -> bytes:
-    """A pod with no more tolerations than are read of one; what is not UTF-8 stays as it is."""
-    try:
-        document = orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        return raw
-    document["spec"]["tolerations"] = document["spec"].get("tolerations", [])[:TOLERATIONS_MAX]
-    return orjson.dumps(document)
-
-
-def wants(pod: Pod, node: Node) -> bool:
-    """The pod's node selector and required node affinity let it onto the node."""
-    affinity = pod.spec.affinity
-    if not all(one.matches_value(node.labels.get(one.key)) for one in affinity.node_selector):
-        return False
-    return affinity.required is None or affinity.required.matches(node.labels, node.name)

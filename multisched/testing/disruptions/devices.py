@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-from multisched.testing.checkers.api.api_checker import GPU, GPU_INDICES, GPU_MILLI, HONOURED
 from multisched.testing.disruptions.scene import HANDED_OVER_S, SENT_S, SLOW, Disruption, Scene
+from multisched.testing.world.labels import GPU, GPU_INDICES, GPU_MILLI, HONOURED
 from multisched.testing.world.world import GPU_NODES, NODES
 
 STUFFING = 1_100

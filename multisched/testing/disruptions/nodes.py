@@ -7,8 +7,8 @@ from typing import Any
 
 from multisched.config.nodes import DOMAIN_LABEL
 from multisched.testing.disruptions.scene import HANDED_OVER_S, SENT_S, SLOW, Disruption, Scene, Where
-from multisched.testing.rules.inter_pod import ZONE
 from multisched.testing.wire.faults import FOREIGN
+from multisched.testing.world.labels import ZONE
 from multisched.testing.world.world import CROWDED, FAVOURITE, NODES, PAIRS
 
 DELETABLE_NODES = NODES // 4

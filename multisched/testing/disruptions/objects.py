@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from multisched.testing.checkers.process.chances import GUEST
 from multisched.testing.disruptions.scene import Disruption, Scene, Where
-from multisched.testing.world.storage import ODD
+from multisched.testing.world.labels import GUEST, ODD
 
 LOUD, HOST = "sim/loud", "sim/host"
 """Labels of namespaces of which somebody does not bear any pods, and of who stands there first."""

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 import orjson
 
 from multisched.model.objects import Pod
-from multisched.testing.checkers.api.api_checker import GPU_DEVICES, GPU_MILLI
 from multisched.testing.disruptions.pods import fill_pair, press
 from multisched.testing.disruptions.scene import HANDED_OVER_S, SENT_S, Disruption, Scene
 from multisched.testing.plugins.faulty import FAULTY
-from multisched.testing.rules.inter_pod import HOSTNAME
+from multisched.testing.world.labels import GPU_DEVICES, GPU_MILLI, HOSTNAME
 from multisched.testing.world.world import FAVOURITE, GPU_NODES, NODES
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from multisched.testing.disruptions.scene import Disruption, Scene
 from multisched.testing.processes.questions import Questions
-from multisched.testing.rules.inter_pod import HOSTNAME, ZONE
+from multisched.testing.world.labels import HOSTNAME, ZONE
 from multisched.testing.world.world import CROWDED
 
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"

@@ -28,7 +28,7 @@ from multisched.shell.plugin_views import ProgramViews
 from multisched.shell.program import Program
 from multisched.testing.plugins.permit_holds import HELD
 from multisched.testing.plugins.restless import MOVES
-from multisched.testing.rules.inter_pod import HOSTNAME
+from multisched.testing.world.labels import HOSTNAME
 from multisched.whatif.explain_source import ProgramExplanations
 from multisched.whatif.explain_trial import DumpExplanations
 from multisched.whatif.repair_source import RepairPlans

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from multisched.model.objects import Node, Pod
-from multisched.testing.checkers.api.api_checker import GPU, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED
+from multisched.testing.world.labels import GPU, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED
 
 GPU_COUNT = "multisched.io/gpu-count"
 OURS = "multisched.io/gpu"

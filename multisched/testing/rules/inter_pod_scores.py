@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 from multisched.model.objects import Node, Pod
 from multisched.model.placement import PodAffinityTerm, SpreadConstraint
-from multisched.testing.checkers.told import Standing
-from multisched.testing.rules.inter_pod import HOSTNAME, is_about
+from multisched.testing.rules.inter_pod import Standing, is_about
+from multisched.testing.world.labels import HOSTNAME
 
 MOST = 100
 HARD_WEIGHT = 1

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, Final
 
 from multisched.testing.disruptions.scene import Scene
-from multisched.testing.rules.inter_pod import HOSTNAME, ZONE
 from multisched.testing.scenarios.rooms import Rooms
 from multisched.testing.scenarios.steps import (
     Plays,
@@ -22,6 +21,7 @@ from multisched.testing.scenarios.steps import (
     place,
     several,
 )
+from multisched.testing.world.labels import HOSTNAME, ZONE
 from multisched.testing.world.world import CROWDED
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

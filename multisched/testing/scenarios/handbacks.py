@@ -9,7 +9,6 @@ from typing import Final
 
 from multisched.testing.disruptions.scene import Scene
 from multisched.testing.plugins.permit_holds import HELD
-from multisched.testing.rules.inter_pod import HOSTNAME
 from multisched.testing.scenarios.rooms import (
     BED,
     TOLERATED,
@@ -22,6 +21,7 @@ from multisched.testing.scenarios.rooms import (
     wake_up,
 )
 from multisched.testing.scenarios.steps import Plays, named, place, promised, standing
+from multisched.testing.world.labels import HOSTNAME
 
 HALF_MILLI: Final = 2_500
 """CPU of more than half a room."""

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, Final
 
 from multisched.testing.disruptions.scene import Scene
-from multisched.testing.rules.inter_pod import HOSTNAME
 from multisched.testing.scenarios.rooms import Rooms
 from multisched.testing.scenarios.steps import (
     PLAIN_MILLI,
@@ -27,6 +26,7 @@ from multisched.testing.scenarios.steps import (
     steady_leader,
     used,
 )
+from multisched.testing.world.labels import HOSTNAME
 
 PORT: Final = 9_972
 FILLED_MILLI: Final = 900

@@ -6,7 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from multisched.queueing.transitions import Place
-from multisched.testing.checkers.api.api_checker import GPU_MILLI
 from multisched.testing.disruptions.scene import Scene
 from multisched.testing.scenarios.steps import (
     Plays,
@@ -22,6 +21,7 @@ from multisched.testing.scenarios.steps import (
     steady_leader,
 )
 from multisched.testing.world.disks import NOBODYS
+from multisched.testing.world.labels import GPU_MILLI
 from multisched.testing.world.world import GPU_NODES, NODES
 
 if TYPE_CHECKING:

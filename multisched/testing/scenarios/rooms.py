@@ -12,8 +12,8 @@ from multisched.model.objects import Node, Pod
 from multisched.model.version import Version
 from multisched.queueing.transitions import Place
 from multisched.testing.disruptions.scene import Scene
-from multisched.testing.rules.inter_pod import HOSTNAME
 from multisched.testing.scenarios.steps import all_stand, leaders, leading, named, place
+from multisched.testing.world.labels import HOSTNAME
 
 if TYPE_CHECKING:
     from multisched.shell.program import Program

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from multisched.model.objects import CPU
 from multisched.testing.disruptions.scene import Scene
-from multisched.testing.rules.inter_pod import HOSTNAME, ZONE
 from multisched.testing.scenarios.steps import SCHEDULER, Plays, emptiest, several
 from multisched.testing.wire.faults import APPLIED, LATE, LATE_408, LATE_500, LOST, REFUSED, TOLD_TO_WAIT
+from multisched.testing.world.labels import HOSTNAME, ZONE
 from multisched.testing.world.world import GPU_NODES
 
 NAME: Final = "between"

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from multisched.testing.disruptions.scene import Scene
-from multisched.testing.rules.inter_pod import HOSTNAME, ZONE
 from multisched.testing.scenarios.steps import (
     PLAIN_MILLI,
     SCHEDULER,
@@ -18,6 +17,7 @@ from multisched.testing.scenarios.steps import (
     standing,
     used,
 )
+from multisched.testing.world.labels import HOSTNAME, ZONE
 from multisched.testing.world.world import CROWDED, GPU_NODES
 
 LEFT_MILLI: Final = 1_500

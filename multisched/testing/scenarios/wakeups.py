@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from multisched.cluster.controllers.fake_provisioner import FAKE_PROVISIONER
 from multisched.framework.objects_view import ObjectKind
-from multisched.testing.checkers.process.chances import GUEST
 from multisched.testing.disruptions.scene import Scene
-from multisched.testing.rules.inter_pod import HOSTNAME, ZONE
 from multisched.testing.scenarios.rooms import BED, KEPT, TOLERATED, Case, Rooms, Sleeper, wake_all, wake_each
 from multisched.testing.scenarios.steps import Plays, named
+from multisched.testing.world.labels import GUEST, HOSTNAME, ZONE
 from multisched.testing.world.storage import CLASSES_PATH, LOCAL
 
 if TYPE_CHECKING:

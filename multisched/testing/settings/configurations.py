@@ -15,7 +15,7 @@ import orjson
 
 from multisched.config import loading
 from multisched.config.schema import Configuration
-from multisched.testing.world.world import LICENCE
+from multisched.testing.world.labels import LICENCE
 
 ARGS_SHARE: Final = 0.5
 """Of all plugins with arguments: they are given some."""

@@ -15,12 +15,12 @@ from typing import Any, Final
 from multisched.cluster.controllers.fake_provisioner import FAKE_PROVISIONER, ZONE
 from multisched.model.cluster_objects import SELECTED_NODE_ANNOTATION
 from multisched.model.wire import MERGE_PATCH, Response
+from multisched.testing.world.labels import ODD
 from multisched.testing.world.storage import (
     CLAIMS_PATH,
     CLASSES_PATH,
     LOCAL,
     MADE,
-    ODD,
     TIGHT_PROVISIONER,
     VOLUMES_PATH,
     local_disk,

@@ -29,6 +29,7 @@ from multisched.model.cluster_objects import (
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 from multisched.model.wire import Response, Transport
+from multisched.testing.world.labels import HOSTNAME, ODD
 
 LOCAL, MADE = "local", "made"
 """Classes: disks that stand in a node, and disks that a provisioner makes where the pod goes. Both wait for their pod."""
@@ -39,9 +40,6 @@ DISKS_PER_NODE = 2
 CLAIMANTS = 0.12
 """Of all pods."""
 
-ODD = "odd-volumes"
-"""The label of pods with volumes of other sorts (`disks`)."""
-HOSTNAME = "kubernetes.io/hostname"
 CLASSES_PATH = "/apis/storage.k8s.io/v1/storageclasses"
 VOLUMES_PATH = "/api/v1/persistentvolumes"
 CLAIMS_PATH = "/api/v1/namespaces/default/persistentvolumeclaims"

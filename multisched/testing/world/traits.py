@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Any, Final
 
-from multisched.testing.world.storage import ODD
+from multisched.testing.world.labels import ODD
 
 SHARE: Final = 0.6
 """Of the crowds that may have one."""

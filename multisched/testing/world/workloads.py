@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from multisched.testing.rules.inter_pod import HOSTNAME, ZONE
+from multisched.testing.world.labels import HOSTNAME, ZONE
 from multisched.testing.world.world import NAMESPACES, World
 
 BATCH_MIN, BATCH_MAX = 3, 30

@@ -17,15 +17,15 @@ from multisched.cluster.api.server import ApiServer
 from multisched.model.objects import CPU, Node, Pod
 from multisched.model.selectors import NO_EXECUTE
 from multisched.model.wire import JSON, MERGE_PATCH, STRATEGIC_MERGE_PATCH, Response
-from multisched.testing.checkers.api.api_checker import GPU, GPU_MILLI
 from multisched.testing.checkers.api.bind_checker import BindChecker
-from multisched.testing.rules.inter_pod import HOSTNAME, Relations
 from multisched.testing.wire.faults import FOREIGN, MALFORMED, MARK
 from multisched.testing.world import traits
 from multisched.testing.world.budgets import Budgets
 from multisched.testing.world.disks import NOBODYS, Disks
+from multisched.testing.world.labels import GPU, GPU_MILLI, HOSTNAME, LICENCE, ODD
 from multisched.testing.world.policies import HEEDED, NAMESPACE, POLICY, TRUSTED
-from multisched.testing.world.storage import ODD, VOLUMES_PATH, Storage
+from multisched.testing.world.relations import Relations
+from multisched.testing.world.storage import VOLUMES_PATH, Storage
 
 NODES = 40
 GPU_NODES = tuple(number for number in range(NODES) if number % 10 in (7, 8))
@@ -37,8 +37,6 @@ NAMESPACES = ("default", "team-a", "team-b")
 INFEASIBLE_CPU = "500"
 BEST_EFFORT = 0.05
 """Of all pods that want no device: they ask for nothing."""
-LICENCE = "example.com/licence"
-"""What virtual nodes have a few of; an extender may look after it (`configurations`)."""
 EDGE_SCHEDULER, EDGE_EVERY = "edge-scheduler", 6
 """Where there is such a domain, one pod in so many is its."""
 SHUNNED = {1: 1, 2: 2}

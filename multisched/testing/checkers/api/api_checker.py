@@ -7,60 +7,24 @@ DESIGN 10; a broken one is a sentence in `broken`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import orjson
 
 from multisched.cluster.api.server import ApiServer
-from multisched.cluster.base.storage import Collection, Stored
 from multisched.model.objects import PODS, Node, Pod, Requests
 from multisched.model.wire import Response
-from multisched.testing.checkers.told import Ground, Reader, wants
+from multisched.testing.checkers.told import Ground
 from multisched.testing.rules.inter_pod import bears_not, clash
+from multisched.testing.rules.node_affinity import wants
+from multisched.testing.world.labels import GPU, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED
 from multisched.testing.world.storage import Storage
+from multisched.testing.world.store_view import StoreView
 
 _BINDING = re.compile(r"/namespaces/([^/]+)/pods/([^/]+)/binding(?:\?timeout=(\d+)ms)?")
 _POD = re.compile(r"/namespaces/([^/]+)/pods/([^/?]+)")
 BROKEN_MAX = 20
-T = TypeVar("T")
-
-GPU, GPU_MILLI, GPU_DEVICES = "nvidia.com/gpu", "multisched.io/gpu-milli", "multisched.io/gpu-devices"
-GPU_INDICES, HONOURED = "multisched.io/gpu-indices", "honoured"
-"""The label of nodes whose device plugin gives each pod the devices that its annotation names."""
-
-
-class _Decoded(Generic[T]):
-    """All objects of a kind, decoded. What has not been written since is not decoded again."""
-
-    def __init__(self, decode: Callable[[bytes], T]) -> None:
-        self._decode = decode
-        self._known: dict[str, tuple[Stored, T]] = {}
-        self._read_at = -1
-        """The collection's version at the last look."""
-        self._shown: Mapping[str, T] = {}
-
-    def forget(self) -> None:
-        """The collection was replaced as a whole."""
-        self._read_at = -1
-        self._known.clear()
-
-    def as_stored(self, collection: Collection) -> Mapping[str, T]:
-        """By key, in the order of keys; stays as it is when the collection changes."""
-        if self._read_at != collection.changed_at:
-            events = collection.events_since(self._read_at)
-            changed = {event.key for event in events} if events is not None else None
-            for key in changed if changed is not None else self._known.keys() | collection.objects.keys():
-                self._read(key, collection.objects.get(key))
-            self._shown = {key: self._known[key][1] for key in collection.keys()}  # noqa: SIM118 - no dict
-            self._read_at = collection.changed_at
-        return self._shown
-
-    def _read(self, key: str, stored: Stored | None) -> None:
-        if stored is None:
-            self._known.pop(key, None)
-        elif key not in self._known or self._known[key][0] is not stored:
-            self._known[key] = (stored, self._decode(stored.raw))
 
 
 class ApiChecker:
@@ -69,9 +33,7 @@ class ApiChecker:
     def __init__(self, server: ApiServer, broken: list[str]) -> None:
         self._server = server
         self._broken = broken
-        self.reader = Reader()
-        self._pods = _Decoded(self.reader.pod)
-        self._nodes = _Decoded(self.reader.node)
+        self.objects = StoreView(server)
         self._devices: dict[str, tuple[str, tuple[str, ...], int]] = {}
         """uid -> node, devices and milli of each, as each binding gave them: what is edited later gives nothing back."""
         self.bound: dict[str, str] = {}
@@ -238,10 +200,10 @@ class ApiChecker:
 
     def pods(self) -> Mapping[str, Pod]:
         """namespace/name -> pod, as the store has it now."""
-        return self._pods.as_stored(self._server.store.collection("pods"))
+        return self.objects.pods()
 
     def nodes(self) -> Mapping[str, Node]:
-        return self._nodes.as_stored(self._server.store.collection("nodes"))
+        return self.objects.nodes()
 
     def events(self) -> list[dict[str, Any]]:
         """All Events, as the store has them now."""

@@ -27,9 +27,10 @@ from multisched.model.wire import Response
 from multisched.testing.checkers.api.api_checker import ApiChecker, decision_of, pod_of, target_of
 from multisched.testing.checkers.api.bind_judge import NEWS_S, SHARED, BindJudge
 from multisched.testing.checkers.api.stale_decisions import Decision, fault_of_neighbours, fault_of_strangers
-from multisched.testing.checkers.told import Ground, Homes, Told, wants
+from multisched.testing.checkers.told import Ground, Homes, Told
 from multisched.testing.rules.devices import fits_for_certain
 from multisched.testing.rules.inter_pod import Standing, allows, clash
+from multisched.testing.rules.node_affinity import wants
 from multisched.testing.world.policies import Policies, is_unsure
 
 PRIORITY_MAX = 2_000_001_000
@@ -526,8 +527,7 @@ class BindChecker(ApiChecker):
     def rewound(self) -> None:
         """The store is as it was some time ago: bindings of since then never were, and nobody has been told yet."""
         self.was_rewound = True
-        self._pods.forget()
-        self._nodes.forget()
+        self.objects.forget()
         there = {pod.uid: pod for pod in self.pods().values()}
         self.faked.update((uid, node) for uid, node in self.bound.items() if uid not in there or not there[uid].node)
         self.bound = {uid: node for uid, node in self.bound.items() if uid in there and there[uid].node == node}

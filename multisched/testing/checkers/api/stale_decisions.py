@@ -10,10 +10,10 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from multisched.model.objects import Node, Pod
-from multisched.testing.checkers.api.api_checker import GPU, GPU_INDICES, HONOURED
-from multisched.testing.checkers.told import Standing, Told
+from multisched.testing.checkers.told import Told
 from multisched.testing.rules.devices import fraction_wanted
-from multisched.testing.rules.inter_pod import allows, bears_not, clash
+from multisched.testing.rules.inter_pod import Standing, allows, bears_not, clash
+from multisched.testing.world.labels import GPU, GPU_INDICES, HONOURED
 
 
 class Decision(NamedTuple):

@@ -15,13 +15,12 @@ from dataclasses import dataclass, field
 from multisched.framework.objects_view import ObjectKind, hidden
 from multisched.model.objects import PODS, Node, Pod
 from multisched.shell.program import Program
-from multisched.testing.checkers.told import Told, wants
+from multisched.testing.checkers.told import Told
 from multisched.testing.rules.devices import fits_for_certain, wants_devices
 from multisched.testing.rules.inter_pod import Standing, allows, clash
-from multisched.testing.world.budgets import is_bare, is_plain
-
-GUEST = "sim/guest"
-"""A label of pods that some hosts bear or not by labels of their namespaces, of which nothing is known here."""
+from multisched.testing.rules.node_affinity import wants
+from multisched.testing.rules.victims import is_bare, is_plain
+from multisched.testing.world.labels import GUEST
 
 
 @dataclass(slots=True)

@@ -27,7 +27,6 @@ from multisched.shell.domain import DomainWorker
 from multisched.shell.preemptor import Home
 from multisched.shell.program import Program
 from multisched.state.cluster_cache import Assumption
-from multisched.testing.checkers.api.api_checker import GPU_DEVICES
 from multisched.testing.checkers.api.bind_checker import BindChecker
 from multisched.testing.checkers.process.attempts import Attempts
 from multisched.testing.checkers.process.chances import Chances
@@ -51,7 +50,8 @@ from multisched.testing.plugins.permit_holds import HoldLonger, ReserveTally
 from multisched.testing.rules.devices import fault_of_choice, fraction_wanted
 from multisched.testing.rules.inter_pod import Standing, allows, clash, keeps_off
 from multisched.testing.rules.preemption import fault_of_preemption
-from multisched.testing.world.budgets import broken_for_certain, fault_of_victims, is_plain, would_do
+from multisched.testing.rules.victims import broken_for_certain, fault_of_victims, is_plain, would_do
+from multisched.testing.world.labels import GPU_DEVICES
 from multisched.testing.world.policies import NAMESPACE
 
 
@@ -93,7 +93,9 @@ class ProcessChecker:
         self._bind_checker = bind_checker
         self._identity = identity
         policies = {domain.name: domain.policy.compile() for domain in configuration.domains}
-        self.told = bind_checker.told[identity] = Told(bind_checker.reader, Homes(configuration).usable_by, policies)
+        self.told = bind_checker.told[identity] = Told(
+            bind_checker.objects.reader, Homes(configuration).usable_by, policies
+        )
         self._domain_of = {name: d.name for d in configuration.domains for name in d.scheduler_names}
         self._binds_max = {d.name: d.concurrency.max_in_flight_binds for d in configuration.domains}
         self._is_plain = is_plain

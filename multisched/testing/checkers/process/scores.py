@@ -17,10 +17,11 @@ from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.model.objects import CPU, MEMORY, Node, Pod
 from multisched.model.selectors import PREFER_NO_SCHEDULE
 from multisched.state.node_table import NodeTable
-from multisched.testing.checkers.api.api_checker import GPU, GPU_MILLI
-from multisched.testing.checkers.told import Told, wants
+from multisched.testing.checkers.told import Told
 from multisched.testing.rules.devices import WHOLE_MILLI, fraction_wanted
 from multisched.testing.rules.inter_pod_scores import MOST, by_affinity, by_spread
+from multisched.testing.rules.node_affinity import wants
+from multisched.testing.world.labels import GPU, GPU_MILLI
 
 IMAGE_MIN, IMAGE_MAX = 23 << 20, 1000 << 20
 """Bytes of the images of a pod that count for nothing, and of each container that count for all."""

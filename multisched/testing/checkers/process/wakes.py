@@ -23,7 +23,7 @@ from multisched.queueing.transitions import Place
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
 from multisched.state.cluster_cache import PodState
-from multisched.testing.checkers.told import wants
+from multisched.testing.rules.node_affinity import wants
 
 LOOKS: Final = 6
 """A pod is asked about at every sixth look in a row that finds it where it was."""

@@ -65,7 +65,7 @@ class Stand:
     def hear(self) -> Told:
         """Tells `me` of all that is there."""
         told = self.bind_checker.told.setdefault(
-            "me", Told(self.bind_checker.reader, lambda domain: lambda node: True, {})
+            "me", Told(self.bind_checker.objects.reader, lambda domain: lambda node: True, {})
         )
         for key, stored in self.server.store.collection("pods").objects.items():
             told.pod_told(key, msgspec.Raw(stored.raw))

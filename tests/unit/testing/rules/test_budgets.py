@@ -9,7 +9,7 @@ from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.objects import Node, Pod, PodSpec
 from multisched.model.selectors import LabelSelector, Operator, Requirement, Taint, Toleration
 from multisched.testing.rules.inter_pod import Standing
-from multisched.testing.world.budgets import (
+from multisched.testing.rules.victims import (
     broken_for_certain,
     fault_of_victims,
     is_plain,

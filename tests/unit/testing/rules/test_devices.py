@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from multisched.model.objects import Node, Pod, PodSpec
-from multisched.testing.checkers.api.api_checker import GPU, GPU_DEVICES, GPU_MILLI
 from multisched.testing.rules.devices import GPU_COUNT, fault_of_choice, fits_for_certain
+from multisched.testing.world.labels import GPU, GPU_DEVICES, GPU_MILLI
 
 FOUR = Node("n", "n", 1, allocatable={GPU: 4})
 

@@ -7,7 +7,8 @@ import pytest
 from multisched.model.objects import HostPort, Node, Pod, PodSpec
 from multisched.model.placement import SpreadConstraint
 from multisched.model.selectors import LabelSelector, Operator, Requirement
-from multisched.testing.rules.inter_pod import HOSTNAME, allows, clash
+from multisched.testing.rules.inter_pod import allows, clash
+from multisched.testing.world.labels import HOSTNAME
 
 
 def holder(name: str, ip: str, protocol: str = "TCP", port: int = 80) -> Pod:
