@@ -1,52 +1,22 @@
-"""Plugins of the simulated domains: one that asks outside and waits, one that holds pods at Permit, one that keeps books.
-
-They make parallel cycles meet, Permit waits end in every way there is, and each reserve accountable (I5).
-"""
+"""Plugins that hold pods at Permit, alone and together, so that waits end in every way there is."""
 
 from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-import numpy as np
-
 from multisched.framework.context import PluginContext
-from multisched.framework.dependency import Dependency
-from multisched.framework.node_view import Rows, Scores
 from multisched.framework.points import CycleView, PermitResult
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
 
-ANSWER_S = 0.005
 HOLD_S = 2.0
 HOLD_LONGER_S = 5.0
 HELD = "held-"
 """Pods of such a name are held until their time runs out."""
 BROKEN_MAX = 20
-
-
-class SlowOracle:
-    """Asks about the feasible rows, waits 5 ms, and then prefers the lowest row: everybody wants the same node."""
-
-    name = "SlowOracle"
-    depends_on = Dependency.ATTEMPT
-    response_timeout_s = 1.0
-
-    def request(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
-        return int(rows[0])
-
-    async def response(self, request: object) -> object:
-        await asyncio.sleep(ANSWER_S)
-        return request
-
-    def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
-        favourite = cycle.responses[self.name]
-        return np.where(rows == favourite, 100, 0).astype(np.int64)
-
-    def sign(self, pod: Pod) -> Hashable:
-        return ""
 
 
 class HoldSome:
@@ -111,38 +81,6 @@ class HoldLonger:
             if holding and now_s > since_s + hold_s + slack_s:
                 found.append(uid)
         return found
-
-
-class ReserveTally:
-    """Each reserve ends in exactly one of postbind and unreserve (I5). `broken` says where not."""
-
-    name = "ReserveTally"
-
-    def __init__(self) -> None:
-        self.open: dict[str, str] = {}
-        """uid -> node of what is reserved now."""
-        self.broken: list[str] = []
-        self.on_bound: Callable[[Pod, str], None] = lambda pod, node: None
-        """Told of each pod that counts as bound."""
-
-    def reserve(self, cycle: CycleView, pod: Pod, node: str) -> Status:
-        if pod.uid in self.open:
-            self._complain(f"{pod.key} was reserved on {node} while it was on {self.open[pod.uid]}")
-        self.open[pod.uid] = node
-        return SUCCESS
-
-    def unreserve(self, cycle: CycleView, pod: Pod, node: str) -> None:
-        if self.open.pop(pod.uid, None) != node:
-            self._complain(f"{pod.key} was unreserved on {node}, where it was not")
-
-    def post_bind(self, cycle: CycleView, pod: Pod, node: str) -> None:
-        if self.open.pop(pod.uid, None) != node:
-            self._complain(f"{pod.key} was bound to {node}, where it was not reserved")
-        self.on_bound(pod, node)
-
-    def _complain(self, sentence: str) -> None:
-        if len(self.broken) < BROKEN_MAX:
-            self.broken.append(f"I5: {sentence}")
 
 
 def _tenth(pod: Pod) -> int:

@@ -19,7 +19,11 @@ from multisched.testing.world.labels import LICENCE
 
 ARGS_SHARE: Final = 0.5
 """Of all plugins with arguments: they are given some."""
-ASKING_PLUGINS: Final = (("SlowOracle", 5), ("ReserveTally", None), ("HoldSome", None))
+EDGE_PLUGINS: Final = (
+    "multisched.testing.plugins.slow_oracle:SlowOracle",
+    "multisched.testing.plugins.reserve_tally:ReserveTally",
+)
+"""Of the domain EDGE."""
 FAULTY_SHARE, MOVING_SHARE, EXTENDED_SHARE, SORTED_SHARE = 0.5, 0.8, 0.8, 0.3
 """Of all drawn configurations: one plugin is faulty; one moves pods; extenders are asked; the queue goes by priority alone."""
 THRIFTY_SHARE: Final = 0.3
@@ -226,11 +230,7 @@ def _select_nodes(domains: list[dict[str, Any]]) -> None:
     job = next(domain for domain in domains if domain["name"] == "job")
     job["nodes"] = {"selector": {"matchLabels": {"type": "virtual-kubelet"}}}
     ranks = {"key": "rank", "operator": "In", "values": list(EDGE_RANKS)}
-    plugins = {
-        "enabled": [
-            {"name": f"multisched.testing.plugins.permit_holds:{name}", "weight": 1} for name, _ in ASKING_PLUGINS[:2]
-        ]
-    }
+    plugins = {"enabled": [{"name": name, "weight": 1} for name in EDGE_PLUGINS]}
     nodes = {"selector": {"matchExpressions": [ranks]}}
     domains.append({"name": EDGE, "nodes": nodes, "profile": {"base": "default", "plugins": plugins}})
 

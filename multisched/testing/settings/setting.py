@@ -48,8 +48,8 @@ _ASKING_DOMAIN = """
   profile:
     plugins:
       enabled:
-      - {{name: "multisched.testing.plugins.permit_holds:SlowOracle", weight: {weight}}}
-      - {{name: "multisched.testing.plugins.permit_holds:ReserveTally"}}
+      - {{name: "multisched.testing.plugins.slow_oracle:SlowOracle", weight: {weight}}}
+      - {{name: "multisched.testing.plugins.reserve_tally:ReserveTally"}}
       - {{name: "multisched.testing.plugins.permit_holds:HoldSome"}}
       - {{name: "multisched.testing.plugins.permit_holds:HoldLonger"}}
 """

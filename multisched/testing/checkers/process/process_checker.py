@@ -46,7 +46,8 @@ from multisched.testing.checkers.process.scores import Scores
 from multisched.testing.checkers.process.wakes import Wakes
 from multisched.testing.checkers.told import Homes, Told
 from multisched.testing.loop.sim_loop import SimLoop
-from multisched.testing.plugins.permit_holds import HoldLonger, ReserveTally
+from multisched.testing.plugins.permit_holds import HoldLonger
+from multisched.testing.plugins.reserve_tally import ReserveTally
 from multisched.testing.rules.devices import fault_of_choice, fraction_wanted
 from multisched.testing.rules.inter_pod import Standing, allows, clash, keeps_off
 from multisched.testing.rules.preemption import fault_of_preemption
