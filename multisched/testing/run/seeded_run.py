@@ -335,7 +335,7 @@ class Run:
         elif process.task.exception() is not None:
             self.bind_checker.complain(f"I11: {process.identity} stopped with {process.task.exception()!r}")
         elif not self.was_rewound:
-            process.process_checker.announcements.check_whole(self.bind_checker.events())
+            process.process_checker.events.check_whole(self.bind_checker.events())
         self._leave(process)
 
     async def pause(self, process: Process, seconds: float) -> None:
@@ -450,7 +450,7 @@ class Run:
         for process in self.processes if not self.was_rewound else ():  # a restored backup has old conditions
             process.process_checker.check_told(self.calm_s, self.bind_checker.policies.condition_of)
             process.process_checker.check_nominations()
-            process.process_checker.announcements.check_true(events)
+            process.process_checker.events.check_true(events)
         aside = self.not_set_aside()
         if aside:
             self.bind_checker.complain(

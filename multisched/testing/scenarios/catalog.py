@@ -1,4 +1,4 @@
-"""Which play ends a run: each is named where it is written."""
+"""Which scenario ends a run: each is named where it is written."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from multisched.testing.scenarios import (
     waiting,
     wakeups,
 )
-from multisched.testing.scenarios.steps import LED_MAX_S, Plays, place, standing
+from multisched.testing.scenarios.steps import LED_MAX_S, Scenarios, place, standing
 
 RUNS_EACH: Final = 3
 """One at least of the configuration as it ships (`setting`)."""
-PLAYS: Final[Plays] = (
-    *waiting.PLAYS,
-    *wakeups.PLAYS,
-    *handbacks.PLAYS,
-    *strangers.PLAYS,
-    *preemptors.PLAYS,
-    *storage.PLAYS,
-    *classes.PLAYS,
-    *restarts.PLAYS,
+SCENARIOS: Final[Scenarios] = (
+    *waiting.SCENARIOS,
+    *wakeups.SCENARIOS,
+    *handbacks.SCENARIOS,
+    *strangers.SCENARIOS,
+    *preemptors.SCENARIOS,
+    *storage.SCENARIOS,
+    *classes.SCENARIOS,
+    *restarts.SCENARIOS,
     *classes.LATER,
-    *outages.PLAYS,
+    *outages.SCENARIOS,
 )
 
 
 async def play_one(scene: Scene, struck: Counter[str]) -> None:
-    """The plays take turns, three runs each: a hundred runs meet every one.
+    """The scenarios take turns, three runs each: a hundred runs meet every one.
 
     None is played where a faulty ledger may fail at its pods: they would wait for the next audit.
     """
     if scene.run.setting.has_faulty_plugin:
         return
-    name, act = PLAYS[scene.run.seed // RUNS_EACH % len(PLAYS)]
+    name, act = SCENARIOS[scene.run.seed // RUNS_EACH % len(SCENARIOS)]
     first = await place(scene, "", 10)
     await scene.until(lambda: bool(standing(scene, [first])), LED_MAX_S)
     if standing(scene, [first]):

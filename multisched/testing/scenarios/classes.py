@@ -1,4 +1,4 @@
-"""Plays of what is kept between attempts: something changes in place, and then the first pod of a class that nobody has seen comes.
+"""Scenarios of what is kept between attempts: something changes in place, and then the first pod of a class that nobody has seen comes.
 
 Meanwhile each class is asked anew, so that an answer that should have been forgotten shows at once.
 """
@@ -12,7 +12,7 @@ from typing import Any, Final
 from multisched.testing.disruptions.scene import Scene
 from multisched.testing.scenarios.rooms import Rooms
 from multisched.testing.scenarios.steps import (
-    Plays,
+    Scenarios,
     all_stand,
     closely,
     emptiest,
@@ -32,7 +32,7 @@ FILLING_MILLI: Final = 3_000
 LARGE_IMAGE_BYTES: Final = 6_000_000_000
 """Where a tenth of the nodes have it, it counts for more than the least that ImageLocality heeds."""
 KIN: Final = "kin"
-"""The key of the label by which pods of these plays are meant."""
+"""The key of the label by which pods of these scenarios are meant."""
 
 
 async def _change_in_place(scene: Scene) -> bool:
@@ -199,12 +199,12 @@ def _bears_not(labels: Mapping[str, str]) -> dict[str, Any]:
     return {"affinity": {"podAntiAffinity": {_REQUIRED: [_term(labels, ZONE)]}}}
 
 
-PLAYS: Final[Plays] = (
+SCENARIOS: Final[Scenarios] = (
     ("node changed in place", _change_in_place),
     ("first of its kind", _find_company),
     ("zones filled", _fill_zones),
     ("company weighed", _prefer),
 )
-LATER: Final[Plays] = (
+LATER: Final[Scenarios] = (
     ("preferred node filled, image pulled", several((("filled", _fill_preferred), ("pulled", _pull)), 2)),
 )

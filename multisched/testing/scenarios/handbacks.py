@@ -1,4 +1,4 @@
-"""Plays of room that comes back although nobody has ended there: a bind that reaches nobody, a promise that is not needed any
+"""Scenarios of room that comes back although nobody has ended there: a bind that reaches nobody, a promise that is not needed any
 more, a pod that is turned away at Permit. Somebody waits for exactly that room."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from multisched.testing.scenarios.rooms import (
     leader,
     wake_up,
 )
-from multisched.testing.scenarios.steps import Plays, named, place, promised, standing
+from multisched.testing.scenarios.steps import Scenarios, named, place, promised, standing
 from multisched.testing.world.labels import HOSTNAME
 
 HALF_MILLI: Final = 2_500
@@ -116,7 +116,7 @@ async def _turn_away(scene: Scene) -> bool:
     return True
 
 
-PLAYS: Final[Plays] = (
+SCENARIOS: Final[Scenarios] = (
     ("bind to a pod that is gone", partial(_lose_bind, lose=_delete)),
     ("bind to a pod that is elsewhere", partial(_lose_bind, lose=_bind_elsewhere)),
     ("promise kept elsewhere", _keep_promise_elsewhere),

@@ -1,4 +1,4 @@
-"""Plays of what goes wrong with us and not with a pod: nobody is set aside or overlooked for it."""
+"""Scenarios of what goes wrong with us and not with a pod: nobody is set aside or overlooked for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from multisched.queueing.quarantine import REFUSALS_ALIKE_MAX
 from multisched.testing.disruptions.scene import Scene
 from multisched.testing.scenarios.steps import (
-    Plays,
+    Scenarios,
     all_stand,
     is_led_by,
     leading,
@@ -63,5 +63,5 @@ async def _cut_line_short(scene: Scene) -> bool:
     return True
 
 
-OUTAGES: Final[Plays] = (("rights lost", _lose_rights), ("line cut short", _cut_line_short))
-PLAYS: Final[Plays] = (("rights lost, lines cut short", several(OUTAGES, len(OUTAGES))),)
+OUTAGES: Final[Scenarios] = (("rights lost", _lose_rights), ("line cut short", _cut_line_short))
+SCENARIOS: Final[Scenarios] = (("rights lost, lines cut short", several(OUTAGES, len(OUTAGES))),)

@@ -1,4 +1,4 @@
-"""Plays of pods that make others go: what is promised to them, and whom they wait for in vain.
+"""Scenarios of pods that make others go: what is promised to them, and whom they wait for in vain.
 
 What a preemption takes is judged where it begins (`testing/rules/preemption.py`), what is promised wherever a pod is assumed
 (`ProcessChecker`). Here the pods are few, so that what must come of it is known beforehand.
@@ -14,7 +14,7 @@ from multisched.testing.disruptions.scene import Scene
 from multisched.testing.scenarios.rooms import Rooms
 from multisched.testing.scenarios.steps import (
     PLAIN_MILLI,
-    Plays,
+    Scenarios,
     all_stand,
     emptiest,
     is_led_by,
@@ -142,11 +142,11 @@ async def _clear(scene: Scene, nodes: Sequence[str], pods: Sequence[str]) -> Non
         await scene.world.delete_named(name)
 
 
-PROMISES: Final[Plays] = (
+PROMISES: Final[Scenarios] = (
     ("port promised", _promise_port),
     ("urgent pod kept off by another's rule", _bear_with_the_urgent),
     ("urgent pod as large as a node", _fill_exactly),
     ("two urgent pods on a large node", _promise_twice),
     ("pods started between two urgent ones", _start_meanwhile),
 )
-PLAYS: Final[Plays] = (("promises and rules of preemptors", several(PROMISES, len(PROMISES))),)
+SCENARIOS: Final[Scenarios] = (("promises and rules of preemptors", several(PROMISES, len(PROMISES))),)

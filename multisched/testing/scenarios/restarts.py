@@ -1,4 +1,4 @@
-"""Plays of processes that follow each other, of objects that go and come back under their names, and of what is told of pods."""
+"""Scenarios of processes that follow each other, of objects that go and come back under their names, and of what is told of pods."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from multisched.queueing.transitions import Place
 from multisched.testing.disruptions.scene import Scene
 from multisched.testing.scenarios.steps import (
-    Plays,
+    Scenarios,
     all_stand,
     emptiest,
     is_led_by,
@@ -202,7 +202,7 @@ def _message(scene: Scene, name: str) -> str:
     return str(found[0].message) if found else ""
 
 
-PLAYS: Final[Plays] = (
+SCENARIOS: Final[Scenarios] = (
     ("successor of edited pods", _edit_and_succeed),
     ("made anew unseen", _recreate_unseen),
     ("node lost at PreBind", _lose_node),

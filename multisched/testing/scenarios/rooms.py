@@ -1,4 +1,4 @@
-"""Nodes of a play's own, which nobody else is let onto, and pods that are refused there until one event comes.
+"""Nodes of a scenario's own, which nobody else is let onto, and pods that are refused there until one event comes.
 
 Each is woken by its own event and by no other: what is told of the one helps none of the rest.
 """
@@ -54,13 +54,13 @@ Case = Callable[["Rooms"], Awaitable[Sleeper]]
 
 
 class Rooms:
-    """Those of one play."""
+    """Those of one scenario."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
         self._names: list[str] = []
         self._before = sum(name.startswith(ROOM) for name in scene.run.bind_checker.nodes())
-        """Rooms of earlier plays of the run."""
+        """Rooms of earlier scenarios of the run."""
         self._uids: list[str] = []
         self.mark = scene.mark()
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from multisched.shell.domain import DomainWorker
     from multisched.testing.run.seeded_run import Process
 
-Plays = Sequence[tuple[str, Act]]
+Scenarios = Sequence[tuple[str, Act]]
 """Name and act."""
 DOMAIN, SCHEDULER = "forecast", "forecast-scheduler"
 LED_MAX_S: Final = 10.0
@@ -33,11 +33,11 @@ COMES_S: Final = 5.0
 """Until a pod is decided anew, and bound: it was tried once or twice before, and a bind may take two seconds."""
 
 
-def several(plays: Plays, count: int) -> Act:
+def several(scenarios: Scenarios, count: int) -> Act:
     """So many of them, one after the other."""
 
     async def act(scene: Scene) -> bool:
-        return any([await one(scene) for _, one in scene.rng.sample(plays, count)])
+        return any([await one(scene) for _, one in scene.rng.sample(scenarios, count)])
 
     return act
 

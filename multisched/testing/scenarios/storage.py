@@ -1,4 +1,4 @@
-"""Plays of volumes: what keeps a pod off a node ends, and nothing but that one change tells of it."""
+"""Scenarios of volumes: what keeps a pod off a node ends, and nothing but that one change tells of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from multisched.model.objects import PODS
 from multisched.testing.disruptions.scene import Scene
 from multisched.testing.scenarios.steps import (
     PLAIN_MILLI,
-    Plays,
+    Scenarios,
     is_led_by,
     must_come,
     must_wait,
@@ -159,7 +159,7 @@ async def _take_node_back(scene: Scene, number: int, node: str, key: str) -> Non
 
 
 def _roomy(scene: Scene) -> int | None:
-    """A node whose kubelet tells of its drivers, and that has room for the pods of a play."""
+    """A node whose kubelet tells of its drivers, and that has room for the pods of a scenario."""
     nodes, amounts = scene.run.bind_checker.nodes(), used(scene)
     found = []
     for number in WITH_DRIVERS:
@@ -175,7 +175,7 @@ async def _claimant(scene: Scene, node: str, claim: str) -> str:
     return await place(scene, node, 10, spec=spec)
 
 
-PLAYS: Final[Plays] = (
+SCENARIOS: Final[Scenarios] = (
     ("volumes counted", _count_volumes),
     ("volumes awaited", _await_volumes),
 )

@@ -1,4 +1,4 @@
-"""Plays of what happens between a decision and its POST: each rule is broken by somebody else while a bind is told to wait.
+"""Scenarios of what happens between a decision and its POST: each rule is broken by somebody else while a bind is told to wait.
 
 Once that is heard nothing may be sent any more (`stale_decisions`, `Told.fault_of_bind`). And of binds whose answers are
 lost: they are never given up, nor tried elsewhere, whatever else goes wrong.
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from multisched.model.objects import CPU
 from multisched.testing.disruptions.scene import Scene
-from multisched.testing.scenarios.steps import SCHEDULER, Plays, emptiest, several
+from multisched.testing.scenarios.steps import SCHEDULER, Scenarios, emptiest, several
 from multisched.testing.wire.faults import APPLIED, LATE, LATE_408, LATE_500, LOST, REFUSED, TOLD_TO_WAIT
 from multisched.testing.world.labels import HOSTNAME, ZONE
 from multisched.testing.world.world import GPU_NODES
@@ -213,7 +213,7 @@ async def _lose_answers(scene: Scene) -> bool:
     return True
 
 
-BEFORE: Final[Plays] = (
+BEFORE: Final[Scenarios] = (
     ("room taken before the bind", _take_room),
     ("port taken before the bind", _take_port),
     ("disk taken before the bind", _take_disk),
@@ -228,7 +228,7 @@ BEFORE: Final[Plays] = (
     ("label lost before the bind", _lose_label),
     ("node deleted before the bind", _delete),
 )
-PLAYS: Final[Plays] = (
+SCENARIOS: Final[Scenarios] = (
     ("strangers before the bind", several(BEFORE, TOGETHER)),
     ("strangers before the bind", several(BEFORE, TOGETHER)),
     ("answers of binds lost", _lose_answers),

@@ -1,4 +1,4 @@
-"""Plays of pods that wait for one event alone, or that others are in the way of."""
+"""Scenarios of pods that wait for one event alone, or that others are in the way of."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from multisched.testing.disruptions.scene import Scene
 from multisched.testing.scenarios.steps import (
     PLAIN_MILLI,
     SCHEDULER,
-    Plays,
+    Scenarios,
     emptiest,
     parked,
     place,
@@ -130,7 +130,7 @@ def _attached_to(labels: Mapping[str, str]) -> dict[str, Any]:
     return {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
 
 
-PLAYS: Final[Plays] = (
+SCENARIOS: Final[Scenarios] = (
     ("room freed in place", _give_way),
     ("enemies gone one by one", _part_one_by_one),
     ("promise given up", _give_up),

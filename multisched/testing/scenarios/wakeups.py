@@ -1,6 +1,6 @@
-"""Plays of pods asleep: each is refused by one plugin, then the event comes that this plugin listens to, and nothing else.
+"""Scenarios of pods asleep: each is refused by one plugin, then the event comes that this plugin listens to, and nothing else.
 
-In the order of each play, no event helps a pod that still waits for its own.
+In the order of each scenario, no event helps a pod that still waits for its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from multisched.cluster.controllers.fake_provisioner import FAKE_PROVISIONER
 from multisched.framework.objects_view import ObjectKind
 from multisched.testing.disruptions.scene import Scene
 from multisched.testing.scenarios.rooms import BED, KEPT, TOLERATED, Case, Rooms, Sleeper, wake_all, wake_each
-from multisched.testing.scenarios.steps import Plays, named
+from multisched.testing.scenarios.steps import Scenarios, named
 from multisched.testing.world.labels import GUEST, HOSTNAME, ZONE
 from multisched.testing.world.storage import CLASSES_PATH, LOCAL
 
@@ -437,7 +437,7 @@ _OTHERS: Final[tuple[Case, ...]] = (
 )
 _OWN: Final[tuple[Case, ...]] = (_tolerates, _shrinks, _is_disliked_no_more, _gates_opened)
 
-PLAYS: Final[Plays] = (
+SCENARIOS: Final[Scenarios] = (
     ("nodes change under sleepers", partial(wake_each, cases=_NODES)),
     ("domains become level", partial(wake_each, cases=_LEVELS)),
     ("pods go that sleepers wait for", partial(wake_each, cases=_GOING)),

@@ -16,7 +16,7 @@ from multisched.model.objects import Pod
 from multisched.queueing.entry import Failure, Placement, QueueEntry
 from multisched.queueing.pod_queue import CONFLICTS_IN_A_ROW, PodQueue
 from multisched.queueing.transitions import Place
-from multisched.testing.checkers.process.chances import Chances, is_judged
+from multisched.testing.checkers.process.feasible_nodes import FeasibleNodes, is_judged
 
 TURNS_EVERY: Final = 3
 """One pop in so many is held against what else is active."""
@@ -75,14 +75,14 @@ class _Turns:
 
 
 @dataclass(slots=True)
-class Attempts:
+class AttemptChecker:
     """Of one domain in one process. `chances`: None where plugins were drawn that refuse, or fail, by themselves."""
 
     name: str
     queue: PodQueue
     settings: Queue
     complain: Callable[[str], None]
-    chances: Chances | None
+    feasible: FeasibleNodes | None
     judged: frozenset[str] = frozenset()
     """Plugins whose refusals hang on what was told alone."""
     _courses: dict[str, _Course] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Attempts:
     _waiting: dict[str, tuple[float, float]] = field(default_factory=dict)
     """uid of a pod that was never tried -> what had been taken when it came."""
 
-    def begin(self) -> Attempts:
+    def begin(self) -> AttemptChecker:
         """Takes its place before the queue."""
         fail, pop, add, took = self.queue.fail, self.queue.pop, self.queue.add, self.queue.took
 
@@ -202,17 +202,17 @@ class Attempts:
         if course is not None:
             self._check_backoff(entry, course.failed(failure, now_s), placement, now_s)
         is_refusal = failure.rejectors and self.judged.issuperset(failure.rejectors)
-        if self.chances is not None and is_refusal and not failure.is_error and not failure.pending:
-            self._check_refusal(self.chances, entry.pod, failure)
+        if self.feasible is not None and is_refusal and not failure.is_error and not failure.pending:
+            self._check_refusal(self.feasible, entry.pod, failure)
 
-    def _check_refusal(self, chances: Chances, pod: Pod, failure: Failure) -> None:
+    def _check_refusal(self, feasible: FeasibleNodes, pod: Pod, failure: Failure) -> None:
         """No node takes the pod; and none would if all that are less urgent went, unless it was promised one."""
         self._refused += 1
-        moment = chances.now(self.name) if is_judged(pod) and not self._refused % REFUSALS_EVERY else None
+        moment = feasible.now(self.name) if is_judged(pod) and not self._refused % REFUSALS_EVERY else None
         node = moment.node_for(pod) if moment is not None else ""
         if node:
             self.complain(f"I3: {pod.key} was refused, and {node} takes it ({failure.message[:80]})")
-        if moment is None or chances.is_promised(pod):
+        if moment is None or feasible.is_promised(pod):
             return
         node = moment.node_by_preemption(pod)
         if node:

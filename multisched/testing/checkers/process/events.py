@@ -41,7 +41,7 @@ class _News(NamedTuple):
     """uid of the other object that it is about."""
 
 
-class Announcements:
+class EventChecker:
     """Stands before one process's event sink."""
 
     is_drained = False

@@ -28,11 +28,10 @@ from multisched.shell.preemptor import Home
 from multisched.shell.program import Program
 from multisched.state.cluster_cache import Assumption
 from multisched.testing.checkers.api.bind_checker import BindChecker
-from multisched.testing.checkers.process.attempts import Attempts
-from multisched.testing.checkers.process.chances import Chances
-from multisched.testing.checkers.process.events import Announcements
-from multisched.testing.checkers.process.fresh_classes import Afresh
-from multisched.testing.checkers.process.fresh_program import Rebuilt
+from multisched.testing.checkers.process.attempts import AttemptChecker
+from multisched.testing.checkers.process.classes import ClassChecker
+from multisched.testing.checkers.process.events import EventChecker
+from multisched.testing.checkers.process.feasible_nodes import FeasibleNodes
 from multisched.testing.checkers.process.mirror import (
     Alike,
     fault_of_cache,
@@ -42,8 +41,9 @@ from multisched.testing.checkers.process.mirror import (
     fault_of_rows,
     leftover,
 )
-from multisched.testing.checkers.process.scores import Scores
-from multisched.testing.checkers.process.wakes import Wakes
+from multisched.testing.checkers.process.requeues import RequeueChecker
+from multisched.testing.checkers.process.sandbox import SandboxChecker
+from multisched.testing.checkers.process.scores import ScoreChecker
 from multisched.testing.checkers.told import Homes, Told
 from multisched.testing.loop.sim_loop import SimLoop
 from multisched.testing.plugins.permit_holds import HoldLonger
@@ -124,7 +124,7 @@ class ProcessChecker:
         self._assume, self._forget = program.cache.assume, program.cache.forget
         program.cache.assume = self.assume  # type: ignore[method-assign]
         program.cache.forget = self.forget  # type: ignore[method-assign]
-        self.announcements = Announcements(program.events, identity, bind_checker.complain)
+        self.events = EventChecker(program.events, identity, bind_checker.complain)
         self._write = program.conditions.write
         program.conditions.write = self.write  # type: ignore[method-assign]
         self._preempt = program.preemptor.start
@@ -136,22 +136,24 @@ class ProcessChecker:
         self._is_stirred = True
         """Some of that has moved since the last look through all books."""
         self._is_paused = partial(loop.is_paused, identity)
-        self._wakes: list[Wakes] = []
-        self._afresh: list[Afresh] = []
-        chances = Chances(program, self.told, self._is_used_by) if is_steady else None
+        self._requeues: list[RequeueChecker] = []
+        self._classes: list[ClassChecker] = []
+        feasible = FeasibleNodes(program, self.told, self._is_used_by) if is_steady else None
         for worker, domain in zip(program.router.workers(), configuration.domains, strict=True):
             judged = frozenset(p.name for p in (*worker.plugins.pre_filter, *worker.plugins.filter))
-            Attempts(worker.name, worker.queue, domain.queue, bind_checker.complain, chances, judged).begin()
-            self._wakes.append(Wakes(program, worker, bind_checker.complain, self._is_paused, is_steady=is_steady))
+            AttemptChecker(worker.name, worker.queue, domain.queue, bind_checker.complain, feasible, judged).begin()
+            self._requeues.append(
+                RequeueChecker(program, worker, bind_checker.complain, self._is_paused, is_steady=is_steady)
+            )
             if is_plain:
-                self._ask_afresh(worker, configuration)
+                self._check_classes(worker, configuration)
             worker.lead = partial(self.lead, worker, worker.lead)  # type: ignore[method-assign]
         bind_checker.believers[identity] = self.may_bind
 
-    def _ask_afresh(self, worker: DomainWorker, configuration: Configuration) -> None:
+    def _check_classes(self, worker: DomainWorker, configuration: Configuration) -> None:
         """Its answers are compared with such as nothing was kept for, and its scores with the formulas."""
         table, complain = self.program.cache.nodes, self._bind_checker.complain
-        scores = Scores(
+        scores = ScoreChecker(
             self.told,
             table,
             complain,
@@ -160,14 +162,14 @@ class ProcessChecker:
             plugins={bound.name for bound in worker.plugins.score},
             free_devices=self._free_devices,
         )
-        rebuilt = Rebuilt(self.program, configuration, worker, complain)
+        sandbox = SandboxChecker(self.program, configuration, worker, complain)
         rows = self.program.router.rows_of(worker)
-        self._afresh.append(Afresh(worker, table, rows, scores, rebuilt, complain))
+        self._classes.append(ClassChecker(worker, table, rows, scores, sandbox, complain))
 
     def look_closely(self, *, is_on: bool) -> None:
         """At each class that is found, instead of one in many: for a while."""
-        for afresh in self._afresh:
-            afresh.is_close = is_on
+        for classes in self._classes:
+            classes.is_close = is_on
 
     def _free_devices(self, name: str) -> Sequence[int]:
         ledger, row = self._gpus(), self.program.cache.nodes.row_of(name)
@@ -181,8 +183,8 @@ class ProcessChecker:
     def upsert(self, key: str, raw: msgspec.Raw) -> None:
         """Stands before `PodIngest.upsert`: no version goes back, and no deleted uid comes again (I6)."""
         freed = self.told.pod_told(key, raw)
-        for wakes in self._wakes if freed else ():
-            wakes.look_at(freed)
+        for requeues in self._requeues if freed else ():
+            requeues.look_at(freed)
         try:
             metadata = _decoder.decode(raw).metadata
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -228,7 +230,7 @@ class ProcessChecker:
     def write(self, pod: ObjectRef, condition: Condition, lease: LeaseHolder) -> None:
         """Stands before `ApiConditionWriter.write`: what an owner is told from now on."""
         self.told.said[pod.uid] = condition.message
-        self.announcements.said(pod.uid, condition.message)
+        self.events.said(pod.uid, condition.message)
         self._write(pod, condition, lease)
 
     # -- each assumption -------------------------------------------------------------------------------------------
@@ -424,9 +426,9 @@ class ProcessChecker:
                 self._bind_checker.complain(f"I10: {worker.limit.in_flight} binds of {worker.name} in flight")
         for worker in self.program.router.workers() if not self._is_paused() else ():
             self._check_permits(worker)
-        for wakes in self._wakes:
-            wakes.look_for_work()
-            wakes.look()
+        for requeues in self._requeues:
+            requeues.look_for_work()
+            requeues.look()
         if not self._looks % ASKED_EVERY:
             self._look_at_queues()
 
@@ -486,8 +488,8 @@ class ProcessChecker:
         """What must be over when all is done."""
         self._complain_of(leftover(self.program), fault_of_cache(self.program, self.told, self._alike))
         self._look_deep()
-        for wakes in self._wakes:
-            wakes.check_rest()
+        for requeues in self._requeues:
+            requeues.check_rest()
 
     def check_told(self, since_s: float, condition_of: Callable[[str], str]) -> None:
         """The owner of each pod that was refused since then has been told why in the words of the last refusal (I3)."""

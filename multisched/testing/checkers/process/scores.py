@@ -28,7 +28,7 @@ IMAGE_MIN, IMAGE_MAX = 23 << 20, 1000 << 20
 
 
 @dataclass(slots=True)
-class Scores:
+class ScoreChecker:
     """As one process gives them."""
 
     told: Told

@@ -9,14 +9,16 @@ import pytest
 from multisched.config.schema import Queue
 from multisched.framework.points import QueuedPod
 from multisched.queueing.pod_queue import PodQueue
-from multisched.testing.checkers.process.attempts import TURNS_EVERY, Attempts
+from multisched.testing.checkers.process.attempts import TURNS_EVERY, AttemptChecker
 from tests.unit.queueing.builders import CONFLICT, ERROR, REFUSED, make_pod, make_queue, pop_uid
 
 
 def watched(queue: PodQueue, *, initial_s: float = 1.0) -> list[str]:
     """What is complained of."""
     broken: list[str] = []
-    Attempts("forecast", queue, Queue.model_validate({"initialBackoff": f"{initial_s}s"}), broken.append, None).begin()
+    AttemptChecker(
+        "forecast", queue, Queue.model_validate({"initialBackoff": f"{initial_s}s"}), broken.append, None
+    ).begin()
     return broken
 
 

@@ -1,6 +1,6 @@
 """Answers and refusals beside those of a whole program that is made anew of what this one knows (I12).
 
-`Afresh` asks the same plugins again, and what a plugin keeps from one attempt to the next is the same then. Here the plugins,
+`ClassChecker` asks the same plugins again, and what a plugin keeps from one attempt to the next is the same then. Here the plugins,
 their indexes and the class are new, and go by the same nodes, pods and objects.
 """
 
@@ -29,7 +29,7 @@ REFUSALS_EVERY: Final = 192
 """One refusal in so many is asked for again."""
 
 
-class Rebuilt:
+class SandboxChecker:
     """Stands by the classes and the attempts of one domain of one program."""
 
     def __init__(

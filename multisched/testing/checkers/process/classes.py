@@ -17,14 +17,14 @@ from multisched.model.objects import Pod
 from multisched.shell.domain import DomainWorker
 from multisched.state.domain_rows import DomainRows
 from multisched.state.node_table import NodeTable
-from multisched.testing.checkers.process.fresh_program import Rebuilt
-from multisched.testing.checkers.process.scores import Scores
+from multisched.testing.checkers.process.sandbox import SandboxChecker
+from multisched.testing.checkers.process.scores import ScoreChecker
 
-COMPARED_EVERY, REBUILT_EVERY = 24, 384
+COMPARED_EVERY, SANDBOXED_EVERY = 24, 384
 """One class in so many: asked anew, and by a program made anew."""
 
 
-class Afresh:
+class ClassChecker:
     """Stands by the classes of one domain."""
 
     def __init__(
@@ -32,12 +32,12 @@ class Afresh:
         worker: DomainWorker,
         table: NodeTable,
         rows: DomainRows,
-        scores: Scores,
-        rebuilt: Rebuilt,
+        scores: ScoreChecker,
+        sandbox: SandboxChecker,
         complain: Callable[[str], None],
     ) -> None:
         self._scores = scores
-        self._rebuilt = rebuilt
+        self._sandbox = sandbox
         self._worker = worker
         self._table = table
         self._rows = rows
@@ -58,8 +58,8 @@ class Afresh:
         self._found += 1
         if self._is_due(COMPARED_EVERY):
             self._compare(pod_class, pod, attempt)
-        if self._is_due(REBUILT_EVERY):
-            self._rebuilt.compare(pod_class, pod)
+        if self._is_due(SANDBOXED_EVERY):
+            self._sandbox.compare(pod_class, pod)
         return pod_class
 
     def score(self, pod_class: EquivalenceClass) -> None:
@@ -67,8 +67,8 @@ class Afresh:
         if self._is_due(COMPARED_EVERY) and self._asked is not None:
             self._compare_scores(pod_class, self._made_anew(*self._asked))
             self._scores.check(pod_class, self._asked[0])
-        if self._is_due(REBUILT_EVERY) and self._asked is not None:
-            self._rebuilt.compare(pod_class, self._asked[0])
+        if self._is_due(SANDBOXED_EVERY) and self._asked is not None:
+            self._sandbox.compare(pod_class, self._asked[0])
 
     def _is_due(self, every: int) -> bool:
         return self.is_close or not self._found % every

@@ -3,7 +3,7 @@
 A hint that wrongly says no leaves its pod parked until another event comes, or the flush after minutes: it is bound late, and
 nobody would notice. So about what is parked the profile's own filters are asked anew, beside what is promised and what ledgers
 hold: of one node when something has changed there, of all now and then. Whoever they let go should have been woken by what made
-it so. (That the filters are right, `Chances` and `Afresh` look at.)
+it so. (That the filters are right, `FeasibleNodes` and `ClassChecker` look at.)
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ GATES: Final = "SchedulingGates"
 _PARKED: Final = (Place.UNSCHEDULABLE, Place.GATED)
 
 
-class Wakes:
+class RequeueChecker:
     """Of one domain in one process. `is_steady`: no plugin was drawn that fails or refuses by itself."""
 
     def __init__(

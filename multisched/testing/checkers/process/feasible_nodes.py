@@ -3,7 +3,7 @@ that was not begun.
 
 A pod that is refused although a node takes it is bound later, by the next event or the flush, and nobody would notice.
 So each refusal is held against what was told at that very moment. Of pods with volumes nothing is said. (That news which
-helps a parked pod has woken it, `Wakes` looks at.)
+helps a parked pod has woken it, `RequeueChecker` looks at.)
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from multisched.testing.world.labels import GUEST
 
 
 @dataclass(slots=True)
-class Chances:
+class FeasibleNodes:
     """As one process sees them."""
 
     program: Program
     told: Told
     is_used_by: Callable[[str], Callable[[Node], bool]]
     """Domain -> the test of the nodes that the process may use for it at this moment."""
-    _moments: dict[str, tuple[tuple[int, int], Moment]] = field(default_factory=dict)
+    _known: dict[str, tuple[tuple[int, int], DomainNodes]] = field(default_factory=dict)
     """Domain -> its latest moment, and what it was made of."""
 
-    def now(self, domain: str) -> Moment | None:
+    def now(self, domain: str) -> DomainNodes | None:
         """What was told until now; None where nothing can be said by it."""
         if hidden(self.program.cache.objects, ObjectKind.NAMESPACE):
             return None  # terms may be about them
         router = self.program.router
         rows = next(router.rows_of(worker) for worker in router.workers() if worker.name == domain)
         made_of = self.told.changes, rows.generation
-        known = self._moments.get(domain)
+        known = self._known.get(domain)
         if known is None or known[0] != made_of:
-            known = self._moments[domain] = made_of, self._made(domain)
+            known = self._known[domain] = made_of, self._made(domain)
         return known[1]
 
-    def _made(self, domain: str) -> Moment:
+    def _made(self, domain: str) -> DomainNodes:
         standing = self.told.standing()
         on: dict[str, list[Pod]] = {name: [] for name in self.told.nodes}
         for one, there in standing:
@@ -56,7 +56,7 @@ class Chances:
             node for node in self.told.nodes.values() if not (node.is_unschedulable or node.malformed) and is_used(node)
         ]
         used = {name: _sum(pods) for name, pods in on.items()}
-        return Moment(self, domain, standing, on, used, nodes, self.told.is_usable(domain))
+        return DomainNodes(self, domain, standing, on, used, nodes, self.told.is_usable(domain))
 
     def is_promised(self, pod: Pod) -> bool:
         """The pod was promised a node, or budgets cannot be read: it need not preempt, or does not."""
@@ -65,10 +65,10 @@ class Chances:
 
 
 @dataclass(slots=True)
-class Moment:
+class DomainNodes:
     """One domain's nodes at one moment, as they were told."""
 
-    _chances: Chances
+    _feasible: FeasibleNodes
     _domain: str
     _standing: Sequence[Standing]
     _on: Mapping[str, Sequence[Pod]]
@@ -80,7 +80,7 @@ class Moment:
 
     def node_for(self, pod: Pod) -> str:
         """A node that takes the pod, by its name; empty if there is none, or if that cannot be said."""
-        told = self._chances.told
+        told = self._feasible.told
         pod = told.pods.get(pod.uid, pod)
         nodes = self._nodes if is_judged(pod) else ()
         return next(
@@ -97,14 +97,14 @@ class Moment:
 
         Or a pod that wants devices and nothing else.
         """
-        told = self._chances.told
+        told = self._feasible.told
         pod = told.pods.get(pod.uid, pod)
         is_simple = is_plain(pod) or (is_bare(pod) and wants_devices(pod))
         nodes = self._nodes if is_judged(pod) and is_simple and pod.spec.can_preempt else ()
         return next((node.name for node in nodes if self._makes_room(pod, node)), "")
 
     def _makes_room(self, pod: Pod, node: Node) -> bool:
-        told = self._chances.told
+        told = self._feasible.told
         going = {one.uid for one in self._on[node.name] if _is_less_urgent(one, pod)}
         if not going or told.fault_of_node(pod, self._domain, node) or self._is_promised(node.name, pod):
             return False
@@ -118,7 +118,7 @@ class Moment:
 
     def _takes(self, pod: Pod, node: Node) -> bool:
         """Whatever room there is."""
-        told = self._chances.told
+        told = self._feasible.told
         if told.fault_of_node(pod, self._domain, node) or self._is_promised(node.name, pod):
             return False
         if not pod.spec.required_features <= set(node.declared_features):
@@ -131,7 +131,7 @@ class Moment:
         return allows(pod, node, told.nodes.values(), self._standing, self._is_usable)
 
     def _is_promised(self, node: str, pod: Pod) -> bool:
-        nominator = self._chances.program.nominator
+        nominator = self._feasible.program.nominator
         return any(p.uid != pod.uid and p.spec.priority >= pod.spec.priority for p in nominator.on(node))
 
 
