@@ -24,7 +24,6 @@ STILL_TOO_LARGE: Final = frozenset({
     "multisched.testing.checkers.api.bind_checker.BindChecker",
     "multisched.testing.run.seeded_run.Run",
     "multisched.testing.checkers.process.process_checker.ProcessChecker",
-    "multisched.testing.world.world.World",
 })  # fmt: skip
 """Classes: who makes one of them smaller than CLASS_LINES_MAX takes it out here."""
 

@@ -61,9 +61,9 @@ async def _forbid(scene: Scene) -> bool:
 
 async def _expose(scene: Scene) -> bool:
     """Services and controllers come over pods that are there, and go: spreading by default goes by them."""
-    await scene.world.expose(scene.rng.sample(range(5), 3))
+    await scene.world.services.expose(scene.rng.sample(range(5), 3))
     await scene.pause(2.0, 8.0)
-    await scene.world.hide(scene.rng.randrange(5))
+    await scene.world.services.hide(scene.rng.randrange(5))
     return True
 
 
@@ -76,7 +76,7 @@ async def _lose_claims(scene: Scene) -> bool:
         if pod is not None and claims and claims[0].startswith("odd-"):
             await scene.world.disks.delete_claim(claims[0])
         if pod is not None and scene.rng.random() < 0.3:
-            await scene.world.delete_pod(pod)
+            await scene.world.user.delete_pod(pod)
     await scene.world.disks.delete_volume(f"zoned-{scene.rng.randrange(4)}")
     return True
 
@@ -116,8 +116,8 @@ async def _relabel_namespace(scene: Scene) -> bool:
                 f"I1: {beside[0]} was bound beside {host} against a rule about namespace {named}"
             )
         for guest in guests:
-            await world.delete_named(guest, guests_in)
-    await world.delete_named(host, host_in)
+            await world.user.delete_named(guest, guests_in)
+    await world.user.delete_named(host, host_in)
     return True
 
 

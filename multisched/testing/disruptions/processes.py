@@ -13,7 +13,7 @@ from multisched.testing.disruptions.pods import fill_pair, press
 from multisched.testing.disruptions.scene import HANDED_OVER_S, SENT_S, Disruption, Scene
 from multisched.testing.plugins.faulty import FAULTY
 from multisched.testing.world.labels import GPU_DEVICES, GPU_MILLI, HOSTNAME
-from multisched.testing.world.world import FAVOURITE, GPU_NODES, NODES
+from multisched.testing.world.nodes import FAVOURITE, GPU_NODES, NODES
 
 if TYPE_CHECKING:
     from multisched.testing.run.seeded_run import Process
@@ -47,7 +47,7 @@ async def _kill(scene: Scene) -> bool:
         """With binds on the wire, and others that have not heard of the last ones."""
         name = await _fill_behind(scene, _others(scene, process), LATE_S)
         await scene.run.kill(process)
-        await scene.world.patch_node(name, {"spec": {"unschedulable": None}})
+        await scene.world.nodes.patch(name, {"spec": {"unschedulable": None}})
         await scene.pause(0.0, RESTART_MAX_S)
         scene.run.start()
 
@@ -64,7 +64,7 @@ async def _stop(scene: Scene) -> bool:
         await scene.run.stop(process)
         scene.run.faults.lease_odd = odd
         scene.run.faults.bind_max_s = before
-        await scene.world.patch_node(name, {"spec": {"unschedulable": None}})
+        await scene.world.nodes.patch(name, {"spec": {"unschedulable": None}})
         await scene.pause(0.0, STALL_S)  # before its container is there again
         scene.run.start()
 
@@ -104,7 +104,7 @@ async def _roll_out(scene: Scene) -> bool:
     await _fill_hidden(scene, name)
     await run.stop(last)
     await scene.until(lambda: filled in bind_checker.leases_of(heir.identity))
-    await scene.world.patch_node(name, {"spec": {"unschedulable": None}})
+    await scene.world.nodes.patch(name, {"spec": {"unschedulable": None}})
     await scene.pause(0.1, 0.5)
     heir.transport.holds_lists = False
     await scene.until(lambda: all(worker.is_leading for worker in heir.program.router.workers()))
@@ -124,15 +124,15 @@ async def _delete_while_handed_over(scene: Scene) -> bool:
         holder = _holder_of(scene, {bind_checker.lease_of("gpu")})
         if holder is None:
             return False
-        await scene.world.crowd(name, 6, scheduler="gpu-scheduler", cpu="2")
+        await scene.world.crowds.add(name, 6, scheduler="gpu-scheduler", cpu="2")
         await scene.until(lambda: bind_checker.is_bound_to(name), SENT_S)
         holder.transport.lost_leases = ("",)
         await scene.world.delete_lease(bind_checker.lease_of("gpu"))
-        await scene.world.set_gpus(name, 0)
-        await scene.world.crowd(name, 6, scheduler="forecast-scheduler", cpu="2")
+        await scene.world.nodes.set_gpus(name, 0)
+        await scene.world.crowds.add(name, 6, scheduler="forecast-scheduler", cpu="2")
         await scene.pause(*HANDED_OVER_S)
     holder.transport.lost_leases = ()
-    await scene.world.set_gpus(name, 4)
+    await scene.world.nodes.set_gpus(name, 4)
     return True
 
 
@@ -161,7 +161,7 @@ async def _lose_leases(scene: Scene) -> bool:
         process.transport.lost_leases = ("",)
         await scene.pause(6.0, 9.8)
         await press(scene, pair)
-        await scene.world.fill_some(2)
+        await scene.world.crowds.fill(2)
         await scene.pause(2.0, 8.0)
         process.transport.lost_leases = ()
 
@@ -178,7 +178,7 @@ async def _delete_leases(scene: Scene) -> bool:
         for name in scene.run.bind_checker.leases_of(process.identity):
             await scene.world.delete_lease(name)
         for _ in range(4):
-            await scene.world.fill_some(1)
+            await scene.world.crowds.fill(1)
             await scene.pause(1.0, 2.5)
         process.transport.lost_leases = ()
 
@@ -218,15 +218,15 @@ async def _add_hidden(scene: Scene) -> str:
     number = NODES + scene.nodes_added
     name = f"node-{number}"
     scene.nodes_added += 1
-    await scene.world.add_node(number, is_cordoned=True)
-    await scene.world.crowd(name, HIDDEN)
+    await scene.world.nodes.add(number, is_cordoned=True)
+    await scene.world.crowds.add(name, HIDDEN)
     await scene.until(lambda: all(_knows(scene, process, name) for process in scene.run.processes))
     return name
 
 
 async def _fill_hidden(scene: Scene, name: str) -> None:
     """By pods that do not mind that it is cordoned."""
-    await scene.world.crowd(name, HIDDEN, heeds_taints=False)
+    await scene.world.crowds.add(name, HIDDEN, heeds_taints=False)
     await scene.until(lambda: sum(pod.node == name for pod in scene.world.pods()) >= HIDDEN - 1)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from multisched.testing.disruptions.scene import Disruption, Scene
 from multisched.testing.processes.questions import Questions
 from multisched.testing.world.labels import HOSTNAME, ZONE
-from multisched.testing.world.world import CROWDED
+from multisched.testing.world.nodes import CROWDED
 
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 ASKED: Final = 6
@@ -80,7 +80,7 @@ async def _ask(scene: Scene) -> bool:
         if process.identity not in scene.run.disturbed:
             await Questions(scene.run, process, names).ask()
     for name in names:
-        await scene.world.delete_named(name)
+        await scene.world.user.delete_named(name)
     return True
 
 
@@ -95,9 +95,9 @@ async def _shut_out(scene: Scene) -> bool:
         return False
     *tainted, cordoned, busy, full = nodes
     for name, taints in zip(tainted, TAINTS, strict=True):
-        await scene.world.patch_node(name, {"spec": {"taints": taints}})
-    await scene.world.patch_node(cordoned, {"spec": {"unschedulable": True}})
-    await scene.world.patch_node(busy, {"status": {"declaredFeatures": []}})
+        await scene.world.nodes.patch(name, {"spec": {"taints": taints}})
+    await scene.world.nodes.patch(cordoned, {"spec": {"unschedulable": True}})
+    await scene.world.nodes.patch(busy, {"status": {"declaredFeatures": []}})
     wanted: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in (*tainted, *tainted, cordoned)]
     wanted += [(busy, _main(cpu="10m") | {"hostNetwork": True, "hostUsers": False}), (full, _main(cpu="3900m"))]
     main = _main(cpu="10m")["containers"][0] | {"ports": [{"containerPort": 80, "hostPort": PORT}]}
@@ -113,11 +113,11 @@ async def _shut_out(scene: Scene) -> bool:
         await Questions(scene.run, process, names).ask()
     await _stir(scene, names, nodes)
     for name in tainted:
-        await scene.world.patch_node(name, {"spec": {"taints": None}})
-    await scene.world.patch_node(cordoned, {"spec": {"unschedulable": None}})
+        await scene.world.nodes.patch(name, {"spec": {"taints": None}})
+    await scene.world.nodes.patch(cordoned, {"spec": {"unschedulable": None}})
     await scene.pause(0.5, 2.0)
     for name in names:
-        await scene.world.delete_named(name)
+        await scene.world.user.delete_named(name)
     return True
 
 
@@ -129,10 +129,10 @@ async def _stir(scene: Scene, names: Sequence[str], nodes: Sequence[str]) -> Non
         await scene.pause(0.0, 0.2)
         tolerations = [further, {"operator": "Exists"}] if number % 3 == 0 else [further]
         await scene.world.patch_pod(pod, {"spec": {"tolerations": tolerations}})
-    await scene.world.patch_node(nodes[1], {"spec": {"taints": TAINTS[0]}})
+    await scene.world.nodes.patch(nodes[1], {"spec": {"taints": TAINTS[0]}})
     for name in nodes:
-        await scene.world.patch_node(name, {"metadata": {"labels": {"stirred": "yes"}}})
-        await scene.world.patch_node(name, {"status": {"declaredFeatures": ["UserNamespacesHostNetworkSupport"]}})
+        await scene.world.nodes.patch(name, {"metadata": {"labels": {"stirred": "yes"}}})
+        await scene.world.nodes.patch(name, {"status": {"declaredFeatures": ["UserNamespacesHostNetworkSupport"]}})
         await scene.pause(0.0, 0.3)
 
 

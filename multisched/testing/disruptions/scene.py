@@ -96,7 +96,7 @@ class Scene:
             if is_led and not any(program.handover.waiting() for program in programs):
                 return
             if is_led:
-                await self.world.patch_node(node, {"metadata": {"annotations": {"sim/beat": f"{self.now_s():.3f}"}}})
+                await self.world.nodes.patch(node, {"metadata": {"annotations": {"sim/beat": f"{self.now_s():.3f}"}}})
             await asyncio.sleep(1.0)
 
     def any_pod(self, wanted: Callable[[Pod], bool] = lambda pod: True) -> Pod | None:

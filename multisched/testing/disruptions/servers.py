@@ -7,7 +7,7 @@ import asyncio
 from multisched.model.wire import MERGE_PATCH
 from multisched.testing.disruptions.scene import Disruption, Scene
 from multisched.testing.world.backup import rewind
-from multisched.testing.world.world import CROWDED
+from multisched.testing.world.nodes import CROWDED
 
 UNWRITABLE = (
     (("POST", "/events"), ("PATCH", "/events/")),
@@ -66,7 +66,7 @@ async def _time_out(scene: Scene) -> bool:
     faults = scene.run.faults
     before = faults.timed_out
     faults.timed_out = 0.5
-    await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 8, is_mixed=True)
+    await scene.world.crowds.add(f"node-{scene.rng.choice(CROWDED)}", 8, is_mixed=True)
     await scene.pause(1.0, 3.0)
     faults.timed_out = before
     return True
@@ -78,7 +78,7 @@ async def _forbid_writes(scene: Scene) -> bool:
     for lost in scene.rng.sample(UNWRITABLE, 2):
         faults.forbidden_writes.update(lost)
     node = f"node-{scene.rng.choice(CROWDED)}"
-    await scene.world.crowd(node, 8)
+    await scene.world.crowds.add(node, 8)
     await scene.pause(0.5, 1.5)
     for _ in range(2):
         await scene.world.place_lowly(node, {}, is_urgent=True, scheduler="forecast-scheduler", cpu="1")
@@ -92,7 +92,7 @@ async def _lose_answers(scene: Scene) -> bool:
     faults = scene.run.faults
     before = faults.bind_lost_after, faults.bind_late, faults.refused, faults.bind_rejected
     faults.bind_lost_after, faults.bind_late = 0.4, 0.4
-    await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 8, is_mixed=True)
+    await scene.world.crowds.add(f"node-{scene.rng.choice(CROWDED)}", 8, is_mixed=True)
     await scene.pause(0.5, 5.5)
     faults.bind_lost_after, faults.bind_late = before[:2]
     faults.refused, faults.bind_rejected = scene.rng.choice(((0.85, 0.0), (0.3, 0.6)))
@@ -104,7 +104,7 @@ async def _lose_answers(scene: Scene) -> bool:
 async def _say_created(scene: Scene) -> bool:
     """Something between us and the server says 201, and has sent nothing on."""
     before, scene.run.faults.bind_faked = scene.run.faults.bind_faked, LIES
-    await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 6, is_mixed=True)
+    await scene.world.crowds.add(f"node-{scene.rng.choice(CROWDED)}", 6, is_mixed=True)
     await scene.pause(0.5, 1.5)
     scene.run.faults.bind_faked = before
     return True
@@ -113,7 +113,7 @@ async def _say_created(scene: Scene) -> bool:
 async def _say_missing(scene: Scene) -> bool:
     """The same with 404."""
     scene.run.faults.bind_missing = LIES
-    await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 6, is_mixed=True)
+    await scene.world.crowds.add(f"node-{scene.rng.choice(CROWDED)}", 6, is_mixed=True)
     await scene.pause(0.5, 1.5)
     scene.run.faults.bind_missing = 0.0
     return True
@@ -122,7 +122,7 @@ async def _say_missing(scene: Scene) -> bool:
 async def _fail_leases(scene: Scene) -> bool:
     """Half of all calls about leases go wrong for longer than one may go without: whoever leads may lose that, or give it back."""
     scene.run.faults.lease_odd = 0.5
-    await scene.world.fill_some(2)
+    await scene.world.crowds.fill(2)
     await scene.pause(4.0, 11.0)
     scene.run.faults.lease_odd = 0.0
     return True
@@ -131,14 +131,14 @@ async def _fail_leases(scene: Scene) -> bool:
 async def _restore(scene: Scene) -> bool:
     """Etcd comes back from a backup some seconds old, and its revisions with it; pods keep arriving."""
     version = scene.run.server.store.version
-    await scene.world.fill_some(scene.rng.randint(2, 4))
+    await scene.world.crowds.fill(scene.rng.randint(2, 4))
     await scene.pause(1.0, 4.0)
     if not rewind(scene.run.server.store, version):
         return False
     scene.run.rewound()
     scene.run.server.drop_watches()
     for _ in range(6):
-        await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 4, is_mixed=True)
+        await scene.world.crowds.add(f"node-{scene.rng.choice(CROWDED)}", 4, is_mixed=True)
         await scene.pause(0.2, 4.0)
     return True
 
@@ -156,11 +156,11 @@ async def _malform(scene: Scene) -> bool:
     paths = await scene.world.add_malformed()
     await scene.pause(0.5, 2.0)
     for path in paths.values():
-        await scene.world.send("PATCH", path, {"metadata": {"annotations": {"sim/seen": "yes"}}}, MERGE_PATCH)
+        await scene.world.user.send("PATCH", path, {"metadata": {"annotations": {"sim/seen": "yes"}}}, MERGE_PATCH)
     scene.run.server.expire_watches()
     await scene.pause(1.0, 4.0)
     for path in paths.values():
-        await scene.world.send("DELETE", f"{path}?gracePeriodSeconds=0")
+        await scene.world.user.send("DELETE", f"{path}?gracePeriodSeconds=0")
     return True
 
 

@@ -55,7 +55,7 @@ async def _fill_limits(scene: Scene) -> bool:
 async def _lose_one(scene: Scene, wanted: Callable[[Pod], bool]) -> None:
     pod = scene.any_pod(lambda pod: bool(pod.node) and wanted(pod))
     if pod is not None:
-        await scene.world.delete_pod(pod)
+        await scene.world.user.delete_pod(pod)
 
 
 async def _keep_away(scene: Scene) -> bool:
@@ -173,7 +173,7 @@ def _of_claim(claim: str) -> dict[str, Any]:
 
 async def _clear(scene: Scene, names: Sequence[str], claims: Sequence[str]) -> None:
     for name in names:
-        await scene.world.delete_named(name)
+        await scene.world.user.delete_named(name)
     for claim in claims:
         await scene.world.disks.delete_claim(claim)
 

@@ -42,7 +42,7 @@ async def _delete_unheard(scene: Scene) -> bool:
     if pod is None:
         return False
     scene.run.faults.unheard.add(pod.name)
-    await scene.world.delete_pod(pod)
+    await scene.world.user.delete_pod(pod)
     await asyncio.sleep(1.0)
     scene.run.faults.unheard.discard(pod.name)
     return True
@@ -80,7 +80,7 @@ async def _tell_while_held(scene: Scene) -> None:
     freed = scene.any_pod(lambda pod: bool(pod.node) and not pod.is_terminal)
     if freed is None or not leaders:
         return
-    await scene.world.delete_pod(freed)
+    await scene.world.user.delete_pod(freed)
     await asyncio.sleep(HEARD_S)
     has_heard = all(p.program.cache.placed(freed.uid) is None for p in leaders)
     await asyncio.sleep(COME_BACK_S)

@@ -57,7 +57,7 @@ class FaultSchedule:
     async def _clear(self) -> None:
         while True:
             await asyncio.sleep(CLEARED_EVERY_S)
-            await self._scene.world.clear_crowds(self._scene.run.clock.now().timestamp())
+            await self._scene.world.crowds.clear(self._scene.run.clock.now().timestamp())
 
     async def _arrive(self) -> None:
         left = self._setting.arrivals

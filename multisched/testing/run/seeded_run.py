@@ -41,8 +41,9 @@ from multisched.testing.settings.configurations import EDGE_RANKS
 from multisched.testing.settings.setting import Setting, drawn, fault_of_refusals
 from multisched.testing.wire.extenders import SimExtender
 from multisched.testing.wire.faults import Faults, FaultyTransport
+from multisched.testing.world.nodes import NODES
 from multisched.testing.world.policies import Policies
-from multisched.testing.world.world import NODES, World
+from multisched.testing.world.world import World
 from multisched.whatif.repair_source import plans_of
 
 QUIET_MAX_S = 75.0
@@ -175,7 +176,15 @@ class Run:
         self.bind_checker = BindChecker(
             self.server, self.configuration, self.loop.time, self.broken, policies, lambda: LOST_NEWS_S
         )
-        self.world = World(self.server, self.bind_checker, self.rng, self.seed)
+        self.world = World(
+            self.server,
+            self.bind_checker.objects,
+            policies,
+            self.rng,
+            self.seed,
+            on_bound=self.bind_checker.bound_from_outside,
+        )
+        self.bind_checker.storage = self.world.storage
         self.world.schedulers = self.configuration.served
         self._extender_rng = random.Random(self.seed ^ 0xE)  # noqa: S311 - a simulation
         self.ended: list[Process] = []
@@ -204,7 +213,7 @@ class Run:
         """One more process, in a context of its own."""
         self.started += 1
         identity = f"process-{self.started}"
-        transport = FaultyTransport(self.world.api, self.faults, identity, self.bind_checker)
+        transport = FaultyTransport(self.world.user.api, self.faults, identity, self.bind_checker)
         if self.loop.time() < SPLIT_S:
             transport.lost_leases = self._lost_at_first(identity)
             self.loop.call_later(SPLIT_S, partial(setattr, transport, "lost_leases", ()))
@@ -284,7 +293,7 @@ class Run:
     def start_storage(self) -> None:
         """The controllers of storage, begun anew after a restore: they keep what they have seen."""
         self.stop_storage()
-        self._binding = self.loop.create_task(self.world.storage.run(self.world.api, self.clock))
+        self._binding = self.loop.create_task(self.world.storage.run(self.world.user.api, self.clock))
 
     def stop_storage(self) -> None:
         """They are away until `start_storage`."""
@@ -356,7 +365,7 @@ class Run:
             self.start()
         looking = self.loop.create_task(self._look())
         self.start_storage()
-        ending = self.loop.create_task(self.world.end_pods())
+        ending = self.loop.create_task(self.world.kubelets.run())
         keeping = self.loop.create_task(self.world.budgets.keep())
         faults = FaultSchedule(self)
         running = self.loop.create_task(faults.run())
@@ -378,7 +387,7 @@ class Run:
         self.stop_storage()
         ending.cancel()
         self.world.disks.close()
-        self.world.close()
+        self.world.kubelets.close()
         keeping.cancel()
         for process in self.processes:
             self.loop.resume(process.identity)  # what is paused cannot end
@@ -411,7 +420,7 @@ class Run:
             nudges += 1
             if nudges % NUDGE_POLLS == 0:
                 for number in NUDGED:
-                    await self.world.patch_node(f"node-{number}", {"metadata": {"labels": {"nudge": str(nudges)}}})
+                    await self.world.nodes.patch(f"node-{number}", {"metadata": {"labels": {"nudge": str(nudges)}}})
         return self.loop.time() - began_s
 
     def _was_deceived(self) -> bool:
@@ -479,7 +488,7 @@ class Run:
     async def _drain(self) -> None:
         """All pods go, and nothing of them is left in any process (I5). Who waits goes first: nobody is tried for what others leave."""
         for pod in sorted(self.world.pods(), key=lambda pod: bool(pod.node)):
-            await self.world.delete_pod(pod)
+            await self.world.user.delete_pod(pod)
         until_s = self.loop.time() + DRAIN_MAX_S
         while self.loop.time() < until_s and not all(p.process_checker.has_heard_all() for p in self.processes):  # noqa: ASYNC110 - virtual time
             await asyncio.sleep(LOOK_S)

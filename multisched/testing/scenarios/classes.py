@@ -22,7 +22,7 @@ from multisched.testing.scenarios.steps import (
     several,
 )
 from multisched.testing.world.labels import HOSTNAME, ZONE
-from multisched.testing.world.world import CROWDED
+from multisched.testing.world.nodes import CROWDED
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -54,12 +54,12 @@ async def _change_in_place(scene: Scene) -> bool:
     with closely(scene):
         sited = await _new(scene, spec=site)
         for at, change in enumerate(changes):
-            await scene.world.patch_node(node, change)
+            await scene.world.nodes.patch(node, change)
             await scene.pause(0.1, 0.3)
             await _new(scene, milli=20 + at)
             await _new(scene, milli=30 + at, spec=site)
         await must_come(scene, node, sited, "it has the label that the pod wants")
-        await scene.world.patch_node(node, {"metadata": {"labels": {"site": None}}})
+        await scene.world.nodes.patch(node, {"metadata": {"labels": {"site": None}}})
         await scene.pause(0.1, 0.3)
         late = await _new(scene, milli=40, spec=site)
         await must_wait(scene, node, late, "it has lost the label that the pod wants")
@@ -78,9 +78,9 @@ async def _find_company(scene: Scene) -> bool:
         await must_come(scene, node, stranger, "somebody of the kind that it wants is there")
         others = [await place(scene, "", 15 + at, spec=spec, labels=kin) for at in range(2)]
         await scene.until(lambda: all_stand(scene, others))
-        await scene.world.delete_named(first)
+        await scene.world.user.delete_named(first)
         for name in others:
-            await scene.world.delete_named(name)
+            await scene.world.user.delete_named(name)
         await scene.pause(0.2, 0.5)
         late = await place(scene, node, 10, spec=spec)
         await must_wait(scene, node, late, "all of the kind that it wants are gone")
@@ -103,8 +103,8 @@ async def _fill_zones(scene: Scene) -> bool:
         await must_wait(scene, nodes[zone], late, "its zone has one that it does not bear", beside=[there[zone]])
         foe = await place(scene, nodes[zone], 11, spec=_bears_not(kin))
         await must_wait(scene, nodes[zone], foe, "its zone has one that it does not bear", beside=[there[zone]])
-        await scene.world.delete_named(foe)
-        await scene.world.delete_named(there[zone])
+        await scene.world.user.delete_named(foe)
+        await scene.world.user.delete_named(there[zone])
         await must_come(scene, nodes[zone], late, "its zone has none that it does not bear any more")
     return True
 
@@ -129,7 +129,7 @@ async def _prefer(scene: Scene) -> bool:
     with closely(scene):
         for name in [None, *company[:2]]:
             if name is not None:
-                await scene.world.delete_named(name)
+                await scene.world.user.delete_named(name)
                 await scene.pause(0.1, 0.3)
             names = [await _new(scene, milli=25, spec=spec, labels=kinds[0]) for spec in specs]
             await scene.until(partial(all_stand, scene, names), 2.0)
@@ -140,7 +140,7 @@ async def _prefer(scene: Scene) -> bool:
 async def _spread_service(scene: Scene, app: str) -> None:
     """Pods of a service, a replica set and so on come, before it and after it, and after it has gone."""
     labels = {"app": app}
-    for change in (None, scene.world.expose_app, scene.world.hide_app):
+    for change in (None, scene.world.services.expose_app, scene.world.services.hide_app):
         if change is not None:
             await change(app)
             await scene.pause(0.2, 0.4)
@@ -163,7 +163,7 @@ async def _fill_preferred(scene: Scene) -> bool:
             names.append(await rooms.pod("preferred", spec, milli=FILLING_MILLI))
             await scene.until(partial(all_stand, scene, names), 2.0)
     for name in names:
-        await scene.world.delete_named(name)
+        await scene.world.user.delete_named(name)
     return True
 
 
@@ -177,7 +177,7 @@ async def _pull(scene: Scene) -> bool:
         for node in nodes:
             name = await rooms.pod("pull", {"containers": [main]})
             await scene.until(partial(all_stand, scene, [name]), 2.0)
-            await scene.world.patch_node(node, pulled)
+            await scene.world.nodes.patch(node, pulled)
             await scene.pause(0.2, 0.4)
         name = await rooms.pod("pull", {"containers": [main]})
         await scene.until(partial(all_stand, scene, [name]), 2.0)

@@ -56,13 +56,13 @@ async def _lose_bind(scene: Scene, *, lose: Loss) -> bool:
 
 
 async def _delete(rooms: Rooms, name: str) -> None:
-    await rooms.scene.world.delete_named(name)
+    await rooms.scene.world.user.delete_named(name)
 
 
 async def _bind_elsewhere(rooms: Rooms, name: str) -> None:
     node = await rooms.room("elsewhere")
     for pod in named(rooms.scene, [name]):
-        await rooms.scene.world.bind_by_hand(pod, node)
+        await rooms.scene.world.strangers.bind(pod, node)
 
 
 async def _keep_promise_elsewhere(scene: Scene) -> bool:

@@ -36,7 +36,7 @@ async def _lose_rights(scene: Scene) -> bool:
             scene.run.bind_checker.complain(f"I3: {name} is set aside, for which it was not we who were refused")
     finally:
         del answers[name]
-    await scene.world.delete_named(name)
+    await scene.world.user.delete_named(name)
     return True
 
 
@@ -59,7 +59,7 @@ async def _cut_line_short(scene: Scene) -> bool:
     if is_led_by(scene, before) and standing(scene, [twin]) and not standing(scene, [name]):
         scene.run.bind_checker.complain(f"I3: {name} is not heard of, whose line was cut short")
     for one in (name, twin):
-        await scene.world.delete_named(one)
+        await scene.world.user.delete_named(one)
     return True
 
 

@@ -56,7 +56,7 @@ async def _promise_port(scene: Scene) -> bool:
     eager = [await place(scene, node, 10, spec=_wants_port(5)) for _ in range(2)]
     await scene.until(lambda: bool(standing(scene, [pressing])), HELPED_S)
     for name in (*eager, pressing, *fillers):
-        await scene.world.delete_named(name)
+        await scene.world.user.delete_named(name)
     return True
 
 
@@ -70,7 +70,7 @@ async def _bear_with_the_urgent(scene: Scene) -> bool:
     pressing = await place(scene, node, 10, is_urgent=True, labels=labels)
     await scene.until(lambda: promised(scene, pressing), HELPED_S)
     for name in (pressing, averse):
-        await scene.world.delete_named(name)
+        await scene.world.user.delete_named(name)
     return True
 
 
@@ -119,7 +119,7 @@ async def _start_meanwhile(scene: Scene) -> bool:
         pressing: list[str] = []
         for started in ([], large if is_large else small):
             for pod in named(scene, started):
-                await scene.world.start_pod(pod)
+                await scene.world.kubelets.start_pod(pod)
             await scene.pause(0.2, 0.4)
             pressing.append(await rooms.pod(bed, milli=LARGE_MILLI, is_urgent=True))
             await scene.until(partial(all_stand, scene, pressing), HELPED_S)
@@ -137,9 +137,9 @@ def _on(node: str) -> dict[str, Any]:
 async def _clear(scene: Scene, nodes: Sequence[str], pods: Sequence[str]) -> None:
     """The pods go, and nobody comes any more."""
     for node in nodes:
-        await scene.world.patch_node(node, {"spec": {"unschedulable": True}})
+        await scene.world.nodes.patch(node, {"spec": {"unschedulable": True}})
     for name in pods:
-        await scene.world.delete_named(name)
+        await scene.world.user.delete_named(name)
 
 
 PROMISES: Final[Scenarios] = (

@@ -22,7 +22,7 @@ from multisched.testing.scenarios.steps import (
 )
 from multisched.testing.world.disks import NOBODYS
 from multisched.testing.world.labels import GPU_MILLI
-from multisched.testing.world.world import GPU_NODES, NODES
+from multisched.testing.world.nodes import GPU_NODES, NODES
 
 if TYPE_CHECKING:
     from multisched.testing.run.seeded_run import Process
@@ -81,7 +81,7 @@ async def _recreate_unseen(scene: Scene) -> bool:
     """A node and two pods of it are deleted and made anew under their names, which no watch tells of, and which history forgets."""
     number, server = FIRST_NUMBER, scene.run.server
     node = f"node-{number}"
-    await scene.world.add_node(number)
+    await scene.world.nodes.add(number)
     names = [f"stateful-{scene.mark()}-{at}" for at in range(3)]
     for name in names:
         await place(scene, node, 1_200, name=name)
@@ -89,9 +89,9 @@ async def _recreate_unseen(scene: Scene) -> bool:
     for process in scene.run.processes:
         process.transport.stalled_until_s = scene.now_s() + UNSEEN_S
     for name in names:
-        await scene.world.delete_named(name)
-    await scene.world.delete_node(number)
-    await scene.world.add_node(number)
+        await scene.world.user.delete_named(name)
+    await scene.world.nodes.delete(number)
+    await scene.world.nodes.add(number)
     for at, name in enumerate(names):
         await place(scene, node, 1_900 if at else 100, name=name)
     server.compact()
@@ -99,8 +99,8 @@ async def _recreate_unseen(scene: Scene) -> bool:
     await must_come(scene, node, names[0], "its node was made anew, and is empty")
     await scene.pause(1.0, 2.0)
     for name in names:
-        await scene.world.delete_named(name)
-    await scene.world.delete_node(number)
+        await scene.world.user.delete_named(name)
+    await scene.world.nodes.delete(number)
     return True
 
 
@@ -108,27 +108,27 @@ async def _lose_node(scene: Scene) -> bool:
     """A node goes while a pod waits at PreBind for the volume that was to be made there. It comes back, and so does the pod."""
     number, disks = FIRST_NUMBER + 3, scene.world.disks
     node, claim = f"node-{number}", f"{NOBODYS}-{scene.mark()}"
-    await scene.world.add_node(number)
+    await scene.world.nodes.add(number)
     await disks.add_claim(claim, NOBODYS)
     await scene.pause(0.3, 0.6)
     spec = {"volumes": [{"name": "v0", "persistentVolumeClaim": {"claimName": claim}}]}
     name, has_node = await place(scene, node, 100, spec=spec), partial(scene.world.storage.has_node, claim)
     await scene.until(has_node)
     before = steady_leader(scene) if has_node() else None
-    await scene.world.delete_node(number)
+    await scene.world.nodes.delete(number)
     await scene.until(lambda: not _is_in_flight(scene, name), GIVEN_BACK_S)
     if is_led_by(scene, before) and _is_in_flight(scene, name):
         scene.run.bind_checker.complain(f"I5: {name} is on its way to {node}, which is gone")
     await disks.unselect_node(claim)
-    await scene.world.add_node(number)
+    await scene.world.nodes.add(number)
     twin = await place(scene, node, 10)
     await scene.until(lambda: has_node() and bool(standing(scene, [twin])), TOLD_S)
     if is_led_by(scene, before) and standing(scene, [twin]) and parked(scene, [name]):
         scene.run.bind_checker.complain(f"I3: {name} is not decided anew, and {node} is there again")
-    await scene.world.delete_named(twin)
-    await scene.world.delete_named(name)
+    await scene.world.user.delete_named(twin)
+    await scene.world.user.delete_named(name)
     await scene.pause(0.2, 0.5)
-    await scene.world.delete_node(number)
+    await scene.world.nodes.delete(number)
     return True
 
 
@@ -141,9 +141,9 @@ async def _tell_again(scene: Scene) -> bool:
     await scene.until(lambda: bool(_told(scene, name)))
     first, before = _told(scene, name), steady_leader(scene)
     faults.unanswered.add(f"/pods/{name}/status")
-    await scene.world.patch_node(node, {"metadata": {"labels": {"site": site}}, "spec": {"unschedulable": True}})
+    await scene.world.nodes.patch(node, {"metadata": {"labels": {"site": site}}, "spec": {"unschedulable": True}})
     await scene.until(lambda: _told(scene, name) != first)
-    await scene.world.patch_node(node, {"metadata": {"labels": {"site": None}}, "spec": {"unschedulable": None}})
+    await scene.world.nodes.patch(node, {"metadata": {"labels": {"site": None}}, "spec": {"unschedulable": None}})
     await scene.pause(OUTAGE_S / 2, OUTAGE_S)
     faults.unreachable.clear()
     await scene.until(lambda: bool(_message(scene, name) == first and parked(scene, [name])))
@@ -154,7 +154,7 @@ async def _tell_again(scene: Scene) -> bool:
         scene.run.bind_checker.complain(
             f"I3: the owner of {name} reads {_told(scene, name)!r}, and was to be told {said!r}"
         )
-    await scene.world.delete_named(name)
+    await scene.world.user.delete_named(name)
     return True
 
 

@@ -76,7 +76,7 @@ class Rooms:
             "spec": {"taints": [KEPT], **spec},
             "status": {"capacity": amounts, "allocatable": amounts},
         }
-        await self.scene.world.send("POST", "/api/v1/nodes", node)
+        await self.scene.world.user.send("POST", "/api/v1/nodes", node)
         return name
 
     async def pod(
@@ -96,7 +96,7 @@ class Rooms:
 
     async def holder(self, node: str, *, milli: int = 10, **more: Any) -> str:
         """The uid of somebody else's pod in the room."""
-        uid = await self.scene.world.place_foreign(node, annotations={}, cpu=f"{milli}m", **more)
+        uid = await self.scene.world.strangers.place(node, annotations={}, cpu=f"{milli}m", **more)
         self._uids.append(uid)
         return uid
 
@@ -105,7 +105,7 @@ class Rooms:
         return all(one.nodes.keys() >= set(self._names) and one.pods.keys() >= set(self._uids) for one in told)
 
     async def patch(self, node: str, **fields: Any) -> None:
-        await self.scene.world.patch_node(node, fields)
+        await self.scene.world.nodes.patch(node, fields)
 
     async def patch_pod(self, name: str, **fields: Any) -> None:
         """By its name."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from multisched.model.objects import CPU, Pod
 from multisched.queueing.transitions import Place
 from multisched.testing.disruptions.scene import Act, Scene
-from multisched.testing.world.world import CROWDED
+from multisched.testing.world.nodes import CROWDED
 
 if TYPE_CHECKING:
     from multisched.queueing.pod_queue import PodQueue
@@ -117,7 +117,7 @@ async def must_come(scene: Scene, node: str, name: str, why: str) -> None:
     await scene.until(partial(all_stand, scene, [name, twin]), COMES_S)
     if is_led_by(scene, before) and standing(scene, [twin]) and parked(scene, [name]):
         scene.run.bind_checker.complain(f"I3: {name} waits for {node}, and may go there: {why}")
-    await scene.world.delete_named(twin)
+    await scene.world.user.delete_named(twin)
 
 
 async def must_wait(scene: Scene, node: str, name: str, why: str, *, beside: Sequence[str] = ()) -> None:
@@ -130,7 +130,7 @@ async def must_wait(scene: Scene, node: str, name: str, why: str, *, beside: Seq
     await scene.until(lambda: bool(standing(scene, [name]) or parked(scene, [name])), COMES_S)
     if is_led_by(scene, before) and standing(scene, [name]) and all_stand(scene, beside):
         scene.run.bind_checker.complain(f"I1: {name} stands on {node}, and must not: {why}")
-    await scene.world.delete_named(twin)
+    await scene.world.user.delete_named(twin)
 
 
 def steady_leader(scene: Scene) -> PodQueue | None:

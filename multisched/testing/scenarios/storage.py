@@ -57,11 +57,11 @@ async def _count_volumes(scene: Scene) -> bool:
     await must_come(scene, node, second, "another's volume was detached")
     third = await _claimant(scene, node, volumes[2])
     await must_wait(scene, node, third, "its driver attaches two volumes, and has them", beside=[first, second])
-    await scene.world.delete_named(first)
+    await scene.world.user.delete_named(first)
     await must_come(scene, node, third, "a pod with a volume has gone")
     again = await _claimant(scene, node, volumes[0])
     await must_wait(scene, node, again, "others have taken the place of its volume", beside=[second, third])
-    await scene.world.delete_named(again)  # as upstream, nobody who waits is told of the end of a claim
+    await scene.world.user.delete_named(again)  # as upstream, nobody who waits is told of the end of a claim
     await disks.tear_out(volumes[2])
     fourth = await _claimant(scene, node, volumes[3])
     await must_come(scene, node, fourth, "a claim is deleted, and its volume with it")
@@ -94,7 +94,7 @@ async def _take_turns(scene: Scene, number: int, node: str, key: str) -> None:
     await scene.until(lambda: bool(standing(scene, [first])))
     second = await _claimant(scene, node, claim)
     await must_wait(scene, node, second, "its claim is for one pod, and another has it", beside=[first])
-    await scene.world.delete_named(first)
+    await scene.world.user.delete_named(first)
     await must_come(scene, node, second, "its claim is nobody's any more")
 
 
@@ -155,7 +155,7 @@ async def _take_node_back(scene: Scene, number: int, node: str, key: str) -> Non
         scene.run.bind_checker.complain(
             f"I3: {name} lost the node that was chosen for its volume, and is not decided anew"
         )
-    await scene.world.delete_named(name)
+    await scene.world.user.delete_named(name)
 
 
 def _roomy(scene: Scene) -> int | None:

@@ -17,7 +17,7 @@ from multisched.testing.disruptions.scene import Scene
 from multisched.testing.scenarios.steps import SCHEDULER, Scenarios, emptiest, several
 from multisched.testing.wire.faults import APPLIED, LATE, LATE_408, LATE_500, LOST, REFUSED, TOLD_TO_WAIT
 from multisched.testing.world.labels import HOSTNAME, ZONE
-from multisched.testing.world.world import GPU_NODES
+from multisched.testing.world.nodes import GPU_NODES
 
 NAME: Final = "between"
 HEARD_S: Final = 0.1, 0.4
@@ -48,7 +48,7 @@ async def _between(scene: Scene, node: str, happens: Happens, **ours: Any) -> bo
     finally:
         del answers[NAME]
     await scene.until(lambda: not scene.run.on_their_way([NAME]), SETTLED_S)
-    await scene.world.delete_named(NAME)
+    await scene.world.user.delete_named(NAME)
     return bool(chosen)
 
 
@@ -64,7 +64,7 @@ async def _come(scene: Scene, node: str, *, theirs: Mapping[str, Any], **ours: A
     came: list[str] = []
 
     async def come(chosen: str) -> None:
-        came.append(await scene.world.place_foreign(chosen, **theirs))
+        came.append(await scene.world.strangers.place(chosen, **theirs))
 
     is_played = await _between(scene, node, come, **ours)
     for uid in came:
@@ -120,7 +120,7 @@ async def _leave_alone(scene: Scene) -> bool:
     labels, node = {"company": scene.mark()}, emptiest(scene)
     term = {"topologyKey": scene.rng.choice((HOSTNAME, ZONE)), "labelSelector": {"matchLabels": labels}}
     spec = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
-    company = await scene.world.place_foreign(node, labels=labels)
+    company = await scene.world.strangers.place(node, labels=labels)
     await scene.until(lambda: scene.run.knows_placed(company))
     is_played = await _between(scene, node, lambda _: scene.world.delete_uid(company), spec=spec)
     await scene.world.delete_uid(company)
@@ -130,8 +130,8 @@ async def _leave_alone(scene: Scene) -> bool:
 async def _change(scene: Scene, patch: Mapping[str, Any], back: Mapping[str, Any], **ours: Any) -> bool:
     """The node changes, and is as before a moment later."""
     node = emptiest(scene)
-    is_played = await _between(scene, node, lambda _: scene.world.patch_node(node, patch), **ours)
-    await scene.world.patch_node(node, back)
+    is_played = await _between(scene, node, lambda _: scene.world.nodes.patch(node, patch), **ours)
+    await scene.world.nodes.patch(node, back)
     return is_played
 
 
@@ -179,12 +179,12 @@ async def _delete(scene: Scene) -> bool:
     number, is_back = int(node.removeprefix("node-")), scene.rng.random() < 0.5
 
     async def go(_: str) -> None:
-        await scene.world.delete_node(number)
+        await scene.world.nodes.delete(number)
         if is_back:
-            await scene.world.add_node(number)
+            await scene.world.nodes.add(number)
 
     is_played = await _between(scene, node, go)
-    await scene.world.add_node(number)
+    await scene.world.nodes.add(number)
     return is_played
 
 
@@ -209,7 +209,7 @@ async def _lose_answers(scene: Scene) -> bool:
             del answers[name]
     await scene.until(lambda: not scene.run.on_their_way(scripts), SETTLED_S)
     for name in scripts:
-        await scene.world.delete_named(name)
+        await scene.world.user.delete_named(name)
     return True
 
 

@@ -18,7 +18,7 @@ from multisched.testing.scenarios.steps import (
     used,
 )
 from multisched.testing.world.labels import HOSTNAME, ZONE
-from multisched.testing.world.world import CROWDED, GPU_NODES
+from multisched.testing.world.nodes import CROWDED, GPU_NODES
 
 LEFT_MILLI: Final = 1_500
 """CPU that is free on a node beside those who are to go."""
@@ -41,7 +41,7 @@ async def _give_way(scene: Scene) -> bool:
     names = [await place(scene, node, LARGE_MILLI) for _ in range(count)]
     await scene.until(lambda: len(parked(scene, names)) + len(standing(scene, names)) == count)
     for pod in standing(scene, names)[:2]:
-        await scene.world.resize(pod, f"{SHRUNK_MILLI}m", takes_time=True)
+        await scene.world.kubelets.resize(pod, f"{SHRUNK_MILLI}m", takes_time=True)
     await scene.until(lambda: len(standing(scene, names)) == count, REPORTED_MAX_S)
     return True
 
@@ -50,7 +50,7 @@ async def _part_one_by_one(scene: Scene) -> bool:
     """Of pods that differ in their labels alone each is kept off by somebody else. Whose enemy goes first is parked last: an
     event that is no news to the one parked first must not be lost to the others."""
     node, sounds = emptiest(scene), ("shrill", "low")
-    enemies = {sound: await scene.world.place_averse(node, {"sound": sound}) for sound in sounds}
+    enemies = {sound: await scene.world.strangers.place_averse(node, {"sound": sound}) for sound in sounds}
     await scene.until(lambda: all(map(scene.run.knows_placed, enemies.values())))
     names = [await place(scene, node, 10, labels={"sound": sound}) for sound in sounds]
     await scene.until(lambda: len(parked(scene, names)) == len(names))
@@ -74,7 +74,7 @@ async def _give_up(scene: Scene) -> bool:
     await scene.until(lambda: promised(scene, pressing))
     waiting = await place(scene, node, LEFT_MILLI - 100, is_urgent=True)
     await scene.until(lambda: bool(parked(scene, [waiting])), 1.0)
-    await scene.world.delete_named(pressing)
+    await scene.world.user.delete_named(pressing)
     await scene.pause(0.3, 0.8)
     return True
 
@@ -90,7 +90,7 @@ async def _come_between(scene: Scene) -> bool:
         async with scene.throttled():
             names = [await place(scene, node, 10, labels=labels) for _ in range(2)]
             await scene.until(lambda: bool(scene.run.on_their_way(names)))
-            stranger = await scene.world.place_averse(neighbour, labels, ZONE)
+            stranger = await scene.world.strangers.place_averse(neighbour, labels, ZONE)
             await scene.pause(*HELD_UP_S)
     finally:
         faults.is_on = False
@@ -116,12 +116,12 @@ async def _press_hopelessly(scene: Scene) -> bool:
         process.transport.pods_late_until_s = scene.now_s() + TOGETHER_S
     for _ in range(2):
         await scene.world.add_pod(scheduler=SCHEDULER)
-    await scene.world.place_foreign(f"node-{GPU_NODES[0]}", annotations={}, labels=company)
+    await scene.world.strangers.place(f"node-{GPU_NODES[0]}", annotations={}, labels=company)
     for _ in range(2):
         await scene.world.add_pod(scheduler=SCHEDULER)
     await scene.pause(3 * TOGETHER_S, 1.0)
     for name in names:
-        await scene.world.delete_named(name, "team-a")
+        await scene.world.user.delete_named(name, "team-a")
     return True
 
 

@@ -128,7 +128,7 @@ async def _nothing() -> None: ...
 
 async def _last_node_gone(rooms: Rooms) -> Sleeper:
     node, _, sleeper = await _level(rooms, "gone")
-    gone = partial(rooms.scene.world.send, "DELETE", f"/api/v1/nodes/{node}")
+    gone = partial(rooms.scene.world.user.send, "DELETE", f"/api/v1/nodes/{node}")
     return sleeper._replace(awaits="the end of the emptiest domain", wake=gone)
 
 
@@ -298,7 +298,7 @@ async def _add_toleration(rooms: Rooms, pod: str, key: str) -> None:
 
 async def _resize(rooms: Rooms, name: str) -> None:
     for pod in named(rooms.scene, [name]):
-        await rooms.scene.world.resize(pod, "100m")
+        await rooms.scene.world.kubelets.resize(pod, "100m")
 
 
 # -- a node comes ------------------------------------------------------------------------------------------------------
@@ -359,7 +359,7 @@ async def _class_comes(rooms: Rooms) -> Sleeper:
     await world.disks.add_claim(name, name)
     pod = await rooms.pod("class", _claimed(name))
     made = {"metadata": {"name": name}, "provisioner": FAKE_PROVISIONER, "volumeBindingMode": "WaitForFirstConsumer"}
-    return Sleeper(pod, "its claim's class", partial(world.send, "POST", CLASSES_PATH, made), _knows("", name))
+    return Sleeper(pod, "its claim's class", partial(world.user.send, "POST", CLASSES_PATH, made), _knows("", name))
 
 
 def _knows(namespace: str, name: str) -> Callable[[Program], bool]:

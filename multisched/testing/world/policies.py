@@ -21,6 +21,7 @@ from multisched.cluster.base.request import ApiRequest
 from multisched.model.cluster_objects import SELECTED_NODE_ANNOTATION
 from multisched.model.wire import Response
 from multisched.queueing.quarantine import REFUSALS_ALIKE_MAX
+from multisched.testing.world.api_user import NAMESPACE
 from multisched.testing.world.storage import MADE
 
 REFUSED = 0.04
@@ -31,7 +32,6 @@ OWNER, TENANT, NEVER = "owner", "tenant", "never"
 """What helps: a change of the pod; a change of its namespace; nothing."""
 TRUSTED = "trusted"
 """The label that lifts TENANT from a namespace."""
-NAMESPACE = "default"
 
 _BINDING = re.compile(r"/namespaces/default/pods/([^/]+)/binding")
 _WITHOUT_RIGHTS = re.compile(r'" cannot \w+ resource "')

@@ -246,7 +246,7 @@ class Workloads:
         workload = self._known[number]
         standing = [pod for pod in self._world.pods() if pod.labels.get("workload") == workload.labels["workload"]]
         for pod in self._rng.sample(standing, len(standing) // 3):
-            await self._world.delete_pod(pod)
+            await self._world.user.delete_pod(pod)
         await self._add(workload, max(BATCH_MIN, workload.size // 2))
 
     async def _add(self, workload: _Workload, count: int) -> None:
@@ -274,4 +274,4 @@ class Workloads:
                 "annotations": dict(shape.annotations),
                 "ownerReferences": [owner],
             }
-            await self._world.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+            await self._world.user.create_pod({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})

@@ -52,8 +52,8 @@ from multisched.testing.rules.devices import fault_of_choice, fraction_wanted
 from multisched.testing.rules.inter_pod import Standing, allows, clash, keeps_off
 from multisched.testing.rules.preemption import fault_of_preemption
 from multisched.testing.rules.victims import broken_for_certain, fault_of_victims, is_plain, would_do
+from multisched.testing.world.api_user import NAMESPACE
 from multisched.testing.world.labels import GPU_DEVICES
-from multisched.testing.world.policies import NAMESPACE
 
 
 class _Metadata(msgspec.Struct, gc=False):
