@@ -21,7 +21,6 @@ STILL_TOO_LARGE: Final = frozenset({
     "multisched.shell.domain.DomainWorker",
     "multisched.shell.program.Program",
     "multisched.state.node_table.NodeTable",
-    "multisched.testing.checkers.api.bind_checker.BindChecker",
     "multisched.testing.run.seeded_run.Run",
     "multisched.testing.checkers.process.process_checker.ProcessChecker",
 })  # fmt: skip

@@ -185,7 +185,7 @@ async def _move_domain(scene: Scene) -> bool:
         await scene.world.crowds.add(name, 8, scheduler=f"{ours}-scheduler", heeds_taints=False)
         await scene.pause(0.0, 0.06)
         if is_slow:
-            await scene.until(lambda: scene.run.bind_checker.is_bound_to(name), SENT_S)
+            await scene.until(lambda: scene.run.bind_checker.in_flight.is_bound_to(name), SENT_S)
         if not await scene.world.nodes.patch(name, {"metadata": {"labels": there}}):
             return False
         await scene.world.crowds.add(name, 8, scheduler=f"{theirs}-scheduler", heeds_taints=False)

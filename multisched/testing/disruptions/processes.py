@@ -76,10 +76,10 @@ async def _roll_out(scene: Scene) -> bool:
     way while the holder of the second one still binds, of which it hears by nothing but another list."""
     run, bind_checker = scene.run, scene.run.bind_checker
     await scene.until_in_use(FAVOURITE)
-    filled = bind_checker.lease_of("forecast")
+    filled = bind_checker.leases.name_of("forecast")
     last = _holder_of(scene, {filled})
     first = (
-        _holder_of(scene, bind_checker.leases() - set(bind_checker.leases_of(last.identity)))
+        _holder_of(scene, bind_checker.leases.names() - set(bind_checker.leases.held_by(last.identity)))
         if last is not None
         else None
     )
@@ -93,7 +93,7 @@ async def _roll_out(scene: Scene) -> bool:
     heir.transport.pods_late_until_s = scene.now_s() + LATE_S
     for process in _others(scene, heir):
         process.transport.lost_leases = [
-            f"/{one}" for one in bind_checker.leases() - set(bind_checker.leases_of(process.identity))
+            f"/{one}" for one in bind_checker.leases.names() - set(bind_checker.leases.held_by(process.identity))
         ]
     heir.transport.holds_lists, run.faults.is_on = (
         True,
@@ -103,7 +103,7 @@ async def _roll_out(scene: Scene) -> bool:
     await scene.until(lambda: heir.transport.held_lists > 0)
     await _fill_hidden(scene, name)
     await run.stop(last)
-    await scene.until(lambda: filled in bind_checker.leases_of(heir.identity))
+    await scene.until(lambda: filled in bind_checker.leases.held_by(heir.identity))
     await scene.world.nodes.patch(name, {"spec": {"unschedulable": None}})
     await scene.pause(0.1, 0.5)
     heir.transport.holds_lists = False
@@ -121,13 +121,13 @@ async def _delete_while_handed_over(scene: Scene) -> bool:
     """A node leaves a leader whose binds to it are under way, and whose lease somebody deletes: it does not reach that any more."""
     bind_checker, name = scene.run.bind_checker, f"node-{scene.rng.choice(GPU_NODES)}"
     async with scene.slow_binds(name):
-        holder = _holder_of(scene, {bind_checker.lease_of("gpu")})
+        holder = _holder_of(scene, {bind_checker.leases.name_of("gpu")})
         if holder is None:
             return False
         await scene.world.crowds.add(name, 6, scheduler="gpu-scheduler", cpu="2")
-        await scene.until(lambda: bind_checker.is_bound_to(name), SENT_S)
+        await scene.until(lambda: bind_checker.in_flight.is_bound_to(name), SENT_S)
         holder.transport.lost_leases = ("",)
-        await scene.world.delete_lease(bind_checker.lease_of("gpu"))
+        await scene.world.delete_lease(bind_checker.leases.name_of("gpu"))
         await scene.world.nodes.set_gpus(name, 0)
         await scene.world.crowds.add(name, 6, scheduler="forecast-scheduler", cpu="2")
         await scene.pause(*HANDED_OVER_S)
@@ -139,7 +139,9 @@ async def _delete_while_handed_over(scene: Scene) -> bool:
 def _holder_of(scene: Scene, leases: Set[str]) -> Process | None:
     """Of any of them; None if it has others' hands on it."""
     free = [process for process in scene.run.processes if process.identity not in scene.run.disturbed]
-    return next((one for one in free if not leases.isdisjoint(scene.run.bind_checker.leases_of(one.identity))), None)
+    return next(
+        (one for one in free if not leases.isdisjoint(scene.run.bind_checker.leases.held_by(one.identity))), None
+    )
 
 
 async def _pause(scene: Scene) -> bool:
@@ -175,7 +177,7 @@ async def _delete_leases(scene: Scene) -> bool:
         if scene.rng.random() < 0.5:
             process.transport.lost_leases = ("",)
         await scene.pause(0.0, 2.0)
-        for name in scene.run.bind_checker.leases_of(process.identity):
+        for name in scene.run.bind_checker.leases.held_by(process.identity):
             await scene.world.delete_lease(name)
         for _ in range(4):
             await scene.world.crowds.fill(1)

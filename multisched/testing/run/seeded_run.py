@@ -233,7 +233,7 @@ class Run:
             plan_repairs=plans_of,
         )
         configuration = self.setting.configuration_of(self.started)
-        self.bind_checker.renew_deadlines_s[identity] = configuration.lease.renew_deadline_s
+        self.bind_checker.leases.renew_deadlines_s[identity] = configuration.lease.renew_deadline_s
         program = context.run(Program, configuration, ports)
         process_checker = ProcessChecker(
             program,
@@ -270,7 +270,7 @@ class Run:
 
     def _leave(self, process: Process) -> None:
         process.transport.cut()
-        self.bind_checker.believers.pop(process.identity, None)
+        self.bind_checker.leases.believers.pop(process.identity, None)
         process.process_checker.check_reserves(is_at_rest=False)
         self.processes.remove(process)
         self.ended.append(process)
@@ -287,7 +287,7 @@ class Run:
     def leader(self) -> Process | None:
         """One that holds a lease, else any; None while each is being stopped, paused or cut off already."""
         free = [p for p in self.processes if p.identity not in self.disturbed]
-        leading = [p for p in free if self.bind_checker.holds_lease(p.identity)]
+        leading = [p for p in free if self.bind_checker.leases.is_holder(p.identity)]
         return self.rng.choice(leading or free) if free else None
 
     def start_storage(self) -> None:
@@ -403,7 +403,7 @@ class Run:
         while True:
             await asyncio.sleep(LOOK_S)
             looks += 1
-            self.bind_checker.look_at_leases()
+            self.bind_checker.leases.look()
             for process in self.processes:
                 process.process_checker.look()
                 if looks % ASKED_LOOKS == 0:

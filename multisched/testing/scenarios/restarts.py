@@ -162,9 +162,9 @@ async def _take_over_one(scene: Scene) -> bool:
     """Somebody takes one lease from a process that holds another one, whose binds are under way: it ends, and gives nothing back
     that is not settled."""
     bind_checker, node = scene.run.bind_checker, emptiest(scene)
-    holder = _holder(scene, bind_checker.lease_of("forecast"))
+    holder = _holder(scene, bind_checker.leases.name_of("forecast"))
     others = (
-        [one for one in bind_checker.leases_of(holder.identity) if one != bind_checker.lease_of("forecast")]
+        [one for one in bind_checker.leases.held_by(holder.identity) if one != bind_checker.leases.name_of("forecast")]
         if holder
         else []
     )
@@ -172,7 +172,7 @@ async def _take_over_one(scene: Scene) -> bool:
         return False
     async with scene.slow_binds(node):
         names = [await place(scene, node, 300) for _ in range(4)]
-        await scene.until(lambda: bind_checker.is_bound_to(node), ON_THE_WIRE_S)
+        await scene.until(lambda: bind_checker.in_flight.is_bound_to(node), ON_THE_WIRE_S)
         await scene.world.take_lease(scene.rng.choice(others))
         names += [await place(scene, node, 300) for _ in range(6)]
         await scene.until(lambda: holder not in scene.run.processes, LED_AGAIN_S)
@@ -182,7 +182,7 @@ async def _take_over_one(scene: Scene) -> bool:
 
 def _holder(scene: Scene, lease: str) -> Process | None:
     free = [process for process in scene.run.processes if process.identity not in scene.run.disturbed]
-    return next((one for one in free if lease in scene.run.bind_checker.leases_of(one.identity)), None)
+    return next((one for one in free if lease in scene.run.bind_checker.leases.held_by(one.identity)), None)
 
 
 def _told(scene: Scene, name: str) -> str:

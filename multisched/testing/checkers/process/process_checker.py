@@ -148,7 +148,7 @@ class ProcessChecker:
             if is_plain:
                 self._check_classes(worker, configuration)
             worker.lead = partial(self.lead, worker, worker.lead)  # type: ignore[method-assign]
-        bind_checker.believers[identity] = self.may_bind
+        bind_checker.leases.believers[identity] = self.may_bind
 
     def _check_classes(self, worker: DomainWorker, configuration: Configuration) -> None:
         """Its answers are compared with such as nothing was kept for, and its scores with the formulas."""

@@ -177,7 +177,7 @@ async def _bind_beside_another(stand: Stand) -> None:
 
 async def _believe_for_too_long(stand: Stand) -> None:
     """Ten seconds after the renewal nobody may bind by it, and a hundredth of a second later somebody asks."""
-    stand.bind_checker.believers["me"] = lambda domain: domain == "forecast" and stand.clock.monotonic() < 10.01
+    stand.bind_checker.leases.believers["me"] = lambda domain: domain == "forecast" and stand.clock.monotonic() < 10.01
     await asyncio.sleep(12.0)
 
 
@@ -299,7 +299,9 @@ def test_who_believes_in_a_lease_no_longer_than_it_holds_is_not_complained_of() 
     async def main() -> list[str]:
         stand = Stand(loop)
         await stand.write_lease("me")
-        stand.bind_checker.believers["me"] = lambda domain: domain == "forecast" and stand.clock.monotonic() < 14.0
+        stand.bind_checker.leases.believers["me"] = lambda domain: (
+            domain == "forecast" and stand.clock.monotonic() < 14.0
+        )
         await asyncio.sleep(4.0)
         await stand.write_lease("me")
         await asyncio.sleep(12.0)
@@ -426,7 +428,7 @@ def test_who_never_heard_of_a_lease_is_told_of_it_by_pods_that_stand_alone(phase
         await stand.write_lease("unaware")
         status = orjson.dumps({"status": {"phase": phase}})
         await stand.api.request("PATCH", f"{PODS}/old/status", body=status, content_type=MERGE_PATCH)
-        stand.bind_checker.look_at_leases()
+        stand.bind_checker.leases.look()
         stand.sent("first", "a", sender="unaware")
 
     broken = complaints(scene)
