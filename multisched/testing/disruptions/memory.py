@@ -158,7 +158,7 @@ async def _tell_wrong(scene: Scene) -> bool:
     process = scene.run.leader()
     if process is None or not process.process_checker.told.nodes:
         return False
-    scene.run.was_corrupted = process.process_checker.may_hear_twice = True
+    scene.run.was_corrupted = process.process_checker.watches.may_hear_twice = True
     _mistell_pods(scene, process)
     _mistell_nodes(scene, process)
     await scene.pause(0.0, 0.5)

@@ -271,7 +271,7 @@ class Run:
     def _leave(self, process: Process) -> None:
         process.transport.cut()
         self.bind_checker.leases.believers.pop(process.identity, None)
-        process.process_checker.check_reserves(is_at_rest=False)
+        process.process_checker.reserves.check(is_at_rest=False)
         self.processes.remove(process)
         self.ended.append(process)
 
@@ -319,7 +319,7 @@ class Run:
         self.bind_checker.rewound()
         self.start_storage()
         for process in self.processes:
-            process.process_checker.rewound()
+            process.process_checker.watches.rewound()
 
     async def kill(self, process: Process) -> None:
         """SIGKILL in the middle of whatever it does."""
@@ -468,7 +468,7 @@ class Run:
         for process in self.processes:
             for sentence in self._differences(process):
                 self.bind_checker.complain(f"{sentence} ({process.identity})")
-            process.process_checker.check_reserves(is_at_rest=True)
+            process.process_checker.reserves.check(is_at_rest=True)
             process.process_checker.check_rest()
             audit = process.program.audit.statistics()
             # A faulty plugin's ledger is what the audit is there to mend.

@@ -29,8 +29,6 @@ class FeasibleNodes:
 
     program: Program
     told: Told
-    is_used_by: Callable[[str], Callable[[Node], bool]]
-    """Domain -> the test of the nodes that the process may use for it at this moment."""
     _known: dict[str, tuple[tuple[int, int], DomainNodes]] = field(default_factory=dict)
     """Domain -> its latest moment, and what it was made of."""
 
@@ -51,7 +49,7 @@ class FeasibleNodes:
         on: dict[str, list[Pod]] = {name: [] for name in self.told.nodes}
         for one, there in standing:
             on[there.name].append(one)
-        is_used = self.is_used_by(domain)
+        is_used = used_by(self.program, domain)
         nodes = [
             node for node in self.told.nodes.values() if not (node.is_unschedulable or node.malformed) and is_used(node)
         ]
@@ -133,6 +131,18 @@ class DomainNodes:
     def _is_promised(self, node: str, pod: Pod) -> bool:
         nominator = self._feasible.program.nominator
         return any(p.uid != pod.uid and p.spec.priority >= pod.spec.priority for p in nominator.on(node))
+
+
+def used_by(program: Program, domain: str) -> Callable[[Node], bool]:
+    """Tells the nodes that the process may use for the domain at this moment: one that joined may be withheld for a while."""
+    router, table = program.router, program.cache.nodes
+    rows = next(router.rows_of(worker) for worker in router.workers() if worker.name == domain)
+
+    def is_used(node: Node) -> bool:
+        row = table.row_of(node.name)
+        return row is not None and rows.has(row)
+
+    return is_used
 
 
 def is_judged(pod: Pod) -> bool:
