@@ -37,7 +37,7 @@ from multisched.simulate.scenario import CAPACITY_ANNOTATION, Event, NodeSpec, P
 from multisched.simulate.usage_table import filled
 from multisched.testing.loop.sim_loop import SimLoop, simulate
 from multisched.testing.loop.virtual_workers import VirtualThreads, VirtualWorkers
-from multisched.testing.run.seeded_run import QuietObserver
+from multisched.testing.processes.quiet_observer import QuietObserver
 from multisched.whatif.repair_source import plans_of
 
 PODS = "/api/v1/namespaces/default/pods"

@@ -31,7 +31,7 @@ from multisched.model.objects import CPU
 from multisched.model.wire import JSON, MERGE_PATCH, ConnectFailedError, LineStream, Response
 from multisched.shell.program import LeaseLostError, Program, ProgramPorts
 from multisched.testing.loop.sim_loop import PROCESS, SimClock, SimLoop, simulate
-from multisched.testing.run.seeded_run import QuietObserver
+from multisched.testing.processes.quiet_observer import QuietObserver
 from multisched.whatif.repair_source import plans_of
 
 NODES = 3

@@ -11,7 +11,6 @@ from multisched.model.objects import PODS, Node, Pod
 from multisched.shell.program import Program
 from multisched.state.cluster_cache import CacheCorruptedError, ClusterCache, PodState
 from multisched.state.row_check import row_faults
-from multisched.testing.checkers.api.api_checker import ApiChecker as ApiChecker
 
 
 def differences(program: Program, server: ApiServer) -> list[str]:

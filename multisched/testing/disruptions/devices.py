@@ -36,7 +36,7 @@ async def _flap(scene: Scene) -> bool:
         await scene.world.crowds.add(name, 6, scheduler="gpu-scheduler", cpu="2")
         await scene.pause(0.0, 0.1)
         if is_slow:
-            await scene.until(lambda: scene.run.bind_checker.in_flight.is_bound_to(name), SENT_S)
+            await scene.until(lambda: scene.bind_checker.in_flight.is_bound_to(name), SENT_S)
         if not await scene.world.nodes.set_gpus(name, 0):
             return False
         await scene.world.crowds.add(name, 6, scheduler="forecast-scheduler", cpu="2")

@@ -118,7 +118,7 @@ async def _cordon_favourite(scene: Scene) -> bool:
 
 async def _taint(scene: Scene, effect: str) -> bool:
     number = scene.rng.choice((*PLAIN, *VIRTUAL))
-    node = scene.run.bind_checker.nodes().get(f"node-{number}")
+    node = scene.bind_checker.nodes().get(f"node-{number}")
     if node is None:
         return False
     before = [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in node.taints]
@@ -185,7 +185,7 @@ async def _move_domain(scene: Scene) -> bool:
         await scene.world.crowds.add(name, 8, scheduler=f"{ours}-scheduler", heeds_taints=False)
         await scene.pause(0.0, 0.06)
         if is_slow:
-            await scene.until(lambda: scene.run.bind_checker.in_flight.is_bound_to(name), SENT_S)
+            await scene.until(lambda: scene.bind_checker.in_flight.is_bound_to(name), SENT_S)
         if not await scene.world.nodes.patch(name, {"metadata": {"labels": there}}):
             return False
         await scene.world.crowds.add(name, 8, scheduler=f"{theirs}-scheduler", heeds_taints=False)
@@ -203,7 +203,7 @@ async def _withdraw_loan(scene: Scene) -> bool:
     for _ in range(8):
         await scene.world.add_pod(scheduler="job-scheduler")
     await scene.pause(0.0, 0.008)
-    lent = [node.name for node in scene.run.bind_checker.nodes().values() if node.labels.get("lend") == "yes"]
+    lent = [node.name for node in scene.bind_checker.nodes().values() if node.labels.get("lend") == "yes"]
     for name in lent:
         await scene.world.nodes.patch(name, {"metadata": {"labels": {"lend": "no"}}})
     await scene.pause(1.0, 8.0)
@@ -214,7 +214,7 @@ async def _withdraw_loan(scene: Scene) -> bool:
 
 async def _heartbeats(scene: Scene) -> bool:
     """Every node tells that it lives; nothing of it is news."""
-    for node in list(scene.run.bind_checker.nodes().values()):
+    for node in list(scene.bind_checker.nodes().values()):
         beat = {"metadata": {"annotations": {"sim/beat": f"{scene.now_s():.3f}"}}}
         await scene.world.nodes.patch(node.name, beat)
         await asyncio.sleep(0.001)

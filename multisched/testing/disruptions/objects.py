@@ -50,12 +50,12 @@ async def _change_storage(scene: Scene) -> bool:
 
 async def _forbid(scene: Scene) -> bool:
     """A role loses a kind, and gets it back: only pods that hang on it wait."""
-    faults, kind = scene.run.faults, scene.rng.choice(FORBIDDEN)
+    faults, kind = scene.faults, scene.rng.choice(FORBIDDEN)
     faults.forbidden.add(kind)
-    scene.run.server.expire_watches()
+    scene.server.expire_watches()
     await scene.pause(3.0, 9.0)
     faults.forbidden.discard(kind)
-    scene.run.bind_checker.policies.kind_readable()
+    scene.bind_checker.policies.kind_readable()
     return True
 
 
@@ -85,7 +85,7 @@ async def _break(scene: Scene) -> bool:
     """Objects that nobody reads."""
     await scene.world.disks.break_objects()
     await scene.pause(2.0, 5.0)
-    scene.run.server.expire_watches()
+    scene.server.expire_watches()
     await scene.pause(1.0, 3.0)
     await scene.world.disks.mend_objects()
     return True
@@ -112,7 +112,7 @@ async def _relabel_namespace(scene: Scene) -> bool:
         standing = {pod.name for pod in world.pods() if pod.node == node}
         beside = sorted(standing.intersection(guests)) if host in standing else []
         if beside and label and was_heard:
-            scene.run.bind_checker.complain(
+            scene.bind_checker.complain(
                 f"I1: {beside[0]} was bound beside {host} against a rule about namespace {named}"
             )
         for guest in guests:
@@ -123,7 +123,7 @@ async def _relabel_namespace(scene: Scene) -> bool:
 
 def _is_heard(scene: Scene, name: str, label: str | None) -> bool:
     """Every process knows of the namespace's label, or of its end."""
-    known = [process.program.cache.objects.namespace(name) for process in scene.run.processes]
+    known = [process.program.cache.objects.namespace(name) for process in scene.replicas.running]
     return all(one is not None and one.labels.get(LOUD) == label for one in known)
 
 

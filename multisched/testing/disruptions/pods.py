@@ -48,9 +48,9 @@ async def _delete_unseen(scene: Scene) -> bool:
     """While no watch is open, and gone from history before one is."""
     pod = scene.any_pod()
     if pod is not None:
-        scene.run.server.drop_watches()
+        scene.server.drop_watches()
         await scene.world.user.delete_pod(pod)
-        scene.run.server.compact()
+        scene.server.compact()
     return pod is not None
 
 
@@ -106,7 +106,7 @@ async def _resize_waiting(scene: Scene) -> bool:
     names = await scene.world.crowds.add(node, 4, cpu="900m", prefix=HELD if is_held else "")
     await scene.pause(0.0, 0.08)
     for name in names:
-        pod = scene.run.bind_checker.pods().get(f"default/{name}")
+        pod = scene.bind_checker.pods().get(f"default/{name}")
         if pod is not None:
             await scene.world.kubelets.resize(pod, scene.rng.choice(("1400m", "1900m", "300m")))
     await scene.pause(0.05, 0.3)
@@ -135,7 +135,7 @@ async def _open_gate(scene: Scene) -> bool:
 
 async def _heed_policy(scene: Scene) -> bool:
     """One of those that the API server refuses, at whatever stage it is."""
-    pod = scene.any_pod(lambda pod: scene.run.bind_checker.policies.policy_of(pod.name) == OWNER)
+    pod = scene.any_pod(lambda pod: scene.bind_checker.policies.policy_of(pod.name) == OWNER)
     return pod is not None and await scene.world.heed_policy(pod)
 
 
@@ -149,7 +149,7 @@ async def _place_giants(scene: Scene) -> bool:
     """Valid pods of absurd size, placed by somebody else: what they hold counts all the same."""
     node = f"node-{scene.rng.choice(CROWDED)}"
     giant = await scene.world.strangers.place_giant(node)
-    await scene.until(lambda: scene.run.knows_placed(giant))
+    await scene.until(lambda: scene.replicas.knows_placed(giant))
     await scene.world.strangers.add_beside_giant(node)
     return True
 

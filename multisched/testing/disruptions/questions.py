@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from multisched.testing.disruptions.scene import Disruption, Scene
+from multisched.testing.processes.process import Process
 from multisched.testing.processes.questions import Questions
 from multisched.testing.world.labels import HOSTNAME, ZONE
 from multisched.testing.world.nodes import CROWDED
@@ -72,13 +73,26 @@ TAINTS: Final = (
 PORT: Final = 9_985
 
 
+def _questions(scene: Scene, process: Process, names: Sequence[str]) -> Questions:
+    return Questions(
+        process,
+        names,
+        configuration=scene.setting.configuration,
+        server=scene.server,
+        world=scene.world,
+        bind_checker=scene.bind_checker,
+        clock=scene.clock,
+        rng=scene.rng,
+    )
+
+
 async def _ask(scene: Scene) -> bool:
     """About pods that fit nowhere, one process after the other, in the middle of whatever they do."""
     names = [await scene.world.add_unplaceable(spec) for spec in scene.rng.sample(UNPLACEABLE, ASKED)]
     await scene.pause(0.5, 3.0)
-    for process in list(scene.run.processes):
-        if process.identity not in scene.run.disturbed:
-            await Questions(scene.run, process, names).ask()
+    for process in list(scene.replicas.running):
+        if process.identity not in scene.replicas.disturbed:
+            await _questions(scene, process, names).ask()
     for name in names:
         await scene.world.user.delete_named(name)
     return True
@@ -90,7 +104,7 @@ async def _shut_out(scene: Scene) -> bool:
     People ask why; then pods and nodes change, in ways that help and in ways that do not.
     """
     nodes = [f"node-{number}" for number in scene.rng.sample(CROWDED, len(CROWDED))]
-    before = scene.run.bind_checker.nodes()
+    before = scene.bind_checker.nodes()
     if any(name not in before or before[name].taints or before[name].is_unschedulable for name in nodes):
         return False
     *tainted, cordoned, busy, full = nodes
@@ -108,9 +122,9 @@ async def _shut_out(scene: Scene) -> bool:
     ]
     names += [await scene.world.add_unplaceable(spec) for spec in RELATED]
     await scene.pause(0.5, 1.5)
-    process = scene.run.leader()
+    process = scene.replicas.leader()
     if process is not None:
-        await Questions(scene.run, process, names).ask()
+        await _questions(scene, process, names).ask()
     await _stir(scene, names, nodes)
     for name in tainted:
         await scene.world.nodes.patch(name, {"spec": {"taints": None}})

@@ -95,7 +95,7 @@ async def _lose_controllers(scene: Scene) -> bool:
             disk, SPARE_NODE, f"{at + 3}Gi", is_narrow=bool(at % 2), put_aside=f"aside-{key}" if not at else ""
         )
     await scene.pause(0.5, 1.0)
-    scene.run.stop_storage()
+    scene.world.storage.stop()
     claims = [f"spared-{key}-{at}" for at in range(SPARE)]
     for claim in claims:
         await disks.add_claim(claim, LOCAL, size="3221225471500m")
@@ -108,7 +108,7 @@ async def _lose_controllers(scene: Scene) -> bool:
     await scene.until(lambda: len(_promised(scene, claims)) > 2)
     await _disturb_storage(scene, claims, late)
     await scene.pause(ABSENT_MIN_S, ABSENT_MAX_S)
-    scene.run.start_storage()
+    scene.world.storage.start()
     await scene.pause(0.5, 2.0)
     await _clear(scene, names, claims)
     for disk in spare:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 import orjson
 
+from multisched.cluster.api.server import ApiServer
 from multisched.cluster.base.storage import Store
 from multisched.config.domains import judged_domains
 from multisched.config.schema import Configuration
@@ -26,17 +27,18 @@ from multisched.observe.explain_view import ExplainQuery, NotExplainedError
 from multisched.shell.audit.cluster_judge import JudgeError, judge_cluster
 from multisched.shell.plugin_views import ProgramViews
 from multisched.shell.program import Program
+from multisched.testing.checkers.api.bind_checker import BindChecker
+from multisched.testing.loop.sim_loop import SimClock
 from multisched.testing.plugins.permit_holds import HELD
 from multisched.testing.plugins.restless import MOVES
+from multisched.testing.processes.process import Process
 from multisched.testing.world.labels import HOSTNAME
+from multisched.testing.world.world import World
 from multisched.whatif.explain_source import ProgramExplanations
 from multisched.whatif.explain_trial import DumpExplanations
 from multisched.whatif.repair_source import RepairPlans
 from multisched.whatif.repair_trial import plan_on
 from multisched.whatif.sandbox import UNASKED, DumpedCluster, SchedulerSandbox
-
-if TYPE_CHECKING:
-    from multisched.testing.run.seeded_run import Process, Run
 
 T = TypeVar("T")
 
@@ -65,15 +67,29 @@ DUMPED: Final = {
 class Questions:
     """Those of one moment, to one process."""
 
-    def __init__(self, run: Run, process: Process, names: Collection[str]) -> None:
+    def __init__(
+        self,
+        process: Process,
+        names: Collection[str],
+        *,
+        configuration: Configuration,
+        server: ApiServer,
+        world: World,
+        bind_checker: BindChecker,
+        clock: SimClock,
+        rng: random.Random,
+    ) -> None:
         """`names`: of pods that are asked about in any case."""
-        self._run = run
-        self._names = names
-        self._rng: random.Random = run.rng
         self._process = process
         self._program = process.program
-        self._configuration: Configuration = run.configuration
-        self._in_thread = _Watched(process.program, run.bind_checker.complain)
+        self._names = names
+        self._configuration = configuration
+        self._store = server.store
+        self._world = world
+        self._bind_checker = bind_checker
+        self._clock = clock
+        self._rng = rng
+        self._in_thread = _Watched(process.program, bind_checker.complain)
         self._explanations = ProgramExplanations(self._program, self._configuration, in_thread=self._in_thread)
 
     async def ask(self) -> None:
@@ -82,13 +98,13 @@ class Questions:
             await question()
 
     async def _explain(self) -> None:
-        pods = self._run.world.pods()
+        pods = self._world.pods()
         waiting = [pod for pod in pods if not pod.node]
         named = [pod for pod in waiting if pod.name in self._names]
         asked = self._rng.sample(named, min(len(named), NAMED_ASKED))
         asked += self._rng.sample(waiting, min(len(waiting), PODS_ASKED)) + self._rng.sample(pods, min(len(pods), 2))
         asked += self._odd(pods)
-        nodes = [*self._run.bind_checker.nodes(), "node-x", "elsewhere"]
+        nodes = [*self._bind_checker.nodes(), "node-x", "elsewhere"]
         for pod in asked:
             node = self._rng.choice(nodes) if self._rng.random() < 0.2 else ""
             await self._unless_refused(lambda pod=pod, node=node: self._explain_one(pod, node))  # type: ignore[misc]
@@ -103,7 +119,7 @@ class Questions:
         refused = [one.pod for one in self._program.pods.refused.values()]
         queues = [worker.queue for worker in self._program.router.workers()]
         aside = [entry.pod for queue in queues for entry in queue.entries() if entry.is_quarantined]
-        served = self._run.configuration.served
+        served = self._configuration.served
         others = [pod for pod in pods if pod.node and pod.spec.scheduler_name not in served]
         return [*refused[:1], *aside[:1], *others[:1]]
 
@@ -111,10 +127,10 @@ class Questions:
         view = await self._explanations.pod(ExplainQuery(pod.namespace, pod.name, node, with_fixes=not node))
         is_whole = not any(note.endswith(UNASKED) for note in view.notes)
         if view.now is not None and view.now.node and is_whole:
-            self._judge(self._process.process_checker.told.pods.get(view.uid), view.domain, view.now.node)
+            self._judge(self._process.checker.told.pods.get(view.uid), view.domain, view.now.node)
         for fix in view.fixes or ():
-            if fix.node not in self._process.process_checker.told.nodes:
-                self._run.bind_checker.complain(f"{pod.key} is told to fit on {fix.node}, which is gone")
+            if fix.node not in self._process.checker.told.nodes:
+                self._bind_checker.complain(f"{pod.key} is told to fit on {fix.node}, which is gone")
 
     async def _ask_what_if(self) -> None:
         for document in self._rng.sample(MANIFESTS, PLANNED):
@@ -137,13 +153,13 @@ class Questions:
     async def _plan_one(self, plans: RepairPlans, domain: str) -> None:
         plan = await plans.plan(RepairAsked(domain=domain, moves=3))
         for move in plan.moves if not any("not known here" in note for note in plan.notes) else ():
-            self._judge(self._process.process_checker.told.pods.get(move.uid), plan.domain, move.to_node)
+            self._judge(self._process.checker.told.pods.get(move.uid), plan.domain, move.to_node)
 
     async def _dump(self) -> None:
         """As `multisched explain --dump` and `multisched repair plan --dump` do: of what the API server has."""
-        known = DumpedCluster(_dumped(self._run.server.store), self._run.clock.now(), self._run.loop.time())
+        known = DumpedCluster(_dumped(self._store), self._clock.now(), self._clock.monotonic())
         explanations = DumpExplanations(self._configuration, known)
-        pods = self._run.world.pods()
+        pods = self._world.pods()
         asked = [
             ExplainQuery(pod.namespace, pod.name, with_fixes=True) for pod in self._rng.sample(pods, min(len(pods), 4))
         ]
@@ -170,16 +186,16 @@ class Questions:
             await ask()
         except REFUSED as refused:
             if not str(refused):
-                self._run.bind_checker.complain(f"a question was refused without a word: {type(refused).__name__}")
+                self._bind_checker.complain(f"a question was refused without a word: {type(refused).__name__}")
 
     def _judge(self, pod: Pod | None, domain: str, name: str) -> None:
-        told = self._process.process_checker.told
+        told = self._process.checker.told
         node = told.nodes.get(name)
         if pod is None:
             return
         fault = "which is gone" if node is None else told.fault_of_node(pod, domain, node)
         if fault:
-            self._run.bind_checker.complain(f"I8: users are told that {pod.key} would go to {name}, {fault}")
+            self._bind_checker.complain(f"I8: users are told that {pod.key} would go to {name}, {fault}")
 
 
 class _Watched(InThread):

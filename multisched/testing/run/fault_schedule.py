@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from multisched.testing.disruptions.catalog import BY_NAME
 from multisched.testing.disruptions.scene import Scene
-from multisched.testing.run.endings import end
+from multisched.testing.run.endings import NotSetAside, end
 from multisched.testing.world.workloads import Workloads
-
-if TYPE_CHECKING:
-    from multisched.testing.run.seeded_run import Run
 
 STORM_S = 30.0
 """Virtual seconds in which pods arrive and faults strike; what strikes last may go on for longer."""
@@ -28,16 +25,19 @@ BURSTS = (1, 1, 5, 20, 40)
 class FaultSchedule:
     """See the module."""
 
-    def __init__(self, run: Run) -> None:
-        self._scene = Scene(run)
-        self._setting = run.setting
-        self._rng = run.rng
-        self._workloads = Workloads(run.world, run.seed)
+    def __init__(self, scene: Scene, kinds: Sequence[str], not_set_aside: NotSetAside) -> None:
+        """`kinds`: disruptions, in the order in which they strike."""
+        self._scene = scene
+        self._setting = scene.setting
+        self._rng = scene.rng
+        self._kinds = kinds
+        self._not_set_aside = not_set_aside
+        self._workloads = Workloads(scene.world, scene.seed)
         self.struck: Counter[str] = Counter()
 
     async def run(self) -> None:
         """Returns when the last disruption is over."""
-        kinds = self._setting.kinds
+        kinds = self._kinds
         tasks = [asyncio.ensure_future(self._arrive()), asyncio.ensure_future(self._roll_out())]
         for kind in kinds:
             await asyncio.sleep(self._rng.uniform(0.1, 2 * STORM_S / max(len(kinds), LULL)))
@@ -46,7 +46,7 @@ class FaultSchedule:
         try:
             await asyncio.gather(*tasks)
             clearing.cancel()
-            await end(self._scene, self.struck)
+            await end(self._scene, self.struck, self._not_set_aside)
         finally:
             for task in [*tasks, clearing]:
                 task.cancel()
@@ -57,7 +57,7 @@ class FaultSchedule:
     async def _clear(self) -> None:
         while True:
             await asyncio.sleep(CLEARED_EVERY_S)
-            await self._scene.world.crowds.clear(self._scene.run.clock.now().timestamp())
+            await self._scene.world.crowds.clear(self._scene.clock.now().timestamp())
 
     async def _arrive(self) -> None:
         left = self._setting.arrivals

@@ -40,9 +40,9 @@ async def play_one(scene: Scene, struck: Counter[str]) -> None:
 
     None is played where a faulty ledger may fail at its pods: they would wait for the next audit.
     """
-    if scene.run.setting.has_faulty_plugin:
+    if scene.setting.has_faulty_plugin:
         return
-    name, act = SCENARIOS[scene.run.seed // RUNS_EACH % len(SCENARIOS)]
+    name, act = SCENARIOS[scene.seed // RUNS_EACH % len(SCENARIOS)]
     first = await place(scene, "", 10)
     await scene.until(lambda: bool(standing(scene, [first])), LED_MAX_S)
     if standing(scene, [first]):

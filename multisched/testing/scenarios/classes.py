@@ -39,7 +39,7 @@ async def _change_in_place(scene: Scene) -> bool:
     """A node is tainted, cordoned and labelled, and all of it is taken back. After each of that pods come that differ in what they
     request from all before, and in nothing else."""
     node, site = emptiest(scene), {"nodeSelector": {"site": scene.mark()}}
-    before = scene.run.bind_checker.nodes()[node].taints
+    before = scene.bind_checker.nodes()[node].taints
     own = [{"key": one.key, "value": one.value, "effect": one.effect} for one in before]
     shut = {"key": "sim/shut", "value": "yes", "effect": "NoSchedule"}
     rather_not = {**shut, "effect": "PreferNoSchedule"}
@@ -92,7 +92,7 @@ async def _fill_zones(scene: Scene) -> bool:
     """Pods that bear no second one of theirs in a zone: one zone more than there are, and then one opens."""
     kin = {KIN: scene.mark()}
     spec = {"affinity": {"podAntiAffinity": {_REQUIRED: [_term(kin, ZONE)]}}}
-    nodes = {number % 3: f"node-{number}" for number in CROWDED if f"node-{number}" in scene.run.bind_checker.nodes()}
+    nodes = {number % 3: f"node-{number}" for number in CROWDED if f"node-{number}" in scene.bind_checker.nodes()}
     with closely(scene):
         there = {zone: await place(scene, node, 10, spec=spec, labels=kin) for zone, node in nodes.items()}
         await scene.until(lambda: all_stand(scene, [*there.values()]))
@@ -113,7 +113,7 @@ async def _prefer(scene: Scene) -> bool:
     """Company of several weights, for and against, on several nodes and in their zones; then some of it goes, and a service comes and
     goes whose pods are to be spread."""
     key = scene.mark()
-    nodes = [f"node-{number}" for number in CROWDED if f"node-{number}" in scene.run.bind_checker.nodes()]
+    nodes = [f"node-{number}" for number in CROWDED if f"node-{number}" in scene.bind_checker.nodes()]
     kinds = [{KIN: f"{key}-{at}"} for at in range(len(WEIGHTS))]
     company = [await place(scene, node, 10, labels=kind) for node, kind in zip(nodes, kinds * 2, strict=False)]
     await scene.until(lambda: all_stand(scene, company))

@@ -39,14 +39,14 @@ async def _lose_bind(scene: Scene, *, lose: Loss) -> bool:
     """A pod whose bind is on its way is lost, and the answer to the bind is the first word of it."""
     rooms = Rooms(scene)
     node = await rooms.room("lost")
-    slow = scene.run.faults.slow_nodes
+    slow = scene.faults.slow_nodes
     slow.add(node)
     try:
         going = await rooms.pod("lost", milli=HALF_MILLI)
-        await scene.until(lambda: bool(scene.run.on_their_way([going])))
+        await scene.until(lambda: bool(scene.replicas.on_their_way([going])))
         sleeper = Sleeper(await rooms.pod("lost", milli=HALF_MILLI), "the end of a bind", partial(lose, rooms, going))
         await fall_asleep(scene, [sleeper])
-        for process in scene.run.processes:
+        for process in scene.replicas.running:
             process.transport.pods_late_until_s = scene.now_s() + LATE_S
         await wake_up(scene, sleeper.wake, [sleeper])
     finally:
@@ -97,7 +97,7 @@ async def _nothing() -> None: ...
 
 async def _turn_away(scene: Scene) -> bool:
     """A pod that is held at Permit is displaced by a more urgent one, and later there is room elsewhere."""
-    if scene.run.setting.is_shipped:
+    if scene.setting.is_shipped:
         return await _keep_promise_elsewhere(scene)  # nobody is held at Permit there
     rooms = Rooms(scene)
     first, second = await rooms.room("held"), await rooms.room("held")
@@ -105,7 +105,7 @@ async def _turn_away(scene: Scene) -> bool:
     held = f"{HELD}{rooms.mark}"
     spec = {"tolerations": [TOLERATED], "nodeSelector": {BED: "held"}}
     await place(scene, "", HALF_MILLI, spec=spec, name=held)
-    await scene.until(lambda: bool(scene.run.on_their_way([held])))
+    await scene.until(lambda: bool(scene.replicas.on_their_way([held])))
     urgent = {"tolerations": [TOLERATED], "nodeSelector": {HOSTNAME: first}}
     pressing = await place(scene, "", HALF_MILLI, spec=urgent, is_urgent=True)
     await scene.until(lambda: bool(standing(scene, [pressing])))

@@ -27,13 +27,13 @@ REOPENED_S: Final = 35.0
 
 async def _lose_rights(scene: Scene) -> bool:
     """We may not bind for a while. A pod that we are refused so is not at fault, however often that happens."""
-    name, answers = f"denied-{scene.mark()}", scene.run.faults.bind_answers
+    name, answers = f"denied-{scene.mark()}", scene.faults.bind_answers
     answers[name] = repeat(FORBIDDEN)
     try:
         await place(scene, "", 10, name=name)
         await scene.until(lambda: _refusals(scene, name) >= REFUSALS_ALIKE_MAX or _is_set_aside(scene, name), DENIED_S)
         if _is_set_aside(scene, name):
-            scene.run.bind_checker.complain(f"I3: {name} is set aside, for which it was not we who were refused")
+            scene.bind_checker.complain(f"I3: {name} is set aside, for which it was not we who were refused")
     finally:
         del answers[name]
     await scene.world.user.delete_named(name)
@@ -51,13 +51,13 @@ def _is_set_aside(scene: Scene, name: str) -> bool:
 async def _cut_line_short(scene: Scene) -> bool:
     """The line that tells of a pod is cut short, and the watch goes on. A list has to tell of it."""
     name, before = f"short-{scene.mark()}", steady_leader(scene)
-    for process in scene.run.processes:
+    for process in scene.replicas.running:
         process.transport.cut_short.add(name)
     await place(scene, "", 10, name=name)
     twin = await place(scene, "", 10)
     await scene.until(lambda: all_stand(scene, [name, twin]), REOPENED_S)
     if is_led_by(scene, before) and standing(scene, [twin]) and not standing(scene, [name]):
-        scene.run.bind_checker.complain(f"I3: {name} is not heard of, whose line was cut short")
+        scene.bind_checker.complain(f"I3: {name} is not heard of, whose line was cut short")
     for one in (name, twin):
         await scene.world.user.delete_named(one)
     return True

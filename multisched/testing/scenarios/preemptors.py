@@ -83,7 +83,7 @@ async def _fill_exactly(scene: Scene) -> bool:
     pressing = await rooms.pod("exact", milli=PLAIN_MILLI, is_urgent=True)
     await scene.until(lambda: promised(scene, pressing), HELPED_S)
     if is_led_by(scene, before) and standing(scene, [lowly]) and not promised(scene, pressing):
-        scene.run.bind_checker.complain(f"I3: {pressing} preempts nobody, and would fill {node}")
+        scene.bind_checker.complain(f"I3: {pressing} preempts nobody, and would fill {node}")
     await _clear(scene, [node], [pressing, lowly])
     return True
 
@@ -100,7 +100,7 @@ async def _promise_twice(scene: Scene) -> bool:
     second = await rooms.pod("twice", milli=LARGE_MILLI, is_urgent=True)
     await scene.until(lambda: promised(scene, second), HELPED_S)
     if is_led_by(scene, before) and is_promised and promised(scene, second) and not promised(scene, first):
-        scene.run.bind_checker.complain(f"I7: {first} has lost its promise to {second}, which is as urgent")
+        scene.bind_checker.complain(f"I7: {first} has lost its promise to {second}, which is as urgent")
     await scene.until(partial(all_stand, scene, [first, second]), HELPED_S)
     await _clear(scene, [node], [first, second, *lowly])
     return True

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from multisched.queueing.transitions import Place
 from multisched.testing.disruptions.scene import Scene
+from multisched.testing.processes.process import Process
 from multisched.testing.scenarios.steps import (
     Scenarios,
     all_stand,
@@ -23,9 +24,6 @@ from multisched.testing.scenarios.steps import (
 from multisched.testing.world.disks import NOBODYS
 from multisched.testing.world.labels import GPU_MILLI
 from multisched.testing.world.nodes import GPU_NODES, NODES
-
-if TYPE_CHECKING:
-    from multisched.testing.run.seeded_run import Process
 
 FIRST_NUMBER: Final = NODES + 3_000
 """Of nodes that are added here: plain ones of the forecast domain."""
@@ -63,30 +61,30 @@ async def _edit_and_succeed(scene: Scene) -> bool:
 
 async def _replace_all(scene: Scene) -> bool:
     """Whoever leads from now on was started now. False if others have their hands on some process."""
-    run, before = scene.run, list(scene.run.processes)
-    if run.disturbed or not run.configuration.lease.enabled:
+    replicas, before = scene.replicas, list(scene.replicas.running)
+    if replicas.disturbed or not scene.setting.configuration.lease.enabled:
         return False
-    run.disturbed |= {process.identity for process in before}
-    run.start()
+    replicas.disturbed |= {process.identity for process in before}
+    replicas.start()
     for process in before:
-        await run.stop(process)
-    run.disturbed -= {process.identity for process in before}
-    run.start()
+        await replicas.stop(process)
+    replicas.disturbed -= {process.identity for process in before}
+    replicas.start()
     await scene.until(lambda: len(leading(scene)) == 1, LED_AGAIN_S)
-    await scene.until(lambda: not any(one.program.handover.waiting() for one in run.processes), LED_AGAIN_S)
+    await scene.until(lambda: not any(one.program.handover.waiting() for one in replicas.running), LED_AGAIN_S)
     return True
 
 
 async def _recreate_unseen(scene: Scene) -> bool:
     """A node and two pods of it are deleted and made anew under their names, which no watch tells of, and which history forgets."""
-    number, server = FIRST_NUMBER, scene.run.server
+    number, server = FIRST_NUMBER, scene.server
     node = f"node-{number}"
     await scene.world.nodes.add(number)
     names = [f"stateful-{scene.mark()}-{at}" for at in range(3)]
     for name in names:
         await place(scene, node, 1_200, name=name)
     await scene.until(lambda: all_stand(scene, names))
-    for process in scene.run.processes:
+    for process in scene.replicas.running:
         process.transport.stalled_until_s = scene.now_s() + UNSEEN_S
     for name in names:
         await scene.world.user.delete_named(name)
@@ -118,13 +116,13 @@ async def _lose_node(scene: Scene) -> bool:
     await scene.world.nodes.delete(number)
     await scene.until(lambda: not _is_in_flight(scene, name), GIVEN_BACK_S)
     if is_led_by(scene, before) and _is_in_flight(scene, name):
-        scene.run.bind_checker.complain(f"I5: {name} is on its way to {node}, which is gone")
+        scene.bind_checker.complain(f"I5: {name} is on its way to {node}, which is gone")
     await disks.unselect_node(claim)
     await scene.world.nodes.add(number)
     twin = await place(scene, node, 10)
     await scene.until(lambda: has_node() and bool(standing(scene, [twin])), TOLD_S)
     if is_led_by(scene, before) and standing(scene, [twin]) and parked(scene, [name]):
-        scene.run.bind_checker.complain(f"I3: {name} is not decided anew, and {node} is there again")
+        scene.bind_checker.complain(f"I3: {name} is not decided anew, and {node} is there again")
     await scene.world.user.delete_named(twin)
     await scene.world.user.delete_named(name)
     await scene.pause(0.2, 0.5)
@@ -135,7 +133,7 @@ async def _lose_node(scene: Scene) -> bool:
 async def _tell_again(scene: Scene) -> bool:
     """A pod is refused for one reason, for another, and for the first again. Nobody answers the write of the second, and for a
     while no Event can be written."""
-    node, site, faults = emptiest(scene), scene.mark(), scene.run.faults
+    node, site, faults = emptiest(scene), scene.mark(), scene.faults
     faults.unreachable.add("/events")
     name = await place(scene, "", 10, spec={"nodeSelector": {"site": site}})
     await scene.until(lambda: bool(_told(scene, name)))
@@ -151,7 +149,7 @@ async def _tell_again(scene: Scene) -> bool:
     await scene.until(lambda: _told(scene, name) == _message(scene, name), TOLD_S)
     said = _message(scene, name)
     if is_led_by(scene, before) and parked(scene, [name]) and _told(scene, name) != said:
-        scene.run.bind_checker.complain(
+        scene.bind_checker.complain(
             f"I3: the owner of {name} reads {_told(scene, name)!r}, and was to be told {said!r}"
         )
     await scene.world.user.delete_named(name)
@@ -161,7 +159,7 @@ async def _tell_again(scene: Scene) -> bool:
 async def _take_over_one(scene: Scene) -> bool:
     """Somebody takes one lease from a process that holds another one, whose binds are under way: it ends, and gives nothing back
     that is not settled."""
-    bind_checker, node = scene.run.bind_checker, emptiest(scene)
+    bind_checker, node = scene.bind_checker, emptiest(scene)
     holder = _holder(scene, bind_checker.leases.name_of("forecast"))
     others = (
         [one for one in bind_checker.leases.held_by(holder.identity) if one != bind_checker.leases.name_of("forecast")]
@@ -175,19 +173,19 @@ async def _take_over_one(scene: Scene) -> bool:
         await scene.until(lambda: bind_checker.in_flight.is_bound_to(node), ON_THE_WIRE_S)
         await scene.world.take_lease(scene.rng.choice(others))
         names += [await place(scene, node, 300) for _ in range(6)]
-        await scene.until(lambda: holder not in scene.run.processes, LED_AGAIN_S)
+        await scene.until(lambda: holder not in scene.replicas.running, LED_AGAIN_S)
         await scene.until(lambda: len(standing(scene, names)) + len(parked(scene, names)) == len(names))
     return True
 
 
 def _holder(scene: Scene, lease: str) -> Process | None:
-    free = [process for process in scene.run.processes if process.identity not in scene.run.disturbed]
-    return next((one for one in free if lease in scene.run.bind_checker.leases.held_by(one.identity)), None)
+    free = [process for process in scene.replicas.running if process.identity not in scene.replicas.disturbed]
+    return next((one for one in free if lease in scene.bind_checker.leases.held_by(one.identity)), None)
 
 
 def _told(scene: Scene, name: str) -> str:
     """What stands at the pod."""
-    return scene.run.bind_checker.policies.condition_of(name)
+    return scene.bind_checker.policies.condition_of(name)
 
 
 def _is_in_flight(scene: Scene, name: str) -> bool:

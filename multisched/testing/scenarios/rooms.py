@@ -6,18 +6,16 @@ Each is woken by its own event and by no other: what is told of the one helps no
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from multisched.model.objects import Node, Pod
 from multisched.model.version import Version
 from multisched.queueing.transitions import Place
+from multisched.shell.program import Program
 from multisched.testing.disruptions.scene import Scene
+from multisched.testing.processes.process import Process
 from multisched.testing.scenarios.steps import all_stand, leaders, leading, named, place
 from multisched.testing.world.labels import HOSTNAME
-
-if TYPE_CHECKING:
-    from multisched.shell.program import Program
-    from multisched.testing.run.seeded_run import Process
 
 ROOM: Final = "room-"
 """How the names of rooms begin."""
@@ -59,7 +57,7 @@ class Rooms:
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
         self._names: list[str] = []
-        self._before = sum(name.startswith(ROOM) for name in scene.run.bind_checker.nodes())
+        self._before = sum(name.startswith(ROOM) for name in scene.bind_checker.nodes())
         """Rooms of earlier scenarios of the run."""
         self._uids: list[str] = []
         self.mark = scene.mark()
@@ -101,7 +99,7 @@ class Rooms:
         return uid
 
     def _are_known(self) -> bool:
-        told = [process.process_checker.told for process in self.scene.run.processes]
+        told = [process.checker.told for process in self.scene.replicas.running]
         return all(one.nodes.keys() >= set(self._names) and one.pods.keys() >= set(self._uids) for one in told)
 
     async def patch(self, node: str, **fields: Any) -> None:
@@ -179,8 +177,8 @@ async def check_awake(scene: Scene, waiting: Sequence[Sleeper], before: Process 
     if (
         not late
         or before is None
-        or scene.run.setting.is_drawn
-        or scene.run.was_rewound
+        or scene.setting.is_drawn
+        or scene.bind_checker.was_rewound
         or before.program.handover.waiting()
         or not _has_heard(scene, before)
     ):
@@ -190,12 +188,12 @@ async def check_awake(scene: Scene, waiting: Sequence[Sleeper], before: Process 
         return
     for one in late:
         if asleep(scene, one.pod) and one.is_heard(before.program):
-            scene.run.bind_checker.complain(f"I3: {one.pod} was not woken by {one.awaits}")
+            scene.bind_checker.complain(f"I3: {one.pod} was not woken by {one.awaits}")
 
 
 def _has_heard(scene: Scene, process: Process) -> bool:
     """Of the rooms and of all pods that may go there, by what its watches have handed on."""
-    told, bind_checker = process.process_checker.told, scene.run.bind_checker
+    told, bind_checker = process.checker.told, scene.bind_checker
     pods = _versions(told.pods.values()) == _versions(bind_checker.pods().values())
     return (
         pods

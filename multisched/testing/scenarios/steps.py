@@ -10,17 +10,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from multisched.model.objects import CPU, Pod
+from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import Place
+from multisched.shell.domain import DomainWorker
 from multisched.testing.disruptions.scene import Act, Scene
+from multisched.testing.processes.process import Process
 from multisched.testing.world.nodes import CROWDED
-
-if TYPE_CHECKING:
-    from multisched.queueing.pod_queue import PodQueue
-    from multisched.shell.domain import DomainWorker
-    from multisched.testing.run.seeded_run import Process
 
 Scenarios = Sequence[tuple[str, Act]]
 """Name and act."""
@@ -53,7 +51,7 @@ async def place(
 
 def leaders(scene: Scene) -> list[tuple[Process, DomainWorker]]:
     """Those who believe that they decide about these pods."""
-    workers = [(process, worker) for process in scene.run.processes for worker in process.program.router.workers()]
+    workers = [(process, worker) for process in scene.replicas.running for worker in process.program.router.workers()]
     return [(process, worker) for process, worker in workers if worker.name == DOMAIN and worker.is_leading]
 
 
@@ -87,7 +85,7 @@ def promised(scene: Scene, name: str) -> bool:
 
 def emptiest(scene: Scene) -> str:
     """Of the nodes that crowds want and that are there."""
-    amounts, there = used(scene), scene.run.bind_checker.nodes()
+    amounts, there = used(scene), scene.bind_checker.nodes()
     return min((f"node-{number}" for number in CROWDED if f"node-{number}" in there), key=lambda node: amounts[node])
 
 
@@ -103,12 +101,12 @@ def used(scene: Scene) -> Counter[str]:
 def closely(scene: Scene) -> Iterator[None]:
     """Meanwhile each class that is found is asked anew."""
     try:
-        for process in scene.run.processes:
-            process.process_checker.look_closely(is_on=True)
+        for process in scene.replicas.running:
+            process.checker.look_closely(is_on=True)
         yield
     finally:
-        for process in scene.run.processes:
-            process.process_checker.look_closely(is_on=False)
+        for process in scene.replicas.running:
+            process.checker.look_closely(is_on=False)
 
 
 async def must_come(scene: Scene, node: str, name: str, why: str) -> None:
@@ -116,7 +114,7 @@ async def must_come(scene: Scene, node: str, name: str, why: str) -> None:
     before, twin = steady_leader(scene), await place(scene, node, 10)
     await scene.until(partial(all_stand, scene, [name, twin]), COMES_S)
     if is_led_by(scene, before) and standing(scene, [twin]) and parked(scene, [name]):
-        scene.run.bind_checker.complain(f"I3: {name} waits for {node}, and may go there: {why}")
+        scene.bind_checker.complain(f"I3: {name} waits for {node}, and may go there: {why}")
     await scene.world.user.delete_named(twin)
 
 
@@ -129,14 +127,14 @@ async def must_wait(scene: Scene, node: str, name: str, why: str, *, beside: Seq
     await scene.until(lambda: bool(standing(scene, [twin])), COMES_S)
     await scene.until(lambda: bool(standing(scene, [name]) or parked(scene, [name])), COMES_S)
     if is_led_by(scene, before) and standing(scene, [name]) and all_stand(scene, beside):
-        scene.run.bind_checker.complain(f"I1: {name} stands on {node}, and must not: {why}")
+        scene.bind_checker.complain(f"I1: {name} stands on {node}, and must not: {why}")
     await scene.world.user.delete_named(twin)
 
 
 def steady_leader(scene: Scene) -> PodQueue | None:
     """The only queue of those pods, of a profile that neither holds pods nor refuses them by itself; None if there is none."""
     now = leading(scene)
-    return now[0] if scene.run.setting.is_shipped and len(now) == 1 else None
+    return now[0] if scene.setting.is_shipped and len(now) == 1 else None
 
 
 def is_led_by(scene: Scene, before: PodQueue | None) -> bool:

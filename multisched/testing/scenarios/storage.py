@@ -69,7 +69,7 @@ async def _count_volumes(scene: Scene) -> bool:
 
 
 def _all_know(scene: Scene, attachment: str) -> bool:
-    objects = [process.program.cache.objects for process in scene.run.processes]
+    objects = [process.program.cache.objects for process in scene.replicas.running]
     return all(known.get(ObjectKind.VOLUME_ATTACHMENT, "", attachment) is not None for known in objects)
 
 
@@ -152,15 +152,13 @@ async def _take_node_back(scene: Scene, number: int, node: str, key: str) -> Non
     await disks.unselect_node(claim)
     await scene.until(is_selected, AT_ONCE_S)
     if is_led_by(scene, before) and not is_selected():
-        scene.run.bind_checker.complain(
-            f"I3: {name} lost the node that was chosen for its volume, and is not decided anew"
-        )
+        scene.bind_checker.complain(f"I3: {name} lost the node that was chosen for its volume, and is not decided anew")
     await scene.world.user.delete_named(name)
 
 
 def _roomy(scene: Scene) -> int | None:
     """A node whose kubelet tells of its drivers, and that has room for the pods of a scenario."""
-    nodes, amounts = scene.run.bind_checker.nodes(), used(scene)
+    nodes, amounts = scene.bind_checker.nodes(), used(scene)
     found = []
     for number in WITH_DRIVERS:
         node = nodes.get(f"node-{number}")

@@ -35,7 +35,7 @@ Happens = Callable[[str], Awaitable[object]]
 
 async def _between(scene: Scene, node: str, happens: Happens, **ours: Any) -> bool:
     """A pod is decided on and its bind told to wait. Then something happens; after that it may be sent at any moment."""
-    answers = scene.run.faults.bind_answers
+    answers = scene.faults.bind_answers
     answers[NAME] = repeat(TOLD_TO_WAIT)
     try:
         asked = {"spec": {}, "scheduler": SCHEDULER, "cpu": "10m", "is_urgent": False, **ours}
@@ -47,15 +47,15 @@ async def _between(scene: Scene, node: str, happens: Happens, **ours: Any) -> bo
             await scene.pause(*HEARD_S)
     finally:
         del answers[NAME]
-    await scene.until(lambda: not scene.run.on_their_way([NAME]), SETTLED_S)
+    await scene.until(lambda: not scene.replicas.on_their_way([NAME]), SETTLED_S)
     await scene.world.user.delete_named(NAME)
     return bool(chosen)
 
 
 def _chosen(scene: Scene) -> str:
     """The node for which somebody has decided; empty for none."""
-    uids = [pod.uid for pod in scene.run.on_their_way([NAME])]
-    held = [process.process_checker.told.held for process in scene.run.processes]
+    uids = [pod.uid for pod in scene.replicas.on_their_way([NAME])]
+    held = [process.checker.told.held for process in scene.replicas.running]
     return next((nodes[uid] for uid in uids for nodes in held if uid in nodes), "")
 
 
@@ -121,7 +121,7 @@ async def _leave_alone(scene: Scene) -> bool:
     term = {"topologyKey": scene.rng.choice((HOSTNAME, ZONE)), "labelSelector": {"matchLabels": labels}}
     spec = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
     company = await scene.world.strangers.place(node, labels=labels)
-    await scene.until(lambda: scene.run.knows_placed(company))
+    await scene.until(lambda: scene.replicas.knows_placed(company))
     is_played = await _between(scene, node, lambda _: scene.world.delete_uid(company), spec=spec)
     await scene.world.delete_uid(company)
     return is_played
@@ -140,7 +140,7 @@ async def _cordon(scene: Scene) -> bool:
 
 
 async def _taint(scene: Scene, effect: str) -> bool:
-    node = scene.run.bind_checker.nodes()[emptiest(scene)]
+    node = scene.bind_checker.nodes()[emptiest(scene)]
     before = [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in node.taints]
     taints = [*before, {"key": TAINT, "effect": effect}]
     return await _change(scene, {"spec": {"taints": taints}}, {"spec": {"taints": before}})
@@ -148,7 +148,7 @@ async def _taint(scene: Scene, effect: str) -> bool:
 
 async def _shrink(scene: Scene) -> bool:
     """In CPU, or in how many pods it takes."""
-    node = scene.run.bind_checker.nodes()[emptiest(scene)]
+    node = scene.bind_checker.nodes()[emptiest(scene)]
     small, had = scene.rng.choice(
         (
             ({"cpu": "5m"}, {"cpu": f"{node.allocatable[CPU]}m"}),
@@ -160,7 +160,7 @@ async def _shrink(scene: Scene) -> bool:
 
 async def _lose_label(scene: Scene) -> bool:
     """One that the pod selects, or the place over which it is to be spread."""
-    node = scene.run.bind_checker.nodes()[emptiest(scene)]
+    node = scene.bind_checker.nodes()[emptiest(scene)]
     spread = {"topologyKey": ZONE, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
     over = {"topologySpreadConstraints": [{**spread, "labelSelector": {"matchLabels": {"tone": "soft"}}}]}
     key, spec = scene.rng.choice((("rank", {"affinity": _ranked(node.labels["rank"])}), (ZONE, over)))
@@ -195,19 +195,19 @@ async def _lose_answers(scene: Scene) -> bool:
     """What was sent may be applied, and no watch tells of it. Whatever is answered next says nothing of what was sent before."""
     pairs = product((APPLIED, LATE, LOST, LATE_500, LATE_408), (REFUSED, TOLD_TO_WAIT))
     scripts = {f"{NAME}-{at}": (TOLD_TO_WAIT, first, *[then] * 4) for at, (first, then) in enumerate(pairs)}
-    answers = scene.run.faults.bind_answers
+    answers = scene.faults.bind_answers
     try:
         for name, script in scripts.items():
             answers[name] = iter(script)
             await scene.world.place_lowly("", {}, name=name, is_urgent=False, scheduler=SCHEDULER, cpu="10m")
-        await scene.until(lambda: len(scene.run.on_their_way(scripts)) == len(scripts))
-        for process in scene.run.processes:
+        await scene.until(lambda: len(scene.replicas.on_their_way(scripts)) == len(scripts))
+        for process in scene.replicas.running:
             process.transport.pods_late_until_s = scene.now_s() + UNTOLD_S
         await scene.pause(UNTOLD_S, UNTOLD_S + 0.5)
     finally:
         for name in scripts:
             del answers[name]
-    await scene.until(lambda: not scene.run.on_their_way(scripts), SETTLED_S)
+    await scene.until(lambda: not scene.replicas.on_their_way(scripts), SETTLED_S)
     for name in scripts:
         await scene.world.user.delete_named(name)
     return True

@@ -51,7 +51,7 @@ async def _part_one_by_one(scene: Scene) -> bool:
     event that is no news to the one parked first must not be lost to the others."""
     node, sounds = emptiest(scene), ("shrill", "low")
     enemies = {sound: await scene.world.strangers.place_averse(node, {"sound": sound}) for sound in sounds}
-    await scene.until(lambda: all(map(scene.run.knows_placed, enemies.values())))
+    await scene.until(lambda: all(map(scene.replicas.knows_placed, enemies.values())))
     names = [await place(scene, node, 10, labels={"sound": sound}) for sound in sounds]
     await scene.until(lambda: len(parked(scene, names)) == len(names))
     await scene.pause(0.5, 1.0)  # what they are told of their refusals parks them anew
@@ -84,17 +84,17 @@ async def _come_between(scene: Scene) -> bool:
     number = scene.rng.choice(CROWDED)
     node, neighbour = f"node-{number}", f"node-{number + 3 if number + 3 in CROWDED else number - 3}"
     labels = {"voice": "soft"}
-    faults = scene.run.faults
+    faults = scene.faults
     faults.is_on = True
     try:
         async with scene.throttled():
             names = [await place(scene, node, 10, labels=labels) for _ in range(2)]
-            await scene.until(lambda: bool(scene.run.on_their_way(names)))
+            await scene.until(lambda: bool(scene.replicas.on_their_way(names)))
             stranger = await scene.world.strangers.place_averse(neighbour, labels, ZONE)
             await scene.pause(*HELD_UP_S)
     finally:
         faults.is_on = False
-    await scene.until(lambda: not scene.run.on_their_way(names))
+    await scene.until(lambda: not scene.replicas.on_their_way(names))
     await scene.world.delete_uid(stranger)
     return True
 
@@ -112,7 +112,7 @@ async def _press_hopelessly(scene: Scene) -> bool:
     ]
     await scene.until(lambda: len(parked(scene, names)) == len(names))
     await scene.pause(BACKED_OFF_S, 2 * BACKED_OFF_S)
-    for process in scene.run.processes:
+    for process in scene.replicas.running:
         process.transport.pods_late_until_s = scene.now_s() + TOGETHER_S
     for _ in range(2):
         await scene.world.add_pod(scheduler=SCHEDULER)

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from multisched.cluster.controllers.fake_provisioner import FAKE_PROVISIONER
 from multisched.framework.objects_view import ObjectKind
+from multisched.shell.program import Program
 from multisched.testing.disruptions.scene import Scene
 from multisched.testing.scenarios.rooms import BED, KEPT, TOLERATED, Case, Rooms, Sleeper, wake_all, wake_each
 from multisched.testing.scenarios.steps import Scenarios, named
 from multisched.testing.world.labels import GUEST, HOSTNAME, ZONE
 from multisched.testing.world.storage import CLASSES_PATH, LOCAL
-
-if TYPE_CHECKING:
-    from multisched.shell.program import Program
 
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 WHOLE_MILLI, HALF_MILLI, GIANT_MILLI = 4_000, 2_500, 20_000
@@ -307,7 +305,7 @@ async def _resize(rooms: Rooms, name: str) -> None:
 async def _come(scene: Scene) -> bool:
     """Each pod is refused by another plugin on every node; the one that comes takes all of them."""
     rooms, disks = Rooms(scene), scene.world.disks
-    enemy, nodes = {"enemy": rooms.mark}, scene.run.bind_checker.nodes()
+    enemy, nodes = {"enemy": rooms.mark}, scene.bind_checker.nodes()
     zones = {node.labels[ZONE]: name for name, node in nodes.items() if ZONE in node.labels}
     for name in zones.values():
         await rooms.holder(name, labels=enemy)

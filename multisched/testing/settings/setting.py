@@ -1,35 +1,23 @@
-"""What one simulated run is made of, drawn from its seed: configuration, replicas, pages, and which disruptions strike.
+"""What one simulated run is made of, drawn from its seed: configuration, replicas, pages, arrivals.
 
-Every second seed runs the default configuration as it ships, with every time and every bound as it is; the others run three
-domains that ask outside, hold pods at Permit and lend nodes to each other, every second of them with whatever else a user may
-configure. Not every kind of disruption is in each run, so
-that a run stays short; over a hundred seeds each kind is met dozens of times.
+Every second seed runs the default configuration as it ships, with every time and every bound as it is. The others run three
+domains that ask outside, hold pods at Permit and lend nodes to each other. Every second of these has whatever else a user may
+configure.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import yaml
 
 from multisched.config import loading
 from multisched.config.schema import Configuration
-from multisched.testing.disruptions.catalog import EARLY, HEAVY, LIGHT, RARE
-from multisched.testing.disruptions.scene import Disruption, Where
 from multisched.testing.settings import configurations
 
 REFUSED_TRIED = 3
 """Configurations that must be refused, tried before a run."""
-LIGHT_KINDS = 10
-"""Disruptions of a run that leave the processes alone."""
-HEAVY_KINDS = 2
-"""Those that make a process lose its lease, give it back, or come back late."""
-RARE_SHARE = 0.25
-"""Of all runs: one rare disruption strikes in them."""
-EARLY_SHARE = 0.25
-"""The same of early ones."""
 PAGE_MIN_ITEMS, PAGE_MAX_ITEMS = 3, 50
 ARRIVALS = (40, 80)
 WORKLOADS = (2, 3)
@@ -84,8 +72,6 @@ class Setting:
     workloads: int
     bind_max_s: float
     """How long a bind may take beside its way."""
-    kinds: Sequence[str]
-    """Disruptions, in the order in which they strike."""
     is_rollout: bool
     """Every second process has another configuration: its lease is shorter."""
 
@@ -102,9 +88,13 @@ class Setting:
         return any(name.endswith(":Faulty") for name in plugins)
 
 
-def drawn(seed: int, kinds: Sequence[str] | None = None) -> Setting:
-    """The setting of a seed; with `kinds`, of these disruptions alone."""
-    rng = random.Random(f"{seed}/setting")  # noqa: S311 - a simulation
+def rng_of(seed: int) -> random.Random:
+    """What the conditions of a run are drawn with, and then its disruptions."""
+    return random.Random(f"{seed}/setting")  # noqa: S311 - a simulation
+
+
+def drawn(seed: int, rng: random.Random) -> Setting:
+    """The setting of a seed. `rng`: as `rng_of` makes it."""
     is_shipped, is_drawn = seed % 2 == 0, seed % 4 == 3
     configuration = loading.default() if is_shipped else _asking(rng, is_drawn=is_drawn)
     is_alone = not configuration.lease.enabled
@@ -117,7 +107,6 @@ def drawn(seed: int, kinds: Sequence[str] | None = None) -> Setting:
         arrivals=rng.randint(*ARRIVALS),
         workloads=rng.randint(*WORKLOADS),
         bind_max_s=rng.uniform(1.0, SLOW_BIND_MAX_S) if rng.random() < SLOW_BINDS else 0.0,
-        kinds=tuple(kinds) if kinds is not None else _draw_kinds(rng, seed, is_shipped=is_shipped, is_alone=is_alone),
         is_rollout=not is_alone and random.Random(f"{seed}/rollout").random() < ROLLOUTS,  # noqa: S311 - a simulation
     )
 
@@ -134,33 +123,3 @@ def fault_of_refusals(seed: int) -> str:
     drawn = rng.sample(configurations.REFUSED, REFUSED_TRIED)
     found = (configurations.fault_of_refusal(asking, plugin, args) for plugin, args in drawn)
     return next((fault for fault in found if fault), "")
-
-
-def _draw_kinds(rng: random.Random, seed: int, *, is_shipped: bool, is_alone: bool) -> Sequence[str]:
-    """Light and heavy ones, in the order in which they strike. A process without a lease is not to be followed by another.
-
-    Rare ones are drawn apart, so that the other runs stay as they are when one more is thought of.
-    """
-    elsewhere = Where.ASKING if is_shipped else Where.SHIPPED
-    found = [
-        *_sample(rng, [one for one in LIGHT if one.where is not elsewhere], LIGHT_KINDS),
-        *_sample(rng, [one for one in HEAVY if one.where is not elsewhere], 0 if is_alone else HEAVY_KINDS),
-    ]
-    rng.shuffle(found)
-    apart = random.Random(f"{seed}/rare")  # noqa: S311 - a simulation
-    if not is_alone and apart.random() < RARE_SHARE:
-        found.append(apart.choice(RARE).name)
-    if not is_alone and apart.random() < EARLY_SHARE:
-        found[0] = apart.choice(EARLY).name
-    return found
-
-
-def _sample(rng: random.Random, left: list[Disruption], most: int) -> list[str]:
-    """By weight, none twice."""
-    left = [one for one in left if not one.awaits]
-    found: list[str] = []
-    while left and len(found) < most:
-        (one,) = rng.choices(left, [one.weight for one in left])
-        left.remove(one)
-        found.append(one.name)
-    return found

@@ -51,10 +51,13 @@ Send = Callable[[str, str, Mapping[str, Any]], Awaitable[Response]]
 class Storage:
     """Volumes and claims of one run."""
 
-    def __init__(self, server: ApiServer, send: Send, seed: int) -> None:
+    def __init__(self, server: ApiServer, send: Send, seed: int, transport: Transport, clock: WallClock) -> None:
         self._store = server.store
         self._send = send
         self._seed = seed
+        self._transport, self._clock = transport, clock
+        self._controllers: asyncio.Task[None] | None = None
+        """None while they are away."""
         self._known: dict[tuple[str, str], tuple[Stored, ClusterObject]] = {}
 
     async def build(self, nodes: int) -> None:
@@ -66,11 +69,22 @@ class Storage:
             for disk in range(DISKS_PER_NODE):
                 await self._create(VOLUMES_PATH, local_disk(f"disk-{number}-{disk}", f"node-{number}", f"{1 + disk}Gi"))
 
-    async def run(self, transport: Transport, clock: WallClock) -> None:
+    def start(self) -> None:
+        """The controllers, begun anew."""
+        self.stop()
+        self._controllers = asyncio.get_running_loop().create_task(self._run())
+
+    def stop(self) -> None:
+        """They are away until `start`."""
+        if self._controllers is not None:
+            self._controllers.cancel()
+        self._controllers = None
+
+    async def _run(self) -> None:
         """The persistent volume controller and a provisioner, until cancelled."""
         context = ControllerContext(
-            ObjectClient(transport),
-            clock=clock,
+            ObjectClient(self._transport),
+            clock=self._clock,
             rng=random.Random(self._seed),  # noqa: S311 - a simulation
         )
         controllers = (

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from multisched.cluster.api.server import ApiServer
+from multisched.cluster.client.object_client import WallClock
 from multisched.model.objects import Pod
 from multisched.model.wire import MERGE_PATCH
 from multisched.testing.wire.faults import MALFORMED, MARK
@@ -39,6 +40,7 @@ class World:
         server: ApiServer,
         objects: StoreView,
         policies: Policies,
+        clock: WallClock,
         rng: random.Random,
         seed: int,
         on_bound: Callable[[str, str], None],
@@ -50,7 +52,7 @@ class World:
         self._next_number = itertools.count(1).__next__
         """Of names, whoever makes the pod."""
         self.user = ApiUser(server)
-        self.storage = Storage(server, self.user.send, seed)
+        self.storage = Storage(server, self.user.send, seed, self.user.api, clock)
         self.disks = Disks(self.user.send, seed)
         self.budgets = Budgets(server, self.user.send, self.pods)
         self.nodes = Nodes(self.user)

@@ -18,7 +18,7 @@ from multisched.shell.program import Program, ProgramPorts
 from multisched.testing.checkers.invariants import differences
 from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
 from multisched.testing.loop.virtual_workers import VirtualProcess
-from multisched.testing.run.seeded_run import QuietObserver
+from multisched.testing.processes.quiet_observer import QuietObserver
 from multisched.whatif.repair_source import plans_of
 
 CONFIGURATION = """

@@ -29,7 +29,7 @@ from multisched.state.cluster_cache import PlacedPod, PodState
 from multisched.state.node_table import SCORING
 from multisched.testing.checkers.invariants import differences
 from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
-from multisched.testing.run.seeded_run import QuietObserver
+from multisched.testing.processes.quiet_observer import QuietObserver
 from multisched.testing.world.backup import rewind
 from tests.unit.shell.program_kit import BentLines
 from tests.unit.state.state_kit import FlakyTickets

@@ -31,7 +31,7 @@ from multisched.shell.workers.background_tasks import RESTART_CAP_S, STEADY_S, B
 from multisched.shell.workers.background_threads import THREADS_MAX, BackgroundThreads
 from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
 from multisched.testing.loop.virtual_workers import VirtualThreads
-from multisched.testing.run.seeded_run import QuietObserver
+from multisched.testing.processes.quiet_observer import QuietObserver
 from tests.unit.shell.test_background_processes import is_alive
 
 

@@ -17,7 +17,7 @@ from multisched.config import loading
 from multisched.shell.program import Program, ProgramPorts
 from multisched.testing.checkers.invariants import differences
 from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
-from multisched.testing.run.seeded_run import QuietObserver
+from multisched.testing.processes.quiet_observer import QuietObserver
 
 CONFIGURATION = """
 apiVersion: multisched.io/v1

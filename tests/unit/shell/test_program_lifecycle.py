@@ -21,7 +21,7 @@ from multisched.shell.program import DRAIN_S, EVENTS_DRAIN_S, LeaseLostError, Pr
 from multisched.shell.telemetry import ProgramQueues, read
 from multisched.testing.checkers.invariants import differences
 from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
-from multisched.testing.run.seeded_run import QuietObserver
+from multisched.testing.processes.quiet_observer import QuietObserver
 
 CONFIGURATION = """
 apiVersion: multisched.io/v1
