@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from multisched.shell.program import Program
 from multisched.testing.checkers.process.process_checker import ProcessChecker
-from multisched.testing.wire.faults import FaultyTransport
+from multisched.testing.wire.faulty_transport import FaultyTransport
 
 
 @dataclass(slots=True)

@@ -20,8 +20,9 @@ from multisched.testing.loop.virtual_workers import VirtualProcess, VirtualThrea
 from multisched.testing.processes.process import Process
 from multisched.testing.processes.quiet_observer import QuietObserver
 from multisched.testing.settings.setting import Setting
-from multisched.testing.wire.extenders import SimExtender
-from multisched.testing.wire.faults import Faults, FaultyTransport
+from multisched.testing.wire.faults import Faults
+from multisched.testing.wire.faulty_extender import SimExtender
+from multisched.testing.wire.faulty_transport import FaultyTransport
 from multisched.whatif.repair_source import plans_of
 
 SPLIT_S = 4.0

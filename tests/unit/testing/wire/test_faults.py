@@ -13,7 +13,8 @@ from multisched.cluster.api.server import ApiServer
 from multisched.model.wire import AnswerLostError
 from multisched.testing.checkers.api.api_checker import ApiChecker
 from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
-from multisched.testing.wire.faults import Faults, FaultyTransport
+from multisched.testing.wire.faults import Faults
+from multisched.testing.wire.faulty_transport import FaultyTransport
 
 PODS = "/api/v1/namespaces/default/pods"
 
