@@ -1,4 +1,4 @@
-"""One run's arrivals and disruptions, in the order that its setting has drawn.
+"""One run's arrivals and disruptions, in the order in which they were drawn.
 
 `struck` counts what really happened; a disruption that found nothing to disrupt does not count.
 """

@@ -20,7 +20,7 @@ from multisched.testing.scenarios import (
 from multisched.testing.scenarios.steps import LED_MAX_S, Scenarios, place, standing
 
 RUNS_EACH: Final = 3
-"""One at least of the configuration as it ships (`setting`)."""
+"""One at least of the configuration as it ships (`Setting.is_shipped`)."""
 SCENARIOS: Final[Scenarios] = (
     *waiting.SCENARIOS,
     *wakeups.SCENARIOS,

@@ -1,7 +1,7 @@
 """Scenarios of pods that make others go: what is promised to them, and whom they wait for in vain.
 
-What a preemption takes is judged where it begins (`testing/rules/preemption.py`), what is promised wherever a pod is assumed
-(`ProcessChecker`). Here the pods are few, so that what must come of it is known beforehand.
+What a preemption takes is judged where it begins (`PreemptionChecker`), what is promised wherever a pod is assumed
+(`AssumptionChecker`). Here the pods are few, so that what must come of it is known beforehand.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ class BindChecker(ApiChecker):
     def bind_seen(self, path: str, body: bytes, answer: Response) -> None:
         """What the books check, every required rule by the judge, and I8 where nothing tells what the sender knew.
 
-        Rules that hang on pods which are on their way are judged where each pod is assumed, by what was told (`ProcessChecker`).
+        Rules that hang on pods which are on their way are judged where each pod is assumed, by what was told (`AssumptionChecker`).
         """
         super().bind_seen(path, body, answer)
         pod = self.pods().get(target_of(path)[0])

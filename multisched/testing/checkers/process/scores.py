@@ -2,7 +2,7 @@
 nobody would notice.
 
 Of NodeResourcesFit (LeastAllocated and MostAllocated) and NodeResourcesBalancedAllocation over CPU and memory, NodeAffinity,
-TaintToleration, ImageLocality and, in `relation_scores`, InterPodAffinity and PodTopologySpread, from what the process was told;
+TaintToleration, ImageLocality and, in `rules.inter_pod_scores`, InterPodAffinity and PodTopologySpread, from what the process was told;
 of GpuShare by what is free of each device, as the ledger has it (which `mirror` looks at).
 Sizes of an image that nodes do not agree on are left out. A plugin that has nothing to say leaves all nodes alike.
 """
