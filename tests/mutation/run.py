@@ -27,7 +27,7 @@ import msgspec
 import pytest
 import yaml
 
-from multisched.testing.scenario import run_seed
+from multisched.testing.run.seeded_run import run_seed
 from tests.mutation.children import Task, in_children
 from tests.mutation.learn import PROFILE, TESTS, learned
 from tests.mutation.mutants import ROOT, Mutant, all_places

@@ -30,8 +30,8 @@ from multisched.model.decode import Decoder
 from multisched.model.objects import CPU
 from multisched.model.wire import JSON, MERGE_PATCH, ConnectFailedError, LineStream, Response
 from multisched.shell.program import LeaseLostError, Program, ProgramPorts
-from multisched.testing.scenario import QuietObserver
-from multisched.testing.sim_loop import PROCESS, SimClock, SimLoop, simulate
+from multisched.testing.loop.sim_loop import PROCESS, SimClock, SimLoop, simulate
+from multisched.testing.processes.quiet_observer import QuietObserver
 from multisched.whatif.repair_source import plans_of
 
 NODES = 3

@@ -13,7 +13,7 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 
-from multisched.testing.scenario import run_seed
+from multisched.testing.run.seeded_run import run_seed
 from tests.sim.recent_defects import DEFECTS
 from tests.sim.run import quiet
 

@@ -14,7 +14,8 @@ from functools import partial
 
 from multisched.shell.garbage import collect_seldom
 from multisched.testing.disruptions.catalog import BY_NAME
-from multisched.testing.scenario import Report, run_seed
+from multisched.testing.run.report import Report
+from multisched.testing.run.seeded_run import run_seed
 
 FAULTS_MIN = 10
 """Faults that must have struck in every run."""

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from multisched.config import loading
-from multisched.testing.scenario import run_seed
-from multisched.testing.setting import drawn
+from multisched.testing.run.seeded_run import run_seed
+from multisched.testing.settings.setting import drawn, rng_of
 from tests.sim.run import FAULTS_MIN
 
 SEEDS = 30
@@ -28,7 +28,12 @@ def test_every_invariant_holds_under_faults(seed: int) -> None:
 
 
 def test_every_second_seed_runs_the_default_configuration_as_it_ships() -> None:
-    assert [drawn(seed).configuration == loading.default() for seed in range(4)] == [True, False, True, False]
+    assert [drawn(seed, rng_of(seed)).configuration == loading.default() for seed in range(4)] == [
+        True,
+        False,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("seed", [6, 7])
@@ -41,7 +46,7 @@ def test_the_same_seed_gives_the_same_run_whatever_ran_before(seed: int) -> None
 
 def test_the_same_seed_gives_the_same_run_in_another_process() -> None:
     """Under another hash seed: no set or dict of ours decides anything by its order (I12)."""
-    command = [sys.executable, "-c", "from multisched.testing.scenario import run_seed; print(run_seed(7).trace)"]
+    command = [sys.executable, "-c", "from multisched.testing.run.seeded_run import run_seed; print(run_seed(7).trace)"]
     environment = os.environ | {"PYTHONHASHSEED": "12345"}
     told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
 

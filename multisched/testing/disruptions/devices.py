@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-from multisched.testing.api_checker import GPU, GPU_INDICES, GPU_MILLI, HONOURED
 from multisched.testing.disruptions.scene import HANDED_OVER_S, SENT_S, SLOW, Disruption, Scene
-from multisched.testing.world import GPU_NODES, NODES
+from multisched.testing.world.labels import GPU, GPU_INDICES, GPU_MILLI, HONOURED
+from multisched.testing.world.nodes import GPU_NODES, NODES
 
 STUFFING = 1_100
 """Annotations that somebody adds to a running pod."""
@@ -33,16 +33,16 @@ async def _flap(scene: Scene) -> bool:
     name = f"node-{scene.rng.choice(GPU_NODES)}"
     is_slow = scene.rng.random() < SLOW
     async with scene.slow_binds(name) if is_slow else nullcontext():
-        await scene.world.crowd(name, 6, scheduler="gpu-scheduler", cpu="2")
+        await scene.world.crowds.add(name, 6, scheduler="gpu-scheduler", cpu="2")
         await scene.pause(0.0, 0.1)
         if is_slow:
-            await scene.until(lambda: scene.run.bind_checker.is_bound_to(name), SENT_S)
-        if not await scene.world.set_gpus(name, 0):
+            await scene.until(lambda: scene.bind_checker.in_flight.is_bound_to(name), SENT_S)
+        if not await scene.world.nodes.set_gpus(name, 0):
             return False
-        await scene.world.crowd(name, 6, scheduler="forecast-scheduler", cpu="2")
+        await scene.world.crowds.add(name, 6, scheduler="forecast-scheduler", cpu="2")
         await scene.pause(*(HANDED_OVER_S if is_slow else (0.1, 3.0)))
-        await scene.world.set_gpus(name, 4)
-        await scene.world.crowd(name, 6, scheduler="gpu-scheduler", cpu="2")
+        await scene.world.nodes.set_gpus(name, 4)
+        await scene.world.crowds.add(name, 6, scheduler="gpu-scheduler", cpu="2")
     return True
 
 
@@ -51,11 +51,11 @@ async def _lose_some(scene: Scene) -> bool:
     name = f"node-{scene.rng.choice(GPU_NODES)}"
     await scene.world.add_fractions(name, FRACTIONS)
     await scene.pause(0.0, 0.05)
-    await scene.world.set_gpus(name, 2)
+    await scene.world.nodes.set_gpus(name, 2)
     await scene.pause(1.0, 5.0)
     await scene.world.add_fractions(name, ["1000", "1000"])
     await scene.pause(0.4, 0.9)
-    await scene.world.set_gpus(name, 4)
+    await scene.world.nodes.set_gpus(name, 4)
     return True
 
 
@@ -67,7 +67,7 @@ async def _fill(scene: Scene) -> bool:
     await scene.world.add_fractions(name, ["1000", "250"])
     await scene.pause(0.5, 1.5)
     for pod in [pod for pod in scene.world.pods() if pod.node == name and GPU_MILLI in pod.annotations][:3]:
-        await scene.world.delete_pod(pod)
+        await scene.world.user.delete_pod(pod)
         await scene.pause(0.2, 0.6)
     return True
 
@@ -106,7 +106,7 @@ async def _stuff_annotations(scene: Scene) -> bool:
 async def _annotate_foreigners(scene: Scene) -> bool:
     """Pods without a GPU that say they hold one, placed by somebody else: they block nobody."""
     for number in GPU_NODES[:4]:
-        await scene.world.place_foreign(f"node-{number}", annotations={GPU_MILLI: "1000"})
+        await scene.world.strangers.place(f"node-{number}", annotations={GPU_MILLI: "1000"})
     await scene.world.add_fractions(f"node-{GPU_NODES[0]}", ["500", "500"])
     return True
 
@@ -124,7 +124,7 @@ async def _mistake(scene: Scene) -> bool:
             await scene.world.patch_pod(pod, {"metadata": {"annotations": {GPU_MILLI: "200", GPU_COUNT: None}}})
     await scene.pause(0.5, 2.0)
     for pod in pods:
-        await scene.world.delete_pod(pod)
+        await scene.world.user.delete_pod(pod)
     return True
 
 
@@ -134,25 +134,25 @@ async def _replace(scene: Scene) -> bool:
     name = f"node-{number}"
     await scene.world.add_fractions(name, FRACTIONS)
     await scene.until(lambda: sum(pod.node == name for pod in scene.world.pods()) >= 3)
-    await scene.world.delete_node(number)
+    await scene.world.nodes.delete(number)
     await scene.pause(0.0, 0.3)
     scene.nodes_added += 1
     other = NODES + 1_000 + 10 * scene.nodes_added + 7  # which has devices, too, and takes the row that is free now
-    await scene.world.add_node(other)
+    await scene.world.nodes.add(other)
     await scene.world.add_fractions(f"node-{other}", FRACTIONS)
     await scene.pause(0.0, 1.0)
-    await scene.world.add_node(number)
+    await scene.world.nodes.add(number)
     await scene.pause(0.1, 0.5)
     await scene.world.add_fractions(name, FRACTIONS)
     await scene.pause(1.0, 4.0)
-    await scene.world.delete_node(other)
+    await scene.world.nodes.delete(other)
     return True
 
 
 async def _whole_and_shared(scene: Scene) -> bool:
     """Both want one node at once: it is for one of them."""
     name = f"node-{scene.rng.choice(GPU_NODES)}"
-    await scene.world.crowd(name, 3, scheduler="gpu-scheduler", cpu="100m", limits={GPU: "1"})
+    await scene.world.crowds.add(name, 3, scheduler="gpu-scheduler", cpu="100m", limits={GPU: "1"})
     await scene.world.add_fractions(name, ["250", "500", "500"])
     return True
 
@@ -160,11 +160,11 @@ async def _whole_and_shared(scene: Scene) -> bool:
 async def _honour_indices(scene: Scene) -> bool:
     """A node gets a device plugin that gives out what annotations name: whole devices and fractions may stand side by side."""
     name = f"node-{scene.rng.choice(GPU_NODES)}"
-    if not await scene.world.patch_node(name, {"metadata": {"labels": {GPU_INDICES: HONOURED}}}):
+    if not await scene.world.nodes.patch(name, {"metadata": {"labels": {GPU_INDICES: HONOURED}}}):
         return False
     for _ in range(2):
         await scene.world.add_fractions(name, [scene.rng.choice(FRACTIONS) for _ in range(3)])
-        await scene.world.crowd(name, 2, scheduler="gpu-scheduler", cpu="100m", limits={GPU: "1"})
+        await scene.world.crowds.add(name, 2, scheduler="gpu-scheduler", cpu="100m", limits={GPU: "1"})
         await scene.pause(0.5, 2.0)
     return True
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -20,10 +20,8 @@ from multisched.state.cluster_cache import PodState
 from multisched.state.columns.resources import SCORING
 from multisched.state.row_check import row_faults
 from multisched.testing.disruptions.scene import Disruption, Scene
-from multisched.testing.faulty_plugin import FAULTY
-
-if TYPE_CHECKING:
-    from multisched.testing.scenario import Process
+from multisched.testing.plugins.faulty import FAULTY
+from multisched.testing.processes.process import Process
 
 MISTOLD_MAX: Final = 24
 """Pods that are told otherwise: more differences than the audit names in the log."""
@@ -38,13 +36,13 @@ PORT: Final = 9_977
 
 async def _miscount(scene: Scene) -> bool:
     """While the process stands still, so that nothing is decided by it."""
-    process = scene.run.leader()
+    process = scene.replicas.leader()
     if process is None:
         return False
     cache = process.program.cache
     live = [row for row, _ in cache.nodes.live_rows()]
     audits = process.program.audit.statistics().audits
-    scene.run.was_corrupted = True
+    scene.replicas.was_corrupted = True
     with _standing_still(scene, process):
         for row, make_wrong in zip(scene.rng.sample(live, min(len(live), len(_WRONGS))), _WRONGS, strict=False):
             make_wrong(process, row)
@@ -54,23 +52,23 @@ async def _miscount(scene: Scene) -> bool:
     is_whole = process.program.audit.statistics().audits == audits + AUDITS
     left = row_faults(cache.nodes, range(cache.nodes.size))
     if is_whole and left:
-        scene.run.bind_checker.complain(f"I4: the audit leaves rows as they are: {next(iter(left.values()))}")
+        scene.bind_checker.complain(f"I4: the audit leaves rows as they are: {next(iter(left.values()))}")
     if is_whole and lost is not None and process.program.pods.is_lost(lost):
-        scene.run.bind_checker.complain(f"I3: the audit leaves {lost.key} in no queue")
+        scene.bind_checker.complain(f"I3: the audit leaves {lost.key} in no queue")
     return True
 
 
 @contextmanager
 def _standing_still(scene: Scene, process: Process) -> Iterator[None]:
-    scene.run.disturbed.add(process.identity)
-    scene.run.loop.pause(process.identity)
-    process.process_checker.is_tampered_with = True
+    scene.replicas.disturbed.add(process.identity)
+    scene.loop.pause(process.identity)
+    process.checker.is_tampered_with = True
     try:
         yield
     finally:
-        process.process_checker.is_tampered_with = False
-        scene.run.loop.resume(process.identity)
-        scene.run.disturbed.discard(process.identity)
+        process.checker.is_tampered_with = False
+        scene.loop.resume(process.identity)
+        scene.replicas.disturbed.discard(process.identity)
 
 
 def _lose_from_queue(scene: Scene, process: Process) -> Pod | None:
@@ -80,7 +78,7 @@ def _lose_from_queue(scene: Scene, process: Process) -> Pod | None:
         for worker in process.program.router.workers()
         for entry in worker.queue.entries()
         if entry.place in (Place.UNSCHEDULABLE, Place.BACKOFF, Place.ACTIVE)
-        and not scene.run.bind_checker.policies.policy_of(entry.pod.name)
+        and not scene.bind_checker.policies.policy_of(entry.pod.name)
     ]
     if not waiting:
         return None
@@ -155,10 +153,10 @@ _WRONGS: Final = (
 
 async def _tell_wrong(scene: Scene) -> bool:
     """A server tells objects otherwise than they are, at their very versions, and a pod that never was."""
-    process = scene.run.leader()
-    if process is None or not process.process_checker.told.nodes:
+    process = scene.replicas.leader()
+    if process is None or not process.checker.told.nodes:
         return False
-    scene.run.was_corrupted = process.process_checker.may_hear_twice = True
+    scene.replicas.was_corrupted = process.checker.watches.may_hear_twice = True
     _mistell_pods(scene, process)
     _mistell_nodes(scene, process)
     await scene.pause(0.0, 0.5)
@@ -168,10 +166,10 @@ async def _tell_wrong(scene: Scene) -> bool:
 
 
 def _mistell_pods(scene: Scene, process: Process) -> None:
-    told = process.process_checker.told
+    told = process.checker.told
     found = [
         stored.document()
-        for _, stored in scene.run.server.store.collection("pods").items()
+        for _, stored in scene.server.store.collection("pods").items()
         if stored.document()["metadata"]["uid"] in told.pods
     ]
     known = [
@@ -183,11 +181,11 @@ def _mistell_pods(scene: Scene, process: Process) -> None:
         metadata["labels"] = {**metadata.get("labels", {}), **WRONG}
         _tell(process, document)
         for _ in ("wrong", "mended"):  # either may help a pod that was set aside, as far as the process knows
-            scene.run.bind_checker.policies.pod_changed(metadata["uid"])
+            scene.bind_checker.policies.pod_changed(metadata["uid"])
     moved = next((one for one in known if _is_plain(one)), None)
     names = sorted(told.nodes)
     if moved is not None:
-        scene.run.bind_checker.misled_about.add(moved["spec"]["nodeName"])
+        scene.bind_checker.misled_about.add(moved["spec"]["nodeName"])
         moved["spec"]["nodeName"] = scene.rng.choice(names)
         _tell(process, moved)
         told.unknowable.add(moved["metadata"]["uid"])
@@ -212,8 +210,8 @@ def _tell(process: Process, document: dict[str, Any]) -> None:
 
 def _mistell_nodes(scene: Scene, process: Process) -> None:
     """Each of some nodes looks as if it took less than it does."""
-    told = process.process_checker.told
-    stored = dict(scene.run.server.store.collection("nodes").items())
+    told = process.checker.told
+    stored = dict(scene.server.store.collection("nodes").items())
     documents = [one.document() for one in stored.values()]
     known = [
         one

@@ -7,9 +7,9 @@ from typing import Any
 
 from multisched.config.nodes import DOMAIN_LABEL
 from multisched.testing.disruptions.scene import HANDED_OVER_S, SENT_S, SLOW, Disruption, Scene, Where
-from multisched.testing.faults import FOREIGN
-from multisched.testing.relations import ZONE
-from multisched.testing.world import CROWDED, FAVOURITE, NODES, PAIRS
+from multisched.testing.wire.faults import FOREIGN
+from multisched.testing.world.labels import ZONE
+from multisched.testing.world.nodes import CROWDED, FAVOURITE, NODES, PAIRS
 
 DELETABLE_NODES = NODES // 4
 ADDED = 32
@@ -20,16 +20,16 @@ PLAIN, VIRTUAL = (4, 5, 6, 10, 11, 12, 13, 14, 15, 16), (9, 19, 29, 39)
 
 
 async def _delete(scene: Scene) -> bool:
-    await scene.world.delete_node(scene.rng.randrange(DELETABLE_NODES))
+    await scene.world.nodes.delete(scene.rng.randrange(DELETABLE_NODES))
     return True
 
 
 async def _replace(scene: Scene) -> bool:
     """Away, and back under its name as another node."""
     number = scene.rng.randrange(DELETABLE_NODES)
-    await scene.world.delete_node(number)
+    await scene.world.nodes.delete(number)
     await scene.pause(0.0, 1.0)
-    await scene.world.add_node(number)
+    await scene.world.nodes.add(number)
     return True
 
 
@@ -37,13 +37,13 @@ async def _replace_wanted(scene: Scene) -> bool:
     """The same while binds to it wait."""
     number = scene.rng.choice(PLAIN)
     async with scene.throttled():
-        await scene.world.crowd(f"node-{number}", 6, is_mixed=True)
+        await scene.world.crowds.add(f"node-{number}", 6, is_mixed=True)
         await scene.pause(0.0, 0.05)
-        await scene.world.delete_node(number)
+        await scene.world.nodes.delete(number)
         await scene.pause(0.0, 0.5)
-        await scene.world.add_node(number)
+        await scene.world.nodes.add(number)
         await scene.pause(0.2, 1.0)
-    await scene.world.crowd(f"node-{number}", 10, is_mixed=True)
+    await scene.world.crowds.add(f"node-{number}", 10, is_mixed=True)
     return True
 
 
@@ -51,14 +51,14 @@ async def _intrude(scene: Scene) -> bool:
     """Somebody else's pods take the room of pods whose binds wait, and go again."""
     name = f"node-{scene.rng.choice(CROWDED)}"
     async with scene.throttled():
-        await scene.world.crowd(name, 6, cpu="600m", is_mixed=True)
+        await scene.world.crowds.add(name, 6, cpu="600m", is_mixed=True)
         await scene.pause(0.0, 0.1)
         for _ in range(2):
-            await scene.world.place_foreign(name, annotations={}, cpu=scene.rng.choice(("900m", "1800m")))
-        await scene.world.crowd(name, 4)
+            await scene.world.strangers.place(name, annotations={}, cpu=scene.rng.choice(("900m", "1800m")))
+        await scene.world.crowds.add(name, 4)
         await scene.pause(0.5, 1.5)
     for pod in [pod for pod in scene.world.pods() if pod.node == name and pod.name.startswith(FOREIGN)]:
-        await scene.world.delete_pod(pod)
+        await scene.world.user.delete_pod(pod)
     return True
 
 
@@ -66,23 +66,23 @@ async def _change(scene: Scene, name: str, patch: dict[str, Any], back: dict[str
     """While a crowd that wants the node is being decided and bound; undone seconds later."""
     scheduler = "job-scheduler" if int(name.removeprefix("node-")) in VIRTUAL else "forecast-scheduler"
     async with scene.throttled():
-        await scene.world.crowd(name, 8, scheduler=scheduler, is_mixed=True)
+        await scene.world.crowds.add(name, 8, scheduler=scheduler, is_mixed=True)
         await scene.pause(0.0, 0.06)
-        if not await scene.world.patch_node(name, patch):
+        if not await scene.world.nodes.patch(name, patch):
             return False
-        await scene.world.crowd(name, 4, scheduler=scheduler)
+        await scene.world.crowds.add(name, 4, scheduler=scheduler)
         await scene.pause(0.5, 1.5)
     await scene.pause(1.5, 6.0)
     await _make_room(scene, name, scheduler)
-    await scene.world.patch_node(name, back)
+    await scene.world.nodes.patch(name, back)
     return True
 
 
 async def _make_room(scene: Scene, name: str, scheduler: str) -> None:
     """Some pods of the node end, and others wait for it: to these it matters what is undone next, and nothing else helps them."""
     for pod in [pod for pod in scene.world.pods() if pod.node == name][:3]:
-        await scene.world.delete_pod(pod)
-    await scene.world.crowd(name, 3, scheduler=scheduler)
+        await scene.world.user.delete_pod(pod)
+    await scene.world.crowds.add(name, 3, scheduler=scheduler)
     await scene.pause(0.4, 0.9)
 
 
@@ -109,16 +109,16 @@ async def _cordon_favourite(scene: Scene) -> bool:
     for _ in range(8):
         await scene.world.add_pod(scheduler="forecast-scheduler")
     await scene.pause(0.0, 0.008)
-    if not await scene.world.patch_node(FAVOURITE, {"spec": {"unschedulable": True}}):
+    if not await scene.world.nodes.patch(FAVOURITE, {"spec": {"unschedulable": True}}):
         return False
     await scene.pause(1.0, 8.0)
-    await scene.world.patch_node(FAVOURITE, {"spec": {"unschedulable": None}})
+    await scene.world.nodes.patch(FAVOURITE, {"spec": {"unschedulable": None}})
     return True
 
 
 async def _taint(scene: Scene, effect: str) -> bool:
     number = scene.rng.choice((*PLAIN, *VIRTUAL))
-    node = scene.run.bind_checker.nodes().get(f"node-{number}")
+    node = scene.bind_checker.nodes().get(f"node-{number}")
     if node is None:
         return False
     before = [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in node.taints]
@@ -141,20 +141,20 @@ async def _shut_half(scene: Scene) -> bool:
         )
     )
     for number in range(2):
-        await world.patch_node(
+        await world.nodes.patch(
             f"node-{int(half.removeprefix('node-')) + number}", {"metadata": {"labels": {"open": "yes"}}}
         )
-    if not await world.patch_node(half, shut):
+    if not await world.nodes.patch(half, shut):
         return False
     spec = {"nodeSelector": {"pair": pair, "open": "yes"}}
     names = [
         await world.place_lowly("", spec, is_urgent=False, scheduler="forecast-scheduler", cpu="900m") for _ in range(7)
     ]
     await scene.pause(1.5, 4.0)
-    await world.patch_node(half, opened)
+    await world.nodes.patch(half, opened)
     await scene.pause(1.0, 3.0)
     for name in names:
-        await world.delete_named(name)
+        await world.user.delete_named(name)
     return True
 
 
@@ -182,19 +182,19 @@ async def _move_domain(scene: Scene) -> bool:
     there, back = {DOMAIN_LABEL: theirs}, {DOMAIN_LABEL: None}
     is_slow = scene.rng.random() < SLOW
     async with scene.slow_binds(name) if is_slow else scene.throttled():
-        await scene.world.crowd(name, 8, scheduler=f"{ours}-scheduler", heeds_taints=False)
+        await scene.world.crowds.add(name, 8, scheduler=f"{ours}-scheduler", heeds_taints=False)
         await scene.pause(0.0, 0.06)
         if is_slow:
-            await scene.until(lambda: scene.run.bind_checker.is_bound_to(name), SENT_S)
-        if not await scene.world.patch_node(name, {"metadata": {"labels": there}}):
+            await scene.until(lambda: scene.bind_checker.in_flight.is_bound_to(name), SENT_S)
+        if not await scene.world.nodes.patch(name, {"metadata": {"labels": there}}):
             return False
-        await scene.world.crowd(name, 8, scheduler=f"{theirs}-scheduler", heeds_taints=False)
+        await scene.world.crowds.add(name, 8, scheduler=f"{theirs}-scheduler", heeds_taints=False)
         await scene.pause(*(HANDED_OVER_S if is_slow else (0.5, 1.5)))
     await scene.pause(0.0, 6.5)
-    await scene.world.crowd(name, 4, scheduler=f"{theirs}-scheduler", heeds_taints=False)
+    await scene.world.crowds.add(name, 4, scheduler=f"{theirs}-scheduler", heeds_taints=False)
     await scene.pause(0.0, 0.06)
-    await scene.world.patch_node(name, {"metadata": {"labels": back}})
-    await scene.world.crowd(name, 4, scheduler=f"{ours}-scheduler", heeds_taints=False)
+    await scene.world.nodes.patch(name, {"metadata": {"labels": back}})
+    await scene.world.crowds.add(name, 4, scheduler=f"{ours}-scheduler", heeds_taints=False)
     return True
 
 
@@ -203,20 +203,20 @@ async def _withdraw_loan(scene: Scene) -> bool:
     for _ in range(8):
         await scene.world.add_pod(scheduler="job-scheduler")
     await scene.pause(0.0, 0.008)
-    lent = [node.name for node in scene.run.bind_checker.nodes().values() if node.labels.get("lend") == "yes"]
+    lent = [node.name for node in scene.bind_checker.nodes().values() if node.labels.get("lend") == "yes"]
     for name in lent:
-        await scene.world.patch_node(name, {"metadata": {"labels": {"lend": "no"}}})
+        await scene.world.nodes.patch(name, {"metadata": {"labels": {"lend": "no"}}})
     await scene.pause(1.0, 8.0)
     for name in lent:
-        await scene.world.patch_node(name, {"metadata": {"labels": {"lend": "yes"}}})
+        await scene.world.nodes.patch(name, {"metadata": {"labels": {"lend": "yes"}}})
     return bool(lent)
 
 
 async def _heartbeats(scene: Scene) -> bool:
     """Every node tells that it lives; nothing of it is news."""
-    for node in list(scene.run.bind_checker.nodes().values()):
+    for node in list(scene.bind_checker.nodes().values()):
         beat = {"metadata": {"annotations": {"sim/beat": f"{scene.now_s():.3f}"}}}
-        await scene.world.patch_node(node.name, beat)
+        await scene.world.nodes.patch(node.name, beat)
         await asyncio.sleep(0.001)
     return True
 
@@ -226,12 +226,12 @@ async def _scale_out(scene: Scene) -> bool:
     first = 100 + 40 * scene.nodes_added
     scene.nodes_added += 1
     for number in range(first, first + ADDED):
-        await scene.world.add_node(number)
+        await scene.world.nodes.add(number)
         await asyncio.sleep(0.001)
-    await scene.world.fill_some(3)
+    await scene.world.crowds.fill(3)
     await scene.pause(3.0, 9.0)
     for number in range(first, first + ADDED):
-        await scene.world.delete_node(number)
+        await scene.world.nodes.delete(number)
     return True
 
 
@@ -246,7 +246,7 @@ async def _pull_images(scene: Scene) -> bool:
     for number in scene.rng.sample(PLAIN, 5):
         names = [f"app-{at}:v1" for at in range(4) if scene.rng.random() < 0.6]
         images = [{"names": [name], "sizeBytes": 300_000_000} for name in names]
-        await scene.world.patch_node(f"node-{number}", {"status": {"images": images}})
+        await scene.world.nodes.patch(f"node-{number}", {"status": {"images": images}})
     return True
 
 
@@ -254,7 +254,7 @@ async def _upgrade_kubelets(scene: Scene) -> bool:
     """One kubelet after the other gets a feature, or loses it."""
     for number in scene.rng.sample(PLAIN, 5):
         features = scene.rng.choice((["UserNamespacesHostNetworkSupport"], []))
-        await scene.world.patch_node(f"node-{number}", {"status": {"declaredFeatures": features}})
+        await scene.world.nodes.patch(f"node-{number}", {"status": {"declaredFeatures": features}})
         await scene.pause(0.0, 1.0)
     return True
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from multisched.testing.chances import GUEST
 from multisched.testing.disruptions.scene import Disruption, Scene, Where
-from multisched.testing.storage import ODD
+from multisched.testing.world.labels import GUEST, ODD
 
 LOUD, HOST = "sim/loud", "sim/host"
 """Labels of namespaces of which somebody does not bear any pods, and of who stands there first."""
@@ -51,20 +50,20 @@ async def _change_storage(scene: Scene) -> bool:
 
 async def _forbid(scene: Scene) -> bool:
     """A role loses a kind, and gets it back: only pods that hang on it wait."""
-    faults, kind = scene.run.faults, scene.rng.choice(FORBIDDEN)
+    faults, kind = scene.faults, scene.rng.choice(FORBIDDEN)
     faults.forbidden.add(kind)
-    scene.run.server.expire_watches()
+    scene.server.expire_watches()
     await scene.pause(3.0, 9.0)
     faults.forbidden.discard(kind)
-    scene.run.bind_checker.policies.kind_readable()
+    scene.bind_checker.policies.kind_readable()
     return True
 
 
 async def _expose(scene: Scene) -> bool:
     """Services and controllers come over pods that are there, and go: spreading by default goes by them."""
-    await scene.world.expose(scene.rng.sample(range(5), 3))
+    await scene.world.services.expose(scene.rng.sample(range(5), 3))
     await scene.pause(2.0, 8.0)
-    await scene.world.hide(scene.rng.randrange(5))
+    await scene.world.services.hide(scene.rng.randrange(5))
     return True
 
 
@@ -77,7 +76,7 @@ async def _lose_claims(scene: Scene) -> bool:
         if pod is not None and claims and claims[0].startswith("odd-"):
             await scene.world.disks.delete_claim(claims[0])
         if pod is not None and scene.rng.random() < 0.3:
-            await scene.world.delete_pod(pod)
+            await scene.world.user.delete_pod(pod)
     await scene.world.disks.delete_volume(f"zoned-{scene.rng.randrange(4)}")
     return True
 
@@ -86,7 +85,7 @@ async def _break(scene: Scene) -> bool:
     """Objects that nobody reads."""
     await scene.world.disks.break_objects()
     await scene.pause(2.0, 5.0)
-    scene.run.server.expire_watches()
+    scene.server.expire_watches()
     await scene.pause(1.0, 3.0)
     await scene.world.disks.mend_objects()
     return True
@@ -113,18 +112,18 @@ async def _relabel_namespace(scene: Scene) -> bool:
         standing = {pod.name for pod in world.pods() if pod.node == node}
         beside = sorted(standing.intersection(guests)) if host in standing else []
         if beside and label and was_heard:
-            scene.run.bind_checker.complain(
+            scene.bind_checker.complain(
                 f"I1: {beside[0]} was bound beside {host} against a rule about namespace {named}"
             )
         for guest in guests:
-            await world.delete_named(guest, guests_in)
-    await world.delete_named(host, host_in)
+            await world.user.delete_named(guest, guests_in)
+    await world.user.delete_named(host, host_in)
     return True
 
 
 def _is_heard(scene: Scene, name: str, label: str | None) -> bool:
     """Every process knows of the namespace's label, or of its end."""
-    known = [process.program.cache.objects.namespace(name) for process in scene.run.processes]
+    known = [process.program.cache.objects.namespace(name) for process in scene.replicas.running]
     return all(one is not None and one.labels.get(LOUD) == label for one in known)
 
 

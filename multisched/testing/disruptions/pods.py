@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from multisched.model.objects import CPU, Pod
-from multisched.testing.budgets import FREE, PROTECTED
-from multisched.testing.disks import ZONED
 from multisched.testing.disruptions.scene import Disruption, Scene
-from multisched.testing.faults import FOREIGN
-from multisched.testing.plugins import HELD
-from multisched.testing.policies import OWNER
-from multisched.testing.traits import SOLE
-from multisched.testing.world import CROWDED, GPU_NODES, PAIRS
+from multisched.testing.plugins.permit_holds import HELD
+from multisched.testing.wire.faults import FOREIGN
+from multisched.testing.world.budgets import FREE, PROTECTED
+from multisched.testing.world.disks import ZONED
+from multisched.testing.world.nodes import CROWDED, GPU_NODES, PAIRS
+from multisched.testing.world.policies import OWNER
+from multisched.testing.world.traits import SOLE
 
 PAIR_FILL, PAIR_URGENT = ("900m",) * 8, ("1", "1", "1500m")
 """CPU of the pods that fill two nodes, half of them under a budget, and of the urgent ones that then want to go there."""
@@ -32,14 +32,14 @@ DEAR_PODS, DEAR_TERMS = 70, 60
 async def _delete(scene: Scene) -> bool:
     pod = scene.any_pod()
     if pod is not None:
-        await scene.world.delete_pod(pod)
+        await scene.world.user.delete_pod(pod)
     return pod is not None
 
 
 async def _recreate(scene: Scene) -> bool:
     pod = scene.any_pod(lambda pod: pod.namespace == "default")
     if pod is not None:
-        await scene.world.delete_pod(pod)
+        await scene.world.user.delete_pod(pod)
         await scene.world.add_pod(pod.name)
     return pod is not None
 
@@ -48,9 +48,9 @@ async def _delete_unseen(scene: Scene) -> bool:
     """While no watch is open, and gone from history before one is."""
     pod = scene.any_pod()
     if pod is not None:
-        scene.run.server.drop_watches()
-        await scene.world.delete_pod(pod)
-        scene.run.server.compact()
+        scene.server.drop_watches()
+        await scene.world.user.delete_pod(pod)
+        scene.server.compact()
     return pod is not None
 
 
@@ -61,7 +61,7 @@ async def _delete_while_decided(scene: Scene) -> bool:
         await scene.world.add_pod(name, scheduler="forecast-scheduler")
     for name in names:
         await scene.pause(0.0, 0.008)
-        await scene.world.delete_named(name)
+        await scene.world.user.delete_named(name)
     return True
 
 
@@ -72,7 +72,7 @@ async def _recreate_while_decided(scene: Scene) -> bool:
         await scene.world.add_pod(name, scheduler="forecast-scheduler")
     for name in names:
         await scene.pause(0.0, 0.02)
-        await scene.world.delete_named(name)
+        await scene.world.user.delete_named(name)
         await scene.world.add_pod(name, scheduler=scene.rng.choice(("forecast-scheduler", "job-scheduler")))
     return True
 
@@ -81,7 +81,7 @@ async def _resize_down(scene: Scene) -> bool:
     """Bound pods take less than before: their room must come free, and nothing more."""
     standing = [p for p in scene.world.pods() if p.node and not p.is_deleting and 100 < p.requests.get(CPU, 0) <= 500]
     for pod in scene.rng.sample(standing, min(3, len(standing))):
-        await scene.world.resize(pod, f"{pod.requests[CPU] // 2}m")
+        await scene.world.kubelets.resize(pod, f"{pod.requests[CPU] // 2}m")
     return bool(standing)
 
 
@@ -90,9 +90,9 @@ async def _resize_up(scene: Scene) -> bool:
     standing = [p for p in scene.world.pods() if p.node and not p.is_deleting and 0 < p.requests.get(CPU, 0) <= 500]
     scene.rng.shuffle(standing)
     for pod in standing[:4]:
-        await scene.world.resize(pod, f"{pod.requests[CPU] + 700}m")
+        await scene.world.kubelets.resize(pod, f"{pod.requests[CPU] + 700}m")
     for node in sorted({pod.node for pod in standing[:4]}):
-        await scene.world.crowd(node, 3)
+        await scene.world.crowds.add(node, 3)
     return bool(standing)
 
 
@@ -103,14 +103,14 @@ async def _resize_waiting(scene: Scene) -> bool:
     """
     node = _emptiest(scene)
     is_held = scene.rng.random() < 0.5
-    names = await scene.world.crowd(node, 4, cpu="900m", prefix=HELD if is_held else "")
+    names = await scene.world.crowds.add(node, 4, cpu="900m", prefix=HELD if is_held else "")
     await scene.pause(0.0, 0.08)
     for name in names:
-        pod = scene.run.bind_checker.pods().get(f"default/{name}")
+        pod = scene.bind_checker.pods().get(f"default/{name}")
         if pod is not None:
-            await scene.world.resize(pod, scene.rng.choice(("1400m", "1900m", "300m")))
+            await scene.world.kubelets.resize(pod, scene.rng.choice(("1400m", "1900m", "300m")))
     await scene.pause(0.05, 0.3)
-    await scene.world.crowd(node, 6)
+    await scene.world.crowds.add(node, 6)
     return True
 
 
@@ -125,7 +125,7 @@ def _emptiest(scene: Scene) -> str:
 async def _shrink_infeasible(scene: Scene) -> bool:
     """The only event that helps this pod is its own update."""
     pod = scene.any_pod(lambda pod: not pod.node and pod.requests.get(CPU, 0) > INFEASIBLE_MILLI)
-    return pod is not None and await scene.world.resize(pod, "100m")
+    return pod is not None and await scene.world.kubelets.resize(pod, "100m")
 
 
 async def _open_gate(scene: Scene) -> bool:
@@ -135,28 +135,28 @@ async def _open_gate(scene: Scene) -> bool:
 
 async def _heed_policy(scene: Scene) -> bool:
     """One of those that the API server refuses, at whatever stage it is."""
-    pod = scene.any_pod(lambda pod: scene.run.bind_checker.policies.policy_of(pod.name) == OWNER)
+    pod = scene.any_pod(lambda pod: scene.bind_checker.policies.policy_of(pod.name) == OWNER)
     return pod is not None and await scene.world.heed_policy(pod)
 
 
 async def _bind_from_outside(scene: Scene) -> bool:
     for _ in range(3):
-        await scene.world.bind_from_outside()
+        await scene.world.strangers.bind_one_of_ours()
     return True
 
 
 async def _place_giants(scene: Scene) -> bool:
     """Valid pods of absurd size, placed by somebody else: what they hold counts all the same."""
     node = f"node-{scene.rng.choice(CROWDED)}"
-    giant = await scene.world.place_giant(node)
-    await scene.until(lambda: scene.run.knows_placed(giant))
-    await scene.world.crowd_beside_giant(node)
+    giant = await scene.world.strangers.place_giant(node)
+    await scene.until(lambda: scene.replicas.knows_placed(giant))
+    await scene.world.strangers.add_beside_giant(node)
     return True
 
 
 async def _crowd(scene: Scene) -> bool:
     """More pods than fit want one node, all at once: some have no other candidate."""
-    await scene.world.crowd(f"node-{scene.rng.choice(CROWDED)}", 12, is_mixed=True)
+    await scene.world.crowds.add(f"node-{scene.rng.choice(CROWDED)}", 12, is_mixed=True)
     return True
 
 
@@ -261,7 +261,7 @@ async def _contend_for_claims(scene: Scene) -> bool:
         await scene.until(lambda: bool(placed()))
         await scene.pause(0.2, 1.0)
         for pod in placed():
-            await scene.world.delete_pod(pod)
+            await scene.world.user.delete_pod(pod)
     return True
 
 
@@ -273,7 +273,7 @@ def _averse() -> dict[str, Any]:
 async def _overflow_nominations(scene: Scene) -> bool:
     """Urgent pods want more nodes at once than are commonly promised to anybody."""
     for number in WANTED:
-        await scene.world.crowd(f"node-{number}", 1, cpu="3500m")
+        await scene.world.crowds.add(f"node-{number}", 1, cpu="3500m")
     await scene.pause(0.5, 1.5)
     for number in WANTED:
         await scene.world.place_lowly(
@@ -306,14 +306,14 @@ async def _wait_absurdly(scene: Scene) -> bool:
         )
         for _ in range(2)
     ]
-    crowd = await scene.world.crowd(node, 4)
+    crowd = await scene.world.crowds.add(node, 4)
     await scene.pause(0.0, 0.05)
     for pod in [pod for pod in scene.world.pods() if pod.name in (*names, *crowd)]:
         labels = {f"l{at}": "" for at in range(1_100)} if pod.name in crowd[:2] else {"seen": "yes"}
         await scene.world.patch_pod(pod, {"metadata": {"labels": labels}})
     await scene.pause(1.0, 3.0)
     for name in (*names, *crowd[:2]):
-        await scene.world.delete_named(name)
+        await scene.world.user.delete_named(name)
     return True
 
 
@@ -322,7 +322,7 @@ async def _edit_waiting(scene: Scene) -> bool:
     for at in range(3):
         gated = {"schedulingGates": [{"name": "test/one"}, {"name": "test/two"}]}
         await scene.world.place_lowly(f"node-{20 + at}", gated, is_urgent=False, scheduler="forecast-scheduler")
-    await scene.world.crowd(f"node-{scene.rng.choice((9, 19))}", 2, scheduler="forecast-scheduler")
+    await scene.world.crowds.add(f"node-{scene.rng.choice((9, 19))}", 2, scheduler="forecast-scheduler")
     await scene.pause(1.0, 3.0)
     waiting = [pod for pod in scene.world.pods() if not pod.node and not pod.is_deleting]
     for pod in scene.rng.sample(waiting, min(len(waiting), EDITED)):
@@ -357,10 +357,10 @@ async def _wait_dearly(scene: Scene) -> bool:
         names.append(await scene.world.place_lowly(node, spec, is_urgent=False, scheduler="forecast-scheduler"))
     await scene.pause(1.0, 3.0)
     for _ in range(3):
-        await scene.world.patch_node(node, {"metadata": {"labels": {"nudge": f"{scene.now_s():.0f}"}}})
+        await scene.world.nodes.patch(node, {"metadata": {"labels": {"nudge": f"{scene.now_s():.0f}"}}})
         await scene.pause(0.5, 2.0)
     for name in names:
-        await scene.world.delete_named(name)
+        await scene.world.user.delete_named(name)
     return True
 
 
@@ -375,7 +375,7 @@ async def _mark_mistaken(scene: Scene) -> bool:
     spec = {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}}
     name = await scene.world.place_lowly("", spec, is_urgent=False, scheduler="forecast-scheduler")
     await scene.pause(2.0, 5.0)  # it fits on several nodes: with one alone nobody reads its preferences
-    await scene.world.delete_named(name)
+    await scene.world.user.delete_named(name)
     return True
 
 
@@ -384,10 +384,10 @@ async def _complete(scene: Scene) -> bool:
     standing = [pod for pod in scene.world.pods() if is_ours_to_lose(pod) and not pod.is_deleting]
     ended = scene.rng.sample(standing, min(len(standing), ENDED))
     for pod in ended:
-        await scene.world.end_pod(pod, scene.rng.choice(("Succeeded", "Succeeded", "Failed")))
+        await scene.world.kubelets.end_pod(pod, scene.rng.choice(("Succeeded", "Succeeded", "Failed")))
         await scene.pause(0.0, 0.3)
     for node in sorted({pod.node for pod in ended[:3]}):
-        await scene.world.crowd(node, 3)
+        await scene.world.crowds.add(node, 3)
     return bool(ended)
 
 

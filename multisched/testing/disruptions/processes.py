@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence, Set
-from typing import TYPE_CHECKING
 
 import orjson
 
 from multisched.model.objects import Pod
-from multisched.testing.api_checker import GPU_DEVICES, GPU_MILLI
 from multisched.testing.disruptions.pods import fill_pair, press
 from multisched.testing.disruptions.scene import HANDED_OVER_S, SENT_S, Disruption, Scene
-from multisched.testing.faulty_plugin import FAULTY
-from multisched.testing.relations import HOSTNAME
-from multisched.testing.world import FAVOURITE, GPU_NODES, NODES
-
-if TYPE_CHECKING:
-    from multisched.testing.scenario import Process
+from multisched.testing.plugins.faulty import FAULTY
+from multisched.testing.processes.process import Process
+from multisched.testing.world.labels import GPU_DEVICES, GPU_MILLI, HOSTNAME
+from multisched.testing.world.nodes import FAVOURITE, GPU_NODES, NODES
 
 STALL_S = 4.0
 """How late watches are when a leader stops."""
@@ -34,12 +30,12 @@ RESTART_MAX_S = 25.0
 
 async def _disturb(scene: Scene, act: Callable[[Process], Awaitable[None]]) -> bool:
     """One disruption at a time has its hands on a process."""
-    process = scene.run.leader()
+    process = scene.replicas.leader()
     if process is None:
         return False
-    scene.run.disturbed.add(process.identity)
+    scene.replicas.disturbed.add(process.identity)
     await act(process)
-    scene.run.disturbed.discard(process.identity)
+    scene.replicas.disturbed.discard(process.identity)
     return True
 
 
@@ -47,10 +43,10 @@ async def _kill(scene: Scene) -> bool:
     async def kill(process: Process) -> None:
         """With binds on the wire, and others that have not heard of the last ones."""
         name = await _fill_behind(scene, _others(scene, process), LATE_S)
-        await scene.run.kill(process)
-        await scene.world.patch_node(name, {"spec": {"unschedulable": None}})
+        await scene.replicas.kill(process)
+        await scene.world.nodes.patch(name, {"spec": {"unschedulable": None}})
         await scene.pause(0.0, RESTART_MAX_S)
-        scene.run.start()
+        scene.replicas.start()
 
     return await _disturb(scene, kill)
 
@@ -59,15 +55,15 @@ async def _stop(scene: Scene) -> bool:
     async def stop(process: Process) -> None:
         """In a burst of slow binds, of which the others hear late: the successor of a lease given back does not wait."""
         name = await _fill_behind(scene, _others(scene, process), 2 * STALL_S)
-        before, scene.run.faults.bind_max_s = scene.run.faults.bind_max_s, SLOW_S
+        before, scene.faults.bind_max_s = scene.faults.bind_max_s, SLOW_S
         await _burst(scene, stalled=_others(scene, process))
-        odd, scene.run.faults.lease_odd = scene.run.faults.lease_odd, scene.rng.choice((0.0, 0.6))
-        await scene.run.stop(process)
-        scene.run.faults.lease_odd = odd
-        scene.run.faults.bind_max_s = before
-        await scene.world.patch_node(name, {"spec": {"unschedulable": None}})
+        odd, scene.faults.lease_odd = scene.faults.lease_odd, scene.rng.choice((0.0, 0.6))
+        await scene.replicas.stop(process)
+        scene.faults.lease_odd = odd
+        scene.faults.bind_max_s = before
+        await scene.world.nodes.patch(name, {"spec": {"unschedulable": None}})
         await scene.pause(0.0, STALL_S)  # before its container is there again
-        scene.run.start()
+        scene.replicas.start()
 
     return await _disturb(scene, stop)
 
@@ -75,72 +71,72 @@ async def _stop(scene: Scene) -> bool:
 async def _roll_out(scene: Scene) -> bool:
     """One more process, then two leaders stop one after the other: the list that it reads for the first of its leases is on its
     way while the holder of the second one still binds, of which it hears by nothing but another list."""
-    run, bind_checker = scene.run, scene.run.bind_checker
+    replicas, bind_checker = scene.replicas, scene.bind_checker
     await scene.until_in_use(FAVOURITE)
-    filled = bind_checker.lease_of("forecast")
+    filled = bind_checker.leases.name_of("forecast")
     last = _holder_of(scene, {filled})
     first = (
-        _holder_of(scene, bind_checker.leases() - set(bind_checker.leases_of(last.identity)))
+        _holder_of(scene, bind_checker.leases.names() - set(bind_checker.leases.held_by(last.identity)))
         if last is not None
         else None
     )
     if last is None or first is None:
         return False
-    run.disturbed |= {last.identity, first.identity}
-    run.start()
-    heir = run.processes[-1]
+    replicas.disturbed |= {last.identity, first.identity}
+    replicas.start()
+    heir = replicas.running[-1]
     name = await _add_hidden(scene)
     await scene.until_in_use(FAVOURITE)
     heir.transport.pods_late_until_s = scene.now_s() + LATE_S
     for process in _others(scene, heir):
         process.transport.lost_leases = [
-            f"/{one}" for one in bind_checker.leases() - set(bind_checker.leases_of(process.identity))
+            f"/{one}" for one in bind_checker.leases.names() - set(bind_checker.leases.held_by(process.identity))
         ]
-    heir.transport.holds_lists, run.faults.is_on = (
+    heir.transport.holds_lists, scene.faults.is_on = (
         True,
         False,
     )  # both end at once, or there is no list on its way any more
-    await run.stop(first)
+    await replicas.stop(first)
     await scene.until(lambda: heir.transport.held_lists > 0)
     await _fill_hidden(scene, name)
-    await run.stop(last)
-    await scene.until(lambda: filled in bind_checker.leases_of(heir.identity))
-    await scene.world.patch_node(name, {"spec": {"unschedulable": None}})
+    await replicas.stop(last)
+    await scene.until(lambda: filled in bind_checker.leases.held_by(heir.identity))
+    await scene.world.nodes.patch(name, {"spec": {"unschedulable": None}})
     await scene.pause(0.1, 0.5)
     heir.transport.holds_lists = False
     await scene.until(lambda: all(worker.is_leading for worker in heir.program.router.workers()))
-    run.faults.is_on = True
-    for process in run.processes:
+    scene.faults.is_on = True
+    for process in replicas.running:
         process.transport.lost_leases = ()
     await scene.pause(0.0, STALL_S)
-    run.start()
-    run.disturbed -= {last.identity, first.identity}
+    replicas.start()
+    replicas.disturbed -= {last.identity, first.identity}
     return True
 
 
 async def _delete_while_handed_over(scene: Scene) -> bool:
     """A node leaves a leader whose binds to it are under way, and whose lease somebody deletes: it does not reach that any more."""
-    bind_checker, name = scene.run.bind_checker, f"node-{scene.rng.choice(GPU_NODES)}"
+    bind_checker, name = scene.bind_checker, f"node-{scene.rng.choice(GPU_NODES)}"
     async with scene.slow_binds(name):
-        holder = _holder_of(scene, {bind_checker.lease_of("gpu")})
+        holder = _holder_of(scene, {bind_checker.leases.name_of("gpu")})
         if holder is None:
             return False
-        await scene.world.crowd(name, 6, scheduler="gpu-scheduler", cpu="2")
-        await scene.until(lambda: bind_checker.is_bound_to(name), SENT_S)
+        await scene.world.crowds.add(name, 6, scheduler="gpu-scheduler", cpu="2")
+        await scene.until(lambda: bind_checker.in_flight.is_bound_to(name), SENT_S)
         holder.transport.lost_leases = ("",)
-        await scene.world.delete_lease(bind_checker.lease_of("gpu"))
-        await scene.world.set_gpus(name, 0)
-        await scene.world.crowd(name, 6, scheduler="forecast-scheduler", cpu="2")
+        await scene.world.delete_lease(bind_checker.leases.name_of("gpu"))
+        await scene.world.nodes.set_gpus(name, 0)
+        await scene.world.crowds.add(name, 6, scheduler="forecast-scheduler", cpu="2")
         await scene.pause(*HANDED_OVER_S)
     holder.transport.lost_leases = ()
-    await scene.world.set_gpus(name, 4)
+    await scene.world.nodes.set_gpus(name, 4)
     return True
 
 
 def _holder_of(scene: Scene, leases: Set[str]) -> Process | None:
     """Of any of them; None if it has others' hands on it."""
-    free = [process for process in scene.run.processes if process.identity not in scene.run.disturbed]
-    return next((one for one in free if not leases.isdisjoint(scene.run.bind_checker.leases_of(one.identity))), None)
+    free = [process for process in scene.replicas.running if process.identity not in scene.replicas.disturbed]
+    return next((one for one in free if not leases.isdisjoint(scene.bind_checker.leases.held_by(one.identity))), None)
 
 
 async def _pause(scene: Scene) -> bool:
@@ -149,7 +145,7 @@ async def _pause(scene: Scene) -> bool:
         await _burst(scene)
         await press(scene, pair)
         await _at_work(scene, process)
-        await scene.run.pause(process, scene.rng.uniform(3.0, 25.0))
+        await scene.replicas.pause(process, scene.rng.uniform(3.0, 25.0))
 
     return await _disturb(scene, pause)
 
@@ -162,7 +158,7 @@ async def _lose_leases(scene: Scene) -> bool:
         process.transport.lost_leases = ("",)
         await scene.pause(6.0, 9.8)
         await press(scene, pair)
-        await scene.world.fill_some(2)
+        await scene.world.crowds.fill(2)
         await scene.pause(2.0, 8.0)
         process.transport.lost_leases = ()
 
@@ -176,10 +172,10 @@ async def _delete_leases(scene: Scene) -> bool:
         if scene.rng.random() < 0.5:
             process.transport.lost_leases = ("",)
         await scene.pause(0.0, 2.0)
-        for name in scene.run.bind_checker.leases_of(process.identity):
+        for name in scene.bind_checker.leases.held_by(process.identity):
             await scene.world.delete_lease(name)
         for _ in range(4):
-            await scene.world.fill_some(1)
+            await scene.world.crowds.fill(1)
             await scene.pause(1.0, 2.5)
         process.transport.lost_leases = ()
 
@@ -219,15 +215,15 @@ async def _add_hidden(scene: Scene) -> str:
     number = NODES + scene.nodes_added
     name = f"node-{number}"
     scene.nodes_added += 1
-    await scene.world.add_node(number, is_cordoned=True)
-    await scene.world.crowd(name, HIDDEN)
-    await scene.until(lambda: all(_knows(scene, process, name) for process in scene.run.processes))
+    await scene.world.nodes.add(number, is_cordoned=True)
+    await scene.world.crowds.add(name, HIDDEN)
+    await scene.until(lambda: all(_knows(scene, process, name) for process in scene.replicas.running))
     return name
 
 
 async def _fill_hidden(scene: Scene, name: str) -> None:
     """By pods that do not mind that it is cordoned."""
-    await scene.world.crowd(name, HIDDEN, heeds_taints=False)
+    await scene.world.crowds.add(name, HIDDEN, heeds_taints=False)
     await scene.until(lambda: sum(pod.node == name for pod in scene.world.pods()) >= HIDDEN - 1)
 
 
@@ -239,7 +235,7 @@ def _knows(scene: Scene, process: Process, node: str) -> bool:
 
 
 def _others(scene: Scene, process: Process) -> list[Process]:
-    return [other for other in scene.run.processes if other is not process]
+    return [other for other in scene.replicas.running if other is not process]
 
 
 def _wants(pod: Pod, node: str) -> bool:
@@ -249,7 +245,7 @@ def _wants(pod: Pod, node: str) -> bool:
 
 async def _remember_wrong(scene: Scene) -> bool:
     """Something makes a process remember that a pod which never was holds devices: the audit finds and mends that."""
-    process = scene.run.leader()
+    process = scene.replicas.leader()
     if process is None:
         return False
     cache = process.program.cache
@@ -264,7 +260,7 @@ async def _remember_wrong(scene: Scene) -> bool:
     for ledger in cache.ledgers:
         if ledger.name != FAULTY and ledger.concerns(pod):
             ledger.restore(pod, row)
-    scene.run.was_corrupted = True
+    scene.replicas.was_corrupted = True
     return True
 
 

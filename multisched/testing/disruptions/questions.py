@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from multisched.testing.disruptions.scene import Disruption, Scene
-from multisched.testing.questions import Questions
-from multisched.testing.relations import HOSTNAME, ZONE
-from multisched.testing.world import CROWDED
+from multisched.testing.processes.process import Process
+from multisched.testing.processes.questions import Questions
+from multisched.testing.world.labels import HOSTNAME, ZONE
+from multisched.testing.world.nodes import CROWDED
 
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 ASKED: Final = 6
@@ -72,15 +73,28 @@ TAINTS: Final = (
 PORT: Final = 9_985
 
 
+def _questions(scene: Scene, process: Process, names: Sequence[str]) -> Questions:
+    return Questions(
+        process,
+        names,
+        configuration=scene.setting.configuration,
+        server=scene.server,
+        world=scene.world,
+        bind_checker=scene.bind_checker,
+        clock=scene.clock,
+        rng=scene.rng,
+    )
+
+
 async def _ask(scene: Scene) -> bool:
     """About pods that fit nowhere, one process after the other, in the middle of whatever they do."""
     names = [await scene.world.add_unplaceable(spec) for spec in scene.rng.sample(UNPLACEABLE, ASKED)]
     await scene.pause(0.5, 3.0)
-    for process in list(scene.run.processes):
-        if process.identity not in scene.run.disturbed:
-            await Questions(scene.run, process, names).ask()
+    for process in list(scene.replicas.running):
+        if process.identity not in scene.replicas.disturbed:
+            await _questions(scene, process, names).ask()
     for name in names:
-        await scene.world.delete_named(name)
+        await scene.world.user.delete_named(name)
     return True
 
 
@@ -90,14 +104,14 @@ async def _shut_out(scene: Scene) -> bool:
     People ask why; then pods and nodes change, in ways that help and in ways that do not.
     """
     nodes = [f"node-{number}" for number in scene.rng.sample(CROWDED, len(CROWDED))]
-    before = scene.run.bind_checker.nodes()
+    before = scene.bind_checker.nodes()
     if any(name not in before or before[name].taints or before[name].is_unschedulable for name in nodes):
         return False
     *tainted, cordoned, busy, full = nodes
     for name, taints in zip(tainted, TAINTS, strict=True):
-        await scene.world.patch_node(name, {"spec": {"taints": taints}})
-    await scene.world.patch_node(cordoned, {"spec": {"unschedulable": True}})
-    await scene.world.patch_node(busy, {"status": {"declaredFeatures": []}})
+        await scene.world.nodes.patch(name, {"spec": {"taints": taints}})
+    await scene.world.nodes.patch(cordoned, {"spec": {"unschedulable": True}})
+    await scene.world.nodes.patch(busy, {"status": {"declaredFeatures": []}})
     wanted: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in (*tainted, *tainted, cordoned)]
     wanted += [(busy, _main(cpu="10m") | {"hostNetwork": True, "hostUsers": False}), (full, _main(cpu="3900m"))]
     main = _main(cpu="10m")["containers"][0] | {"ports": [{"containerPort": 80, "hostPort": PORT}]}
@@ -108,16 +122,16 @@ async def _shut_out(scene: Scene) -> bool:
     ]
     names += [await scene.world.add_unplaceable(spec) for spec in RELATED]
     await scene.pause(0.5, 1.5)
-    process = scene.run.leader()
+    process = scene.replicas.leader()
     if process is not None:
-        await Questions(scene.run, process, names).ask()
+        await _questions(scene, process, names).ask()
     await _stir(scene, names, nodes)
     for name in tainted:
-        await scene.world.patch_node(name, {"spec": {"taints": None}})
-    await scene.world.patch_node(cordoned, {"spec": {"unschedulable": None}})
+        await scene.world.nodes.patch(name, {"spec": {"taints": None}})
+    await scene.world.nodes.patch(cordoned, {"spec": {"unschedulable": None}})
     await scene.pause(0.5, 2.0)
     for name in names:
-        await scene.world.delete_named(name)
+        await scene.world.user.delete_named(name)
     return True
 
 
@@ -129,10 +143,10 @@ async def _stir(scene: Scene, names: Sequence[str], nodes: Sequence[str]) -> Non
         await scene.pause(0.0, 0.2)
         tolerations = [further, {"operator": "Exists"}] if number % 3 == 0 else [further]
         await scene.world.patch_pod(pod, {"spec": {"tolerations": tolerations}})
-    await scene.world.patch_node(nodes[1], {"spec": {"taints": TAINTS[0]}})
+    await scene.world.nodes.patch(nodes[1], {"spec": {"taints": TAINTS[0]}})
     for name in nodes:
-        await scene.world.patch_node(name, {"metadata": {"labels": {"stirred": "yes"}}})
-        await scene.world.patch_node(name, {"status": {"declaredFeatures": ["UserNamespacesHostNetworkSupport"]}})
+        await scene.world.nodes.patch(name, {"metadata": {"labels": {"stirred": "yes"}}})
+        await scene.world.nodes.patch(name, {"status": {"declaredFeatures": ["UserNamespacesHostNetworkSupport"]}})
         await scene.pause(0.0, 0.3)
 
 

@@ -1,4 +1,4 @@
-"""What disruptions work with: the run, the world and chance; and what a disruption is."""
+"""What a disruption is, and what it may touch: the cluster, the wire, the processes, their checkers, and chance."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING
 
+from multisched.cluster.api.server import ApiServer
 from multisched.model.objects import Pod
-
-if TYPE_CHECKING:
-    from multisched.testing.scenario import Run
-    from multisched.testing.world import World
+from multisched.testing.checkers.api.bind_checker import BindChecker
+from multisched.testing.loop.sim_loop import SimClock, SimLoop
+from multisched.testing.processes.replicas import Replicas
+from multisched.testing.settings.setting import Setting
+from multisched.testing.wire.faults import Faults
+from multisched.testing.world.world import World
 
 THROTTLED = 0.7
 """Of all writes, where a disruption wants binds to wait."""
@@ -40,17 +42,30 @@ class Where(Enum):
     """Those with loans and plugins that ask outside."""
 
 
+@dataclass(slots=True)
 class Scene:
-    """The run as a disruption sees it."""
+    """What a disruption may touch, and how it waits."""
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        self.world: World = run.world
-        self.rng: random.Random = run.rng
-        self.nodes_added = 0
+    seed: int
+    setting: Setting
+    loop: SimLoop
+    clock: SimClock
+    rng: random.Random
+    server: ApiServer
+    faults: Faults
+    world: World
+    bind_checker: BindChecker
+    replicas: Replicas
+    nodes_added: int = 0
+
+    def rewound(self) -> None:
+        """The store was restored from a backup. The controllers of storage begin anew: they keep what they have seen."""
+        self.bind_checker.rewound()
+        self.world.storage.start()
+        self.replicas.rewound()
 
     def now_s(self) -> float:
-        return self.run.loop.time()
+        return self.loop.time()
 
     def mark(self) -> str:
         """Of names and labels that nobody else has."""
@@ -68,7 +83,7 @@ class Scene:
     @asynccontextmanager
     async def throttled(self) -> AsyncIterator[None]:
         """Most writes are told to wait: binds are under way for seconds, and meanwhile things change."""
-        faults = self.run.faults
+        faults = self.faults
         before, faults.throttled = faults.throttled, THROTTLED
         try:
             yield
@@ -78,7 +93,7 @@ class Scene:
     @asynccontextmanager
     async def slow_binds(self, node: str) -> AsyncIterator[None]:
         """Binds to the node take seconds; every domain is led, and uses its nodes, when that begins."""
-        slow = self.run.faults.slow_nodes
+        slow = self.faults.slow_nodes
         await self.until_in_use(node)
         slow.add(node)
         try:
@@ -90,13 +105,13 @@ class Scene:
         """Every domain is led, and uses its nodes: who has listed later than another leader waits for the next word of any node."""
         until_s = self.now_s() + IN_USE_S
         while self.now_s() < until_s:
-            programs = [process.program for process in self.run.processes]
+            programs = [process.program for process in self.replicas.running]
             led = {worker.name for program in programs for worker in program.router.workers() if worker.is_leading}
-            is_led = len(led) == len(self.run.configuration.domains)
+            is_led = len(led) == len(self.setting.configuration.domains)
             if is_led and not any(program.handover.waiting() for program in programs):
                 return
             if is_led:
-                await self.world.patch_node(node, {"metadata": {"annotations": {"sim/beat": f"{self.now_s():.3f}"}}})
+                await self.world.nodes.patch(node, {"metadata": {"annotations": {"sim/beat": f"{self.now_s():.3f}"}}})
             await asyncio.sleep(1.0)
 
     def any_pod(self, wanted: Callable[[Pod], bool] = lambda pod: True) -> Pod | None:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from multisched.model.objects import Pod
-from multisched.testing.disks import GCE_DRIVER, IN_TREE, NOBODYS, TIGHT
 from multisched.testing.disruptions.scene import Disruption, Scene
-from multisched.testing.storage import LOCAL, MADE
+from multisched.testing.world.disks import GCE_DRIVER, IN_TREE, NOBODYS, TIGHT
+from multisched.testing.world.storage import LOCAL, MADE
 
 LIMITED: Final = (31, 33, 34)
 """Numbers of nodes that crowds want and whose kubelets tell what their drivers attach."""
@@ -55,7 +55,7 @@ async def _fill_limits(scene: Scene) -> bool:
 async def _lose_one(scene: Scene, wanted: Callable[[Pod], bool]) -> None:
     pod = scene.any_pod(lambda pod: bool(pod.node) and wanted(pod))
     if pod is not None:
-        await scene.world.delete_pod(pod)
+        await scene.world.user.delete_pod(pod)
 
 
 async def _keep_away(scene: Scene) -> bool:
@@ -95,7 +95,7 @@ async def _lose_controllers(scene: Scene) -> bool:
             disk, SPARE_NODE, f"{at + 3}Gi", is_narrow=bool(at % 2), put_aside=f"aside-{key}" if not at else ""
         )
     await scene.pause(0.5, 1.0)
-    scene.run.stop_storage()
+    scene.world.storage.stop()
     claims = [f"spared-{key}-{at}" for at in range(SPARE)]
     for claim in claims:
         await disks.add_claim(claim, LOCAL, size="3221225471500m")
@@ -108,7 +108,7 @@ async def _lose_controllers(scene: Scene) -> bool:
     await scene.until(lambda: len(_promised(scene, claims)) > 2)
     await _disturb_storage(scene, claims, late)
     await scene.pause(ABSENT_MIN_S, ABSENT_MAX_S)
-    scene.run.start_storage()
+    scene.world.storage.start()
     await scene.pause(0.5, 2.0)
     await _clear(scene, names, claims)
     for disk in spare:
@@ -173,7 +173,7 @@ def _of_claim(claim: str) -> dict[str, Any]:
 
 async def _clear(scene: Scene, names: Sequence[str], claims: Sequence[str]) -> None:
     for name in names:
-        await scene.world.delete_named(name)
+        await scene.world.user.delete_named(name)
     for claim in claims:
         await scene.world.disks.delete_claim(claim)
 

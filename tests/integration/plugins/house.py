@@ -29,11 +29,11 @@ from multisched.model.wire import JSON, LineStream, Response, Transport
 from multisched.queueing.entry import QueueEntry
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program, ProgramPorts
-from multisched.testing.api_checker import decision_of
-from multisched.testing.bind_judge import BindJudge
-from multisched.testing.invariants import ApiChecker, differences
-from multisched.testing.scenario import QuietObserver
-from multisched.testing.sim_loop import EPOCH, SimLoop, simulate
+from multisched.testing.checkers.api.api_checker import ApiChecker, decision_of
+from multisched.testing.checkers.api.bind_judge import BindJudge
+from multisched.testing.checkers.invariants import differences
+from multisched.testing.loop.sim_loop import EPOCH, SimLoop, simulate
+from multisched.testing.processes.quiet_observer import QuietObserver
 from multisched.whatif.repair_source import plans_of
 
 T = TypeVar("T")

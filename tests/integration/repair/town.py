@@ -34,9 +34,10 @@ from multisched.model.objects import Pod
 from multisched.model.wire import JSON, MERGE_PATCH, AnswerLostError, LineStream, Response, Transport
 from multisched.shell.program import Program, ProgramPorts
 from multisched.state.reservations import is_stand_in
-from multisched.testing.invariants import ApiChecker, differences
-from multisched.testing.scenario import QuietObserver
-from multisched.testing.sim_loop import EPOCH, SimLoop, simulate
+from multisched.testing.checkers.api.api_checker import ApiChecker
+from multisched.testing.checkers.invariants import differences
+from multisched.testing.loop.sim_loop import EPOCH, SimLoop, simulate
+from multisched.testing.processes.quiet_observer import QuietObserver
 from multisched.whatif.repair_source import plans_of
 from tests.unit.domains.builders import make_profiles
 

@@ -15,7 +15,7 @@ from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
 from multisched.config import loading
 from multisched.model.object_kinds import ObjectKind
-from multisched.testing.sim_loop import SimClock, SimLoop, simulate
+from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 BASE = DEPLOY / "base"

@@ -27,7 +27,7 @@ from domains.forecast.settings.sources import Dimension, PrometheusSettings
 from multisched.client.prometheus import PrometheusMeter
 from multisched.framework.background import BackgroundPorts, InThread
 from multisched.framework.measures import Grid, MeterSettings
-from multisched.testing.sim_loop import SimClock, SimLoop, simulate
+from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
 from tests.leaping_loop import leap
 from tests.unit.client.servers import raw_serving
 from tests.unit.domains.builders import make_node

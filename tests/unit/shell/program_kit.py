@@ -15,10 +15,10 @@ from multisched.cluster.api.server import ApiServer
 from multisched.config import loading
 from multisched.model.wire import JSON, LineStream, Response
 from multisched.shell.program import Program, ProgramPorts
-from multisched.testing.invariants import differences
-from multisched.testing.scenario import QuietObserver
-from multisched.testing.sim_loop import SimClock, SimLoop, simulate
-from multisched.testing.virtual_workers import VirtualProcess
+from multisched.testing.checkers.invariants import differences
+from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
+from multisched.testing.loop.virtual_workers import VirtualProcess
+from multisched.testing.processes.quiet_observer import QuietObserver
 from multisched.whatif.repair_source import plans_of
 
 CONFIGURATION = """

@@ -41,7 +41,7 @@ from multisched.shell.ingest.router import Router
 from multisched.shell.news_share import NewsShare
 from multisched.shell.preemptor import Preemptor
 from multisched.state.reservations import Reservations
-from multisched.testing.sim_loop import SimClock, SimLoop
+from multisched.testing.loop.sim_loop import SimClock, SimLoop
 from tests.unit.cycle.cycle_kit import POINTS, Domain
 
 Document = dict[str, Any]

@@ -27,10 +27,10 @@ from multisched.shell.program import Program, ProgramPorts
 from multisched.shell.telemetry import read
 from multisched.state.cluster_cache import PlacedPod, PodState
 from multisched.state.columns.resources import SCORING
-from multisched.testing.history import rewind
-from multisched.testing.invariants import differences
-from multisched.testing.scenario import QuietObserver
-from multisched.testing.sim_loop import SimClock, SimLoop, simulate
+from multisched.testing.checkers.invariants import differences
+from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
+from multisched.testing.processes.quiet_observer import QuietObserver
+from multisched.testing.world.backup import rewind
 from tests.unit.shell.program_kit import BentLines
 from tests.unit.state.state_kit import FlakyTickets
 

@@ -15,9 +15,9 @@ from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
 from multisched.config import loading
 from multisched.shell.program import Program, ProgramPorts
-from multisched.testing.invariants import differences
-from multisched.testing.scenario import QuietObserver
-from multisched.testing.sim_loop import SimClock, SimLoop, simulate
+from multisched.testing.checkers.invariants import differences
+from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
+from multisched.testing.processes.quiet_observer import QuietObserver
 
 CONFIGURATION = """
 apiVersion: multisched.io/v1

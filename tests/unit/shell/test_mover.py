@@ -18,7 +18,7 @@ from multisched.queueing.entry import Failure
 from multisched.queueing.transitions import Place
 from multisched.shell.mover import NOT_LEADING, READ_TIMEOUT_S, DomainMover, MoverPorts, MoverView
 from multisched.state.reservations import Reservations
-from multisched.testing.sim_loop import SimLoop
+from multisched.testing.loop.sim_loop import SimLoop
 from tests.unit.shell.shell_kit import House
 
 

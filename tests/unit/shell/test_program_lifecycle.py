@@ -19,9 +19,9 @@ from multisched.model.wire import JSON, ConnectFailedError, LineStream, Response
 from multisched.shell.lease_runner import LeasesOnLoop
 from multisched.shell.program import DRAIN_S, EVENTS_DRAIN_S, LeaseLostError, Program, ProgramPorts
 from multisched.shell.telemetry import ProgramQueues, read
-from multisched.testing.invariants import differences
-from multisched.testing.scenario import QuietObserver
-from multisched.testing.sim_loop import SimClock, SimLoop, simulate
+from multisched.testing.checkers.invariants import differences
+from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
+from multisched.testing.processes.quiet_observer import QuietObserver
 
 CONFIGURATION = """
 apiVersion: multisched.io/v1

@@ -15,7 +15,7 @@ from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
 from multisched.queueing.transitions import Place
 from multisched.shell.ingest.pods_and_nodes import UNSCHEDULED_POD_ADD
-from multisched.testing.sim_loop import SimLoop, simulate
+from multisched.testing.loop.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import House
 
 ELSEWHERE = {"domain": "other"}

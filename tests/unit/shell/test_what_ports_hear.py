@@ -19,7 +19,7 @@ from multisched.framework.ports import (
     UnreachableError,
 )
 from multisched.shell.domain import READ_TIMEOUT_S
-from multisched.testing.sim_loop import SimLoop, simulate
+from multisched.testing.loop.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import HELD_S, Holding, House
 
 POD = ObjectRef("Pod", "default", "p", "uid-p")

@@ -1,0 +1,1 @@
+"""Checks inside one process: each answer of the program beside a plain computation of the same."""

@@ -1,0 +1,176 @@
+"""Where a pod could go by all that its process was told, in plain arithmetic: the measure of a refusal, and of a preemption
+that was not begun.
+
+A pod that is refused although a node takes it is bound later, by the next event or the flush, and nobody would notice.
+So each refusal is held against what was told at that very moment. Of pods with volumes nothing is said. (That news which
+helps a parked pod has woken it, `RequeueChecker` looks at.)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from multisched.framework.objects_view import hidden
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import PODS, Node, Pod
+from multisched.shell.program import Program
+from multisched.testing.checkers.told import Told
+from multisched.testing.rules.devices import fits_for_certain, wants_devices
+from multisched.testing.rules.inter_pod import Standing, allows, clash
+from multisched.testing.rules.node_affinity import wants
+from multisched.testing.rules.victims import is_bare, is_plain
+from multisched.testing.world.labels import GUEST
+
+
+@dataclass(slots=True)
+class FeasibleNodes:
+    """As one process sees them."""
+
+    program: Program
+    told: Told
+    _known: dict[str, tuple[tuple[int, int], DomainNodes]] = field(default_factory=dict)
+    """Domain -> its latest moment, and what it was made of."""
+
+    def now(self, domain: str) -> DomainNodes | None:
+        """What was told until now; None where nothing can be said by it."""
+        if hidden(self.program.cache.objects, ObjectKind.NAMESPACE):
+            return None  # terms may be about them
+        router = self.program.router
+        rows = next(router.rows_of(worker) for worker in router.workers() if worker.name == domain)
+        made_of = self.told.changes, rows.generation
+        known = self._known.get(domain)
+        if known is None or known[0] != made_of:
+            known = self._known[domain] = made_of, self._made(domain)
+        return known[1]
+
+    def _made(self, domain: str) -> DomainNodes:
+        standing = self.told.standing()
+        on: dict[str, list[Pod]] = {name: [] for name in self.told.nodes}
+        for one, there in standing:
+            on[there.name].append(one)
+        is_used = used_by(self.program, domain)
+        nodes = [
+            node for node in self.told.nodes.values() if not (node.is_unschedulable or node.malformed) and is_used(node)
+        ]
+        used = {name: _sum(pods) for name, pods in on.items()}
+        return DomainNodes(self, domain, standing, on, used, nodes, self.told.is_usable(domain))
+
+    def is_promised(self, pod: Pod) -> bool:
+        """The pod was promised a node, or budgets cannot be read: it need not preempt, or does not."""
+        unread = hidden(self.program.cache.objects, ObjectKind.POD_DISRUPTION_BUDGET)
+        return bool(self.program.nominator.node_of(pod.uid) or pod.nominated_node or unread)
+
+
+@dataclass(slots=True)
+class DomainNodes:
+    """One domain's nodes at one moment, as they were told."""
+
+    _feasible: FeasibleNodes
+    _domain: str
+    _standing: Sequence[Standing]
+    _on: Mapping[str, Sequence[Pod]]
+    """Node -> the pods of `_standing` on it."""
+    _used: Mapping[str, Mapping[str, int]]
+    _nodes: list[Node]
+    _is_usable: Callable[[Node], bool]
+    """By the rules: also those that are withheld, which are places to spread over."""
+
+    def node_for(self, pod: Pod) -> str:
+        """A node that takes the pod, by its name; empty if there is none, or if that cannot be said."""
+        told = self._feasible.told
+        pod = told.pods.get(pod.uid, pod)
+        nodes = self._nodes if is_judged(pod) else ()
+        return next(
+            (
+                node.name
+                for node in nodes
+                if wants(pod, node) and _has_room(pod, node, self._used[node.name]) and self._takes(pod, node)
+            ),
+            "",
+        )
+
+    def node_by_preemption(self, pod: Pod) -> str:
+        """A node that takes a plain pod once all that are less urgent are gone from it, by its name; empty if there is none.
+
+        Or a pod that wants devices and nothing else.
+        """
+        told = self._feasible.told
+        pod = told.pods.get(pod.uid, pod)
+        is_simple = is_plain(pod) or (is_bare(pod) and wants_devices(pod))
+        nodes = self._nodes if is_judged(pod) and is_simple and pod.spec.can_preempt else ()
+        return next((node.name for node in nodes if self._makes_room(pod, node)), "")
+
+    def _makes_room(self, pod: Pod, node: Node) -> bool:
+        told = self._feasible.told
+        going = {one.uid for one in self._on[node.name] if _is_less_urgent(one, pod)}
+        if not going or told.fault_of_node(pod, self._domain, node) or self._is_promised(node.name, pod):
+            return False
+        here = [one for one in self._on[node.name] if one.uid not in going]
+        if not _has_room(pod, node, _sum(here)) or not pod.spec.required_features <= set(node.declared_features):
+            return False
+        if _has_guest(here) or not fits_for_certain(pod, node, here):
+            return False
+        left = [(one, there) for one, there in self._standing if one.uid not in going]
+        return allows(pod, node, told.nodes.values(), left, self._is_usable)
+
+    def _takes(self, pod: Pod, node: Node) -> bool:
+        """Whatever room there is."""
+        told = self._feasible.told
+        if told.fault_of_node(pod, self._domain, node) or self._is_promised(node.name, pod):
+            return False
+        if not pod.spec.required_features <= set(node.declared_features):
+            return False
+        here = self._on[node.name]
+        if any(clash(pod, one) for one in here) or not fits_for_certain(pod, node, here):
+            return False
+        if _has_guest(here):
+            return False
+        return allows(pod, node, told.nodes.values(), self._standing, self._is_usable)
+
+    def _is_promised(self, node: str, pod: Pod) -> bool:
+        nominator = self._feasible.program.nominator
+        return any(p.uid != pod.uid and p.spec.priority >= pod.spec.priority for p in nominator.on(node))
+
+
+def used_by(program: Program, domain: str) -> Callable[[Node], bool]:
+    """Tells the nodes that the process may use for the domain at this moment: one that joined may be withheld for a while."""
+    router, table = program.router, program.cache.nodes
+    rows = next(router.rows_of(worker) for worker in router.workers() if worker.name == domain)
+
+    def is_used(node: Node) -> bool:
+        row = table.row_of(node.name)
+        return row is not None and rows.has(row)
+
+    return is_used
+
+
+def is_judged(pod: Pod) -> bool:
+    """Of this pod something can be said."""
+    spec = pod.spec
+    is_odd = spec.volumes or spec.resource_claims or spec.pod_group or spec.unsupported or pod.malformed or pod.gates
+    is_mistaken = any(one.weight and not one.term.is_valid for one in spec.affinity.preferred)
+    return not (is_odd or is_mistaken or GUEST in pod.labels)
+
+
+def _has_guest(here: Collection[Pod]) -> bool:
+    """Whom they keep off hangs on the labels of namespaces, of which nothing is told here."""
+    return any(GUEST in pod.labels for pod in here)
+
+
+def _is_less_urgent(pod: Pod, than: Pod) -> bool:
+    return pod.spec.priority < than.spec.priority
+
+
+def _sum(pods: Collection[Pod]) -> Mapping[str, int]:
+    used: Counter[str] = Counter({PODS: len(pods)})
+    for pod in pods:
+        for resource, amount in pod.requests.items():
+            used[resource] += amount
+    return used
+
+
+def _has_room(pod: Pod, node: Node, used: Mapping[str, int]) -> bool:
+    offered = node.allocatable
+    return all(used.get(r, 0) + a <= offered.get(r, 0) for r, a in {**pod.requests, PODS: 1}.items())

@@ -1,0 +1,236 @@
+"""A process checker inside one simulated process: what it assumes, what it believes, and what it holds, moment by moment.
+
+Beside the API server's bind checker it sees what never leaves the process: an assumption on a row that does not take the pod
+(I1, I7, I8), a cache that goes back in time (I6), an index past its bound (I10). It changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from multisched.config.schema import Configuration
+from multisched.framework.ports import Condition, LeaseHolder, ObjectRef
+from multisched.queueing.events_in_flight import IN_FLIGHT_EVENTS_MAX
+from multisched.queueing.gating import FAILED
+from multisched.queueing.transitions import Place
+from multisched.shell.domain import DomainWorker
+from multisched.shell.program import Program
+from multisched.testing.checkers.api.bind_checker import BindChecker
+from multisched.testing.checkers.process.assumptions import AssumptionChecker
+from multisched.testing.checkers.process.attempts import AttemptChecker
+from multisched.testing.checkers.process.classes import ClassChecker
+from multisched.testing.checkers.process.events import EventChecker
+from multisched.testing.checkers.process.feasible_nodes import FeasibleNodes
+from multisched.testing.checkers.process.gpus import Gpus
+from multisched.testing.checkers.process.leadership import LeadershipChecker
+from multisched.testing.checkers.process.mirror import (
+    Alike,
+    fault_of_cache,
+    fault_of_emptiness,
+    fault_of_ledgers,
+    fault_of_promises,
+    fault_of_rows,
+    leftover,
+)
+from multisched.testing.checkers.process.preemptions import PreemptionChecker
+from multisched.testing.checkers.process.requeues import RequeueChecker
+from multisched.testing.checkers.process.reserves import ReserveChecker
+from multisched.testing.checkers.process.sandbox import SandboxChecker
+from multisched.testing.checkers.process.scores import ScoreChecker
+from multisched.testing.checkers.process.watches import WatchChecker
+from multisched.testing.checkers.told import Homes, Told
+from multisched.testing.loop.sim_loop import SimLoop
+from multisched.testing.plugins.permit_holds import HoldLonger
+from multisched.testing.world.api_user import NAMESPACE
+
+DEEP_EVERY, ASKED_EVERY = 8, 4
+"""Looks between two that go through all books, and between two at queues, at what is parked, and at what has not moved."""
+PACKING = "gpu"
+"""The domain whose default profile prefers full nodes."""
+LATE_S = 0.75
+"""What a timer of the program may be late."""
+
+
+class ProcessChecker:
+    """Stands by one program from its start."""
+
+    def __init__(
+        self,
+        program: Program,
+        configuration: Configuration,
+        bind_checker: BindChecker,
+        identity: str,
+        loop: SimLoop,
+        *,
+        is_plain: bool,
+        is_steady: bool,
+    ) -> None:
+        """`is_plain`: no plugin asks outside or fails, so that each answer hangs on what was told alone. `is_steady`: none that
+        was drawn refuses or fails by itself."""
+        self.program = program
+        self._bind_checker, complain = bind_checker, bind_checker.complain
+        self._identity = identity
+        policies = {domain.name: domain.policy.compile() for domain in configuration.domains}
+        self.told = bind_checker.told[identity] = Told(
+            bind_checker.objects.reader, Homes(configuration).usable_by, policies
+        )
+        domain_of = {name: d.name for d in configuration.domains for name in d.scheduler_names}
+        self._binds_max = {d.name: d.concurrency.max_in_flight_binds for d in configuration.domains}
+        self.is_tampered_with = False
+        """Its memory has been made wrong, and the audit is at it: what it holds is no fault of its own."""
+        self._gpus = Gpus(program.cache)
+        self.watches = WatchChecker(program, self.told, bind_checker.policies, identity, complain, self._freed)
+        AssumptionChecker(program, self.told, self.watches, bind_checker, identity, domain_of, self._gpus)
+        PreemptionChecker(program, self.told, configuration, domain_of, complain, is_plain=is_plain)
+        self.events = EventChecker(program.events, identity, complain)
+        self.reserves = ReserveChecker(program, bind_checker)
+        LeadershipChecker(program, self.told, bind_checker, identity)
+        self._write = program.conditions.write
+        program.conditions.write = self.write  # type: ignore[method-assign]
+        self._looks = 0
+        self._alike: Alike = {}
+        self._seen = (0, 0)
+        """What had been told, and written to rows, by the last look."""
+        self._is_stirred = True
+        """Some of that has moved since the last look through all books."""
+        self._is_paused = partial(loop.is_paused, identity)
+        self._requeues: list[RequeueChecker] = []
+        self._classes: list[ClassChecker] = []
+        feasible = FeasibleNodes(program, self.told) if is_steady else None
+        for worker, domain in zip(program.router.workers(), configuration.domains, strict=True):
+            judged = frozenset(p.name for p in (*worker.plugins.pre_filter, *worker.plugins.filter))
+            AttemptChecker(worker.name, worker.queue, domain.queue, complain, feasible, judged).begin()
+            self._requeues.append(RequeueChecker(program, worker, complain, self._is_paused, is_steady=is_steady))
+            if is_plain:
+                self._check_classes(worker, configuration)
+
+    def _check_classes(self, worker: DomainWorker, configuration: Configuration) -> None:
+        """Its answers are compared with such as nothing was kept for, and its scores with the formulas."""
+        table, complain = self.program.cache.nodes, self._bind_checker.complain
+        scores = ScoreChecker(
+            self.told,
+            table,
+            complain,
+            is_packing=worker.name == PACKING,
+            domain=worker.name,
+            plugins={bound.name for bound in worker.plugins.score},
+            free_devices=self._gpus.free,
+        )
+        sandbox = SandboxChecker(self.program, configuration, worker, complain)
+        rows = self.program.router.rows_of(worker)
+        self._classes.append(ClassChecker(worker, table, rows, scores, sandbox, complain))
+
+    def _freed(self, node: str) -> None:
+        """A pod takes less on the node than before."""
+        for requeues in self._requeues:
+            requeues.look_at(node)
+
+    def look_closely(self, *, is_on: bool) -> None:
+        """At each class that is found, instead of one in many: for a while."""
+        for classes in self._classes:
+            classes.is_close = is_on
+
+    def write(self, pod: ObjectRef, condition: Condition, lease: LeaseHolder) -> None:
+        """Stands before `ApiConditionWriter.write`: what an owner is told from now on."""
+        self.told.said[pod.uid] = condition.message
+        self.events.said(pod.uid, condition.message)
+        self._write(pod, condition, lease)
+
+    # -- now and then ----------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """I4, I5, I9 and I10 at this moment."""
+        if self.is_tampered_with:
+            return
+        self._looks += 1
+        self._complain_of(fault_of_promises(self.program))
+        has_moved = self._has_moved()
+        self._is_stirred |= has_moved
+        if has_moved or not self._looks % ASKED_EVERY:
+            self._complain_of(fault_of_cache(self.program, self.told, self._alike))
+        if not self._looks % DEEP_EVERY and self._is_stirred:
+            self._is_stirred = False
+            self._look_deep()
+        for worker in self.program.router.workers():
+            if worker.limit.in_flight > self._binds_max[worker.name]:
+                self._bind_checker.complain(f"I10: {worker.limit.in_flight} binds of {worker.name} in flight")
+        for worker in self.program.router.workers() if not self._is_paused() else ():
+            self._check_permits(worker)
+        for requeues in self._requeues:
+            requeues.look_for_work()
+            requeues.look()
+        if not self._looks % ASKED_EVERY:
+            self._look_at_queues()
+
+    def _has_moved(self) -> bool:
+        """Something was told, or some row was written, since the last look."""
+        before, self._seen = self._seen, (self.told.changes, self.program.cache.nodes.row_log.sequence)
+        return before != self._seen
+
+    def _look_at_queues(self) -> None:
+        for worker in self.program.router.workers():
+            statistics = worker.queue.statistics()
+            if statistics.in_flight_events > IN_FLIGHT_EVENTS_MAX or (
+                statistics.in_flight_events and not statistics.in_flight
+            ):
+                self._bind_checker.complain(f"I10: {worker.name} keeps {statistics.in_flight_events} events")
+
+    def _check_permits(self, worker: DomainWorker) -> None:
+        """I5: who waits at Permit is turned back when the first plugin's time is over, and bound when all have let it go."""
+        for plugin in worker.plugins.permit:
+            if isinstance(plugin, HoldLonger):
+                late = plugin.overdue(worker.waiting.holders, LATE_S)
+                self._complain_of(*plugin.broken, *(f"I5: {uid} is held at Permit past its time" for uid in late))
+
+    def _look_deep(self) -> None:
+        self._complain_of(fault_of_rows(self.program, self.told), fault_of_ledgers(self.program))
+        for worker in self.program.router.workers():
+            try:
+                worker.queue.validate()
+            except AssertionError as error:
+                self._complain_of(f"I3: {error}")
+
+    def _complain_of(self, *faults: str) -> None:
+        for fault in faults:
+            if fault:
+                self._bind_checker.complain(f"{fault} ({self._identity})")
+
+    def check_rest(self) -> None:
+        """What must be over when all is done."""
+        self._complain_of(leftover(self.program), fault_of_cache(self.program, self.told, self._alike))
+        self._look_deep()
+        for requeues in self._requeues:
+            requeues.check_rest()
+
+    def check_told(self, since_s: float, condition_of: Callable[[str], str]) -> None:
+        """The owner of each pod that was refused since then has been told why in the words of the last refusal (I3)."""
+        for worker in self.program.router.workers():
+            for entry in worker.queue.entries() if worker.is_leading else ():
+                is_late = entry.place is Place.UNSCHEDULABLE and not entry.is_quarantined and entry.since_s >= since_s
+                told = condition_of(entry.pod.name) if is_late and entry.pod.namespace == NAMESPACE else entry.message
+                is_of_a_cycle = not told.startswith(FAILED)  # a failure on the way back to the queue is told too
+                if told != entry.message and is_of_a_cycle:
+                    self._complain_of(f"I3: the owner of {entry.pod.key} was told {told!r}, not {entry.message!r}")
+
+    def check_nominations(self) -> None:
+        """Whoever leads the pod's domain next reads of its promise what is written on it (I5)."""
+        nominator = self.program.nominator
+        leading = [worker.queue for worker in self.program.router.workers() if worker.is_leading]
+        for pod in self._bind_checker.pods().values():
+            entry = next((queue.entry(pod.uid) for queue in leading if queue.entry(pod.uid) is not None), None)
+            promised = nominator.node_of(pod.uid)
+            if entry is not None and not entry.is_quarantined and promised != pod.nominated_node:
+                self._complain_of(
+                    f"I5: {pod.key} was promised {promised!r}, and {pod.nominated_node!r} is written on it"
+                )
+
+    def has_heard_all(self) -> bool:
+        """Of the deletion of every pod, and has nothing more to do about any."""
+        is_deciding = any(len(worker.queue) for worker in self.program.router.workers())
+        return not (self.told.pods or is_deciding or leftover(self.program))
+
+    def check_emptied(self) -> None:
+        """Once all pods are gone, nothing is kept for any of them (I5)."""
+        self.check_rest()
+        self._complain_of(fault_of_emptiness(self.program))

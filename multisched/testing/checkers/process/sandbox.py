@@ -1,0 +1,147 @@
+"""Answers and refusals beside those of a whole program that is made anew of what this one knows (I12).
+
+`ClassChecker` asks the same plugins again, and what a plugin keeps from one attempt to the next is the same then. Here the plugins,
+their indexes and the class are new, and go by the same nodes, pods and objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+
+from multisched.config.schema import Configuration
+from multisched.cycle.classes.equivalence_class import EquivalenceClass
+from multisched.cycle.results import Result, Unplaced
+from multisched.framework.ledger import Ledger, SummingLedger
+from multisched.framework.points import QueuedPod
+from multisched.framework.runner import PluginFailure
+from multisched.model.objects import Pod
+from multisched.plugins.image_locality import normalized
+from multisched.shell.domain import DomainWorker
+from multisched.shell.program import Program
+from multisched.state.domain_rows import DomainRows
+from multisched.state.node_table import NodeTable
+from multisched.whatif.sandbox import ClusterSnapshot, SchedulerSandbox
+
+REFUSALS_EVERY: Final = 192
+"""One refusal in so many is asked for again."""
+
+
+class SandboxChecker:
+    """Stands by the classes and the attempts of one domain of one program."""
+
+    def __init__(
+        self, program: Program, configuration: Configuration, worker: DomainWorker, complain: Callable[[str], None]
+    ) -> None:
+        self._program, self._configuration = program, configuration
+        self._worker = worker
+        self._rows = program.router.rows_of(worker)
+        self._complain = complain
+        self._refused = 0
+        self._settle = worker._settle  # noqa: SLF001 - the moment at which nothing has come of the result yet
+        worker._settle = self.settle  # type: ignore[method-assign] # noqa: SLF001
+
+    def settle(self, entry: QueuedPod, result: Result, seconds: float) -> None:
+        """Stands before `DomainWorker._settle`."""
+        if isinstance(result, Unplaced) and not result.is_error:
+            self._refused += 1
+            if not self._refused % REFUSALS_EVERY:
+                self._compare_refusals(result)
+        self._settle(entry, result, seconds)
+
+    def _made_anew(self, pod: Pod) -> tuple[SchedulerSandbox, DomainWorker] | None:
+        """The program, and the domain in it; None where the two need not answer alike."""
+        if not _have_one_size(pod, self._program.cache.nodes):
+            return None
+        sandbox = SchedulerSandbox(self._configuration, ClusterSnapshot.of(self._program))
+        worker = next(one for one in sandbox.program.router.workers() if one.name == self._worker.name)
+        usable = _usable(self._program.cache.nodes, self._rows)
+        if usable != _usable(sandbox.cache.nodes, sandbox.program.router.rows_of(worker)):
+            return None  # a node that joins is withheld for a while
+        concerned = [ledger for ledger in self._program.cache.ledgers if ledger.concerns(pod)]
+        is_alike = all(_is_alike(self._program, sandbox, ledger) for ledger in concerned)
+        return (sandbox, worker) if is_alike else None
+
+    def _compare_refusals(self, result: Unplaced) -> None:
+        """The same pod is refused in the same words, and would remove as many pods that are as important."""
+        made = self._made_anew(result.pod)
+        if made is None:
+            return
+        sandbox, worker = made
+        again = sandbox.attempt(worker, result.pod).result
+        ours, theirs = _outcome(result), _outcome(again)
+        if ours != theirs:
+            self._complain(f"I12: {result.pod.key} ends with {ours}, and with {theirs} in a program made anew")
+
+    def compare(self, entry: EquivalenceClass, pod: Pod) -> None:
+        """`entry`: just found for the pod, or just scored, maybe on some of its rows only."""
+        made = self._made_anew(pod)
+        if made is None:
+            return
+        sandbox, worker = made
+        table, others = self._program.cache.nodes, sandbox.cache.nodes
+        classes = worker.cycle.classes
+        try:
+            fresh = classes.find(pod, 1)
+            if entry.is_scored and entry.refusal is None and fresh.refusal is None:
+                taken = {name for name, (takes, _) in _answers(entry, table) if takes}
+                here = np.array([others.node(row).name in taken for row in fresh.rows.tolist()], np.bool_)
+                fresh = classes.reduced(fresh, fresh.feasible & here)
+                if fresh.feasible.any():
+                    classes.score(fresh)
+        except PluginFailure:
+            self._complain(f"I12: a plugin fails for {pod.key} in a program made anew")
+            return
+        if entry.refusal is not None or fresh.refusal is not None:
+            if entry.refusal != fresh.refusal:
+                told = f"{entry.refusal}, and by {fresh.refusal} in a program made anew"
+                self._complain(f"I12: {pod.key} is refused by {told}")
+            return
+        ours, theirs = dict(_answers(entry, table)), dict(_answers(fresh, others))
+        wrong = next((name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)), "")
+        if wrong:
+            told = f"{ours.get(wrong)} on {wrong}, and {theirs.get(wrong)} in a program made anew"
+            self._complain(f"I12: {pod.key} is answered {told}")
+
+
+def _outcome(result: Result) -> tuple[str, list[str], list[int]]:
+    """What the owner is told, whose refusals it was, and the priorities of the pods that are to go."""
+    if not isinstance(result, Unplaced):
+        return type(result).__name__, [], []
+    victims = sorted(victim.spec.priority for victim in result.victims)
+    return result.message, sorted(result.rejectors | result.pending), victims
+
+
+def _have_one_size(pod: Pod, table: NodeTable) -> bool:
+    """False where an image is larger on one node than on another: then the first that told of it counts (`ImageLocality`)."""
+    wanted = {normalized(image) for image in (*pod.spec.images, *pod.spec.image_volumes)}
+    told = {
+        (name, image.size_bytes)
+        for _, node in table.live_rows()
+        for image in node.images
+        for name in wanted.intersection(image.names)
+    }
+    return len({name for name, _ in told}) == len(told)
+
+
+def _is_alike(program: Program, sandbox: SchedulerSandbox, ledger: Ledger) -> bool:
+    """False while it holds what no pod bears yet: devices and volumes that were chosen for pods on their way."""
+    other = next(one for one in sandbox.cache.ledgers if one.name == ledger.name)
+    if not isinstance(ledger, SummingLedger):
+        return dict(ledger.held()) == dict(other.held())
+    assert isinstance(other, SummingLedger), "a ledger of the same name is of the same kind"
+    rows = ((row, sandbox.cache.nodes.row_of(node.name)) for row, node in program.cache.nodes.live_rows())
+    return all(there is not None and ledger.sums(row) == other.sums(there) for row, there in rows)
+
+
+def _usable(table: NodeTable, rows: DomainRows) -> set[str]:
+    return {node.name for row, node in table.live_rows() if rows.has(row)}
+
+
+def _answers(entry: EquivalenceClass, table: NodeTable) -> Iterator[tuple[str, tuple[bool, int | None]]]:
+    """Name of a node -> whether it takes the pod, and what it scores then."""
+    for at, row in enumerate(entry.rows.tolist()):
+        takes = bool(entry.feasible[at])
+        yield table.node(row).name, (takes, int(entry.total[at]) if takes and entry.is_scored else None)

@@ -1,0 +1,224 @@
+"""What one simulated process has been told, kept beside it: the measure of what it can know.
+
+A binding is judged by what the world is, and excused only by what its sender cannot have known: by objects as its watches
+had told of them when it decided (pods) and when it sent (nodes). Nothing is read from the program's own caches.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+import msgspec
+
+from multisched.config.nodes import NodeRouter
+from multisched.config.schema import Configuration
+from multisched.model.decode import DecodeError
+from multisched.model.objects import PODS, Node, Pod, Requests
+from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE, Taint, Toleration
+from multisched.testing.rules.inter_pod import Standing
+from multisched.testing.rules.node_affinity import wants
+from multisched.testing.world.store_view import Reader
+
+CORDON = Taint("node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)
+"""What a cordon counts as; who tolerates it goes there all the same."""
+
+
+class Homes:
+    """Which nodes a configuration lets its domains use: asked for each pod and node, and answered once for each node."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._router = NodeRouter(configuration)
+        self._tests: dict[str, Callable[[Node], bool]] = {}
+
+    def usable_by(self, domain: str) -> Callable[[Node], bool]:
+        """See `NodeRouter.usable_by`."""
+        if domain not in self._tests:
+            # A node that changed is another object, and as many as were told are kept.
+            self._tests[domain] = cache(self._router.usable_by(domain))
+        return self._tests[domain]
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What a binding was decided and sent on."""
+
+    sender: str
+    node: Node | None
+    """As it was told of when the binding was sent; None: not at all."""
+    size: Requests
+    """Of the pod, as told when the binding was sent."""
+    pods: Mapping[str, Pod]
+    """uid -> pod, as told when the pod was assumed."""
+    unknowable: frozenset[str]
+    """uids of pods of which the sender had been told less than is so, when it sent."""
+
+    def mistakes(self, node: Node) -> bool:
+        """The name was another node's when the binding was sent, as far as its sender had been told."""
+        return self.node is not None and self.node.uid != node.uid
+
+
+@dataclass(slots=True)
+class Told:
+    """One process: all that its watches have handed on, and what it holds itself."""
+
+    reader: Reader
+    is_usable: Callable[[str], Callable[[Node], bool]]
+    """Domain -> the test of its nodes, by this process' own configuration."""
+    tolerations: Mapping[str, tuple[Toleration, ...]]
+    """Domain -> those its policy adds."""
+    pods: dict[str, Pod] = field(default_factory=dict)
+    nodes: dict[str, Node] = field(default_factory=dict)
+    held: dict[str, str] = field(default_factory=dict)
+    """uid -> node of each pod that it has assumed and not given up; until the watch shows it."""
+    unknowable: set[str] = field(default_factory=set)
+    """uids of pods of which a line was lost without a word, or that a restored backup has changed, and nothing was told since."""
+    changes: int = 0
+    """Moves with whatever `standing` goes by."""
+    _standing: list[Standing] = field(default_factory=list)
+    _on: dict[str, list[Pod]] = field(default_factory=dict)
+    """Node -> the pods that stand there."""
+    _standing_at: int = -1
+    """The changes by which both were counted."""
+    said: dict[str, str] = field(default_factory=dict)
+    """uid -> what it last had to tell the pod's owner."""
+    _uids: dict[str, str] = field(default_factory=dict)
+    _assumed: dict[str, tuple[dict[str, Pod], Node | None]] = field(default_factory=dict)
+    """uid -> the pods, and the node it was assumed on, as told at that moment."""
+
+    # -- as the watches hand on ------------------------------------------------------------------------------------
+
+    def pod_told(self, key: str, raw: msgspec.Raw) -> str:
+        """The node on which the pod takes less than before; empty for none."""
+        try:
+            pod = self.reader.pod(raw)
+        except (DecodeError, UnicodeDecodeError, msgspec.DecodeError):
+            return ""
+        before = self.pods.get(pod.uid)
+        self.changes += 1
+        self.pods[pod.uid], self._uids[key] = pod, pod.uid
+        self.unknowable.discard(pod.uid)
+        if pod.node or pod.is_terminal:
+            self.held.pop(pod.uid, None)
+        if pod.is_terminal:
+            self.pods.pop(pod.uid)
+        is_less = before is not None and any(pod.requests.get(r, 0) < amount for r, amount in before.requests.items())
+        return pod.node if is_less or pod.is_terminal else ""
+
+    def read(self, pod: Pod) -> None:
+        """The server has told of the pod when it was asked, and no watch has."""
+        self.changes += 1
+        self.pods[pod.uid], self._uids[pod.key] = pod, pod.uid
+
+    def pod_gone(self, key: str) -> None:
+        self.drop(self._uids.pop(key, ""))
+
+    def drop(self, uid: str) -> None:
+        self.changes += 1
+        self.pods.pop(uid, None)
+        self.held.pop(uid, None)
+        self.said.pop(uid, None)
+        self.unknowable.discard(uid)
+
+    def node_told(self, key: str, raw: msgspec.Raw) -> None:
+        self.changes += 1
+        try:
+            self.nodes[key] = self.reader.node(raw)
+        except (DecodeError, UnicodeDecodeError, msgspec.DecodeError):
+            return
+
+    def node_gone(self, key: str) -> None:
+        self.changes += 1
+        self.nodes.pop(key, None)
+
+    # -- as the process decides ------------------------------------------------------------------------------------
+
+    def assumed(self, uid: str, node: str) -> None:
+        self.changes += 1
+        self._assumed[uid] = dict(self.pods), self.nodes.get(node)
+        self.held[uid] = node
+
+    def given_up(self, uid: str) -> None:
+        self.changes += 1
+        self.held.pop(uid, None)
+
+    def standing(self) -> Sequence[Standing]:
+        """Pods that it knows on nodes that it knows, its own on their way among them."""
+        self._count_standing()
+        return self._standing
+
+    def standing_on(self, node: str) -> Sequence[Pod]:
+        """Those of one node."""
+        self._count_standing()
+        return self._on.get(node, ())
+
+    def _count_standing(self) -> None:
+        if self._standing_at == self.changes:
+            return
+        self._standing, self._on, self._standing_at = [], {}, self.changes
+        for uid, pod in self.pods.items():
+            node = self.nodes.get(pod.node or self.held.get(uid, ""))
+            if node is not None:
+                self._standing.append((pod, node))
+                self._on.setdefault(node.name, []).append(pod)
+
+    def ground(self, sender: str, pod: Pod, node: str) -> Ground:
+        """Of a binding that is sent at this moment."""
+        known = self.pods.get(pod.uid, pod)
+        there = self._assumed[pod.uid][0] if pod.uid in self._assumed else self.pods
+        return Ground(sender, self.nodes.get(node), known.requests, there, frozenset(self.unknowable))
+
+    def chosen(self, uid: str) -> Node | None:
+        """The node on which the pod was assumed, as told at that moment."""
+        return self._assumed[uid][1] if uid in self._assumed else None
+
+    def rewound(self, there: Mapping[str, Pod]) -> None:
+        """A backup was restored: of what it has changed, nobody has been told. A pod that came back unbound may be bound in a
+        moment, by what was sent before it was deleted."""
+        self.unknowable.update(
+            uid for uid, pod in there.items() if uid not in self.pods or self.pods[uid].node != pod.node
+        )
+
+    def fault_of_bind(self, pod: Pod, domain: str, name: str) -> str:
+        """What its process had been told of the node that forbids to send the binding; empty for nothing."""
+        node = self.nodes.get(name)
+        if node is None:
+            return "which is gone, as it was told"
+        decided_for = self.chosen(pod.uid)
+        if decided_for is not None and decided_for.uid != node.uid:
+            return "which is another node than the one that it was decided for"
+        # It had room when the pod was assumed: it has shrunk since, or somebody else's pods came, or those there grew.
+        return self.fault_of_node(pod, domain, node) or self.lack(node, self.pods.get(pod.uid, pod))
+
+    def lack(self, node: Node, pod: Pod | None = None) -> str:
+        """What the node is told to hold, this pod added, more than it can; empty for nothing.
+
+        With a pod, of what that pod asks for alone: devices that have gone are the business of who wants devices.
+        """
+        sums = Counter({PODS: 0})
+        here = {one.uid: one for one in self.standing_on(node.name)}
+        for one in (here | {pod.uid: pod} if pod is not None else here).values():
+            sums.update({**one.requests, PODS: 1})
+        asked = {**pod.requests, PODS: 1} if pod is not None else sums
+        for resource in asked:
+            amount = sums[resource]
+            if amount > node.allocatable.get(resource, 0):
+                return f"which then holds {amount} of {node.allocatable.get(resource, 0)} {resource}"
+        return ""
+
+    def fault_of_node(self, pod: Pod, domain: str, node: Node) -> str:
+        """What of the node alone forbids the pod to go there; empty for nothing."""
+        if not self.is_usable(domain)(node):
+            return f"which is not of domain {domain}"
+        tolerations = (*pod.spec.tolerations, *self.tolerations.get(domain, ()))
+        if node.is_unschedulable and not any(one.tolerates(CORDON) for one in tolerations):
+            return "which is cordoned"
+        for taint in node.taints:
+            is_hard = taint.effect in (NO_SCHEDULE, NO_EXECUTE)
+            if is_hard and not any(one.tolerates(taint) for one in tolerations):
+                return f"whose taint {taint.key}:{taint.effect} it does not tolerate"
+        if not wants(pod, node):
+            return "which its node selector or affinity forbids"
+        return ""

@@ -1,0 +1,1 @@
+"""Virtual time: an event loop whose clock jumps, and workers that answer in it."""

@@ -1,0 +1,1 @@
+"""Plugins that simulated domains run beside the default ones."""

@@ -1,0 +1,43 @@
+"""A plugin that counts reserves, so that each is accountable (I5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from multisched.framework.points import CycleView
+from multisched.framework.status import SUCCESS, Status
+from multisched.model.objects import Pod
+
+BROKEN_MAX = 20
+
+
+class ReserveTally:
+    """Each reserve ends in exactly one of postbind and unreserve (I5). `broken` says where not."""
+
+    name = "ReserveTally"
+
+    def __init__(self) -> None:
+        self.open: dict[str, str] = {}
+        """uid -> node of what is reserved now."""
+        self.broken: list[str] = []
+        self.on_bound: Callable[[Pod, str], None] = lambda pod, node: None
+        """Told of each pod that counts as bound."""
+
+    def reserve(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        if pod.uid in self.open:
+            self._complain(f"{pod.key} was reserved on {node} while it was on {self.open[pod.uid]}")
+        self.open[pod.uid] = node
+        return SUCCESS
+
+    def unreserve(self, cycle: CycleView, pod: Pod, node: str) -> None:
+        if self.open.pop(pod.uid, None) != node:
+            self._complain(f"{pod.key} was unreserved on {node}, where it was not")
+
+    def post_bind(self, cycle: CycleView, pod: Pod, node: str) -> None:
+        if self.open.pop(pod.uid, None) != node:
+            self._complain(f"{pod.key} was bound to {node}, where it was not reserved")
+        self.on_bound(pod, node)
+
+    def _complain(self, sentence: str) -> None:
+        if len(self.broken) < BROKEN_MAX:
+            self.broken.append(f"I5: {sentence}")

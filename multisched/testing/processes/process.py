@@ -1,0 +1,21 @@
+"""One running program of a simulation."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from multisched.shell.program import Program
+from multisched.testing.checkers.process.process_checker import ProcessChecker
+from multisched.testing.wire.faulty_transport import FaultyTransport
+
+
+@dataclass(slots=True)
+class Process:
+    """One running program with the cable that can be cut."""
+
+    identity: str
+    program: Program
+    transport: FaultyTransport
+    checker: ProcessChecker
+    task: asyncio.Task[None]

@@ -1,0 +1,1 @@
+"""What each scheduling rule says of pods and nodes, in plain arithmetic: no plugin takes part."""

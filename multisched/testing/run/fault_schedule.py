@@ -1,0 +1,77 @@
+"""One run's arrivals and disruptions, in the order in which they were drawn.
+
+`struck` counts what really happened; a disruption that found nothing to disrupt does not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+from multisched.testing.disruptions.catalog import BY_NAME
+from multisched.testing.disruptions.scene import Scene
+from multisched.testing.run.endings import NotSetAside, end
+from multisched.testing.world.workloads import Workloads
+
+STORM_S = 30.0
+"""Virtual seconds in which pods arrive and faults strike; what strikes last may go on for longer."""
+LULL = 10
+"""So many disruptions at least share the time: few are not stretched over all of it."""
+CLEARED_EVERY_S = 4.0
+BURSTS = (1, 1, 5, 20, 40)
+
+
+class FaultSchedule:
+    """See the module."""
+
+    def __init__(self, scene: Scene, kinds: Sequence[str], not_set_aside: NotSetAside) -> None:
+        """`kinds`: disruptions, in the order in which they strike."""
+        self._scene = scene
+        self._setting = scene.setting
+        self._rng = scene.rng
+        self._kinds = kinds
+        self._not_set_aside = not_set_aside
+        self._workloads = Workloads(scene.world, scene.seed)
+        self.struck: Counter[str] = Counter()
+
+    async def run(self) -> None:
+        """Returns when the last disruption is over."""
+        kinds = self._kinds
+        tasks = [asyncio.ensure_future(self._arrive()), asyncio.ensure_future(self._roll_out())]
+        for kind in kinds:
+            await asyncio.sleep(self._rng.uniform(0.1, 2 * STORM_S / max(len(kinds), LULL)))
+            tasks.append(asyncio.ensure_future(self._strike(kind)))
+        clearing = asyncio.ensure_future(self._clear())
+        try:
+            await asyncio.gather(*tasks)
+            clearing.cancel()
+            await end(self._scene, self.struck, self._not_set_aside)
+        finally:
+            for task in [*tasks, clearing]:
+                task.cancel()
+
+    async def _strike(self, kind: str) -> None:
+        self.struck[kind] += await BY_NAME[kind].act(self._scene)
+
+    async def _clear(self) -> None:
+        while True:
+            await asyncio.sleep(CLEARED_EVERY_S)
+            await self._scene.world.crowds.clear(self._scene.clock.now().timestamp())
+
+    async def _arrive(self) -> None:
+        left = self._setting.arrivals
+        while left:
+            burst = min(left, self._rng.choice(BURSTS))
+            left -= burst
+            for _ in range(burst):
+                await self._scene.world.add_pod()
+            await asyncio.sleep(self._rng.uniform(0.0, STORM_S / 8))
+
+    async def _roll_out(self) -> None:
+        """Workloads one after the other, each in two rounds."""
+        for number in range(self._setting.workloads):
+            await asyncio.sleep(self._rng.uniform(0.2, STORM_S / 5))
+            self.struck[await self._workloads.create(number)] += 1
+            await asyncio.sleep(self._rng.uniform(0.5, STORM_S / 6))
+            await self._workloads.repeat(number)

@@ -1,0 +1,1 @@
+"""The conditions of a run, drawn from its seed: configurations, replicas, sizes."""

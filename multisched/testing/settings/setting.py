@@ -1,0 +1,125 @@
+"""What one simulated run is made of, drawn from its seed: configuration, replicas, pages, arrivals.
+
+Every second seed runs the default configuration as it ships, with every time and every bound as it is. The others run three
+domains that ask outside, hold pods at Permit and lend nodes to each other. Every second of these has whatever else a user may
+configure.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import yaml
+
+from multisched.config import loading
+from multisched.config.schema import Configuration
+from multisched.testing.settings import configurations
+
+REFUSED_TRIED = 3
+"""Configurations that must be refused, tried before a run."""
+PAGE_MIN_ITEMS, PAGE_MAX_ITEMS = 3, 50
+ARRIVALS = (40, 80)
+WORKLOADS = (2, 3)
+REPLICAS = (2, 2, 2, 3)
+SLOW_BINDS = 0.35
+"""Of all runs: in these a bind takes up to SLOW_BIND_MAX_S."""
+SLOW_BIND_MAX_S = 2.5
+ROLLOUTS = 0.25
+"""Of all runs: in these the settings of leases are being changed."""
+SHORT_LEASE = {"duration_s": 9.0, "renew_deadline_s": 3.0, "retry_period_s": 1.0}
+"""It runs out before the holder of one of fifteen seconds has to stop."""
+
+_ASKING_DOMAIN = """
+- name: {name}
+  concurrency: {{cycles: 8, bindWorkers: 16, maxInFlightBinds: 16}}
+  profile:
+    plugins:
+      enabled:
+      - {{name: "multisched.testing.plugins.slow_oracle:SlowOracle", weight: {weight}}}
+      - {{name: "multisched.testing.plugins.reserve_tally:ReserveTally"}}
+      - {{name: "multisched.testing.plugins.permit_holds:HoldSome"}}
+      - {{name: "multisched.testing.plugins.permit_holds:HoldLonger"}}
+"""
+_ASKING_WEIGHTS = {"forecast": 50, "gpu": 5, "job": 5}
+ASKING = f"""
+apiVersion: multisched.io/v1
+kind: MultischedConfiguration
+domains:
+{"".join(_ASKING_DOMAIN.format(name=name, weight=weight) for name, weight in _ASKING_WEIGHTS.items())}
+  loans:
+  - from: forecast
+    selector:
+      matchLabels: {{lend: "yes"}}
+"""
+"""Three domains in which parallel cycles meet: the profiles wait for answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One run's conditions."""
+
+    configuration: Configuration
+    is_shipped: bool
+    """The default configuration, unchanged."""
+    is_drawn: bool
+    """What a user may configure is drawn: arguments, extenders, plugins of their own."""
+    replicas: int
+    page_items: int
+    """So many objects come with each page of a list, whatever was asked for."""
+    arrivals: int
+    """Single pods."""
+    workloads: int
+    bind_max_s: float
+    """How long a bind may take beside its way."""
+    is_rollout: bool
+    """Every second process has another configuration: its lease is shorter."""
+
+    def configuration_of(self, number: int) -> Configuration:
+        """Of the first process, the second and so on."""
+        if not self.is_rollout or number % 2:
+            return self.configuration
+        return self.configuration.model_copy(update={"lease": self.configuration.lease.model_copy(update=SHORT_LEASE)})
+
+    @property
+    def has_faulty_plugin(self) -> bool:
+        """A plugin of some domain fails now and then, in its ledger too."""
+        plugins = (one.name for domain in self.configuration.domains for one in domain.profile.plugins.enabled)
+        return any(name.endswith(":Faulty") for name in plugins)
+
+
+def rng_of(seed: int) -> random.Random:
+    """What the conditions of a run are drawn with, and then its disruptions."""
+    return random.Random(f"{seed}/setting")  # noqa: S311 - a simulation
+
+
+def drawn(seed: int, rng: random.Random) -> Setting:
+    """The setting of a seed. `rng`: as `rng_of` makes it."""
+    is_shipped, is_drawn = seed % 2 == 0, seed % 4 == 3
+    configuration = loading.default() if is_shipped else _asking(rng, is_drawn=is_drawn)
+    is_alone = not configuration.lease.enabled
+    return Setting(
+        configuration=configuration,
+        is_shipped=is_shipped,
+        is_drawn=is_drawn,
+        replicas=1 if is_alone else rng.choice(REPLICAS),
+        page_items=rng.randint(PAGE_MIN_ITEMS, PAGE_MAX_ITEMS),
+        arrivals=rng.randint(*ARRIVALS),
+        workloads=rng.randint(*WORKLOADS),
+        bind_max_s=rng.uniform(1.0, SLOW_BIND_MAX_S) if rng.random() < SLOW_BINDS else 0.0,
+        is_rollout=not is_alone and random.Random(f"{seed}/rollout").random() < ROLLOUTS,  # noqa: S311 - a simulation
+    )
+
+
+def _asking(rng: random.Random, *, is_drawn: bool) -> Configuration:
+    if not is_drawn:
+        return loading.parse(ASKING, "scenario")
+    return configurations.drawn(rng, yaml.safe_load(ASKING))
+
+
+def fault_of_refusals(seed: int) -> str:
+    """Before a run: some of what a user must not configure is refused in words; empty if it is."""
+    asking, rng = yaml.safe_load(ASKING), random.Random(f"{seed}/refused")  # noqa: S311 - a simulation
+    drawn = rng.sample(configurations.REFUSED, REFUSED_TRIED)
+    found = (configurations.fault_of_refusal(asking, plugin, args) for plugin, args in drawn)
+    return next((fault for fault in found if fault), "")

@@ -1,0 +1,113 @@
+"""The pods and nodes of an API server as they stand in its store, each decoded once for all who look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar
+
+import msgspec
+import orjson
+
+from multisched.cluster.api.server import ApiServer
+from multisched.cluster.base.storage import Collection, Stored
+from multisched.model.decode import TOLERATIONS_MAX, Decoder
+from multisched.model.objects import Node, Pod
+
+T = TypeVar("T")
+DEVICE_ANNOTATIONS = frozenset(f"multisched.io/gpu-{of}" for of in ("milli", "count", "devices", "allocated-milli"))
+"""What a pod holds of its node's devices; somebody may write a thousand others beside it."""
+
+
+class StoreView:
+    """What is shown stays as it is when the store changes, and is another object whenever something was written."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._store = server.store
+        self.reader = Reader()
+        self._pods = _Decoded(self.reader.pod)
+        self._nodes = _Decoded(self.reader.node)
+
+    def pods(self) -> Mapping[str, Pod]:
+        """namespace/name -> pod, as the store has it now."""
+        return self._pods.as_stored(self._store.collection("pods"))
+
+    def nodes(self) -> Mapping[str, Node]:
+        return self._nodes.as_stored(self._store.collection("nodes"))
+
+    def forget(self) -> None:
+        """The store was restored from a backup."""
+        self._pods.forget()
+        self._nodes.forget()
+
+
+class Reader:
+    """Decodes each pod or node once, for all processes; reads placed pods whose like the program refuses, too.
+
+    By what was told to the byte: one version may be told in several ways.
+    """
+
+    def __init__(self) -> None:
+        self._decoder = Decoder()
+        self._decoder.keep(DEVICE_ANNOTATIONS)
+        self._pods: dict[bytes, Pod] = {}
+        self._nodes: dict[bytes, Node] = {}
+
+    def pod(self, raw: bytes | msgspec.Raw) -> Pod:
+        told = bytes(raw)
+        pod = self._pods.get(told)
+        if pod is None:
+            pod = self._decoder.pod(raw)
+            if pod.malformed and pod.node:
+                pod = self._decoder.pod(_shortened(told))
+            self._pods[told] = pod
+        return pod
+
+    def node(self, raw: bytes | msgspec.Raw) -> Node:
+        told = bytes(raw)
+        node = self._nodes.get(told)
+        if node is None:
+            node = self._nodes[told] = self._decoder.node(raw)
+        return node
+
+
+class _Decoded(Generic[T]):
+    """All objects of a kind, decoded. What has not been written since is not decoded again."""
+
+    def __init__(self, decode: Callable[[bytes], T]) -> None:
+        self._decode = decode
+        self._known: dict[str, tuple[Stored, T]] = {}
+        self._read_at = -1
+        """The collection's version at the last look."""
+        self._shown: Mapping[str, T] = {}
+
+    def forget(self) -> None:
+        """The collection was replaced as a whole."""
+        self._read_at = -1
+        self._known.clear()
+
+    def as_stored(self, collection: Collection) -> Mapping[str, T]:
+        """By key, in the order of keys; stays as it is when the collection changes."""
+        if self._read_at != collection.changed_at:
+            events = collection.events_since(self._read_at)
+            changed = {event.key for event in events} if events is not None else None
+            for key in changed if changed is not None else self._known.keys() | collection.objects.keys():
+                self._read(key, collection.objects.get(key))
+            self._shown = {key: self._known[key][1] for key in collection.keys()}  # noqa: SIM118 - no dict
+            self._read_at = collection.changed_at
+        return self._shown
+
+    def _read(self, key: str, stored: Stored | None) -> None:
+        if stored is None:
+            self._known.pop(key, None)
+        elif key not in self._known or self._known[key][0] is not stored:
+            self._known[key] = (stored, self._decode(stored.raw))
+
+
+def _shortened(raw: bytes) -> bytes:
+    """A pod with no more tolerations than are read of one; what is not UTF-8 stays as it is."""
+    try:
+        document = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return raw
+    document["spec"]["tolerations"] = document["spec"].get("tolerations", [])[:TOLERATIONS_MAX]
+    return orjson.dumps(document)

@@ -1,0 +1,23 @@
+"""The test kit's own description: what it names is there."""
+
+from __future__ import annotations
+
+import importlib
+import re
+
+import pytest
+
+import multisched.testing
+
+NAMED = re.findall(r"`(multisched(?:\.\w+)+)`", multisched.testing.__doc__ or "")
+
+
+def test_something_is_named() -> None:
+    assert len(NAMED) > 5
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_what_the_kit_names_is_there(name: str) -> None:
+    module, _, attribute = name.rpartition(".")
+
+    assert hasattr(importlib.import_module(module), attribute)
