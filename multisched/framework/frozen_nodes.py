@@ -54,7 +54,7 @@ class RowRecord:
 
 
 class FrozenNodes:
-    """See the module. Columns reach to the highest row there is."""
+    """A `NodeView` over copied columns. Columns reach to the highest row there is."""
 
     def __init__(self, records: Sequence[RowRecord], node_count: int, nodes_version: int) -> None:
         self.node_count = node_count

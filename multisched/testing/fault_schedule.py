@@ -26,7 +26,7 @@ BURSTS = (1, 1, 5, 20, 40)
 
 
 class FaultSchedule:
-    """See the module."""
+    """The arrivals and disruptions of one run, in their drawn order."""
 
     def __init__(self, run: Run) -> None:
         self._scene = Scene(run)
