@@ -34,6 +34,11 @@ ARCHITECTURE_WORDS_MAX: Final = 1_800
 SENTENCE_WORDS_MAX: Final = 25
 FOLDER_FILES_MAX: Final = 3
 """Python files that a folder of the product may have without a README.md."""
+FOLDER_LINES: Final = (10, 60)
+GUIDES: Final = frozenset(
+    {"domains/forecast", "domains/gpu", "domains/job", "multisched/simulate", "multisched/verify"}
+)
+"""Folders whose README.md is a guide for users as well, and may be longer."""
 DOCUMENTS: Final = tuple(
     path
     for pattern in ("*.md", "docs/*.md", "multisched/**/*.md", "domains/**/*.md", "tests/**/*.md")
@@ -200,6 +205,16 @@ def test_every_folder_of_the_product_says_what_it_is() -> None:
     large = [folder for folder in folders if len(list(folder.glob("*.py"))) > FOLDER_FILES_MAX]
     assert len(large) > 30
     assert [str(folder.relative_to(ROOT)) for folder in large if not (folder / "README.md").exists()] == []
+
+
+def test_the_readme_of_a_folder_fits_a_screen() -> None:
+    sizes = {
+        str(path.parent.relative_to(ROOT)): len(path.read_text("utf-8").splitlines())
+        for path in DOCUMENTS
+        if path.is_relative_to(ROOT / "multisched") or path.is_relative_to(ROOT / "domains")
+    }
+    low, high = FOLDER_LINES
+    assert {folder: size for folder, size in sizes.items() if folder not in GUIDES and not low <= size <= high} == {}
 
 
 def missing_files(text: str, folder: Path) -> list[str]:
