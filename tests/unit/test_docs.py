@@ -92,7 +92,7 @@ def paragraphs(text: str, *, of_code: bool = False) -> Iterator[str]:
     for line in [*text.splitlines(), ""]:
         bare = "" if of_code and line.startswith(INDENTED) else line.strip()
         starts_anew = ITEM.match(bare) or bare.startswith(("#", "|", ">")) or (of_code and ARGUMENT.match(bare))
-        if run and (not bare or starts_anew or run[0].startswith(("#", "|"))):
+        if run and (not bare or starts_anew or run[0].startswith("#")):
             yield " ".join(run)
             run = []
         if bare.startswith("|"):
@@ -136,13 +136,17 @@ def prose_of(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield inspect.cleandoc(node.value.value)
-    comments: dict[int, str] = {}
+    run: list[str] = []
+    next_line = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
-            line, is_alone = token.start[0], token.line.lstrip().startswith("#")
-            first = next((at for at in comments if is_alone and at + comments[at].count("\n") + 1 == line), line)
-            comments[first] = f"{comments[first]}\n{token.string[1:]}" if first in comments else token.string[1:]
-    yield from comments.values()
+            is_alone = token.line.lstrip().startswith("#")
+            if not (is_alone and token.start[0] == next_line):
+                yield "\n".join(run)
+                run = []
+            run.append(token.string[1:])
+            next_line = token.start[0] + 1 if is_alone else 0
+    yield "\n".join(run)
 
 
 def long_sentences_in_prose(text: str) -> dict[str, int]:
@@ -164,7 +168,7 @@ def test_every_sentence_of_the_finished_folders_is_short() -> None:
     assert long_sentences_of_code(paths) == {}
 
 
-def test_a_long_sentence_of_code_would_be_seen(tmp_path: Path) -> None:
+def test_a_long_sentence_of_code_would_be_seen() -> None:
     long, half = " ".join(["word"] * 26), " ".join(["word"] * 20)
     source = f'''
         """{half}.
@@ -180,6 +184,7 @@ def test_a_long_sentence_of_code_would_be_seen(tmp_path: Path) -> None:
         # {half},
         # {half}.
         VALUE = 1  # {half}
+        # {half}
         """{long}"""
     '''
     found = [one for text in prose_of(inspect.cleandoc(source)) for one in long_sentences_in_prose(text)]
