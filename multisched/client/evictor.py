@@ -30,7 +30,7 @@ _ANSWERS: Final = {
 
 
 class ApiEvictor:
-    """See the module."""
+    """Evicts pods by the eviction API over a Transport."""
 
     def __init__(self, transport: Transport, limiter: WriteLimiter) -> None:
         self._transport = transport

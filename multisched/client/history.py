@@ -15,7 +15,10 @@ logger = logging.getLogger(__name__)
 
 
 class History:
-    """See the module. Reflectors are known by their paths."""
+    """Decides whether the API server's history is still the one that the reflectors know.
+
+    Reflectors are known by their paths.
+    """
 
     def __init__(self) -> None:
         self._relists: dict[str, Callable[[], None]] = {}

@@ -38,7 +38,7 @@ _DECODER: Final = msgspec.json.Decoder(_ConfigMap)
 
 
 class ConfigMapKeeper:
-    """See the module. One task at a time."""
+    """Keeps one document in a ConfigMap, and replaces only the version it saw last. One task at a time."""
 
     def __init__(self, transport: Transport, limiter: WriteLimiter, namespace: str, name: str) -> None:
         self._transport = transport

@@ -26,7 +26,10 @@ _ANSWERS: Final = {
 
 
 class ApiPodWriter:
-    """See the module. Victims are as urgent as binds: others wait for their room."""
+    """Marks and deletes victims of preemption, and clears nominations, over a Transport.
+
+    Victims are as urgent as binds: others wait for their room.
+    """
 
     def __init__(self, transport: Transport, limiter: WriteLimiter, clock: Clock) -> None:
         self._transport = transport

@@ -42,7 +42,7 @@ _decoder = msgspec.json.Decoder(_Object)
 
 
 class ApiVolumeWriter:
-    """See the module."""
+    """Binds volumes to claims, and names nodes for provisioning, over a Transport."""
 
     def __init__(self, transport: Transport, limiter: WriteLimiter) -> None:
         self._transport = transport

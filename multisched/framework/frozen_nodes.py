@@ -55,7 +55,7 @@ class RowRecord:
 
 
 class FrozenNodes(NodeView):
-    """See the module. Columns reach to the highest row there is."""
+    """A `NodeView` over copied columns. Columns reach to the highest row there is."""
 
     node_count: int = 0
     nodes_version: int = 0

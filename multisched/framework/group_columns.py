@@ -37,7 +37,7 @@ class _Labels:
 
 
 class GroupColumns:
-    """See the module."""
+    """Groups of placed pods as arrays, matched against one query in one operation."""
 
     def __init__(self) -> None:
         self._texts: dict[str, int] = {}

@@ -16,7 +16,7 @@ from multisched.model.placement import PodAffinity, PodQuery
 
 
 class OverlaidCounts:
-    """See the module. A `PodCountsView`."""
+    """Pod counts of a table, with some pods added or removed by an overlay. A `PodCountsView`."""
 
     __slots__ = ("_base", "_changes")
 

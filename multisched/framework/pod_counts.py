@@ -138,7 +138,7 @@ class KeptQuery:
 
 
 class PodCounts:
-    """See the module."""
+    """Counts, per row, the placed pods that match each query in use."""
 
     def __init__(self, is_topology: Callable[[str], bool] | None = None) -> None:
         """`is_topology`: whether any node has this label; None: any may."""

@@ -160,7 +160,7 @@ class Concern:
 
 
 class PodDemands:
-    """See the module."""
+    """Sums, per row, what the affinity terms of placed pods say of a pod to come."""
 
     def __init__(self, is_topology: Callable[[str], bool] | None = None) -> None:
         """`is_topology`: whether any node has this label; None: any may. Terms by other keys concern nobody."""

@@ -166,7 +166,10 @@ class _Part:
 
 
 class TermColumns:
-    """See the module. Owned by `PodDemands`, which knows which terms somebody has."""
+    """Affinity terms of many pods as arrays, matched against one pod in one operation.
+
+    Owned by `PodDemands`, which knows which terms somebody has.
+    """
 
     __slots__ = ("_has_names", "_has_selector", "_parts", "_texts", "keys", "terms")
 

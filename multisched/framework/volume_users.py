@@ -20,7 +20,7 @@ _NO_DISKS: Mapping[int, Mapping[Disk, int]] = {}
 
 
 class VolumeUsers:
-    """See the module."""
+    """Knows which rows hold pods that use a claim or an inline disk."""
 
     __slots__ = ("_base", "_claims", "_disks", "_rows", "recency")
 

@@ -20,7 +20,7 @@ CATCH_UP_EVERY_S = 1.0
 
 
 class CatchUp:
-    """See the module."""
+    """Lets plugins that keep counts follow the watch while no cycle runs."""
 
     def __init__(self, domains: Iterable[tuple[PluginSet, Runner]]) -> None:
         self._plugins = [

@@ -80,7 +80,10 @@ class _Claims(msgspec.Struct, frozen=True):
 
 
 class Handover:
-    """See the module. A lease goes by the name of its group here, without the common prefix."""
+    """Withholds a node that joins a domain until binds of its former leader are over.
+
+    A lease goes by the name of its group here, without the common prefix.
+    """
 
     def __init__(
         self,

@@ -50,7 +50,7 @@ class MoverPorts(msgspec.Struct, frozen=True):
 
 
 class DomainMover:
-    """See the module. For one background task at a time."""
+    """Moves pods of one domain for a plugin's background task. For one background task at a time."""
 
     def __init__(self, worker: DomainWorker, view: MoverView, hands: MoverPorts) -> None:
         self._worker = worker

@@ -47,7 +47,7 @@ def watched_kinds(profiles: Iterable[PluginSet]) -> tuple[ObjectKind, ...]:
 
 
 class ObjectWatch:
-    """See the module."""
+    """Runs one reflector and one handler for each kind that an enabled plugin reads."""
 
     def __init__(
         self,

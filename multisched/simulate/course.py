@@ -142,7 +142,7 @@ class _Bindings:
 
 
 class Run:
-    """See the module. Used once."""
+    """Runs one policy under one seed through a scenario's events. Used once."""
 
     def __init__(self, scenario: Scenario, policy: Policy, seed: int, lessons: Lessons, loop: SimLoop) -> None:
         self._scenario = scenario

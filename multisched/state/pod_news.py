@@ -21,7 +21,7 @@ NEWS_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 class PodNews:
-    """See the module."""
+    """A bounded log of pods that came, changed or left by no decision of ours."""
 
     __slots__ = ("_bytes", "_pods", "_start", "demanding", "end")
 

@@ -47,7 +47,10 @@ KINDS = (
 
 
 class Judge:
-    """See the module. Objects are the API's JSON as dicts; one that cannot be read is named in `problems`."""
+    """Judges placements against required rules, from objects given one by one.
+
+    Objects are the API's JSON as dicts; one that cannot be read is named in `problems`.
+    """
 
     def __init__(self, domains: Sequence[Domain] = ()) -> None:
         self._domains = Domains(domains)

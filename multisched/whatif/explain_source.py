@@ -31,7 +31,7 @@ R = TypeVar("R", PodView, WhatIfView)
 
 
 class ProgramExplanations:
-    """See the module."""
+    """Answers questions about pods of a running program."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ QUESTIONS_MAX = 4
 
 
 class RepairPlans:
-    """See the module."""
+    """Makes the repair plans that people ask a running program for."""
 
     def __init__(
         self,

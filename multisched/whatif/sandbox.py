@@ -166,7 +166,10 @@ class Tried(msgspec.Struct, frozen=True):
 
 
 class SchedulerSandbox:
-    """See the module. Synchronous throughout, for one thread at a time."""
+    """The whole scheduler over a copy of the cluster; it writes nothing.
+
+    Synchronous throughout, for one thread at a time.
+    """
 
     def __init__(
         self, configuration: Configuration, known: ClusterSnapshot | DumpedCluster, registry: Registry | None = None

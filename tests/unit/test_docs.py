@@ -1,14 +1,18 @@
-"""The documents: short where they promise it, links that lead somewhere, commands and names that exist, examples that run."""
+"""The documents: short sentences, links that lead somewhere, commands, files and names that exist, examples that run."""
 
 from __future__ import annotations
 
 import ast
 import importlib
+import inspect
+import io
 import json
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+import tokenize
+from collections.abc import Iterable, Iterator
+from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -18,20 +22,225 @@ import typer.main
 from typer.testing import CliRunner
 
 from multisched.cli.main import app
+from multisched.client.lease import LeaseState
+from multisched.cycle.bind_outcome import Outcome, Step
+from multisched.framework.ports import BindAnswer
+from multisched.queueing.transitions import ALLOWED, Place
+from multisched.state.cluster_cache import PodState
 
 ROOT: Final = Path(__file__).parents[2]
 README_LINES_MAX: Final = 120
-DOCUMENTS: Final = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
+ARCHITECTURE_WORDS_MAX: Final = 1_800
+SENTENCE_WORDS_MAX: Final = 25
+FOLDER_FILES_MAX: Final = 3
+"""Python files that a folder of the product may have without a README.md."""
+FOLDER_LINES: Final = (10, 60)
+GUIDES: Final = frozenset(
+    {"domains/forecast", "domains/gpu", "domains/job", "multisched/simulate", "multisched/verify"}
+)
+"""Folders whose README.md is a guide for users as well, and may be longer."""
+DOCUMENTS: Final = tuple(
+    path
+    for pattern in ("*.md", "docs/*.md", "multisched/**/*.md", "domains/**/*.md", "tests/**/*.md")
+    for path in sorted(ROOT.glob(pattern))
+)
+FOLDERS_WITH_PLAIN_PROSE: Final[tuple[str, ...]] = ()
+"""Folders of the product whose docstrings and comments have short sentences; `multisched/model` stands for its own files only."""
 FENCE: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND: Final = re.compile(r"(?:^|^\$ |^PYTHONPATH=\. |^\.venv/bin/|\| )multisched ([^|><]+)")
 """At the beginning of a line, or behind a pipe: not the word in a sentence of the output or in a path."""
 LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
 
-each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+DOCUMENTS_OF_TODAY: Final = tuple(document for document in DOCUMENTS if document.name != "CHANGELOG.md")
+"""A changelog names what is gone, too."""
+
+each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+each_document_of_today = pytest.mark.parametrize(
+    "document", DOCUMENTS_OF_TODAY, ids=lambda path: str(path.relative_to(ROOT))
+)
 
 
 def test_the_readme_fits_a_screen_or_two() -> None:
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= README_LINES_MAX
+
+
+def test_the_architecture_is_read_in_ten_minutes() -> None:
+    assert len((ROOT / "ARCHITECTURE.md").read_text("utf-8").split()) <= ARCHITECTURE_WORDS_MAX
+
+
+# -- sentences -----------------------------------------------------------------------------------------------------------
+
+CODE: Final = re.compile(r"(`+)[^`]+\1")
+TITLE: Final = re.compile(r"\[([^\]]*)\]\([^)\s]+\)")
+SENTENCE_END: Final = re.compile(r"(?<=[.!?])[\"')\]*]*\s+")
+ITEM: Final = re.compile(r"(?:[-*+]|\d+[.)]) ")
+INDENTED: Final = "    "
+ARGUMENT: Final = re.compile(r"`?[A-Za-z_][\w.]*`?: ")
+PRIVATE_WORDS: Final = re.compile(
+    r"\b(?:told|heeds?|heeded|stamps?|promised rooms?|rehears\w+|doomed|duty|duties|books|doors?|twins?|h[au]ngs? on)\b",
+    re.IGNORECASE,
+)
+"""Words that this project once used in a sense of its own. The field has others for them."""
+
+
+def paragraphs(text: str, *, of_code: bool = False) -> Iterator[str]:
+    """Runs of lines that may share a sentence: no blank line, list item or heading is between them. Table cells stand alone.
+
+    In docstrings and comments a line `name: text` begins a paragraph, too, and indented code ends one.
+    """
+    run: list[str] = []
+    for line in [*text.splitlines(), ""]:
+        bare = "" if of_code and line.startswith(INDENTED) else line.strip()
+        starts_anew = ITEM.match(bare) or bare.startswith(("#", "|", ">")) or (of_code and ARGUMENT.match(bare))
+        if run and (not bare or starts_anew or run[0].startswith("#")):
+            yield " ".join(run)
+            run = []
+        if bare.startswith("|"):
+            yield from bare.strip("|").replace("\\|", "/").split("|")
+        elif bare:
+            run.append(ITEM.sub("", bare, count=1) if starts_anew else bare)
+
+
+def sentences(text: str, *, of_code: bool = False) -> Iterator[str]:
+    """A sentence ends at `.`, `!` or `?`, and with its paragraph. Code in a sentence is one word."""
+    for paragraph in paragraphs(CODE.sub("CODE", TITLE.sub(r"\1", text)), of_code=of_code):
+        yield from filter(None, SENTENCE_END.split(paragraph.strip()))
+
+
+def long_sentences(text: str, *, of_code: bool = False) -> dict[str, int]:
+    """Sentence -> number of its words, for those that have too many."""
+    counts = {one: len(re.findall(r"\S*\w\S*", one)) for one in sentences(text, of_code=of_code)}
+    return {one: count for one, count in counts.items() if count > SENTENCE_WORDS_MAX}
+
+
+@each_document
+def test_every_sentence_is_short(document: Path) -> None:
+    assert long_sentences(FENCE.sub("", document.read_text("utf-8"))) == {}
+
+
+@each_document
+def test_every_word_is_the_fields(document: Path) -> None:
+    assert PRIVATE_WORDS.findall(CODE.sub("", FENCE.sub("", document.read_text("utf-8")))) == []
+
+
+def test_a_long_sentence_would_be_seen() -> None:
+    long, half = " ".join(["word"] * 26), " ".join(["word"] * 20)
+    assert list(long_sentences(f"Short. {long}, over\ntwo lines.")) == [f"{long}, over two lines."]
+    assert list(long_sentences(f"| a cell | {long} |")) == [long]
+    assert long_sentences(f"{half}.\n{half}!\n\n{half}\n- {half}\n1. {half}\n# {half}\n{half}") == {}
+    assert long_sentences(f"| {half} | {half} |\n| {half} |\n`{long}` [{half}](a-link)") == {}
+
+
+def prose_of(source: str) -> Iterator[str]:
+    """Docstrings, those of attributes too, and comments; lines of comments that follow each other are one."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield inspect.cleandoc(node.value.value)
+    run: list[str] = []
+    next_line = 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            is_alone = token.line.lstrip().startswith("#")
+            if not (is_alone and token.start[0] == next_line):
+                yield "\n".join(run)
+                run = []
+            run.append(token.string[1:])
+            next_line = token.start[0] + 1 if is_alone else 0
+    yield "\n".join(run)
+
+
+def long_sentences_in_prose(text: str) -> dict[str, int]:
+    return long_sentences(FENCE.sub("", text), of_code=True)
+
+
+def long_sentences_of_code(paths: Iterable[Path]) -> dict[str, dict[str, int]]:
+    """File -> its long sentences, for files that have some."""
+    found = {}
+    for path in paths:
+        prose = prose_of(path.read_text("utf-8"))
+        if long := {one: count for text in prose for one, count in long_sentences_in_prose(text).items()}:
+            found[str(path.relative_to(ROOT))] = long
+    return found
+
+
+def test_every_sentence_of_the_finished_folders_is_short() -> None:
+    paths = (path for folder in FOLDERS_WITH_PLAIN_PROSE for path in (ROOT / folder).glob("*.py"))
+    assert long_sentences_of_code(paths) == {}
+
+
+def test_a_long_sentence_of_code_would_be_seen() -> None:
+    long, half = " ".join(["word"] * 26), " ".join(["word"] * 20)
+    source = f'''
+        """{half}.
+
+        name: {half}
+        other: {half}
+
+            {long}
+
+        - {half}
+        - {half}
+        """
+        # {half},
+        # {half}.
+        VALUE = 1  # {half}
+        # {half}
+        """{long}"""
+    '''
+    found = [one for text in prose_of(inspect.cleandoc(source)) for one in long_sentences_in_prose(text)]
+    assert found == [long, f"{half}, {half}."]
+
+
+def test_no_docstring_sends_its_reader_to_the_module() -> None:
+    paths = [path for folder in ("multisched", "domains", "tests") for path in (ROOT / folder).rglob("*.py")]
+    assert len(paths) > 900
+    mark = "See the " + "module"
+    assert [str(path.relative_to(ROOT)) for path in paths if mark in path.read_text("utf-8")] == []
+
+
+# -- folders and files ---------------------------------------------------------------------------------------------------
+
+FILE: Final = re.compile(r"`([\w./*-]+\.(?:py|md|yaml|toml|json|gz|csv|go|sh|txt)|[\w.-]+(?:/[\w.-]+)*/)(?::[^`]*)?`")
+"""A file, or a folder with the slash at its end."""
+NAMES_OF_FILES: Final = tuple(one for one in DOCUMENTS if one.parent != ROOT / "docs" and one.name != "CHANGELOG.md")
+
+
+def test_every_folder_of_the_product_says_what_it_is() -> None:
+    folders = {path.parent for folder in ("multisched", "domains") for path in (ROOT / folder).rglob("*.py")}
+    large = [folder for folder in folders if len(list(folder.glob("*.py"))) > FOLDER_FILES_MAX]
+    assert len(large) > 30
+    assert [str(folder.relative_to(ROOT)) for folder in large if not (folder / "README.md").exists()] == []
+
+
+def test_the_readme_of_a_folder_fits_a_screen() -> None:
+    sizes = {
+        str(path.parent.relative_to(ROOT)): len(path.read_text("utf-8").splitlines())
+        for path in DOCUMENTS
+        if path.is_relative_to(ROOT / "multisched") or path.is_relative_to(ROOT / "domains")
+    }
+    low, high = FOLDER_LINES
+    assert {folder: size for folder, size in sizes.items() if folder not in GUIDES and not low <= size <= high} == {}
+
+
+def missing_files(text: str, folder: Path) -> list[str]:
+    """Files named in a document that are neither beside it nor below the root, the product, the tests, or the folders over it."""
+    roots = {folder, *folder.parents, ROOT / "multisched", ROOT / "tests"}
+    return [
+        name
+        for name in FILE.findall(FENCE.sub("", text))
+        if not any(next(root.glob(name.rstrip("/")), None) for root in roots if root.is_relative_to(ROOT))
+    ]
+
+
+@pytest.mark.parametrize("document", NAMES_OF_FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_file_that_is_named_exists(document: Path) -> None:
+    assert missing_files(document.read_text("utf-8"), document.parent) == []
+
+
+def test_a_missing_file_would_be_seen() -> None:
+    text = "`README.md` `cycle/results.py` `unit/test_docs.py` `gone.py` `state/gone.py:name` `*_source.py` `/api/` `state/`"
+    assert missing_files(text, ROOT) == ["gone.py", "state/gone.py", "*_source.py"]
+    assert missing_files("`*_source.py` `curves/usage.py`", ROOT / "domains" / "forecast" / "history") == []
 
 
 # -- links ---------------------------------------------------------------------------------------------------------------
@@ -162,7 +371,7 @@ def unknown_metrics(text: str) -> set[str]:
     return {name for name in named if not {name, name.removesuffix("_total")} & known}
 
 
-@each_document
+@each_document_of_today
 def test_every_metric_is_one_of_the_program(document: Path) -> None:
     text = document.read_text("utf-8").replace("`multisched_verify_…`", "").replace("`multisched_forecast_…`", "")
     assert unknown_metrics(text) == set()
@@ -185,7 +394,7 @@ def unknown_names(text: str) -> set[str]:
     return found
 
 
-@each_document
+@each_document_of_today
 def test_every_name_of_the_framework_can_be_imported(document: Path) -> None:
     assert unknown_names(document.read_text("utf-8")) == set()
 
@@ -195,6 +404,23 @@ def test_a_name_that_is_none_would_be_seen() -> None:
         "multisched.cli.luck",
         "multisched.luck.app",
     }
+
+
+# -- diagrams of states --------------------------------------------------------------------------------------------------
+
+
+def diagrams() -> list[str]:
+    return [block for _, block in FENCE.findall((ROOT / "ARCHITECTURE.md").read_text("utf-8"))]
+
+
+def test_the_diagram_of_the_queue_is_its_table_of_transitions() -> None:
+    drawn = re.findall(r"^([A-Z_]+) +-> ([A-Z_ ]+)$", "\n".join(diagrams()), re.MULTILINE)
+    assert {(Place[origin], Place[target]) for origin, targets in drawn for target in targets.split()} == set(ALLOWED)
+
+
+@pytest.mark.parametrize("names", [PodState, BindAnswer, Outcome, Step, LeaseState], ids=lambda kind: kind.__name__)
+def test_the_diagrams_name_every_state_and_answer(names: type[Enum]) -> None:
+    assert {one.name for one in names} - set(re.findall(r"[A-Z_]+", "\n".join(diagrams()))) == set()
 
 
 # -- the example of the guide for plugins --------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ ROWS_FIRST = 64
 
 
 class FlatPeaks:
-    """See the module."""
+    """The predicted use of every row by requests alone, one number per dimension."""
 
     def __init__(self, dimensions: int) -> None:
         self._sums: dict[int, list[int]] = {}

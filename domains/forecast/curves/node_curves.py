@@ -37,7 +37,7 @@ class Outlook(NamedTuple):
 
 
 class NodeCurves:
-    """See the module."""
+    """The predicted use of every row over the week, in exact whole numbers."""
 
     def __init__(self, dimensions: int, slots: int) -> None:
         self._shape = (dimensions, slots)

@@ -54,7 +54,7 @@ class Curve:
 
 
 class ProfileBook:
-    """See the module."""
+    """The profiles in force, in whole numbers of a quantum per dimension."""
 
     def __init__(self, profiles: Profiles, dimensions: Sequence[str]) -> None:
         self.profiles = profiles

@@ -60,7 +60,7 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Study:
-    """See the module."""
+    """Reads the sources of history, and learns profiles from them."""
 
     def __init__(self, sources: Mapping[int, Source], learn: Learn) -> None:
         """`sources`: by their place in the configuration, which is their precedence."""

@@ -51,7 +51,7 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 class CapacityGaps:
-    """See the module."""
+    """Reports nodes that state no capacity, or zero capacity, of a dimension."""
 
     def __init__(self) -> None:
         self._seen = (-1, -1)

@@ -37,7 +37,7 @@ class NodeLoad(msgspec.Struct, frozen=True):
 
 
 class NodeLoads:
-    """See the module."""
+    """The load of nodes as it was measured last."""
 
     def __init__(self, ledger: PeakLedger, rows: Callable[[], Rows]) -> None:
         """`rows`: those of the domain, ascending."""

@@ -61,7 +61,7 @@ class Forecasts(msgspec.Struct, frozen=True):
 
 
 class Carrier:
-    """See the module. For one run."""
+    """Carries out one repair run, step by step. For one run."""
 
     def __init__(
         self,

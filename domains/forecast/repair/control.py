@@ -38,7 +38,7 @@ JITTER: Final = 0.1
 
 
 class RepairControl:
-    """See the module."""
+    """Decides when the repair of one domain plans and runs."""
 
     def __init__(self, domain: str, settings: CarrySettings, budget: Budget, forecasts: Forecasts) -> None:
         self._domain = domain

@@ -93,7 +93,7 @@ class Begun(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """See the module."""
+    """The state of a repair that has to survive its process."""
 
     format: int = FORMAT
     opened_s: float = 0.0

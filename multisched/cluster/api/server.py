@@ -63,7 +63,10 @@ RequestLog = Callable[[str, str, str, int], None]
 
 
 class ApiServer:
-    """See the module. `seed` fixes uids and name suffixes; `history` is the number of events kept per kind."""
+    """The embedded API server, from request to answer.
+
+    `seed` fixes uids and name suffixes; `history` is the number of events kept per kind.
+    """
 
     def __init__(self, clock: Clock, *, seed: int = 0, rbac: bool = True, history: int = HISTORY_EVENTS) -> None:
         self.clock = clock

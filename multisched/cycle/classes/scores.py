@@ -35,7 +35,7 @@ _NOBODY: frozenset[str] = frozenset()
 
 
 class ClassScores:
-    """See the module."""
+    """Computes the scores of classes, and renews them where something changed."""
 
     def __init__(
         self, plugins: PluginSet, runner: Runner, shared: SharedAnswers, keyed: Mapping[str, CacheKeyPlugin]

@@ -30,7 +30,7 @@ _Mark = tuple[int, int]
 
 
 class SharedAnswers:
-    """See the module."""
+    """Results of plugins that several classes of one cache share."""
 
     def __init__(
         self,

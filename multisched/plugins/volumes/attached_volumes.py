@@ -95,7 +95,10 @@ class _RowBook:
 
 
 class AttachedVolumes:
-    """See the module. `nodes` is the node table itself, never an overlay."""
+    """Counts, per row, the volumes of each CSI driver and the number it may attach.
+
+    `nodes` is the node table itself, never an overlay.
+    """
 
     def __init__(self, nodes: NodeView, objects: ObjectsView) -> None:
         self._nodes = nodes

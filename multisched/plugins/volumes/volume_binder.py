@@ -54,7 +54,7 @@ class _Written(msgspec.Struct, frozen=True):
 
 
 class VolumeBinder:
-    """See the module."""
+    """Writes what VolumeBinding assumed for a pod, and waits until its claims are bound."""
 
     def __init__(self, objects: ObjectsView, nodes: NodeView, ledger: VolumeLedger, writer: VolumeWriter) -> None:
         self._objects = objects

@@ -134,7 +134,7 @@ class _Round(msgspec.Struct):
 
 
 class Audit:
-    """See the module."""
+    """Compares the cache with a consistent list each period, and mends it."""
 
     def __init__(
         self,

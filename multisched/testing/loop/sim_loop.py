@@ -50,7 +50,7 @@ class _Task(asyncio.Task[T]):
 
 
 class SimLoop(asyncio.SelectorEventLoop):
-    """See the module. `time()` starts at 0."""
+    """An event loop with virtual time and a seeded order of tasks. `time()` starts at 0."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(_NoFiles())

@@ -58,7 +58,7 @@ class Bugs:
 
 
 class Faulty:
-    """See the module."""
+    """A plugin that raises or answers nonsense at every extension point, once per pod."""
 
     name = FAULTY
     response_timeout_s = ANSWER_TIMEOUT_S

@@ -42,7 +42,7 @@ class GaveUpError(Exception):
 
 
 class Restless:
-    """See the module."""
+    """A plugin that moves drawn pods as a repair does."""
 
     name = "Restless"
     view = MOVES

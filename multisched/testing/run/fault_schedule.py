@@ -23,7 +23,7 @@ BURSTS = (1, 1, 5, 20, 40)
 
 
 class FaultSchedule:
-    """See the module."""
+    """The arrivals and disruptions of one run, in their drawn order."""
 
     def __init__(self, scene: Scene, kinds: Sequence[str], not_set_aside: NotSetAside) -> None:
         """`kinds`: disruptions, in the order in which they strike."""

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable
 
-from multisched.framework.objects_view import ObjectKind
+from multisched.model.object_kinds import ObjectKind
 from multisched.plugins.extender.http_extender import NAME as EXTENDERS
 from multisched.plugins.volumes.volume_binding_args import BIND_TIMEOUT_DEFAULT_S
 from multisched.shell.audit.auditor import AUDIT_PERIOD_S

@@ -74,7 +74,7 @@ class Ears(QuietObserver):
 
 
 class House:
-    """See the module. Made by `open_house`."""
+    """The whole program over an embedded API server, for tests of plugins. Made by `open_house`."""
 
     def __init__(
         self,

@@ -82,7 +82,7 @@ class AtOnce:
 
 
 class Town:
-    """See the module. Made by `open_town`."""
+    """A cluster in virtual time in which repairs run and are interrupted. Made by `open_town`."""
 
     def __init__(self, folder: Path, text: str, windows: Sequence[Times], seed: int) -> None:
         self.windows = [(_seconds(opens), _seconds(closes)) for opens, closes in windows]

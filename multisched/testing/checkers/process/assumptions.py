@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from multisched.framework.ledger import NO_CHOICES, Choices
-from multisched.framework.objects_view import ObjectKind
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.cluster_objects import PersistentVolume
 from multisched.model.objects import PODS, Node, Pod
 from multisched.plugins.volumes.volume_ledger import Promise, PromisedVolume, VolumeLedger
