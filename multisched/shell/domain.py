@@ -38,8 +38,8 @@ from multisched.framework.ports import (
     EventSink,
     ExtenderError,
     LeaseHolder,
-    ObjectRef,
     UnreachableError,
+    pod_ref,
 )
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import PluginFailure, Runner, sentence
@@ -372,7 +372,7 @@ class DomainWorker:
         if not self.is_leading:
             return
         condition = Condition("False", reason, message, nominated_node=nominated_node)
-        self._outside.conditions.write(_ref(pod), condition, self._outside.lease)
+        self._outside.conditions.write(pod_ref(pod), condition, self._outside.lease)
         if reason != "SchedulingGated":
             self._event(pod, "Warning", "FailedScheduling", "Scheduling", message)
 
@@ -709,8 +709,4 @@ class DomainWorker:
                 self.wake()
 
     def _event(self, pod: Pod, kind: str, reason: str, action: str, note: str) -> None:
-        self._outside.events.record(Event(_ref(pod), kind, reason, action, note, pod.spec.scheduler_name))
-
-
-def _ref(pod: Pod) -> ObjectRef:
-    return ObjectRef("Pod", pod.namespace, pod.name, pod.uid)
+        self._outside.events.record(Event(pod_ref(pod), kind, reason, action, note, pod.spec.scheduler_name))
