@@ -60,8 +60,16 @@ NO_LEASE = "the lease was lost"
 NO_NODE = "the node has left the domain"
 
 
+class VictimHome(Protocol):
+    """The domain of a victim."""
+
+    def preempt_placed(self, uid: str, plugin: str) -> bool:
+        """Turns back a pod of this domain that waits at Permit or for its bind; False if it does not."""
+        ...
+
+
 class Home(Protocol):
-    """The domain of a preemptor, or of a victim that is on its way to a node."""
+    """The domain of a preemptor."""
 
     lease: LeaseHolder
     observer: DomainObserver
@@ -73,10 +81,6 @@ class Home(Protocol):
 
     def may_use(self, node: str) -> bool:
         """The node is the domain's at this moment, and nobody else may be binding to it."""
-        ...
-
-    def preempt_placed(self, uid: str, plugin: str) -> bool:
-        """Turns back a pod of this domain that waits at Permit or for its bind; False if it does not."""
         ...
 
     def is_standing(self, uid: str) -> bool:
@@ -121,7 +125,7 @@ class Preemptor:
         events: EventSink,
         clock: Clock,
         nominator: Nominator,
-        home_of: Callable[[Pod], Home | None],
+        home_of: Callable[[Pod], VictimHome | None],
     ) -> None:
         """`home_of`: the domain that serves a pod; None for a pod of another scheduler."""
         self._writer = writer

@@ -54,7 +54,7 @@ from multisched.shell.audit.auditor import Audit
 from multisched.shell.audit.sides import NodeSide, PodSide, Side
 from multisched.shell.binding.volume_writes import CountedVolumeWriter
 from multisched.shell.catch_up import CatchUp
-from multisched.shell.domain import DomainPorts, DomainWorker
+from multisched.shell.domain import DomainWorker
 from multisched.shell.extenders import Extenders, OpenExtender
 from multisched.shell.handover import Handover
 from multisched.shell.ingest.event_timing import EventTimes
@@ -66,6 +66,7 @@ from multisched.shell.news_share import NewsShare
 from multisched.shell.object_watch import ObjectWatch, watched_kinds
 from multisched.shell.observer import DomainObserver
 from multisched.shell.preemptor import Preemptor
+from multisched.shell.scheduling.ports import DomainPorts
 from multisched.shell.workers.background_processes import ChildProcess, OpenProcess
 from multisched.shell.workers.background_tasks import BackgroundTasks
 from multisched.shell.workers.plugin_workers import PluginWorkers

@@ -53,6 +53,8 @@ from multisched.shell.domain import DomainWorker
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
 from multisched.shell.preemptor import Preemptor
 from multisched.shell.program import Program
+from multisched.shell.scheduling.bind_outcomes import BindOutcomes
+from multisched.shell.scheduling.settlement import Settlement
 from multisched.state import cluster_cache, commit
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
@@ -239,23 +241,23 @@ def uid_not_sent() -> None:
 def refused_pods_dropped() -> None:
     """A pod whose bind was refused is not queued again."""
 
-    def careless(self: DomainWorker, bind: Any, status: Any) -> None:
-        self._leave_flight()
-        self.cycle.give_up(bind.placed, status)
+    def careless(self: BindOutcomes, bind: Any, status: Any) -> None:
+        self._under_way.done()
+        self._cycle.give_up(bind.placed, status)
 
-    put(DomainWorker, "_abandon", careless)
+    put(BindOutcomes, "on_refused", careless)
 
 
 @defect
 def conflicted_pods_dropped() -> None:
     """A conflict is counted, and its pod forgotten."""
-    genuine = DomainWorker._settle
+    genuine = Settlement.settle
 
-    def settle(self: DomainWorker, entry: Any, result: Any, seconds: float) -> None:
+    def settle(self: Settlement, entry: Any, result: Any, seconds: float) -> None:
         if not isinstance(result, Conflicted):
             genuine(self, entry, result, seconds)
 
-    put(DomainWorker, "_settle", settle)
+    put(Settlement, "settle", settle)
 
 
 @defect
@@ -642,10 +644,10 @@ def lease_not_checked_before_deletion() -> None:
 @defect
 def no_unreserve_after_permit() -> None:
     """A pod whose time ran out at Permit is given up without telling the Reserve plugins."""
-    genuine = DomainWorker._abandon
+    genuine = BindOutcomes.on_refused
 
-    def abandon(self: DomainWorker, bind: Any, status: Any) -> None:
-        step = self.cycle._commit
+    def abandon(self: BindOutcomes, bind: Any, status: Any) -> None:
+        step = self._cycle._commit
         plugins = step._plugins
         if status.plugin == HoldSome.name:
             step._plugins = _Without(plugins)  # type: ignore[assignment]
@@ -654,7 +656,7 @@ def no_unreserve_after_permit() -> None:
         finally:
             step._plugins = plugins
 
-    put(DomainWorker, "_abandon", abandon)
+    put(BindOutcomes, "on_refused", abandon)
 
 
 # -- volumes -----------------------------------------------------------------------------------------------------------

@@ -42,7 +42,6 @@ from multisched.queueing.backoff import BackoffPods
 from multisched.queueing.hints import HintTable
 from multisched.queueing.parked_pods import ParkedPods
 from multisched.queueing.pod_queue import PodQueue
-from multisched.shell import domain
 from multisched.shell.audit.auditor import Audit
 from multisched.shell.binding.send_check import SendCheck
 from multisched.shell.domain import DomainWorker
@@ -51,6 +50,9 @@ from multisched.shell.ingest import cluster_changes, pods_and_nodes
 from multisched.shell.ingest.pods_and_nodes import PodIngest
 from multisched.shell.preemptor import Preemptor
 from multisched.shell.program import Program
+from multisched.shell.scheduling import bind_outcomes
+from multisched.shell.scheduling.bind_outcomes import BindOutcomes
+from multisched.shell.scheduling.nominations import DomainNominations
 from multisched.state.change_log import ChangeLog
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.column_overlay import ColumnOverlay
@@ -252,8 +254,8 @@ def repeats_on_the_way_are_not_counted() -> None:
 @defect
 def ended_promises_stay_written() -> None:
     """A pod that is promised a node no more keeps its nominatedNodeName."""
-    genuine = DomainWorker._nominate
-    put(DomainWorker, "_nominate", lambda self, result: genuine(self, result) or None)
+    genuine = DomainNominations.nominate
+    put(DomainNominations, "nominate", lambda self, result: genuine(self, result) or None)
 
 
 @defect
@@ -413,14 +415,14 @@ def shares_go_by_what_is_wanted_now() -> None:
 @defect
 def lost_binds_free_room_in_silence() -> None:
     """Nobody hears that a pod, which was deleted or bound elsewhere on its way, takes no room of its node any more."""
-    genuine, tell = DomainWorker._lost, DomainWorker._tell_freed
+    genuine, tell = BindOutcomes.on_lost, BindOutcomes._tell_freed
 
-    def lost(self: DomainWorker, bind: Any) -> None:
-        put(DomainWorker, "_tell_freed", lambda self, held, node: None)
+    def lost(self: BindOutcomes, bind: Any) -> None:
+        put(BindOutcomes, "_tell_freed", lambda self, held, node: None)
         genuine(self, bind)
-        put(DomainWorker, "_tell_freed", tell)
+        put(BindOutcomes, "_tell_freed", tell)
 
-    put(DomainWorker, "_lost", lost)
+    put(BindOutcomes, "on_lost", lost)
 
 
 @defect
@@ -549,7 +551,7 @@ def pods_of_other_domains_unheard() -> None:
 @defect
 def lost_rights_set_pods_aside() -> None:
     """A pod for which we were refused for want of rights is set aside, as one that the API server refuses."""
-    put(domain, "alike", lambda words, node: words)
+    put(bind_outcomes, "alike", lambda words, node: words)
 
 
 @defect

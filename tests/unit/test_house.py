@@ -18,7 +18,6 @@ STILL_TOO_LARGE: Final = frozenset({
     "multisched.client.reflector.Reflector",
     "multisched.cycle.classes.cache.ClassCache",
     "multisched.queueing.pod_queue.PodQueue",
-    "multisched.shell.domain.DomainWorker",
     "multisched.shell.program.Program",
     "multisched.state.node_table.NodeTable",
     "multisched.testing.bind_checker.BindChecker",
