@@ -24,8 +24,9 @@ from multisched.client.event_sink import ApiEventSink
 from multisched.client.evictor import ApiEvictor
 from multisched.client.history import History
 from multisched.client.kept_document import ConfigMapKeeper
-from multisched.client.lease import LeaseKeeper, LeaseSettings, LeaseState
+from multisched.client.lease import LeaseKeeper
 from multisched.client.lease_record import Holding
+from multisched.client.lease_term import LeaseSettings, LeaseState, LeaseTerm
 from multisched.client.limits import WriteLimiter
 from multisched.client.pod_writer import ApiPodWriter
 from multisched.client.reflector import Reflector, ReflectorHandler
@@ -179,7 +180,7 @@ class Program:
             self.router.worker_of,
         )
         self.decoder = Decoder()
-        self.leases: dict[str, LeaseKeeper] = {}
+        self.leases: dict[str, LeaseTerm] = {}
         self.scheduler_names = {domain.name: domain.scheduler_names for domain in configuration.domains}
         runner = outside.lease_runner
         self._lease_runner = runner if runner is not None else LeasesOnLoop(outside.transport)
@@ -401,8 +402,8 @@ class Program:
                 on_change=partial(self._lease_runner.tell, self._lease_changed, group),
                 is_alive=self._lease_runner.is_alive,
             )
-        self.leases[domain] = keeper
-        return keeper
+        self.leases[domain] = keeper.term
+        return keeper.term
 
     def _lease_changed(self, group: str, state: LeaseState) -> None:
         logger.info("lease", extra={"group": group, "state": state.name})
@@ -496,7 +497,9 @@ class Program:
                 tasks.start_soon(self._lease_runner.run, list(self._keepers.values()))
             await self._try_leases()
             self._listing_from_s = self.clock.monotonic()
-            self.handover.held_before_list(group for group, keeper in self._keepers.items() if keeper.may_bind_if_new())
+            self.handover.held_before_list(
+                group for group, keeper in self._keepers.items() if keeper.term.may_bind_if_new()
+            )
             for reflector in (*self.reflectors.values(), *self.objects.reflectors.values()):
                 tasks.start_soon(reflector.run)
             tasks.start_soon(self.events.run)
@@ -541,36 +544,36 @@ class Program:
         if not self._is_ready:
             self._is_ready = True
             self._outside.on_ready()
-        keeper = self.leases.get(worker.name)
-        if keeper is not None:
-            await self._open(worker, keeper)
+        lease = self.leases.get(worker.name)
+        if lease is not None:
+            await self._open(worker, lease)
         worker.lead()
         self.pods.tell_owners(worker)
-        if keeper is None:
+        if lease is None:
             return
         await self._lost[self._groups[worker.name]].wait()
         if not self._closing.is_set():
             raise LeaseLostError(f"the lease of domain {worker.name} is lost")
 
-    async def _open(self, worker: DomainWorker, keeper: LeaseKeeper) -> None:
+    async def _open(self, worker: DomainWorker, lease: LeaseTerm) -> None:
         """Returns once the lease is held, and all is known that was bound by it before."""
         term = 0
-        while term != keeper.term or not keeper.may_bind():
-            await self._until_may_bind(worker.name, keeper)
-            term = keeper.term  # it may be lost, and won again, while lists are read
+        while term != lease.number or not lease.may_bind():
+            await self._until_may_bind(worker.name, lease)
+            term = lease.number  # it may be lost, and won again, while lists are read
             others: Mapping[str, Holding | None] = {}
             if not self.handover.is_settled(worker.name):
                 others = await self.handover.others(worker.name)
                 await self._see_all_binds_before(self.clock.monotonic())
         self.handover.open(worker, others)
 
-    async def _until_may_bind(self, domain: str, keeper: LeaseKeeper) -> None:
+    async def _until_may_bind(self, domain: str, lease: LeaseTerm) -> None:
         """The program hears later than the keeper: a lease that it counts as held may be lost again already."""
         held = self._held[self._groups[domain]]
         await held.wait()
         await self.handover.judge_new_leases(domain)
-        while not keeper.may_bind():
-            await anyio.sleep(min(max(keeper.may_bind_in_s(), LEASE_LOOK_MIN_S), LEASE_LOOK_MAX_S))
+        while not lease.may_bind():
+            await anyio.sleep(min(max(lease.may_bind_in_s(), LEASE_LOOK_MIN_S), LEASE_LOOK_MAX_S))
             await held.wait()
 
     async def _run_background(self, worker: DomainWorker) -> None:

@@ -14,10 +14,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from domains.gpu.device_row import DeviceRow
-from multisched.client import known_objects, lease
+from multisched.client import known_objects
 from multisched.client.binder import ApiBinder
 from multisched.client.known_objects import KnownObjects, Verdict
-from multisched.client.lease import LeaseKeeper
+from multisched.client.lease_term import LeaseState, LeaseTerm
 from multisched.client.reflector import Reflector
 from multisched.cycle import commit_step
 from multisched.cycle.bind_outcome import Action, BindMachine, Outcome, Step
@@ -485,8 +485,8 @@ def audit_mends_nothing() -> None:
 @defect
 def lease_ignored() -> None:
     """Every process binds, whoever leads."""
-    put(LeaseKeeper, "may_bind", lambda self: True)
-    put(LeaseKeeper, "may_bind_in_s", lambda self: 0.0)
+    put(LeaseTerm, "may_bind", lambda self: True)
+    put(LeaseTerm, "may_bind_in_s", lambda self: 0.0)
 
     genuine = Program._lease
 
@@ -502,18 +502,18 @@ def lease_ignored() -> None:
 @defect
 def lease_not_checked_before_bind() -> None:
     """Who once led binds what it has decided, however late it is."""
-    put(LeaseKeeper, "may_bind", lambda self: self._state is lease.LeaseState.LEADING)
+    put(LeaseTerm, "may_bind", lambda self: self.state is LeaseState.LEADING)
 
 
 @defect
 def expired_lease_not_waited_for() -> None:
     """A new leader binds at once, though the last one's binds may still be on their way."""
-    genuine = LeaseKeeper._lead
+    genuine = LeaseTerm.begin
 
-    def lead(self: LeaseKeeper, *, after_expiry: bool, started: float) -> None:
+    def begin(self: LeaseTerm, *, after_expiry: bool, started: float) -> None:
         genuine(self, after_expiry=False, started=started)
 
-    put(LeaseKeeper, "_lead", lead)
+    put(LeaseTerm, "begin", begin)
 
 
 @defect
