@@ -28,8 +28,9 @@ from multisched.client.lease import LeaseKeeper
 from multisched.client.lease_record import Holding
 from multisched.client.lease_term import LeaseSettings, LeaseState, LeaseTerm
 from multisched.client.limits import WriteLimiter
+from multisched.client.object_feed import ReflectorHandler
 from multisched.client.pod_writer import ApiPodWriter
-from multisched.client.reflector import Reflector, ReflectorHandler
+from multisched.client.reflector import Reflector
 from multisched.client.volume_writer import ApiVolumeWriter
 from multisched.config.nodes import NodeRouter, lease_groups
 from multisched.config.plugins import plugin_registry, resolve_profile

@@ -13,7 +13,8 @@ from domains.gpu.demand import DEVICE_MILLI, GPU, GPU_MILLI, integer_within
 from multisched.client import event_sink
 from multisched.client.condition_writer import ApiConditionWriter
 from multisched.client.lease_record import LeaseWatcher
-from multisched.client.reflector import Ending, Reflector, _line_decoder
+from multisched.client.list_reader import ListReader
+from multisched.client.watch import Ending, Watch, _line_decoder
 from multisched.cycle.bind_outcome import Action, BindMachine, Outcome, Step
 from multisched.cycle.classes.columns import ScoreColumn
 from multisched.cycle.classes.equivalence_class import EquivalenceClass
@@ -108,16 +109,16 @@ def joined_rows_used_at_once() -> None:
 @defect
 def restored_history_forgets_first() -> None:
     """Where history went back, all that is known goes before the new list is there."""
-    genuine = Reflector._may_use
+    genuine = ListReader._may_use
 
-    def may_use(self: Reflector, version: str) -> bool:
+    def may_use(self: ListReader, version: str) -> bool:
         is_used = genuine(self, version)
         if is_used and self._history.must_start_over(self._path):
-            self._delete_unseen(list(self._known._known))
-            self._known._known.clear()
+            self._feed._delete_unseen(list(self._feed.known._known))
+            self._feed.known._known.clear()
         return is_used
 
-    put(Reflector, "_may_use", may_use)
+    put(ListReader, "_may_use", may_use)
 
 
 @defect
@@ -558,7 +559,7 @@ def lost_rights_set_pods_aside() -> None:
 def malformed_lines_skipped() -> None:
     """A watch goes on after a line that nobody can read."""
 
-    async def consume(self: Reflector, stream: Any) -> Any:
+    async def consume(self: Watch, stream: Any) -> Any:
         async for line in stream:
             try:
                 ending = self._apply(_line_decoder.decode(line))
@@ -568,7 +569,7 @@ def malformed_lines_skipped() -> None:
                 return ending
         return Ending.RESUME
 
-    put(Reflector, "_consume", consume)
+    put(Watch, "_consume", consume)
 
 
 @defect

@@ -14,7 +14,6 @@ FILE_LINES_MAX: Final = 800
 CLASS_LINES_MAX: Final = 350
 
 STILL_TOO_LARGE: Final = frozenset({
-    "multisched.client.reflector.Reflector",
     "multisched.cycle.classes.cache.ClassCache",
     "multisched.queueing.pod_queue.PodQueue",
     "multisched.shell.program.Program",

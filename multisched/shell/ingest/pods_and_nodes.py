@@ -1,7 +1,7 @@
 """From watch to cache and queues: each object version once, in order, synchronously.
 
 Owns the routing of pods: to the cache once they stand on a node, to the queue of the domain that serves their
-schedulerName while they do not. Both handlers implement `client.reflector.ReflectorHandler`.
+schedulerName while they do not. Both handlers implement `client.object_feed.ReflectorHandler`.
 """
 
 from __future__ import annotations
