@@ -58,11 +58,11 @@ from multisched.shell.binding.volume_writes import CountedVolumeWriter
 from multisched.shell.catch_up import CatchUp
 from multisched.shell.domain import DomainWorker
 from multisched.shell.extenders import Extenders, OpenExtender
-from multisched.shell.handover import Handover
 from multisched.shell.ingest.event_timing import EventTimes
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
 from multisched.shell.ingest.router import Router
-from multisched.shell.lease_runner import LeaseRunner, LeasesOnLoop
+from multisched.shell.leadership.handover import Handover
+from multisched.shell.leadership.lease_runner import LeaseRunner, LeasesOnLoop
 from multisched.shell.mover import DomainMover, MoverPorts, MoverView
 from multisched.shell.news_share import NewsShare
 from multisched.shell.object_watch import ObjectWatch, watched_kinds

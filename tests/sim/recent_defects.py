@@ -46,9 +46,9 @@ from multisched.queueing.pod_queue import PodQueue
 from multisched.shell.audit.auditor import Audit
 from multisched.shell.binding.send_check import SendCheck
 from multisched.shell.domain import DomainWorker
-from multisched.shell.handover import Handover
 from multisched.shell.ingest import cluster_changes, pods_and_nodes
 from multisched.shell.ingest.pods_and_nodes import PodIngest
+from multisched.shell.leadership.handover import Handover
 from multisched.shell.preemptor import Preemptor
 from multisched.shell.program import Program
 from multisched.shell.scheduling import bind_outcomes

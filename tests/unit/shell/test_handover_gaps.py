@@ -11,9 +11,9 @@ from multisched.client.lease_record import Holding
 from multisched.client.lease_term import LeaseState
 from multisched.config import loading
 from multisched.config.nodes import NodeSelection
-from multisched.shell import handover as handover_module
 from multisched.shell.domain import DomainWorker
-from multisched.shell.handover import NODES_LISTED_MAX, SEEN_ANNOTATION, SELECTION_ANNOTATION
+from multisched.shell.leadership import handover as handover_module
+from multisched.shell.leadership.handover import NODES_LISTED_MAX, SEEN_ANNOTATION, SELECTION_ANNOTATION
 from multisched.state.domain_rows import DomainRows
 from tests.sim.handover import HEAD, THREE, TWO, Replica, Site, play
 

@@ -20,8 +20,8 @@ from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
 from multisched.model.wire import JSON, ConnectFailedError, Response, Transport
 from multisched.observe.health import HEARTBEAT_AGE_MAX_S
-from multisched.shell import lease_runner
-from multisched.shell.lease_runner import LeasesInThread, LeasesOnLoop
+from multisched.shell.leadership import lease_runner
+from multisched.shell.leadership.lease_runner import LeasesInThread, LeasesOnLoop
 
 PATIENCE_S = 30.0
 """For what must happen, on a machine however slow."""
