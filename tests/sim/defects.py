@@ -51,6 +51,8 @@ from multisched.queueing.quarantine import ServerRefusals
 from multisched.shell.audit.auditor import Audit
 from multisched.shell.domain import DomainWorker
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
+from multisched.shell.leadership.cluster_lists import ClusterLists
+from multisched.shell.leadership.leases import Leases
 from multisched.shell.preemptor import Preemptor
 from multisched.shell.program import Program
 from multisched.shell.scheduling.bind_outcomes import BindOutcomes
@@ -488,15 +490,15 @@ def lease_ignored() -> None:
     put(LeaseTerm, "may_bind", lambda self: True)
     put(LeaseTerm, "may_bind_in_s", lambda self: 0.0)
 
-    genuine = Program._lease
+    genuine = Leases.holder_of
 
-    def held(self: Program, domain: str) -> Any:
+    def held(self: Leases, domain: str) -> Any:
         found = genuine(self, domain)
         for event in self._held.values():
             event.set()
         return found
 
-    put(Program, "_lease", held)
+    put(Leases, "holder_of", held)
 
 
 @defect
@@ -520,10 +522,10 @@ def expired_lease_not_waited_for() -> None:
 def no_list_before_leading() -> None:
     """A new leader believes its watch, which may lag behind the last leader's binds."""
 
-    async def believe(self: Program, since_s: float) -> None:
+    async def believe(self: ClusterLists, since_s: float) -> None:
         del self, since_s
 
-    put(Program, "_see_all_binds_before", believe)
+    put(ClusterLists, "see_all_binds_before", believe)
 
 
 @defect

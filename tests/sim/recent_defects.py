@@ -48,9 +48,9 @@ from multisched.shell.binding.send_check import SendCheck
 from multisched.shell.domain import DomainWorker
 from multisched.shell.ingest import cluster_changes, pods_and_nodes
 from multisched.shell.ingest.pods_and_nodes import PodIngest
+from multisched.shell.leadership.cluster_lists import ClusterLists
 from multisched.shell.leadership.handover import Handover
 from multisched.shell.preemptor import Preemptor
-from multisched.shell.program import Program
 from multisched.shell.scheduling import bind_outcomes
 from multisched.shell.scheduling.bind_outcomes import BindOutcomes
 from multisched.shell.scheduling.nominations import DomainNominations
@@ -304,14 +304,14 @@ def seen_before_the_last_binds_end() -> None:
 def lists_dated_at_their_end() -> None:
     """Who takes a second lease while it lists for the first one goes by that list."""
 
-    async def see(self: Program, since_s: float) -> None:
+    async def see(self: ClusterLists, since_s: float) -> None:
         async with self._relisting:
-            if self._listing_from_s < since_s:
-                for reflector in self.reflectors.values():
+            if self._dates_from_s < since_s:
+                for reflector in self._reflectors.values():
                     await reflector.relist()
-                self._listing_from_s = self.clock.monotonic()
+                self._dates_from_s = self._clock.monotonic()
 
-    put(Program, "_see_all_binds_before", see)
+    put(ClusterLists, "see_all_binds_before", see)
 
 
 @defect

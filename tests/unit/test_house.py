@@ -16,7 +16,6 @@ CLASS_LINES_MAX: Final = 350
 STILL_TOO_LARGE: Final = frozenset({
     "multisched.cycle.classes.cache.ClassCache",
     "multisched.queueing.pod_queue.PodQueue",
-    "multisched.shell.program.Program",
     "multisched.state.node_table.NodeTable",
     "multisched.testing.bind_checker.BindChecker",
     "multisched.testing.scenario.Run",
