@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,56 +20,51 @@ import msgspec
 from multisched.client.binder import ApiBinder
 from multisched.client.condition_writer import ApiConditionWriter
 from multisched.client.event_sink import ApiEventSink
-from multisched.client.evictor import ApiEvictor
 from multisched.client.history import History
-from multisched.client.kept_document import ConfigMapKeeper
-from multisched.client.lease import LeaseKeeper, LeaseSettings, LeaseState
-from multisched.client.lease_record import Holding
 from multisched.client.limits import WriteLimiter
+from multisched.client.object_feed import ReflectorHandler
 from multisched.client.pod_writer import ApiPodWriter
-from multisched.client.reflector import Reflector, ReflectorHandler
+from multisched.client.reflector import Reflector
 from multisched.client.volume_writer import ApiVolumeWriter
-from multisched.config.nodes import NodeRouter, lease_groups
-from multisched.config.plugins import plugin_registry, resolve_profile
-from multisched.config.schema import Configuration, DomainConfig
-from multisched.cycle.scheduling_cycle import SchedulingCycle
-from multisched.cycle.waiting_pods import WaitingPodTable
+from multisched.config.nodes import NodeRouter
+from multisched.config.plugins import plugin_registry
+from multisched.config.schema import Configuration
 from multisched.framework.background import InThread
-from multisched.framework.context import PluginContext
 from multisched.framework.events import ClusterEvent, EventObject
-from multisched.framework.isolation import Isolator, Workshop
+from multisched.framework.isolation import Workshop
 from multisched.framework.measures import Measures
-from multisched.framework.ports import Clock, LeaseHolder
-from multisched.framework.registry import PluginSet, Registry, build_profile
-from multisched.framework.repair import RepairAsked, RepairPlan, RepairRefusedError
-from multisched.framework.runner import Runner
+from multisched.framework.ports import Clock
+from multisched.framework.registry import Registry
 from multisched.model.decode import Decoder
 from multisched.model.limited_toleration import LimitedToleration
 from multisched.model.selectors import Toleration
 from multisched.model.wire import Transport
-from multisched.queueing.backoff import BackoffPolicy
-from multisched.queueing.pod_queue import PodQueue
 from multisched.shell.audit.auditor import Audit
 from multisched.shell.audit.sides import NodeSide, PodSide, Side
 from multisched.shell.binding.volume_writes import CountedVolumeWriter
 from multisched.shell.catch_up import CatchUp
-from multisched.shell.domain import DomainPorts, DomainWorker
+from multisched.shell.domain import DomainWorker
+from multisched.shell.domain_builder import DomainBuilder, SharedParts
 from multisched.shell.extenders import Extenders, OpenExtender
-from multisched.shell.handover import Handover
+from multisched.shell.history_guard import HistoryGuard
 from multisched.shell.ingest.event_timing import EventTimes
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
 from multisched.shell.ingest.router import Router
-from multisched.shell.lease_runner import LeaseRunner, LeasesOnLoop
-from multisched.shell.mover import DomainMover, MoverPorts, MoverView
+from multisched.shell.leadership.cluster_lists import ClusterLists
+from multisched.shell.leadership.handover import Handover
+from multisched.shell.leadership.lease_runner import LeaseRunner, LeasesOnLoop
+from multisched.shell.leadership.leases import Leases
+from multisched.shell.leadership.takeover import Takeover
+from multisched.shell.mover import MoverView
 from multisched.shell.news_share import NewsShare
 from multisched.shell.object_watch import ObjectWatch, watched_kinds
 from multisched.shell.observer import DomainObserver
 from multisched.shell.preemptor import Preemptor
+from multisched.shell.repairs import PlanRepair, Repairs
 from multisched.shell.workers.background_processes import ChildProcess, OpenProcess
 from multisched.shell.workers.background_tasks import BackgroundTasks
 from multisched.shell.workers.plugin_workers import PluginWorkers
 from multisched.state.cluster_cache import ClusterCache
-from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
 from multisched.state.reservations import Reservations
 
@@ -81,13 +75,6 @@ logger = logging.getLogger(__name__)
 
 DRAIN_S = 10.0
 EVENTS_DRAIN_S = 3.0
-LEASES_FIRST_S = 0.5
-"""How long the first list waits for free leases; with them held it need not be read a second time."""
-LEASE_LOOK_MIN_S, LEASE_LOOK_MAX_S = 0.05, 1.0
-"""Between two looks at a lease that is held and may not be bound by yet."""
-
-PlanRepair = Callable[[RepairAsked], Awaitable[RepairPlan]]
-"""A plan for the cluster as it is; raises RepairRefusedError."""
 
 RUNNING_PODS = "status.phase!=Succeeded,status.phase!=Failed"
 """Ended pods hold nothing; the server sends their end as a deletion under this selector."""
@@ -95,24 +82,6 @@ RUNNING_PODS = "status.phase!=Succeeded,status.phase!=Failed"
 
 class LeaseLostError(Exception):
     """A lease that was held is lost: the process must end, as another may be binding already."""
-
-
-class _Always(LeaseHolder):
-    """Leadership where only one process can run."""
-
-    def may_bind(self) -> bool:
-        return True
-
-
-class _Trusting(LeaseHolder):
-    """A lease that is good for nothing while nobody knows what the cluster is like."""
-
-    def __init__(self, lease: LeaseHolder, history: History) -> None:
-        self._lease = lease
-        self._history = history
-
-    def may_bind(self) -> bool:
-        return self._history.is_trusted and self._lease.may_bind()
 
 
 class ProgramPorts(msgspec.Struct, frozen=True):
@@ -163,13 +132,12 @@ class Program:
         self._extenders = Extenders(configuration.domains, outside.transport, outside.open_extender)
         self.background = BackgroundTasks(outside.clock, outside.rng, outside.background_threads)
         self.history = History()
-        self.history.on_change(self._history_changed)
         self.cache = ClusterCache()
         self.nominator = Nominator()
         self.reservations = Reservations(self.nominator)
         self.router = Router()
+        self.history.on_change(HistoryGuard(self.history, self.router, self.conditions).changed)
         self.event_times = EventTimes(outside.clock.monotonic, self.router)
-        self._news = NewsShare(lambda: self.event_times.handled, outside.clock.monotonic)
         self.preemptor = Preemptor(
             ApiPodWriter(outside.transport, self.limiter, outside.clock),
             self.events,
@@ -178,32 +146,28 @@ class Program:
             self.router.worker_of,
         )
         self.decoder = Decoder()
-        self.leases: dict[str, LeaseKeeper] = {}
         self.scheduler_names = {domain.name: domain.scheduler_names for domain in configuration.domains}
         runner = outside.lease_runner
-        self._lease_runner = runner if runner is not None else LeasesOnLoop(outside.transport)
-        self._held: dict[str, asyncio.Event] = {}
-        self._lost: dict[str, asyncio.Event] = {}
-        """By group, as the program has been told."""
-        self._keepers: dict[str, LeaseKeeper] = {}
-        self._groups = lease_groups(configuration)
+        self.leases = Leases(
+            configuration,
+            runner if runner is not None else LeasesOnLoop(outside.transport),
+            outside.clock,
+            outside.rng,
+            self.history,
+            identity=outside.identity,
+            namespace=outside.lease_namespace,
+            on_lost=lambda group: self.handover.lost(group),
+        )
         self._closing = asyncio.Event()
         self._is_ready = False
-        self._rewritten = 0
-        """Rewritings of history after which everything has been decided anew."""
-        self._plan_repair: PlanRepair | None = None
-        self._listing_from_s = -math.inf
-        self._relisting = asyncio.Lock()
-        self._profiles: list[tuple[PluginSet, Runner]] = []
         nodes = NodeRouter(configuration)
-        tolerations = self._add_domains(nodes)
-        self.pods = self._pod_ingest(tolerations)
+        domains = self._domain_builder()
+        self.pods = self._pod_ingest(domains.add_all(nodes))
         reporter = configuration.domains[0].scheduler_names[0]
         self.nodes = NodeIngest(
             self.cache, self.router, self.decoder, outside.clock, self.events, reporter, disputed=nodes.disputed
         )
         self.reflectors = self._reflectors()
-        self.handover = self._handover()
         self.objects = ObjectWatch(
             watched_kinds(worker.plugins for worker in self.router.workers()),
             self.cache.objects,
@@ -213,25 +177,43 @@ class Program:
             reporter=reporter,
             times=self.event_times,
         )
-        self.catch_up = CatchUp(self._profiles)
+        self.lists = ClusterLists(self.reflectors, self.objects, outside.clock)
+        self.handover = self._handover()
+        self.repairs = self._repairs()
+        self._takeover = Takeover(self.leases, self.handover, self.lists, outside.clock)
+        self.catch_up = CatchUp(domains.profiles)
         self.audit = self._audit()
         self.judge = self._judge(reporter)
 
     # -- building --------------------------------------------------------------------------------------------------
 
-    def _add_domains(self, nodes: NodeRouter) -> Mapping[str, tuple[Toleration, ...]]:
-        """Returns what each schedulerName's domain adds to its pods."""
-        registry = self._outside.registry if self._outside.registry is not None else plugin_registry()
-        tolerations: dict[str, tuple[Toleration, ...]] = {}
-        for domain in self._configuration.domains:
-            self._add_domain(domain, nodes, registry)
-            for name in domain.scheduler_names:
-                tolerations[name] = domain.policy.compile()
-        limited = [t for added in tolerations.values() for t in added if isinstance(t, LimitedToleration)]
-        self.decoder.keep(self.cache.ledgers.annotations.union(*(t.pods.annotations for t in limited)))
-        return tolerations
+    def _domain_builder(self) -> DomainBuilder:
+        outside = self._outside
+        shared = SharedParts(
+            clock=self.clock,
+            rng=outside.rng,
+            cache=self.cache,
+            nominator=self.nominator,
+            router=self.router,
+            preemptor=self.preemptor,
+            leases=self.leases,
+            binder=self.binder,
+            volumes=self.volumes,
+            events=self.events,
+            conditions=self.conditions,
+            extenders=self._extenders,
+            news=NewsShare(lambda: self.event_times.handled, self.clock.monotonic),
+            workshop=self.workshop,
+            measures=outside.measures,
+            observer=outside.observer,
+        )
+        registry = outside.registry if outside.registry is not None else plugin_registry()
+        return DomainBuilder(self._configuration, registry, shared)
 
     def _pod_ingest(self, tolerations: Mapping[str, tuple[Toleration, ...]]) -> PodIngest:
+        """`tolerations`: what each schedulerName's domain adds to its pods."""
+        limited = [t for added in tolerations.values() for t in added if isinstance(t, LimitedToleration)]
+        self.decoder.keep(self.cache.ledgers.annotations.union(*(t.pods.annotations for t in limited)))
         return PodIngest(
             self.cache,
             self.nominator,
@@ -254,9 +236,9 @@ class Program:
             self.pods,
             self.reflectors["nodes"],
             RUNNING_PODS,
-            self._see_all_binds_before,
+            self.lists.see_all_binds_before,
         )
-        handover.guard(self._keepers, {w.name: self.router.rows_of(w) for w in self.router.workers()})
+        handover.guard(self.leases.keepers, {w.name: self.router.rows_of(w) for w in self.router.workers()})
         return handover
 
     def _reflectors(self) -> dict[str, Reflector]:
@@ -328,129 +310,20 @@ class Program:
             may_look=lambda: lease is None or lease.may_bind(),
         )
 
-    def _add_domain(self, domain: DomainConfig, nodes: NodeRouter, registry: Registry) -> None:
-        rows = DomainRows(domain.name, nodes.usable_by(domain.name))
-        self.cache.add_domain(rows)
-        waiting = WaitingPodTable()
-        context = PluginContext(
-            domain.name,
-            self.cache.nodes,
-            waiting,
-            self.cache.ledgers,
-            self.cache.objects,
-            self.volumes,
-            preemptions=self.preemptor,
-            measures=self._outside.measures,
-            rows=lambda: rows.rows,
-            scheduler_names=self._configuration.served,
-        )
-        profile, beside = resolve_profile(domain, registry), self._extenders.plugins_of(domain)
-        plugins = build_profile(profile, registry, context, Isolator(self.workshop), beside)
-        observer = self._outside.observer(domain.name)
-        runner = Runner(observer, self.clock.monotonic)
-        self._profiles.append((plugins, runner))
-        worker = DomainWorker(
-            domain.name,
-            cycle=SchedulingCycle(
-                plugins, runner, self.cache, rows, self.nominator, seed=self._outside.rng.getrandbits(32)
-            ),
-            queue=_queue(domain, plugins, observer, self.clock.monotonic),
-            waiting=waiting,
-            runner=runner,
-            cache=self.cache,
-            outside=DomainPorts(
-                self.clock,
-                self.binder,
-                self.events,
-                self.conditions,
-                _Trusting(self._lease(domain.name), self.history),
-                observer,
-                self._news,
-            ),
-            cycles=domain.concurrency.cycles,
-            bind_workers=min(domain.concurrency.bind_workers, domain.concurrency.max_in_flight_binds),
-            bind_timeout_s=self._configuration.client.bind_timeout_s,
-            listeners=self.router,
-            preemptor=self.preemptor,
-        )
-        self.router.add(worker, rows, domain.scheduler_names)
-
-    def _lease(self, domain: str) -> LeaseHolder:
-        """The lease of the domain's group: domains that share rows by a loan share one lease, and so one process."""
-        settings = self._configuration.lease
-        if not settings.enabled:
-            return _Always()
-        group = self._groups[domain]
-        keeper = self._keepers.get(group)
-        if keeper is None:
-            self._held[group], self._lost[group] = asyncio.Event(), asyncio.Event()
-            keeper = self._keepers[group] = LeaseKeeper(
-                self._lease_runner.transport,
-                namespace=self._outside.lease_namespace,
-                name=f"{settings.name_prefix}-{group}",
-                identity=self._outside.identity,
-                clock=self.clock,
-                rng=random.Random(self._outside.rng.random()),  # noqa: S311 - jitter, not a secret
-                settings=LeaseSettings(
-                    settings.duration_s,
-                    settings.renew_deadline_s,
-                    settings.retry_period_s,
-                    self._configuration.client.bind_timeout_s,
-                ),
-                on_change=partial(self._lease_runner.tell, self._lease_changed, group),
-                is_alive=self._lease_runner.is_alive,
-            )
-        self.leases[domain] = keeper
-        return keeper
-
-    def _lease_changed(self, group: str, state: LeaseState) -> None:
-        logger.info("lease", extra={"group": group, "state": state.name})
-        held, lost = self._held[group], self._lost[group]
-        if state is LeaseState.LEADING:
-            lost.clear()
-            held.set()
-        else:
-            held.clear()
-            lost.set()
-            self.handover.lost(group)
-
-    def _history_changed(self, is_trusted: bool) -> None:
-        is_rewritten = is_trusted and self.history.rewritten != self._rewritten
-        for worker in self.router.workers():
-            if not is_trusted:
-                worker.hold()
-            elif is_rewritten:
-                worker.go_on(turned_back="the server's history went back before the pod was bound")
-            else:
-                worker.go_on()
-        if is_rewritten:
-            self._rewritten = self.history.rewritten
-            self.conditions.forget_written()
-
-    def _mover(self, worker: DomainWorker) -> DomainMover:
-        """What the domain's background tasks move pods with."""
-        name = f"{self._configuration.lease.name_prefix}-repair-{worker.name}"
-        return DomainMover(
-            worker,
+    def _repairs(self) -> Repairs:
+        plans = self._outside.plan_repairs
+        return Repairs(
             MoverView(self.cache, self.pods, self.reservations, self.router, self.clock),
-            MoverPorts(
-                self.binder,
-                ApiEvictor(self.transport, self.limiter),
-                ConfigMapKeeper(self.transport, self.limiter, self._outside.lease_namespace, name),
-                self.events,
-                self.plan_repair,
-                lambda: self.is_closing,
-                self.scheduler_names[worker.name][0],
-            ),
+            self.transport,
+            self.limiter,
+            self.binder,
+            self.events,
+            namespace=self._outside.lease_namespace,
+            name_prefix=self._configuration.lease.name_prefix,
+            scheduler_names=self.scheduler_names,
+            open_planner=None if plans is None else partial(plans, self),
+            is_closing=self._closing.is_set,
         )
-
-    async def plan_repair(self, asked: RepairAsked) -> RepairPlan:
-        """As the cluster is now, in a thread. Raises RepairRefusedError."""
-        if self._plan_repair is None:
-            if self._outside.plan_repairs is None:
-                raise RepairRefusedError("nobody plans repairs in this process", status=404)
-            self._plan_repair = self._outside.plan_repairs(self)
-        return await self._plan_repair(asked)
 
     def _tell_all(self, event: ClusterEvent, old: EventObject, new: EventObject) -> None:
         self.router.tell(event, old, new, self.clock.monotonic())
@@ -491,11 +364,11 @@ class Program:
 
     async def _run(self) -> None:
         async with anyio.create_task_group() as tasks:
-            if self._keepers:
-                tasks.start_soon(self._lease_runner.run, list(self._keepers.values()))
-            await self._try_leases()
-            self._listing_from_s = self.clock.monotonic()
-            self.handover.held_before_list(group for group, keeper in self._keepers.items() if keeper.may_bind_if_new())
+            if self.leases.keepers:
+                tasks.start_soon(self.leases.run)
+            await self.leases.try_all()
+            self.lists.begin()
+            self.handover.held_before_list(self.leases.may_be_bound_by())
             for reflector in (*self.reflectors.values(), *self.objects.reflectors.values()):
                 tasks.start_soon(reflector.run)
             tasks.start_soon(self.events.run)
@@ -514,73 +387,26 @@ class Program:
             await self._drain()
             tasks.cancel_scope.cancel()
 
-    async def _try_leases(self) -> None:
-        """A free lease is taken before the first list, which is then new enough to bind by."""
-        with anyio.move_on_after(LEASES_FIRST_S):
-            for held in self._held.values():
-                await held.wait()
-
-    async def _see_all_binds_before(self, since_s: float) -> None:
-        """Lists anew unless a list began after `since_s`: a standby's watch may lag behind the last leader's binds.
-
-        Without this a new leader places pods on rows that the old one has filled (found by simulation; I1).
-        """
-        async with self._relisting:
-            if self._listing_from_s >= since_s:
-                return
-            began_s = self.clock.monotonic()
-            for reflector in self.reflectors.values():
-                await reflector.relist()
-            self._listing_from_s = began_s
-
     async def _lead(self, worker: DomainWorker) -> None:
         """Opens the domain once its caches are true and its lease is held; a lost lease ends the process."""
-        await self._caches_true()
+        await self.lists.complete()
         await self.catch_up.once()
         if not self._is_ready:
             self._is_ready = True
             self._outside.on_ready()
-        keeper = self.leases.get(worker.name)
-        if keeper is not None:
-            await self._open(worker, keeper)
+        await self._takeover.open(worker)
         worker.lead()
         self.pods.tell_owners(worker)
-        if keeper is None:
+        if self.leases.get(worker.name) is None:
             return
-        await self._lost[self._groups[worker.name]].wait()
+        await self.leases.until_lost(worker.name)
         if not self._closing.is_set():
             raise LeaseLostError(f"the lease of domain {worker.name} is lost")
 
-    async def _open(self, worker: DomainWorker, keeper: LeaseKeeper) -> None:
-        """Returns once the lease is held, and all is known that was bound by it before."""
-        term = 0
-        while term != keeper.term or not keeper.may_bind():
-            await self._until_may_bind(worker.name, keeper)
-            term = keeper.term  # it may be lost, and won again, while lists are read
-            others: Mapping[str, Holding | None] = {}
-            if not self.handover.is_settled(worker.name):
-                others = await self.handover.others(worker.name)
-                await self._see_all_binds_before(self.clock.monotonic())
-        self.handover.open(worker, others)
-
-    async def _until_may_bind(self, domain: str, keeper: LeaseKeeper) -> None:
-        """The program hears later than the keeper: a lease that it counts as held may be lost again already."""
-        held = self._held[self._groups[domain]]
-        await held.wait()
-        await self.handover.judge_new_leases(domain)
-        while not keeper.may_bind():
-            await anyio.sleep(min(max(keeper.may_bind_in_s(), LEASE_LOOK_MIN_S), LEASE_LOOK_MAX_S))
-            await held.wait()
-
     async def _run_background(self, worker: DomainWorker) -> None:
         """Begun once the caches are true: what a background task learns before it knows the pods stays in force until it learns again."""
-        await self._caches_true()
-        await self.background.run(worker.name, worker.plugins, self._mover(worker))
-
-    async def _caches_true(self) -> None:
-        for reflector in self.reflectors.values():
-            await reflector.wait_synced()
-        await self.objects.wait_settled()
+        await self.lists.complete()
+        await self.background.run(worker.name, worker.plugins, self.repairs.mover(worker))
 
     async def _drain(self) -> None:
         workers = self.router.workers()
@@ -590,11 +416,7 @@ class Program:
             for worker in workers:
                 await worker.drained()
         with anyio.move_on_after(EVENTS_DRAIN_S):
-            for group, keeper in self._keepers.items():
-                if all(worker.is_drained for worker in workers if self._groups[worker.name] == group):
-                    await self._lease_runner.release(keeper)
-                else:
-                    logger.warning("lease runs out: binds are still under way", extra={"group": group})
+            await self.leases.release(workers)
         await self.events.drain(EVENTS_DRAIN_S)
 
     def statistics(self) -> Mapping[str, Mapping[str, object]]:
@@ -611,17 +433,3 @@ class Program:
                 "conflicts_false": worker.cycle.conflicts.false,
             }
         return found
-
-
-def _queue(
-    domain: DomainConfig, plugins: PluginSet, observer: DomainObserver, stopwatch: Callable[[], float]
-) -> PodQueue:
-    return PodQueue(
-        plugins.queue_sort,
-        plugins.pre_enqueue,
-        [built.plugin for built in plugins.built],
-        on_error=observer.plugin_failed,
-        backoff=BackoffPolicy(domain.queue.initial_backoff_s, domain.queue.max_backoff_s),
-        leftover_s=domain.queue.unschedulable_flush_s,
-        stopwatch=stopwatch,
-    )

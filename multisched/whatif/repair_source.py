@@ -16,7 +16,8 @@ from multisched.framework.background import InThread
 from multisched.framework.moving import CarriesOutRepairs, RepairStatus
 from multisched.framework.registry import Registry, implements
 from multisched.framework.repair import RepairAsked, RepairPlan, RepairRefusedError
-from multisched.shell.program import PlanRepair, Program
+from multisched.shell.program import Program
+from multisched.shell.repairs import PlanRepair
 from multisched.shell.workers.background_threads import BackgroundThreads
 from multisched.whatif.repair_choice import choose
 

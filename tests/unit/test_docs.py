@@ -22,7 +22,7 @@ import typer.main
 from typer.testing import CliRunner
 
 from multisched.cli.main import app
-from multisched.client.lease import LeaseState
+from multisched.client.lease_term import LeaseState
 from multisched.cycle.bind_outcome import Outcome, Step
 from multisched.framework.ports import BindAnswer
 from multisched.queueing.transitions import ALLOWED, Place

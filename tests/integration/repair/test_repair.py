@@ -246,7 +246,7 @@ def test_the_plan_that_was_shown_is_carried_out_and_no_other(tmp_path: Path) -> 
             await town.start()
             await town.at(OPENS_S - 30)
             assert town.program is not None
-            shown = digest_of(await town.program.plan_repair(RepairAsked(domain="tests")))
+            shown = digest_of(await town.program.repairs.plan(RepairAsked(domain="tests")))
             with pytest.raises(RepairRefusedError, match=r"the next one opens at .*00:01:00Z"):
                 await town.plugin.request_repair(RepairAsked(), shown)
             await town.at(OPENS_S + 60)

@@ -240,7 +240,10 @@ def test_a_plugins_wrong_setting_is_told_at_its_place_in_the_scenario(tmp_path: 
     bad = [{"name": "own", "profile": {"base": "forecast", "plugins": {"enabled": enabled}}}]
     result = CliRunner().invoke(app, ["simulate", str(scenario(tmp_path, policies=bad)), "--jobs", "1"])
     assert result.exit_code == 2
-    assert "policies[0].profile.plugins.enabled[0].args.percentil: unknown field; did you mean percentile?" in result.stderr
+    assert (
+        "policies[0].profile.plugins.enabled[0].args.percentil: unknown field; did you mean percentile?"
+        in result.stderr
+    )
 
 
 def test_bad_input_ends_with_every_problem_and_the_code_for_wrong_usage(tmp_path: Path) -> None:

@@ -275,7 +275,7 @@ def test_who_asks_while_too_many_wait_is_told_to_ask_again() -> None:
 def test_the_program_plans_by_itself_too_beside_its_loop() -> None:
     async def scene(cluster: Cluster) -> None:
         give_profiles(cluster)
-        plan = await cluster.program.plan_repair(RepairAsked(domain="forecast"))
+        plan = await cluster.program.repairs.plan(RepairAsked(domain="forecast"))
         assert (plan.domain, plan.nodes, plan.pods) == ("forecast", 2, 1)
         assert cluster.thread_uses > 0
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from multisched.framework.ledger import NO_CHOICES, Choices
-from multisched.model.object_kinds import ObjectKind
 from multisched.model.cluster_objects import PersistentVolume
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import PODS, Node, Pod
-from multisched.plugins.volumes.volume_ledger import Promise, PromisedVolume, VolumeLedger
+from multisched.plugins.volumes.volume_ledger import VolumeLedger
+from multisched.plugins.volumes.volume_promises import Promise, PromisedVolume
 from multisched.shell.program import Program
 from multisched.state.cluster_cache import Assumption
 from multisched.testing.checkers.api.bind_checker import BindChecker

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from multisched.config.schema import Configuration, DomainConfig
-from multisched.model.object_kinds import ObjectKind
 from multisched.framework.preemption import Preemption
 from multisched.model.cluster_objects import PodDisruptionBudget
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 from multisched.shell.preemptor import Home
 from multisched.shell.program import Program

@@ -1,0 +1,164 @@
+"""The leases of this process, one per group of domains that share rows by a loan, as the program's own loop knows them.
+
+Owns the keepers, and whether the program has been told that a group's lease is held: it hears later than the keeper knows,
+and whoever binds asks the keeper's term. Where leases are renewed the runner says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
+from typing import Final
+
+import anyio
+
+from multisched.client.history import History
+from multisched.client.lease import LeaseKeeper
+from multisched.client.lease_term import LeaseSettings, LeaseState, LeaseTerm
+from multisched.config.nodes import lease_groups
+from multisched.config.schema import Configuration
+from multisched.framework.ports import Clock, LeaseHolder
+from multisched.shell.domain import DomainWorker
+from multisched.shell.leadership.lease_runner import LeaseRunner
+
+logger = logging.getLogger(__name__)
+
+FIRST_S: Final = 0.5
+"""How long the first list waits for free leases; with them held it need not be read a second time."""
+LOOK_MIN_S: Final = 0.05
+LOOK_MAX_S: Final = 1.0
+"""Between two looks at a lease that is held and may not be bound by yet."""
+
+
+class _Always(LeaseHolder):
+    """Leadership where only one process can run."""
+
+    def may_bind(self) -> bool:
+        return True
+
+
+class _Trusting(LeaseHolder):
+    """A lease that is good for nothing while nobody knows what the cluster is like."""
+
+    def __init__(self, lease: LeaseHolder, history: History) -> None:
+        self._lease = lease
+        self._history = history
+
+    def may_bind(self) -> bool:
+        return self._history.is_trusted and self._lease.may_bind()
+
+
+class Leases:
+    """See the module. Empty where the configuration wants none: then only one process can run."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        runner: LeaseRunner,
+        clock: Clock,
+        rng: random.Random,
+        history: History,
+        *,
+        identity: str,
+        namespace: str,
+        on_lost: Callable[[str], None],
+    ) -> None:
+        """`rng`: the seed of each keeper comes from it. `on_lost`: called with a group that is not led, or no longer."""
+        self.keepers: dict[str, LeaseKeeper] = {}
+        """By group."""
+        self._configuration = configuration
+        self._runner = runner
+        self._clock = clock
+        self._rng = rng
+        self._history = history
+        self._identity = identity
+        self._namespace = namespace
+        self._on_lost = on_lost
+        self._groups: Mapping[str, str] = lease_groups(configuration)
+        self._held: dict[str, asyncio.Event] = {}
+        self._lost: dict[str, asyncio.Event] = {}
+        """By group, as the program has been told."""
+
+    def holder_of(self, domain: str) -> LeaseHolder:
+        """What the domain may bind by. The lease of a group is made when its first domain asks."""
+        return _Trusting(self._term_of(domain), self._history)
+
+    def get(self, domain: str) -> LeaseTerm | None:
+        """None where there are no leases."""
+        keeper = self.keepers.get(self._groups.get(domain, ""))
+        return None if keeper is None else keeper.term
+
+    def may_be_bound_by(self) -> Iterator[str]:
+        """The groups whose leases are held by now."""
+        return (group for group, keeper in self.keepers.items() if keeper.term.may_bind_if_new())
+
+    async def run(self) -> None:
+        """Competes for all of them, until each was given back."""
+        await self._runner.run(list(self.keepers.values()))
+
+    async def try_all(self) -> None:
+        """A free lease is taken before the first list, which is then new enough to bind by."""
+        with anyio.move_on_after(FIRST_S):
+            for held in self._held.values():
+                await held.wait()
+
+    async def until_held(self, domain: str) -> None:
+        """A lease that the program counts as held may be lost again already."""
+        await self._held[self._groups[domain]].wait()
+
+    async def until_may_bind(self, domain: str, lease: LeaseTerm) -> None:
+        """`lease`: the domain's."""
+        while not lease.may_bind():
+            await anyio.sleep(min(max(lease.may_bind_in_s(), LOOK_MIN_S), LOOK_MAX_S))
+            await self.until_held(domain)
+
+    async def until_lost(self, domain: str) -> None:
+        await self._lost[self._groups[domain]].wait()
+
+    async def release(self, workers: Collection[DomainWorker]) -> None:
+        """Gives back the leases of which no bind is under way; `workers`: all there are."""
+        for group, keeper in self.keepers.items():
+            if all(worker.is_drained for worker in workers if self._groups[worker.name] == group):
+                await self._runner.release(keeper)
+            else:
+                logger.warning("lease runs out: binds are still under way", extra={"group": group})
+
+    def _term_of(self, domain: str) -> LeaseHolder:
+        settings = self._configuration.lease
+        if not settings.enabled:
+            return _Always()
+        group = self._groups[domain]
+        keeper = self.keepers.get(group)
+        if keeper is None:
+            self._held[group], self._lost[group] = asyncio.Event(), asyncio.Event()
+            keeper = self.keepers[group] = LeaseKeeper(
+                self._runner.transport,
+                namespace=self._namespace,
+                name=f"{settings.name_prefix}-{group}",
+                identity=self._identity,
+                clock=self._clock,
+                rng=random.Random(self._rng.random()),  # noqa: S311 - jitter, not a secret
+                settings=LeaseSettings(
+                    settings.duration_s,
+                    settings.renew_deadline_s,
+                    settings.retry_period_s,
+                    self._configuration.client.bind_timeout_s,
+                ),
+                on_change=partial(self._runner.tell, self._changed, group),
+                is_alive=self._runner.is_alive,
+            )
+        return keeper.term
+
+    def _changed(self, group: str, state: LeaseState) -> None:
+        logger.info("lease", extra={"group": group, "state": state.name})
+        held, lost = self._held[group], self._lost[group]
+        if state is LeaseState.LEADING:
+            lost.clear()
+            held.set()
+        else:
+            held.clear()
+            lost.set()
+            self._on_lost(group)

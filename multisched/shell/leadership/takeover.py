@@ -1,0 +1,39 @@
+"""How a domain is taken over: nothing is decided until its lease may be bound by, and all is known that was bound before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from multisched.client.lease_record import Holding
+from multisched.framework.ports import Clock
+from multisched.shell.domain import DomainWorker
+from multisched.shell.leadership.cluster_lists import ClusterLists
+from multisched.shell.leadership.handover import Handover
+from multisched.shell.leadership.leases import Leases
+
+
+class Takeover:
+    """Of the domains of one process."""
+
+    def __init__(self, leases: Leases, handover: Handover, lists: ClusterLists, clock: Clock) -> None:
+        self._leases = leases
+        self._handover = handover
+        self._lists = lists
+        self._clock = clock
+
+    async def open(self, worker: DomainWorker) -> None:
+        """Returns once the lease is held, and all is known that was bound by it before; at once where there is none."""
+        lease = self._leases.get(worker.name)
+        if lease is None:
+            return
+        term = 0
+        while term != lease.number or not lease.may_bind():
+            await self._leases.until_held(worker.name)
+            await self._handover.judge_new_leases(worker.name)
+            await self._leases.until_may_bind(worker.name, lease)
+            term = lease.number  # it may be lost, and won again, while lists are read
+            others: Mapping[str, Holding | None] = {}
+            if not self._handover.is_settled(worker.name):
+                others = await self._handover.others(worker.name)
+                await self._lists.see_all_binds_before(self._clock.monotonic())
+        self._handover.open(worker, others)

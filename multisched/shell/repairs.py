@@ -1,0 +1,76 @@
+"""What moves the pods of a domain on behalf of its plugins, and who plans that on a copy of the program.
+
+Owns the planner, which is made when a plan is first asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from multisched.client.evictor import ApiEvictor
+from multisched.client.kept_document import ConfigMapKeeper
+from multisched.client.limits import WriteLimiter
+from multisched.framework.ports import Binder, EventSink
+from multisched.framework.repair import RepairAsked, RepairPlan, RepairRefusedError
+from multisched.model.wire import Transport
+from multisched.shell.domain import DomainWorker
+from multisched.shell.mover import DomainMover, MoverPorts, MoverView
+
+PlanRepair = Callable[[RepairAsked], Awaitable[RepairPlan]]
+"""A plan for the cluster as it is; raises RepairRefusedError."""
+
+
+class Repairs:
+    """Of one program."""
+
+    def __init__(
+        self,
+        view: MoverView,
+        transport: Transport,
+        limiter: WriteLimiter,
+        binder: Binder,
+        events: EventSink,
+        *,
+        namespace: str,
+        name_prefix: str,
+        scheduler_names: Mapping[str, Sequence[str]],
+        open_planner: Callable[[], PlanRepair] | None,
+        is_closing: Callable[[], bool],
+    ) -> None:
+        """`namespace` and `name_prefix`: of the documents in which repairs under way are kept. `scheduler_names`: by domain."""
+        self._view = view
+        self._transport = transport
+        self._limiter = limiter
+        self._binder = binder
+        self._events = events
+        self._namespace = namespace
+        self._name_prefix = name_prefix
+        self._scheduler_names = scheduler_names
+        self._open_planner = open_planner
+        self._is_closing = is_closing
+        self._planner: PlanRepair | None = None
+
+    def mover(self, worker: DomainWorker) -> DomainMover:
+        """What the domain's background tasks move pods with."""
+        name = f"{self._name_prefix}-repair-{worker.name}"
+        return DomainMover(
+            worker,
+            self._view,
+            MoverPorts(
+                self._binder,
+                ApiEvictor(self._transport, self._limiter),
+                ConfigMapKeeper(self._transport, self._limiter, self._namespace, name),
+                self._events,
+                self.plan,
+                self._is_closing,
+                self._scheduler_names[worker.name][0],
+            ),
+        )
+
+    async def plan(self, asked: RepairAsked) -> RepairPlan:
+        """As the cluster is now, in a thread. Raises RepairRefusedError."""
+        if self._planner is None:
+            if self._open_planner is None:
+                raise RepairRefusedError("nobody plans repairs in this process", status=404)
+            self._planner = self._open_planner()
+        return await self._planner(asked)
