@@ -74,7 +74,7 @@ class FeedCounters(msgspec.Struct):
 
 
 class ObjectFeed:
-    """See the module."""
+    """Hands the objects of one kind on to their handler."""
 
     def __init__(self, handler: ReflectorHandler, clock: Clock) -> None:
         self.counters = FeedCounters()

@@ -25,7 +25,7 @@ BY_SERVER: Final = frozenset({API_SERVER})
 
 
 class RequeueJudge:
-    """See the module."""
+    """Decides how an entry comes back; whoever called moves it."""
 
     __slots__ = ("_events", "_hints", "_policy")
 

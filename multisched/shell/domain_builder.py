@@ -62,7 +62,7 @@ class SharedParts(msgspec.Struct, frozen=True):
 
 
 class DomainBuilder:
-    """See the module."""
+    """Builds each domain from its part of the configuration."""
 
     def __init__(self, configuration: Configuration, registry: Registry, shared: SharedParts) -> None:
         self.profiles: list[tuple[PluginSet, Runner]] = []

@@ -24,7 +24,7 @@ from multisched.state.domain_rows import DomainRows
 
 
 class ClassFilters:
-    """See the module."""
+    """Asks the filters for a class, and renews their columns where something changed."""
 
     def __init__(self, plugins: PluginSet, runner: Runner, shared: SharedAnswers, rows: DomainRows) -> None:
         self._runner = runner

@@ -14,7 +14,7 @@ from multisched.framework.status import Code, Status
 
 
 class ClassPreFilters:
-    """See the module."""
+    """Asks PreFilter for a class, and again where an answer may not hold."""
 
     def __init__(self, plugins: PluginSet, runner: Runner, keys: CacheKeys, anew: frozenset[str]) -> None:
         """`anew`: names of the plugins whose answers hold for one attempt."""

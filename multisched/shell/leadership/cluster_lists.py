@@ -15,7 +15,7 @@ from multisched.shell.object_watch import ObjectWatch
 
 
 class ClusterLists:
-    """See the module; the objects' own lists are waited for only."""
+    """Says whether the lists of nodes and pods are new enough; the objects' own lists are waited for only."""
 
     def __init__(self, reflectors: Mapping[str, Reflector], objects: ObjectWatch, clock: Clock) -> None:
         self._reflectors = reflectors

@@ -52,7 +52,7 @@ class _Trusting(LeaseHolder):
 
 
 class Leases:
-    """See the module. Empty where the configuration wants none: then only one process can run."""
+    """Keeps one lease for each group of domains. Empty where the configuration wants none: then only one process can run."""
 
     def __init__(
         self,

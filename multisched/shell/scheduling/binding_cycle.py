@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class BindingCycle:
-    """See the module; `domain` is its name."""
+    """Takes the assumed pods of one domain through Permit, PreBind and bind; `domain` is its name."""
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ SLICE_S = 0.005
 
 
 class SchedulingLoop:
-    """See the module. `run` may be run several times at once. Owns the count of attempts."""
+    """Drives the attempts of one domain. `run` may be run several times at once. Owns the count of attempts."""
 
     def __init__(
         self,
