@@ -39,6 +39,7 @@ PROFILE = Profile(
         PluginUse("PodTopologySpread", weight=2),
         PluginUse("InterPodAffinity", weight=2),
         PluginUse("DynamicResources"),
+        PluginUse("ElasticQuota"),
         PluginUse("DefaultPreemption"),
         PluginUse("ImageLocality"),
         PluginUse("PeakForecast", weight=10),

@@ -61,6 +61,7 @@ PROFILE = Profile(
         PluginUse("InterPodAffinity", weight=2),
         PluginUse("GpuShare", weight=10),
         PluginUse("DynamicResources"),
+        PluginUse("ElasticQuota"),
         PluginUse("DefaultPreemption"),
         PluginUse("NodeResourcesBalancedAllocation"),
         PluginUse("ImageLocality"),

@@ -41,6 +41,7 @@ PROFILE = Profile(
         PluginUse("PodTopologySpread", weight=0),
         PluginUse("InterPodAffinity", weight=0),
         PluginUse("DynamicResources"),
+        PluginUse("ElasticQuota"),
         PluginUse("DefaultPreemption"),
         PluginUse("DefaultBinder"),
         PluginUse("NodeDeclaredFeatures"),

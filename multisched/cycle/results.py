@@ -13,6 +13,9 @@ from multisched.framework.remote import RemotePlugin
 from multisched.framework.runner import PluginFailure
 from multisched.model.objects import Pod
 
+UNSCHEDULABLE = "Unschedulable"
+"""The condition's reason by which cluster autoscalers go."""
+
 
 class RemoteRequest(msgspec.Struct, frozen=True):
     """A request a plugin wants answered before the cycle goes on."""
@@ -44,6 +47,8 @@ class Unplaced(msgspec.Struct, frozen=True):
     rejectors: frozenset[str] = frozenset()
     pending: frozenset[str] = frozenset()
     is_error: bool = False
+    reason: str = UNSCHEDULABLE
+    """Of the condition PodScheduled, where no error refused it (`Traits.condition_reason`)."""
     nominated_node: str | None = CLEARED
     """The node promised to it; empty: none, any more; None: as before."""
     preemption: Preemption | None = None

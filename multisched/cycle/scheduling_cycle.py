@@ -24,12 +24,13 @@ from multisched.cycle.preemption.dry_run import DryRuns
 from multisched.cycle.preemption.nominated_pods import Blocked, NominatedPodsFilter
 from multisched.cycle.preemption.post_filter import Aftermath, PostFilterRuns
 from multisched.cycle.remote_responses import Choice, RemoteResponses
-from multisched.cycle.results import Attempt, Conflicted, Placed, RemoteRequest, Result, Unplaced
+from multisched.cycle.results import UNSCHEDULABLE, Attempt, Conflicted, Placed, RemoteRequest, Result, Unplaced
 from multisched.framework.node_view import Bools, Int64, Rows, any_true
 from multisched.framework.points import CycleView, QueuedPod
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Code, Status
+from multisched.framework.traits import traits_of
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.commit import CANDIDATES_MAX, MOVED, TAKEN, Candidate
@@ -62,6 +63,9 @@ class SchedulingCycle:
         self._seed = seed
         self._may_refuse_late = bool(plugins.remote_filter or plugins.extenders)
         """Answers from outside may leave no row: then the refusal is told as the cycle saw it before it waited."""
+        self._condition_reasons = {
+            one.plugin.name: reason for one in plugins.built if (reason := traits_of(one.plugin).condition_reason)
+        }
         self._keyed_filters = [p for p in plugins.filter if p.depends_on.reads_cache_key]
         self._nominated = NominatedPodsFilter(plugins, runner, cache.nodes, nominator)
         runs = DryRuns(plugins, runner, cache, nominator, self._nominated)
@@ -275,7 +279,19 @@ class SchedulingCycle:
             preemption=after.preemption,
             message=message,
         )
-        return _unplaced(pod, message, found, after)
+        return self._unplaced(pod, message, found, after)
+
+    def _unplaced(self, pod: Pod, message: str, found: Diagnosis, after: Aftermath) -> Unplaced:
+        alone = next(iter(found.rejectors)) if len(found.rejectors) == 1 and not found.pending else ""
+        return Unplaced(
+            pod,
+            message,
+            found.rejectors,
+            found.pending,
+            reason=self._condition_reasons.get(alone, UNSCHEDULABLE),
+            nominated_node=after.nominated_node,
+            preemption=after.preemption,
+        )
 
 
 def _without(feasible: Bools, blocked: Blocked) -> Bools:
@@ -284,14 +300,3 @@ def _without(feasible: Bools, blocked: Blocked) -> Bools:
     left = feasible.copy()
     left[list(blocked)] = False
     return left
-
-
-def _unplaced(pod: Pod, message: str, found: Diagnosis, after: Aftermath) -> Unplaced:
-    return Unplaced(
-        pod,
-        message,
-        found.rejectors,
-        found.pending,
-        nominated_node=after.nominated_node,
-        preemption=after.preemption,
-    )

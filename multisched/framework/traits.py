@@ -28,6 +28,7 @@ _WANTED: Final[Mapping[str, tuple[type | UnionType, str]]] = {
     "normalizer": (ByLargest | None, "a ByLargest, or None"),
     "pre_bind_timeout_s": (int | float | None, "seconds, or None"),
     "keeps_deadline": _SWITCH,
+    "condition_reason": (str, "a text"),
     "reads_objects": (tuple, "a tuple of ObjectKind"),
 }
 
@@ -50,6 +51,9 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """How long PreBind may take as a whole; None: `shell.pre_bind.PRE_BIND_MAX_S`."""
     keeps_deadline: bool = False
     """Bind waits for nothing but its `binder`, which ends by its deadline: no timer is set beside it."""
+    condition_reason: str = ""
+    """The reason of PodScheduled where this plugin alone refused a pod; empty: Unschedulable. Cluster autoscalers add nodes for
+    Unschedulable pods only: a plugin whose refusals no node can cure says something else."""
     reads_objects: tuple[ObjectKind, ...] = ()
     """Kinds that the plugin reads by PluginContext.objects. The program watches these, and kinds whose events plugins register."""
 

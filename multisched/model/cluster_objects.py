@@ -17,6 +17,7 @@ from collections.abc import Mapping
 import msgspec
 
 from multisched.model.objects import Owner
+from multisched.model.quota_tree import QuotaTree, TreeProblem
 from multisched.model.selectors import LabelSelector, NodeSelector
 from multisched.model.version import NO_VERSION, Version
 from multisched.model.volumes import MigratedDisk
@@ -85,6 +86,15 @@ class ResourceQuota(ClusterObject, frozen=True, gc=False, eq=False):
     """status.used, by the same names."""
     is_scoped: bool = False
     """Counts some pods of its namespace only: spec.scopes or spec.scopeSelector."""
+
+
+class ElasticQuotaTree(ClusterObject, frozen=True, gc=False, eq=False):
+    """`scheduling.sigs.k8s.io/v1beta1`: the quotas of all teams, in one object."""
+
+    tree: QuotaTree | None = None
+    """None where it has problems."""
+    problems: tuple[TreeProblem, ...] = ()
+    """All that is wrong with it."""
 
 
 class ClaimRef(msgspec.Struct, frozen=True, gc=False):

@@ -26,6 +26,7 @@ from multisched.model.cluster_objects import (
     CsiNode,
     CsiNodeDriver,
     CsiStorageCapacity,
+    ElasticQuotaTree,
     Namespace,
     PersistentVolume,
     PersistentVolumeClaim,
@@ -60,6 +61,7 @@ from multisched.model.decode_selectors import (
 from multisched.model.decode_volumes import InTreeSource, migrated_disk
 from multisched.model.objects import CPU, Owner
 from multisched.model.quantity import QuantityError, milli_of_nano, parse_nano, value_of_nano
+from multisched.model.quota_tree import read_tree
 from multisched.model.selectors import LabelSelector
 from multisched.model.version import Version, version_of
 from multisched.model.wire import UNREADABLE
@@ -270,6 +272,15 @@ class _Quota(Wire):
     status: _QuotaStatus | None = None
 
 
+class _QuotaTreeSpec(Wire):
+    root: Any = None
+
+
+class _QuotaTree(Wire):
+    metadata: WireMetadata
+    spec: _QuotaTreeSpec | None = None
+
+
 _bare_decoder = msgspec.json.Decoder(_Bare)
 
 
@@ -368,6 +379,11 @@ def _quota(wire: _Quota) -> ResourceQuota:
         used=_amounts(status.used, "status.used"),
         is_scoped=bool(spec.scopes) or spec.scope_selector is not None,
     )
+
+
+def _quota_tree(wire: _QuotaTree) -> ElasticQuotaTree:
+    tree, problems = read_tree(None if wire.spec is None else wire.spec.root)
+    return ElasticQuotaTree(**_who(wire.metadata), tree=tree, problems=problems)
 
 
 def _amounts(quantities: dict[str, Quantity] | None, field: str) -> Mapping[str, int]:
@@ -557,6 +573,7 @@ decode_stateful_set = _decoder(_Selected, _by_selector(StatefulSet), StatefulSet
 decode_replication_controller = _decoder(_MapSelected, _by_map(ReplicationController), ReplicationController)
 decode_disruption_budget = _decoder(_Selected, _disruption_budget, PodDisruptionBudget)
 decode_quota = _decoder(_Quota, _quota, ResourceQuota)
+decode_quota_tree = _decoder(_QuotaTree, _quota_tree, ElasticQuotaTree)
 decode_volume = _decoder(_Volume, _volume, PersistentVolume)
 decode_claim = _decoder(_Claim, _claim, PersistentVolumeClaim)
 decode_storage_class = _decoder(_StorageClass, _storage_class, StorageClass)

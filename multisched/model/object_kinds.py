@@ -22,6 +22,7 @@ from multisched.model.decode_objects import (
     decode_disruption_budget,
     decode_namespace,
     decode_quota,
+    decode_quota_tree,
     decode_replica_set,
     decode_replication_controller,
     decode_service,
@@ -34,6 +35,7 @@ from multisched.model.decode_objects import (
 T = TypeVar("T", bound=ClusterObject)
 
 CORE, APPS, POLICY, STORAGE = "v1", "apps/v1", "policy/v1", "storage.k8s.io/v1"
+QUOTAS = "scheduling.sigs.k8s.io/v1beta1"
 
 
 class KindDefinition(msgspec.Struct, Generic[T], frozen=True):
@@ -85,6 +87,7 @@ class ObjectKind(Enum):
     REPLICATION_CONTROLLER = KindDefinition("ReplicationController", CORE, decode_replication_controller)
     POD_DISRUPTION_BUDGET = KindDefinition("PodDisruptionBudget", POLICY, decode_disruption_budget)
     RESOURCE_QUOTA = KindDefinition("ResourceQuota", CORE, decode_quota)
+    ELASTIC_QUOTA_TREE = KindDefinition("ElasticQuotaTree", QUOTAS, decode_quota_tree)
     PERSISTENT_VOLUME = KindDefinition(
         "PersistentVolume", CORE, decode_volume, is_in_wildcard=True, index_of=lambda one: one.storage_class
     )

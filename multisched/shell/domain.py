@@ -363,7 +363,7 @@ class DomainWorker:
             self.promise_ended(pod, promised)
         if placement.place is Place.ABSENT:
             return  # it was deleted meanwhile: nobody is left to be told
-        reason = "SchedulerError" if result.is_error else "Unschedulable"
+        reason = "SchedulerError" if result.is_error else result.reason
         self.report(pod, reason, placement.set_aside or result.message, nominated)
         self.wake()
 
@@ -389,7 +389,7 @@ class DomainWorker:
             node = CLEARED  # a plugin failed, which keeps a promise: but not of a node of another domain, whose pods wait for it
         if node is None or not self.still_waits(pod.uid):
             return None
-        self.cycle.nominator.nominate(pod, node)
+        self.cycle.nominator.nominate(pod, node, None if result.preemption is None else result.preemption.rank)
         if result.preemption is not None and self._preemptor.start(pod, result.preemption, self):
             self._preempting += 1
         return node if node != known else None

@@ -340,6 +340,7 @@ class Program:
             self.cache.objects,
             self.volumes,
             preemptions=self.preemptor,
+            nominations=self.nominator,
             measures=self._outside.measures,
             rows=lambda: rows.rows,
             scheduler_names=self._configuration.served,

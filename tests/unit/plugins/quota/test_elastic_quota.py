@@ -1,0 +1,141 @@
+"""ElasticQuota in real cycles: the examples of three manuals, and what a pod is told that its quota holds."""
+
+from __future__ import annotations
+
+from multisched.cycle.results import Placed, Unplaced
+from tests.unit.cycle.cycle_kit import make_node
+from tests.unit.plugins.quota.town import Town
+from tests.unit.plugins.quota.trees import Json, acks_example, leaf, node
+
+
+def cpus(count: int) -> int:
+    return count * 1000
+
+
+def test_acks_example_ends_with_two_pods_in_each_namespace() -> None:
+    """Source: the walk-through of ACK's manual: 4, then 4/4, then 3/3/2, then 2/2/2/2."""
+    town = Town([make_node("n", cpu=cpus(56), memory=2**40)], acks_example())
+    seen = []
+    for number in range(1, 5):
+        for replica in range(5):
+            town.add(f"d{number}-{replica}", f"namespace{number}", cpus(5))
+        town.settle()
+        seen.append([town.running().get(f"namespace{at}", 0) for at in range(1, number + 1)])
+    assert seen == [[4], [4, 4], [3, 3, 2], [2, 2, 2, 2]]
+    assert town.settle() == 0
+    assert len(town.evicted) == 4
+
+
+def test_a_pending_pod_is_told_which_level_holds_it_with_the_numbers() -> None:
+    town = Town([make_node("n", cpu=cpus(56), memory=2**40)], acks_example())
+    for replica in range(5):
+        town.add(f"d1-{replica}", "namespace1", cpus(5))
+    town.settle()
+    (pod,) = town.pending.values()
+    result = town.attempt(pod)
+    assert isinstance(result, Unplaced)
+    assert result.message == (
+        "0/1 nodes are available: quota root.a.1: cpu 20 used, 5 requested, max 20. "
+        "reclaim: the quota is at its min and may only borrow what is idle"
+    )
+    assert result.reason == "QuotaExceeded"
+    assert result.rejectors == {"ElasticQuota"}
+
+
+def two(first: tuple[int, int], second: tuple[int, int], whole: int) -> Json:
+    return node("root", {"cpu": whole}, {"cpu": whole}, leaf("q1", *first), leaf("q2", *second))
+
+
+def test_volcanos_two_queues_reach_a_fixed_point() -> None:
+    """volcano#4947: Q1 deserves 3 and runs a pod of 4; Q2 deserves 5, runs 1 and waits with 4. There they evict each other for ever."""
+    town = Town([make_node("n", cpu=cpus(8))], two((3, 8), (5, 8), 8))
+    town.add("big", "q1", cpus(4), node="n")
+    town.add("small", "q2", cpus(1), node="n")
+    town.add("other", "q1", cpus(3), node="n")
+    town.add("wants", "q2", cpus(4))
+    rounds = town.settle()
+    assert rounds <= 3
+    assert len(town.evicted) == 1
+    assert town.ledger.levels[2].used["cpu"] == cpus(5)
+
+
+def test_koordinators_min_that_grows_is_given_back_to() -> None:
+    """koordinator#2393: after min is raised its pods get what they are sure of, and no pod within its min is ever taken."""
+    town = Town([make_node("n", cpu=cpus(16))], two((8, 16), (8, 16), 16))
+    for number in range(16):
+        town.add(f"a{number}", "q1", cpus(1))
+    town.settle()
+    town.set_tree(two((4, 16), (12, 16), 16))
+    for number in range(16):
+        town.add(f"b{number}", "q2", cpus(1))
+    town.settle()
+    assert town.running() == {"q1": 4, "q2": 12}
+
+
+def test_who_has_no_quota_is_held_by_none() -> None:
+    town = Town([make_node("n", cpu=cpus(8))], two((1, 1), (1, 1), 2))
+    assert isinstance(town.attempt(town.add("free", "elsewhere", cpus(4))), Placed)
+    assert isinstance(town.attempt(town.add("held", "q1", cpus(4))), Unplaced)
+
+
+def test_without_a_tree_nothing_is_counted() -> None:
+    town = Town([make_node("n", cpu=cpus(8))], None)
+    town.attempt(town.add("p", "q1", cpus(4)))
+    assert town.ledger.held() == {}
+
+
+def test_a_tree_that_comes_later_counts_who_stands_already() -> None:
+    town = Town([make_node("n", cpu=cpus(8))], None)
+    town.attempt(town.add("p", "q1", cpus(4)))
+    town.set_tree(two((4, 4), (4, 4), 8))
+    assert isinstance(town.attempt(town.add("late", "q1", cpus(1))), Unplaced)
+    town.check()
+
+
+def test_a_bad_tree_leaves_the_last_good_one_in_force_and_evicts_nobody() -> None:
+    town = Town([make_node("n", cpu=cpus(8))], two((4, 4), (4, 4), 8))
+    for number in range(4):
+        town.attempt(town.add(f"p{number}", "q1", cpus(1)))
+    town.set_tree(two((9, 4), (4, 4), 8))
+    assert isinstance(town.attempt(town.add("more", "q1", cpus(1))), Unplaced)
+    assert isinstance(town.attempt(town.add("other", "q2", cpus(1))), Placed)
+    assert town.evicted == []
+
+
+def test_of_two_trees_the_one_in_force_stays_so() -> None:
+    town = Town([make_node("n", cpu=cpus(8))], two((4, 4), (4, 4), 8))
+    town.attempt(town.add("p", "q1", cpus(1)))
+    town.set_tree(two((1, 1), (1, 1), 2), name="another", uid="uid-another")
+    assert isinstance(town.attempt(town.add("q", "q1", cpus(1))), Placed)
+
+
+def test_a_borrower_of_a_higher_priority_gives_back_and_stays_away() -> None:
+    """Its replacement, more important than the pod that reclaims, finds neither the quota's room nor the node's."""
+    town = Town([make_node("n", cpu=cpus(8))], two((4, 8), (4, 8), 16))
+    for number in range(8):
+        town.add(f"a{number}", "q1", cpus(1), priority=100)
+    town.settle()
+    town.add("b", "q2", cpus(2), priority=-5)
+    town.settle()
+    assert town.running() == {"q1": 6, "q2": 1}
+    assert town.taker_of == ["b"]
+
+
+def test_within_a_quota_at_its_max_priority_decides() -> None:
+    town = Town([make_node("n", cpu=cpus(8))], two((2, 2), (2, 2), 4))
+    for number in range(2):
+        town.attempt(town.add(f"low{number}", "q1", cpus(1)))
+    town.add("high", "q1", cpus(1), priority=9)
+    town.settle()
+    assert town.evicted == [("low1",)]
+
+
+def test_a_pod_within_its_min_is_never_taken_by_priority_from_another_quota() -> None:
+    town = Town([make_node("n", cpu=cpus(4))], two((2, 4), (2, 4), 4))
+    for number in range(2):
+        town.attempt(town.add(f"a{number}", "q1", cpus(1)))
+        town.attempt(town.add(f"b{number}", "q2", cpus(1)))
+    town.add("urgent", "q1", cpus(3), priority=1000)
+    town.settle()
+    assert town.running() == {"q1": 2, "q2": 2}
+    assert town.evicted == []
