@@ -154,7 +154,7 @@ class Reflector:
         field_selector: str = "",
         label_selector: str = "",
         page_items: int = PAGE_ITEMS,
-        on_refused: Callable[[str], None] | None = None,
+        on_refused: Callable[[Exception], None] | None = None,
         history: History | None = None,
     ) -> None:
         """`on_refused` hears why when the server keeps answering lists with 403 or 404; asking goes on all the same.
@@ -283,7 +283,7 @@ class Reflector:
             return
         self._refusals = self._refusals + 1 if isinstance(error, Forbidden | NotFound) else 0
         if self.is_refused:
-            self._on_refused(str(error))
+            self._on_refused(error)
             self._settled.set()
             self._history.leave(self._path)
 

@@ -53,6 +53,8 @@ class KindDefinition(msgspec.Struct, Generic[T], frozen=True):
 
     Source: kube-scheduler 1.36, pkg/scheduler/framework/types.go, UnrollWildCardResource; Namespace and
     VolumeAttachment are ours."""
+    is_optional: bool = False
+    """Its definition need not be installed: where the server does not serve it (404), there are no objects of it."""
     index_of: Callable[[T], str] | None = None
     """What the store finds it by; None: its namespace."""
     node_of: Callable[[T], str] = lambda one: ""
@@ -87,7 +89,7 @@ class ObjectKind(Enum):
     REPLICATION_CONTROLLER = KindDefinition("ReplicationController", CORE, decode_replication_controller)
     POD_DISRUPTION_BUDGET = KindDefinition("PodDisruptionBudget", POLICY, decode_disruption_budget)
     RESOURCE_QUOTA = KindDefinition("ResourceQuota", CORE, decode_quota)
-    ELASTIC_QUOTA_TREE = KindDefinition("ElasticQuotaTree", QUOTAS, decode_quota_tree)
+    ELASTIC_QUOTA_TREE = KindDefinition("ElasticQuotaTree", QUOTAS, decode_quota_tree, is_optional=True)
     PERSISTENT_VOLUME = KindDefinition(
         "PersistentVolume", CORE, decode_volume, is_in_wildcard=True, index_of=lambda one: one.storage_class
     )

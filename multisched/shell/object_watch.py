@@ -31,7 +31,7 @@ class ReflectorFactory(Protocol):
     """Builds a reflector of one path for a handler."""
 
     def __call__(
-        self, path: str, handler: ReflectorHandler, *, on_refused: Callable[[str], None] | None = None
+        self, path: str, handler: ReflectorHandler, *, on_refused: Callable[[Exception], None] | None = None
     ) -> Reflector: ...
 
 

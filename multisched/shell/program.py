@@ -274,7 +274,7 @@ class Program:
         handler: ReflectorHandler,
         selector: str = "",
         *,
-        on_refused: Callable[[str], None] | None = None,
+        on_refused: Callable[[Exception], None] | None = None,
     ) -> Reflector:
         return Reflector(
             self._outside.transport,

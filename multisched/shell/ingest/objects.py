@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from multisched.client.errors import NotFound
 from multisched.framework.events import Action, ClusterEvent, EventObject, Resource
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import Event, EventSink, ObjectRef
@@ -79,12 +80,24 @@ class ObjectIngest:
         count = len(self._store.all(self.kind))
         logger.info("objects listed", extra={"kind": self.kind.value, "version": version, "objects": count})
 
-    def refused(self, error: str) -> None:
-        """The server does not serve the kind, or does not let us read it. What was known of it stands as it was."""
+    def refused(self, error: Exception) -> None:
+        """The server does not serve the kind, or does not let us read it. What was known of it stands as it was.
+
+        A kind that need not be installed and is not there has no objects, which is no trouble.
+        """
+        if self.kind.definition.is_optional and isinstance(error, NotFound):
+            self._drop_all()
+            return
         if not self._store.unreadable(self.kind):
-            told = {"kind": self.kind.value, "error": error, "path": self.kind.definition.path}
+            told = {"kind": self.kind.value, "error": str(error), "path": self.kind.definition.path}
             logger.error("kind cannot be read; grant get, list and watch on it, or disable who reads it", extra=told)
-        self._store.set_unreadable(self.kind, error)
+        self._store.set_unreadable(self.kind, str(error))
+
+    def _drop_all(self) -> None:
+        """The definition of the kind is gone, and its objects with it."""
+        for item in list(self._store.all(self.kind)):
+            self.delete(item.key, None)
+        self._store.set_unreadable(self.kind, "")
 
     def _report(self, item: ClusterObject) -> None:
         if self._reported.get(item.key) == item.malformed:

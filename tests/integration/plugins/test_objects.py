@@ -11,6 +11,7 @@ import msgspec
 import orjson
 import pytest
 
+from multisched.client.errors import Forbidden
 from multisched.cluster.api.direct import DirectTransport
 from multisched.framework.events import Action, ClusterEvent, EventObject, Resource
 from multisched.framework.objects_view import ObjectKind
@@ -19,6 +20,7 @@ from multisched.model.wire import JSON, LineStream, Response
 from multisched.shell.ingest.objects import ObjectIngest
 from multisched.state.object_store import ObjectStore
 from tests.integration.plugins.house import House, in_virtual_time, one_domain, open_house
+from tests.integration.plugins.test_quotas import install
 
 PV, PVC, SERVICE = ObjectKind.PERSISTENT_VOLUME, ObjectKind.PERSISTENT_VOLUME_CLAIM, ObjectKind.SERVICE
 
@@ -106,7 +108,7 @@ def test_a_bad_object_is_told_so_once_per_fault_and_the_rest_goes_on() -> None:
 def test_a_refused_kind_is_unreadable_until_a_list_comes() -> None:
     ears = Ears(PV)
     ears.see("v")
-    ears.ingest.refused("403 Forbidden: no")
+    ears.ingest.refused(Forbidden(403, "Forbidden", "no"))
     assert ears.store.unreadable(PV) == "403 Forbidden: no"
     assert ears.store.volume("v") is not None
     told = len(ears.told)
@@ -119,7 +121,7 @@ def test_a_refused_kind_is_unreadable_until_a_list_comes() -> None:
 @pytest.mark.parametrize("kind", list(ObjectKind))
 def test_every_kind_is_served_where_it_is_looked_for(kind: ObjectKind) -> None:
     async def story() -> None:
-        async with open_house(one_domain()) as house:
+        async with open_house(one_domain(), before=install) as house:
             answer = await DirectTransport(house.server).request("GET", kind.definition.path)
             assert answer.status == 200, answer.body
             listed = orjson.loads(answer.body)

@@ -534,7 +534,7 @@ async def test_a_kind_that_stays_refused_is_told_once_settled_and_asked_for_agai
         lists=deque([a_refusal(403, "Forbidden", "no"), a_refusal(500), *[a_refusal(404, "NotFound", "none")] * 5]),
         watches=deque([FOREVER]),
     )
-    told: list[str] = []
+    told: list[Exception] = []
     reflector = Reflector(
         transport, "/apis/x", handler=Mirror(), clock=LoopClock(), rng=random.Random(7), on_refused=told.append
     )
@@ -542,7 +542,7 @@ async def test_a_kind_that_stays_refused_is_told_once_settled_and_asked_for_agai
         task = tasks.create_task(reflector.run())
         await reflector.wait_settled()
         assert reflector.is_refused
-        assert told == ["404 NotFound: none"]
+        assert list(map(str, told)) == ["404 NotFound: none"]
         transport.lists.append(a_list(5, an_object("a", 3)))
         await reflector.wait_synced()
         assert not reflector.is_refused
@@ -553,7 +553,7 @@ async def test_a_moment_of_refusal_is_no_refusal() -> None:
     transport = ScriptedTransport(
         lists=deque([a_refusal(403), a_refusal(403), a_list(5, an_object("a", 3))]), watches=deque([FOREVER])
     )
-    told: list[str] = []
+    told: list[Exception] = []
     reflector = Reflector(
         transport, "/apis/x", handler=Mirror(), clock=LoopClock(), rng=random.Random(7), on_refused=told.append
     )

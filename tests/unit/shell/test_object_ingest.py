@@ -9,6 +9,7 @@ import msgspec
 import orjson
 import pytest
 
+from multisched.client.errors import NotFound
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Resource
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import Event, ObjectRef
@@ -128,8 +129,8 @@ def test_a_kind_that_can_be_read_again_is_told_to_all_who_wait(caplog: pytest.Lo
     ingest = ObjectIngest(KIND, store, lambda event, old, new: told.append((event, old, new)), Desk(), "ours")
     ingest.replaced("1")
     assert told == []
-    ingest.refused("forbidden")
-    ingest.refused("still forbidden")
+    ingest.refused(RuntimeError("forbidden"))
+    ingest.refused(RuntimeError("still forbidden"))
     assert store.unreadable(KIND) == "still forbidden"
     (said,) = [vars(record) for record in caplog.records]
     path = "/apis/policy/v1/poddisruptionbudgets"
@@ -154,3 +155,15 @@ def test_of_malformed_objects_the_latest_are_remembered_as_told(monkeypatch: pyt
     for name in ("a", "b", "c", "b", "c", "a"):
         see(name)
     assert [event.regarding.name for event in desk.events] == ["a", "b", "c", "a"]
+
+
+def test_a_kind_that_need_not_be_installed_has_no_objects_where_it_is_not() -> None:
+    store, told = ObjectStore(), list[str]()
+    kind = ObjectKind.ELASTIC_QUOTA_TREE
+    ingest = ObjectIngest(kind, store, lambda event, old, new: told.append(event.label), Desk(), "ours")
+    ingest.upsert("kube-system/t", msgspec.Raw(b'{"metadata": {"name": "t", "namespace": "kube-system"}}'))
+    ingest.refused(NotFound(404, "NotFound", "no such kind"))
+    assert (len(store), store.unreadable(kind)) == (0, "")
+    assert told == ["ElasticQuotaTreeAdd", "ElasticQuotaTreeDelete"]
+    ingest.refused(RuntimeError("forbidden"))
+    assert store.unreadable(kind) == "forbidden"

@@ -61,7 +61,7 @@ def test_weight_and_max_jobs_are_no_resources() -> None:
         (node("root", {"cpu": -1}, {"cpu": -1}), ["root.min.cpu", "root.max.cpu"]),
         (node("root", {"cpu": True}, {"cpu": True}), ["root.min.cpu", "root.max.cpu"]),
         (node("root", {"a b": 1}, TEN), ["root.min.'a b'"]),
-        (node("root", [1], TEN), ["root.min"]),
+        ({"name": "root", "min": [1], "max": TEN}, ["root.min"]),
         (
             node("root", TEN, TEN, leaf("a", 1, 5, attributes={WEIGHT_ATTRIBUTE: "-1"})),
             [f"root.a.attributes[{WEIGHT_ATTRIBUTE}]"],
