@@ -40,6 +40,31 @@ def assume(cache: ClusterCache, pod: Pod, row: int, choose: Choose) -> Assumptio
     return NotTaken(f"node {cache.nodes.node(row).name}: {reason}") if reason else cache.assume(pod, row, choices)
 
 
+class Transaction:
+    """Pods that are assumed one after the other within one synchronous step. Kept as they are, or taken back all together."""
+
+    def __init__(self, cache: ClusterCache) -> None:
+        self._cache = cache
+        self._assumed: list[Pod] = []
+
+    def assume(self, pod: Pod, row: int, choose: Choose) -> Assumption | NotTaken:
+        """As `assume`, by what the pods before it have left."""
+        found = assume(self._cache, pod, row, choose)
+        if not isinstance(found, NotTaken):
+            self._assumed.append(pod)
+        return found
+
+    def forget(self, pod: Pod) -> None:
+        """Takes one back; the others stand."""
+        self._assumed.remove(pod)
+        self._cache.forget(pod.uid)
+
+    def undo(self) -> None:
+        """Takes all back, the last first."""
+        while self._assumed:
+            self._cache.forget(self._assumed.pop().uid)
+
+
 def assume_all(
     cache: ClusterCache, places: Sequence[tuple[Pod, int]], still_fits: StillFits, choose: Choose
 ) -> tuple[Assumption, ...] | NotTaken:
@@ -50,26 +75,18 @@ def assume_all(
     Raises PluginFailure for a plugin or a ledger that fails; nothing is assumed then either.
     """
     found: list[Assumption] = []
-    why_not: NotTaken | None = None
+    transaction = Transaction(cache)
     try:
         for pod, row in places:
             if found and not still_fits(pod, row):
-                why_not = NotTaken(pod=pod)
-                break
-            taken = assume(cache, pod, row, choose)
+                transaction.undo()
+                return NotTaken(pod=pod)
+            taken = transaction.assume(pod, row, choose)
             if isinstance(taken, NotTaken):
-                why_not = msgspec.structs.replace(taken, pod=pod)
-                break
+                transaction.undo()
+                return msgspec.structs.replace(taken, pod=pod)
             found.append(taken)
     except BaseException:
-        _roll_back(cache, places[: len(found)])
+        transaction.undo()
         raise
-    if why_not is not None:
-        _roll_back(cache, places[: len(found)])
-        return why_not
     return tuple(found)
-
-
-def _roll_back(cache: ClusterCache, assumed: Sequence[tuple[Pod, int]]) -> None:
-    for pod, _ in reversed(assumed):
-        cache.forget(pod.uid)
