@@ -16,6 +16,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from multisched.model.gang import GangSpec
 from multisched.model.objects import Owner
 from multisched.model.quota_tree import QuotaTree, TreeProblem
 from multisched.model.selectors import LabelSelector, NodeSelector
@@ -95,6 +96,14 @@ class ElasticQuotaTree(ClusterObject, frozen=True, gc=False, eq=False):
     """None where it has problems."""
     problems: tuple[TreeProblem, ...] = ()
     """All that is wrong with it."""
+
+
+class PodGroup(ClusterObject, frozen=True, gc=False, eq=False):
+    """A gang's own object, of scheduler-plugins or of Kubernetes itself."""
+
+    spec: GangSpec | None = None
+    """None where it has a problem."""
+    problem: str = ""
 
 
 class ClaimRef(msgspec.Struct, frozen=True, gc=False):

@@ -31,6 +31,7 @@ from multisched.model.cluster_objects import (
     PersistentVolume,
     PersistentVolumeClaim,
     PodDisruptionBudget,
+    PodGroup,
     ReplicaSet,
     ReplicationController,
     ResourceQuota,
@@ -59,6 +60,15 @@ from multisched.model.decode_selectors import (
     equality_selector,
 )
 from multisched.model.decode_volumes import InTreeSource, migrated_disk
+from multisched.model.gang import (
+    LEVELS_MAX,
+    MEMBERS_MAX,
+    TIMEOUT_S,
+    TOPOLOGY_ANNOTATION,
+    GangSpec,
+    TopologyLevel,
+    topology_of,
+)
 from multisched.model.objects import CPU, Owner
 from multisched.model.quantity import QuantityError, milli_of_nano, parse_nano, value_of_nano
 from multisched.model.quota_tree import read_tree
@@ -281,6 +291,42 @@ class _QuotaTree(Wire):
     spec: _QuotaTreeSpec | None = None
 
 
+class _PodGroupSpec(Wire):
+    min_member: int = 0
+    schedule_timeout_seconds: int | None = None
+
+
+class _PodGroup(Wire):
+    metadata: WireMetadata
+    spec: _PodGroupSpec | None = None
+
+
+class _GangPolicy(Wire):
+    min_count: int = 0
+
+
+class _SchedulingPolicy(Wire):
+    gang: _GangPolicy | None = None
+
+
+class _TopologyConstraint(Wire):
+    key: str = ""
+
+
+class _SchedulingConstraints(Wire):
+    topology: list[_TopologyConstraint] | None = None
+
+
+class _WorkloadGroupSpec(Wire):
+    scheduling_policy: _SchedulingPolicy | None = None
+    scheduling_constraints: _SchedulingConstraints | None = None
+
+
+class _WorkloadGroup(Wire):
+    metadata: WireMetadata
+    spec: _WorkloadGroupSpec | None = None
+
+
 _bare_decoder = msgspec.json.Decoder(_Bare)
 
 
@@ -384,6 +430,30 @@ def _quota(wire: _Quota) -> ResourceQuota:
 def _quota_tree(wire: _QuotaTree) -> ElasticQuotaTree:
     tree, problems = read_tree(None if wire.spec is None else wire.spec.root)
     return ElasticQuotaTree(**_who(wire.metadata), tree=tree, problems=problems)
+
+
+def _pod_group(wire: _PodGroup) -> PodGroup:
+    spec = wire.spec or _PodGroupSpec()
+    topology, problem = topology_of((wire.metadata.annotations or {}).get(TOPOLOGY_ANNOTATION, ""))
+    if not 1 <= spec.min_member <= MEMBERS_MAX:
+        problem = f"spec.minMember is {spec.min_member}; write how many members start together, 1 to {MEMBERS_MAX}"
+    timeout_s = float(spec.schedule_timeout_seconds or TIMEOUT_S)
+    found = None if problem else GangSpec(spec.min_member, max(timeout_s, 1.0), topology=topology)
+    return PodGroup(**_who(wire.metadata), spec=found, problem=problem)
+
+
+def _workload_group(wire: _WorkloadGroup) -> PodGroup:
+    """A policy that asks for nothing together lets each pod start alone."""
+    spec = wire.spec or _WorkloadGroupSpec()
+    gang = spec.scheduling_policy.gang if spec.scheduling_policy is not None else None
+    levels = spec.scheduling_constraints.topology if spec.scheduling_constraints is not None else None
+    topology = tuple(TopologyLevel(one.key, is_required=True) for one in (levels or ())[:LEVELS_MAX] if one.key)
+    least, problem = 0 if gang is None else gang.min_count, ""
+    if gang is not None and not 1 <= least <= MEMBERS_MAX:
+        problem = f"spec.schedulingPolicy.gang.minCount is {least}; write 1 to {MEMBERS_MAX}"
+    return PodGroup(
+        **_who(wire.metadata), spec=None if problem else GangSpec(least, topology=topology), problem=problem
+    )
 
 
 def _amounts(quantities: dict[str, Quantity] | None, field: str) -> Mapping[str, int]:
@@ -574,6 +644,8 @@ decode_replication_controller = _decoder(_MapSelected, _by_map(ReplicationContro
 decode_disruption_budget = _decoder(_Selected, _disruption_budget, PodDisruptionBudget)
 decode_quota = _decoder(_Quota, _quota, ResourceQuota)
 decode_quota_tree = _decoder(_QuotaTree, _quota_tree, ElasticQuotaTree)
+decode_pod_group = _decoder(_PodGroup, _pod_group, PodGroup)
+decode_workload_group = _decoder(_WorkloadGroup, _workload_group, PodGroup)
 decode_volume = _decoder(_Volume, _volume, PersistentVolume)
 decode_claim = _decoder(_Claim, _claim, PersistentVolumeClaim)
 decode_storage_class = _decoder(_StorageClass, _storage_class, StorageClass)

@@ -21,6 +21,7 @@ from multisched.model.decode_objects import (
     decode_csi_node,
     decode_disruption_budget,
     decode_namespace,
+    decode_pod_group,
     decode_quota,
     decode_quota_tree,
     decode_replica_set,
@@ -30,12 +31,17 @@ from multisched.model.decode_objects import (
     decode_storage_capacity,
     decode_storage_class,
     decode_volume,
+    decode_workload_group,
 )
 
 T = TypeVar("T", bound=ClusterObject)
 
 CORE, APPS, POLICY, STORAGE = "v1", "apps/v1", "policy/v1", "storage.k8s.io/v1"
-QUOTAS = "scheduling.sigs.k8s.io/v1beta1"
+QUOTAS, GANGS, WORKLOADS = (
+    "scheduling.sigs.k8s.io/v1beta1",
+    "scheduling.x-k8s.io/v1alpha1",
+    "scheduling.k8s.io/v1alpha2",
+)
 
 
 class KindDefinition(msgspec.Struct, Generic[T], frozen=True):
@@ -53,6 +59,8 @@ class KindDefinition(msgspec.Struct, Generic[T], frozen=True):
 
     Source: kube-scheduler 1.36, pkg/scheduler/framework/types.go, UnrollWildCardResource; Namespace and
     VolumeAttachment are ours."""
+    title: str = ""
+    """What the kind is called here, where another group has a kind of the same name; empty: its name."""
     is_optional: bool = False
     """Its definition need not be installed: where the server does not serve it (404), there are no objects of it."""
     index_of: Callable[[T], str] | None = None
@@ -90,6 +98,10 @@ class ObjectKind(Enum):
     POD_DISRUPTION_BUDGET = KindDefinition("PodDisruptionBudget", POLICY, decode_disruption_budget)
     RESOURCE_QUOTA = KindDefinition("ResourceQuota", CORE, decode_quota)
     ELASTIC_QUOTA_TREE = KindDefinition("ElasticQuotaTree", QUOTAS, decode_quota_tree, is_optional=True)
+    POD_GROUP = KindDefinition("PodGroup", GANGS, decode_pod_group, is_optional=True)
+    WORKLOAD_POD_GROUP = KindDefinition(
+        "PodGroup", WORKLOADS, decode_workload_group, is_optional=True, title="WorkloadPodGroup"
+    )
     PERSISTENT_VOLUME = KindDefinition(
         "PersistentVolume", CORE, decode_volume, is_in_wildcard=True, index_of=lambda one: one.storage_class
     )
@@ -117,6 +129,6 @@ class ObjectKind(Enum):
 
     def __new__(cls, definition: KindDefinition[Any]) -> ObjectKind:
         kind = object.__new__(cls)
-        kind._value_ = definition.name
+        kind._value_ = definition.title or definition.name
         kind.definition = definition
         return kind
