@@ -25,6 +25,7 @@ ARGS_CHECKS: Mapping[str, ArgsCheck] = {PeakForecast.name: args_problems}
 PROFILE = Profile(
     plugins=(
         PluginUse("SchedulingGates"),
+        PluginUse("GangScheduling"),
         PluginUse("QOSSort"),
         PluginUse("NodeUnschedulable"),
         PluginUse("NodeName"),

@@ -46,6 +46,7 @@ PACKING: Mapping[str, object] = {
 PROFILE = Profile(
     plugins=(
         PluginUse("SchedulingGates"),
+        PluginUse("GangScheduling"),
         PluginUse("QOSSort"),
         PluginUse("NodeUnschedulable"),
         PluginUse("NodeName"),

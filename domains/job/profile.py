@@ -27,6 +27,7 @@ PLUGINS: Mapping[str, Factory] = {}
 PROFILE = Profile(
     plugins=(
         PluginUse("SchedulingGates"),
+        PluginUse("GangScheduling"),
         PluginUse("QOSSort"),
         PluginUse("NodeUnschedulable"),
         PluginUse("NodeName"),

@@ -32,6 +32,7 @@ RESOURCES_FIT: Final = "NodeResourcesFit"
 DEFAULT_PROFILE: Final = Profile(
     plugins=(
         PluginUse("SchedulingGates"),
+        PluginUse("GangScheduling"),
         PluginUse("QOSSort"),
         PluginUse("NodeUnschedulable"),
         PluginUse("NodeName"),

@@ -341,6 +341,7 @@ class Program:
             self.volumes,
             preemptions=self.preemptor,
             nominations=self.nominator,
+            gangs=self.cache.gangs,
             measures=self._outside.measures,
             rows=lambda: rows.rows,
             scheduler_names=self._configuration.served,
