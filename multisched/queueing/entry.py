@@ -1,6 +1,7 @@
 """One pod's record in the queue, and the values that go in and out of `PodQueue`.
 
-`Entry` is owned and changed by `PodQueue` alone; everything else here is frozen.
+An `Entry` is owned by one queue, whose parts change it: `places` says where it is, `requeue_judge` counts its failures, and
+`PodQueue` does the rest. Everything else here is frozen.
 """
 
 from __future__ import annotations
@@ -144,6 +145,11 @@ class Entry(msgspec.Struct, eq=False):
     backoff_until_s: float = 0.0
     first_active_s: float | None = None
     story: list[tuple[float, str, Place]] = msgspec.field(default_factory=list)
+
+    @property
+    def namespace(self) -> str:
+        """Whatever it stands for is of one namespace."""
+        return self.pod.namespace
 
     @property
     def failed_by_error(self) -> bool:

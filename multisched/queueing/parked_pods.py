@@ -189,7 +189,7 @@ class ParkedPods:
             raise QueueInvariantError(f"{seen} pods parked, {len(self._keys)} keys, {len(self._deadlines)} deadlines")
 
     def _index(self, entry: Entry) -> None:
-        refusers, key, namespace = (entry.place, *entry.waits_for), class_of(entry.pod), entry.pod.namespace
+        refusers, key, namespace = (entry.place, *entry.waits_for), class_of(entry.pod), entry.namespace
         classes = self._groups.setdefault(refusers, {}).setdefault(namespace, {})
         members = classes.get(key)
         if members is None:

@@ -12,7 +12,8 @@ import numpy as np
 
 from multisched.framework.node_view import Bools, Int64, Rows
 from multisched.model.objects import PODS, HostPort, Pod
-from multisched.state.node_table import NodeTable, frozen
+from multisched.state.columns.arrays import frozen
+from multisched.state.node_table import NodeTable
 from multisched.state.nominator import NominatedRequests
 from multisched.state.overlay import Overlay
 from multisched.state.pods_by_priority import PodColumns

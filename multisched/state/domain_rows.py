@@ -15,7 +15,7 @@ import numpy as np
 from multisched.framework.node_view import Bools, Int64, Rows
 from multisched.model.objects import Node
 from multisched.model.version import Version
-from multisched.state.node_table import grown
+from multisched.state.columns.arrays import grown
 
 NodeRule = Callable[[Node], bool]
 

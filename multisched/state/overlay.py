@@ -23,7 +23,8 @@ from multisched.framework.status import SUCCESS, Status
 from multisched.framework.volume_users import VolumeUsers
 from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod
 from multisched.model.selectors import Taint
-from multisched.state.node_table import NodeTable, frozen, scoring_amounts
+from multisched.state.columns.arrays import frozen
+from multisched.state.node_table import NodeTable
 
 
 class Overlay:
@@ -60,7 +61,7 @@ class Overlay:
         for name, amount in pod.requests.items():
             if self._table.has_column(name):  # else no node has any of it, and the table does not count it either
                 self._writable("requested", name)[row] += sign * amount
-        for name, amount in zip((CPU, MEMORY), scoring_amounts(pod), strict=True):
+        for name, amount in zip((CPU, MEMORY), pod.scoring_requests, strict=True):
             self._writable("scoring", name)[row] += sign * amount
         if self._pod_count is None:
             self._pod_count = self._table.pod_count.copy()

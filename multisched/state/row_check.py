@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from multisched.framework.volume_users import ClaimKey, users_of
 from multisched.model.objects import PODS, Node, Pod
 from multisched.model.volumes import Disk
-from multisched.state.node_table import SCORED, NodeTable, scoring_amounts
+from multisched.state.columns.resources import SCORED
+from multisched.state.node_table import NodeTable
 
 Ports = dict[tuple[str, int, str], int]
 """(protocol, port, ip) -> pods on the row that hold it."""
@@ -53,7 +54,7 @@ def _sums_fault(table: NodeTable, row: int, pods: Iterable[Pod], said: Mapping[s
         for name, amount in pod.requests.items():
             if name in sums:
                 sums[name] += amount
-        scored = scoring_amounts(pod)
+        scored = pod.scoring_requests
         cpu, memory = cpu + scored[0], memory + scored[1]
     sums[PODS] = count
     if said != sums:

@@ -14,7 +14,8 @@ from multisched.config.schema import Queue
 from multisched.framework.points import QueuedPod
 from multisched.model.objects import Pod
 from multisched.queueing.entry import Failure, Placement, QueueEntry
-from multisched.queueing.pod_queue import CONFLICTS_IN_A_ROW, PodQueue
+from multisched.queueing.pod_queue import PodQueue
+from multisched.queueing.requeue_judge import CONFLICTS_IN_A_ROW
 from multisched.queueing.transitions import Place
 from multisched.testing.chances import Chances, is_judged
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from multisched.cycle.classes import cache, shared_results, shared_scores, topology_groups
+from multisched.cycle.classes import cache, shared_results, shared_scores, signatures, topology_groups
 from multisched.cycle.preemption import dry_run, victim_cache
 from multisched.framework import pivots, pod_counts, pod_demands, row_sums
 from multisched.model.decode import Decoder
@@ -20,6 +20,7 @@ from multisched.plugins import columns, disruption_budgets, node_matching, node_
 from multisched.plugins.topology import affinity_rules, default_selector, domain_tally, spread_eligibility, spread_rules
 from multisched.plugins.volumes import attached_volumes, volume_masks, volume_matching
 from multisched.state import change_log, node_table, nominator, pods_by_priority
+from multisched.state.columns import derived, labels, resources
 from tests.conformance import sequences
 from tests.conformance.answer import cold_and_warm
 from tests.conformance.families import CLAIMED
@@ -36,16 +37,16 @@ MEMORIES: Bounds = {
     (affinity_rules, "TEXTS_KEPT"): 1,
     (attached_volumes, "CLAIMS_KNOWN_MAX"): 1,
     (change_log, "CHANGES_KEPT"): 2,
-    (cache, "SPECS_MAX"): 1,
+    (signatures, "SPECS_MAX"): 1,
     (cache, "CLASS_BYTES_MAX"): 1,
     (cache, "CLASSES_MIN"): 1,
     (default_selector, "NAMESPACES_KEPT"): 1,
     (victim_cache, "STATUSES_MAX"): 0,
     (disruption_budgets, "KNOWN_MAX"): 1,
     (dry_run, "VICTIM_CACHES_MAX"): 1,
-    (node_table, "BLOCKS_MAX"): 1,
-    (node_table, "DERIVED_MAX"): 1,
-    (node_table, "LABEL_COLUMNS_MAX"): 1,
+    (resources, "BLOCKS_MAX"): 1,
+    (derived, "DERIVED_MAX"): 1,
+    (labels, "LABEL_COLUMNS_MAX"): 1,
     (node_table, "ROWS_INITIAL"): 1,
     (nominator, "SLOTS_INITIAL"): 1,
     (pod_counts, "LOG_KEPT"): 2,

@@ -46,6 +46,7 @@ from multisched.queueing.backoff import BackoffPods
 from multisched.queueing.entry import Entry, Moved
 from multisched.queueing.events_in_flight import EventsInFlight
 from multisched.queueing.gating import Gates
+from multisched.queueing.places import EntryPlaces
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.quarantine import ServerRefusals
 from multisched.shell.audit.auditor import Audit
@@ -55,9 +56,9 @@ from multisched.shell.preemptor import Preemptor
 from multisched.shell.program import Program
 from multisched.state import cluster_cache, commit
 from multisched.state.cluster_cache import ClusterCache
+from multisched.state.columns.resources import ResourceColumns
 from multisched.state.domain_rows import DomainRows
 from multisched.state.ledgers import LedgerRegistry
-from multisched.state.node_table import NodeTable
 from multisched.testing.plugins import HoldSome
 
 Defect = Callable[[], None]
@@ -104,13 +105,13 @@ def forget_nothing() -> None:
 @defect
 def memory_not_counted() -> None:
     """Pods take their CPU from a row, and nothing else."""
-    genuine = NodeTable._account
+    genuine = ResourceColumns.account
 
-    def sloppy(self: NodeTable, row: int, pod: Any, sign: int) -> None:
+    def sloppy(self: ResourceColumns, row: int, pod: Any, sign: int) -> None:
         genuine(self, row, pod, sign)
-        self._requested[self._resources["memory"], row] -= sign * pod.requests.get("memory", 0)
+        self._requested[self._index["memory"], row] -= sign * pod.requests.get("memory", 0)
 
-    put(NodeTable, "_account", sloppy)
+    put(ResourceColumns, "account", sloppy)
 
 
 @defect
@@ -127,9 +128,9 @@ def freed_rows_keep_their_use() -> None:
         row = self.nodes.row_of(name)
         if row is None:
             return None
-        before = self.nodes._requested[:, row].copy()
+        before = self.nodes._resources._requested[:, row].copy()
         node = genuine(self, name)
-        self.nodes._requested[:, row] = before
+        self.nodes._resources._requested[:, row] = before
         return node
 
     genuine = ClusterCache.remove_node
@@ -371,7 +372,7 @@ def backoff_never_ends() -> None:
 def queue_never_flushed() -> None:
     """The timer of the queue does nothing: no backoff ends by itself."""
     put(PodQueue, "flush", lambda self, now_s: Moved())
-    put(PodQueue, "_release_backoff", lambda self: 0)
+    put(EntryPlaces, "release_backoff", lambda self, now_s: 0)
 
 
 @defect

@@ -16,11 +16,8 @@ CLASS_LINES_MAX: Final = 350
 STILL_TOO_LARGE: Final = frozenset({
     "multisched.client.lease.LeaseKeeper",
     "multisched.client.reflector.Reflector",
-    "multisched.cycle.classes.cache.ClassCache",
-    "multisched.queueing.pod_queue.PodQueue",
     "multisched.shell.domain.DomainWorker",
     "multisched.shell.program.Program",
-    "multisched.state.node_table.NodeTable",
     "multisched.testing.bind_checker.BindChecker",
     "multisched.testing.scenario.Run",
     "multisched.testing.process_checker.ProcessChecker",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from multisched.cycle.classes.columns import FilterColumn, ScoreColumn
 from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import NO_ROWS, Rows
+from multisched.state.domain_rows import DomainRows
 
 _ROW = Dependency.ROW
 
@@ -57,3 +60,20 @@ class Changes:
     def table_rows(self, pod_class: EquivalenceClass, at: Rows) -> Rows:
         """The rows at these positions."""
         return self._rows_in_table if at is self.rows else pod_class.rows.take(at)
+
+
+def positions(pod_class: EquivalenceClass, domain: DomainRows, rows: Rows) -> Rows:
+    """Where table rows (ascending) stand in the class's rows, ascending; rows that are not the class's fall out."""
+    if not len(rows) or not len(pod_class.rows):
+        return NO_ROWS
+    if pod_class.narrowed is None:
+        if domain.are_first:
+            return rows if rows.item(-1) < len(pod_class.rows) else rows[rows < len(pod_class.rows)]
+        position = domain.position
+        if rows.item(-1) >= len(position):
+            rows = rows[rows < len(position)]
+        found = position.take(rows)
+        return found if found.min(initial=0) >= 0 else found[found >= 0]
+    at = np.searchsorted(pod_class.rows, rows)
+    at[at == len(pod_class.rows)] = 0
+    return np.asarray(at[pod_class.rows[at] == rows], np.intp)

@@ -1,4 +1,7 @@
-"""A class of identical pods: what the plugins said of each row, plugin by plugin, and what follows for the class."""
+"""A class of identical pods: what the plugins said of each row, plugin by plugin, and what follows for the class.
+
+Owned by the class cache. Each of its parts alone writes what it is asked for, and all may read everything.
+"""
 
 from __future__ import annotations
 
@@ -19,60 +22,67 @@ class EquivalenceClass:
     """Pods that every plugin treats alike, with what the plugins said of each row."""
 
     def __init__(self, pod: Pod, view: CycleView) -> None:
+        # Written by `ClassCache`.
         self.pod = pod
         self.view = view
         self.signature: Hashable | None = None
         """Equal for all pods of the class; None for a pod that is a class of its own."""
-        self.refusal: Status | None = None
-        """Set when a PreFilter plugin refused the pod everywhere."""
-        self.narrowed: frozenset[str] | None = None
-        """Node names that PreFilter narrowed the search to."""
-        self.narrowed_by: tuple[str, ...] = ()
         self.domain_size = 0
         """Rows of the domain, narrowed or not."""
         self.rows: Rows = NO_ROWS
-        self.skipped: frozenset[str] = frozenset()
-        self.relates = False
-        """Some filter goes by what stands on other rows, too."""
-        self.told: tuple[PreFilterResult, ...] = ()
-        """What the PreFilter plugins said whose answers hold for one attempt."""
+        self.generation: int
+        self.nodes_version: int
+        self.node_sequence: int
+        self.row_sequence: int
+        """How far the cluster had come when the class was last renewed: marked before anybody reads."""
+        self.size_bytes = 0
+        """What its owner counts for it."""
+        self.sized_with: tuple[Pod, bool] | None = None
+        """The pod that is in this, and whether scores are."""
+        # Written by `CacheKeys`.
         self.cache_keys: Mapping[str, Hashable] = {}
         """Plugin -> what its answers hang on; those that have nothing to say of such pods are in `silent` instead."""
         self.keyed_scores: frozenset[str] = frozenset()
         """Of these plugins, those that may have something to say of scores."""
         self.silent: frozenset[str] = frozenset()
+        # Written by `ClassPreFilters`; `ClassCache.alone` narrows, too.
+        self.refusal: Status | None = None
+        """Set when a PreFilter plugin refused the pod everywhere."""
+        self.narrowed: frozenset[str] | None = None
+        """Node names that PreFilter narrowed the search to."""
+        self.narrowed_by: tuple[str, ...] = ()
+        self.skipped: frozenset[str] = frozenset()
+        self.relates = False
+        """Some filter goes by what stands on other rows, too."""
+        self.told: tuple[PreFilterResult, ...] = ()
+        """What the PreFilter plugins said whose answers hold for one attempt."""
         self.pre_filtered_by_key: dict[str, PreFilterResult] = {}
         """What the PreFilter plugins said whose answers hold while their cache keys stand."""
+        # Written by `ClassFilters`.
         self.filters: list[FilterColumn] = []
         self.moving_filters: list[FilterColumn] = []
         """Those of `filters` whose codes may change with the pods on a row."""
         self.fallible_filters: list[FilterColumn] = []
         """Those of `filters` with codes that fail the attempt."""
-        self.scores: list[ScoreColumn] = []
-        self.moving_scores: list[ScoreColumn] = []
         self.fixed_pass: Bools = NO_BOOLS
         """Rows that pass every filter which does not read the pods on them."""
         self.feasible: Bools = NO_BOOLS
+        # Written by `ClassScores`; `ClassCache` says when a class is no longer scored.
+        self.scores: list[ScoreColumn] = []
+        self.moving_scores: list[ScoreColumn] = []
+        """Those of `scores` that may change with the pods on a row."""
         self.fixed_total: Totals = NO_TOTALS
         """Weighted sum of the final scores that do not read the pods on a row."""
         self.sum: Totals = NO_TOTALS
         """Weighted sum of all final scores, feasible or not."""
         self.total: Totals = NO_TOTALS
         """Weighted sum of all final scores; NOWHERE on rows that are not feasible."""
-        self.generation: int
-        self.nodes_version: int
-        self.node_sequence: int
-        self.row_sequence: int
-        """How far the cluster had come when the class was last renewed: `ClassCache` marks it before anybody reads."""
         self.is_scored = False
         self.fixed_changes = 0
         """How often `fixed_total` has become another one."""
+        # Written by `attempt_record`.
         self.snapshots = ClassSnapshots()
-        """What `attempt_record` keeps of the class; its own."""
-        self.size_bytes = 0
-        """What its owner counts for it."""
-        self.sized_with: tuple[Pod, bool] | None = None
-        """The pod that is in this, and whether scores are."""
+        """What it keeps of the class; its own."""
 
     @property
     def is_of_one_row(self) -> bool:

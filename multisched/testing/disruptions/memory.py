@@ -17,7 +17,7 @@ from multisched.cluster.patching.patch import merge
 from multisched.model.objects import CPU, Pod
 from multisched.queueing.transitions import Place
 from multisched.state.cluster_cache import PodState
-from multisched.state.node_table import SCORING
+from multisched.state.columns.resources import SCORING
 from multisched.state.row_check import row_faults
 from multisched.testing.disruptions.scene import Disruption, Scene
 from multisched.testing.faulty_plugin import FAULTY
@@ -111,17 +111,17 @@ def _bar(process: Process, row: int) -> None:
 
 
 def _shift_requested(process: Process, row: int) -> None:
-    table = process.program.cache.nodes
-    table._requested[table._resources[CPU], row] += 1  # noqa: SLF001
+    columns = process.program.cache.nodes._resources  # noqa: SLF001
+    columns._requested[columns._index[CPU], row] += 1  # noqa: SLF001
 
 
 def _shift_scored(process: Process, row: int) -> None:
-    process.program.cache.nodes._requested[SCORING.start, row] += 1  # noqa: SLF001
+    process.program.cache.nodes._resources._requested[SCORING.start, row] += 1  # noqa: SLF001
 
 
 def _shift_allocatable(process: Process, row: int) -> None:
-    table = process.program.cache.nodes
-    table._allocatable[table._resources[CPU], row] += 1  # noqa: SLF001
+    columns = process.program.cache.nodes._resources  # noqa: SLF001
+    columns._allocatable[columns._index[CPU], row] += 1  # noqa: SLF001
 
 
 def _forget_labels(process: Process, row: int) -> None:

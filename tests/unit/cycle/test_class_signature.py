@@ -7,7 +7,8 @@ from collections.abc import Callable, Hashable
 
 import pytest
 
-from multisched.cycle.classes.cache import CLASS_BYTES_MAX, SPECS_BYTES_MAX
+from multisched.cycle.classes.cache import CLASS_BYTES_MAX
+from multisched.cycle.classes.signatures import SPECS_BYTES_MAX
 from multisched.cycle.results import Placed, Unplaced
 from multisched.framework.dependency import Dependency
 from multisched.framework.points import CycleView, PreFilterResult

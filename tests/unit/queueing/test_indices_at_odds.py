@@ -150,7 +150,7 @@ def close_the_gate(queue: PodQueue, entry: Entry) -> None:
 
 
 def forget_the_pod(queue: PodQueue, entry: Entry) -> None:
-    del queue._entries[entry.uid]
+    del queue._places.entries[entry.uid]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from multisched.shell.audit.auditor import PAGE_PAUSE_S, AuditStatistics
 from multisched.shell.program import Program, ProgramPorts
 from multisched.shell.telemetry import read
 from multisched.state.cluster_cache import PlacedPod, PodState
-from multisched.state.node_table import SCORING
+from multisched.state.columns.resources import SCORING
 from multisched.testing.history import rewind
 from multisched.testing.invariants import differences
 from multisched.testing.scenario import QuietObserver
@@ -290,12 +290,12 @@ def _move_a_pod(program: Program, uid: str) -> None:
 
 def _add_cpu_to_a_row(program: Program, uid: str) -> None:
     entry = _placed(program, uid)
-    table = program.cache.nodes
-    table._requested[table._resources["cpu"], entry.row] += 250
+    columns = program.cache.nodes._resources
+    columns._requested[columns._index["cpu"], entry.row] += 250
 
 
 def _lose_a_port(program: Program, uid: str) -> None:
-    program.cache.nodes._ports.clear()
+    program.cache.nodes._ports._by_port.clear()
 
 
 def _give_devices_back(program: Program, uid: str) -> None:
@@ -322,8 +322,8 @@ def _lose_from_the_queue(program: Program, uid: str) -> None:
 
 def _offer_more_cpu(program: Program, uid: str) -> None:
     entry = _placed(program, uid)
-    table = program.cache.nodes
-    table._allocatable[table._resources["cpu"], entry.row] += 250
+    columns = program.cache.nodes._resources
+    columns._allocatable[columns._index["cpu"], entry.row] += 250
 
 
 def _cordon_a_row(program: Program, uid: str) -> None:
@@ -333,8 +333,7 @@ def _cordon_a_row(program: Program, uid: str) -> None:
 
 def _count_more_in_scores(program: Program, uid: str) -> None:
     entry = _placed(program, uid)
-    table = program.cache.nodes
-    table._requested[SCORING.start, entry.row] += 5
+    program.cache.nodes._resources._requested[SCORING.start, entry.row] += 5
 
 
 def _lose_from_its_row(program: Program, uid: str) -> None:

@@ -11,8 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from multisched.framework.node_view import Amount, Int64, NodeView, Rows
 from multisched.model.objects import CPU, MEMORY, PODS, Image, Node, Pod
 from multisched.model.selectors import Taint
-from multisched.state import node_table
-from multisched.state.node_table import RESOURCES_MAX, ROWS_INITIAL, NodeTable
+from multisched.state.columns import derived, labels, resources
+from multisched.state.columns.resources import RESOURCES_MAX
+from multisched.state.node_table import ROWS_INITIAL, NodeTable
 from multisched.state.row_check import row_faults
 from tests.unit.state.state_kit import GPU, make_node, make_pod, make_spec
 
@@ -139,19 +140,17 @@ class TableMachine(RuleBasedStateMachine):
     @invariant()
     def several_columns_at_once_are_those_columns(self) -> None:
         table, rows = self.table, self.asked
-        for resources in ((PODS, CPU, MEMORY), (CPU, MEMORY), (MEMORY, GPU)):
+        for names in ((PODS, CPU, MEMORY), (CPU, MEMORY), (MEMORY, GPU)):
             columns = [
                 (Amount.ALLOCATABLE, table.allocatable),
                 (Amount.REQUESTED, table.requested),
                 (Amount.SCORING, table.scoring_requested),
             ]
             for kind, column in columns:
-                assert table.amounts(kind, resources, rows).tolist() == [
-                    column(name)[rows].tolist() for name in resources
-                ]
-            capacities = table.capacities(resources, rows)
+                assert table.amounts(kind, names, rows).tolist() == [column(name)[rows].tolist() for name in names]
+            capacities = table.capacities(names, rows)
             assert capacities.dtype == np.float64
-            assert capacities.tolist() == table.amounts(Amount.ALLOCATABLE, resources, rows).tolist()
+            assert capacities.tolist() == table.amounts(Amount.ALLOCATABLE, names, rows).tolist()
 
     @invariant()
     def what_follows_from_rows_is_as_if_made_anew(self) -> None:
@@ -299,14 +298,15 @@ def test_a_label_that_no_node_has_any_more_is_forgotten() -> None:
         table.set_node(make_node(name, labels={"zone": "x"}))
     table.label_codes("zone")
     table.set_node(make_node("a", version=2))
-    assert set(table._label_nodes) == set(table._labels) == {"zone"}
+    columns = table._labels
+    assert set(columns._nodes_with) == set(columns._columns) == {"zone"}
     table.remove_node("b")
-    assert set(table._label_nodes) == set(table._labels) == set()
+    assert set(columns._nodes_with) == set(columns._columns) == set()
 
 
 def test_what_the_table_makes_for_plugins_is_kept_within_bounds_and_stays_true(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("BLOCKS_MAX", "DERIVED_MAX", "LABEL_COLUMNS_MAX"):
-        monkeypatch.setattr(node_table, name, 2)
+    for module, name in ((resources, "BLOCKS_MAX"), (derived, "DERIVED_MAX"), (labels, "LABEL_COLUMNS_MAX")):
+        monkeypatch.setattr(module, name, 2)
     table = NodeTable()
     rows = np.array([table.set_node(make_node(f"n{n}", cpu=1000 * n, labels={"a": f"{n}", "b": "x"})) for n in (1, 2)])
     made: list[str] = []
@@ -329,8 +329,8 @@ def test_what_the_table_makes_for_plugins_is_kept_within_bounds_and_stays_true(m
             wanted = [[table.allocatable(name)[row] for row in rows.tolist()] for name in names]
             assert table.capacities(names, rows).tolist() == wanted
             assert table.capacity_range(names) == (float(np.min(wanted)), float(np.max(wanted)))
-            assert max(len(table._blocks), len(table._ranges)) <= 2
+            assert max(len(table._resources._blocks), len(table._resources._ranges)) <= 2
         for key in ("a", "b", "c"):
             found = [table.label_values(key)[code] for code in table.label_codes(key)[rows].tolist()]
             assert found == [table.node(row).labels.get(key, "") for row in rows.tolist()]
-            assert len(table._labels) <= 2
+            assert len(table._labels._columns) <= 2

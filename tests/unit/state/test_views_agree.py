@@ -259,7 +259,8 @@ def with_node(**changed: Any) -> Callable[[NodeTable], None]:
 
 def with_column(name: str, amount: int) -> Callable[[NodeTable], None]:
     def change(table: NodeTable) -> None:
-        table._requested[table._resources[name], 1] += amount
+        columns = table._resources
+        columns._requested[columns._index[name], 1] += amount
 
     return change
 

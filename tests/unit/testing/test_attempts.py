@@ -45,8 +45,7 @@ class BackToFront:
 
 
 def test_who_is_popped_before_somebody_in_front_of_it_is_told() -> None:
-    queue = make_queue()
-    queue._queue_sort = BackToFront()
+    queue = PodQueue(BackToFront(), on_error=lambda plugin, point, error: None)
     broken = watched(queue)
     for number in range(TURNS_EVERY + 1):
         queue.add(make_pod(f"p{number}", priority=number), float(number))

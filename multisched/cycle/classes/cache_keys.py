@@ -1,0 +1,79 @@
+"""What the answers of plugins with a cache key hang on, and which of these keys have moved since a class was renewed.
+
+Owns nothing but what it knows of the plugins. Writes the keys of a class: `cache_keys`, `silent` and `keyed_scores`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import NamedTuple
+
+from multisched.cycle.classes.equivalence_class import EquivalenceClass
+from multisched.framework.caching import CacheKeyPlugin, SplitCacheKey
+from multisched.framework.registry import PluginSet, those
+from multisched.framework.runner import Runner
+from multisched.model.objects import Pod
+
+_NOBODY: frozenset[str] = frozenset()
+
+
+class MovedKeys(NamedTuple):
+    """Plugins whose answers may be others now."""
+
+    filters: frozenset[str]
+    scores: frozenset[str]
+    is_other: bool
+    """One fell silent, as a filter or as a score, or speaks: the class is to be made anew."""
+
+
+NOTHING_MOVED = MovedKeys(_NOBODY, _NOBODY, is_other=False)
+
+
+class CacheKeys:
+    """The plugins of one profile that have a cache key."""
+
+    def __init__(self, plugins: PluginSet, runner: Runner) -> None:
+        self._runner = runner
+        every = (*plugins.pre_filter, *plugins.filter, *plugins.pre_score, *plugins.score)
+        self.plugins: Mapping[str, CacheKeyPlugin] = {p.name: p for p in those(every, CacheKeyPlugin)}
+
+    def take(self, pod_class: EquivalenceClass) -> None:
+        """Learns what the answers hang on, before they are given; and who has nothing to say of such pods."""
+        if not self.plugins:
+            return
+        found = [(name, self._key(p, pod_class, pod_class.pod)) for name, p in self.plugins.items()]
+        pod_class.cache_keys = {name: cache_key for name, cache_key in found if cache_key is not None}
+        pod_class.silent = frozenset(name for name, cache_key in found if cache_key is None)
+        pod_class.keyed_scores = frozenset(
+            n for n, cache_key in pod_class.cache_keys.items() if _sides(cache_key).scores is not None
+        )
+
+    def of(self, pod_class: EquivalenceClass, pod: Pod) -> list[Hashable]:
+        """The keys for this pod as they are now, of the plugins that speak of the class."""
+        return [self._key(p, pod_class, pod) for name, p in self.plugins.items() if name in pod_class.cache_keys]
+
+    def renew(self, pod_class: EquivalenceClass, *, is_everywhere: bool) -> MovedKeys:
+        """The new keys are the class's from now on. `is_everywhere`: all have moved, whatever they say."""
+        if not pod_class.cache_keys:
+            return NOTHING_MOVED
+        pod, before = pod_class.pod, pod_class.cache_keys
+        found = {name: self._key(p, pod_class, pod) for name, p in self.plugins.items() if name in before}
+        pod_class.cache_keys = found
+        filters, scores, is_other = set(), set(), False
+        for name, cache_key in found.items():
+            if is_everywhere or cache_key != before[name]:
+                now, then = _sides(cache_key), _sides(before[name])
+                is_other |= (now.filters is None) != (then.filters is None)
+                is_other |= (now.scores is None) != (then.scores is None)
+                if now.filters is not None and (is_everywhere or now.filters != then.filters):
+                    filters.add(name)
+                if now.scores is not None and (is_everywhere or now.scores != then.scores):
+                    scores.add(name)
+        return MovedKeys(frozenset(filters), frozenset(scores), is_other)
+
+    def _key(self, plugin: CacheKeyPlugin, pod_class: EquivalenceClass, pod: Pod) -> Hashable:
+        return self._runner.call(plugin, "CacheKey", plugin.cache_key, pod_class.view, pod)
+
+
+def _sides(cache_key: Hashable) -> SplitCacheKey:
+    return cache_key if isinstance(cache_key, SplitCacheKey) else SplitCacheKey(cache_key, cache_key)

@@ -1,0 +1,165 @@
+"""The filters of a class: asked when it is made, then renewed only where something changed.
+
+Owns nothing but what it knows of the plugins. Writes the columns of codes of a class, and the masks that follow from them:
+`fixed_pass` and `feasible`. Called by `ClassCache` alone.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from multisched.cycle.classes.changes import Changes, positions
+from multisched.cycle.classes.columns import FilterColumn
+from multisched.cycle.classes.equivalence_class import EquivalenceClass
+from multisched.cycle.classes.shared_results import SharedAnswers
+from multisched.framework.caching import MovedRowsPlugin
+from multisched.framework.dependency import Dependency
+from multisched.framework.node_view import NO_ROWS, PASSES, Bools, Rows, any_true
+from multisched.framework.registry import PluginSet, those
+from multisched.framework.runner import PluginFailure, Runner
+from multisched.framework.status import Status
+from multisched.state.domain_rows import DomainRows
+
+
+class ClassFilters:
+    """See the module."""
+
+    def __init__(self, plugins: PluginSet, runner: Runner, shared: SharedAnswers, rows: DomainRows) -> None:
+        self._runner = runner
+        self._shared = shared
+        self._rows = rows
+        remote = frozenset(p.name for p in plugins.remote)
+        self._plugins = tuple(p for p in plugins.filter if p.name not in remote)
+        """Those that ask outside run on the answers of these, outside the class."""
+        self._tracing = {
+            p.name: p
+            for p in those((p for p in plugins.filter if p.depends_on is Dependency.CACHE_KEY), MovedRowsPlugin)
+        }
+        """Plugins that may tell which rows have other codes since their cache key moved."""
+
+    def ask(self, pod_class: EquivalenceClass) -> None:
+        """Filters all rows of a class that has no columns yet."""
+        for plugin in self._plugins:
+            if plugin.name not in pod_class.skipped:
+                groups = self._shared.groups_of(pod_class, plugin)
+                rows = pod_class.rows if groups is None else pod_class.rows.take(groups.firsts)
+                ask = partial(self._runner.filter, plugin, pod_class.view, pod_class.pod, rows)
+                shared = self._shared.codes(plugin, pod_class, ask)
+                codes = ask() if shared is None else shared
+                pod_class.add_filter(FilterColumn(plugin, codes, groups, is_shared=shared is not None))
+        _join(pod_class)
+
+    def renew(self, pod_class: EquivalenceClass, changes: Changes) -> bool:
+        """True if some row became feasible, or ceased to be."""
+        must_join, far = False, NO_ROWS
+        passing = pod_class.fixed_pass.take(changes.rows)
+        for column in pod_class.filters if changes.is_everywhere else pod_class.moving_filters:
+            at = changes.concerning(column)
+            if at is None:
+                moved = self._ask_again(pod_class, column, changes)
+                must_join |= bool(len(moved)) and not column.depends_on.reads_pods
+                moved = _left_out(moved, changes.rows)
+                if len(moved):
+                    far = np.union1d(far, moved) if len(far) else moved
+                passing &= column.codes.take(changes.rows) == PASSES
+            elif not len(at):
+                if column.depends_on.reads_cache_key:
+                    passing &= column.codes.take(changes.rows) == PASSES
+            else:
+                codes = self._runner.filter(
+                    column.plugin, pod_class.view, pod_class.pod, changes.table_rows(pod_class, at)
+                )
+                column.set_codes(at, codes)
+                if not column.depends_on.reads_pods:
+                    must_join = True
+                elif codes.item(codes.argmax()):
+                    passing &= codes == PASSES
+        before = pod_class.feasible
+        if must_join:
+            _join(pod_class)
+            changes.is_far = before.tobytes() != pod_class.feasible.tobytes()
+            return changes.is_far
+        has_moved = passing.tobytes() != before.take(changes.rows).tobytes()
+        if has_moved:
+            before[changes.rows] = passing
+        changes.is_far = bool(len(far)) and _join_at(pod_class, far)
+        return has_moved or changes.is_far
+
+    def _ask_again(self, pod_class: EquivalenceClass, column: FilterColumn, changes: Changes) -> Rows:
+        """Renews a filter's codes, of all rows unless it can tell which may have changed; the positions of those that did."""
+        tracing = self._tracing.get(column.plugin.name)
+        if tracing is not None and column.groups is None and not changes.is_everywhere:
+            rows = self._runner.moved_rows(tracing, pod_class.view, pod_class.pod)
+            if rows is not None:
+                return self._ask_about(pod_class, column, positions(pod_class, self._rows, rows))
+        return self._ask_all_again(pod_class, column, changes)
+
+    def _ask_about(self, pod_class: EquivalenceClass, column: FilterColumn, at: Rows) -> Rows:
+        if not len(at):
+            return at
+        codes = self._runner.filter(column.plugin, pod_class.view, pod_class.pod, pod_class.rows.take(at))
+        moved: Rows = at[codes != column.codes.take(at)]
+        column.set_codes(at, codes)
+        return moved
+
+    def _ask_all_again(self, pod_class: EquivalenceClass, column: FilterColumn, changes: Changes) -> Rows:
+        groups = self._shared.groups_of(pod_class, column.plugin) if changes.is_everywhere else column.groups
+        rows = pod_class.rows if groups is None else pod_class.rows.take(groups.firsts)
+        codes = self._runner.filter(column.plugin, pod_class.view, pod_class.pod, rows)
+        if groups is not None and groups is column.groups:
+            differs = codes != column.by_group
+            if not any_true(differs):
+                return NO_ROWS
+            moved = groups.rows_in(differs)
+            column.by_group[:] = codes
+            column.set_codes(moved, codes.take(groups.of.take(moved)))
+            return moved
+        before = column.codes
+        column.answer(codes, groups)
+        is_other: Bools = column.codes != before
+        return is_other.nonzero()[0]
+
+
+def check_failure(pod_class: EquivalenceClass) -> None:
+    """Raises PluginFailure, in upstream's words, where a Filter plugin's code about a row stands for an error."""
+    status = pod_class.failure() if pod_class.fallible_filters else None
+    if status is not None:
+        text = f'running "{status.plugin}" filter plugin: {status.message}'
+        raise PluginFailure(Status.error(text).by(status.plugin))
+
+
+def _join(pod_class: EquivalenceClass) -> None:
+    """Computes both masks from the columns."""
+    fixed = np.ones(len(pod_class.rows), np.bool_)
+    for column in pod_class.filters:
+        if not column.depends_on.reads_pods:
+            fixed &= column.codes == PASSES
+    feasible = fixed.copy()
+    for column in pod_class.moving_filters:
+        feasible &= column.codes == PASSES
+    pod_class.fixed_pass, pod_class.feasible = fixed, feasible
+
+
+def _join_at(pod_class: EquivalenceClass, at: Rows) -> bool:
+    """Renews the mask at these positions; True if it changed."""
+    passing = pod_class.fixed_pass.take(at)
+    for column in pod_class.moving_filters:
+        passing &= column.codes.take(at) == PASSES
+    if passing.tobytes() == pod_class.feasible.take(at).tobytes():
+        return False
+    pod_class.feasible[at] = passing
+    return True
+
+
+def _left_out(some: Rows, others: Rows) -> Rows:
+    """Those that are not among the others; both ascend."""
+    if not len(some) or not len(others):
+        return some
+    if some.tobytes() == others.tobytes():  # most often the row that the latest pod went to
+        return NO_ROWS
+    at = others.searchsorted(some)
+    at[at == len(others)] = 0
+    found: Rows = some[others.take(at) != some]
+    return found

@@ -1,0 +1,81 @@
+"""The PreFilter answers of a class: asked for when it is made, and asked again where they may not hold any more.
+
+Owns nothing but what it knows of the plugins. Writes what PreFilter says of a class: `refusal`, `narrowed`, `narrowed_by`,
+`skipped`, `relates`, `told` and `pre_filtered_by_key`. Called by `ClassCache` alone.
+"""
+
+from __future__ import annotations
+
+from multisched.cycle.classes.cache_keys import CacheKeys
+from multisched.cycle.classes.equivalence_class import EquivalenceClass
+from multisched.framework.registry import PluginSet
+from multisched.framework.runner import Runner
+from multisched.framework.status import Code, Status
+
+
+class ClassPreFilters:
+    """See the module."""
+
+    def __init__(self, plugins: PluginSet, runner: Runner, keys: CacheKeys, anew: frozenset[str]) -> None:
+        """`anew`: names of the plugins whose answers hold for one attempt."""
+        self._plugins = plugins.pre_filter
+        self._runner = runner
+        self._anew = anew
+        self._keyed = {p.name: p for p in plugins.pre_filter if p.name in keys.plugins}
+        self._keyed_filters = frozenset(p.name for p in plugins.filter if p.depends_on.reads_cache_key)
+        self._scoring = frozenset(p.name for p in plugins.score)
+
+    def ask(self, pod_class: EquivalenceClass) -> None:
+        """Asks every PreFilter plugin; an Unschedulable one does not spare the others, as preemption needs them all."""
+        skipped = set(pod_class.silent)
+        for plugin in self._plugins:
+            if plugin.name in pod_class.silent:
+                continue
+            result = self._runner.pre_filter(plugin, pod_class.view, pod_class.pod)
+            if plugin.name in self._anew:
+                pod_class.told += (result,)
+            elif plugin.name in pod_class.cache_keys:
+                pod_class.pre_filtered_by_key[plugin.name] = result
+            if result.status.code is Code.SKIP:
+                skipped.add(plugin.name)
+            elif not result.status.is_success:
+                pod_class.refusal = result.status.by(plugin.name)
+                if result.status.code is not Code.UNSCHEDULABLE:
+                    return
+            elif result.nodes is not None:
+                pod_class.narrowed_by += (plugin.name,)
+                pod_class.narrowed = result.nodes if pod_class.narrowed is None else pod_class.narrowed & result.nodes
+                if not pod_class.narrowed:
+                    pod_class.refusal = Status.unresolvable(_nowhere_left(pod_class.narrowed_by))
+                    return
+        pod_class.skipped = frozenset(skipped)
+        # A plugin that scores and skips the filter has preferences only; one that has no score skips for what is there now.
+        pod_class.relates = not self._keyed_filters <= pod_class.silent | (pod_class.skipped & self._scoring)
+
+    def hold(self, pod_class: EquivalenceClass, moved: frozenset[str]) -> bool:
+        """Asks the plugins again whose answers hold for one attempt, and those whose keys `moved`; False if one answers otherwise.
+
+        Who is asked brings its state up to date.
+        """
+        if self._anew and not self._is_told_the_same(pod_class):
+            return False
+        return not moved or self._is_still_told(pod_class, moved)
+
+    def _is_told_the_same(self, pod_class: EquivalenceClass) -> bool:
+        again = (p for p in self._plugins if p.name in self._anew)
+        told = tuple(self._runner.pre_filter(p, pod_class.view, pod_class.pod) for p in again)
+        return told[: len(pod_class.told)] == pod_class.told
+
+    def _is_still_told(self, pod_class: EquivalenceClass, moved: frozenset[str]) -> bool:
+        return all(
+            self._runner.pre_filter(plugin, pod_class.view, pod_class.pod) == pod_class.pre_filtered_by_key.get(name)
+            for name, plugin in self._keyed.items()
+            if name in moved
+        )
+
+
+def _nowhere_left(plugins: tuple[str, ...]) -> str:
+    """Upstream's sentence for PreFilter plugins that leave no node."""
+    if len(plugins) == 1:
+        return f"node(s) didn't satisfy plugin {plugins[0]}"
+    return f"node(s) didn't satisfy plugin(s) [{' '.join(sorted(plugins))}] simultaneously"

@@ -1,0 +1,104 @@
+"""Which class a pod is of: its signature, equal for pods that every plugin treats alike.
+
+Owns the numbers of specs, and counts the pods that cannot be signed. Called by `ClassCache` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Sequence
+
+from multisched.framework.caching import SignPlugin
+from multisched.framework.points import Plugin
+from multisched.framework.registry import those
+from multisched.framework.runner import Runner
+from multisched.framework.traits import traits_of
+from multisched.model.objects import Pod, PodSpec
+
+SPECS_MAX = 65_536
+"""Specs whose number is remembered, by identity."""
+SPECS_BYTES_MAX = 32 * 1024 * 1024
+"""Of their documents: the pods may be gone."""
+
+
+class Signatures:
+    """Pod -> signature."""
+
+    __slots__ = (
+        "_bytes",
+        "_given",
+        "_numbers",
+        "_pod_signers",
+        "_runner",
+        "_spec_signers",
+        "_specs",
+        "_without",
+        "unsigned",
+    )
+
+    def __init__(self, plugins: Collection[Plugin], runner: Runner) -> None:
+        """`plugins`: those whose answers a class keeps."""
+        self._runner = runner
+        signers = those(plugins, SignPlugin)
+        self._spec_signers = [p for p in signers if traits_of(p).signs_spec_only]
+        self._pod_signers = [p for p in signers if not traits_of(p).signs_spec_only]
+        signed = frozenset(p.name for p in signers)
+        self._without = [p.name for p in plugins if p.name not in signed]
+        """Plugins that sign nothing: with one of them each pod is a class of its own."""
+        self.unsigned: dict[str, int] = dict.fromkeys(self._without, 0)
+        """Plugin -> pods it made a class of their own."""
+        self._specs: dict[int, tuple[int, PodSpec]] = {}
+        self._numbers: dict[Hashable, int] = {}
+        self._given = 0
+        self._bytes = 0
+
+    def of(self, pod: Pod) -> Hashable | None:
+        """None for a pod that is a class of its own.
+
+        Holds for this moment: services, namespaces and the terms of placed pods stand in it too, so the same pod may be of
+        another class in its next attempt.
+        """
+        if self._without:
+            self.unsigned[self._without[0]] += 1
+            return None
+        number = self._number(pod)
+        if number is None:
+            return None
+        fragments = self._fragments(self._pod_signers, pod)
+        return None if fragments is None else (number, pod.namespace, *fragments)
+
+    def forget_all(self) -> None:
+        """Drops what is known of specs; no number is given twice."""
+        self._specs.clear()
+        self._numbers.clear()
+        self._bytes = 0
+
+    def _number(self, pod: Pod) -> int | None:
+        """One number per set of specs that the plugins which read no more than the spec treat alike.
+
+        Hashing a spec's signature costs more than a decision can spare; specs are shared by all pods of a workload.
+        """
+        known = self._specs.get(id(pod.spec))
+        if known is not None:
+            return known[0]
+        fragments = self._fragments(self._spec_signers, pod)
+        if fragments is None:
+            return None
+        signature = (pod.spec.priority, *fragments)
+        if len(self._specs) >= SPECS_MAX or self._bytes > SPECS_BYTES_MAX:
+            self.forget_all()
+        self._bytes += pod.spec.size_bytes
+        number = self._numbers.get(signature)
+        if number is None:
+            # Never given twice: the classes of forgotten numbers live on until they are unused for longest.
+            self._given += 1
+            number = self._numbers[signature] = self._given
+        self._specs[id(pod.spec)] = (number, pod.spec)  # the spec is kept so that its id stays its own
+        return number
+
+    def _fragments(self, plugins: Sequence[SignPlugin], pod: Pod) -> list[Hashable] | None:
+        found = self._runner.sign(plugins, pod)
+        if None in found:
+            name = plugins[found.index(None)].name
+            self.unsigned[name] = self.unsigned.get(name, 0) + 1
+            return None
+        return found

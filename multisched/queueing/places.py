@@ -1,0 +1,209 @@
+"""The entries of one queue, each in exactly one place (I3), and every move between two places.
+
+Owns the entries and what they are found by in each place: the order of active ones, backoff, parked ones, and the marks of
+attempts under way. Nobody else puts an entry into one of these or takes it out. An entry is known here by its uid and its
+namespace, whatever pods it stands for. Called by `PodQueue` alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import MappingProxyType
+from typing import Final
+
+from multisched.queueing.active_pods import ActivePods
+from multisched.queueing.backoff import BackoffPods
+from multisched.queueing.entry import Entry, QueueEntry, QueueStatistics
+from multisched.queueing.events_in_flight import EventsInFlight
+from multisched.queueing.parked_pods import ParkedPods
+from multisched.queueing.quarantine import API_SERVER
+from multisched.queueing.sort_keys import SortKeys
+from multisched.queueing.transitions import ALLOWED, Place, QueueInvariantError, check
+
+BACKOFF_COMPLETE, POP_FROM_BACKOFF = "BackoffComplete", "PopFromBackoffQ"
+
+_ACTIVE: Final = Place.ACTIVE
+"""Bound once, as the others: to find a member of an enum takes Python 3.11 as long as three calls."""
+_BACKOFF: Final = Place.BACKOFF
+_GATED: Final = Place.GATED
+_IN_FLIGHT: Final = Place.IN_FLIGHT
+_UNSCHEDULABLE: Final = Place.UNSCHEDULABLE
+
+PARKED: Final = frozenset({_UNSCHEDULABLE, _GATED})
+POPPED: Final = frozenset({_IN_FLIGHT, Place.LEAVING})
+_COUNTED: Final = frozenset({_ACTIVE, _BACKOFF, _UNSCHEDULABLE, _GATED})
+
+
+class EntryPlaces:
+    """uid -> entry, and where it is."""
+
+    __slots__ = ("_active", "_backoff", "_events", "_incoming", "_leftover_s", "_parked", "_sort_keys", "entries")
+
+    def __init__(
+        self,
+        active: ActivePods,
+        backoff: BackoffPods,
+        parked: ParkedPods,
+        events: EventsInFlight,
+        sort_keys: SortKeys,
+        leftover_s: float,
+    ) -> None:
+        self._active = active
+        self._backoff = backoff
+        self._parked = parked
+        self._events = events
+        self._sort_keys = sort_keys
+        self._leftover_s = leftover_s
+        self.entries: dict[str, Entry] = {}
+        """In the order they were added. Others read it."""
+        self._incoming: Counter[tuple[str, str]] = Counter()
+
+    def admit(self, entry: Entry) -> None:
+        """A new entry, which is nowhere yet: it is to be moved at once."""
+        self.entries[entry.uid] = entry
+
+    def move(self, entry: Entry, target: Place, event: str, now_s: float) -> None:
+        """The only way in which an entry changes its place. Raises QueueInvariantError where the step is forbidden."""
+        origin = entry.place
+        if (origin, target) not in ALLOWED:
+            check(entry.uid, origin, target, entry.tell())
+        stays = origin in POPPED and target in POPPED
+        if not stays:
+            self._leave(entry)
+        entry.place, entry.since_s = target, now_s
+        entry.remember(now_s, event, target)
+        if not stays:
+            self._enter(entry, now_s)
+        if target in _COUNTED:
+            self._incoming[target, event] += 1
+
+    def park_anew(self, entry: Entry, now_s: float) -> None:
+        """A gated entry is refused again as before: it waits as long as one that has just come."""
+        self._enter(entry, now_s)
+
+    def find_anew(self, entry: Entry, now_s: float) -> None:
+        """The pod of an entry that waits was replaced: it may stand elsewhere in the order, or be woken by others."""
+        before, entry.sort_key = entry.sort_key, None
+        if entry.place in PARKED:
+            self._parked.reindex(entry)
+        elif before != self._sort_keys.of(entry):
+            self._leave(entry)
+            self._enter(entry, now_s)
+
+    def head(self) -> Entry | None:
+        """The first entry: of active, else the best that backs off (not after an error)."""
+        uid = self._active.head()
+        if uid is None:
+            uid = self._backoff.early_head()
+        return None if uid is None else self.entries[uid]
+
+    def pop(self, entry: Entry, now_s: float) -> None:
+        """The head begins an attempt."""
+        if entry.place is _BACKOFF:
+            self._incoming[_ACTIVE, POP_FROM_BACKOFF] += 1
+        else:
+            self._active.charge(entry.uid)
+        entry.attempts += 1
+        self.move(entry, _IN_FLIGHT, "Popped", now_s)
+
+    def release_backoff(self, now_s: float) -> int:
+        """Entries whose backoff is over become active; their gates were asked when they came to backoff."""
+        released = 0
+        while (uid := self._backoff.pop_expired(now_s)) is not None:
+            self.move(self.entries[uid], _ACTIVE, BACKOFF_COMPLETE, now_s)
+            released += 1
+        return released
+
+    def statistics(self, *, hint_calls: int, set_aside: int, bound_after_flush: int) -> QueueStatistics:
+        """What is where, and what others have counted."""
+        pending = {
+            _ACTIVE.value: len(self._active),
+            _BACKOFF.value: len(self._backoff),
+            _UNSCHEDULABLE.value: self._parked.count(_UNSCHEDULABLE),
+            _GATED.value: self._parked.count(_GATED),
+        }
+        return QueueStatistics(
+            pending=MappingProxyType(pending),
+            in_flight=len(self._events),
+            in_flight_events=self._events.kept,
+            event_overflows=self._events.overflows,
+            unschedulable_by_plugin=MappingProxyType(self._parked.count_by_plugin()),
+            incoming=MappingProxyType(dict(self._incoming)),
+            hint_calls=hint_calls,
+            quarantined=self._parked.held_by(API_SERVER),
+            set_aside=set_aside,
+            bound_after_flush=bound_after_flush,
+            passed_over=self._active.passed_over,
+            namespaces_retrying=self._active.retrying_namespaces,
+            namespaces_ahead=self._active.namespaces_ahead,
+        )
+
+    def describe(self, entry: Entry) -> QueueEntry:
+        retry_at_s = None
+        if entry.place is _BACKOFF:
+            retry_at_s = entry.backoff_until_s
+        elif entry.place in PARKED:
+            retry_at_s = self._parked.deadline_s(entry.uid)
+        is_gated = entry.place is _GATED
+        return QueueEntry(
+            uid=entry.uid,
+            pod=entry.pod,
+            place=entry.place,
+            plugins=(entry.gate.plugin,) if is_gated else tuple(sorted(entry.rejectors | entry.pending)),
+            message=entry.gate.message if is_gated else entry.message,
+            attempts=entry.attempts,
+            since_s=entry.since_s,
+            retry_at_s=retry_at_s,
+            added_s=entry.added_s,
+            first_active_s=entry.first_active_s,
+            is_quarantined=entry.is_quarantined,
+        )
+
+    def validate(self) -> None:
+        """Raises QueueInvariantError unless every entry is in exactly one index, the one of its place (I3, I10). O(entries)."""
+        self._active.validate()
+        self._events.validate()
+        self._parked.validate()
+        indices: tuple[ActivePods | BackoffPods | ParkedPods | EventsInFlight, ...]
+        indices = (self._active, self._backoff, self._parked, self._events)
+        for uid, entry in self.entries.items():
+            homes = [index for index in indices if uid in index]
+            if homes != [self._index_of(entry.place)]:
+                raise QueueInvariantError(f"pod {uid} is {entry.place}, found in {homes} [{'; '.join(entry.tell())}]")
+            if (entry.place is _GATED) == entry.gate.is_success:
+                raise QueueInvariantError(f"pod {uid} is {entry.place}, its gate says {entry.gate}")
+        sizes = [len(index) for index in indices]
+        if sum(sizes) != len(self.entries):
+            raise QueueInvariantError(f"{sizes} pods indexed, {len(self.entries)} known")
+
+    def _leave(self, entry: Entry) -> None:
+        place = entry.place
+        if place is _ACTIVE:
+            self._active.discard(entry.uid, entry.namespace)
+        elif place is _BACKOFF:
+            self._backoff.discard(entry.uid)
+        elif place in PARKED:
+            self._parked.discard(entry.uid)
+        elif place in POPPED:
+            self._events.end(entry.uid)
+
+    def _enter(self, entry: Entry, now_s: float) -> None:
+        place = entry.place
+        if place is _ACTIVE:
+            if entry.first_active_s is None:
+                entry.first_active_s = now_s
+            push = self._active.push_retry if entry.is_retry else self._active.push_first
+            push(entry.uid, entry.namespace, self._sort_keys.of(entry), entry.order)
+        elif place is _BACKOFF:
+            until_s, is_error = entry.backoff_until_s, entry.failed_by_error
+            self._backoff.add(entry.uid, until_s, self._sort_keys.of(entry), entry.order, is_error=is_error)
+        elif place in PARKED:
+            self._parked.add(entry, now_s + self._leftover_s)
+        elif place is _IN_FLIGHT:
+            self._events.begin(entry.uid)
+        else:
+            del self.entries[entry.uid]
+
+    def _index_of(self, place: Place) -> object:
+        indices = {_ACTIVE: self._active, _BACKOFF: self._backoff}
+        return indices.get(place, self._events if place in POPPED else self._parked)

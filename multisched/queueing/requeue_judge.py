@@ -1,0 +1,84 @@
+"""How an entry comes back: after an attempt that failed, and after a change of its own.
+
+Counts the failures of an entry and sets its backoff; asks the hints about what happened since the pop. Decides only: who moves the
+entry is `PodQueue`, which alone calls this. Source: kube-scheduler 1.36, scheduling_queue.go, isPodWorthRequeuing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from multisched.framework.events import ClusterEvent
+from multisched.model.objects import Pod
+from multisched.queueing.backoff import BackoffPolicy
+from multisched.queueing.entry import NOBODY, Entry, Failure
+from multisched.queueing.events_in_flight import EventsInFlight
+from multisched.queueing.hints import HintTable, Requeue, is_wildcard
+from multisched.queueing.quarantine import API_SERVER
+from multisched.queueing.transitions import Place
+
+CONFLICTS_IN_A_ROW = 3
+"""Commit conflicts after which a pod goes straight back to active; the next one backs off as an error."""
+
+BY_SERVER: Final = frozenset({API_SERVER})
+"""The rejectors of an entry that is set aside as quarantined."""
+
+
+class RequeueJudge:
+    """See the module."""
+
+    __slots__ = ("_events", "_hints", "_policy")
+
+    def __init__(self, hints: HintTable, events: EventsInFlight, policy: BackoffPolicy) -> None:
+        """`events`: read only."""
+        self._hints = hints
+        self._events = events
+        self._policy = policy
+
+    def after_failure(self, entry: Entry, failure: Failure, now_s: float) -> Requeue:
+        """Counts the failure, sets the backoff, and looks at what happened since the pop."""
+        entry.rejectors = entry.pending = NOBODY
+        if failure.without_backoff and entry.conflicts < CONFLICTS_IN_A_ROW:
+            entry.conflicts += 1
+            entry.backoff_until_s = now_s
+            return Requeue.AT_ONCE
+        entry.conflicts = 0
+        is_error = failure.is_error or failure.without_backoff or not (failure.rejectors or failure.pending)
+        if is_error:
+            entry.errors += 1
+            if failure.refusal and entry.note_refusal(failure.refusal):
+                entry.rejectors, is_error = BY_SERVER, False
+        else:
+            entry.errors, entry.refusals = 0, entry.refusals + 1
+            entry.rejectors, entry.pending = failure.rejectors, failure.pending
+        entry.backoff_until_s = now_s + self._policy.duration_s(entry.errors or entry.refusals)
+        return Requeue.AFTER_BACKOFF if is_error else self._missed(entry)
+
+    def after_update(self, entry: Entry, event: ClusterEvent, known: Pod) -> Requeue:
+        """A parked entry's own pod, `known` until now, has changed. A gated one is asked anew whatever changed."""
+        if entry.place is not Place.UNSCHEDULABLE:
+            return Requeue.AFTER_BACKOFF
+        listeners = self._hints.listeners(event, entry.rejectors | entry.pending)
+        return self._hints.decide(event, listeners, entry.pending, entry.pod, known, entry.pod)
+
+    def _missed(self, entry: Entry) -> Requeue:
+        """The strongest answer of the hints about all events since the pop; an overflown log counts as an event."""
+        plugins, pending = entry.rejectors | entry.pending, entry.pending
+        since = self._events.since(entry.uid)
+        how = Requeue.AFTER_BACKOFF if since.is_incomplete else Requeue.SKIP
+        if since.anything and (easy := self._hints.woken_by_anything(plugins)):
+            how = Requeue.AT_ONCE if easy & pending else Requeue.AFTER_BACKOFF
+        strongest = Requeue.AT_ONCE if pending else Requeue.AFTER_BACKOFF
+        listeners: dict[int, Any] = {}
+        for happened in since.events:
+            if how is strongest:
+                break
+            event = happened.event
+            if is_wildcard(event):
+                how = max(how, Requeue.AFTER_BACKOFF)
+                continue
+            if (heard := listeners.get(id(event))) is None:
+                heard = listeners[id(event)] = self._hints.listeners(event, plugins)
+            if heard:
+                how = max(how, self._hints.decide(event, heard, pending, entry.pod, happened.old, happened.new))
+        return how

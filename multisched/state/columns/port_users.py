@@ -1,0 +1,49 @@
+"""Host ports in use: which rows hold pods that use a port, and on which addresses. Called by `NodeTable` alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from multisched.model.objects import Pod
+
+PortKey = tuple[str, int]
+"""Protocol and port."""
+
+_NO_USERS: Mapping[int, Mapping[str, int]] = {}
+
+
+class PortUsers:
+    """Owns (protocol, port) -> row -> ip -> pods that hold it; nothing empty is kept."""
+
+    __slots__ = ("_by_port",)
+
+    def __init__(self) -> None:
+        self._by_port: dict[PortKey, dict[int, dict[str, int]]] = {}
+
+    def of(self, protocol: str, port: int) -> Mapping[int, Mapping[str, int]]:
+        """Row -> ip -> pods that hold the port there."""
+        return self._by_port.get((protocol, port), _NO_USERS)
+
+    @property
+    def by_port(self) -> Mapping[PortKey, Mapping[int, Mapping[str, int]]]:
+        """All ports in use."""
+        return self._by_port
+
+    def account(self, row: int, pod: Pod, sign: int) -> None:
+        """A pod with host ports comes to the row (1) or leaves it (-1)."""
+        for port in pod.spec.host_ports:
+            users = self._by_port.setdefault((port.protocol, port.port), {})
+            by_ip = users.setdefault(row, {})
+            by_ip[port.ip] = by_ip.get(port.ip, 0) + sign
+            if not by_ip[port.ip]:
+                del by_ip[port.ip]
+            if not by_ip:
+                del users[row]
+            if not users:
+                del self._by_port[(port.protocol, port.port)]
+
+    def forget_row(self, row: int) -> None:
+        for key in [key for key, users in self._by_port.items() if row in users]:
+            del self._by_port[key][row]
+            if not self._by_port[key]:
+                del self._by_port[key]

@@ -1,0 +1,255 @@
+"""Amounts of resources: what each row has (allocatable), and what its pods take (requested). int64 throughout.
+
+Owns one matrix for each, and which of their lines stands for which resource. What nearly every call asks for stands side by
+side, so that one slice takes it; the line NOTHING stays zero. Called by `NodeTable` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from multisched.framework.node_view import VIEW_FROM, Amount, Float64, Int64, Rows, columns_at
+from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Node, Pod
+from multisched.state.change_log import ChangeLog
+from multisched.state.columns.arrays import frozen, grown
+
+RESOURCES_MAX = 256
+"""Distinct resource names with a column: those that nodes have. A node's further ones are not schedulable."""
+
+SCORED = (CPU, MEMORY)
+NOTHING, PODS_INDEX = 0, 1
+NATIVE_END = 5
+"""The lines before are what nearly every call asks for: see `ResourceColumns._index`."""
+SCORING = slice(NATIVE_END, NATIVE_END + len(SCORED))
+"""Lines of `ResourceColumns._requested` with what scores count of SCORED; such lines of the other matrices stay zero."""
+
+BLOCKS_MAX = 1_024
+"""Combinations of resources whose place is remembered."""
+
+
+class _FewRows:
+    """Amounts of a few rows as they were at one moment (`row_log`): views to be cut by a block of native resources."""
+
+    __slots__ = ("allocatable", "at", "capacities", "requested", "rows")
+
+    def __init__(self, rows: Rows | None, at: int, allocatable: Int64, requested: Int64) -> None:
+        self.rows = rows
+        self.at = at
+        if rows is None:
+            rows = np.zeros(0, np.intp)
+        self.allocatable: Int64 = allocatable[:NATIVE_END].take(rows, axis=1)
+        self.requested: Int64 = requested[: SCORING.stop].take(rows, axis=1)
+        self.capacities: Float64 = self.allocatable.astype(np.float64)
+        for array in (self.allocatable, self.requested, self.capacities):
+            array.flags.writeable = False
+
+
+class ResourceColumns:
+    """Resource -> int64[all rows], for each kind of amount. See `NodeView` for what the readers give."""
+
+    __slots__ = (
+        "_absent",
+        "_allocatable",
+        "_blocks",
+        "_capacities",
+        "_few",
+        "_index",
+        "_pods",
+        "_ranges",
+        "_requested",
+        "_row_log",
+        "_views",
+    )
+
+    def __init__(self, pods: Sequence[Mapping[str, Pod]], row_log: ChangeLog, capacity: int) -> None:
+        """`pods`: the table's, by row; `row_log`: its changes. Both are read only."""
+        self._pods = pods
+        self._row_log = row_log
+        self._index: dict[str, int] = {PODS: PODS_INDEX, CPU: 2, MEMORY: 3, EPHEMERAL_STORAGE: 4}
+        """Resource -> its line in the matrices."""
+        self._allocatable = np.zeros((8, capacity), np.int64)
+        self._capacities = np.zeros((8, capacity))
+        """`_allocatable` again: quotients are taken in float64, and converting costs as much as dividing."""
+        self._requested = np.zeros((8, capacity), np.int64)
+        self._absent: Int64 = frozen(np.zeros(capacity, np.int64))
+        """The column of every resource that no node has."""
+        self._blocks: dict[tuple[str, ...], slice | Rows] = {}
+        self._ranges: dict[tuple[str, ...], tuple[int, float, float]] = {}
+        """Resources -> when they were looked at (`nodes_version`), and their smallest and largest capacity."""
+        self._views: dict[tuple[str, str], Int64] = {}
+        self._few = _FewRows(None, 0, self._allocatable, self._requested)
+        """Those that were asked about last: three plugins ask about the same ones."""
+
+    # -- what plugins read -----------------------------------------------------------------------------------------
+
+    def allocatable(self, resource: str) -> Int64:
+        return self._column("allocatable", self._allocatable, resource)
+
+    def requested(self, resource: str) -> Int64:
+        return self._column("requested", self._requested, resource)
+
+    def scoring_requested(self, resource: str) -> Int64:
+        if resource not in SCORED:
+            return self.requested(resource)
+        key = ("scoring", resource)
+        if key not in self._views:
+            self._views[key] = frozen(self._requested[SCORING][SCORED.index(resource)])
+        return self._views[key]
+
+    def amounts(self, kind: Amount, resources: tuple[str, ...], rows: Rows) -> Int64:
+        if kind is not Amount.SCORING:
+            block = self._blocks.get(resources)
+            if block is None:
+                block = self._block(resources)
+        elif resources == SCORED:
+            block = SCORING
+        else:
+            block = self._scoring_block(resources)
+        array = self._allocatable if kind is Amount.ALLOCATABLE else self._requested
+        if not isinstance(block, slice):
+            found: Int64 = array[block, rows]
+            return found
+        if block.stop <= SCORING.stop and len(rows) <= VIEW_FROM:
+            few = self._few
+            if few.rows is not rows or few.at != self._row_log.sequence:
+                few = self._take_few(rows)
+            return (few.allocatable if kind is Amount.ALLOCATABLE else few.requested)[block]
+        return columns_at(array[block], rows)
+
+    def capacities(self, resources: tuple[str, ...], rows: Rows) -> Float64:
+        block = self._blocks.get(resources)
+        if block is None:
+            block = self._block(resources)
+        if not isinstance(block, slice):
+            found: Float64 = self._capacities[block, rows]
+            return found
+        if block.stop <= NATIVE_END and len(rows) <= VIEW_FROM:
+            few = self._few
+            if few.rows is not rows or few.at != self._row_log.sequence:
+                few = self._take_few(rows)
+            return few.capacities[block]
+        return columns_at(self._capacities[block], rows)
+
+    def capacity_range(self, resources: tuple[str, ...], nodes_version: int) -> tuple[float, float]:
+        known = self._ranges.get(resources)
+        if known is None or known[0] != nodes_version:
+            every = self.capacities(resources, np.arange(len(self._pods)))
+            ends = (float(every.min()), float(every.max())) if every.size else (0.0, 0.0)
+            if len(self._ranges) >= BLOCKS_MAX:
+                self._ranges.clear()
+            known = self._ranges[resources] = (nodes_version, *ends)
+        return known[1], known[2]
+
+    @property
+    def names(self) -> Iterable[str]:
+        """All resources with a column."""
+        return self._index
+
+    def has(self, resource: str) -> bool:
+        """True if some node had the resource at some time."""
+        return resource in self._index
+
+    # -- what the table writes -------------------------------------------------------------------------------------
+
+    def write(self, row: int, node: Node | None) -> None:
+        """What the node in the row has; None: there is none any more."""
+        self._allocatable[:, row] = 0
+        for name, amount in () if node is None or node.malformed else node.allocatable.items():
+            index = self._index_of(name)
+            if index is not None:
+                self._allocatable[index, row] = amount
+        self._capacities[:, row] = self._allocatable[:, row]
+
+    def account(self, row: int, pod: Pod, sign: int) -> None:
+        """A pod comes to the row (1) or leaves it (-1)."""
+        requested = self._requested
+        for name, amount in pod.requests.items():
+            index = self._index.get(name)
+            if index == PODS_INDEX:
+                continue  # nobody can ask for it; it is the number of pods
+            if index is not None:
+                requested[index, row] += sign * amount
+        cpu, memory = pod.scoring_requests
+        requested[SCORING.start, row] += sign * cpu
+        requested[SCORING.start + 1, row] += sign * memory
+        requested[PODS_INDEX, row] += sign
+
+    def forget_row(self, row: int) -> None:
+        """No pod counts there any more."""
+        self._requested[:, row] = 0
+
+    def grow(self, capacity: int) -> None:
+        self._allocatable = grown(self._allocatable, capacity)
+        self._capacities = grown(self._capacities, capacity)
+        self._requested = grown(self._requested, capacity)
+        self._absent = frozen(np.zeros(capacity, np.int64))
+        self._views.clear()
+
+    def fault(self, row: int) -> str:
+        """What is wrong where the row's columns are not the sum of its pods; empty if nothing is."""
+        pods = self._pods[row]
+        sums = {**dict.fromkeys(self._index, 0), PODS: len(pods)}
+        cpu = memory = 0
+        for pod in pods.values():
+            for name, amount in pod.requests.items():
+                if name in sums:
+                    sums[name] += amount
+            scored = pod.scoring_requests
+            cpu, memory = cpu + scored[0], memory + scored[1]
+        found = {name: int(self._requested[index, row]) for name, index in self._index.items()}
+        is_right = found == sums and [cpu, memory] == self._requested[SCORING, row].tolist()
+        return "" if is_right else f"columns say {found}, its pods {sums}"
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _column(self, kind: str, array: Int64, resource: str) -> Int64:
+        key = (kind, resource)
+        view = self._views.get(key)
+        if view is None:
+            index = self._index.get(resource)
+            if index is None:
+                return self._absent
+            view = self._views[key] = frozen(array[index])
+        return view
+
+    def _take_few(self, rows: Rows) -> _FewRows:
+        """Taken once for all who ask about the same array in the same state: nobody changes an array of rows (`NodeView`)."""
+        self._few = _FewRows(rows, self._row_log.sequence, self._allocatable, self._requested)
+        return self._few
+
+    def _block(self, resources: tuple[str, ...]) -> slice | Rows:
+        """Where the resources stand in the matrices: a slice where they stand side by side."""
+        if len(self._blocks) >= BLOCKS_MAX:
+            self._blocks.clear()
+        at = [self._index.get(name, NOTHING) for name in resources]
+        is_run = bool(at) and at == list(range(at[0], at[0] + len(at)))
+        block = slice(at[0], at[-1] + 1) if is_run else np.array(at, np.intp)[:, None]
+        self._blocks[resources] = block
+        return block
+
+    def _scoring_block(self, resources: tuple[str, ...]) -> Rows:
+        """Where what scores count of the resources stands in `_requested`."""
+        scored = dict(zip(SCORED, range(SCORING.start, SCORING.stop), strict=True))
+        at = [scored.get(name, self._index.get(name, NOTHING)) for name in resources]
+        return np.array(at, np.intp)[:, None]
+
+    def _index_of(self, name: str) -> int | None:
+        """The column of a resource that a node has, made if need be. Pods make none: their authors are not trusted."""
+        index = self._index.get(name)
+        if index is not None:
+            return index
+        if len(self._index) >= RESOURCES_MAX:
+            return None
+        index = self._index[name] = SCORING.stop + len(self._index) + 1 - NATIVE_END
+        self._blocks.clear()  # some may take this resource for one that no node has
+        if index >= len(self._allocatable):
+            empty = np.zeros_like(self._allocatable)
+            self._allocatable = np.concatenate((self._allocatable, empty))
+            self._capacities = np.concatenate((self._capacities, np.zeros_like(self._capacities)))
+            self._requested = np.concatenate((self._requested, empty))
+            self._views.clear()
+        for row, pods in enumerate(self._pods):
+            self._requested[index, row] = sum(pod.requests.get(name, 0) for pod in pods.values())
+        return index
