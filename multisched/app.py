@@ -40,7 +40,7 @@ from multisched.observe.probes import serve_probes
 from multisched.observe.readings import Readings
 from multisched.observe.server import ServerSettings, Sources, serve
 from multisched.shell.garbage import collect_seldom, leave_to_reference_counts
-from multisched.shell.lease_runner import LeasesInThread
+from multisched.shell.leadership.lease_runner import LeasesInThread
 from multisched.shell.plugin_views import ProgramViews
 from multisched.shell.program import LeaseLostError, Program, ProgramPorts
 from multisched.shell.telemetry import ProgramQueues, health_of, read

@@ -19,10 +19,10 @@ import orjson
 from msgspec.structs import replace
 
 from multisched.client.errors import parse_status, retry_after_s
-from multisched.client.lease import micro_time
 from multisched.client.limits import WriteLimiter
 from multisched.client.paths import segment
 from multisched.framework.ports import Clock, Event, ObjectRef
+from multisched.model.api_time import micro_timestamp
 from multisched.model.wire import STRATEGIC_MERGE_PATCH, Response, Transport, TransportError
 
 logger = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class ApiEventSink:
     def record(self, event: Event) -> None:
         """Queues the event, or counts it into an equal one of the last minutes. Never waits; drops and counts when full."""
         self._counters.recorded += 1
-        now, at = micro_time(self._clock.now()), self._clock.monotonic()
+        now, at = micro_timestamp(self._clock.now()), self._clock.monotonic()
         key = _key(event)
         known = self._series.get(key)
         if known is not None and at - known.last_at < SERIES_IDLE_S:

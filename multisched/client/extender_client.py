@@ -21,8 +21,8 @@ import orjson
 
 from multisched.client.errors import in_words
 from multisched.client.line_stream import read_capped
+from multisched.client.object_feed import ReflectorHandler
 from multisched.client.paths import pod_path
-from multisched.client.reflector import ReflectorHandler
 from multisched.client.transport import USER_AGENT
 from multisched.framework.ports import ExtenderError, ExtenderSettings, ExtenderTrust, UnreachableError
 from multisched.model.wire import JSON, Transport, TransportError

@@ -1,7 +1,7 @@
 """Leases as they are stored: decoded by those who compete for one and by those who only read what its holder says.
 
 `LeaseWatcher` is for the latter: it tells of another process's lease whether its holder may still bind by it, judged as
-`lease.LeaseKeeper` does, by changes of the record and our own clock alone.
+`observed_lease.ObservedLease` does, by changes of the record and our own clock alone.
 """
 
 from __future__ import annotations

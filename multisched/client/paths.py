@@ -1,4 +1,4 @@
-"""Request paths of objects: names from the cluster as path segments. Pure."""
+"""Request paths of objects: names from the cluster as path segments, and deadlines. Pure."""
 
 from __future__ import annotations
 
@@ -16,3 +16,8 @@ def segment(name: str) -> str:
 
 def pod_path(namespace: str, name: str) -> str:
     return f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}"
+
+
+def within(path: str, timeout_s: float) -> str:
+    """Of a write that must not land if the server takes it up later than that. `path` has no query."""
+    return f"{path}?timeout={max(int(timeout_s * 1000), 1)}ms"

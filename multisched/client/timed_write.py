@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from multisched.client.limits import WriteLimiter
+from multisched.client.paths import within
 from multisched.model.wire import JSON, ConnectFailedError, Response, Transport
 
 ANSWER_GRACE_S: Final = 1.0
@@ -58,7 +59,7 @@ async def write_in_time(
             raise OutOfTimeError
         return await transport.request(
             method,
-            f"{path}?timeout={max(int(left_s * 1000), 1)}ms",
+            within(path, left_s),
             body=body,
             content_type=content_type,
             timeout_s=left_s + ANSWER_GRACE_S,

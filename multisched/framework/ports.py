@@ -13,6 +13,7 @@ from typing import Protocol
 
 import msgspec
 
+from multisched.model.objects import Pod
 from multisched.model.version import NO_VERSION, Version
 
 
@@ -105,6 +106,11 @@ class ObjectRef(msgspec.Struct, frozen=True):
     name: str
     uid: str
     api_version: str = "v1"
+
+
+def pod_ref(pod: Pod) -> ObjectRef:
+    """The pod as events, conditions and writes name it."""
+    return ObjectRef("Pod", pod.namespace, pod.name, pod.uid)
 
 
 class Event(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ import base64
 from collections.abc import Callable, Sequence
 
 from multisched.client.extender_client import ApiDocuments, HttpExtenderClient
-from multisched.client.reflector import ReflectorHandler
+from multisched.client.object_feed import ReflectorHandler
 from multisched.config.extenders import ExtenderConfig, ExtenderTls
 from multisched.config.schema import DomainConfig
 from multisched.framework.points import Plugin

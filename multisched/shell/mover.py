@@ -120,7 +120,7 @@ class DomainMover:
         reservations.hand_over(self._held[0], known)
         waiting = [pod for pod in self._view.pods.pending.values() if placed(pod.uid) is None]
         if any(reservations.offer(pod) for pod in waiting):  # one that came before us, after a restart
-            self._worker.wake()
+            self._worker.intake.wake()
 
     def taker(self) -> str:
         return "" if self._held is None else self._view.reservations.taker(self._held[0])

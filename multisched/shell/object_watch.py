@@ -12,7 +12,8 @@ from typing import Protocol
 
 import msgspec
 
-from multisched.client.reflector import Reflector, ReflectorHandler
+from multisched.client.object_feed import ReflectorHandler
+from multisched.client.reflector import Reflector
 from multisched.framework.events import EventResource
 from multisched.framework.objects_view import ObjectKind
 from multisched.framework.ports import EventSink

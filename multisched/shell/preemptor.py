@@ -30,10 +30,10 @@ from multisched.framework.ports import (
     Event,
     EventSink,
     LeaseHolder,
-    ObjectRef,
     PodWriter,
     WriteAnswer,
     WriteReply,
+    pod_ref,
 )
 from multisched.framework.preemption import Preemption
 from multisched.model.objects import Pod
@@ -60,8 +60,16 @@ NO_LEASE = "the lease was lost"
 NO_NODE = "the node has left the domain"
 
 
+class VictimHome(Protocol):
+    """The domain of a victim."""
+
+    def preempt_placed(self, uid: str, plugin: str) -> bool:
+        """Turns back a pod of this domain that waits at Permit or for its bind; False if it does not."""
+        ...
+
+
 class Home(Protocol):
-    """The domain of a preemptor, or of a victim that is on its way to a node."""
+    """The domain of a preemptor."""
 
     lease: LeaseHolder
     observer: DomainObserver
@@ -73,10 +81,6 @@ class Home(Protocol):
 
     def may_use(self, node: str) -> bool:
         """The node is the domain's at this moment, and nobody else may be binding to it."""
-        ...
-
-    def preempt_placed(self, uid: str, plugin: str) -> bool:
-        """Turns back a pod of this domain that waits at Permit or for its bind; False if it does not."""
         ...
 
     def is_standing(self, uid: str) -> bool:
@@ -121,7 +125,7 @@ class Preemptor:
         events: EventSink,
         clock: Clock,
         nominator: Nominator,
-        home_of: Callable[[Pod], Home | None],
+        home_of: Callable[[Pod], VictimHome | None],
     ) -> None:
         """`home_of`: the domain that serves a pod; None for a pod of another scheduler."""
         self._writer = writer
@@ -238,7 +242,7 @@ class Preemptor:
                     problems.append(f"the nomination of {other.key} was not taken back: {problem}")
 
     async def _cleared(self, job: _Job, pod: Pod) -> str:
-        ref, timeout_s = _ref(pod), job.home.write_timeout_s
+        ref, timeout_s = pod_ref(pod), job.home.write_timeout_s
         return (await self._sent(job, lambda: self._writer.clear_nomination(ref, timeout_s=timeout_s)))[1]
 
     async def _remove_all(self, job: _Job, victims: list[Pod], failures: list[str]) -> None:
@@ -338,7 +342,7 @@ class Preemptor:
         if home is not None and home.preempt_placed(victim.uid, job.preemption.plugin):
             self._tell(job, victim, f"{note} (in kube-scheduler memory).")
             return ""
-        ref, timeout_s = _ref(victim), job.home.write_timeout_s
+        ref, timeout_s = pod_ref(victim), job.home.write_timeout_s
         why = f"{job.pod.spec.scheduler_name}: preempting to accommodate a higher priority pod"
         for send in (
             lambda: self._writer.mark_victim(ref, why, timeout_s=timeout_s),
@@ -370,9 +374,5 @@ class Preemptor:
     def _tell(self, job: _Job, victim: Pod, note: str) -> None:
         reporter = job.pod.spec.scheduler_name
         self._events.record(
-            Event(_ref(victim), "Normal", "Preempted", "Preempting", note, reporter, related=_ref(job.pod))
+            Event(pod_ref(victim), "Normal", "Preempted", "Preempting", note, reporter, related=pod_ref(job.pod))
         )
-
-
-def _ref(pod: Pod) -> ObjectRef:
-    return ObjectRef("Pod", pod.namespace, pod.name, pod.uid)

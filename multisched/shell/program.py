@@ -24,11 +24,13 @@ from multisched.client.event_sink import ApiEventSink
 from multisched.client.evictor import ApiEvictor
 from multisched.client.history import History
 from multisched.client.kept_document import ConfigMapKeeper
-from multisched.client.lease import LeaseKeeper, LeaseSettings, LeaseState
+from multisched.client.lease import LeaseKeeper
 from multisched.client.lease_record import Holding
+from multisched.client.lease_term import LeaseSettings, LeaseState, LeaseTerm
 from multisched.client.limits import WriteLimiter
+from multisched.client.object_feed import ReflectorHandler
 from multisched.client.pod_writer import ApiPodWriter
-from multisched.client.reflector import Reflector, ReflectorHandler
+from multisched.client.reflector import Reflector
 from multisched.client.volume_writer import ApiVolumeWriter
 from multisched.config.nodes import NodeRouter, lease_groups
 from multisched.config.plugins import plugin_registry, resolve_profile
@@ -54,23 +56,25 @@ from multisched.shell.audit.auditor import Audit
 from multisched.shell.audit.sides import NodeSide, PodSide, Side
 from multisched.shell.binding.volume_writes import CountedVolumeWriter
 from multisched.shell.catch_up import CatchUp
-from multisched.shell.domain import DomainPorts, DomainWorker
+from multisched.shell.domain import DomainWorker
 from multisched.shell.extenders import Extenders, OpenExtender
-from multisched.shell.handover import Handover
 from multisched.shell.ingest.event_timing import EventTimes
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
 from multisched.shell.ingest.router import Router
-from multisched.shell.lease_runner import LeaseRunner, LeasesOnLoop
+from multisched.shell.leadership.handover import Handover
+from multisched.shell.leadership.lease_runner import LeaseRunner, LeasesOnLoop
 from multisched.shell.mover import DomainMover, MoverPorts, MoverView
 from multisched.shell.news_share import NewsShare
 from multisched.shell.object_watch import ObjectWatch, watched_kinds
 from multisched.shell.observer import DomainObserver
 from multisched.shell.preemptor import Preemptor
+from multisched.shell.scheduling.ports import DomainPorts
 from multisched.shell.workers.background_processes import ChildProcess, OpenProcess
 from multisched.shell.workers.background_tasks import BackgroundTasks
 from multisched.shell.workers.plugin_workers import PluginWorkers
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
+from multisched.state.gang_roster import GangRoster
 from multisched.state.nominator import Nominator
 from multisched.state.reservations import Reservations
 
@@ -168,6 +172,7 @@ class Program:
         self.nominator = Nominator()
         self.reservations = Reservations(self.nominator)
         self.router = Router()
+        self.cache.gangs.on_change = self.router.tell_gang
         self.event_times = EventTimes(outside.clock.monotonic, self.router)
         self._news = NewsShare(lambda: self.event_times.handled, outside.clock.monotonic)
         self.preemptor = Preemptor(
@@ -178,7 +183,7 @@ class Program:
             self.router.worker_of,
         )
         self.decoder = Decoder()
-        self.leases: dict[str, LeaseKeeper] = {}
+        self.leases: dict[str, LeaseTerm] = {}
         self.scheduler_names = {domain.name: domain.scheduler_names for domain in configuration.domains}
         runner = outside.lease_runner
         self._lease_runner = runner if runner is not None else LeasesOnLoop(outside.transport)
@@ -356,7 +361,7 @@ class Program:
             cycle=SchedulingCycle(
                 plugins, runner, self.cache, rows, self.nominator, seed=self._outside.rng.getrandbits(32)
             ),
-            queue=_queue(domain, plugins, observer, self.clock.monotonic),
+            queue=_queue(domain, plugins, observer, self.clock.monotonic, self.cache.gangs),
             waiting=waiting,
             runner=runner,
             cache=self.cache,
@@ -402,8 +407,8 @@ class Program:
                 on_change=partial(self._lease_runner.tell, self._lease_changed, group),
                 is_alive=self._lease_runner.is_alive,
             )
-        self.leases[domain] = keeper
-        return keeper
+        self.leases[domain] = keeper.term
+        return keeper.term
 
     def _lease_changed(self, group: str, state: LeaseState) -> None:
         logger.info("lease", extra={"group": group, "state": state.name})
@@ -497,7 +502,9 @@ class Program:
                 tasks.start_soon(self._lease_runner.run, list(self._keepers.values()))
             await self._try_leases()
             self._listing_from_s = self.clock.monotonic()
-            self.handover.held_before_list(group for group, keeper in self._keepers.items() if keeper.may_bind_if_new())
+            self.handover.held_before_list(
+                group for group, keeper in self._keepers.items() if keeper.term.may_bind_if_new()
+            )
             for reflector in (*self.reflectors.values(), *self.objects.reflectors.values()):
                 tasks.start_soon(reflector.run)
             tasks.start_soon(self.events.run)
@@ -542,36 +549,36 @@ class Program:
         if not self._is_ready:
             self._is_ready = True
             self._outside.on_ready()
-        keeper = self.leases.get(worker.name)
-        if keeper is not None:
-            await self._open(worker, keeper)
+        lease = self.leases.get(worker.name)
+        if lease is not None:
+            await self._open(worker, lease)
         worker.lead()
         self.pods.tell_owners(worker)
-        if keeper is None:
+        if lease is None:
             return
         await self._lost[self._groups[worker.name]].wait()
         if not self._closing.is_set():
             raise LeaseLostError(f"the lease of domain {worker.name} is lost")
 
-    async def _open(self, worker: DomainWorker, keeper: LeaseKeeper) -> None:
+    async def _open(self, worker: DomainWorker, lease: LeaseTerm) -> None:
         """Returns once the lease is held, and all is known that was bound by it before."""
         term = 0
-        while term != keeper.term or not keeper.may_bind():
-            await self._until_may_bind(worker.name, keeper)
-            term = keeper.term  # it may be lost, and won again, while lists are read
+        while term != lease.number or not lease.may_bind():
+            await self._until_may_bind(worker.name, lease)
+            term = lease.number  # it may be lost, and won again, while lists are read
             others: Mapping[str, Holding | None] = {}
             if not self.handover.is_settled(worker.name):
                 others = await self.handover.others(worker.name)
                 await self._see_all_binds_before(self.clock.monotonic())
         self.handover.open(worker, others)
 
-    async def _until_may_bind(self, domain: str, keeper: LeaseKeeper) -> None:
+    async def _until_may_bind(self, domain: str, lease: LeaseTerm) -> None:
         """The program hears later than the keeper: a lease that it counts as held may be lost again already."""
         held = self._held[self._groups[domain]]
         await held.wait()
         await self.handover.judge_new_leases(domain)
-        while not keeper.may_bind():
-            await anyio.sleep(min(max(keeper.may_bind_in_s(), LEASE_LOOK_MIN_S), LEASE_LOOK_MAX_S))
+        while not lease.may_bind():
+            await anyio.sleep(min(max(lease.may_bind_in_s(), LEASE_LOOK_MIN_S), LEASE_LOOK_MAX_S))
             await held.wait()
 
     async def _run_background(self, worker: DomainWorker) -> None:
@@ -616,7 +623,11 @@ class Program:
 
 
 def _queue(
-    domain: DomainConfig, plugins: PluginSet, observer: DomainObserver, stopwatch: Callable[[], float]
+    domain: DomainConfig,
+    plugins: PluginSet,
+    observer: DomainObserver,
+    stopwatch: Callable[[], float],
+    gangs: GangRoster,
 ) -> PodQueue:
     return PodQueue(
         plugins.queue_sort,
@@ -626,4 +637,5 @@ def _queue(
         backoff=BackoffPolicy(domain.queue.initial_backoff_s, domain.queue.max_backoff_s),
         leftover_s=domain.queue.unschedulable_flush_s,
         stopwatch=stopwatch,
+        gangs=gangs,
     )

@@ -16,7 +16,7 @@ from multisched.framework.background import BackgroundPorts
 from multisched.framework.context import PluginContext
 from multisched.framework.moving import EvictAnswer, Mover
 from multisched.framework.points import CycleView
-from multisched.framework.ports import ObjectRef, UnreachableError
+from multisched.framework.ports import UnreachableError, pod_ref
 from multisched.framework.repair import RepairAsked, RepairMove, RepairPeak, RepairPlan, RepairRefusedError, RepairScene
 from multisched.framework.views import Document, ViewPorts, ViewQuery
 from multisched.model.objects import Pod
@@ -89,7 +89,7 @@ class Restless:
         handed: list[str] = []
         if mover.hold(pod.uid, standing, node, handed=lambda: handed.append(pod.uid)):
             return
-        regarding = ObjectRef("Pod", pod.namespace, pod.name, pod.uid)
+        regarding = pod_ref(pod)
         await mover.write((f"{pod.key} to {node}" * (LONG if rng.random() < LONG_SHARE else 1)).encode())
         if not await mover.reads(regarding) or not mover.is_kept():
             return

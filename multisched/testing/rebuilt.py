@@ -40,11 +40,11 @@ class Rebuilt:
         self._rows = program.router.rows_of(worker)
         self._complain = complain
         self._refused = 0
-        self._settle = worker._settle  # noqa: SLF001 - the moment at which nothing has come of the result yet
-        worker._settle = self.settle  # type: ignore[method-assign] # noqa: SLF001
+        self._settle = worker.settlement.settle  # the moment at which nothing has come of the result yet
+        worker.settlement.settle = self.settle  # type: ignore[method-assign]
 
     def settle(self, entry: QueuedPod, result: Result, seconds: float) -> None:
-        """Stands before `DomainWorker._settle`."""
+        """Stands before `Settlement.settle`."""
         if isinstance(result, Unplaced) and not result.is_error:
             self._refused += 1
             if not self._refused % REFUSALS_EVERY:

@@ -114,15 +114,14 @@ class Wakes:
         worker = self._worker
         if not (worker.is_leading and worker.queue.has_ready) or self._is_paused():
             return False
-        is_held = worker._is_held or worker._is_closing  # noqa: SLF001 - nobody else asks
-        return not is_held and not worker.queue.statistics().in_flight
+        return worker.intake.is_open and not worker.queue.statistics().in_flight
 
     # -- pods that wait --------------------------------------------------------------------------------------------
 
     def look(self) -> None:
         """What waits has something to wait for."""
         worker = self._worker
-        if not worker.is_leading or worker._is_closing or self._is_paused():  # noqa: SLF001 - nobody else asks
+        if not worker.is_leading or worker.intake.is_closing or self._is_paused():
             self._looks.clear()
             return
         before, self._looks = self._looks, {}

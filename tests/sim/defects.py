@@ -14,10 +14,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from domains.gpu.device_row import DeviceRow
-from multisched.client import known_objects, lease
+from multisched.client import known_objects
 from multisched.client.binder import ApiBinder
 from multisched.client.known_objects import KnownObjects, Verdict
-from multisched.client.lease import LeaseKeeper
+from multisched.client.lease_term import LeaseState, LeaseTerm
 from multisched.client.reflector import Reflector
 from multisched.cycle import commit_step
 from multisched.cycle.bind_outcome import Action, BindMachine, Outcome, Step
@@ -54,6 +54,8 @@ from multisched.shell.domain import DomainWorker
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
 from multisched.shell.preemptor import Preemptor
 from multisched.shell.program import Program
+from multisched.shell.scheduling.bind_outcomes import BindOutcomes
+from multisched.shell.scheduling.settlement import Settlement
 from multisched.state import cluster_cache, commit
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.columns.resources import ResourceColumns
@@ -240,23 +242,23 @@ def uid_not_sent() -> None:
 def refused_pods_dropped() -> None:
     """A pod whose bind was refused is not queued again."""
 
-    def careless(self: DomainWorker, bind: Any, status: Any) -> None:
-        self._leave_flight()
-        self.cycle.give_up(bind.placed, status)
+    def careless(self: BindOutcomes, bind: Any, status: Any) -> None:
+        self._under_way.done()
+        self._cycle.give_up(bind.placed, status)
 
-    put(DomainWorker, "_abandon", careless)
+    put(BindOutcomes, "on_refused", careless)
 
 
 @defect
 def conflicted_pods_dropped() -> None:
     """A conflict is counted, and its pod forgotten."""
-    genuine = DomainWorker._settle
+    genuine = Settlement.settle
 
-    def settle(self: DomainWorker, entry: Any, result: Any, seconds: float) -> None:
+    def settle(self: Settlement, entry: Any, result: Any, seconds: float) -> None:
         if not isinstance(result, Conflicted):
             genuine(self, entry, result, seconds)
 
-    put(DomainWorker, "_settle", settle)
+    put(Settlement, "settle", settle)
 
 
 @defect
@@ -484,8 +486,8 @@ def audit_mends_nothing() -> None:
 @defect
 def lease_ignored() -> None:
     """Every process binds, whoever leads."""
-    put(LeaseKeeper, "may_bind", lambda self: True)
-    put(LeaseKeeper, "may_bind_in_s", lambda self: 0.0)
+    put(LeaseTerm, "may_bind", lambda self: True)
+    put(LeaseTerm, "may_bind_in_s", lambda self: 0.0)
 
     genuine = Program._lease
 
@@ -501,18 +503,18 @@ def lease_ignored() -> None:
 @defect
 def lease_not_checked_before_bind() -> None:
     """Who once led binds what it has decided, however late it is."""
-    put(LeaseKeeper, "may_bind", lambda self: self._state is lease.LeaseState.LEADING)
+    put(LeaseTerm, "may_bind", lambda self: self.state is LeaseState.LEADING)
 
 
 @defect
 def expired_lease_not_waited_for() -> None:
     """A new leader binds at once, though the last one's binds may still be on their way."""
-    genuine = LeaseKeeper._lead
+    genuine = LeaseTerm.begin
 
-    def lead(self: LeaseKeeper, *, after_expiry: bool, started: float) -> None:
+    def begin(self: LeaseTerm, *, after_expiry: bool, started: float) -> None:
         genuine(self, after_expiry=False, started=started)
 
-    put(LeaseKeeper, "_lead", lead)
+    put(LeaseTerm, "begin", begin)
 
 
 @defect
@@ -643,10 +645,10 @@ def lease_not_checked_before_deletion() -> None:
 @defect
 def no_unreserve_after_permit() -> None:
     """A pod whose time ran out at Permit is given up without telling the Reserve plugins."""
-    genuine = DomainWorker._abandon
+    genuine = BindOutcomes.on_refused
 
-    def abandon(self: DomainWorker, bind: Any, status: Any) -> None:
-        step = self.cycle._commit
+    def abandon(self: BindOutcomes, bind: Any, status: Any) -> None:
+        step = self._cycle._commit
         plugins = step._plugins
         if status.plugin == HoldSome.name:
             step._plugins = _Without(plugins)  # type: ignore[assignment]
@@ -655,7 +657,7 @@ def no_unreserve_after_permit() -> None:
         finally:
             step._plugins = plugins
 
-    put(DomainWorker, "_abandon", abandon)
+    put(BindOutcomes, "on_refused", abandon)
 
 
 # -- volumes -----------------------------------------------------------------------------------------------------------

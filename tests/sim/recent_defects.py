@@ -13,7 +13,8 @@ from domains.gpu.demand import DEVICE_MILLI, GPU, GPU_MILLI, integer_within
 from multisched.client import event_sink
 from multisched.client.condition_writer import ApiConditionWriter
 from multisched.client.lease_record import LeaseWatcher
-from multisched.client.reflector import Ending, Reflector, _line_decoder
+from multisched.client.list_reader import ListReader
+from multisched.client.watch import Ending, Watch, _line_decoder
 from multisched.cycle.bind_outcome import Action, BindMachine, Outcome, Step
 from multisched.cycle.classes.columns import ScoreColumn
 from multisched.cycle.classes.equivalence_class import EquivalenceClass
@@ -42,15 +43,17 @@ from multisched.queueing.backoff import BackoffPods
 from multisched.queueing.hints import HintTable
 from multisched.queueing.parked_pods import ParkedPods
 from multisched.queueing.pod_queue import PodQueue
-from multisched.shell import domain
 from multisched.shell.audit.auditor import Audit
 from multisched.shell.binding.send_check import SendCheck
 from multisched.shell.domain import DomainWorker
-from multisched.shell.handover import Handover
 from multisched.shell.ingest import cluster_changes, pods_and_nodes
 from multisched.shell.ingest.pods_and_nodes import PodIngest
+from multisched.shell.leadership.handover import Handover
 from multisched.shell.preemptor import Preemptor
 from multisched.shell.program import Program
+from multisched.shell.scheduling import bind_outcomes
+from multisched.shell.scheduling.bind_outcomes import BindOutcomes
+from multisched.shell.scheduling.nominations import DomainNominations
 from multisched.state.change_log import ChangeLog
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.column_overlay import ColumnOverlay
@@ -106,16 +109,16 @@ def joined_rows_used_at_once() -> None:
 @defect
 def restored_history_forgets_first() -> None:
     """Where history went back, all that is known goes before the new list is there."""
-    genuine = Reflector._may_use
+    genuine = ListReader._may_use
 
-    def may_use(self: Reflector, version: str) -> bool:
+    def may_use(self: ListReader, version: str) -> bool:
         is_used = genuine(self, version)
         if is_used and self._history.must_start_over(self._path):
-            self._delete_unseen(list(self._known._known))
-            self._known._known.clear()
+            self._feed._delete_unseen(list(self._feed.known._known))
+            self._feed.known._known.clear()
         return is_used
 
-    put(Reflector, "_may_use", may_use)
+    put(ListReader, "_may_use", may_use)
 
 
 @defect
@@ -252,8 +255,8 @@ def repeats_on_the_way_are_not_counted() -> None:
 @defect
 def ended_promises_stay_written() -> None:
     """A pod that is promised a node no more keeps its nominatedNodeName."""
-    genuine = DomainWorker._nominate
-    put(DomainWorker, "_nominate", lambda self, result: genuine(self, result) or None)
+    genuine = DomainNominations.nominate
+    put(DomainNominations, "nominate", lambda self, result: genuine(self, result) or None)
 
 
 @defect
@@ -413,14 +416,14 @@ def shares_go_by_what_is_wanted_now() -> None:
 @defect
 def lost_binds_free_room_in_silence() -> None:
     """Nobody hears that a pod, which was deleted or bound elsewhere on its way, takes no room of its node any more."""
-    genuine, tell = DomainWorker._lost, DomainWorker._tell_freed
+    genuine, tell = BindOutcomes.on_lost, BindOutcomes._tell_freed
 
-    def lost(self: DomainWorker, bind: Any) -> None:
-        put(DomainWorker, "_tell_freed", lambda self, held, node: None)
+    def lost(self: BindOutcomes, bind: Any) -> None:
+        put(BindOutcomes, "_tell_freed", lambda self, held, node: None)
         genuine(self, bind)
-        put(DomainWorker, "_tell_freed", tell)
+        put(BindOutcomes, "_tell_freed", tell)
 
-    put(DomainWorker, "_lost", lost)
+    put(BindOutcomes, "on_lost", lost)
 
 
 @defect
@@ -549,14 +552,14 @@ def pods_of_other_domains_unheard() -> None:
 @defect
 def lost_rights_set_pods_aside() -> None:
     """A pod for which we were refused for want of rights is set aside, as one that the API server refuses."""
-    put(domain, "alike", lambda words, node: words)
+    put(bind_outcomes, "alike", lambda words, node: words)
 
 
 @defect
 def malformed_lines_skipped() -> None:
     """A watch goes on after a line that nobody can read."""
 
-    async def consume(self: Reflector, stream: Any) -> Any:
+    async def consume(self: Watch, stream: Any) -> Any:
         async for line in stream:
             try:
                 ending = self._apply(_line_decoder.decode(line))
@@ -566,7 +569,7 @@ def malformed_lines_skipped() -> None:
                 return ending
         return Ending.RESUME
 
-    put(Reflector, "_consume", consume)
+    put(Watch, "_consume", consume)
 
 
 @defect

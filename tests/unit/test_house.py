@@ -14,9 +14,6 @@ FILE_LINES_MAX: Final = 800
 CLASS_LINES_MAX: Final = 350
 
 STILL_TOO_LARGE: Final = frozenset({
-    "multisched.client.lease.LeaseKeeper",
-    "multisched.client.reflector.Reflector",
-    "multisched.shell.domain.DomainWorker",
     "multisched.shell.program.Program",
     "multisched.testing.bind_checker.BindChecker",
     "multisched.testing.scenario.Run",

@@ -12,7 +12,7 @@ from functools import partial
 
 import msgspec
 
-from multisched.client.reflector import ReflectorHandler
+from multisched.client.object_feed import ReflectorHandler
 from multisched.framework.durations import Durations, growing
 from multisched.shell.ingest.router import Router
 

@@ -1,6 +1,6 @@
 """From watch to object store: services, volumes, claims and their like, one handler per kind.
 
-`ObjectIngest` implements `client.reflector.ReflectorHandler`. It owns nothing but its counters: objects go to the cache's
+`ObjectIngest` implements `client.object_feed.ReflectorHandler`. It owns nothing but its counters: objects go to the cache's
 `ObjectStore`, synchronously and whole, and events that may help waiting pods to the queues. An object that cannot be read
 is kept as `malformed`, counted, and told so by an event on it, once per fault; nothing here ever raises for bad input.
 

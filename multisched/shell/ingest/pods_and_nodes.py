@@ -1,7 +1,7 @@
 """From watch to cache and queues: each object version once, in order, synchronously.
 
 Owns the routing of pods: to the cache once they stand on a node, to the queue of the domain that serves their
-schedulerName while they do not. Both handlers implement `client.reflector.ReflectorHandler`.
+schedulerName while they do not. Both handlers implement `client.object_feed.ReflectorHandler`.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class PodIngest:
         worker = self._router.worker_of(pod)
         if worker is not None:
             worker.queue.add(pod, self._clock.monotonic())
-            worker.wake()
+            worker.intake.wake()
 
     def replaced(self, version: str) -> None:
         logger.info("pods listed", extra={"version": version, "placed": len(self._cache)})
@@ -271,9 +271,9 @@ class PodIngest:
         entry = self._cache.placed(pod.uid)
         assert entry is not None, "an assumed pod has an entry"
         before = msgspec.structs.replace(entry.pod, node=entry.node)  # hints go by where it stands
-        worker.revise(pod)
+        worker.binding.revise(pod)
         if refusal:
-            worker.turn_back(pod.uid, Status.error(refusal))
+            worker.binding.turn_back(pod.uid, Status.error(refusal))
         if self._cache.placed(pod.uid) is not entry:
             return  # turned back: the worker has told of its room
         after, row = msgspec.structs.replace(entry.pod, node=entry.node), self._cache.nodes.row_of(entry.node)
@@ -292,8 +292,8 @@ class PodIngest:
         now_s = self._clock.monotonic()
         placement = self._enqueue(worker, pod, before, now_s)
         if placement is not None and placement.place is Place.GATED and before is None and not pod.gates:
-            worker.report(pod, "SchedulingGated", placement.status.message)
-        worker.wake()
+            worker.failures.report(pod, "SchedulingGated", placement.status.message)
+        worker.intake.wake()
         if before is None:
             self._router.tell_listeners(UNSCHEDULED_POD_ADD, None, pod, now_s)
         elif promised not in ("", self._nominator.node_of(pod.uid)):  # which the server need not know of
@@ -319,16 +319,16 @@ class PodIngest:
         self._refused[pod.uid] = RefusedPod(pod, worker.name, refusal, self._clock.monotonic())
         self._uids[pod.key] = pod.uid
         self.malformed += 1
-        worker.report(pod, "Unschedulable", refusal)
+        worker.failures.report(pod, "Unschedulable", refusal)
 
     def tell_owners(self, worker: DomainWorker) -> None:
         """The domain is led from now on: owners of pods that no attempt will speak of are told why they wait."""
         for entry in list(worker.queue.entries(Place.GATED)):
             if not entry.pod.gates:
-                worker.report(entry.pod, "SchedulingGated", entry.message)
+                worker.failures.report(entry.pod, "SchedulingGated", entry.message)
         for refused in self._refused.values():
             if refused.domain == worker.name:
-                worker.report(refused.pod, "Unschedulable", refused.message)
+                worker.failures.report(refused.pod, "Unschedulable", refused.message)
 
     def _forget_pending(self, worker: DomainWorker, uid: str) -> None:
         pod, promised = self._pending.pop(uid, None), self._nominator.node_of(uid)
@@ -426,7 +426,7 @@ class NodeIngest:
         for pod in self._cache.assumed_on(name):
             worker = self._router.worker_of(pod)
             if worker is not None:
-                worker.look_again(pod.uid)
+                worker.binding.look_again(pod.uid)
 
     def delete(self, key: str, raw: msgspec.Raw | None) -> None:
         del raw

@@ -79,7 +79,13 @@ class Router:
             is_near = row is not None and rows.use_of(row) is not Use.NONE
             self._wake(worker, worker.queue.on_event(event if is_near else _distant(event), old, new, now_s))
             if event is ASSIGNED_POD_DELETE and old is not None and old.is_preempted:
-                worker.try_promised(old.node)
+                worker.nominations.try_promised(old.node)
+
+    def tell_gang(self, key: str) -> None:
+        """Other members of a gang stand than before, or it asks for something else."""
+        for worker, _ in self._workers:
+            worker.queue.gang_changed(key)
+            worker.wake()
 
     def tell_listeners(self, event: ClusterEvent, old: Pod | None, new: Pod | None, now_s: float) -> None:
         """As `tell`, to domains in which a plugin has registered the event: pods that come by thousands wake nobody else."""
@@ -101,7 +107,7 @@ class Router:
                 self.told = NODE_DELETE.label
                 self._wake(worker, worker.queue.on_event(NODE_DELETE, before, None, now_s))
                 if does is Use.NONE and before is not None:
-                    worker.try_promised(before.name)
+                    worker.nominations.try_promised(before.name)
             elif does:
                 for event in changes:
                     self.told = event.label
@@ -120,7 +126,7 @@ class Router:
     @staticmethod
     def _wake(worker: DomainWorker, moved: Moved) -> None:
         if moved.active or moved.backoff:
-            worker.wake()
+            worker.intake.wake()
         for pod, status in moved.gated:
-            if not worker.is_preempting(pod.uid):  # it was told why it waits, and more than that it is held
-                worker.report(pod, "SchedulingGated", status.message)
+            if not worker.nominations.is_preempting(pod.uid):  # it was told why it waits, and more than that it is held
+                worker.failures.report(pod, "SchedulingGated", status.message)

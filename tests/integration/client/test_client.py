@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from multisched.client.binder import ApiBinder
 from multisched.client.condition_writer import ApiConditionWriter
 from multisched.client.event_sink import ApiEventSink
-from multisched.client.lease import LeaseKeeper, LeaseSettings, LeaseState
+from multisched.client.lease import LeaseKeeper
+from multisched.client.lease_term import LeaseSettings, LeaseState
 from multisched.client.limits import WriteLimiter
 from multisched.client.reflector import Reflector
 from multisched.framework.ports import BindAnswer, BindRequest, Condition, Event, ObjectRef
@@ -150,7 +151,7 @@ async def test_two_keepers_hand_a_lease_over(scene: Scene) -> None:
 
     def leads(keeper: LeaseKeeper) -> Callable[[], Awaitable[bool]]:
         async def is_leading() -> bool:
-            return keeper.state is LeaseState.LEADING
+            return keeper.term.state is LeaseState.LEADING
 
         return is_leading
 
@@ -164,10 +165,10 @@ async def test_two_keepers_hand_a_lease_over(scene: Scene) -> None:
         await until(leads(keepers[0]), LIMIT_S)
         group.create_task(keepers[1].run())
         await until(outlived_its_first_term, LIMIT_S)
-        assert [keeper.may_bind() for keeper in keepers] == [True, False]
+        assert [keeper.term.may_bind() for keeper in keepers] == [True, False]
         await keepers[0].release()
         await until(leads(keepers[1]), LIMIT_S)
-        assert [keeper.may_bind() for keeper in keepers] == [False, True]
+        assert [keeper.term.may_bind() for keeper in keepers] == [False, True]
         await keepers[1].release()
     assert (await lease()).get("holderIdentity", "") == ""
 

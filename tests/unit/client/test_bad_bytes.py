@@ -19,7 +19,8 @@ from multisched.client.binder import ApiBinder
 from multisched.client.errors import parse_status
 from multisched.client.kept_document import ConfigMapKeeper
 from multisched.client.limits import WriteLimiter
-from multisched.client.reflector import Reflector, ReflectorHandler
+from multisched.client.object_feed import ReflectorHandler
+from multisched.client.reflector import Reflector
 from multisched.client.volume_writer import ApiVolumeWriter
 from multisched.framework.ports import ObjectRef, UnreachableError
 from multisched.model.wire import Response

@@ -19,10 +19,9 @@ from multisched.client.lease import (
     RELEASE_PAUSE_S,
     RELEASE_TIMEOUT_S,
     LeaseKeeper,
-    LeaseSettings,
-    LeaseState,
-    micro_time,
 )
+from multisched.client.lease_term import LeaseSettings, LeaseState
+from multisched.model.api_time import micro_timestamp
 from multisched.model.wire import AnswerLostError, ConnectFailedError, Response
 from tests.unit.client.scripted import EPOCH, Answer, Asked, LoopClock, ScriptedTransport, a_refusal, answer
 
@@ -98,7 +97,7 @@ def make_keeper(
 
 async def leading(keeper: LeaseKeeper) -> None:
     """Returns once it does."""
-    while keeper.state is not LeaseState.LEADING:  # noqa: ASYNC110 -- virtual time
+    while keeper.term.state is not LeaseState.LEADING:  # noqa: ASYNC110 -- virtual time
         await asyncio.sleep(0.001)
 
 
@@ -146,8 +145,8 @@ def test_settings_that_are_just_safe_are_taken(values: dict[str, float]) -> None
     assert {name: getattr(settings, name) for name in values} == values
 
 
-def test_times_are_written_as_utc_micro_time() -> None:
-    assert micro_time(EPOCH.replace(microsecond=70)) == "2026-01-01T00:00:00.000070Z"
+def test_times_are_written_as_utc_micro_timestamp() -> None:
+    assert micro_timestamp(EPOCH.replace(microsecond=70)) == "2026-01-01T00:00:00.000070Z"
 
 
 async def test_a_lease_nobody_has_is_created_and_binds_may_start_at_once_if_nobody_ever_had_it() -> None:
@@ -155,9 +154,9 @@ async def test_a_lease_nobody_has_is_created_and_binds_may_start_at_once_if_nobo
     keeper, _ = make_keeper(store, "a")
     async with running(keeper):
         await leading(keeper)
-        keeper.count_as_new()
-        assert keeper.may_bind()
-        assert (keeper.term, keeper.may_bind_in_s()) == (1, 0.0)
+        keeper.term.count_as_new()
+        assert keeper.term.may_bind()
+        assert (keeper.term.number, keeper.term.may_bind_in_s()) == (1, 0.0)
         assert store.document is not None
         assert (store.document["apiVersion"], store.document["kind"]) == ("coordination.k8s.io/v1", "Lease")
         assert store.document["spec"] == {
@@ -184,12 +183,12 @@ async def test_a_lease_that_was_not_there_may_have_been_deleted_and_its_time_is_
     keeper, _ = make_keeper(store, "a")
     async with running(keeper):
         await leading(keeper)
-        assert keeper.may_bind_if_new()
-        await asyncio.sleep(keeper.unseen_in_s() - 0.01)
+        assert keeper.term.may_bind_if_new()
+        await asyncio.sleep(keeper.term.unseen_in_s() - 0.01)
         assert 12.0 < asyncio.get_running_loop().time() < LeaseSettings().duration_s + 0.01
-        assert (keeper.may_bind(), keeper.may_bind_in_s() > 0) == (False, True)
+        assert (keeper.term.may_bind(), keeper.term.may_bind_in_s() > 0) == (False, True)
         await asyncio.sleep(0.02)
-        assert (keeper.may_bind(), keeper.may_bind_in_s()) == (True, 0.0)
+        assert (keeper.term.may_bind(), keeper.term.may_bind_in_s()) == (True, 0.0)
 
 
 async def test_renewing_costs_one_call_each_retry_period_and_keeps_the_acquire_time() -> None:
@@ -211,13 +210,13 @@ async def test_a_released_lease_is_taken_over_within_a_retry_period_without_wait
     second, _ = make_keeper(store, "b", seed=2)
     async with running(first, second):
         await asyncio.sleep(30)
-        assert first.may_bind()
+        assert first.term.may_bind()
         await first.release()
-        assert (first.may_bind(), first.state) == (False, LeaseState.RELEASED)
+        assert (first.term.may_bind(), first.term.state) == (False, LeaseState.RELEASED)
         released = asyncio.get_running_loop().time()
         await leading(second)
         assert asyncio.get_running_loop().time() - released <= 2.1
-        assert second.may_bind()
+        assert second.term.may_bind()
         assert store.document is not None
         await second.release()
         assert store.document["spec"]["leaseDurationSeconds"] == 1
@@ -299,7 +298,7 @@ async def test_a_release_that_no_server_takes_ends_in_time_and_says_that_the_lea
         seen, began_s = len(transport.asked), asyncio.get_running_loop().time()
         await keeper.release()
         assert asyncio.get_running_loop().time() - began_s == pytest.approx(RELEASE_TIMEOUT_S, abs=0.001)
-        assert keeper.state is LeaseState.RELEASED
+        assert keeper.term.state is LeaseState.RELEASED
     tried = [asked.method for asked in transport.asked[seen:]]
     assert tried == ["PUT", *["GET"] * (len(tried) - 1)]
     assert len(tried) > 2
@@ -321,7 +320,7 @@ async def test_a_release_that_has_begun_is_ended_though_its_scope_is_cancelled(c
         released = asyncio.ensure_future(keeper.release())
         await asyncio.sleep(cancelled_after_s)
         group.cancel_scope.cancel()
-    assert keeper.state is LeaseState.RELEASED
+    assert keeper.term.state is LeaseState.RELEASED
     await released
     assert store.document is not None
     assert store.document["spec"]["holderIdentity"] == ""
@@ -334,7 +333,7 @@ async def test_a_keeper_that_is_only_cancelled_lets_its_lease_run_out() -> None:
         await leading(keeper)
     assert store.document is not None
     assert store.document["spec"]["holderIdentity"] == "a"
-    assert not keeper.may_bind()
+    assert not keeper.term.may_bind()
 
 
 async def test_an_expired_lease_is_taken_after_its_whole_duration_and_binds_wait_one_bind_deadline() -> None:
@@ -344,10 +343,10 @@ async def test_an_expired_lease_is_taken_after_its_whole_duration_and_binds_wait
     async with running(keeper):
         await leading(keeper)
         assert 15 <= asyncio.get_running_loop().time() <= 15.2
-        assert not keeper.may_bind()
-        assert keeper.may_bind_in_s() == pytest.approx(5, abs=0.01)
-        await asyncio.sleep(keeper.may_bind_in_s())
-        assert keeper.may_bind()
+        assert not keeper.term.may_bind()
+        assert keeper.term.may_bind_in_s() == pytest.approx(5, abs=0.01)
+        await asyncio.sleep(keeper.term.may_bind_in_s())
+        assert keeper.term.may_bind()
         assert store.document is not None
         assert store.document["spec"]["leaseTransitions"] == 5
 
@@ -356,7 +355,7 @@ async def test_an_expired_lease_is_taken_after_its_whole_duration_and_binds_wait
 async def test_an_expired_lease_is_taken_at_the_moment_it_runs_out(seed: int) -> None:
     """However the pauses between the looks before fall."""
     store = LeaseStore()
-    store.write(holderIdentity="gone", leaseDurationSeconds=15, renewTime=micro_time(EPOCH), leaseTransitions=0)
+    store.write(holderIdentity="gone", leaseDurationSeconds=15, renewTime=micro_timestamp(EPOCH), leaseTransitions=0)
     keeper, transport = make_keeper(store, "b", seed=seed)
     async with running(keeper):
         await leading(keeper)
@@ -372,7 +371,7 @@ async def test_only_changes_count_whatever_the_clocks_in_the_record_say() -> Non
         for second in range(60):
             await asyncio.sleep(1)
             store.write(renewTime=f"1999-01-01T00:00:{second:02d}.000000Z")
-        assert keeper.state is LeaseState.STANDBY
+        assert keeper.term.state is LeaseState.STANDBY
 
 
 def why_lost(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -394,13 +393,13 @@ async def test_a_leader_that_cannot_renew_stops_binding_before_another_may_lead(
             old_transport.respond = lambda _: ConnectFailedError("refused")
             cut = asyncio.get_running_loop().time()
             await asyncio.sleep(7.9)
-            assert old.may_bind()
+            assert old.term.may_bind()
             await asyncio.sleep(2.2)
-            assert not old.may_bind()
+            assert not old.term.may_bind()
             await leading(new)
             taken = asyncio.get_running_loop().time()
             assert taken - cut >= 13
-            assert not new.may_bind()
+            assert not new.term.may_bind()
             assert changes == [LeaseState.LEADING, LeaseState.STANDBY]
             assert why_lost(caplog) == ["the renew deadline passed"]
 
@@ -424,11 +423,11 @@ async def test_the_local_deadline_counts_from_the_request_and_not_from_its_answe
     transport.latency_of = lambda method: 4.0 if method == slow else 0.01
     async with running(keeper):
         await asyncio.sleep(9.9)
-        keeper.count_as_new()
+        keeper.term.count_as_new()
         deadline = sent_at[0] + LeaseSettings().renew_deadline_s
-        assert keeper.may_bind()
+        assert keeper.term.may_bind()
         await asyncio.sleep(deadline - asyncio.get_running_loop().time())
-        assert not keeper.may_bind()
+        assert not keeper.term.may_bind()
 
 
 async def test_a_program_that_hangs_neither_renews_nor_takes_a_lease() -> None:
@@ -438,10 +437,10 @@ async def test_a_program_that_hangs_neither_renews_nor_takes_a_lease() -> None:
     keeper, transport = make_keeper(store, "a", changes, is_alive=lambda: is_alive)
     async with running(keeper):
         await leading(keeper)
-        keeper.count_as_new()
+        keeper.term.count_as_new()
         is_alive = False
         await asyncio.sleep(9.9)
-        assert keeper.may_bind()
+        assert keeper.term.may_bind()
         await asyncio.sleep(20)
         assert changes == [LeaseState.LEADING, LeaseState.STANDBY]
         assert not transport.of("PUT")
@@ -458,7 +457,7 @@ async def test_a_call_that_hangs_cannot_overrun_the_renew_deadline() -> None:
         transport.latency_s = 1e6
         await asyncio.sleep(12)
         assert changes[-1] is LeaseState.STANDBY
-        assert not keeper.may_bind()
+        assert not keeper.term.may_bind()
 
 
 async def test_a_renewal_whose_answer_was_lost_is_found_by_reading() -> None:
@@ -476,12 +475,12 @@ async def test_a_renewal_whose_answer_was_lost_is_found_by_reading() -> None:
     keeper, _ = make_keeper(store, "a")
     async with running(keeper):
         await leading(keeper)
-        keeper.count_as_new()
+        keeper.term.count_as_new()
         store.fault = lose_every_other_put
         for _ in range(100):
             await asyncio.sleep(1)
-            assert keeper.may_bind()
-        assert keeper.term == 1
+            assert keeper.term.may_bind()
+        assert keeper.term.number == 1
 
 
 async def test_an_acquisition_whose_answer_was_lost_is_ours_and_still_knows_of_the_expiry() -> None:
@@ -498,7 +497,7 @@ async def test_an_acquisition_whose_answer_was_lost_is_ours_and_still_knows_of_t
     async with running(keeper):
         await leading(keeper)
         assert asyncio.get_running_loop().time() < 18
-        assert keeper.may_bind_in_s() > 0
+        assert keeper.term.may_bind_in_s() > 0
 
 
 async def test_a_former_process_under_our_name_is_another_holder() -> None:
@@ -508,7 +507,7 @@ async def test_a_former_process_under_our_name_is_another_holder() -> None:
     async with running(keeper):
         await leading(keeper)
         assert asyncio.get_running_loop().time() >= 15
-        assert keeper.may_bind_in_s() > 0
+        assert keeper.term.may_bind_in_s() > 0
 
 
 async def test_a_usurper_ends_the_term_at_the_next_renewal(caplog: pytest.LogCaptureFixture) -> None:
@@ -520,7 +519,7 @@ async def test_a_usurper_ends_the_term_at_the_next_renewal(caplog: pytest.LogCap
         store.write(holderIdentity="usurper")
         await asyncio.sleep(2.1)
         assert changes == [LeaseState.LEADING, LeaseState.STANDBY]
-        assert not keeper.may_bind()
+        assert not keeper.term.may_bind()
         assert why_lost(caplog) == ["held by 'usurper'"]
 
 
@@ -532,10 +531,10 @@ async def test_who_led_before_a_usurper_that_died_waits_for_the_binds_of_that_on
         await leading(keeper)
         store.write(holderIdentity="usurper", leaseDurationSeconds=15)
         await asyncio.sleep(2.1)
-        assert keeper.state is LeaseState.STANDBY
+        assert keeper.term.state is LeaseState.STANDBY
         await leading(keeper)
-        assert not keeper.may_bind()
-        assert keeper.may_bind_in_s() == pytest.approx(5, abs=0.01)
+        assert not keeper.term.may_bind()
+        assert keeper.term.may_bind_in_s() == pytest.approx(5, abs=0.01)
 
 
 async def test_who_loses_an_expired_lease_and_takes_it_back_still_waits_for_its_last_holders_binds() -> None:
@@ -546,13 +545,13 @@ async def test_who_loses_an_expired_lease_and_takes_it_back_still_waits_for_its_
     keeper, _ = make_keeper(store, "a", changes, settings=short)
     async with running(keeper):
         await leading(keeper)
-        until_s = asyncio.get_running_loop().time() + keeper.may_bind_in_s()
+        until_s = asyncio.get_running_loop().time() + keeper.term.may_bind_in_s()
         store.fault = lambda asked, apply: ConnectFailedError("refused")
         await asyncio.sleep(3.1)
         store.fault = None
         await leading(keeper)
         assert changes == [LeaseState.LEADING, LeaseState.STANDBY, LeaseState.LEADING]
-        assert asyncio.get_running_loop().time() + keeper.may_bind_in_s() == pytest.approx(until_s)
+        assert asyncio.get_running_loop().time() + keeper.term.may_bind_in_s() == pytest.approx(until_s)
 
 
 async def test_a_deleted_lease_is_written_anew_by_its_leader() -> None:
@@ -560,11 +559,11 @@ async def test_a_deleted_lease_is_written_anew_by_its_leader() -> None:
     keeper, _ = make_keeper(store, "a")
     async with running(keeper):
         await leading(keeper)
-        keeper.count_as_new()
+        keeper.term.count_as_new()
         store.document = None
         await asyncio.sleep(5)
-        assert keeper.may_bind()
-        assert keeper.term == 1
+        assert keeper.term.may_bind()
+        assert keeper.term.number == 1
         assert store.document is not None
 
 
@@ -576,7 +575,7 @@ async def test_a_lease_deleted_under_another_holder_counts_as_expired() -> None:
         await asyncio.sleep(5)
         store.document = None
         await leading(keeper)
-        assert keeper.may_bind_in_s() > 0
+        assert keeper.term.may_bind_in_s() > 0
 
 
 async def test_a_deleted_lease_is_not_taken_while_its_holder_may_still_bind() -> None:
@@ -589,7 +588,7 @@ async def test_a_deleted_lease_is_not_taken_while_its_holder_may_still_bind() ->
             keepers[0][1].respond = lambda _: ConnectFailedError("cut")
             store.document = None
             await _watch(keepers, 25)
-            assert keepers[1][0].may_bind()
+            assert keepers[1][0].term.may_bind()
 
 
 @pytest.mark.parametrize("last_seen", ["", "a"])
@@ -604,10 +603,10 @@ async def test_a_deleted_lease_may_have_been_taken_since_it_was_last_seen(last_s
         await asyncio.sleep(1.0)
         store.fault = lambda asked, apply: ConnectFailedError("cut")
         await asyncio.sleep(30.0)
-        assert (keeper.state, keeper.term) == (LeaseState.STANDBY, 1 if last_seen else 0)
+        assert (keeper.term.state, keeper.term.number) == (LeaseState.STANDBY, 1 if last_seen else 0)
         store.document, store.fault = None, None
         await asyncio.sleep(LeaseSettings().duration_s)
-        assert keeper.state is LeaseState.STANDBY
+        assert keeper.term.state is LeaseState.STANDBY
         await leading(keeper)
 
 
@@ -620,7 +619,7 @@ async def test_bad_answers_keep_us_standing_by_and_asking(bad: Response) -> None
     keeper, transport = make_keeper(store, "a")
     async with running(keeper):
         await asyncio.sleep(30)
-        assert keeper.state is LeaseState.STANDBY
+        assert keeper.term.state is LeaseState.STANDBY
         assert 15 <= len(transport.asked) <= 32
         store.fault = None
         await leading(keeper)
@@ -668,10 +667,10 @@ async def _alternate(seed: int, outages: list[tuple[float, float]]) -> None:
             await _watch(keepers, down_s)
             victim.respond = store.respond
         await _watch(keepers, 25)
-        assert sum(keeper.may_bind() for keeper, _ in keepers) == 1
+        assert sum(keeper.term.may_bind() for keeper, _ in keepers) == 1
 
 
 async def _watch(keepers: list[tuple[LeaseKeeper, ScriptedTransport]], seconds: float) -> None:
     for _ in range(int(seconds) + 1):
         await asyncio.sleep(1.0)
-        assert sum(keeper.may_bind() for keeper, _ in keepers) <= 1
+        assert sum(keeper.term.may_bind() for keeper, _ in keepers) <= 1

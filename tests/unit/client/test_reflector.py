@@ -14,7 +14,10 @@ import pytest
 
 from multisched.client.history import History
 from multisched.client.known_objects import TOMBSTONES_MAX
-from multisched.client.reflector import BATCH_ITEMS, IDLE_TIMEOUT_S, RESUMES_MAX, STALE_LISTS_MAX, Reflector
+from multisched.client.list_reader import STALE_LISTS_MAX
+from multisched.client.object_feed import BATCH_ITEMS
+from multisched.client.reflector import RESUMES_MAX, Reflector
+from multisched.client.watch import IDLE_TIMEOUT_S
 from multisched.model.wire import AnswerLostError, ConnectFailedError, Response
 from tests.unit.client.scripted import (
     Answer,
@@ -526,7 +529,7 @@ async def test_what_is_remembered_of_the_deleted_is_bounded() -> None:
     async with staged([a_list(10)], [events, FOREVER]) as stage:
         await asyncio.sleep(1)
         assert stage.reflector.statistics().stale == 1000
-        assert stage.reflector._known.tombstones <= TOMBSTONES_MAX
+        assert stage.reflector._feed.known.tombstones <= TOMBSTONES_MAX
 
 
 async def test_a_kind_that_stays_refused_is_told_once_settled_and_asked_for_again() -> None:

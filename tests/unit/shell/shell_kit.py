@@ -35,11 +35,12 @@ from multisched.model.decode import Decoder
 from multisched.model.objects import Pod
 from multisched.model.selectors import Toleration
 from multisched.queueing.pod_queue import PodQueue
-from multisched.shell.domain import DomainPorts, DomainWorker
+from multisched.shell.domain import DomainWorker
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
 from multisched.shell.ingest.router import Router
 from multisched.shell.news_share import NewsShare
 from multisched.shell.preemptor import Preemptor
+from multisched.shell.scheduling.ports import DomainPorts
 from multisched.state.reservations import Reservations
 from multisched.testing.sim_loop import SimClock, SimLoop
 from tests.unit.cycle.cycle_kit import POINTS, Domain

@@ -180,7 +180,7 @@ def test_a_pod_is_bound_and_everybody_hears_of_it() -> None:
 
 def test_nothing_is_decided_without_the_lease_nor_after_intake_has_closed() -> None:
     async def scene(house: House, recorder: Recorder) -> None:
-        house.worker.is_leading = False
+        house.worker.intake.is_leading = False
         house.see_pod("p")
         await asyncio.sleep(1.0)
         assert house.desk.posts == []
@@ -326,7 +326,7 @@ GATED: dict[str, Any] = {"schedulingGates": [{"name": "g"}]}
 def test_a_pod_whose_gates_come_back_with_a_restored_backup_waits_again(stage: str) -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         recorder.permit_status = Status(Code.WAIT)
-        house.worker.is_leading = stage != "queued"
+        house.worker.intake.is_leading = stage != "queued"
         uid = house.see_pod("p")
         await asyncio.sleep(0.5 if stage == "asked about" else 1.5)
         assert house.cache.is_assumed(uid) is (stage == "at Permit")

@@ -7,13 +7,13 @@ import logging
 
 import pytest
 
-from multisched.client.lease import LeaseState
 from multisched.client.lease_record import Holding
+from multisched.client.lease_term import LeaseState
 from multisched.config import loading
 from multisched.config.nodes import NodeSelection
-from multisched.shell import handover as handover_module
 from multisched.shell.domain import DomainWorker
-from multisched.shell.handover import NODES_LISTED_MAX, SEEN_ANNOTATION, SELECTION_ANNOTATION
+from multisched.shell.leadership import handover as handover_module
+from multisched.shell.leadership.handover import NODES_LISTED_MAX, SEEN_ANNOTATION, SELECTION_ANNOTATION
 from multisched.state.domain_rows import DomainRows
 from tests.sim.handover import HEAD, THREE, TWO, Replica, Site, play
 
@@ -283,9 +283,9 @@ def test_a_node_that_joins_while_this_process_waits_for_a_former_holders_binds_w
         await asyncio.sleep(10.0)
         await site.kill(gone)
         keeper = heir.program.handover._keepers["forecast"]
-        while keeper.state is not LeaseState.LEADING:  # noqa: ASYNC110 - virtual time
+        while keeper.term.state is not LeaseState.LEADING:  # noqa: ASYNC110 - virtual time
             await asyncio.sleep(0.1)
-        assert not keeper.may_bind()
+        assert not keeper.term.may_bind()
         await site.add_node("late", gpus=4)
         await asyncio.sleep(2.0)
         assert len(rows_of(heir, "gpu").withheld) == 1

@@ -14,13 +14,14 @@ from typing import Any
 import orjson
 import pytest
 
-from multisched.client.lease import LeaseKeeper, LeaseSettings, LeaseState
+from multisched.client.lease import LeaseKeeper
+from multisched.client.lease_term import LeaseSettings, LeaseState
 from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
 from multisched.model.wire import JSON, ConnectFailedError, Response, Transport
 from multisched.observe.health import HEARTBEAT_AGE_MAX_S
-from multisched.shell import lease_runner
-from multisched.shell.lease_runner import LeasesInThread, LeasesOnLoop
+from multisched.shell.leadership import lease_runner
+from multisched.shell.leadership.lease_runner import LeasesInThread, LeasesOnLoop
 
 PATIENCE_S = 30.0
 """For what must happen, on a machine however slow."""
@@ -104,7 +105,7 @@ def play(scene: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
         running = asyncio.get_running_loop().create_task(stage.runner.run([stage.keeper]))
         try:
             await stage.until(LeaseState.LEADING)
-            stage.keeper.count_as_new()
+            stage.keeper.term.count_as_new()
             await scene(stage)
         finally:
             running.cancel()
@@ -117,7 +118,7 @@ def test_a_lease_is_renewed_while_the_loop_of_the_program_is_busy() -> None:
     async def scene(stage: Scene) -> None:
         for _ in range(5):  # nothing else runs on this loop meanwhile
             assert stage.transport.writes.acquire(timeout=PATIENCE_S)
-        assert stage.keeper.may_bind()
+        assert stage.keeper.term.may_bind()
         assert stage.threads == {"leases"}
         assert stage.heard_in == {threading.current_thread().name}, "what changes is heard on the program's loop"
 
@@ -130,7 +131,7 @@ def test_binds_stop_by_the_clock_alone_whatever_the_thread_does() -> None:
     async def scene(stage: Scene) -> None:
         stage.transport.is_cut = True
         stage.clock.ahead_s += LeaseSettings().renew_deadline_s
-        assert not stage.keeper.may_bind()
+        assert not stage.keeper.term.may_bind()
 
     play(scene)
 
@@ -139,8 +140,8 @@ def test_a_program_that_hangs_loses_its_leases() -> None:
     async def scene(stage: Scene) -> None:
         stage.clock.ahead_s += HEARTBEAT_AGE_MAX_S + 1  # and no beat comes, as this loop does not come around
         assert not stage.runner.is_alive()
-        assert not stage.keeper.may_bind()
-        while stage.keeper.state is LeaseState.LEADING:
+        assert not stage.keeper.term.may_bind()
+        while stage.keeper.term.state is LeaseState.LEADING:
             pass  # the thread goes on by itself
         while stage.transport.writes.acquire(blocking=False):
             pass
@@ -155,7 +156,7 @@ def test_a_lease_is_given_back_from_the_loop_of_the_program() -> None:
         assert stage.transport.holder == "me"
         await stage.runner.release(stage.keeper)
         assert stage.transport.holder == ""
-        assert not stage.keeper.may_bind()
+        assert not stage.keeper.term.may_bind()
 
     play(scene)
 
@@ -169,8 +170,8 @@ def test_a_lease_runs_out_when_the_program_ends_without_giving_it_back() -> None
         with pytest.raises(asyncio.CancelledError):
             await running
         assert stage.transport.holder == "me"
-        assert not stage.keeper.may_bind()
-        assert stage.keeper.state is LeaseState.RELEASED
+        assert not stage.keeper.term.may_bind()
+        assert stage.keeper.term.state is LeaseState.RELEASED
 
     asyncio.run(main())
 

@@ -118,7 +118,7 @@ async def test_who_may_not_act_changes_nothing(why: str) -> None:
             case "stops":
                 outside.is_closing = True
             case "does not lead":
-                house.worker.is_leading = False
+                house.worker.intake.is_leading = False
             case _:
                 house.desk.is_leading = False
         pod = mover.standing("uid-stands")

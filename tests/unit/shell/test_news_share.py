@@ -62,7 +62,7 @@ def test_one_cycle_decides_where_no_plugin_asks_outside() -> None:
         house = House(loop, "n0", profile="default")
         working = asyncio.create_task(house.worker.run())
         await asyncio.sleep(0.1)
-        cycles = len(house.worker._idle_cycles)
+        cycles = house.worker.intake.sleepers
         working.cancel()
         return cycles
 

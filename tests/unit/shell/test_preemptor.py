@@ -400,7 +400,7 @@ def test_lower_nominations_on_the_node_end_and_equal_ones_stay() -> None:
         for name in ("low-1", "low-2"):
             house.see_pod(name, scheduler="other", nodeName="a", phase="Running")
         lower: dict[str, Any] = {"status": {"nominatedNodeName": "a"}}
-        house.worker.is_leading = False
+        house.worker.intake.is_leading = False
         house.see_pod("middle", cpu="2", priority=50, **lower)
         house.see_pod("equal", cpu="0", priority=100, **lower)
         nominator = house.domain.nominator
@@ -424,7 +424,7 @@ def test_a_nomination_that_cannot_be_taken_back_is_told_and_a_kept_place_is_nobo
     async def scene(house: House) -> None:
         two_low(house)
         nominator = house.domain.nominator
-        house.worker.is_leading = False
+        house.worker.intake.is_leading = False
         lower: dict[str, Any] = {"status": {"nominatedNodeName": "a"}}
         standing = house.cache.placed("uid-low-1")
         assert standing is not None

@@ -16,7 +16,7 @@ from multisched.cluster.api.server import ApiServer
 from multisched.config import loading
 from multisched.config.nodes import lease_groups
 from multisched.model.wire import JSON, ConnectFailedError, LineStream, Response
-from multisched.shell.lease_runner import LeasesOnLoop
+from multisched.shell.leadership.lease_runner import LeasesOnLoop
 from multisched.shell.program import DRAIN_S, EVENTS_DRAIN_S, LeaseLostError, Program, ProgramPorts
 from multisched.shell.telemetry import ProgramQueues, read
 from multisched.testing.invariants import differences

@@ -236,7 +236,7 @@ def test_each_counter_of_a_domain_is_shown_as_itself() -> None:
         worker.cycle.conflicts.true, worker.cycle.conflicts.false = 11, 12
         worker.cycle.classes.hits, worker.cycle.classes.misses = 13, 14
         worker.cycle.classes.unsigned["Odd"] = 15
-        worker.counters.unknown = 16
+        worker.sender.unknown = 16
         worker.limit.width, worker.limit.in_flight = 17.9, 18
         other.limit.in_flight = 100
         cluster.program.nodes.malformed, cluster.program.pods.malformed = 19, 20

@@ -127,7 +127,7 @@ def test_the_end_of_a_promise_wakes_those_it_stood_before_and_nobody_else(
     ends: str, priority: int, hears: bool
 ) -> None:
     async def scene(house: House) -> None:
-        house.worker.is_leading = False
+        house.worker.intake.is_leading = False
         house.see_pod("promised", priority=5, status={"nominatedNodeName": "small"})
         house.see_pod("p", cpu="32", priority=priority)
         house.worker.queue.remove("uid-promised")

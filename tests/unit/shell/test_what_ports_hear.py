@@ -18,7 +18,7 @@ from multisched.framework.ports import (
     PodTruth,
     UnreachableError,
 )
-from multisched.shell.domain import READ_TIMEOUT_S
+from multisched.shell.binding.bind_sender import READ_TIMEOUT_S
 from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import HELD_S, Holding, House
 

@@ -1,7 +1,7 @@
 """Where leases are renewed: on the program's own loop, or in a thread beside it, which a busy loop does not hold up.
 
 Binds are sent by the program's loop alone. Right before each it compares the lease's deadline with the monotonic clock
-(`LeaseKeeper.may_bind`, I9); the thread only moves that deadline on, after a renewal that succeeded, counted from its request.
+(`LeaseTerm.may_bind`, I9); the thread only moves that deadline on, after a renewal that succeeded, counted from its request.
 So a thread that stops, late or not, ends the binds in time. The thread in turn renews only while the loop comes around:
 a process that hangs loses its leases, by the bound by which `/livez` fails. What the thread has to tell comes to the loop by
 `tell`. Owned by `Program`.

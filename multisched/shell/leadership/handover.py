@@ -26,7 +26,7 @@ import anyio
 import msgspec
 
 from multisched.client.errors import ApiError
-from multisched.client.lease import LeaseKeeper, LeaseState
+from multisched.client.lease import LeaseKeeper
 from multisched.client.lease_record import NOT_THERE, Holding, LeaseWatcher
 from multisched.client.lister import MalformedAnswerError, list_pages
 from multisched.client.reflector import Reflector
@@ -145,21 +145,21 @@ class Handover:
         made = self._made_unseen(self._keepers)
         if not made:
             return
-        await self._relist(max(keeper.made_unseen_at for keeper in made.values()))
+        await self._relist(max(keeper.term.made_unseen_at for keeper in made.values()))
         made = self._made_unseen(made)  # another domain of ours may have judged them meanwhile, and begun to bind
         is_led = self._may_be_led_unseen()
         for group, keeper in made.items():
             if is_led:
                 self.lost(group)
             else:
-                keeper.count_as_new()
+                keeper.term.count_as_new()
         if is_led and self._groups[domain] in made:
-            told = {"domain": domain, "seconds": round(made[self._groups[domain]].unseen_in_s(), 1)}
+            told = {"domain": domain, "seconds": round(made[self._groups[domain]].term.unseen_in_s(), 1)}
             logger.info("no lease, and pods of ours stand here: waiting for whoever may have held one", extra=told)
 
     @staticmethod
     def _made_unseen(keepers: Mapping[str, LeaseKeeper]) -> dict[str, LeaseKeeper]:
-        return {group: keeper for group, keeper in keepers.items() if keeper.unseen_in_s() > 0}
+        return {group: keeper for group, keeper in keepers.items() if keeper.term.unseen_in_s() > 0}
 
     def _may_be_led_unseen(self) -> bool:
         """Somebody may bind by a lease that is not there, since it was deleted: pods of ours that stand somewhere tell that there
@@ -187,7 +187,7 @@ class Handover:
         """
         group = self._groups[domain]
         self._discover(self._keepers[group].inherited)
-        waits_s = (keeper.may_bind_in_s() for keeper in self._keepers.values())
+        waits_s = (keeper.term.may_bind_in_s() for keeper in self._keepers.values())
         await anyio.sleep(max((wait_s for wait_s in waits_s if wait_s < math.inf), default=0.0))
         return await self._read({group})
 
@@ -315,9 +315,13 @@ class Handover:
 
     async def _read_one(self, group: str) -> Holding | None:
         keeper = self._keepers.get(group)
-        if keeper is not None and keeper.state is LeaseState.LEADING:
+        if keeper is not None and keeper.term.is_leading:
             # Once it may be bound by, nothing of its former holder is on its way; whoever asks lists after that.
-            return None if keeper.may_bind() else Holding("this process, which waits for the former holder's binds", {})
+            return (
+                None
+                if keeper.term.may_bind()
+                else Holding("this process, which waits for the former holder's binds", {})
+            )
         watcher = self._watchers.get(group)
         if watcher is None:
             settings = self._configuration.lease

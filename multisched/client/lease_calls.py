@@ -1,0 +1,108 @@
+"""The calls to one Lease object: read, create, replace, give back. Keeps nothing of what they answer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import orjson
+
+from multisched.client.lease_record import LeaseRecord, RecordMetadata, lease_path, leases_path, read_record
+from multisched.client.paths import within
+from multisched.framework.ports import Clock
+from multisched.model.api_time import micro_timestamp
+from multisched.model.wire import Response, Transport, TransportError
+
+logger = logging.getLogger(__name__)
+
+
+class NoAnswerError(Exception):
+    """This try failed; there is another one in a retry period."""
+
+
+class LeaseCalls:
+    """Of the process with this identity, to the Lease of this name. All but `give_back` raise NoAnswerError and TransportError."""
+
+    def __init__(
+        self, transport: Transport, clock: Clock, *, namespace: str, name: str, identity: str, duration_s: float
+    ) -> None:
+        self._transport = transport
+        self._clock = clock
+        self._namespace = namespace
+        self._name = name
+        self._identity = identity
+        self._duration_s = int(duration_s)
+        self._collection = leases_path(namespace)
+        self._path = lease_path(namespace, name)
+
+    async def read(self, timeout_s: float) -> LeaseRecord | None:
+        """None: there is none."""
+        response = await self._transport.request("GET", self._path, timeout_s=timeout_s)
+        if response.status == 404:
+            return None
+        if response.status != 200:
+            raise NoAnswerError(f"GET answered {response.status}")
+        return _decoded(response)
+
+    async def create(self, annotations: Mapping[str, str], timeout_s: float) -> LeaseRecord | None:
+        """None: it was refused, as somebody else made it."""
+        body = self._body(LeaseRecord(RecordMetadata()), annotations, self._identity, self._duration_s, is_ours=False)
+        path = within(self._collection, timeout_s)
+        response = await self._transport.request("POST", path, body=body, timeout_s=timeout_s)
+        return _decoded(response) if response.status == 201 else None
+
+    async def replace(
+        self, lease: LeaseRecord, annotations: Mapping[str, str], timeout_s: float, *, is_ours: bool
+    ) -> LeaseRecord | None:
+        """None: it was refused, as the record is another one by now. `is_ours`: the term goes on by which we lead."""
+        body = self._body(lease, annotations, self._identity, self._duration_s, is_ours=is_ours)
+        path = within(self._path, timeout_s)
+        response = await self._transport.request("PUT", path, body=body, timeout_s=timeout_s)
+        if response.status not in (200, 404, 409):
+            raise NoAnswerError(f"PUT answered {response.status}")
+        return _decoded(response) if response.status == 200 else None
+
+    async def give_back(
+        self, lease: LeaseRecord, annotations: Mapping[str, str], timeout_s: float, *, is_ours: bool
+    ) -> bool:
+        """True if the server has taken it."""
+        body = self._body(lease, annotations, "", 1, is_ours=is_ours)
+        try:
+            response = await self._transport.request("PUT", self._path, body=body, timeout_s=timeout_s)
+        except TransportError as error:
+            logger.info("lease call failed", extra={"lease": self._name, "error": str(error)})
+            return False
+        return response.status == 200
+
+    def _body(
+        self, lease: LeaseRecord, annotations: Mapping[str, str], holder: str, duration_s: int, *, is_ours: bool
+    ) -> bytes:
+        now = micro_timestamp(self._clock.now())
+        goes_on = is_ours and lease.spec.holder == self._identity
+        transitions = lease.spec.transitions or 0
+        is_first = not lease.metadata.version
+        metadata: dict[str, object] = {
+            "name": self._name,
+            "namespace": self._namespace,
+            "resourceVersion": lease.metadata.version,
+            "annotations": dict(annotations),
+        }
+        if is_first:
+            del metadata["resourceVersion"]
+        spec = {
+            "holderIdentity": holder,
+            "leaseDurationSeconds": duration_s,
+            "acquireTime": lease.spec.acquire_time if goes_on and lease.spec.acquire_time else now,
+            "renewTime": now,
+            "leaseTransitions": transitions if goes_on or is_first else transitions + 1,
+        }
+        return orjson.dumps(
+            {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+        )
+
+
+def _decoded(response: Response) -> LeaseRecord:
+    record = read_record(response)
+    if record is None:
+        raise NoAnswerError("the answer is no Lease")
+    return record

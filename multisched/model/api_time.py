@@ -1,0 +1,21 @@
+"""Moments as the API writes them: metav1.Time and metav1.MicroTime, always in UTC. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def timestamp(moment: datetime) -> str:
+    """RFC 3339 in whole seconds, as metav1.Time: `2026-11-21T11:12:27Z`."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def micro_timestamp(moment: datetime) -> str:
+    """RFC 3339 with always six digits of a second, as metav1.MicroTime."""
+    # A third of strftime's time.
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def parse_timestamp(text: str) -> datetime:
+    """Either, with or without fractions. Raises ValueError."""
+    return datetime.fromisoformat(text)

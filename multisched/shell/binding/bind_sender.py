@@ -1,0 +1,142 @@
+"""One bind from its first POST to a definite outcome: `cycle.bind_outcome.BindMachine` says what to do, this does it.
+
+Looks right before each POST whether the lease, the node and what the decision was made of still hold. Promises that what
+ends without an answer is asked for until there is one, and that a cancelled bind forgets nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+
+import anyio
+from msgspec.structs import replace
+
+from multisched.cycle.bind_outcome import BindMachine, Outcome, Step
+from multisched.framework.ports import (
+    BindAnswer,
+    Binder,
+    BindReply,
+    BindRequest,
+    ExtenderError,
+    LeaseHolder,
+    UnreachableError,
+)
+from multisched.framework.registry import PluginSet
+from multisched.framework.runner import PluginFailure, Runner, sentence
+from multisched.framework.status import Status
+from multisched.framework.traits import traits_of
+from multisched.shell.binding.bind import Bind
+from multisched.shell.binding.bind_limit import BindLimit
+from multisched.shell.binding.send_check import SendCheck
+
+logger = logging.getLogger(__name__)
+
+READ_TIMEOUT_S = 5.0
+BIND_GRACE_S = 5.0
+"""What a Bind plugin may take beyond the deadline it was given."""
+
+NOT_NOW = "nothing may be bound now: the lease was lost, or what is known of the cluster is in doubt"
+_DENIALS = frozenset({BindAnswer.DENIED, BindAnswer.REJECTED})
+
+
+class BindSender:
+    """For the binds of one domain. Owns the count of those whose outcome is unknown right now."""
+
+    def __init__(
+        self,
+        domain: str,
+        plugins: PluginSet,
+        runner: Runner,
+        *,
+        binder: Binder,
+        lease: LeaseHolder,
+        check: SendCheck,
+        limit: BindLimit,
+        timeout_s: float,
+    ) -> None:
+        """`limit` hears of each answer. `timeout_s`: of one POST."""
+        self.unknown = 0
+        self._domain = domain
+        self._plugins = plugins
+        self._runner = runner
+        self._binder = binder
+        self._lease = lease
+        self._check = check
+        self._limit = limit
+        self._timeout_s = timeout_s
+
+    async def send(self, bind: Bind) -> tuple[Outcome, Status]:
+        """Drives the outcome machine to its end, and says why. Cancelled (lease lost, exit): nothing is forgotten."""
+        placed, pod = bind.placed, bind.placed.pod
+        machine = BindMachine(pod.uid, placed.node, bind_deadline_s=self._timeout_s)
+        request = BindRequest(
+            pod.namespace, pod.name, pod.uid, placed.node, placed.annotations, partial(self._is_void, bind)
+        )
+        action = machine.first()
+        counted = is_denied = False
+        try:
+            while action.step is not Step.END:
+                if action.pause_s:
+                    await anyio.sleep(action.pause_s)
+                if action.step is Step.READ:
+                    try:
+                        truth = await self._binder.read(pod.namespace, pod.name, timeout_s=READ_TIMEOUT_S)
+                    except UnreachableError:
+                        action = machine.on_unreachable()
+                    else:
+                        action = machine.on_read(truth)
+                    continue
+                refusal = self._check.refusal(placed, bind.seen)
+                if refusal is not None:
+                    action = machine.withdraw(refusal.message)
+                    continue
+                if not self._lease.may_bind():
+                    if machine.is_unknown:
+                        await anyio.sleep(self._timeout_s)
+                        continue
+                    return Outcome.REFUSED, Status.error(NOT_NOW)
+                reply = await self._post(request)
+                if isinstance(reply, PluginFailure):
+                    action = machine.on_failure(reply.status.message)
+                else:
+                    self._limit.observe(reply.answer)
+                    action = machine.on_reply(reply)
+                    is_denied = reply.answer in _DENIALS and action.step is Step.END
+                if machine.is_unknown and not counted:
+                    counted = True
+                    self.unknown += 1
+                    logger.warning("no answer to a bind; asking what became of it", extra=bind.named(self._domain))
+        finally:
+            if counted:
+                self.unknown -= 1
+        if action.outcome is None:
+            raise AssertionError("the bind machine ended without an outcome")
+        message = action.message or "the API server refused the binding"
+        return action.outcome, Status.denied(message) if is_denied else Status.error(message)
+
+    def _is_void(self, bind: Bind) -> bool:
+        """What was looked at before the bind was handed on holds no more: the limit of writes held it up."""
+        return not self._lease.may_bind() or self._check.refusal(bind.placed, bind.seen) is not None
+
+    async def _post(self, request: BindRequest) -> BindReply | PluginFailure:
+        """The first Bind plugin's reply. One that failed may have sent the binding before."""
+        for plugin in self._plugins.bind:
+            try:
+                if traits_of(plugin).keeps_deadline:
+                    reply = await plugin.bind(self._binder, request, timeout_s=self._timeout_s)
+                else:
+                    async with asyncio.timeout(self._timeout_s + BIND_GRACE_S):  # a third of what anyio's costs
+                        reply = await plugin.bind(self._binder, request, timeout_s=self._timeout_s)
+            except ExtenderError as error:  # told bare, as upstream, where an extender is no Bind plugin
+                self._runner.failure(plugin, "Bind", error)
+                return PluginFailure(Status.error(str(error)).by(plugin.name))
+            except Exception as error:  # noqa: BLE001 - a plugin ends here
+                return self._runner.failure(plugin, "Bind", error)
+            if isinstance(reply, BindReply):
+                is_bare = not reply.message or any(plugin.name == extender.name for extender in self._plugins.extenders)
+                return reply if is_bare else replace(reply, message=sentence(plugin, "Bind", reply.message))
+            if reply is not None:
+                return self._runner.failure(plugin, "Bind", f"returned {type(reply).__name__}, not BindReply")
+        return await self._binder.post(request, timeout_s=self._timeout_s)

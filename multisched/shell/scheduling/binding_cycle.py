@@ -1,0 +1,207 @@
+"""The binding cycles of one domain: Permit, PreBind, and the bind, of each pod that is assumed on a node.
+
+Owns the pods that are on their way: those of whose bind nothing has been sent, which can still be turned back, and those
+of which a bind is under way. Ingest turns back whom a change concerns, the preemptor whom a victim is to go for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+
+import anyio.abc
+
+from multisched.cycle.bind_outcome import Outcome
+from multisched.cycle.results import Placed
+from multisched.cycle.waiting_pods import WaitingPodTable
+from multisched.framework.points import PreBindPlugin
+from multisched.framework.status import Status
+from multisched.model.objects import Pod
+from multisched.shell.binding.bind import Bind
+from multisched.shell.binding.bind_limit import BindLimit
+from multisched.shell.binding.bind_sender import BindSender
+from multisched.shell.binding.pre_bind import PreBindStage
+from multisched.shell.binding.send_check import SendCheck
+from multisched.shell.idle_workers import IdleWorkers
+from multisched.shell.scheduling.bind_outcomes import BindOutcomes
+from multisched.shell.scheduling.ports import DomainPorts
+from multisched.shell.scheduling.wait_group import WaitGroup
+from multisched.state.cluster_cache import ClusterCache
+
+logger = logging.getLogger(__name__)
+
+
+class BindingCycle:
+    """See the module; `domain` is its name."""
+
+    def __init__(
+        self,
+        domain: str,
+        waiting: WaitingPodTable,
+        cache: ClusterCache,
+        pre_bind: PreBindStage,
+        check: SendCheck,
+        limit: BindLimit,
+        sender: BindSender,
+        outcomes: BindOutcomes,
+        under_way: WaitGroup,
+        outside: DomainPorts,
+    ) -> None:
+        self._domain = domain
+        self._waiting = waiting
+        self._cache = cache
+        self._pre_bind = pre_bind
+        self._check = check
+        self._limit = limit
+        self._sender = sender
+        self._outcomes = outcomes
+        self._under_way = under_way
+        self._outside = outside
+        self._unsent: dict[str, Bind] = {}
+        """uid -> placed pod of whose bind nothing has been sent yet: at Permit, at PreBind, or waiting for a bind worker."""
+        self._sent: dict[str, Bind] = {}
+        """uid -> pod of which a bind is under way: nobody may know yet what becomes of it."""
+        self._to_bind: deque[Bind] = deque()
+        self._idle = IdleWorkers()
+        self._tasks: anyio.abc.TaskGroup | None = None
+
+    def start(self, tasks: anyio.abc.TaskGroup, workers: int) -> None:
+        """So many binds at once, by tasks of this group."""
+        self._tasks = tasks
+        for _ in range(workers):
+            tasks.start_soon(self._bind_placed)
+
+    def begin(self, placed: Placed, attempts: int) -> None:
+        """To be called in the step that assumed the pod."""
+        bind = Bind(placed, attempts, self._check.note(placed))
+        self._under_way.add()
+        self._unsent[placed.pod.uid] = bind
+        if placed.waits:
+            self._hold(bind)
+        else:
+            self._start_pre_bind(bind)
+
+    @property
+    def has_strayed(self) -> bool:
+        """True while a bind is under way to a node that has left the domain since it was decided."""
+        return not all(self._check.is_at_home(bind.placed, bind.seen) for bind in self._sent.values())
+
+    # -- turning back ----------------------------------------------------------------------------------------------
+
+    def look_again(self, uid: str) -> None:
+        """The node that the pod is on its way to changed, or went: a pod that it takes no more is turned back now."""
+        bind = self._unsent.get(uid)
+        refusal = None if bind is None else self._check.refusal(bind.placed, bind.seen)
+        if refusal is not None:
+            self.turn_back(uid, refusal)
+
+    def revise(self, pod: Pod) -> None:
+        """A pod on its way to a node has changed: it counts as it is now, and goes there only if the node takes it so."""
+        if self._cache.revise(pod):
+            self.look_again(pod.uid)
+        else:
+            self.turn_back(pod.uid, Status.error("the pod changed before it was bound"))
+
+    def turn_back(self, uid: str, status: Status) -> None:
+        """A pod of whose bind nothing has been sent is decided anew."""
+        if not self._waiting.end(uid, status):
+            self._turn_back(uid, status)
+
+    def turn_back_all(self, status: Status) -> None:
+        for uid in list(self._unsent):
+            self.turn_back(uid, status)
+
+    def preempt(self, uid: str, plugin: str) -> bool:
+        """Turns back a pod that waits at Permit, is at PreBind, or of whose bind nothing has been sent; False for others."""
+        if self._waiting.preempt(uid, plugin):
+            return True
+        return self._turn_back(uid, Status.error(f"preempted by {plugin}").by(plugin))
+
+    def close(self) -> None:
+        """The domain stops: what PreBind is long about goes back to the queue."""
+        self._pre_bind.close()
+
+    def _turn_back(self, uid: str, status: Status) -> bool:
+        """False for a pod of whose bind something may have been sent."""
+        if self._pre_bind.end(uid, status):
+            return True
+        bind = self._unsent.get(uid)
+        if bind is None:
+            return False
+        bind.turned_back = status
+        return True
+
+    # -- the steps -------------------------------------------------------------------------------------------------
+
+    def _hold(self, bind: Bind) -> None:
+        """At Permit, until all its plugins allow it or one refuses."""
+        began = self._outside.clock.monotonic()
+
+        def decided(status: Status) -> None:
+            waited = self._outside.clock.monotonic() - began
+            self._outside.observer.permit_waited("allowed" if status.is_success else "rejected", waited)
+            if status.is_success:
+                self._start_pre_bind(bind)
+            else:
+                self._abandon(bind, status)
+
+        self._waiting.hold(bind.placed.pod, bind.placed.waits, began, decided)
+
+    def _start_pre_bind(self, bind: Bind) -> None:
+        """Most pods have nothing to do at PreBind and are bound at once."""
+        work = self._pre_bind.work_for(bind.placed)
+        if not work:
+            self._enqueue(bind)
+            return
+        assert self._tasks is not None, "pods are placed by a running domain only"
+        self._tasks.start_soon(self._pre_bind_first, bind, work)
+
+    async def _pre_bind_first(self, bind: Bind, work: Sequence[PreBindPlugin] | Status) -> None:
+        status = work if isinstance(work, Status) else await self._pre_bind.run(bind.placed, work)
+        if status.is_success:
+            self._enqueue(bind)
+        else:
+            self._abandon(bind, status)
+
+    def _enqueue(self, bind: Bind) -> None:
+        self._to_bind.append(bind)
+        self._idle.wake_one()
+
+    async def _bind_placed(self) -> None:
+        while True:
+            while not self._to_bind:
+                await self._idle.sleep()
+            await self._bind_one(self._to_bind.popleft())
+
+    async def _bind_one(self, bind: Bind) -> None:
+        placed = bind.placed
+        await self._limit.enter()
+        self._unsent.pop(placed.pod.uid, None)
+        if bind.turned_back is not None:
+            self._limit.leave()
+            self._abandon(bind, bind.turned_back)
+            return
+        self._outside.conditions.drop(placed.pod.uid)
+        began = self._outside.clock.monotonic()
+        self._sent[placed.pod.uid] = bind
+        try:
+            outcome, answer = await self._sender.send(bind)
+        finally:
+            del self._sent[placed.pod.uid]
+            self._limit.leave()
+        self._outside.observer.bind_ended(placed.pod, outcome, self._outside.clock.monotonic() - began)
+        if outcome is not Outcome.BOUND:
+            told = bind.named(self._domain) | {"outcome": outcome.name, "error": answer.message}
+            logger.warning("pod not bound", extra=told)
+        match outcome:
+            case Outcome.BOUND:
+                self._outcomes.on_bound(bind)
+            case Outcome.REFUSED:
+                self._abandon(bind, answer)
+            case Outcome.GONE | Outcome.FOREIGN:
+                self._outcomes.on_lost(bind)
+
+    def _abandon(self, bind: Bind, status: Status) -> None:
+        self._unsent.pop(bind.placed.pod.uid, None)
+        self._outcomes.on_refused(bind, status)

@@ -1,0 +1,67 @@
+"""What becomes of a pod that was not placed: back into its queue, and its owner told why.
+
+As kube-scheduler's handleSchedulingFailure: for pods that no node took, and for placed pods whose bind failed.
+"""
+
+from __future__ import annotations
+
+from multisched.cycle.results import Unplaced
+from multisched.framework.ports import Condition, Event, pod_ref
+from multisched.model.objects import Pod
+from multisched.queueing.entry import Failure
+from multisched.queueing.pod_queue import PodQueue
+from multisched.queueing.transitions import Place
+from multisched.shell.scheduling.intake import Intake
+from multisched.shell.scheduling.nominations import DomainNominations
+from multisched.shell.scheduling.ports import DomainPorts
+
+
+class FailureHandler:
+    """Of one domain. Owns the count of pods that were refused."""
+
+    def __init__(self, queue: PodQueue, nominations: DomainNominations, intake: Intake, outside: DomainPorts) -> None:
+        self.refused = 0
+        self._queue = queue
+        self._nominations = nominations
+        self._intake = intake
+        self._outside = outside
+
+    def requeue(self, result: Unplaced, refusal: str = "") -> None:
+        """Requeues a refused pod, and tells its owner why. `refusal`: what the API server's refusals have in common."""
+        self.refused += 1
+        pod = result.pod
+        promised = self._nominations.node_of(pod.uid)
+        nominated = self._nominations.nominate(result)
+        failure = Failure(
+            result.rejectors, result.pending, is_error=result.is_error, message=result.message, refusal=refusal
+        )
+        placement = self._queue.fail(pod.uid, failure, self._outside.clock.monotonic())
+        if promised and promised != self._nominations.node_of(pod.uid):
+            self._nominations.promise_ended(pod, promised)
+        if placement.place is Place.ABSENT:
+            return  # it was deleted meanwhile: nobody is left to be told
+        reason = "SchedulerError" if result.is_error else result.reason
+        self.report(pod, reason, placement.set_aside or result.message, nominated)
+        self._intake.wake()
+
+    def retry(self, pod: Pod, why: str, *, is_told: bool) -> None:
+        """What the decision was made of is no more: the pod is tried again, at once for the first few times.
+
+        `is_told`: its owner is told why, since that may not be over at once.
+        """
+        failure = Failure(without_backoff=True, message=why)
+        placement = self._queue.fail(pod.uid, failure, self._outside.clock.monotonic())
+        if is_told and placement.place is not Place.ABSENT:
+            self.report(pod, "Unschedulable", why)
+        self._intake.wake()
+
+    def report(self, pod: Pod, reason: str, message: str, nominated_node: str | None = None) -> None:
+        """The condition and the event a refused pod gets; `nominated_node` as in `Condition`. Who does not lead tells nothing."""
+        if not self._intake.is_leading:
+            return
+        condition = Condition("False", reason, message, nominated_node=nominated_node)
+        ref = pod_ref(pod)
+        self._outside.conditions.write(ref, condition, self._outside.lease)
+        if reason != "SchedulingGated":
+            told = Event(ref, "Warning", "FailedScheduling", "Scheduling", message, pod.spec.scheduler_name)
+            self._outside.events.record(told)

@@ -1,0 +1,124 @@
+"""What a domain has promised to its pods: nominated nodes, and the preemptions that are to make them true.
+
+A cycle decides whom to nominate; the preemptor removes the victims. Owns neither; promises both that a promise which ends
+is told to whoever left it room, and that the preemptor learns how its preemptor's domain stands.
+"""
+
+from __future__ import annotations
+
+from multisched.cycle.preemption.post_filter import CLEARED
+from multisched.cycle.results import Unplaced
+from multisched.cycle.scheduling_cycle import SchedulingCycle
+from multisched.framework.events import Action, ClusterEvent, Resource
+from multisched.model.objects import Pod
+from multisched.queueing.pod_queue import PodQueue
+from multisched.queueing.transitions import Place
+from multisched.shell.preemptor import Preemptor
+from multisched.shell.scheduling.intake import Intake
+from multisched.shell.scheduling.ports import DomainPorts, Listeners
+from multisched.shell.scheduling.wait_group import WaitGroup
+from multisched.state.cluster_cache import ClusterCache
+
+_PREEMPTED = ClusterEvent(Resource.WILDCARD, Action.ALL, "PreemptionEnded")
+
+
+class DomainNominations:
+    """Of one domain; to the preemptor it is the `Home` of this domain's preemptors."""
+
+    def __init__(
+        self,
+        cycle: SchedulingCycle,
+        queue: PodQueue,
+        cache: ClusterCache,
+        preemptor: Preemptor,
+        intake: Intake,
+        under_way: WaitGroup,
+        outside: DomainPorts,
+        listeners: Listeners,
+        *,
+        write_timeout_s: float,
+    ) -> None:
+        self.lease = outside.lease
+        self.observer = outside.observer
+        self.write_timeout_s = write_timeout_s
+        self._cycle = cycle
+        self._nominator = cycle.nominator
+        self._queue = queue
+        self._cache = cache
+        self._preemptor = preemptor
+        self._intake = intake
+        self._under_way = under_way
+        self._clock = outside.clock
+        self._conditions = outside.conditions
+        self._listeners = listeners
+
+    def node_of(self, uid: str) -> str:
+        """The node that is promised to the pod; empty: none."""
+        return self._nominator.node_of(uid)
+
+    def nominate(self, result: Unplaced) -> str | None:
+        """Keeps what a refused pod was promised, and begins to make it true; what is to be written of it, if anything.
+
+        Before the pod is back in its queue: from then on it must not be tried while its victims go.
+        """
+        pod, node = result.pod, result.nominated_node
+        known = pod.nominated_node or self._nominator.node_of(pod.uid)
+        if node is None and known and not self.may_use(known):
+            node = CLEARED  # a plugin failed, which keeps a promise: but not of a node of another domain, whose pods wait for it
+        if node is None or not self.still_waits(pod.uid):
+            return None
+        self._nominator.nominate(pod, node, None if result.preemption is None else result.preemption.rank)
+        if result.preemption is not None and self._preemptor.start(pod, result.preemption, self):
+            self._under_way.add()
+        return node if node != known else None
+
+    def try_promised(self, node: str) -> None:
+        """Pods that were promised the node are decided anew: it left the domain, or a victim left it.
+
+        No hint need tell them, and until then others leave them room that they may no longer be able to take.
+        """
+        for pod in self._nominator.on(node):
+            if self._queue.activate(pod.uid, self._clock.monotonic()) is not None:
+                self._intake.wake()
+
+    def is_preempting(self, uid: str) -> bool:
+        """True while victims are removed for this pod."""
+        return self._preemptor.is_preempting(uid)
+
+    def close(self) -> None:
+        """The domain stops: preemptions that have not begun never will."""
+        self._preemptor.drop_waiting(self)
+
+    # -- the home of its preemptors --------------------------------------------------------------------------------
+
+    def still_waits(self, uid: str) -> bool:
+        return self._queue.where(uid) not in (None, Place.LEAVING)
+
+    def may_use(self, node: str) -> bool:
+        """The node is the domain's, and not withheld."""
+        row = self._cache.nodes.row_of(node)
+        return row is not None and self._cycle.rows.has(row)
+
+    def is_standing(self, uid: str) -> bool:
+        """True for a pod that the watch has shown on a node, and of which it has not said that it goes."""
+        entry = self._cache.placed(uid)
+        return entry is not None and not entry.pod.is_deleting and not self._cache.is_assumed(uid)
+
+    def preemption_ended(self) -> None:
+        """Nothing more is written for one of this domain's preemptors."""
+        self._under_way.done()
+
+    def promise_ended(self, pod: Pod, node: str) -> None:
+        """A pod is promised this node no more. Where the server has not been told of the promise, no watch tells the end."""
+        self._conditions.end_nomination(pod.uid)
+        self._listeners.tell_promise_ended(pod, node, self._clock.monotonic())
+
+    def let_go(self, pod: Pod, *, failed: bool) -> None:
+        """Victims that go wake the pod by their events; what it missed of them while it was held is made good here.
+
+        After its backoff, also when it failed: who may not delete pods would else preempt in vain, again and again.
+        """
+        now_s = self._clock.monotonic()
+        if failed or self._queue.where(pod.uid) is Place.GATED:
+            self._queue.on_event(_PREEMPTED, None, pod, now_s)
+        self._intake.wake()

@@ -1,0 +1,33 @@
+"""What the parts of a domain reach the outside through."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from multisched.framework.events import ClusterEvent, EventObject
+from multisched.framework.ports import Binder, Clock, ConditionWriter, EventSink, LeaseHolder
+from multisched.model.objects import Pod
+from multisched.shell.news_share import NewsShare
+from multisched.shell.observer import DomainObserver
+
+
+class DomainPorts(msgspec.Struct, frozen=True):
+    """The ports one domain works through."""
+
+    clock: Clock
+    binder: Binder
+    events: EventSink
+    conditions: ConditionWriter
+    lease: LeaseHolder
+    observer: DomainObserver
+    news: NewsShare
+
+
+class Listeners(Protocol):
+    """All domains, this one among them: what gives room back is told to whoever waits for room."""
+
+    def tell(self, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float) -> None: ...
+
+    def tell_promise_ended(self, pod: Pod, node: str, now_s: float) -> None: ...

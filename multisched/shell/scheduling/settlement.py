@@ -1,0 +1,67 @@
+"""What becomes of an attempt's result: a placed pod begins its binding cycle, any other one goes back to its queue.
+
+Runs in the step that decided, with no await between: what a result says holds when it is settled.
+"""
+
+from __future__ import annotations
+
+from multisched.cycle.results import Conflicted, GangResult, Placed, Result, Unplaced
+from multisched.framework.points import QueuedGang, QueuedPod
+from multisched.model.objects import ask_alike
+from multisched.queueing.active_pods import UNIT_S
+from multisched.queueing.pod_queue import PodQueue
+from multisched.shell.observer import DomainObserver
+from multisched.shell.scheduling.binding_cycle import BindingCycle
+from multisched.shell.scheduling.failure_handler import FailureHandler
+from multisched.shell.scheduling.nominations import DomainNominations
+
+
+class Settlement:
+    """Of one domain's attempts."""
+
+    def __init__(
+        self,
+        queue: PodQueue,
+        nominations: DomainNominations,
+        failures: FailureHandler,
+        binding: BindingCycle,
+        observer: DomainObserver,
+    ) -> None:
+        self._queue = queue
+        self._nominations = nominations
+        self._failures = failures
+        self._binding = binding
+        self._observer = observer
+
+    def settle(self, entry: QueuedPod, result: Result, seconds: float) -> None:
+        """`seconds`: what the attempt took."""
+        if seconds > UNIT_S:
+            self._queue.took(entry.pod.uid, seconds)
+        match result:
+            case Placed():
+                self._observer.attempt_ended(entry.pod, "scheduled", seconds)
+                if result.promised not in ("", result.node):
+                    self._nominations.promise_ended(result.pod, result.promised)
+                self._binding.begin(result, entry.attempts)
+                latest = self._queue.pod(entry.pod.uid) or entry.pod
+                if not ask_alike(entry.pod, latest):
+                    self._binding.revise(latest)
+            case Conflicted():
+                self.decide_anew(entry, result.refusal or "its node was taken", seconds, is_told=bool(result.refusal))
+            case Unplaced():
+                self._observer.attempt_ended(entry.pod, "error" if result.is_error else "unschedulable", seconds)
+                self._failures.requeue(result)
+
+    def settle_gang(self, gang: QueuedGang, result: GangResult, seconds: float) -> None:
+        """Each member by itself: those that stand are bound, the others wait on, the lead before those that follow it."""
+        entries, each_s = {entry.pod.uid: entry for entry in gang.members}, seconds / len(gang.members)
+        if seconds > UNIT_S:
+            self._queue.took(gang.members[0].pod.uid, seconds)
+        results: list[Placed | Unplaced] = [*result.placed, *result.unplaced]
+        for one in results:
+            self.settle(entries[one.pod.uid], one, each_s)
+
+    def decide_anew(self, entry: QueuedPod, why: str, seconds: float, *, is_told: bool = False) -> None:
+        """The attempt came to nothing, as what it was made of is no more. `is_told`: the pod's owner is told why."""
+        self._observer.attempt_ended(entry.pod, "conflict", seconds)
+        self._failures.retry(entry.pod, why, is_told=is_told)
