@@ -59,6 +59,7 @@ from multisched.shell.catch_up import CatchUp
 from multisched.shell.domain import DomainWorker
 from multisched.shell.extenders import Extenders, OpenExtender
 from multisched.shell.ingest.event_timing import EventTimes
+from multisched.shell.ingest.gang_objects import note_gang
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
 from multisched.shell.ingest.router import Router
 from multisched.shell.leadership.handover import Handover
@@ -460,6 +461,7 @@ class Program:
         return await self._plan_repair(asked)
 
     def _tell_all(self, event: ClusterEvent, old: EventObject, new: EventObject) -> None:
+        note_gang(self.cache.gangs, event, old, new)
         self.router.tell(event, old, new, self.clock.monotonic())
 
     # -- running ---------------------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ class Router:
         """Other members of a gang stand than before, or it asks for something else."""
         for worker, _ in self._workers:
             worker.queue.gang_changed(key)
-            worker.wake()
+            worker.intake.wake()
 
     def tell_listeners(self, event: ClusterEvent, old: Pod | None, new: Pod | None, now_s: float) -> None:
         """As `tell`, to domains in which a plugin has registered the event: pods that come by thousands wake nobody else."""
