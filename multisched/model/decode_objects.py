@@ -26,7 +26,9 @@ from multisched.model.cluster_objects import (
     CsiNode,
     CsiNodeDriver,
     CsiStorageCapacity,
+    ElasticQuota,
     ElasticQuotaTree,
+    KoordinatorQuota,
     Namespace,
     PersistentVolume,
     PersistentVolumeClaim,
@@ -49,6 +51,7 @@ from multisched.model.decode_metadata import (
     controller_of,
     with_valid_text,
 )
+from multisched.model.decode_quotas import WireElasticQuota, bounds, place_in_tree
 from multisched.model.decode_selectors import (
     Refusal,
     Wire,
@@ -386,6 +389,14 @@ def _quota_tree(wire: _QuotaTree) -> ElasticQuotaTree:
     return ElasticQuotaTree(**_who(wire.metadata), tree=tree, problems=problems)
 
 
+def _elastic_quota(wire: WireElasticQuota) -> ElasticQuota:
+    return ElasticQuota(**_who(wire.metadata), **bounds(wire))
+
+
+def _koordinator_quota(wire: WireElasticQuota) -> KoordinatorQuota:
+    return KoordinatorQuota(**_who(wire.metadata), **place_in_tree(wire))
+
+
 def _amounts(quantities: dict[str, Quantity] | None, field: str) -> Mapping[str, int]:
     """Milli-units for CPU, by whatever prefix, and whole ones, rounded up, for everything else."""
     if len(quantities or ()) > QUOTA_NAMES_MAX:
@@ -574,6 +585,8 @@ decode_replication_controller = _decoder(_MapSelected, _by_map(ReplicationContro
 decode_disruption_budget = _decoder(_Selected, _disruption_budget, PodDisruptionBudget)
 decode_quota = _decoder(_Quota, _quota, ResourceQuota)
 decode_quota_tree = _decoder(_QuotaTree, _quota_tree, ElasticQuotaTree)
+decode_elastic_quota = _decoder(WireElasticQuota, _elastic_quota, ElasticQuota)
+decode_koordinator_quota = _decoder(WireElasticQuota, _koordinator_quota, KoordinatorQuota)
 decode_volume = _decoder(_Volume, _volume, PersistentVolume)
 decode_claim = _decoder(_Claim, _claim, PersistentVolumeClaim)
 decode_storage_class = _decoder(_StorageClass, _storage_class, StorageClass)

@@ -7,7 +7,7 @@ events wake pods follow from the entry. Plugins name a kind in `Traits.reads_obj
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
@@ -20,6 +20,8 @@ from multisched.model.decode_objects import (
     decode_csi_driver,
     decode_csi_node,
     decode_disruption_budget,
+    decode_elastic_quota,
+    decode_koordinator_quota,
     decode_namespace,
     decode_quota,
     decode_quota_tree,
@@ -35,7 +37,8 @@ from multisched.model.decode_objects import (
 T = TypeVar("T", bound=ClusterObject)
 
 CORE, APPS, POLICY, STORAGE = "v1", "apps/v1", "policy/v1", "storage.k8s.io/v1"
-QUOTAS = "scheduling.sigs.k8s.io/v1beta1"
+ACK_QUOTAS, KOORDINATOR_QUOTAS = "scheduling.sigs.k8s.io/v1beta1", "scheduling.sigs.k8s.io/v1alpha1"
+SCHEDULER_PLUGINS = "scheduling.x-k8s.io/v1alpha1"
 
 
 class KindDefinition(msgspec.Struct, Generic[T], frozen=True):
@@ -55,6 +58,8 @@ class KindDefinition(msgspec.Struct, Generic[T], frozen=True):
     VolumeAttachment are ours."""
     is_optional: bool = False
     """Its definition need not be installed: where the server does not serve it (404), there are no objects of it."""
+    has_namesake: bool = False
+    """Another API has a kind of this name."""
     index_of: Callable[[T], str] | None = None
     """What the store finds it by; None: its namespace."""
     node_of: Callable[[T], str] = lambda one: ""
@@ -64,6 +69,15 @@ class KindDefinition(msgspec.Struct, Generic[T], frozen=True):
     def group(self) -> str:
         """API group; empty for the core."""
         return self.api_version.rpartition("/")[0]
+
+    @property
+    def title(self) -> str:
+        """What it goes by in events and metrics: its name, and with a namesake `plural.version.group`, as upstream writes it."""
+        return f"{self.plural}.{self.api_version.rpartition('/')[2]}.{self.group}" if self.has_namesake else self.name
+
+    @property
+    def metric_label(self) -> str:
+        return self.title if self.has_namesake else self.plural
 
     @property
     def plural(self) -> str:
@@ -80,7 +94,7 @@ class KindDefinition(msgspec.Struct, Generic[T], frozen=True):
 
 
 class ObjectKind(Enum):
-    """Kinds that plugins may read; the value is the kind's name in the API."""
+    """Kinds that plugins may read; the value is what the kind goes by: its name in the API where no other has it."""
 
     NAMESPACE = KindDefinition("Namespace", CORE, decode_namespace, is_in_wildcard=True)
     SERVICE = KindDefinition("Service", CORE, decode_service)
@@ -89,7 +103,13 @@ class ObjectKind(Enum):
     REPLICATION_CONTROLLER = KindDefinition("ReplicationController", CORE, decode_replication_controller)
     POD_DISRUPTION_BUDGET = KindDefinition("PodDisruptionBudget", POLICY, decode_disruption_budget)
     RESOURCE_QUOTA = KindDefinition("ResourceQuota", CORE, decode_quota)
-    ELASTIC_QUOTA_TREE = KindDefinition("ElasticQuotaTree", QUOTAS, decode_quota_tree, is_optional=True)
+    ELASTIC_QUOTA_TREE = KindDefinition("ElasticQuotaTree", ACK_QUOTAS, decode_quota_tree, is_optional=True)
+    ELASTIC_QUOTA = KindDefinition(
+        "ElasticQuota", SCHEDULER_PLUGINS, decode_elastic_quota, is_optional=True, has_namesake=True
+    )
+    KOORDINATOR_QUOTA = KindDefinition(
+        "ElasticQuota", KOORDINATOR_QUOTAS, decode_koordinator_quota, is_optional=True, has_namesake=True
+    )
     PERSISTENT_VOLUME = KindDefinition(
         "PersistentVolume", CORE, decode_volume, is_in_wildcard=True, index_of=lambda one: one.storage_class
     )
@@ -117,6 +137,21 @@ class ObjectKind(Enum):
 
     def __new__(cls, definition: KindDefinition[Any]) -> ObjectKind:
         kind = object.__new__(cls)
-        kind._value_ = definition.name
+        kind._value_ = definition.title
         kind.definition = definition
         return kind
+
+
+def kind_of(name: str, api_version: str) -> ObjectKind | None:
+    """The kind of a document by its `kind` and `apiVersion`, which may be left out where the name has no namesake."""
+    group = api_version.rpartition("/")[0]
+    for kind in _BY_NAME.get(name, ()):
+        if kind.definition.group == group or not (api_version or kind.definition.has_namesake):
+            return kind
+    return None
+
+
+_BY_NAME: Mapping[str, Sequence[ObjectKind]] = {
+    kind.definition.name: [one for one in ObjectKind if one.definition.name == kind.definition.name]
+    for kind in ObjectKind
+}

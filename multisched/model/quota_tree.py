@@ -1,12 +1,12 @@
 """Quota trees: what each team is sure of, and how much it may borrow. Read from any document, with all that is wrong with it.
 
 A tree that has a problem is never put in force; whoever reads one keeps the last that had none. Source of the rules:
-ACK's ElasticQuotaTree (`scheduling.sigs.k8s.io/v1beta1`).
+ACK's ElasticQuotaTree (`scheduling.sigs.k8s.io/v1beta1`). Other APIs are read as trees by `model/quotas`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -26,11 +26,19 @@ PROBLEMS_MAX: Final = 100
 
 WEIGHT_ATTRIBUTE: Final = "multisched.io/weight"
 """Attribute of a node: its weight among its siblings when idle resources are shared; without it the node's max."""
+GUARANTEE_ATTRIBUTE: Final = "multisched.io/guarantee"
+"""Attribute of a node: the part of its min that is lent to nobody, `all` or for example `cpu=2,memory=4Gi`."""
+ALL: Final = "all"
 MAX_JOBS: Final = "kube-queue/max-jobs"
 """A key of `max` that bounds jobs in ACK's queue, and no resource of pods."""
 
 SHOWN_MAX: Final = 63
 """Of a name in a message, in characters: names are what people write."""
+
+NO_LEAVES: Final[Mapping[str, int]] = {}
+
+Tell = Callable[[str, str, str], None]
+"""Hears of a problem: path, text, fix."""
 
 
 class TreeProblem(msgspec.Struct, frozen=True):
@@ -62,6 +70,16 @@ class QuotaNode(msgspec.Struct, frozen=True):
     """Of a leaf."""
     weight: int | None = None
     """Among its siblings, for each resource; None: its max."""
+    weights: Requests | None = None
+    """The same by resource, where an API has it so; a resource that is not named has the weight 0."""
+    guarantee: Requests = {}
+    """Resource -> the part of its min that is lent to nobody."""
+
+    def weight_for(self, resource: str, otherwise: int) -> int:
+        """`otherwise`: where neither a weight nor a max is written."""
+        if self.weights is not None:
+            return self.weights.get(resource, 0)
+        return self.weight if self.weight is not None else self.max.get(resource, otherwise)
 
 
 class QuotaTree(msgspec.Struct, frozen=True):
@@ -73,6 +91,19 @@ class QuotaTree(msgspec.Struct, frozen=True):
     """Namespace -> position of its leaf."""
     paths: tuple[tuple[int, ...], ...]
     """By position: the node itself, its parent and so on to the root."""
+    pod_label: str = ""
+    """Key of a pod's label that names its leaf, before its namespace; empty: no label does."""
+    leaf_named: Mapping[str, int] = {}
+    """What such a label may say -> position of the leaf."""
+
+    @staticmethod
+    def of(nodes: Sequence[QuotaNode], pod_label: str = "", leaf_named: Mapping[str, int] = NO_LEAVES) -> QuotaTree:
+        """`nodes`: linked, parents before children."""
+        paths: list[tuple[int, ...]] = []
+        for at, node in enumerate(nodes):
+            paths.append((at, *paths[node.parent]) if node.parent >= 0 else (at,))
+        leaf_of = {namespace: at for at, node in enumerate(nodes) for namespace in node.namespaces}
+        return QuotaTree(tuple(nodes), leaf_of, tuple(paths), pod_label, leaf_named)
 
     @property
     def resources(self) -> frozenset[str]:
@@ -91,15 +122,7 @@ def read_tree(root: Any) -> tuple[QuotaTree | None, tuple[TreeProblem, ...]]:
         _check_levels(reader)
     if reader.problems:
         return None, tuple(reader.problems[:PROBLEMS_MAX])
-    return _linked(reader.nodes), ()
-
-
-def _linked(nodes: Sequence[QuotaNode]) -> QuotaTree:
-    paths: list[tuple[int, ...]] = []
-    for at, node in enumerate(nodes):
-        paths.append((at, *paths[node.parent]) if node.parent >= 0 else (at,))
-    leaf_of = {namespace: at for at, node in enumerate(nodes) for namespace in node.namespaces}
-    return QuotaTree(tuple(nodes), leaf_of, tuple(paths))
+    return QuotaTree.of(reader.nodes), ()
 
 
 class _Reader:
@@ -129,15 +152,17 @@ class _Reader:
         at = len(self.nodes)
         self.nodes.append(QuotaNode(name, path, parent, (), {}, {}))
         children = self._children(document.get("children"), at, path, depth)
+        least = read_amounts(document.get("min"), f"{path}.min", self.problem)
         self.nodes[at] = QuotaNode(
             name,
             path,
             parent,
             children,
-            self._amounts(document.get("min"), f"{path}.min"),
-            self._amounts(document.get("max"), f"{path}.max"),
+            least,
+            read_amounts(document.get("max"), f"{path}.max", self.problem),
             self._leaf_namespaces(document.get("namespaces"), path, is_leaf=not children),
             self._weight(document.get("attributes"), path),
+            guarantee=self._guarantee(document.get("attributes"), path, least),
         )
         return at
 
@@ -179,29 +204,6 @@ class _Reader:
             self._namespaces.setdefault(name, path)
         return tuple(names)
 
-    def _amounts(self, amounts: Any, path: str) -> Requests:
-        if amounts is None:
-            return {}
-        if not isinstance(amounts, dict) or len(amounts) > RESOURCES_MAX:
-            self.problem(path, f"no map of at most {RESOURCES_MAX} resources", "write for example cpu: 40")
-            return {}
-        found: dict[str, int] = {}
-        for resource, text in amounts.items():
-            if resource == MAX_JOBS:
-                continue
-            if not is_qualified_name(resource):
-                self.problem(f"{path}.{_shown(resource)}", "no name of a resource", "write cpu, memory or DOMAIN/NAME")
-                continue
-            try:
-                nano = parse_nano(text) if isinstance(text, str | int | float) else None
-            except QuantityError:
-                nano = None
-            if nano is None or nano < 0 or isinstance(text, bool):
-                self.problem(f"{path}.{resource}", f"{_shown(text)} is no amount", "write for example 500m, 40 or 64Gi")
-                continue
-            found[resource] = milli_of_nano(nano) if resource == CPU else value_of_nano(nano)
-        return found
-
     def _weight(self, attributes: Any, path: str) -> int | None:
         text = attributes.get(WEIGHT_ATTRIBUTE) if isinstance(attributes, dict) else None
         if text is None:
@@ -214,6 +216,51 @@ class _Reader:
             )
             return None
         return int(str(text))
+
+    def _guarantee(self, attributes: Any, path: str, least: Requests) -> Requests:
+        text = attributes.get(GUARANTEE_ATTRIBUTE) if isinstance(attributes, dict) else None
+        if text is None:
+            return {}
+        if text == ALL:
+            return least
+        place = f"{path}.attributes[{GUARANTEE_ATTRIBUTE}]"
+        parts = [part.partition("=") for part in str(text).split(",")]
+        if not all(equals for _, equals, _ in parts):
+            self.problem(place, f"{_shown(text)} is no guarantee", "write all, or for example cpu=2,memory=4Gi")
+            return {}
+        found = read_amounts({name.strip(): amount.strip() for name, _, amount in parts}, place, self.problem)
+        for resource, amount in found.items():
+            if amount > least.get(resource, 0):
+                what = (
+                    f"{shown_amount(resource, amount)} is over its min {shown_amount(resource, least.get(resource, 0))}"
+                )
+                self.problem(f"{place}.{resource}", what, f"lower it, or raise min of {path}")
+        return found
+
+
+def read_amounts(amounts: Any, path: str, tell: Tell) -> Requests:
+    """Resource -> amount, of a map as people write it; what cannot be read is told, and left out."""
+    if amounts is None:
+        return {}
+    if not isinstance(amounts, dict) or len(amounts) > RESOURCES_MAX:
+        tell(path, f"no map of at most {RESOURCES_MAX} resources", "write for example cpu: 40")
+        return {}
+    found: dict[str, int] = {}
+    for resource, text in amounts.items():
+        if resource == MAX_JOBS:
+            continue
+        if not is_qualified_name(resource):
+            tell(f"{path}.{_shown(resource)}", "no name of a resource", "write cpu, memory or DOMAIN/NAME")
+            continue
+        try:
+            nano = parse_nano(text) if isinstance(text, str | int | float) else None
+        except QuantityError:
+            nano = None
+        if nano is None or nano < 0 or isinstance(text, bool):
+            tell(f"{path}.{resource}", f"{_shown(text)} is no amount", "write for example 500m, 40 or 64Gi")
+            continue
+        found[resource] = milli_of_nano(nano) if resource == CPU else value_of_nano(nano)
+    return found
 
 
 def _check_levels(reader: _Reader) -> None:

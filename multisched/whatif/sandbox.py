@@ -31,6 +31,7 @@ from multisched.framework.runner import Runner
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.cluster_objects import ClusterObject
 from multisched.model.decode import DecodeError, Decoder
+from multisched.model.object_kinds import kind_of
 from multisched.model.objects import Node, Pod
 from multisched.model.wire import UNREADABLE, ConnectFailedError, LineStream, Response
 from multisched.shell.domain import DomainWorker
@@ -95,7 +96,6 @@ class DumpedCluster(msgspec.Struct, frozen=True):
 
     def read(self, decoder: Decoder) -> ClusterSnapshot:
         """Kinds that scheduling does not read are passed over."""
-        others = {kind.value: kind for kind in ObjectKind}
         nodes: list[Node] = []
         placed: list[Pod] = []
         pending: list[Pod] = []
@@ -104,7 +104,8 @@ class DumpedCluster(msgspec.Struct, frozen=True):
         unreadable: list[str] = []
         for raw in self.items:
             try:
-                kind = msgspec.json.decode(raw, type=_Kind).kind
+                wire = msgspec.json.decode(raw, type=_Kind)
+                kind, other = wire.kind, kind_of(wire.kind, wire.api_version)
                 if kind == "Node":
                     nodes.append(decoder.node(raw))
                 elif kind == "Pod":
@@ -113,8 +114,8 @@ class DumpedCluster(msgspec.Struct, frozen=True):
                         (placed if pod.node else pending).append(pod)
                 elif kind == "PriorityClass":
                     classes.append(class_of(raw))
-                elif kind in others:
-                    objects.append((others[kind], others[kind].definition.decode(raw)))
+                elif other is not None:
+                    objects.append((other, other.definition.decode(raw)))
             except (DecodeError, *UNREADABLE) as error:
                 unreadable.append(str(error))
         notes = tuple(f"an object of the dump cannot be read: {text}" for text in unreadable[:UNREADABLE_TOLD])
@@ -136,8 +137,9 @@ class DumpedCluster(msgspec.Struct, frozen=True):
         )
 
 
-class _Kind(msgspec.Struct):
+class _Kind(msgspec.Struct, rename="camel"):
     kind: str = ""
+    api_version: str = ""
 
 
 def _learning(program: Program) -> Iterator[tuple[tuple[str, str], StateExportPlugin]]:

@@ -108,6 +108,8 @@ class ObjectIngest:
         self.malformed += 1
         told = {"kind": self.kind.value, "key": item.key, "error": item.malformed}
         logger.warning("object is malformed", extra=told)
-        ref = ObjectRef(self.kind.value, item.namespace, item.name, item.uid, self.kind.definition.api_version)
+        ref = ObjectRef(
+            self.kind.definition.name, item.namespace, item.name, item.uid, self.kind.definition.api_version
+        )
         note = f"Not used for scheduling: {item.malformed}"
-        self._sink.record(Event(ref, "Warning", f"Malformed{self.kind.value}", "Scheduling", note, self._by))
+        self._sink.record(Event(ref, "Warning", f"Malformed{self.kind.definition.name}", "Scheduling", note, self._by))

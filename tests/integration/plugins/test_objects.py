@@ -125,7 +125,10 @@ def test_every_kind_is_served_where_it_is_looked_for(kind: ObjectKind) -> None:
             answer = await DirectTransport(house.server).request("GET", kind.definition.path)
             assert answer.status == 200, answer.body
             listed = orjson.loads(answer.body)
-            assert (listed["kind"], listed["apiVersion"]) == (f"{kind.value}List", kind.definition.api_version)
+            assert (listed["kind"], listed["apiVersion"]) == (
+                f"{kind.definition.name}List",
+                kind.definition.api_version,
+            )
 
     in_virtual_time(story)
 

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched.model.quota_tree import DEPTH_MAX, WEIGHT_ATTRIBUTE, read_tree, shown_amount
+from multisched.model.quota_tree import DEPTH_MAX, GUARANTEE_ATTRIBUTE, WEIGHT_ATTRIBUTE, read_tree, shown_amount
 from tests.unit.plugins.quota.trees import Json, acks_example, leaf, node, tree_of
 
 TEN: Json = {"cpu": 10}
+GUARANTEES = f"root.a.attributes[{GUARANTEE_ATTRIBUTE}"
 
 
 def test_acks_example_is_read_with_its_levels() -> None:
@@ -40,6 +41,12 @@ def test_weight_and_max_jobs_are_no_resources() -> None:
     assert tree.resources == {"cpu"}
 
 
+@pytest.mark.parametrize(("text", "kept"), [("all", 4000), ("cpu=1500m", 1500), ("cpu=1, memory=0", 1000)])
+def test_a_guarantee_is_a_part_of_the_min_or_all_of_it(text: str, kept: int) -> None:
+    tree = tree_of(TEN, TEN, leaf("a", 4, 10, attributes={GUARANTEE_ATTRIBUTE: text}))
+    assert [one.guarantee.get("cpu") for one in tree.nodes] == [None, kept]
+
+
 @pytest.mark.parametrize(
     ("root", "places"),
     [
@@ -65,6 +72,10 @@ def test_weight_and_max_jobs_are_no_resources() -> None:
         (
             node("root", TEN, TEN, leaf("a", 1, 5, attributes={WEIGHT_ATTRIBUTE: "-1"})),
             [f"root.a.attributes[{WEIGHT_ATTRIBUTE}]"],
+        ),
+        *(
+            (node("root", TEN, TEN, leaf("a", 1, 5, attributes={GUARANTEE_ATTRIBUTE: text})), [f"{GUARANTEES}{where}"])
+            for text, where in (("some", "]"), ("cpu=2", "].cpu"), ("cpu=x", "].cpu"), (5, "]"))
         ),
     ],
 )
