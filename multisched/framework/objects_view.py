@@ -52,6 +52,9 @@ class ObjectsView(Protocol):
         """All objects of the kind. A live view: copy to keep it."""
         ...
 
+    sequence: int
+    """Rises whenever a `version` may have risen: the cheapest way to see that none has."""
+
     def version(self, kind: ObjectKind) -> int:
         """Raised when an object of the kind comes, goes, or changes in what is kept of it, and when the kind ceases to be
         readable or is again; never falls, 0 at first.

@@ -6,7 +6,7 @@ holds for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Final
 
 import numpy as np
@@ -17,7 +17,7 @@ from multisched.framework.dependency import Dependency
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import Bools, Rows
 from multisched.framework.points import CycleView, PostFilterResult, PreFilterResult, Refusals
-from multisched.framework.preemption import NOBODY, Candidates, PlacedPods, Preemption
+from multisched.framework.preemption import NOBODY, Candidates, LabelSet, PlacedPods, Preemption
 from multisched.framework.status import SUCCESS, Status
 from multisched.framework.traits import Traits
 from multisched.model.object_kinds import ObjectKind
@@ -25,8 +25,8 @@ from multisched.model.objects import CPU, Pod
 from multisched.plugins.default_preemption import NEVER, RUNNING, LowerPriority
 from multisched.plugins.disruption_budgets import DisruptionBudgets
 from multisched.plugins.quota.quota_ledger import QUOTA, QuotaLedger, items_of
-from multisched.plugins.quota.quota_source import QuotaSource
-from multisched.plugins.quota.reclaim import Claim, Giving, claim_of, room_for, standing_in
+from multisched.plugins.quota.quota_source import QUOTA_KINDS, QuotaSource
+from multisched.plugins.quota.reclaim import Claim, Giving, Promised, claim_of, room_for, standing_in
 
 RANK: Final = NOBODY - 1
 """Of a pod that reclaims: pods of any priority leave it the place that was cleared for it."""
@@ -50,15 +50,15 @@ class Borrowers(LowerPriority):
         self.mark = (budgets.version, ledger.generation, self._priority, tuple(self._leaves.items()))
 
     def displaceable(self, pods: PlacedPods) -> Bools:
-        kinds = np.array([self._kind(one.namespace) for one in pods.label_sets], np.int8)
+        kinds = np.array([self._kind(one) for one in pods.label_sets], np.int8)
         kind = kinds[pods.label_set] if len(kinds) else np.zeros(pods.priority.shape, np.int8)
         is_there = pods.priority < NOBODY
         may_go: Bools = is_there & ((kind == 2) | ((kind == 1) & (pods.priority < self._priority)))
         return may_go
 
-    def _kind(self, namespace: str) -> int:
+    def _kind(self, pods: LabelSet) -> int:
         """2: borrows; 1: the claim's own leaf; 0: neither."""
-        levels = self._ledger.levels_of(namespace)
+        levels = self._ledger.levels_of(pods)
         is_own = self._leaves.get(levels[0].at) if levels else None
         return 0 if is_own is None else 2 - is_own
 
@@ -69,7 +69,7 @@ class ElasticQuota:
     name = QUOTA
     depends_on = Dependency.CACHE_KEY
     traits = Traits(
-        reads_objects=(ObjectKind.ELASTIC_QUOTA_TREE, ObjectKind.POD_DISRUPTION_BUDGET),
+        reads_objects=(*QUOTA_KINDS, ObjectKind.POD_DISRUPTION_BUDGET),
         condition_reason="QuotaExceeded",
     )
 
@@ -81,19 +81,19 @@ class ElasticQuota:
         self._nominations = context.nominations
         self._preemptions = context.preemptions
         self._budgets = DisruptionBudgets(context.objects)
-        self._promised_mark: tuple[int, int] = (-1, -1)
-        self._promised: dict[int, dict[str, int]] = {}
+        self._promised_mark: tuple[int, int, int] = (-1, -1, -1)
+        self._promised: Promised = {}
         self.preemption_attempts = 0
         """How often it was asked to make room; read by metrics."""
 
     # -- classes ---------------------------------------------------------------------------------------------------
 
     def sign(self, pod: Pod) -> Hashable:
-        levels = self._ledger.levels_of(pod.namespace)
+        levels = self._ledger.levels_of(pod)
         return self._ledger.generation, levels[0].at if levels else -1
 
     def cache_key(self, cycle: CycleView, pod: Pod) -> SplitCacheKey | None:
-        if not self._ledger.levels_of(pod.namespace):
+        if not self._ledger.levels_of(pod):
             return None
         return SplitCacheKey((self._ledger.version(), self._nominations.sequence), None)
 
@@ -104,61 +104,63 @@ class ElasticQuota:
         return Status.unresolvable(RUNNING) if self._preemptions.is_preempting(pod.uid) else SUCCESS
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
-        why = self._ledger.refusal(pod.namespace, items_of(pod), self._promised_beside(pod))
+        why = self._ledger.refusal(pod, self._promised_beside(pod))
         return PreFilterResult(Status.unschedulable(why)) if why else PreFilterResult()
 
-    def _promised_beside(self, pod: Pod) -> Mapping[int, Mapping[str, int]]:
+    def _promised_beside(self, pod: Pod) -> Promised:
         """What other pods that are nominated count on, by level."""
-        mark = self._nominations.sequence, self._ledger.generation
+        version = self._ledger.version() if self._ledger.has_guarantees else 0
+        mark = self._nominations.sequence, self._ledger.generation, version
         if mark != self._promised_mark:
-            self._promised_mark, self._promised = mark, {}
-            for one in self._nominations.pods():
-                self._promise(one, self._promised, 1)
-        own = [one for one in self._nominations.pods() if one.uid == pod.uid] if self._promised else ()
-        if not own:
+            self._promised_mark, self._promised = mark, self._ledger.promised_to(self._nominations.pods())
+        if not self._promised:
             return self._promised
-        others = {at: dict(amounts) for at, amounts in self._promised.items()}
-        for one in own:
-            self._promise(one, others, -1)
-        return others
-
-    def _promise(self, pod: Pod, promised: dict[int, dict[str, int]], sign: int) -> None:
-        for level in self._ledger.levels_of(pod.namespace):
-            amounts = promised.setdefault(level.at, {})
-            for resource, amount in items_of(pod):
-                amounts[resource] = amounts.get(resource, 0) + sign * amount
+        others = [one for one in self._nominations.pods() if one.uid != pod.uid]
+        if len(others) == len(self._nominations.pods()):
+            return self._promised
+        return self._ledger.promised_to(others)
 
     # -- who is woken ----------------------------------------------------------------------------------------------
 
     def events_to_register(self) -> Sequence[EventRegistration]:
-        leaving = ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE | Action.UPDATE_POD_SCALE_DOWN)
-        coming = ClusterEvent(Resource.ASSIGNED_POD, Action.ADD | Action.UPDATE_POD_SCALE_UP)
-        tree = ClusterEvent(ObjectKind.ELASTIC_QUOTA_TREE, Action.ALL)
+        freed = Action.DELETE | Action.UPDATE_POD_SCALE_DOWN | Action.UPDATE_POD_LABEL
+        grown = Action.ADD | Action.UPDATE_POD_SCALE_UP | Action.UPDATE_POD_LABEL
+        own = Action.UPDATE_POD_SCALE_DOWN | Action.UPDATE_POD_LABEL
         return (
-            EventRegistration(leaving, self._after_leaving),
-            EventRegistration(coming, self._after_coming),
-            EventRegistration(tree),
+            EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, freed, "AssignedPodFrees"), self._after_leaving),
+            EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, grown, "AssignedPodTakes"), self._after_coming),
+            EventRegistration(ClusterEvent(Resource.TARGET_POD, own, "TargetPod"), self._after_own_change),
+            *(EventRegistration(ClusterEvent(kind, Action.ALL, kind.value)) for kind in QUOTA_KINDS),
         )
 
     def _after_leaving(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
         """Room below some max that holds it, or below its own min."""
-        other = old if isinstance(old, Pod) else new
-        is_beside = isinstance(other, Pod) and bool(self._ledger.levels_of(other.namespace))
-        return Hint.QUEUE if is_beside and self._ledger.levels_of(pod.namespace) else Hint.SKIP
+        if not isinstance(old, Pod) or (isinstance(new, Pod) and self._count_alike(old, new)):
+            return Hint.SKIP
+        return Hint.QUEUE if self._ledger.levels_of(old) and self._ledger.levels_of(pod) else Hint.SKIP
 
     def _after_coming(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
         """Somebody may borrow now whom an entitled pod can ask for room."""
-        levels = self._ledger.levels_of(new.namespace) if isinstance(new, Pod) else ()
-        own = self._ledger.levels_of(pod.namespace)
+        if not isinstance(new, Pod) or (isinstance(old, Pod) and self._count_alike(old, new)):
+            return Hint.SKIP
+        levels, own = self._ledger.levels_of(new), self._ledger.levels_of(pod)
         if not levels or not own or levels[0] is own[0]:
             return Hint.SKIP
         return Hint.QUEUE if claim_of(self._ledger, pod).is_entitled else Hint.SKIP
+
+    def _after_own_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
+        """It asks for something else, or of another leaf."""
+        is_changed = isinstance(old, Pod) and isinstance(new, Pod) and not self._count_alike(old, new)
+        return Hint.QUEUE if is_changed else Hint.SKIP
+
+    def _count_alike(self, old: Pod, new: Pod) -> bool:
+        return items_of(old) == items_of(new) and self._ledger.levels_of(old) is self._ledger.levels_of(new)
 
     # -- PostFilter ------------------------------------------------------------------------------------------------
 
     def post_filter(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult:
         """For pods under a quota, in place of preemption by priority; others pass on."""
-        if not self._ledger.levels_of(pod.namespace):
+        if not self._ledger.levels_of(pod):
             return PostFilterResult(Status.unschedulable())
         self.preemption_attempts += 1
         if not pod.spec.can_preempt:
@@ -168,7 +170,7 @@ class ElasticQuota:
     def _reclaimed(self, cycle: CycleView, claim: Claim, refusals: Refusals) -> PostFilterResult:
         dry_run = refusals.dry_run()
         standing = list(standing_in(self._ledger, self._pods()))
-        fitting = dry_run.fitting() if self._ledger.refusal(claim.pod.namespace, claim.items, claim.promised) else None
+        fitting = dry_run.fitting() if self._ledger.refusal(claim.pod, claim.promised) else None
         if fitting is not None and len(fitting):
             victims = room_for(self._ledger, claim, standing)
             if victims is None:

@@ -1,7 +1,8 @@
 """Fair shares: how much of what its parent has each level may count on, given what all of them ask for.
 
 First everybody gets what it asks for up to its min. What is left goes by weight to those who ask for more, never beyond what they
-ask for or their max, until nothing is left or nobody asks. Whole numbers; what division leaves goes by largest remainder.
+ask for or their max, until nothing is left or nobody asks. Whole numbers; what division leaves goes by largest remainder. A guarantee
+counts as asked for, whether anybody asks or not.
 Source: Koordinator's runtime quota (`reference`: elastic quota), without min below request being lent to nobody.
 """
 
@@ -16,6 +17,7 @@ from multisched.model.quota_tree import QuotaTree
 def fair_shares(tree: QuotaTree, requested: Sequence[Requests]) -> list[dict[str, int]]:
     """By position in the tree: resource -> share. `requested`: what the pods of each level hold and ask for together."""
     shares: list[dict[str, int]] = [{} for _ in tree.nodes]
+    requested = _with_guarantees(tree, requested)
     for resource in sorted(tree.resources):
         root, asked = tree.nodes[0], requested[0].get(resource, 0)
         shares[0][resource] = min(asked, root.max.get(resource, asked))
@@ -31,6 +33,18 @@ def fair_shares(tree: QuotaTree, requested: Sequence[Requests]) -> list[dict[str
     return shares
 
 
+def _with_guarantees(tree: QuotaTree, requested: Sequence[Requests]) -> Sequence[Requests]:
+    if not any(node.guarantee for node in tree.nodes):
+        return requested
+    lifted = [dict(one) for one in requested]
+    for at in reversed(range(len(tree.nodes))):  # what is below a level comes before it
+        for resource, kept in tree.nodes[at].guarantee.items():
+            more = kept - lifted[at].get(resource, 0)
+            for level in tree.paths[at] if more > 0 else ():
+                lifted[level][resource] = lifted[level].get(resource, 0) + more
+    return lifted
+
+
 Claim = tuple[int, int, int]
 """(what is sure, what is asked for at most, weight)"""
 
@@ -38,8 +52,7 @@ Claim = tuple[int, int, int]
 def _claim(tree: QuotaTree, at: int, resource: str, asked: int, whole: int) -> Claim:
     node = tree.nodes[at]
     most = min(asked, node.max.get(resource, asked))
-    weight = node.weight if node.weight is not None else node.max.get(resource, whole)
-    return min(node.min.get(resource, 0), most), most, weight
+    return min(node.min.get(resource, 0), most), most, node.weight_for(resource, whole)
 
 
 def divide(whole: int, claims: Sequence[Claim]) -> list[int]:

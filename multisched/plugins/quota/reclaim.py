@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from multisched.model.objects import Pod
-from multisched.plugins.quota.quota_ledger import NOTHING, Items, Level, QuotaLedger, items_of
+from multisched.plugins.quota.quota_ledger import NO_AMOUNTS, NOTHING, Items, Level, QuotaLedger, account, items_of
 
 Promised = Mapping[int, Mapping[str, int]]
 
@@ -46,10 +46,10 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 def claim_of(ledger: QuotaLedger, pod: Pod, promised: Promised = NOTHING) -> Claim:
-    items, levels = items_of(pod), ledger.levels_of(pod.namespace)
+    items, levels = items_of(pod), ledger.levels_of(pod)
     entitled = 0
     for level in levels:
-        if not _stays_within_min(level, items, promised.get(level.at, {})):
+        if not _stays_within_min(level, items, promised.get(level.at, NO_AMOUNTS)):
             break
         entitled += 1
     return Claim(pod, items, levels, entitled, promised)
@@ -71,34 +71,44 @@ class Giving:
         self._claim = claim
         known = ledger.tree.resources if ledger.tree is not None else frozenset[str]()
         self._asked = [resource for resource, amount in claim.items if amount and resource in known]
-        self._taken: dict[int, dict[str, int]] = {}
+        self._changed: dict[int, Level] = {}
         self._depth = {level.at: depth for depth, level in enumerate(claim.levels)}
 
     def take(self, pod: Pod, sign: int = 1) -> None:
-        for level in self._ledger.levels_of(pod.namespace):
-            taken = self._taken.setdefault(level.at, {})
-            for resource, amount in items_of(pod):
-                taken[resource] = taken.get(resource, 0) + sign * amount
+        levels = [self._own(level) for level in self._ledger.levels_of(pod)]
+        account(levels, items_of(pod), -sign, has_guarantees=self._ledger.has_guarantees)
+
+    def _own(self, level: Level) -> Level:
+        found = self._changed.get(level.at)
+        if found is None:
+            found = self._changed[level.at] = level.copy()
+        return found
+
+    def now(self, level: Level) -> Level:
+        """The level without whom was taken away."""
+        return self._changed.get(level.at, level)
 
     def used(self, level: Level, resource: str) -> int:
-        return level.used.get(resource, 0) - self._taken.get(level.at, {}).get(resource, 0)
+        return self.now(level).used.get(resource, 0)
 
     def missing(self) -> list[tuple[Level, str, int]]:
         """Level, resource and amount by which the pod would pass a max now."""
-        found = []
+        found, items = [], self._claim.items
         for level in self._claim.levels:
-            promised = self._claim.promised.get(level.at, {})
-            for resource, amount in self._claim.items:
+            promised, now = self._claim.promised.get(level.at, NO_AMOUNTS), self.now(level)
+            for resource, amount in items:
                 most = level.max.get(resource)
                 if most is not None and amount:
-                    over = self.used(level, resource) + promised.get(resource, 0) + amount - most
+                    over = now.held(resource) + promised.get(resource, 0) + amount - most
                     if over > 0:
                         found.append((level, resource, over))
+            if self._ledger.has_guarantees:
+                items = now.beyond(items, promised)
         return found
 
     def may_go(self, pod: Pod) -> bool:
         """Whether the rules let this pod go next."""
-        levels = self._ledger.levels_of(pod.namespace)
+        levels = self._ledger.levels_of(pod)
         if not levels:
             return False
         if levels[0] is self._claim.levels[0]:
@@ -129,12 +139,13 @@ class Giving:
         return found
 
     def over_min(self, level: Level) -> float:
-        """How far a leaf is over its min, in the worst of the resources that the pod asks for: a share of the root's max."""
+        """How far a leaf is over its min, in the worst of the resources that the pod asks for: a share of what the root has."""
         root = self._claim.levels[-1]
+        wholes = ((resource, root.max.get(resource, root.min.get(resource))) for resource in self._asked)
         shares = (
-            (self.used(level, resource) - level.min.get(resource, 0)) / max(root.max.get(resource, 1), 1)
-            for resource in self._asked
-            if resource in root.max
+            (self.used(level, resource) - level.min.get(resource, 0)) / max(whole, 1)
+            for resource, whole in wholes
+            if whole is not None
         )
         return max(shares, default=0.0)
 
@@ -150,7 +161,7 @@ def room_for(ledger: QuotaLedger, claim: Claim, standing: Iterable[Pod], first: 
     chosen = {pod.uid for pod in first}
     by_leaf: dict[int, list[Pod]] = {}
     for pod in standing:
-        levels = ledger.levels_of(pod.namespace)
+        levels = ledger.levels_of(pod)
         if not levels or pod.uid in chosen:
             continue
         if pod.is_deleting:
@@ -244,7 +255,7 @@ class _Attempt:
 
 
 def _helps(ledger: QuotaLedger, pod: Pod, missing: Sequence[tuple[Level, str, int]]) -> bool:
-    levels, held = ledger.levels_of(pod.namespace), dict(items_of(pod))
+    levels, held = ledger.levels_of(pod), dict(items_of(pod))
     return any(held.get(resource, 0) and level in levels for level, resource, _ in missing)
 
 
@@ -254,4 +265,4 @@ def _started_s(pod: Pod) -> float:
 
 def standing_in(ledger: QuotaLedger, pods: Iterable[Pod]) -> Iterator[Pod]:
     """Those that count for some quota."""
-    return (pod for pod in pods if ledger.levels_of(pod.namespace))
+    return (pod for pod in pods if ledger.levels_of(pod))

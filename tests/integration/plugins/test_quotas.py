@@ -11,7 +11,9 @@ from typing import Any
 
 import yaml
 
+from multisched.model.quotas.koordinator import POD_LABEL
 from tests.integration.plugins.house import HEAD, House, controlled, in_virtual_time, open_house
+from tests.unit.model.quotas.quota_documents import flat, linked
 from tests.unit.plugins.quota.trees import Json, acks_example, leaf, node
 
 CRDS = Path(__file__).parents[3] / "deploy" / "crds"
@@ -30,9 +32,17 @@ async def tree(house: House, root: Json, name: str = "tree") -> None:
     await house.post(TREES, name, {}, spec={"root": root})
 
 
-async def replicas(house: House, namespace: str, count: int, cpu: str) -> None:
-    """A ReplicaSet of the forecast-scheduler's."""
-    labels = {"app": namespace}
+async def quota(house: House, document: Json) -> None:
+    """An ElasticQuota of any API."""
+    metadata = dict(document["metadata"])
+    name, namespace = metadata.pop("name"), metadata.pop("namespace")
+    path = f"/apis/{document['apiVersion']}/namespaces/{namespace}/elasticquotas"
+    await house.post(path, name, metadata, spec=document["spec"])
+
+
+async def replicas(house: House, namespace: str, count: int, cpu: str, **own: str) -> None:
+    """A ReplicaSet of the forecast-scheduler's. `own`: labels of its pods besides."""
+    labels = {"app": namespace, **own}
     spec: dict[str, Any] = {
         "schedulerName": "forecast-scheduler",
         "terminationGracePeriodSeconds": 0,
@@ -41,7 +51,10 @@ async def replicas(house: House, namespace: str, count: int, cpu: str) -> None:
     template = {"metadata": {"labels": labels}, "spec": spec}
     path = f"/apis/apps/v1/namespaces/{namespace}/replicasets"
     await house.post(
-        path, "web", {}, spec={"replicas": count, "selector": {"matchLabels": labels}, "template": template}
+        path,
+        "-".join(["web", *own.values()]),
+        {},
+        spec={"replicas": count, "selector": {"matchLabels": labels}, "template": template},
     )
 
 
@@ -114,5 +127,39 @@ def test_a_tree_with_mistakes_changes_nothing_and_evicts_nobody() -> None:
             await replicas(house, "namespace2", 2, "1")
             await becomes(house, [3, 1])
             await house.at_rest()
+
+    in_virtual_time(story)
+
+
+def test_quotas_of_scheduler_plugins_lend_what_is_idle_and_take_it_back() -> None:
+    async def story() -> None:
+        async with town(2) as house:
+            await quota(house, flat("namespace1", 2, 3))
+            await quota(house, flat("namespace2", 2, 3))
+            await replicas(house, "namespace1", 5, "1")
+            await becomes(house, [3])
+            await replicas(house, "namespace2", 5, "1")
+            await becomes(house, [2, 2])
+            await house.at_rest()
+
+    in_virtual_time(story)
+
+
+def test_a_label_of_koordinator_puts_pods_of_one_namespace_into_two_quotas() -> None:
+    async def story() -> None:
+        async with town(1) as house:
+            await quota(house, linked("company", 4, 4, is_parent="true"))
+            await quota(house, linked("batch", 1, 4, "company", namespaces=["namespace1"]))
+            await quota(house, linked("web", 3, 4, "company"))
+            await replicas(house, "namespace1", 5, "1")
+            await becomes(house, [4])
+            await replicas(house, "namespace1", 5, "1", **{POD_LABEL: "web"})
+            await house.until(lambda: of_web(house) == 3, SETTLED_S)
+            await becomes(house, [4])
+            assert of_web(house) == 3
+            await house.at_rest()
+
+    def of_web(house: House) -> int:
+        return sum(bool(pod.node) and pod.labels.get(POD_LABEL) == "web" for pod in house.api_checker.pods().values())
 
     in_virtual_time(story)

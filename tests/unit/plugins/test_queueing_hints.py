@@ -41,6 +41,7 @@ from multisched.framework.points import (
 from multisched.framework.registry import PluginUse, Registry
 from multisched.model.cluster_objects import ClusterObject, Namespace
 from multisched.model.objects import Node, Pod
+from multisched.model.quotas.koordinator import POD_LABEL
 from multisched.plugins import IN_TREE
 from multisched.plugins.priority_sort import PrioritySort
 from multisched.queueing.entry import Failure
@@ -48,6 +49,7 @@ from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import Place
 from multisched.shell.ingest.cluster_changes import assigned_pod_events, node_events
 from multisched.state.object_store import ObjectStore
+from tests.unit.model.quotas.quota_documents import linked
 from tests.unit.plugins import storage_documents as storage
 from tests.unit.plugins.scenes import (
     Document,
@@ -60,6 +62,12 @@ from tests.unit.plugins.scenes import (
     put,
 )
 
+QUOTAS = (
+    linked("red", 1, 4, namespaces=["red"]),
+    linked("blue", 0, 4, namespaces=["blue"]),
+    linked("full", 0, 0, namespaces=["full"]),
+)
+"""Nobody who waits by other plugins is in their namespaces."""
 PARKED_S = 600.0
 """When the event comes: the backoff is over, and there is no leftover flush."""
 
@@ -108,6 +116,8 @@ def thing(kind: ObjectKind, document: Document) -> ClusterObject:
 def plugin_of(name: str) -> Plugin:
     objects = ObjectStore()
     put(objects, ObjectKind.NAMESPACE, {"metadata": {"name": "default", "labels": {}}})
+    for quota in QUOTAS:
+        put(objects, ObjectKind.KOORDINATOR_QUOTA, quota)
     registry = Registry()
     registry.add_all(IN_TREE, "in-tree")
     return registry.build(PluginUse(name), make_context(objects=objects))
@@ -582,6 +592,34 @@ VOLUMES = [
     Row("NodeVolumeLimits", "more CPU", CLAIMANT, node(cpu=1), node(cpu=2), False),
 ]
 
+
+def in_red(**fields: Any) -> Pod:
+    return pod(namespace="red", cpu=1000, **fields)
+
+
+def in_blue(**fields: Any) -> Pod:
+    return pod("x", **{"namespace": "blue", "cpu": 1000, "node": "n", **fields})
+
+
+AS_BLUE, AS_FULL = {POD_LABEL: "blue"}, {POD_LABEL: "full"}
+
+QUOTA = [
+    Row("ElasticQuota", "a pod of a quota that is gone", in_red(), in_blue(), None, True),
+    Row("ElasticQuota", "a pod of no quota that is gone", in_red(), pod("x", node="n", cpu=1000), None, False),
+    Row("ElasticQuota", "a pod that is gone, for one without a quota", pod(cpu=1000), in_blue(), None, False),
+    Row("ElasticQuota", "a pod that asks for less", in_red(), in_blue(cpu=2000), in_blue(), True),
+    Row("ElasticQuota", "a pod that leaves its quota by a label", in_red(), in_blue(), in_blue(labels=AS_FULL), True),
+    Row("ElasticQuota", "another label of a pod", in_red(), in_blue(), in_blue(labels={"a": "b"}), False),
+    Row("ElasticQuota", "somebody who may borrow of an entitled pod", in_red(), None, in_blue(), True),
+    Row("ElasticQuota", "somebody of its own quota", in_red(), None, in_blue(namespace="red"), False),
+    Row("ElasticQuota", "somebody who comes, for a pod that is sure of nothing", in_blue(node=""), None,
+        pod("y", namespace="red", node="n", cpu=1000), False),
+    Row("ElasticQuota", "a smaller request of its own", in_red(), in_red(), pod(namespace="red", cpu=500), True),
+    Row("ElasticQuota", "another quota by a label of its own", in_red(), in_red(), in_red(labels=AS_BLUE), True),
+    Row("ElasticQuota", "another label of its own", in_red(), in_red(), in_red(labels={"a": "b"}), False),
+    Row("ElasticQuota", "a node", in_red(), None, node(), False),
+]  # fmt: skip
+
 ROWS = [
     *FIT,
     *TAINTS,
@@ -593,6 +631,7 @@ ROWS = [
     *SPREADS,
     *TERMS,
     *VOLUMES,
+    *QUOTA,
     Row("NodeDeclaredFeatures", "a node", pod(), None, node(), True),
     Row("NodeDeclaredFeatures", "a feature", pod(), node(), node(features=["F"]), True),
     Row("NodeDeclaredFeatures", "another label", pod(), node(), node(labels={"a": "b"}), False),

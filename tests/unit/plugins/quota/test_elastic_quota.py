@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from multisched.cycle.results import Placed, Unplaced
+from multisched.model.quota_tree import GUARANTEE_ATTRIBUTE
+from multisched.model.quotas.koordinator import POD_LABEL
 from tests.unit.cycle.cycle_kit import make_node
+from tests.unit.model.quotas.quota_documents import flat, linked
 from tests.unit.plugins.quota.town import Town
 from tests.unit.plugins.quota.trees import Json, acks_example, leaf, node
 
@@ -139,3 +142,66 @@ def test_a_pod_within_its_min_is_never_taken_by_priority_from_another_quota() ->
     town.settle()
     assert town.running() == {"q1": 2, "q2": 2}
     assert town.evicted == []
+
+
+def test_quotas_of_scheduler_plugins_lend_what_is_idle_and_take_it_back() -> None:
+    """The example of its manual: quota2 borrows up to its max while quota1 idles, and no more than all min together is used."""
+    town = Town([make_node("n", cpu=cpus(16))], None)
+    town.put(flat("one", 4, 6), flat("two", 4, 6))
+    for number in range(8):
+        town.add(f"two-{number}", "two", cpus(1))
+    town.settle()
+    assert town.running() == {"two": 6}
+    for number in range(4):
+        town.add(f"one-{number}", "one", cpus(1))
+    town.settle()
+    assert town.running() == {"one": 4, "two": 4}
+    assert len(town.evicted) == 2
+
+
+def test_in_koordinators_quotas_a_label_says_who_borrows_from_whom() -> None:
+    town = Town([make_node("n", cpu=cpus(6))], None)
+    town.put(linked("batch", 2, 6, namespaces=["shared"]), linked("web", 4, 6))
+    web = {POD_LABEL: "web"}
+    for number in range(6):
+        town.add(f"batch-{number}", "shared", cpus(1))
+    town.settle()
+    for number in range(5):
+        town.add(f"web-{number}", "shared", cpus(1), labels=web)
+    town.settle()
+    used = {level.path.rpartition(".")[2]: level.used["cpu"] for level in town.ledger.levels}
+    assert used == {"koordinator-root-quota": cpus(6), "batch": cpus(2), "web": cpus(4)}
+    assert all(name.startswith("batch") for names in town.evicted for name in names)
+
+
+def test_what_a_quota_lends_to_nobody_is_there_at_once() -> None:
+    town = Town([make_node("n", cpu=cpus(8))], None)
+    town.put(
+        linked("company", 8, 8, is_parent="true"),
+        linked("kept", 3, 8, "company", namespaces=["kept"], allow_lent_resource="false"),
+        linked("other", 2, 8, "company", namespaces=["other"]),
+    )
+    for number in range(8):
+        town.add(f"other-{number}", "other", cpus(1))
+    town.settle()
+    assert town.running() == {"other": 5}
+    for number in range(3):
+        town.add(f"kept-{number}", "kept", cpus(1))
+    town.settle()
+    assert town.running() == {"kept": 3, "other": 5}
+    assert town.evicted == []
+
+
+def test_a_pod_that_is_promised_what_a_quota_keeps_free_leaves_it_to_no_other() -> None:
+    """Both would count on the same idle guarantee, and displace each other for ever."""
+    kept = {"attributes": {GUARANTEE_ATTRIBUTE: "all"}}
+    tree = node("root", {"cpu": 6}, {"cpu": 6}, leaf("a", 1, 2), leaf("b", 4, 6, **kept))
+    town = Town([make_node("n", cpu=cpus(9))], tree)
+    for name, namespace, cpu, priority in (
+        ("a0", "a", 1, 0), ("a1", "a", 1, 0), ("b0", "b", 1, 0), ("b1", "b", 1, 0), ("b2", "b", 1, 0),
+        ("large", "b", 2, 0), ("urgent", "b", 2, 5),
+    ):  # fmt: skip
+        town.add(name, namespace, cpus(cpu), priority=priority)
+    town.settle()
+    assert len(town.evicted) == 1
+    assert town.ledger.levels[2].used["cpu"] == cpus(4)

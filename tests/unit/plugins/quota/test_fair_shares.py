@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from multisched.model.quota_tree import GUARANTEE_ATTRIBUTE
+from multisched.model.quotas.koordinator import read_linked
 from multisched.plugins.quota.fair_shares import Claim, divide, fair_shares
+from tests.unit.model.quotas.quota_documents import decoded_linked, linked
 from tests.unit.plugins.quota.trees import leaf, tree_of
 
 
@@ -57,3 +61,24 @@ def test_a_level_shares_what_its_parent_has() -> None:
     tree = tree_of({"cpu": 40}, {"cpu": 40}, leaf("a", 20, 40), leaf("b", 20, 40))
     asked = [{"cpu": 70_000}, {"cpu": 10_000}, {"cpu": 60_000}]
     assert fair_shares(tree, asked) == [{"cpu": 40_000}, {"cpu": 10_000}, {"cpu": 30_000}]
+
+
+def test_a_guarantee_is_shared_out_to_nobody_else() -> None:
+    kept = {"attributes": {GUARANTEE_ATTRIBUTE: "cpu=15"}}
+    tree = tree_of({"cpu": 40}, {"cpu": 40}, leaf("a", 20, 40, **kept), leaf("b", 20, 40))
+    asked = [{"cpu": 41_000}, {"cpu": 1000}, {"cpu": 40_000}]
+    assert fair_shares(tree, asked) == [{"cpu": 40_000}, {"cpu": 15_000}, {"cpu": 25_000}]
+
+
+def test_weights_by_resource_are_those_of_each() -> None:
+    found = read_linked(
+        map(
+            decoded_linked,
+            [linked("a", 0, 30, shared_weight={"cpu": "2"}), linked("b", 0, 30, shared_weight={"cpu": "1"})],
+        )
+    )
+    assert found.tree is not None
+    asked = [{"cpu": 60_000}, {"cpu": 30_000}, {"cpu": 30_000}]
+    bounded = msgspec.structs.replace(found.tree.nodes[0], max={"cpu": 30_000})
+    tree = msgspec.structs.replace(found.tree, nodes=(bounded, *found.tree.nodes[1:]))
+    assert [one["cpu"] for one in fair_shares(tree, asked)] == [30_000, 20_000, 10_000]

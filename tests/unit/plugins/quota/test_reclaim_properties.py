@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from multisched.cycle.results import Placed, Unplaced
 from multisched.model.objects import Pod
+from multisched.model.quota_tree import GUARANTEE_ATTRIBUTE
 from multisched.plugins.quota.quota_ledger import QUOTA, Level, items_of
 from tests.unit.cycle.cycle_kit import make_node
 from tests.unit.plugins.quota.town import Town
@@ -21,16 +22,24 @@ def trees(draw: st.DrawFn) -> tuple[Json, list[str]]:
     """One to three groups of one to three leaves, all sizes small; their namespaces."""
     names: list[str] = []
 
+    def kept(least: int) -> Json:
+        if not least or draw(st.integers(0, 3)):
+            return {}
+        return {
+            "attributes": {GUARANTEE_ATTRIBUTE: draw(st.sampled_from(["all", f"cpu={draw(st.integers(1, least))}"]))}
+        }
+
     def leaf(at: str) -> Json:
         names.append(at)
         least = draw(st.integers(0, 4))
-        return {"name": at, "min": {"cpu": least}, "max": {"cpu": least + draw(st.integers(0, 6))}, "namespaces": [at]}
+        bounds = {"min": {"cpu": least}, "max": {"cpu": least + draw(st.integers(0, 6))}}
+        return {"name": at, **bounds, "namespaces": [at], **kept(least)}
 
     def group(at: str) -> Json:
         children = [leaf(f"{at}{number}") for number in range(draw(st.integers(1, 3)))]
         least = sum(child["min"]["cpu"] for child in children) + draw(st.integers(0, 2))
         most = max(least, max(child["max"]["cpu"] for child in children)) + draw(st.integers(0, 3))
-        return {"name": at, "min": {"cpu": least}, "max": {"cpu": most}, "children": children}
+        return {"name": at, "min": {"cpu": least}, "max": {"cpu": most}, "children": children, **kept(least)}
 
     groups = [group("abc"[number]) for number in range(draw(st.integers(1, 3)))]
     whole = sum(one["min"]["cpu"] for one in groups) + draw(st.integers(0, 3))
@@ -83,19 +92,29 @@ class Plain:
         return sum(
             dict(items_of(pod))["cpu"]
             for pod in self.standing
-            if pod.uid not in gone and level in self.ledger.levels_of(pod.namespace)
+            if pod.uid not in gone and level in self.ledger.levels_of(pod)
         )
+
+    def held(self, at: int, gone: frozenset[str], more: tuple[int, int] = (-1, 0)) -> int:
+        """What nobody else can have of a level, guarantees below it included. `more`: a leaf, and what is added to it."""
+        tree = self.ledger.tree
+        assert tree is not None
+        below = tree.nodes[at].children
+        if not below:
+            return self.used(self.ledger.levels[at], gone) + (more[1] if at == more[0] else 0)
+        kept = [tree.nodes[child].guarantee.get("cpu", 0) for child in below]
+        return sum(max(self.held(child, gone, more), own) for child, own in zip(below, kept, strict=True))
 
     def entitled(self, pod: Pod, gone: frozenset[str] = frozenset()) -> int:
         count, amount = 0, pod.requests["cpu"]
-        for level in self.ledger.levels_of(pod.namespace):
+        for level in self.ledger.levels_of(pod):
             if not within_min(level, self.used(level, gone), amount):
                 break
             count += 1
         return count
 
     def may_go(self, victim: Pod, taker: Pod, gone: frozenset[str]) -> bool:
-        theirs, ours = self.ledger.levels_of(victim.namespace), self.ledger.levels_of(taker.namespace)
+        theirs, ours = self.ledger.levels_of(victim), self.ledger.levels_of(taker)
         if theirs[0] is ours[0]:
             return victim.spec.priority < taker.spec.priority
         for level in theirs:
@@ -107,9 +126,10 @@ class Plain:
 
     def fits(self, taker: Pod, gone: frozenset[str]) -> list[str]:
         """Nodes that would take it once these are gone, if its quota would."""
-        amount = taker.requests["cpu"]
-        for level in self.ledger.levels_of(taker.namespace):
-            if self.used(level, gone) + amount > level.max.get("cpu", 10**9):
+        amount, levels = taker.requests["cpu"], self.ledger.levels_of(taker)
+        for level in levels:
+            held = self.held(level.at, gone, (levels[0].at, amount))
+            if held > max(level.max.get("cpu", 10**9), self.held(level.at, gone)):
                 return []
         table = self.town.domain.cache.nodes
         return [

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
+import orjson
 
 from multisched.cycle.results import Conflicted, Placed, Result, Unplaced
 from multisched.model.cluster_objects import ElasticQuotaTree
-from multisched.model.object_kinds import ObjectKind
+from multisched.model.object_kinds import ObjectKind, kind_of
 from multisched.model.objects import Node, Pod
 from multisched.model.quota_tree import read_tree
 from multisched.plugins.quota.quota_ledger import QUOTA, QuotaLedger
 from tests.unit.cycle.cycle_kit import Domain, make_pod
 from tests.unit.plugins.quota.trees import Json
 
+NO_LABELS: Final[Mapping[str, str]] = {}
 IN_TREE: Final = ("NodeResourcesFit", QUOTA, "DefaultPreemption")
 
 
@@ -43,6 +45,13 @@ class Town:
         )
         self.domain.cache.objects.set(ObjectKind.ELASTIC_QUOTA_TREE, one)
 
+    def put(self, *documents: Json) -> None:
+        """Quota objects of any API."""
+        for document in documents:
+            kind = kind_of(document["kind"], document["apiVersion"])
+            assert kind is not None
+            self.domain.cache.objects.set(kind, kind.definition.decode(orjson.dumps(document)))
+
     @property
     def ledger(self) -> QuotaLedger:
         found = next(one for one in self.domain.cache.ledgers if one.name == QUOTA)
@@ -51,8 +60,18 @@ class Town:
         ledger.renew()
         return ledger
 
-    def add(self, name: str, namespace: str, cpu_milli: int, *, priority: int = 0, node: str = "") -> Pod:
+    def add(
+        self,
+        name: str,
+        namespace: str,
+        cpu_milli: int,
+        *,
+        priority: int = 0,
+        node: str = "",
+        labels: Mapping[str, str] = NO_LABELS,
+    ) -> Pod:
         pod = make_pod(name, namespace=namespace, cpu=cpu_milli, priority=priority, node=node)
+        pod = msgspec.structs.replace(pod, labels=labels)
         if node:
             self.clock += 1
             self.domain.cache.place(msgspec.structs.replace(pod, started_s=float(self.clock)))
