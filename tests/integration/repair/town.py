@@ -38,7 +38,7 @@ from multisched.testing.invariants import ApiChecker, differences
 from multisched.testing.scenario import QuietObserver
 from multisched.testing.sim_loop import EPOCH, SimLoop, simulate
 from multisched.whatif.repair_source import plans_of
-from tests.unit.domains.builders import make_profiles
+from tests.unit.domains.forecast.profiles import make_profiles
 
 T = TypeVar("T")
 Times = tuple[str, str]

@@ -18,7 +18,7 @@ from multisched.framework.scalar import ScalarPlugin
 from multisched.framework.traits import NO_TRAITS, Traits, traits_of
 from multisched.model.objects import Node, Pod
 from multisched.plugins import IN_TREE
-from tests.unit.domains.builders import make_context
+from multisched.testing.builders import make_context
 
 HERE = __name__
 
