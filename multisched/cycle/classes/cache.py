@@ -257,7 +257,12 @@ class ClassCache:
 
     def _ask_filters(self, pod_class: EquivalenceClass) -> None:
         for plugin in self._plugins.filter:
-            if plugin.name not in pod_class.skipped and plugin.name not in self._remote:
+            if plugin.name in pod_class.skipped or plugin.name in self._remote:
+                continue
+            if pod_class.narrowed is not None:  # its codes are of no use to other classes
+                codes = self._runner.filter(plugin, pod_class.view, pod_class.pod, pod_class.rows)
+                pod_class.add_filter(FilterColumn(plugin, codes))
+            else:
                 groups = self._shared.groups_of(pod_class, plugin)
                 rows = pod_class.rows if groups is None else pod_class.rows.take(groups.firsts)
                 ask = partial(self._runner.filter, plugin, pod_class.view, pod_class.pod, rows)
@@ -355,14 +360,9 @@ class ClassCache:
 
     def _join_filters(self, pod_class: EquivalenceClass) -> None:
         """Computes both masks from the columns."""
-        fixed = np.ones(len(pod_class.rows), np.bool_)
-        for column in pod_class.filters:
-            if not column.depends_on.reads_pods:
-                fixed &= column.codes == PASSES
-        feasible = fixed.copy()
-        for column in pod_class.moving_filters:
-            feasible &= column.codes == PASSES
-        pod_class.fixed_pass, pod_class.feasible = fixed, feasible
+        every = np.ones(len(pod_class.rows), np.bool_)
+        pod_class.fixed_pass = _passing(every, pod_class.fixed_filters)
+        pod_class.feasible = _passing(pod_class.fixed_pass, pod_class.moving_filters)
 
     def _renew(self, pod_class: EquivalenceClass) -> None:
         """Brings the codes, and the scores if there are any, up to date."""
@@ -507,6 +507,16 @@ def _left_out(some: Rows, others: Rows) -> Rows:
     at[at == len(others)] = 0
     found: Rows = some[others.take(at) != some]
     return found
+
+
+def _passing(before: Bools, columns: Sequence[FilterColumn]) -> Bools:
+    """A mask of its own: rows of the one before that pass these filters, too."""
+    if len(before) == 1:  # a number in Python takes a tenth of what an array of one takes
+        return np.array([before.item() and not any(column.codes.item() for column in columns)])
+    passing = before.copy()
+    for column in columns:
+        passing &= column.codes == PASSES
+    return passing
 
 
 def _join_filters_at(pod_class: EquivalenceClass, at: Rows) -> bool:
