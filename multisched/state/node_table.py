@@ -15,6 +15,7 @@ import numpy as np
 
 from multisched.framework.node_view import Amount, Bools, Derive, Float64, Int32, Int64, Rows
 from multisched.framework.pod_counts import PodCounts
+from multisched.framework.port_users import PortKey
 from multisched.framework.volume_users import VolumeUsers
 from multisched.model.objects import PODS, Node, Pod, differ_in_version_only
 from multisched.model.selectors import Taint
@@ -23,7 +24,7 @@ from multisched.state.columns.arrays import frozen, grown
 from multisched.state.columns.derived import DerivedColumns
 from multisched.state.columns.image_users import ImageUsers
 from multisched.state.columns.labels import LabelColumn, LabelColumns
-from multisched.state.columns.port_users import PortKey, PortUsers
+from multisched.state.columns.port_users import PortUsers
 from multisched.state.columns.resources import ResourceColumns
 from multisched.state.columns.taint_sets import TaintSets
 

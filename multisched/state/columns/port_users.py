@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from multisched.framework.port_users import PortKey, Users, count_port
 from multisched.model.objects import Pod
-
-PortKey = tuple[str, int]
-"""Protocol and port."""
 
 _NO_USERS: Mapping[int, Mapping[str, int]] = {}
 
@@ -18,7 +16,7 @@ class PortUsers:
     __slots__ = ("_by_port",)
 
     def __init__(self) -> None:
-        self._by_port: dict[PortKey, dict[int, dict[str, int]]] = {}
+        self._by_port: dict[PortKey, Users] = {}
 
     def of(self, protocol: str, port: int) -> Mapping[int, Mapping[str, int]]:
         """Row -> ip -> pods that hold the port there."""
@@ -32,15 +30,11 @@ class PortUsers:
     def account(self, row: int, pod: Pod, sign: int) -> None:
         """A pod with host ports comes to the row (1) or leaves it (-1)."""
         for port in pod.spec.host_ports:
-            users = self._by_port.setdefault((port.protocol, port.port), {})
-            by_ip = users.setdefault(row, {})
-            by_ip[port.ip] = by_ip.get(port.ip, 0) + sign
-            if not by_ip[port.ip]:
-                del by_ip[port.ip]
-            if not by_ip:
-                del users[row]
+            key = (port.protocol, port.port)
+            users = self._by_port.setdefault(key, {})
+            count_port(users, row, port.ip, sign)
             if not users:
-                del self._by_port[(port.protocol, port.port)]
+                del self._by_port[key]
 
     def forget_row(self, row: int) -> None:
         for key in [key for key, users in self._by_port.items() if row in users]:
