@@ -21,7 +21,6 @@ import msgspec
 
 from multisched.config.schema import Configuration
 from multisched.cycle.attempt_record import AttemptRecord
-from multisched.cycle.bind_outcome import Outcome
 from multisched.cycle.results import Placed, Result
 from multisched.framework.introspection import StateExportPlugin
 from multisched.framework.points import QueuedPod
@@ -36,6 +35,7 @@ from multisched.model.wire import UNREADABLE, ConnectFailedError, LineStream, Re
 from multisched.shell.domain import DomainWorker
 from multisched.shell.extenders import UnaskedExtender
 from multisched.shell.ingest.priority_classes import PriorityClass, class_of
+from multisched.shell.observer import SilentObserver
 from multisched.shell.program import Program, ProgramPorts
 
 UNREADABLE_TOLD = 5
@@ -181,7 +181,7 @@ class SchedulerSandbox:
             random.Random(0),  # noqa: S311 - ties; nothing is secret here
             "sandbox",
             "kube-system",
-            observer=lambda domain: _Nobody(),
+            observer=lambda domain: SilentObserver(),
             registry=registry,
             open_extender=UnaskedExtender,
         )
@@ -193,7 +193,7 @@ class SchedulerSandbox:
         self.classes = snapshot.classes
         self.pending: dict[tuple[str, str], Pod] = {}
         self._attempts = 0
-        self._runner = Runner(_Nobody(), outside.clock.monotonic)
+        self._runner = Runner(SilentObserver(), outside.clock.monotonic)
         for worker in self.program.router.workers():
             worker.cycle.records.keep_all_snapshots()
         for place, plugin in _learning(self.program):
@@ -297,23 +297,3 @@ class _StoppedClock(msgspec.Struct, frozen=True):
 
     def now(self) -> datetime:
         return self.at
-
-
-class _Nobody:
-    """A DomainObserver to whom nothing matters: failures show in the answers themselves."""
-
-    def plugin_ran(self, plugin: str, point: str, seconds: float) -> None: ...
-
-    def plugin_failed(self, plugin: str, point: str, error: BaseException | str) -> None: ...
-
-    def attempt_ended(self, pod: Pod, result: str, seconds: float) -> None: ...
-
-    def pod_bound(self, pod: Pod, seconds: float, attempts: int) -> None: ...
-
-    def bind_ended(self, pod: Pod, outcome: Outcome, seconds: float) -> None: ...
-
-    def permit_waited(self, result: str, seconds: float) -> None: ...
-
-    def preemption_began(self, victims: int) -> None: ...
-
-    def preemption_ended(self, result: str, seconds: float) -> None: ...
