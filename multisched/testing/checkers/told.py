@@ -6,7 +6,6 @@ had told of them when it decided (pods) and when it sent (nodes). Nothing is rea
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,6 +19,7 @@ from multisched.model.objects import PODS, Node, Pod, Requests
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE, Taint, Toleration
 from multisched.testing.rules.inter_pod import Standing
 from multisched.testing.rules.node_affinity import wants
+from multisched.testing.rules.room import taken_by
 from multisched.testing.world.store_view import Reader
 
 CORDON = Taint("node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)
@@ -197,10 +197,8 @@ class Told:
 
         With a pod, of what that pod asks for alone: devices that have gone are the business of who wants devices.
         """
-        sums = Counter({PODS: 0})
         here = {one.uid: one for one in self.standing_on(node.name)}
-        for one in (here | {pod.uid: pod} if pod is not None else here).values():
-            sums.update({**one.requests, PODS: 1})
+        sums = taken_by((here | {pod.uid: pod} if pod is not None else here).values())
         asked = {**pod.requests, PODS: 1} if pod is not None else sums
         for resource in asked:
             amount = sums[resource]

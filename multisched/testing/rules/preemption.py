@@ -6,13 +6,13 @@ volumes a node attaches, and disks that are named in pods themselves.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 
 from multisched.framework.objects_view import ObjectsView
 from multisched.model.cluster_objects import PersistentVolume, PersistentVolumeClaim
-from multisched.model.objects import PODS, Node, Pod
+from multisched.model.objects import Node, Pod
 from multisched.testing.rules.inter_pod import Standing, allows, clash
+from multisched.testing.rules.room import has_room, taken_by
 
 SOLE = "ReadWriteOncePod"
 PLACES = {
@@ -42,10 +42,7 @@ def fault_of_preemption(
     going = {victim.uid for victim in victims}
     left = [(one, there) for one, there in standing if one.uid not in going]
     here = [one for one, there in left if there.name == node.name]
-    used: Counter[str] = Counter()
-    for one in (pod, *here):
-        used.update({**one.requests, PODS: 1})
-    if any(used[resource] > node.allocatable.get(resource, 0) for resource in {**pod.requests, PODS: 1}):
+    if not has_room(pod, node, taken_by(here)):
         return "it has no room"
     if any(clash(pod, one) for one in here):
         return "somebody has its port"

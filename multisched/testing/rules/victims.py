@@ -8,12 +8,12 @@ that some budget might hold back.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Collection
 
 from multisched.model.cluster_objects import PodDisruptionBudget
-from multisched.model.objects import PODS, Node, Pod
+from multisched.model.objects import Node, Pod
 from multisched.testing.rules.inter_pod import Standing, allows, is_tolerated
+from multisched.testing.rules.room import has_room, taken_by
 
 
 def broken_for_certain(budgets: Collection[PodDisruptionBudget], victims: Collection[Pod]) -> str:
@@ -60,11 +60,9 @@ def would_do(
     spared = {one.uid for one in spared_for_certain(budgets, lower)}
     going = {one.uid for one in lower} - spared
     left = [(one, there) for one, there in standing if one.uid not in going]
-    used: Counter[str] = Counter()
-    for one in [pod, *(one for one, there in left if there.name == node.name)]:
-        used.update({**one.requests, PODS: 1})
-    has_room = all(amount <= node.allocatable.get(resource, 0) for resource, amount in used.items())
-    return bool(going) and has_room and allows(pod, node, nodes, left, is_usable)
+    sums = taken_by([pod, *(one for one, there in left if there.name == node.name)])
+    holds_all = all(amount <= node.allocatable.get(resource, 0) for resource, amount in sums.items())
+    return bool(going) and holds_all and allows(pod, node, nodes, left, is_usable)
 
 
 def fault_of_victims(
@@ -81,11 +79,8 @@ def fault_of_victims(
 
     def fits_without(uids: Collection[str]) -> bool:
         left = [(one, there) for one, there in standing if one.uid not in uids]
-        used: Counter[str] = Counter()
-        for one in [pod, *(one for one, there in left if there.name == node.name)]:
-            used.update({**one.requests, PODS: 1})
-        has_room = all(used[r] <= node.allocatable.get(r, 0) for r in {**pod.requests, PODS: 1})
-        return has_room and allows(pod, node, nodes, left, is_usable)
+        here = [one for one, there in left if there.name == node.name]
+        return has_room(pod, node, taken_by(here)) and allows(pod, node, nodes, left, is_usable)
 
     if not fits_without(going):
         return f"it does not fit when {sorted(victim.key for victim in victims)} are gone"

@@ -8,18 +8,18 @@ helps a parked pod has woken it, `RequeueChecker` looks at.)
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from multisched.framework.objects_view import hidden
 from multisched.model.object_kinds import ObjectKind
-from multisched.model.objects import PODS, Node, Pod
+from multisched.model.objects import Node, Pod
 from multisched.shell.program import Program
 from multisched.testing.checkers.told import Told
 from multisched.testing.rules.devices import fits_for_certain, wants_devices
 from multisched.testing.rules.inter_pod import Standing, allows, clash
 from multisched.testing.rules.node_affinity import wants
+from multisched.testing.rules.room import has_room, taken_by
 from multisched.testing.rules.victims import is_bare, is_plain
 from multisched.testing.world.labels import GUEST
 
@@ -54,7 +54,7 @@ class FeasibleNodes:
         nodes = [
             node for node in self.told.nodes.values() if not (node.is_unschedulable or node.malformed) and is_used(node)
         ]
-        used = {name: _sum(pods) for name, pods in on.items()}
+        used = {name: taken_by(pods) for name, pods in on.items()}
         return DomainNodes(self, domain, standing, on, used, nodes, self.told.is_usable(domain))
 
     def is_promised(self, pod: Pod) -> bool:
@@ -86,7 +86,7 @@ class DomainNodes:
             (
                 node.name
                 for node in nodes
-                if wants(pod, node) and _has_room(pod, node, self._used[node.name]) and self._takes(pod, node)
+                if wants(pod, node) and has_room(pod, node, self._used[node.name]) and self._takes(pod, node)
             ),
             "",
         )
@@ -108,7 +108,7 @@ class DomainNodes:
         if not going or told.fault_of_node(pod, self._domain, node) or self._is_promised(node.name, pod):
             return False
         here = [one for one in self._on[node.name] if one.uid not in going]
-        if not _has_room(pod, node, _sum(here)) or not pod.spec.required_features <= set(node.declared_features):
+        if not has_room(pod, node, taken_by(here)) or not pod.spec.required_features <= set(node.declared_features):
             return False
         if _has_guest(here) or not fits_for_certain(pod, node, here):
             return False
@@ -161,16 +161,3 @@ def _has_guest(here: Collection[Pod]) -> bool:
 
 def _is_less_urgent(pod: Pod, than: Pod) -> bool:
     return pod.spec.priority < than.spec.priority
-
-
-def _sum(pods: Collection[Pod]) -> Mapping[str, int]:
-    used: Counter[str] = Counter({PODS: len(pods)})
-    for pod in pods:
-        for resource, amount in pod.requests.items():
-            used[resource] += amount
-    return used
-
-
-def _has_room(pod: Pod, node: Node, used: Mapping[str, int]) -> bool:
-    offered = node.allocatable
-    return all(used.get(r, 0) + a <= offered.get(r, 0) for r, a in {**pod.requests, PODS: 1}.items())
