@@ -1,8 +1,8 @@
-"""The other end of a background task's process: makes the background task's assistant, answers pickles on stdin by pickles on stdout.
+"""The other end of a background task's process: makes the background task's assistant, answers pickles by pickles.
 
-Runs as `main` in a process that `background_processes` starts and ends; nothing else talks to it. First comes an Opening, then one
-question after the other. It ends by itself when its stdin does, whatever it computes at that moment. It gives way to the
-scheduler and its neighbours: it is nice, its memory is bounded, and it is the first that the kernel kills for want of some.
+Runs as `main` in a process that `background_processes` starts and ends. First comes an Opening, then one question after the
+other. It gives way to the scheduler and its neighbours: it is nice, its memory is bounded, and it is the first that the kernel
+kills for want of some.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import pickle
 import random
 import resource
 import sys
-import threading
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -26,6 +25,7 @@ from multisched.client.prometheus import PrometheusMeter
 from multisched.framework.background import Assistant, ProcessPorts
 from multisched.framework.measures import Meter, MeterSettings
 from multisched.shell.workers.background_threads import BackgroundThreads
+from multisched.shell.workers.child_process import listen, send, taken_stdout
 
 NICENESS: Final = 10
 """A tenth of a core where others want all of it."""
@@ -74,8 +74,7 @@ class _Meters:
 
 def main() -> None:
     """Serves until stdin ends."""
-    replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what is printed must not meet the replies
+    replies = taken_stdout()
     _give_way()
     asyncio.run(_serve(sys.stdin.buffer, replies))
 
@@ -93,29 +92,21 @@ def _give_way() -> None:
 async def _serve(stdin: BinaryIO, replies: BinaryIO) -> None:
     loop = asyncio.get_running_loop()
     messages: asyncio.Queue[Any] = asyncio.Queue()
-
-    def read() -> None:
-        try:
-            while True:
-                # Pickles come from the process that started this one, over a pipe that nobody else holds.
-                loop.call_soon_threadsafe(messages.put_nowait, pickle.load(stdin))  # noqa: S301
-        except EOFError:
-            os._exit(0)  # whoever asked is gone
-
-    threading.Thread(target=read, name="questions", daemon=True).start()
+    # Pickles come from the process that started this one, over a pipe that nobody else holds.
+    listen(stdin, pickle.load, lambda message: loop.call_soon_threadsafe(messages.put_nowait, message))
     opening = await messages.get()
     try:
         assistant = _made(opening)
     except Exception as error:  # noqa: BLE001 - whoever asked is told
-        _send(replies, Reply(failure=_words(error)))
+        send(replies, Reply(failure=_words(error)))
         return
     while True:
         question = await messages.get()
         try:
-            _send(replies, Reply(await assistant.answer(question)))
+            send(replies, Reply(await assistant.answer(question)))
         except Exception as error:
             logger.exception("the assistant of a background task failed")
-            _send(replies, Reply(failure=_words(error)))
+            send(replies, Reply(failure=_words(error)))
             os._exit(1)  # a thread of it may hang
 
 
@@ -124,11 +115,6 @@ def _made(opening: Opening) -> Assistant:
     ports = ProcessPorts(_Meters(random.Random(opening.seed)), BackgroundThreads())  # noqa: S311 - jitter
     assistant: Assistant = getattr(import_module(module), name)(opening.settings, ports)
     return assistant
-
-
-def _send(replies: BinaryIO, reply: Reply) -> None:
-    pickle.dump(reply, replies, pickle.HIGHEST_PROTOCOL)
-    replies.flush()
 
 
 def _words(error: Exception) -> str:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import pickle
 import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -21,17 +19,9 @@ import anyio
 from multisched.framework.background import BackgroundProcess, BackgroundProcessError
 from multisched.shell.workers.background_process import Opening, Reply
 from multisched.shell.workers.background_threads import BackgroundThreads
+from multisched.shell.workers.child_process import CLOSED_MAX_S, END_MAX_S, command_of, send
 
-END_MAX_S: Final = 5.0
-"""Until a killed process is gone; it is left to the system then."""
-CLOSED_MAX_S: Final = 1.0
-"""From a process's closed pipes to its end."""
-_BOOT: Final = """
-import json, sys
-sys.path[:] = json.loads(sys.argv[1])
-from multisched.shell.workers.background_process import main
-main()
-"""
+_MAIN: Final = "multisched.shell.workers.background_process"
 _BROKEN: Final = (OSError, EOFError, pickle.PickleError)
 
 logger = logging.getLogger(__name__)
@@ -97,7 +87,9 @@ class ChildProcess:
             self._process = process
         self.started += 1
         logger.info("a process of a background task", extra={"pid": process.pid, "factory": self._opening.factory})
-        await self._threads(lambda: _send(process, self._opening))
+        stdin = process.stdin
+        assert stdin is not None
+        await self._threads(lambda: send(stdin, self._opening))
         return process
 
     async def _end(self) -> str:
@@ -113,7 +105,7 @@ class ChildProcess:
 def _popen() -> subprocess.Popen[bytes]:
     """In a session of its own: Ctrl-C is for the program, which ends it."""
     return subprocess.Popen(  # noqa: S603 - ourselves
-        [sys.executable, "-c", _BOOT, json.dumps(sys.path)],
+        command_of(_MAIN),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
@@ -122,20 +114,15 @@ def _popen() -> subprocess.Popen[bytes]:
 
 def _exchange(process: subprocess.Popen[bytes], question: object) -> Reply:
     """Blocks; runs in a thread."""
-    _send(process, question)
+    assert process.stdin is not None
     assert process.stdout is not None
+    send(process.stdin, question)
     reply: Reply = pickle.load(process.stdout)  # noqa: S301 - from our own child
     return reply
 
 
-def _send(process: subprocess.Popen[bytes], message: object) -> None:
-    assert process.stdin is not None
-    pickle.dump(message, process.stdin, pickle.HIGHEST_PROTOCOL)
-    process.stdin.flush()
-
-
 def _waited(process: subprocess.Popen[bytes]) -> int | None:
-    """Waits a little for a process whose pipes are closed: one that is killed while it ends loses its exit code."""
+    """Of a process whose pipes are closed; None: it goes on."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         return process.wait(CLOSED_MAX_S)
     return None

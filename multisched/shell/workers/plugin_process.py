@@ -1,16 +1,14 @@
 """The other end of an isolated plugin's process: builds the plugin, answers frames on stdin by frames on stdout.
 
-A frame is eight bytes of length, big endian, and a pickle. Runs as `main` in a process that `plugin_processes` starts and
-ends; nothing else talks to it. It ends by itself when its stdin does, also in the middle of a plugin's call that hangs.
+A frame is eight bytes of length, big endian, and a pickle: who reads on a loop has to know how much to wait for. Runs as `main`
+in a process that `plugin_processes` starts and ends.
 """
 
 from __future__ import annotations
 
-import os
 import pickle
 import queue
 import sys
-import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, BinaryIO
 
@@ -20,6 +18,7 @@ from multisched.framework.frozen_nodes import RowRecord
 from multisched.framework.isolation import IsolatedRequest, IsolatedResponse, consider
 from multisched.framework.points import Plugin
 from multisched.framework.registry import Factory, Registry
+from multisched.shell.workers.child_process import listen, taken_stdout
 
 LENGTH_BYTES = 8
 
@@ -32,10 +31,9 @@ def frame(message: object) -> bytes:
 
 def main() -> None:
     """Serves until stdin ends."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what the plugin prints must not meet the frames
+    answers = taken_stdout()
     frames: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(sys.stdin.buffer, frames), daemon=True).start()
+    listen(sys.stdin.buffer, _read, frames.put)
     plugin: Plugin | None = None
     known: dict[int, RowRecord] = {}
     while True:
@@ -86,7 +84,9 @@ def _send(answers: BinaryIO, message: object) -> None:
     answers.flush()
 
 
-def _read(stdin: BinaryIO, frames: queue.SimpleQueue[bytes]) -> None:
-    while len(length := stdin.read(LENGTH_BYTES)) == LENGTH_BYTES:
-        frames.put(stdin.read(int.from_bytes(length, "big")))
-    os._exit(0)  # whoever asked is gone; the main thread may hang in the plugin
+def _read(stdin: BinaryIO) -> bytes:
+    """The pickle of one frame."""
+    length = stdin.read(LENGTH_BYTES)
+    if len(length) < LENGTH_BYTES:
+        raise EOFError("the frames ended")
+    return stdin.read(int.from_bytes(length, "big"))

@@ -6,10 +6,8 @@ and bringing it up to date has its own deadline; the plugin's timeout counts its
 
 from __future__ import annotations
 
-import json
 import pickle
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -24,6 +22,7 @@ from multisched.framework.frozen_nodes import RowRecord
 from multisched.framework.isolation import IsolatedError, IsolatedRequest, IsolatedResponse
 from multisched.framework.points import FilterPlugin, Plugin
 from multisched.framework.registry import PluginUse
+from multisched.shell.workers.child_process import CLOSED_MAX_S, END_MAX_S, command_of
 from multisched.shell.workers.plugin_process import LENGTH_BYTES, frame
 
 PROCESSES_MAX = 2
@@ -32,22 +31,11 @@ PROCESSES_MAX = 2
 READY_MAX_S = 20.0
 """Until a process has started, built its plugin and taken the rows it lacks."""
 
-END_MAX_S = 5.0
-"""Until a killed process is gone; it is left to the system then."""
-
-CLOSED_MAX_S = 1.0
-"""From a process's closed pipes to its end."""
-
 ANSWER_BYTES_MAX = 16 * 1024 * 1024
 RECORDS_PER_FRAME = 64
 """Rows pickled in one go: in between, the loop gets its turn."""
 
-_BOOT = """
-import json, sys
-sys.path[:] = json.loads(sys.argv[1])
-from multisched.shell.workers.plugin_process import main
-main()
-"""
+_MAIN = "multisched.shell.workers.plugin_process"
 _BROKEN = (OSError, EOFError, anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)
 
 
@@ -113,7 +101,7 @@ class _PluginProcess:
         """Starts it if need be and sends the rows it lacks; says why the plugin could not be built."""
         if self._process is None:
             self._process = await anyio.open_process(
-                [sys.executable, "-c", _BOOT, json.dumps(sys.path)],
+                command_of(_MAIN),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=None,
@@ -162,7 +150,7 @@ class _PluginProcess:
         return "it could not be started" if self._process is None else f"exit code {self._process.returncode}"
 
     async def ended(self) -> None:
-        """Waits a little for a process whose pipes are closed: one that is killed while it ends loses its exit code."""
+        """Waits a little for a process whose pipes are closed."""
         if self._process is not None:
             with anyio.move_on_after(CLOSED_MAX_S):
                 await self._process.wait()

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from multisched.framework.dependency import Isolation
 from multisched.framework.isolation import IsolatedPlugin, IsolatedRequest, IsolatedResponse, Isolator
 from multisched.framework.registry import PluginUse, Registry
-from multisched.shell.workers import background_process, plugin_process
+from multisched.shell.workers import background_process, child_process, plugin_process
 from multisched.shell.workers.background_process import Opening, Reply
 from multisched.shell.workers.plugin_process import LENGTH_BYTES, frame
 from multisched.shell.workers.plugin_workers import PluginWorkers
@@ -57,7 +57,8 @@ class Child:
             SCHED_BATCH="batch",
             _exit=self.exits.put,
         )
-        patch.setattr(module, "os", self.system)
+        for one in (module, child_process):
+            patch.setattr(one, "os", self.system, raising=False)
         patch.setattr(module, "sys", SimpleNamespace(stdin=SimpleNamespace(buffer=self.stdin)))
 
     def noted(self, name: str) -> Callable[..., None]:
@@ -303,6 +304,6 @@ def test_a_reply_is_sent_at_once() -> None:
             self.sent = self.getvalue()
 
     replies: BinaryIO = Flushed()
-    background_process._send(replies, Reply("found"))
+    child_process.send(replies, Reply("found"))
     assert isinstance(replies, Flushed)
     assert pickle.loads(replies.sent) == Reply("found")
