@@ -16,10 +16,11 @@ from multisched.cluster.admission.admission import Admission
 from multisched.cluster.admission.defaults import DEFAULTS
 from multisched.cluster.api import schemas
 from multisched.cluster.base import errors
-from multisched.cluster.base.metadata import Minting, encode, key_of, stamp, store_form
+from multisched.cluster.base.metadata import Minting, encode, key_of, store_form
 from multisched.cluster.base.resources import Document, Resource
 from multisched.cluster.base.storage import Collection, Event, Store, Stored
 from multisched.cluster.patching import apply
+from multisched.model.api_time import timestamp
 
 KEEPS_STATUS_ON_CREATE = frozenset({"nodes", "persistentvolumes", "events", "endpoints"})
 FOREGROUND = "foregroundDeletion"
@@ -299,7 +300,7 @@ class Objects:
     ) -> None:
         metadata = document["metadata"]
         metadata["finalizers"] = finalizers
-        metadata["deletionTimestamp"] = stamp(self.minting.clock.now() + timedelta(seconds=grace_s))
+        metadata["deletionTimestamp"] = timestamp(self.minting.clock.now() + timedelta(seconds=grace_s))
         metadata["deletionGracePeriodSeconds"] = grace_s
         if metadata.get("generation") and is_first:
             metadata["generation"] = int(metadata["generation"]) + 1

@@ -13,9 +13,9 @@ from multisched.cluster.access.rbac import Attributes, Rbac
 from multisched.cluster.access.tokens import AUDIENCES, TOKEN_S, TOKEN_S_MIN, Tokens
 from multisched.cluster.api.objects import Objects
 from multisched.cluster.base import errors
-from multisched.cluster.base.metadata import stamp
 from multisched.cluster.base.request import UserInfo
 from multisched.cluster.base.resources import Document, Resource
+from multisched.model.api_time import timestamp
 
 
 class Reviews:
@@ -105,7 +105,7 @@ class Reviews:
             "apiVersion": "authentication.k8s.io/v1",
             "metadata": {"name": name, "namespace": namespace, "creationTimestamp": self._objects.minting.now()},
             "spec": {**spec, "audiences": audiences, "expirationSeconds": lifetime_s},
-            "status": {"token": token, "expirationTimestamp": stamp(ends)},
+            "status": {"token": token, "expirationTimestamp": timestamp(ends)},
         }
 
     def _bound(self, reference: Mapping[str, Any], namespace: str) -> dict[str, str]:

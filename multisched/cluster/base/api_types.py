@@ -18,6 +18,7 @@ import orjson
 
 from multisched.cluster.base import errors
 from multisched.cluster.base.resources import Document
+from multisched.model.api_time import micro_timestamp, timestamp
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 MAGIC = b"k8s\x00"
@@ -282,5 +283,4 @@ def _opaque(kind: str, raw: bytes) -> Any:
     if not values:
         return None
     moment = _EPOCH + timedelta(seconds=_signed(values.get(1, 0)), microseconds=values.get(2, 0) // 1000)
-    shape = "%Y-%m-%dT%H:%M:%S.%fZ" if kind == "meta.v1.MicroTime" else "%Y-%m-%dT%H:%M:%SZ"
-    return moment.strftime(shape)
+    return micro_timestamp(moment) if kind == "meta.v1.MicroTime" else timestamp(moment)

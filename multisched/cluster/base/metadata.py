@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from sys import intern
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ import orjson
 
 from multisched.cluster.base.resources import Document, Resource
 from multisched.cluster.base.storage import Stored
+from multisched.model.api_time import timestamp
 
 NAME_SUFFIX = 5
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
@@ -54,16 +55,6 @@ class Clock(Protocol):
         ...
 
 
-def stamp(moment: datetime) -> str:
-    """`2026-11-21T11:12:27Z`."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def parse_stamp(text: str) -> datetime:
-    """RFC 3339 as Kubernetes writes it, with or without fractions."""
-    return datetime.fromisoformat(text)
-
-
 class Minting:
     """New uids, name suffixes and times."""
 
@@ -90,7 +81,7 @@ class Minting:
         moment = self.clock.now()
         second = int(moment.timestamp())
         if second != self._second[0]:
-            self._second = (second, stamp(moment))
+            self._second = (second, timestamp(moment))
         return self._second[1]
 
     def shared_labels(self, labels: Mapping[str, str] | None) -> Mapping[str, str]:

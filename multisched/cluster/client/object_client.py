@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode
 
@@ -220,21 +220,6 @@ class ObjectClient:
             continuation = page.metadata.continue_
             if not continuation:
                 return
-
-
-def timestamp(moment: datetime) -> str:
-    """RFC 3339 in whole seconds, as metav1.Time."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def micro_timestamp(moment: datetime) -> str:
-    """RFC 3339 in microseconds, as metav1.MicroTime."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-def parse_timestamp(text: str) -> datetime:
-    """A metav1.Time or MicroTime; raises ValueError."""
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 def key_of(document: Document) -> str:

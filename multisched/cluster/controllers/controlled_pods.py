@@ -23,11 +23,11 @@ from multisched.cluster.client.object_client import (
     RefusedError,
     Resource,
     owner_reference,
-    parse_timestamp,
     version_of,
 )
 from multisched.cluster.controllers.events import EventWriter
 from multisched.cluster.controllers.orphan_pods import orphan_index
+from multisched.model.api_time import parse_timestamp
 from multisched.model.wire import TransportError
 
 T = TypeVar("T")

@@ -11,19 +11,11 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from multisched.cluster.client.object_client import (
-    CRON_JOBS,
-    JOBS,
-    Document,
-    controller_of,
-    key_of,
-    owner_reference,
-    parse_timestamp,
-    timestamp,
-)
+from multisched.cluster.client.object_client import CRON_JOBS, JOBS, Document, controller_of, key_of, owner_reference
 from multisched.cluster.controllers.context import ControllerContext, requeue_changed, write_status
 from multisched.cluster.controllers.cron_schedule import Schedule, ScheduleError, parse_schedule
 from multisched.cluster.controllers.reconcile_queue import ReconcileQueue
+from multisched.model.api_time import parse_timestamp, timestamp
 
 logger = logging.getLogger(__name__)
 

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from multisched.cluster.client.object_client import Document, parse_timestamp
+from multisched.cluster.client.object_client import Document
 from multisched.cluster.controllers.controlled_pods import TERMINAL, is_available, phase_of, ready_since
 from multisched.cluster.controllers.daemon_pods import NodeVerdict
 from multisched.cluster.controllers.revisions import REVISION_LABEL
 from multisched.cluster.controllers.rollout import resolve_int_or_percent
+from multisched.model.api_time import parse_timestamp
 
 FAILED_KEPT_S = 1.0
 """A pod that ended is replaced when it is this old: kubelet and controller must not fight in a hot loop."""

@@ -17,8 +17,6 @@ from multisched.cluster.client.object_client import (
     controller_of,
     key_of,
     owner_reference,
-    parse_timestamp,
-    timestamp,
     version_of,
 )
 from multisched.cluster.controllers.context import ControllerContext, set_condition, write_status
@@ -26,6 +24,7 @@ from multisched.cluster.controllers.controlled_pods import LAG_RECHECK_S, TERMIN
 from multisched.cluster.controllers.reconcile_queue import ReconcileQueue
 from multisched.cluster.controllers.revisions import template_hash
 from multisched.cluster.controllers.rollout import Size, resolve_fenceposts, scale_new, scale_old
+from multisched.model.api_time import parse_timestamp, timestamp
 
 DEPLOYMENTS_AT_ONCE = 8
 HASH_LABEL = "pod-template-hash"

@@ -11,18 +11,12 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from multisched.cluster.base.selectors import from_label_selector
-from multisched.cluster.client.object_client import (
-    DISRUPTION_BUDGETS,
-    Document,
-    controller_of,
-    key_of,
-    parse_timestamp,
-    timestamp,
-)
+from multisched.cluster.client.object_client import DISRUPTION_BUDGETS, Document, controller_of, key_of
 from multisched.cluster.controllers.context import ControllerContext, requeue_changed, set_condition
 from multisched.cluster.controllers.controlled_pods import is_terminating, namespace_index, ready_since
 from multisched.cluster.controllers.reconcile_queue import ReconcileQueue
 from multisched.cluster.controllers.rollout import Disruption, disruption
+from multisched.model.api_time import parse_timestamp, timestamp
 
 BUDGETS_AT_ONCE = 4
 EVICTION_TIMEOUT_S = 120.0

@@ -13,15 +13,8 @@ import logging
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 
-from multisched.cluster.client.object_client import (
-    EVENTS,
-    Document,
-    ObjectClient,
-    RefusedError,
-    Resource,
-    WallClock,
-    timestamp,
-)
+from multisched.cluster.client.object_client import EVENTS, Document, ObjectClient, RefusedError, Resource, WallClock
+from multisched.model.api_time import timestamp
 from multisched.model.wire import TransportError
 
 logger = logging.getLogger(__name__)

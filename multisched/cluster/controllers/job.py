@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from multisched.cluster.client.object_client import JOBS, Document, parse_timestamp, timestamp
+from multisched.cluster.client.object_client import JOBS, Document
 from multisched.cluster.controllers.context import (
     ControllerContext,
     requeue_changed,
@@ -27,6 +27,7 @@ from multisched.cluster.controllers.controlled_pods import (
 )
 from multisched.cluster.controllers.orphan_pods import orphans_of, requeue_adopters
 from multisched.cluster.controllers.reconcile_queue import ReconcileQueue
+from multisched.model.api_time import parse_timestamp, timestamp
 
 JOBS_AT_ONCE = 32
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 10.0, 600.0

@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from multisched.cluster.client.object_client import EVENTS, PODS, Answer, Document, ObjectClient, WallClock, timestamp
+from multisched.cluster.client.object_client import EVENTS, PODS, Answer, Document, ObjectClient, WallClock
 from multisched.cluster.client.object_watch import ObjectWatch
 from multisched.cluster.controllers.reconcile_queue import RESOLUTION_S, ReconcileQueue
 from multisched.cluster.kubelet.admission import KubeletPod, NodeAccount, Refusal, pod_requests
 from multisched.cluster.kubelet.nodes import NodeKeeper
 from multisched.cluster.kubelet.stages import Stage, StagedObject, StageEvent, StageSet, choose
 from multisched.cluster.kubelet.status import played_status, rejected_status
+from multisched.model.api_time import timestamp
 from multisched.model.wire import STRATEGIC_MERGE_PATCH, Transport
 
 logger = logging.getLogger(__name__)

@@ -14,20 +14,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from multisched.cluster.client.object_client import (
-    LEASES,
-    NAMESPACES,
-    NODES,
-    ObjectClient,
-    WallClock,
-    micro_timestamp,
-    timestamp,
-)
+from multisched.cluster.client.object_client import LEASES, NAMESPACES, NODES, ObjectClient, WallClock
 from multisched.cluster.client.object_watch import ObjectWatch
 from multisched.cluster.controllers.reconcile_queue import RESOLUTION_S, ReconcileQueue
 from multisched.cluster.kubelet.admission import NodeAccount, amounts
 from multisched.cluster.kubelet.stages import Condition, Meta, Stage, StagedObject, StageSet, choose
 from multisched.cluster.kubelet.status import node_status
+from multisched.model.api_time import micro_timestamp, timestamp
 from multisched.model.wire import STRATEGIC_MERGE_PATCH
 
 NODE_WRITES_AT_ONCE = 8

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from multisched.cluster.base.metadata import parse_stamp
 from multisched.cluster.base.resources import Document
 from multisched.cluster.base.selectors import selector_text
 from multisched.cluster.tables.rare_cells import RARE_CELLS
@@ -29,6 +28,7 @@ from multisched.cluster.tables.text import (
     spec_of,
     status_of,
 )
+from multisched.model.api_time import parse_timestamp
 
 
 def _pods_of(spec: Document) -> tuple[str, str]:
@@ -201,8 +201,8 @@ def _job(document: Document, now: datetime) -> tuple[Any, ...]:
     )
     duration = ""
     if status.get("startTime"):
-        end = parse_stamp(status["completionTime"]) if status.get("completionTime") else now
-        duration = human_duration((end - parse_stamp(status["startTime"])).total_seconds())
+        end = parse_timestamp(status["completionTime"]) if status.get("completionTime") else now
+        duration = human_duration((end - parse_timestamp(status["startTime"])).total_seconds())
     return (
         name_of(document),
         _job_state(document),

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from multisched.cluster.base.metadata import Clock, parse_stamp
+from multisched.cluster.base.metadata import Clock
 from multisched.cluster.base.resources import Document, Resource
 from multisched.cluster.tables.cells import CELLS, default_cells
 from multisched.cluster.tables.text import Cells, age, human_duration
+from multisched.model.api_time import parse_timestamp
 
 _CREATED = "CreationTimestamp is a timestamp representing the server time when this object was created."
 _NAME = "Name must be unique within a namespace."
@@ -83,7 +84,7 @@ def _custom_cell(document: Document, column: Mapping[str, Any], now: datetime) -
     if value is None:
         return None
     if column.get("type") == "date":
-        return human_duration((now - parse_stamp(str(value))).total_seconds())
+        return human_duration((now - parse_timestamp(str(value))).total_seconds())
     if column.get("type") in ("integer", "number", "boolean"):
         return value
     return value if isinstance(value, str) else str(value)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from multisched.cluster.base.metadata import parse_stamp
 from multisched.cluster.base.resources import Document
+from multisched.model.api_time import parse_timestamp
 
 NONE = "<none>"
 UNSET = "<unset>"
@@ -76,7 +76,7 @@ def _long_duration(hours: int) -> str:
 
 def since(stamp: Any, now: datetime) -> str:
     """The age of a timestamp."""
-    return human_duration((now - parse_stamp(stamp)).total_seconds()) if stamp else UNKNOWN
+    return human_duration((now - parse_timestamp(stamp)).total_seconds()) if stamp else UNKNOWN
 
 
 def age(document: Document, now: datetime) -> str:

@@ -10,17 +10,10 @@ import pytest
 
 from multisched.cluster.api.server import Answer
 from multisched.cluster.base.request import ApiRequest
-from multisched.cluster.client.object_client import (
-    DEPLOYMENTS,
-    EVENTS,
-    JOBS,
-    PODS,
-    REPLICA_SETS,
-    Document,
-    parse_timestamp,
-)
+from multisched.cluster.client.object_client import DEPLOYMENTS, EVENTS, JOBS, PODS, REPLICA_SETS, Document
 from multisched.cluster.controllers.events import BURST_PER_OBJECT
 from multisched.cluster.kubelet.stages_builtin import CHAOS_LABEL
+from multisched.model.api_time import parse_timestamp
 from multisched.model.wire import Response
 from tests.unit.cluster.cluster_kit import (
     Fleet,

@@ -10,9 +10,10 @@ import pytest
 
 from multisched.cluster.api.server import Answer
 from multisched.cluster.base.request import ApiRequest
-from multisched.cluster.client.object_client import LEASES, NODES, PODS, parse_timestamp
+from multisched.cluster.client.object_client import LEASES, NODES, PODS
 from multisched.cluster.kubelet.kubelets import Kubelets
 from multisched.cluster.kubelet.stages_builtin import builtin_stages
+from multisched.model.api_time import parse_timestamp
 from multisched.model.wire import Response
 from tests.unit.cluster.cluster_kit import Cluster, a_cluster, a_node, a_pod, condition_of
 
