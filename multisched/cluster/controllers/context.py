@@ -127,14 +127,21 @@ def requeue_changed(cache: ObjectCache, *, queue: ReconcileQueue) -> None:
     cache.listen(listener)
 
 
+def owner_key(document: Document | None, kind: str) -> str:
+    """Of the controlling owner of this kind; empty where there is none."""
+    owner = controller_of(document) if document is not None else None
+    if document is None or owner is None or owner["kind"] != kind:
+        return ""
+    return f"{document['metadata']['namespace']}/{owner['name']}"
+
+
 def requeue_owner_of_pods(cache: ObjectCache, *, kind: str, queue: ReconcileQueue) -> None:
     """Feeds the queue with the controlling owners, of this kind, of every pod that changes."""
 
     def listener(old: Document | None, new: Document | None) -> None:
-        changed = new or old
-        owner = controller_of(changed) if changed is not None else None
-        if changed is not None and owner is not None and owner["kind"] == kind:
-            queue.add_after(f"{changed['metadata']['namespace']}/{owner['name']}", POD_EVENTS_COALESCED_S)
+        key = owner_key(new or old, kind)
+        if key:
+            queue.add_after(key, POD_EVENTS_COALESCED_S)
 
     cache.listen(listener)
 

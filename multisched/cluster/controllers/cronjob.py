@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from multisched.cluster.client.object_client import CRON_JOBS, JOBS, Document, controller_of, key_of, owner_reference
-from multisched.cluster.controllers.context import ControllerContext, requeue_changed, write_status
+from multisched.cluster.controllers.context import ControllerContext, owner_key, requeue_changed, write_status
 from multisched.cluster.controllers.cron_schedule import Schedule, ScheduleError, parse_schedule
 from multisched.cluster.controllers.reconcile_queue import ReconcileQueue
 from multisched.model.api_time import parse_timestamp, timestamp
@@ -40,10 +40,9 @@ class CronJobController:
         await self.queue.run()
 
     def _job_changed(self, old: Document | None, new: Document | None) -> None:
-        changed = new or old
-        owner = controller_of(changed) if changed is not None else None
-        if changed is not None and owner is not None and owner["kind"] == "CronJob":
-            self.queue.add(f"{changed['metadata']['namespace']}/{owner['name']}")
+        key = owner_key(new or old, "CronJob")
+        if key:
+            self.queue.add(key)
 
     async def reconcile(self, key: str) -> float | None:
         """Clears old Jobs, starts the one that is due, writes the status; returns the seconds until the next time."""

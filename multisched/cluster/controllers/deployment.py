@@ -19,7 +19,7 @@ from multisched.cluster.client.object_client import (
     owner_reference,
     version_of,
 )
-from multisched.cluster.controllers.context import ControllerContext, set_condition, write_status
+from multisched.cluster.controllers.context import ControllerContext, owner_key, set_condition, write_status
 from multisched.cluster.controllers.controlled_pods import LAG_RECHECK_S, TERMINAL, phase_of
 from multisched.cluster.controllers.reconcile_queue import ReconcileQueue
 from multisched.cluster.controllers.revisions import template_hash
@@ -59,10 +59,9 @@ class DeploymentController:
             self._written.pop(old["metadata"]["uid"], None)
 
     def _replica_set_changed(self, old: Document | None, new: Document | None) -> None:
-        changed = new or old
-        owner = controller_of(changed) if changed is not None else None
-        if changed is not None and owner is not None and owner["kind"] == "Deployment":
-            self.queue.add(f"{changed['metadata']['namespace']}/{owner['name']}")
+        key = owner_key(new or old, "Deployment")
+        if key:
+            self.queue.add(key)
 
     async def reconcile(self, key: str) -> float | None:
         """One step of the rollout, then the status."""
