@@ -18,6 +18,9 @@ from multisched.client.timed_write import OutOfTimeError, VoidError, write_in_ti
 from multisched.framework.ports import BindAnswer, BindReply, BindRequest, PodTruth, UnreachableError
 from multisched.model.wire import UNREADABLE, ConnectFailedError, Response, Transport, TransportError
 
+READ_TIMEOUT_S: Final = 5.0
+"""Of one read of a pod; whoever asks asks again."""
+
 _DEFINITE: Final = {
     401: BindAnswer.DENIED,
     403: BindAnswer.DENIED,

@@ -19,6 +19,7 @@ import aiohttp
 import msgspec
 import orjson
 
+from multisched.client.binder import READ_TIMEOUT_S
 from multisched.client.errors import in_words
 from multisched.client.line_stream import read_capped
 from multisched.client.object_feed import ReflectorHandler
@@ -38,8 +39,6 @@ LEFT_ALONE_S: Final = 5.0
 
 NODES_BYTES_MAX: Final = 512 * 1024 * 1024
 """Memory for whole nodes; those beyond are sent with their name only."""
-
-READ_POD_TIMEOUT_S: Final = 5.0
 
 
 class HttpExtenderClient:
@@ -191,7 +190,7 @@ class ApiDocuments:
         """See `Documents`."""
         path = pod_path(namespace, name)
         try:
-            response = await self._transport.request("GET", path, timeout_s=READ_POD_TIMEOUT_S)
+            response = await self._transport.request("GET", path, timeout_s=READ_TIMEOUT_S)
         except TransportError as error:
             raise UnreachableError(f"pod {namespace}/{name} could not be read for an extender: {error}") from error
         if response.status == 404:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
+from multisched.client.binder import READ_TIMEOUT_S
 from multisched.framework.moving import EvictAnswer, Evictor, EvictReply, KeepAnswer, Keeper, KeepReply
 from multisched.framework.ports import Binder, Clock, Event, EventSink, ObjectRef
 from multisched.framework.repair import RepairAsked, RepairPlan
@@ -22,7 +23,6 @@ from multisched.shell.ingest.router import Router
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.reservations import Reservations, stand_in_of
 
-READ_TIMEOUT_S = 5.0
 NOT_LEADING = "the domain does not lead"
 
 

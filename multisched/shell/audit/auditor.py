@@ -24,6 +24,7 @@ import anyio
 import msgspec
 from msgspec.structs import replace
 
+from multisched.client.binder import READ_TIMEOUT_S
 from multisched.client.errors import ApiError
 from multisched.client.history import History
 from multisched.client.lister import MalformedAnswerError, list_pages
@@ -52,7 +53,6 @@ CONTENT_PODS: Final = 2_000
 """So many pods are read whole in one audit, 50 us each, and compared by what they hold; of more, others each time."""
 READS_MAX: Final = 100
 """Pods that one audit reads by themselves; the others are read by the next."""
-READ_TIMEOUT_S: Final = 5.0
 LOGGED_MAX: Final = 20
 """Differences of one audit that are logged one by one; the rest as a number."""
 

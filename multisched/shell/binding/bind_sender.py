@@ -13,6 +13,7 @@ from functools import partial
 import anyio
 from msgspec.structs import replace
 
+from multisched.client.binder import READ_TIMEOUT_S
 from multisched.cycle.bind_outcome import BindMachine, Outcome, Step
 from multisched.framework.ports import (
     BindAnswer,
@@ -33,7 +34,6 @@ from multisched.shell.binding.send_check import SendCheck
 
 logger = logging.getLogger(__name__)
 
-READ_TIMEOUT_S = 5.0
 BIND_GRACE_S = 5.0
 """What a Bind plugin may take beyond the deadline it was given."""
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from multisched.client.binder import READ_TIMEOUT_S
 from multisched.framework.moving import EvictAnswer, EvictReply, KeepAnswer, KeepReply
 from multisched.framework.ports import Event, ObjectRef, PodTruth
 from multisched.framework.repair import RepairAsked
@@ -16,7 +17,7 @@ from multisched.model.object_kinds import ObjectKind
 from multisched.model.selectors import LabelSelector, Operator, Requirement
 from multisched.queueing.entry import Failure
 from multisched.queueing.transitions import Place
-from multisched.shell.mover import NOT_LEADING, READ_TIMEOUT_S, DomainMover, MoverPorts, MoverView
+from multisched.shell.mover import NOT_LEADING, DomainMover, MoverPorts, MoverView
 from multisched.state.reservations import Reservations
 from multisched.testing.loop.sim_loop import SimLoop
 from tests.unit.shell.shell_kit import House

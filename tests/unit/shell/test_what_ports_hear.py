@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
+from multisched.client.binder import READ_TIMEOUT_S
 from multisched.framework.ports import (
     BindAnswer,
     BindReply,
@@ -18,7 +19,6 @@ from multisched.framework.ports import (
     PodTruth,
     UnreachableError,
 )
-from multisched.shell.binding.bind_sender import READ_TIMEOUT_S
 from multisched.testing.loop.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import HELD_S, Holding, House
 
