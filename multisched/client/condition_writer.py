@@ -17,10 +17,19 @@ import msgspec
 import orjson
 from msgspec.structs import replace
 
-from multisched.client.errors import parse_status, retry_after_s
+from multisched.client.background_write import (
+    ATTEMPTS_MAX,
+    RETRY_DELAY_S,
+    WRITE_TIMEOUT_S,
+    is_definite,
+    wait_after_loss_s,
+    wait_after_s,
+)
+from multisched.client.errors import parse_status
 from multisched.client.limits import WriteLimiter
 from multisched.client.paths import pod_path
 from multisched.framework.ports import Clock, Condition, LeaseHolder, ObjectRef
+from multisched.model.api_time import timestamp
 from multisched.model.visible_text import whole_characters
 from multisched.model.wire import STRATEGIC_MERGE_PATCH, Response, Transport, TransportError
 
@@ -30,9 +39,6 @@ PENDING_MAX: Final = 32_768
 WRITTEN_MAX: Final = 16_384
 """Pods whose last written condition is remembered."""
 WORKERS: Final = 2
-ATTEMPTS_MAX: Final = 4
-RETRY_DELAY_S: Final = 1.0
-WRITE_TIMEOUT_S: Final = 10.0
 
 
 class ConditionStatistics(msgspec.Struct):
@@ -160,7 +166,7 @@ class ApiConditionWriter:
             try:
                 response = await self._patch(pod, condition, since)
             except TransportError:
-                wait_s = RETRY_DELAY_S * 2**attempt
+                wait_s = wait_after_loss_s(attempt)
                 self._remember(pod.uid, _Written(condition, since, is_certain=False))
             else:
                 if response.status == 200:
@@ -169,12 +175,10 @@ class ApiConditionWriter:
                     return
                 if response.status >= 500:
                     self._remember(pod.uid, _Written(condition, since, is_certain=False))
-                if response.status != 429 and response.status < 500:
+                if is_definite(response):
                     self._refuse(pod, response)
                     return
-                wait_s = max(retry_after_s(response), RETRY_DELAY_S)
-                if response.status == 429:
-                    self._limiter.note_throttled(wait_s)
+                wait_s = wait_after_s(response, self._limiter)
             self._counters.retries += 1
             await asyncio.sleep(wait_s)
         self._counters.dropped_unreachable += 1
@@ -192,7 +196,7 @@ class ApiConditionWriter:
         written = self._written.get(uid)
         if written is not None and written.condition.status == condition.status:
             return written.since
-        return f"{self._clock.now():%Y-%m-%dT%H:%M:%SZ}"
+        return timestamp(self._clock.now())
 
     def _remember(self, uid: str, written: _Written) -> None:
         self._written[uid] = written

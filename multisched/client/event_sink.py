@@ -18,7 +18,14 @@ import msgspec
 import orjson
 from msgspec.structs import replace
 
-from multisched.client.errors import parse_status, retry_after_s
+from multisched.client.background_write import (
+    ATTEMPTS_MAX,
+    WRITE_TIMEOUT_S,
+    is_definite,
+    wait_after_loss_s,
+    wait_after_s,
+)
+from multisched.client.errors import parse_status
 from multisched.client.limits import WriteLimiter
 from multisched.client.paths import segment
 from multisched.framework.ports import Clock, Event, ObjectRef
@@ -35,9 +42,6 @@ SERIES_FLUSH_S: Final = 30.0
 SERIES_IDLE_S: Final = 360.0
 """After so long a silence a repeat is a new Event (client-go's six minutes)."""
 WORKERS: Final = 4
-ATTEMPTS_MAX: Final = 4
-RETRY_DELAY_S: Final = 1.0
-WRITE_TIMEOUT_S: Final = 10.0
 NOTE_BYTES_MAX: Final = 1_024
 FIELD_CHARS_MAX: Final = 128
 """Of action, reason and reportingInstance."""
@@ -204,17 +208,15 @@ class ApiEventSink:
             try:
                 response = await self._send(entry)
             except TransportError:
-                wait_s = RETRY_DELAY_S * 2**attempt
+                wait_s = wait_after_loss_s(attempt)
             else:
                 if response.status < 300:
                     self._settle(entry)
                     return
-                if response.status != 429 and response.status < 500:
+                if is_definite(response):
                     self._refuse(entry, response)
                     return
-                wait_s = max(retry_after_s(response), RETRY_DELAY_S)
-                if response.status == 429:
-                    self._limiter.note_throttled(wait_s)
+                wait_s = wait_after_s(response, self._limiter)
             self._counters.retries += 1
             await asyncio.sleep(wait_s)
         self._counters.dropped_unreachable += 1

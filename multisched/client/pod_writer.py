@@ -15,6 +15,7 @@ from multisched.client.limits import WriteLimiter
 from multisched.client.paths import pod_path
 from multisched.client.timed_write import write_in_time
 from multisched.framework.ports import Clock, ObjectRef, WriteAnswer, WriteReply
+from multisched.model.api_time import timestamp
 from multisched.model.wire import STRATEGIC_MERGE_PATCH, ConnectFailedError, Response, Transport, TransportError
 
 _ANSWERS: Final = {
@@ -42,7 +43,7 @@ class ApiPodWriter:
             "status": "True",
             "reason": "PreemptionByScheduler",
             "message": message,
-            "lastTransitionTime": f"{self._clock.now():%Y-%m-%dT%H:%M:%SZ}",
+            "lastTransitionTime": timestamp(self._clock.now()),
         }
         return await self._patch_status(pod, {"conditions": [condition]}, timeout_s)
 

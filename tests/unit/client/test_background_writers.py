@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from multisched.client import condition_writer, event_sink
-from multisched.client.condition_writer import ATTEMPTS_MAX, ApiConditionWriter
+from multisched.client.background_write import ATTEMPTS_MAX, RETRY_DELAY_S, WRITE_TIMEOUT_S
+from multisched.client.condition_writer import ApiConditionWriter
 from multisched.client.event_sink import QUEUE_EVENTS_MAX, SERIES_FLUSH_S, ApiEventSink, cut_note
 from multisched.client.limits import CALM_BINDS_MAX, WriteLimiter
 from multisched.framework.ports import Condition, Event, ObjectRef
@@ -515,8 +516,8 @@ async def test_what_is_kept_of_conditions_is_bounded(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("fault", "waits_s"),
     [
-        (AnswerLostError("reset"), condition_writer.RETRY_DELAY_S),
-        (a_refusal(500), condition_writer.RETRY_DELAY_S),
+        (AnswerLostError("reset"), RETRY_DELAY_S),
+        (a_refusal(500), RETRY_DELAY_S),
         (a_refusal(503, retry_after="4"), 4.0),
         (a_refusal(429, retry_after="4"), 4.0),
     ],
@@ -529,7 +530,7 @@ async def test_a_condition_is_sent_again_after_a_passing_fault(fault: Answer, wa
         assert await drained(writer, 30)
     first, second = transport.asked
     assert first.body == second.body
-    assert first.timeout_s == second.timeout_s == condition_writer.WRITE_TIMEOUT_S
+    assert first.timeout_s == second.timeout_s == WRITE_TIMEOUT_S
     assert second.at - first.at >= waits_s
     assert second.at - first.at < waits_s + 2.0
     counted = writer.statistics()
