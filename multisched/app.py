@@ -180,8 +180,8 @@ def _certificate(configuration: Configuration) -> ServerCertificate | None:
 async def gather_answers(transport: HttpTransport, sleep: Callable[[float], None] = time.sleep) -> None:
     """Stops the whole process for moments while many requests are under way, so that their answers come together.
 
-    As network cards do with interrupts, and for the same reason: an answer that wakes the process alone finds its caches
-    cold and drives somebody else from the CPU. On two cores shared with the API server it takes a tenth off a pod's CPU.
+    Network cards do the same with interrupts. An answer that wakes the process alone finds cold caches and drives
+    somebody else from the CPU. On two cores shared with the API server it takes a tenth off a pod's CPU.
     """
     while True:
         await transport.crowded(GATHER_FROM)

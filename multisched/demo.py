@@ -153,7 +153,7 @@ class _Demo:
         return code
 
     async def _cluster_started(self) -> bool:
-        """False when a signal came first. Raises RefusedError when it does not start; it has told the reason itself."""
+        """False when a signal came first. Raises RefusedError when it does not start; it has printed the reason itself."""
         give_up = time.monotonic() + CLUSTER_START_S
         while not self._kubeconfig.exists():
             if self._stopped.is_set():

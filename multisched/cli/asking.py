@@ -109,7 +109,7 @@ def with_options(shared: Callable[..., T]) -> Callable[[Callable[Concatenate[T, 
 
 
 def asking(shared: Callable[..., T]) -> Callable[[Callable[Concatenate[T, ...], Told]], Callable[..., None]]:
-    """As `with_options`; what the command returns is printed, and what cannot be answered is told in a sentence."""
+    """As `with_options`; what the command returns is printed. A question without an answer ends with a sentence that says why."""
 
     def decorate(command: Callable[Concatenate[T, ...], Told]) -> Callable[..., None]:
         ask = with_options(shared)(command)

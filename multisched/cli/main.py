@@ -1,7 +1,7 @@
 """The command line: reads arguments and configuration, then calls the composition root or prints.
 
-Promises the exit codes of `options.ExitCode`, and that a subcommand imports only what it needs: `version` and completion
-answer at once, `run` never loads the embedded cluster. Errors that a user can cause are sentences, not tracebacks.
+Promises the exit codes of `options.ExitCode`. A subcommand imports only what it needs: `version` and completion answer
+at once, `run` never loads the embedded cluster. Errors that a user can cause are sentences, not tracebacks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What several commands share: options that say whom to ask and how to print, and how a refusal is told. Prints and exits only."""
+"""What several commands share: options that say whom to ask and how to print, and how a refusal is printed. Prints and exits only."""
 
 from __future__ import annotations
 

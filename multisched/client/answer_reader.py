@@ -1,7 +1,7 @@
 """Puts the bytes of HTTP/1.1 answers together, whatever portions they come in. No I/O; httptools does the parsing.
 
-Owns one answer at a time. Promises that an answer is given out only if it is whole by its own framing, that no more
-than its cap and one head is held, and that a second answer behind the first is noticed. Called by `connection_pool` only.
+Owns one answer at a time. Promises that an answer is given out only if it is whole by its own framing. No more than its
+cap and one head is held. A second answer behind the first is noticed. Called by `connection_pool` only.
 """
 
 from __future__ import annotations

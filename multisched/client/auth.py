@@ -1,8 +1,8 @@
 """Credentials by way of kubernetes-asyncio: kubeconfig (certificates, tokens, exec, OIDC) and the in-cluster service account.
 
-Owns the narrow import of that package and the current credentials of one transport. Promises that credentials are
-re-read at least once a minute while requests are made, at once after a 401, never by two requests at a time, and that
-no secret is part of a message. Called by `transport` only.
+Owns the narrow import of that package and the current credentials of one transport. While requests are made,
+credentials are re-read at least once a minute, at once after a 401, and never by two requests at a time. No secret is
+part of a message. Called by `transport` only.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Vendor(msgspec.Struct, frozen=True):
 def import_vendor() -> Vendor:
     """Imports configuration loading and session making, without the generated models and APIs.
 
-    `import kubernetes_asyncio` pulls in some 900 modules: 0.5 s and 38 MB (measured) that nothing here uses. Unless
-    somebody has imported the whole package already, its two package initialisers are stood in for while the parts
-    load, and everything is taken out of `sys.modules` again, so that a plugin can still import the real package.
+    `import kubernetes_asyncio` pulls in some 900 modules: 0.5 s and 38 MB (measured) that nothing here uses. Stand-ins
+    replace its two package initialisers while the parts load, unless somebody has imported the whole package already.
+    Everything is taken out of `sys.modules` again, so that a plugin can still import the real package.
     """
     if _PACKAGE in sys.modules:
         return _load_parts()
@@ -150,8 +150,9 @@ class KubeconfigSource:
 
     async def _load(self, *, is_forced: bool) -> Access:
         if self._loader is None or (is_forced and self._loader.provider != "oidc"):
-            # A new loader forgets what an exec plugin said and sees a rewritten file. An OIDC loader is kept: it alone
-            # has the newest refresh token (its persister cannot be used: it is called with an argument it does not take).
+            # A new loader forgets what an exec plugin said and sees a rewritten file. An OIDC loader is kept, because
+            # it alone has the newest refresh token. Its persister cannot be used: it is called with an argument it does
+            # not take.
             if not self._path.exists():
                 raise CredentialsError(f"no kubeconfig at {self._path}")
             self._configuration = self._vendor.new_configuration()

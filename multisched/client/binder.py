@@ -1,7 +1,7 @@
 """Posts bindings and reads pods over a Transport: the network half of the bind outcome machine (reference: reliability 3).
 
-Owns nothing. Promises one request per call, an exact answer for everything a server can do, and never
-a retry of its own: `cycle` decides what an answer means. Called by the bind workers of the shell.
+Owns nothing. Promises one request per call, an exact answer for everything a server can do, and no retry of its own.
+`cycle` decides what an answer means. Called by the bind workers of the shell.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ async def cluster_pages(
 ) -> AsyncGenerator[tuple[str, list[msgspec.Raw]], None]:
     """(kind, objects) page by page, pods last: who was there before a pod was placed is known before the pod is.
 
-    A kind that is not served or may not be read is left out, and told in `refused` with the server's words; nodes and
-    pods are not, and raise what `list_pages` raises.
+    A kind that is not served or may not be read is left out and named in `refused` with the server's words. For nodes
+    and pods a refusal raises what `list_pages` raises.
     """
     for kind, path in PATHS.items():
         try:

@@ -1,8 +1,8 @@
 """Writes the PodScheduled condition of pods that could not be placed, in the background.
 
-Owns the newest unwritten condition per pod and what was last written. Promises that `write` never waits, that only the
-newest condition of a pod is sent, an unchanged one never, none by a process that does not lead the pod's domain any more, and
-that the pod's uid is a precondition. The shell runs `run()`; everybody else sees `ports.ConditionWriter`.
+Owns the newest unwritten condition per pod and what was last written. `write` never waits. Only the newest condition of
+a pod is sent, and an unchanged one never. A process that no longer leads the pod's domain sends none. The pod's uid is
+a precondition. The shell runs `run()`; everybody else sees `ports.ConditionWriter`.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class ApiConditionWriter:
         self._counters.dropped_unreachable += 1
 
     async def _admit(self, lease: LeaseHolder) -> None:
-        """Returns when a write may be sent. Without the lease another process may have told the pod's owner something newer.
+        """Returns when a write may be sent. Without the lease another process may have written something newer.
 
         It may come back, and this process be the one that leads; one that has lost it ends, and whatever waits here with it.
         """

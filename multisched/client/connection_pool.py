@@ -1,8 +1,8 @@
 """Short HTTP/1.1 exchanges over kept connections: what binds, events and reads cost is mostly here.
 
-Owns its connections to one server and one timer. Promises that `ConnectFailedError` means that nothing was sent; that
-a connection is used again only if the server said it may be, the answer ended exactly where it says and the request
-was sent whole; that every wait ends by its deadline; and that no answer is held past its cap. Called by `transport` only.
+Owns its connections to one server and one timer. `ConnectFailedError` means that nothing was sent. A connection is used
+again only if three things hold: the server allowed it, the request was sent whole, and the answer ended exactly where
+it said. Every wait ends by its deadline, and no answer is held past its cap. Called by `transport` only.
 
 Hand-written on `asyncio.Protocol` and httptools because a general client costs more CPU than the rest of a bind (see
 tests/perf/measure_client.py).
@@ -221,7 +221,7 @@ class ConnectionPool:
         """
         now = self._loop.time()
         deadline = now + timeout_s
-        # Connecting ends first, so that a server that cannot be reached is told from one that did not answer.
+        # Connecting ends first: that distinguishes a server that cannot be reached from one that did not answer.
         connect_by = now + min(CONNECT_TIMEOUT_S, timeout_s * 0.8)
         connection = self._idle.pop() if self._idle else await self._obtain_by(connect_by)
         try:

@@ -85,7 +85,7 @@ class _Entry:
         self.key = key
         self.count = 1
         self.sent = 0
-        """The count that the API server was last told."""
+        """The count that the API server last received."""
         self.first_seen = seen
         self.last_seen = seen
         self.last_at = at

@@ -1,7 +1,7 @@
 """Evicts pods by the eviction API (policy/v1): `moving.Evictor` over any Transport.
 
-Owns nothing. Promises one request per call, with the pod's uid as precondition, and never a retry of its own:
-the caller looks at its lease and its window before each. Never a delete: the API server asks the pod's PodDisruptionBudget.
+Owns nothing. Promises one request per call, with the pod's uid as precondition, and no retry of its own. The caller
+checks its lease and its window before each call. Never a delete: the API server asks the pod's PodDisruptionBudget.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """HTTP to one extender, and the objects it is sent; implements `framework.ports.ExtenderClient` and `Documents`.
 
-Owns the connections to the extender. Promises that a request ends within the extender's timeout, that no answer is read past
-its cap or inflated, that nothing is redirected, and that one which has stopped answering is left alone for a while: its
-pods are then refused at once, and keep no cycle waiting.
+Owns the connections to the extender. A request ends within the extender's timeout. No answer is read past its cap or
+inflated, and nothing is redirected. An extender that has stopped answering gets no requests for a while; its pods are
+refused at once and no cycle waits.
 """
 
 from __future__ import annotations

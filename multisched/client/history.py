@@ -1,9 +1,9 @@
 """Whether the server's history is still the one that the reflectors know; shared by all reflectors of one server.
 
-A list that is older than what was seen comes from a server that lags, or from a store that was restored from a backup. Until
-that is settled nothing that is known can be trusted, and nothing may be decided or written: `is_trusted` is False. Once it is
-clear that history went back, every reflector takes up a whole new list whatever its versions say, and trust returns when all
-have done so. Until a reflector has its list whole, what it knew stays in force.
+A list that is older than what was seen comes from a server that lags, or from a store that was restored from a backup.
+Until that is settled nothing that is known can be trusted, and nothing may be decided or written: `is_trusted` is
+False. Once it is clear that history went back, every reflector takes a whole new list, whatever its versions say. Trust
+returns when all have done so. Until a reflector has its list whole, what it knew stays in force.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class History:
         """`call(is_trusted)` is made, synchronously, whenever that changes."""
         self._on_change.append(call)
 
-    # -- told by reflectors ------------------------------------------------------------------------------------------
+    # -- called by reflectors ----------------------------------------------------------------------------------------
 
     def join(self, path: str, relist: Callable[[], None]) -> None:
         """`relist` makes the reflector list at once."""

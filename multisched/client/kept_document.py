@@ -1,7 +1,7 @@
 """One document in a ConfigMap, replaced as a whole: `moving.Keeper` over any Transport.
 
-Owns the version it saw last. Promises that a write replaces nothing newer than that: of two processes that both think they lead,
-the one that read last wins, and the other is told. Writes are background writes: binds go first.
+Owns the version it saw last. Promises that a write replaces nothing newer than that. Of two processes that both think
+they lead, the one that read last wins; the other gets a conflict. Writes are background writes: binds go first.
 """
 
 from __future__ import annotations

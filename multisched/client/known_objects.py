@@ -1,7 +1,7 @@
 """What a reflector already knows of its kind: key to uid and version, and which uids are gone.
 
-Owns the version guard (I6): an older resourceVersion is never applied, a deleted uid never returns, a duplicate is
-dropped, and a list that lacks a known key deletes it. One reflector owns one instance; the handler keeps the objects.
+Owns the version guard (I6). An older resourceVersion is never applied, a deleted uid never returns, and a duplicate is
+dropped. A list that lacks a known key deletes it. One reflector owns one instance; the handler keeps the objects.
 """
 
 from __future__ import annotations

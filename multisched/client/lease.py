@@ -202,10 +202,10 @@ class LeaseKeeper:
     # ---- end
 
     async def _end(self) -> None:
-        """Gives the lease back if we were told to release it: the one bounded call that cancellation must not stop.
+        """Gives the lease back if a release was requested: the one bounded call that cancellation must not stop.
 
-        One that is only cancelled runs out instead: binds may be on their way, and a successor of a lease that was given
-        back does not wait for them (found by simulation; I2).
+        A keeper that is only cancelled lets its lease run out, because binds may be on their way. The successor of a
+        lease that was given back does not wait for them (found by simulation; I2).
         """
         was_leading = self.term.is_leading and self._stop.is_set()
         self.term.close()

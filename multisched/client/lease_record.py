@@ -1,7 +1,7 @@
 """Leases as they are stored: decoded by those who compete for one and by those who only read what its holder says.
 
-`LeaseWatcher` is for the latter: it tells of another process's lease whether its holder may still bind by it, judged as
-`observed_lease.ObservedLease` does, by changes of the record and our own clock alone.
+`LeaseWatcher` is for the latter: it says whether the holder of another process's lease may still bind by it. Like
+`observed_lease.ObservedLease` it judges by changes of the record and our own clock alone.
 """
 
 from __future__ import annotations
@@ -107,8 +107,9 @@ class LeaseWatcher:
     async def read(self) -> Holding | None:
         """By a consistent read: who may bind by the lease now; None: nobody, and nothing that anybody sent is on its way.
 
-        A lease that was given back is free at once, since its holder had drained. One that is not there, or that we may not read
-        (any more), counts as held until it would have run out: its holder may not know. `NOT_THERE`: we never saw a holder.
+        A lease that was given back is free at once, since its holder had drained. One that does not exist, or that we
+        may not read, counts as held until it would have run out: its holder may not know. `NOT_THERE`: we never saw a
+        holder.
         """
         try:
             response = await self._transport.request("GET", self._path, timeout_s=READ_TIMEOUT_S)

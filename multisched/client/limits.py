@@ -1,8 +1,8 @@
 """One limiter for all writes of a process: binds go first, background writes wait for calm.
 
-Owns the token bucket, the count of binds in flight and the background pause after a 429. Promises that a bind is held
-up only by the bucket itself, and that background writes (events, conditions) take at most a trickle while binds are
-many. Used by the binder and the background writers on one event loop; the adaptive bind concurrency is the shell's.
+Owns the token bucket, the count of binds in flight and the background pause after a 429. Only the bucket itself holds
+up a bind. While binds are many, background writes (events, conditions) take at most a trickle. Used by the binder and
+the background writers on one event loop; the adaptive bind concurrency is the shell's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Consistent lists in pages, as raw JSON per object.
 
-Owns nothing. Promises that all pages of one iteration come from one version of the store, that it asks without a
-resourceVersion (the quorum answers; client-go's own first list may be arbitrarily old), and that it raises instead of
-returning half a list. Used by reflectors and by the audit.
+Owns nothing. All pages of one iteration come from one version of the store. It asks without a resourceVersion, so that
+the quorum answers; client-go's own first list may be arbitrarily old. It raises instead of returning half a list. Used
+by reflectors and by the audit.
 """
 
 from __future__ import annotations
@@ -70,8 +70,9 @@ async def list_pages(
 ) -> AsyncGenerator[Page, None]:
     """Yields every page, and asks for the next one before. `page_items=0` asks for all at once.
 
-    Raises TransportError, MalformedAnswerError, or an ApiError: `Gone` means that the continue token expired between
-    two pages, and that everything yielded so far belongs to a list that will never be complete; so does TornListError.
+    Raises TransportError, MalformedAnswerError, TornListError or an ApiError. `Gone` means that the continue token
+    expired between two pages. After `Gone` or TornListError, everything yielded so far belongs to a list that will
+    never be complete.
     """
 
     def ask(token: str) -> asyncio.Future[Response]:

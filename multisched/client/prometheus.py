@@ -1,12 +1,12 @@
 """Range queries to a Prometheus-compatible server; implements `framework.measures.Meter`.
 
-Owns the connections to one server. Promises that no request asks for more than `points_max` steps, that no answer is read
-past its cap or inflated, that a request ends within its timeout, that nothing is redirected, and that samples are decoded in
-a worker thread, one answer at a time. NaN, infinite and negative samples are gaps, and are counted.
+Owns the connections to one server. No request asks for more than `points_max` steps, and each ends within its timeout.
+No answer is read past its cap or inflated, and nothing is redirected. A worker thread decodes samples, one answer at a
+time. NaN, infinite and negative samples are gaps, and are counted.
 
-Differences between servers: Thanos answers in part and says so in `warnings`, VictoriaMetrics by `isPartial`; both are used
-and told. VictoriaMetrics moves a range onto multiples of its step, so callers begin there. Limits on what one query may
-load differ in name: a range refused for one is asked for in shorter pieces.
+Differences between servers: Thanos answers in part and says so in `warnings`, VictoriaMetrics by `isPartial`; both are
+used, with a warning. VictoriaMetrics moves a range onto multiples of its step, so callers begin there. Limits on what
+one query may load differ in name: a range refused for one is asked for in shorter pieces.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from multisched.model.wire import UNREADABLE
 RETRY_BASE_S: Final = 0.5
 RETRY_CAP_S: Final = 30.0
 SHRINK: Final = 8
-"""A range whose answer is too much is asked for in pieces of this part of its length; four times get from 4,032 steps to one."""
+"""A range whose answer is too large is asked for in pieces of this part of its length. Four times get from 4,032 steps to one."""
 GOOD_BYTES: Final = 8 * 1024 * 1024
 """What an answer should have: the first look at one holds up the loop for 3 ms per megabyte."""
 ERROR_CHARS_MAX: Final = 512

@@ -1,8 +1,8 @@
 """Keeps a handler in step with one kind of object: list, watch, resume, relist (reference: reliability 4, classes 1-7).
 
-Owns the turns between lists and watches, and the retries. Promises the handler only clean calls, in order, from one task
-and never awaited: each object version at most once, never an older one after a newer one, a delete for everything that
-vanished while nobody watched (`ObjectFeed`). Started by the shell, one task per kind.
+Owns the turns between lists and watches, and the retries. The handler gets clean calls only, in order, from one task
+and never awaited. Each object version comes at most once, never an older one after a newer one. What vanished while
+nobody watched comes as a delete (`ObjectFeed`). Started by the shell, one task per kind.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RESUMES_MAX: Final = 3
 STALE_LIST_PAUSE_S: Final = 4.0
 """Between lists that are older than what was seen: nothing is decided meanwhile, so an outage's long backoff would be too much."""
 REFUSALS_MAX: Final = 3
-"""Lists in a row answered 403 or 404 that mean that the kind is not to be had: a server that starts says so for a moment."""
+"""After so many lists in a row answered 403 or 404, the kind is unavailable. A server that starts says so for a moment."""
 
 
 class ReflectorStatistics(msgspec.Struct, frozen=True):
@@ -215,7 +215,7 @@ class Reflector:
             await self._pause(self._backoff.next_s(at_least_s))
 
     def _count_refusal(self, error: Exception) -> None:
-        """A refusal that lasts is told once to `on_refused`, and no more in the log; without a listener it stays there."""
+        """A refusal that lasts is passed once to `on_refused` and leaves the log; without a listener it stays there."""
         if self._on_refused is None:
             return
         self._refusals = self._refusals + 1 if isinstance(error, Forbidden | NotFound) else 0

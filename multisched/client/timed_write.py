@@ -1,7 +1,7 @@
 """One urgent write with a deadline: what binds, the writes of preemption and evictions have in common.
 
-Promises that the write is sent once and before its deadline, or not at all, and that the server drops it at the deadline too, so that
-a late write of an old leader dies with it (I9). What an answer means is the caller's to say.
+The write is sent once and before its deadline, or not at all. The server drops it at the deadline too, so a late write
+of an old leader has no effect (I9). What an answer means is the caller's to say.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Short exchanges go over a `ConnectionPool`, watches over aiohttp, and everything over aiohttp where there is a proxy.
 
-Owns the connections. Promises what `model.wire.Transport` says: a status never raises; `ConnectFailedError` only if
-nothing was sent, `AnswerLostError` for every doubt; no answer is read past its cap, nothing is inflated, and every
-connection is given back or aborted. The shell opens one per process and hands it to everything else in this package.
+Owns the connections. Promises what `model.wire.Transport` says. A status never raises; `ConnectFailedError` means that
+nothing was sent, `AnswerLostError` stands for every doubt. No answer is read past its cap or inflated. Every connection
+is given back or aborted. The shell opens one per process and hands it to everything else in this package.
 """
 
 from __future__ import annotations
@@ -375,7 +375,7 @@ class HttpTransport:
         if timeout is None:
             if len(self._timeouts) >= 64:
                 self._timeouts.clear()
-            # Connecting ends first, so that a server that cannot be reached is told from one that did not answer.
+            # Connecting ends first: that distinguishes a server that cannot be reached from one that did not answer.
             connect_s = min(CONNECT_TIMEOUT_S, timeout_s * 0.8)
             timeout = aiohttp.ClientTimeout(total=timeout_s, connect=connect_s, sock_connect=connect_s)
             self._timeouts[timeout_s] = timeout

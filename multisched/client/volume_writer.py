@@ -1,7 +1,7 @@
 """Binds volumes to claims and names nodes for provisioning: `ports.VolumeWriter` over any Transport.
 
-Owns nothing. One PATCH per call with uid and resourceVersion as preconditions; what the server did not
-take for sure is sent again a few times, since the preconditions make that harmless. Called by VolumeBinding's PreBind.
+Owns nothing. Each call is one PATCH with uid and resourceVersion as preconditions. A write whose effect is in doubt is
+repeated a few times, which the preconditions make harmless. Called by VolumeBinding's PreBind.
 """
 
 from __future__ import annotations

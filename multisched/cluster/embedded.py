@@ -1,6 +1,6 @@
 """The embedded cluster as one thing to start: API server, TLS socket, credentials, and the parts that run beside it.
 
-Owns the server, its listener and the tasks of the parts (controllers, fake kubelets), which are handed in as async
+Owns the server, its listener and the tasks of the parts (controllers, fake kubelets). Parts are handed in as async
 callables and cancelled at the end. `async with EmbeddedCluster.start(...) as cluster:` is the whole life.
 """
 

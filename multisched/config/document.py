@@ -1,7 +1,7 @@
-"""YAML text to plain data, with the place of every key and value, and the form in which problems are told.
+"""YAML text to plain data, with the place of every key and value, and the form in which problems are reported.
 
-Owns reading: one document, at most 1 MiB, no aliases, anchors, tags or duplicate keys, bounded depth, so that a file of
-a stranger costs no more than its size. Promises that each problem names file, line, column and path. Called by `config`.
+Owns reading: one document, at most 1 MiB, no aliases, anchors, tags or duplicate keys, bounded depth. So a stranger's
+file costs no more than its size. Promises that each problem names file, line, column and path. Called by `config`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reads, checks, completes and prints the configuration.
 
-`load` and `parse` give a complete Configuration or raise ConfigError with every problem at once, each with file, line,
-column, path and, where one is near, what was probably meant. Nothing is started, contacted or changed by a check;
-plugins named by import path are imported. Called by `cli` and the composition root.
+`load` and `parse` give a complete Configuration or raise ConfigError with every problem at once. Each problem has file,
+line, column and path, and the probable intention where one is near. Nothing is started, contacted or changed by a
+check; plugins named by import path are imported. Called by `cli` and the composition root.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def default() -> Configuration:
 
 
 def _good_domains(document: Document) -> dict[int, DomainConfig]:
-    """The domains that are right by themselves, so that what is wrong between them is told in the same run."""
+    """The domains that are right by themselves, so that problems between them are reported in the same run."""
     items = document.data.get("domains") if isinstance(document.data, dict) else None
     good: dict[int, DomainConfig] = {}
     for index, item in enumerate(items if isinstance(items, list) else ()):

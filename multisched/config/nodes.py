@@ -1,8 +1,9 @@
 """Which domain a node is at home in, and which domains may use it: the configuration's node selection, compiled.
 
 Pure: a function of node and configuration. The state asks once per node change. The order is: the label
-`multisched.io/domain`, selectors as the file lists them, GPUs, virtual nodes, and the rest. `NodeSelection` is that part of a
-configuration alone: replicas show it to each other in their leases, as two of them may run with different files for a while.
+`multisched.io/domain`, selectors as the file lists them, GPUs, virtual nodes, and the rest. `NodeSelection` is that
+part of a configuration alone. Replicas show it to each other in their leases, as two of them may run with different
+files for a while.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class CompiledLoan(msgspec.Struct, frozen=True):
 def surely_share(one: LabelSelector, other: LabelSelector) -> bool:
     """True if nodes that match both can be, and one looks at no label that the other does not.
 
-    Selectors over different labels may meet on some node or on none: that is told when such a node comes.
+    Selectors over different labels may meet on some node or on none; that is reported when such a node comes.
     """
     keys, other_keys = {r.key for r in one.requirements}, {r.key for r in other.requirements}
     if not (keys <= other_keys or other_keys <= keys):

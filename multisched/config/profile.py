@@ -22,7 +22,7 @@ _PART: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 
 
 def check_profile(document: Document, path: Path, domain: DomainConfig, registry: Registry) -> None:
-    """Notes what is wrong with the profile at `path`. Names that nobody knows and arguments are told elsewhere."""
+    """Notes what is wrong with the profile at `path`. Unknown names and bad arguments are reported elsewhere."""
     profile = domain.profile
     names = [entry.name for entry in profile.plugins.enabled] + [n for n in profile.plugins.disabled if n != "*"]
     if profile.queue_sort is not None:
@@ -44,7 +44,7 @@ def check_profile(document: Document, path: Path, domain: DomainConfig, registry
 def check_args(document: Document, path: Path, plugin: str, args: Mapping[str, Any]) -> bool:
     """Notes all that is wrong with the arguments of a plugin that ships, at the fields themselves; True if nothing is.
 
-    Other plugins read their arguments when they are built, and their refusal is told then.
+    Other plugins read their arguments when they are built, and their refusal is reported then.
     """
     reader = args_reader(plugin)
     if reader is None:

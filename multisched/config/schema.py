@@ -1,7 +1,7 @@
 """The configuration as frozen values: `apiVersion: multisched.io/v1`, `kind: MultischedConfiguration`.
 
-Owns names, types, bounds and defaults of every setting, each with the sentence that explains it (they become the JSON
-Schema and the comments of `config/default.yaml`). Names are camelCase in files; in code they end in their unit.
+Owns names, types, bounds and defaults of every setting, each with the sentence that explains it. The sentences become
+the JSON Schema and the comments of `config/default.yaml`. Names are camelCase in files; in code they end in their unit.
 Reading, cross checks and plugin lookup are `config`'s.
 """
 
@@ -340,7 +340,7 @@ class Tls(Section):
     key_file: str | None = None
     """PEM, without a password."""
     self_signed: bool = False
-    """Makes a certificate at each start, as kube-scheduler does: enough for probes, and for scrapers told not to verify."""
+    """Makes a certificate at each start, as kube-scheduler does: enough for probes, and for scrapers that do not verify."""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

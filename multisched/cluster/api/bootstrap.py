@@ -1,7 +1,7 @@
 """What a fresh cluster holds before anyone asks: namespaces, service accounts, system priority classes, standard roles.
 
-Owns nothing; `fill` writes through `Objects` once, when a server starts empty, and lets every new namespace have its
-default service account (upstream's controller does that a moment later).
+Owns nothing. `fill` writes through `Objects` once, when a server starts empty. Every new namespace gets its default
+service account at once; upstream's controller does that a moment later.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Requests to an `ApiServer` in the same process: `wire.Transport` without a socket.
 
-Used by controllers, fake kubelets, tests and the seeded simulation. A `DirectTransport` owns only its user; it needs a
-running asyncio loop, any one, and yields to it once per request so that no caller can starve the others.
+Used by controllers, fake kubelets, tests and the seeded simulation. A `DirectTransport` owns only its user. It needs a
+running asyncio loop and yields to it once per request, so that no caller can starve the others.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The API server on a TLS socket: authentication, plain answers and watch streams.
 
-Owns the listening socket and the connections. Bearer tokens and client certificates; a client that reads its watch too
-slowly is cut off when the stream's bound is reached, because then the transport is aborted.
+Owns the listening socket and the connections. Users are known by bearer tokens and client certificates. When a client
+reads its watch too slowly and the stream's bound is reached, the transport is aborted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """OpenAPI as kubectl needs it: which kinds exist, what fields they have, that the server validates them and knows dry runs.
 
-Owns nothing. The patch operations deliberately do not list
-strategic-merge-patch+json: kubectl then takes list merge keys from its own compiled-in types, which are complete, instead
-of from these schemas. The server accepts strategic merge patches all the same.
+Owns nothing. The patch operations deliberately do not list strategic-merge-patch+json. kubectl then takes list merge
+keys from its own complete, compiled-in types instead of from these schemas. The server accepts strategic merge patches
+all the same.
 """
 
 from __future__ import annotations

@@ -385,7 +385,7 @@ class Verbs:
             return errors.path_not_found()
         if call.target.subresource == "log" and call.request.method != "GET":
             return errors.method_not_allowed("", "pods/log", call.request.method)
-        self._get(call)  # a pod that is not there is told first
+        self._get(call)  # a missing pod is reported first
         return errors.bad_request(
             f'{call.target.subresource} of pod "{call.target.name}" is not available: the fake kubelets of the embedded'
             " cluster run no containers"

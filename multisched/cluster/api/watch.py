@@ -225,7 +225,7 @@ class WatchStream:
         self._bookmark_s = last_s if now_s < last_s < regular_s else regular_s
 
     def _bookmark(self, version: int, annotations: Mapping[str, str]) -> bytes:
-        # A watch that starts in the future must not be told to go back.
+        # A watch that starts in the future gets no bookmark of an earlier version.
         version = max(version, self._since)
         return self._terms.encode("BOOKMARK", self._terms.bookmark_object(version, annotations))
 

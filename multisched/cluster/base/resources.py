@@ -383,7 +383,7 @@ class Catalog:
     def __init__(self) -> None:
         self._by_path: dict[tuple[str, str, str], Resource] = {}
         self.revision = 0
-        """Raised with every change: discovery and OpenAPI caches hang on it."""
+        """Raised with every change; discovery and OpenAPI caches are keyed by it."""
         for resource in (*_core(), *_workloads(), *_cluster_wide(), *_reviews()):
             self.add(resource)
 

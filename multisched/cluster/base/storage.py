@@ -1,7 +1,7 @@
 """The objects of the cluster, as encoded bytes with a small index, under one global resource version.
 
 Owns every stored object, the history of each collection and the list of open watches. Written by `multisched.cluster`
-only, always synchronously: a write and its event are one step, so a list and the watch that continues it leave no gap.
+only, always synchronously. A write and its event are one step, so a list and the watch that continues it leave no gap.
 An object's version never goes back and a deleted uid never returns (I6).
 """
 

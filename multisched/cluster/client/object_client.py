@@ -1,7 +1,7 @@
 """How kubelets and controllers speak to an API server: resources by name, JSON documents, over any Transport.
 
-Owns no state. Promises that a refusal (any 4xx or 5xx) is a value, `Answer`, until its reader asks for it to be raised,
-and that only a broken connection raises by itself (TransportError). Called by kubelets and controllers of this folder.
+Owns no state. A refusal (any 4xx or 5xx) is a value, `Answer`, until its reader asks for it to be raised. Only a broken
+connection raises by itself (TransportError). Called by kubelets and controllers of this folder.
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ class ControlledPods:
     def __init__(
         self, client: ObjectClient, cache: ObjectCache, *, owners: Resource, events: EventWriter | None = None
     ) -> None:
-        """With `events`, each pod that came or went is told as an event of its owner."""
+        """With `events`, each pod that came or went becomes an event of its owner."""
         self._client = client
         self._cache = cache
         self._owners = owners

@@ -1,8 +1,8 @@
 """Cron schedules as CronJobs write them: when the next one is due, and which was the last.
 
 Owns nothing; immutable values. Promises the meaning of Kubernetes' parser (robfig/cron v3, standard five fields and
-descriptors): days match by either field when both are restricted, times in a daylight-saving gap are left out, times that a
-clock shows twice are due twice. Called by the CronJob controller.
+descriptors). Days match by either field when both are restricted. Times in a daylight-saving gap are left out; times
+that a clock shows twice are due twice. Called by the CronJob controller.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class DaemonSetController:
             await self._pods.delete(daemon_set, steps.delete)
             made = [daemon_pods.new_pod(daemon_set, node, revision_hash=revision_hash) for node in steps.create_on]
             await self._pods.create(daemon_set, made)
-        finally:  # what was reached is told even if a step was refused
+        finally:  # the status shows what was reached, even if a step was refused
             is_waiting = await self._write_status(rollout, nodes)
         used = {(pod["metadata"].get("labels") or {}).get(REVISION_LABEL) for node in nodes for pod in node.pods}
         live = {name_of(r) for r in history.revisions if r["metadata"]["labels"].get(REVISION_LABEL) in used}

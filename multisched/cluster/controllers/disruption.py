@@ -1,8 +1,8 @@
 """The disruption controller: how many pods of each PodDisruptionBudget may be evicted now.
 
-Source: pkg/controller/disruption/disruption.go (1.36). The scale of a pod's controller is known for ReplicaSets (through them
-Deployments) and StatefulSets; a budget in percent or with maxUnavailable over other pods allows nothing, as upstream does when it
-finds no scale.
+Source: pkg/controller/disruption/disruption.go (1.36). The scale of a pod's controller is known for ReplicaSets
+(through them Deployments) and StatefulSets. Over other pods, a budget in percent or with maxUnavailable allows nothing,
+as upstream does when it finds no scale.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Events of controllers, as `kubectl describe` shows them: one per object, reason and message, counted up when it recurs.
 
-Owns what was told and is not written yet. Promises that telling costs its teller no wait, and that no object fills the
-store with its events: what does not fit may be lost, since what events tell of is in the objects too. Called by the
-controllers of this folder.
+Owns the events that are not written yet. Recording one never waits. No object fills the store with its events: those
+that do not fit may be lost, since the objects show the same facts. Called by the controllers of this folder.
 """
 
 from __future__ import annotations

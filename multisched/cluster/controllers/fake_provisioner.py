@@ -1,8 +1,8 @@
 """A provisioner that makes volumes out of nothing: the other half of dynamic provisioning, as a CSI driver's sidecar does it.
 
-Owns no state. For claims of classes with its name it makes a volume bound to the claim, in the zone of the node that the
-scheduler chose, and deletes it when it is released. Runs beside the controllers of the embedded cluster, and against a real
-API server as well. Source: kubernetes-sigs/sig-storage-lib-external-provisioner, controller.go.
+Owns no state. It serves claims of classes with its name. Each gets a volume bound to it, in the zone of the node that
+the scheduler chose. A released volume is deleted. Runs beside the controllers of the embedded cluster, and against a
+real API server as well. Source: kubernetes-sigs/sig-storage-lib-external-provisioner, controller.go.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The garbage collector: objects go when their owners went, before them, or not at all.
 
-Owns the graph of dependents and one watch per kind. Promises that nothing is deleted on the word of a watch alone: an owner
-counts as absent only after the server said so, and deletes carry the version they were decided on.
+Owns the graph of dependents and one watch per kind. Nothing is deleted on the word of a watch alone. An owner counts as
+absent only after the server said so; deletes carry the version they were decided on.
 Source: pkg/controller/garbagecollector/garbagecollector.go (1.36), attemptToDeleteItem and processDeletingDependentsItem.
 """
 

@@ -1,8 +1,9 @@
 """The persistent volume controller: brings claims and volumes together, and frees volumes whose claim is gone.
 
-Source: pkg/controller/volume/persistentvolume/pv_controller.go (1.36). Two control loops, one over claims and one over volumes;
-every write names the version that was judged, so that two claims cannot take one volume. Volumes are made and deleted by
-others (`fake_provisioner`, or whoever runs as a class's provisioner); recycling does not exist here.
+Source: pkg/controller/volume/persistentvolume/pv_controller.go (1.36). There are two control loops, one over claims and
+one over volumes. Every write names the version that was judged, so that two claims cannot take one volume. Volumes are
+made and deleted by others (`fake_provisioner`, or whoever runs as a class's provisioner); recycling does not exist
+here.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Owns nothing but a view of the stored revisions. Promises one revision per template, numbered in the order in which the
 templates came into use, and that nobody's live revision is dropped. Called by the controllers of those two kinds.
 
-Source: pkg/controller/history/controller_history.go (1.36). As in upstream a revision holds a strategic merge patch that
-puts its template back, which is what `kubectl rollout undo` sends; the hash in its name is our own.
+Source: pkg/controller/history/controller_history.go (1.36). As in upstream a revision holds a strategic merge patch
+that puts its template back; `kubectl rollout undo` sends it. The hash in its name is our own.
 """
 
 from __future__ import annotations

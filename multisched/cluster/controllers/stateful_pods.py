@@ -36,7 +36,7 @@ def ordinal_of(stateful_set: Document, pod: Document) -> int:
 
 
 def identity_labels(stateful_set: Document, ordinal: int) -> dict[str, str]:
-    """Labels by which one member is told from the others."""
+    """Labels that distinguish one member from the others."""
     return {POD_NAME_LABEL: pod_name(stateful_set, ordinal), POD_INDEX_LABEL: str(ordinal)}
 
 

@@ -99,7 +99,7 @@ class StatefulSetController:
         try:
             if not is_terminating(stateful_set):
                 requeue_s = await self._step(members, history)
-        finally:  # what was reached is told even if the step was refused
+        finally:  # the status shows what was reached, even if the step was refused
             ready, available = await self._write_status(members, history)
         pods = [*members.replicas.values(), *members.condemned]
         live = {name_of(history.update), (stateful_set.get("status") or {}).get("currentRevision", "")}

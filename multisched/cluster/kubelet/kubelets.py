@@ -1,9 +1,9 @@
 """Fake kubelets: one object that plays the kubelets of all fake nodes of a cluster, by stages.
 
-Owns what each bound pod and each node will do next, and what each node has admitted. Promises to keep nodes Ready and their
-Leases fresh, to move pods through the stages it was given, to fail pods that do not fit their node (`OutOfcpu` and so on,
-counted: the overcommit alarm), and to end deleted pods within their grace. It speaks to any API server through a Transport.
-Called by the embedded cluster and by `multisched kubelets`.
+Owns what each bound pod and each node will do next, and what each node has admitted. Keeps nodes Ready and their Leases
+fresh, moves pods through the stages it was given, and ends deleted pods within their grace. It fails pods that do not
+fit their node (`OutOfcpu` and so on) and counts them: the overcommit alarm. It speaks to any API server through a
+Transport. Called by the embedded cluster and by `multisched kubelets`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Owns nothing mutable. Promises that a stage file is either understood whole or refused with the document, the field and
 the fix (StageError). The form follows kwok's Stage objects (resourceRef, selector, delay, weight, next), so such files
-look familiar; where kwok runs jq and Go templates, this reads a fixed set of keys and a fixed set of effects. Called by
-Kubelets and by the command line.
+look familiar. Where kwok runs jq and Go templates, this reads a fixed set of keys and effects. Called by Kubelets and
+by the command line.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Server-side apply: field ownership, merging, conflicts.
 
-Owns the form of managedFields. Simplified against upstream in three points: only objects that were ever applied carry
-managedFields (what was there before then belongs to `before-first-apply`, as upstream names it); ownership is kept in one
-version per kind; and writes of subresources by their own handlers (binding, eviction, scale) are not tracked.
+Owns the form of managedFields. It is simpler than upstream in three points. Only objects that were ever applied carry
+managedFields; earlier fields belong to `before-first-apply`, as upstream names it. Ownership is kept in one version per
+kind. Writes of subresources by their own handlers (binding, eviction, scale) are not tracked.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """KubeSchedulerConfiguration to ours: each profile becomes a domain that decides the same, over all nodes.
 
-`convert` reads a file's text and gives the configuration with what could not be carried over; it raises ConfigError, with
-every problem and its line, for a file that kube-scheduler would refuse. `profile_of` gives the plugins of one profile.
-Nothing is written or contacted. Called by `cli.convert` and by the conformance tests.
+`convert` reads a file's text and gives the configuration with what could not be carried over. For a file that
+kube-scheduler would refuse it raises ConfigError, with every problem and its line. `profile_of` gives the plugins of
+one profile. Nothing is written or contacted. Called by `cli.convert` and by the conformance tests.
 """
 
 from __future__ import annotations
@@ -337,7 +337,7 @@ class _Converter:
 
 
 def _check_all_args(document: Document) -> None:
-    """Of a file that is wrong elsewhere: so that all is told at once."""
+    """Of a file that is wrong elsewhere, so that all problems are reported at once."""
     for profile in items_at(document.data, ("profiles",)):
         for path in items_at(document.data, (*profile, "pluginConfig")):
             plugin, args = part_at(document.data, (*path, "name")), part_at(document.data, (*path, "args"))
