@@ -1,8 +1,8 @@
 """Short HTTP/1.1 exchanges over kept connections: what binds, events and reads cost is mostly here.
 
 Owns its connections to one server and one timer. `ConnectFailedError` means that nothing was sent. A connection is used
-again only if three things hold: the server allowed it, the request was sent whole, and the answer ended exactly where
-it said. Every wait ends by its deadline, and no answer is held past its cap. Called by `transport` only.
+again only if the server allowed it, the request was sent whole, and the answer ended exactly where it said. Every wait
+ends by its deadline, and no answer is held past its cap. Called by `transport` only.
 
 Hand-written on `asyncio.Protocol` and httptools because a general client costs more CPU than the rest of a bind (see
 tests/perf/measure_client.py).

@@ -1,11 +1,11 @@
 """What every attempt leaves behind: compact while nobody asks, read by `observe` and `shell` when somebody does.
 
-Owns the records of one domain. A placed pod costs a microsecond: its node, its scores plugin by plugin, and a reference to
-its class's latest snapshot. A `ScoreSnapshot` is a copy of the class's columns; it is taken for every refused attempt (pods of a
-class among whose rows nothing changed share one) and, of placed ones, for one in SAMPLED_EVERY of a class, so that of a
-plain pod the runners-up are told as they were a few decisions earlier. Everything is bounded: pods, attempts per pod, bytes
-of snapshots; what is dropped is said to be dropped, and can be asked again of the cluster as it is now.
-Written by the cycle alone, which never waits here; `read` is for anybody on the loop.
+Owns the records of one domain. A placed pod costs a microsecond: its node, its scores plugin by plugin, and a reference
+to its class's latest snapshot. A `ScoreSnapshot` is a copy of the class's columns. Each refused attempt has one; pods
+of a class share it while none of its rows change. Of the placed pods of a class, one in SAMPLED_EVERY takes one. So a
+plain pod's runners-up are shown as they were a few decisions earlier. Pods, attempts per pod and bytes of snapshots are
+bounded. A dropped record is reported as dropped; the question can be asked again of the present cluster. Written by the
+cycle alone, which never waits here; `read` is for anybody on the loop.
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ class AttemptRecords:
 
 
 def _joined(placed: AttemptRecord, later: AttemptRecord) -> AttemptRecord:
-    """What became of a pod after it was placed, told with how it was."""
+    """What became of a pod after it was placed, shown with how it was placed."""
     if later.outcome is Outcome.PLACED and later.passed_over:
         return replace(placed, passed_over=later.passed_over)
     if later.outcome is Outcome.GIVEN_UP:

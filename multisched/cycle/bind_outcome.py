@@ -1,7 +1,7 @@
 """The bind outcome machine: what each answer to a binding means, and what to do next (reference: reliability 3).
 
-Answers in, actions out; no I/O, no clock. The rule that matters: once an outcome was UNKNOWN, only the same node is asked
-for again, until a definite answer; nothing is ever forgotten by a timer.
+Answers in, actions out; no I/O, no clock. The rule that matters: after an UNKNOWN outcome only the same node is asked
+for again, until a definite answer comes. No timer ever forgets a pod.
 """
 
 from __future__ import annotations

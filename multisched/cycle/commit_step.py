@@ -1,7 +1,7 @@
 """The commit step: a decided pod is assumed on its row, reserved, and asked about at Permit; and how that is undone.
 
-One synchronous step. A decision that waited for answers from outside brings candidates, which are looked at again where anything
-moved (`state/commit.py`); one that read the row in this very step has nothing to look at again.
+One synchronous step. A decision that waited for answers from outside brings candidates, which are checked again where
+anything moved (`state/commit.py`). A decision that read the row in this very step needs no second check.
 """
 
 from __future__ import annotations

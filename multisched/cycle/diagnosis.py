@@ -66,8 +66,8 @@ def diagnose(
 ) -> Diagnosis:
     """Counts, per row, the first plugin that refused it.
 
-    `blocked`: rows (by position in the class's) that are refused beside the pods nominated there -> who refused them then;
-    whether they would pass without those pods makes no difference.
+    `blocked`: row (by position in the class's) that is refused beside the pods nominated there -> who refused it then.
+    Whether it would pass without those pods makes no difference.
     """
     node_count = entry.domain_size
     if entry.refusal is not None:
@@ -118,7 +118,7 @@ def diagnose(
 
 
 def refused_node(status: Status) -> Diagnosis:
-    """The one node that was chosen, refused after that: what a pod is told whom Reserve or Permit turns away."""
+    """The one node that was chosen, refused after that: the diagnosis of a pod that Reserve or Permit turns away."""
     names = frozenset({status.plugin} - {""})
     if not status.code.is_rejection:
         return Diagnosis(1)

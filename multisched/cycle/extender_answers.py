@@ -50,7 +50,7 @@ def add_up(
 
 
 def recorded(name: str, before: Totals, after: Totals, feasible: Bools) -> list[ScoreCopy]:
-    """The extenders' part in the totals as a score and its weight; nothing where it cannot be told so."""
+    """The extenders' part in the totals as a score and its weight; nothing where no such pair gives it."""
     part = np.where(feasible, after.astype(np.int64) - before, 0)
     if not len(part) or int(part.min()) < 0:
         return []

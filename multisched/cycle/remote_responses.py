@@ -1,7 +1,7 @@
 """What plugins ask outside in an attempt, and what their answers make of its rows.
 
-The cycle stops at the requests and goes on with the answers; everything here works on the attempt's own copy of the rows
-(`Choice`), since other cycles renew the class meanwhile.
+The cycle stops at the requests and goes on with the answers. Everything here works on the attempt's own copy of the
+rows (`Choice`), since other cycles renew the class meanwhile.
 """
 
 from __future__ import annotations

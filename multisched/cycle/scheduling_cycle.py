@@ -61,7 +61,7 @@ class SchedulingCycle:
         self.nominator = nominator
         self._seed = seed
         self._may_refuse_late = bool(plugins.remote_filter or plugins.extenders)
-        """Answers from outside may leave no row: then the refusal is told as the cycle saw it before it waited."""
+        """Answers from outside may leave no row: then the refusal shows what the cycle saw before it waited."""
         self._keyed_filters = [p for p in plugins.filter if p.depends_on.reads_cache_key]
         self._nominated = NominatedPodsFilter(plugins, runner, cache.nodes, nominator)
         runs = DryRuns(plugins, runner, cache, nominator, self._nominated)
@@ -148,7 +148,7 @@ class SchedulingCycle:
     # -- nominated pods --------------------------------------------------------------------------------------------
 
     def _as_nominated(self, pod: Pod) -> Pod:
-        """The pod with the node promised to it, also where the API server has not been told yet."""
+        """The pod with its nominated node, also where the API server does not know the nomination yet."""
         node = self.nominator.node_of(pod.uid) if len(self.nominator) else ""
         return msgspec.structs.replace(pod, nominated_node=node) if node and node != pod.nominated_node else pod
 

@@ -1,7 +1,7 @@
 """Pods held by Permit: assumed and reserved, not bound until every plugin that waits has allowed them.
 
 Implements `framework.context.WaitingPods` for one domain. Decisions come out through the callback given to `hold`, once
-per pod: success when nobody waits any more, or the refusal of the first plugin that rejected or timed out.
+per pod. A decision is success when nobody waits any more, or the first plugin's rejection or timeout.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class WaitingPodTable:
         return True
 
     def drop(self, uid: str) -> None:
-        """The pod is gone: whoever holds it is told as of a rejection."""
+        """The pod is gone: whoever holds it is notified as for a rejection."""
         self.reject(uid, "", "the pod was deleted while it waited")
 
     def expire(self, now_s: float) -> int:

@@ -88,9 +88,9 @@ class BackgroundPorts(msgspec.Struct, frozen=True):
 class BackgroundPlugin(Plugin, Protocol):
     """A plugin with a background task of its own beside the cycles, such as learning from history.
 
-    The shell starts it once nodes and pods have been listed, and keeps it running: one that raises or returns is told and begun
-    again after a while. It shares the loop with everything else: it may wait as it likes, and computes for milliseconds at a time
-    only.
+    The shell starts it once nodes and pods have been listed, and keeps it running. A task that raises or returns is
+    logged and started again after a while. It shares the loop with everything else: it may wait as it likes, and
+    computes for milliseconds at a time only.
     """
 
     async def run(self, ports: BackgroundPorts) -> None:

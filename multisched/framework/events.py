@@ -18,8 +18,8 @@ class Resource(Enum):
     NODE = "Node"
     ASSIGNED_POD = "AssignedPod"
     DISTANT_POD = "DistantPod"
-    """An assigned pod on a node that the domain may not use: told to the plugins that look beyond single rows, as
-    ASSIGNED_POD. Nobody registers it."""
+    """An assigned pod on a node that the domain may not use: passed as ASSIGNED_POD to the plugins that look beyond
+    single rows. Nobody registers it."""
     UNSCHEDULED_POD = "UnscheduledPod"
     TARGET_POD = "TargetPod"
     """The waiting pod itself."""
@@ -100,8 +100,8 @@ EventObject = Node | Pod | ClusterObject | None
 QueueingHint = Callable[[Pod, EventObject, EventObject], Hint]
 """(waiting pod, old object, new object) -> may this event make the pod schedulable? Sync and cheap.
 
-Asked once for all waiting pods of one class: it must not read the waiting pod's name, uid, version or creation time, save
-for TARGET_POD events, which are about that pod alone. One that raises or answers nonsense queues the pod.
+Asked once for all waiting pods of one class, so it must not read the waiting pod's name, uid, version or creation time.
+TARGET_POD events are the exception: they are about that pod alone. One that raises or answers nonsense queues the pod.
 """
 
 

@@ -30,7 +30,7 @@ class StateExportPlugin(Plugin, Protocol):
         ...
 
     def import_state(self, handed: object) -> None:
-        """What `export_state` of the other one gave; called before any node or pod is told."""
+        """What `export_state` of the other one gave; called before any node or pod is known."""
         ...
 
 

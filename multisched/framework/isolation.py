@@ -1,13 +1,14 @@
-"""Isolated plugins: Filter and Score that run in a thread or a process of their own, so that code that hangs costs its
-pod one attempt and never the loop.
+"""Isolated plugins: Filter and Score that run in a thread or a process of their own.
 
-An isolated plugin stands in the profile as a `RemotePlugin`: the cycle yields a frozen `IsolatedRequest` (the pod, and what the
-plugin declared to read of the nodes), goes on with other pods, and takes the checked `IsolatedResponse`. PreFilter, Filter,
-PreScore, Score and NormalizeScore run in one go in the worker, on a cycle state of their own; every other point of the
-plugin runs inline, in the object the profile built. A plugin that `reads_objects` sees in its thread the live view it was
-built with: each look-up is whole, but a collection may change while it is gone through; copy it. What is told differently
-from inline: a PreFilter refusal counts per row, and NormalizeScore sees the rows that passed this plugin, before other
-plugins that ask have filtered theirs.
+So code that hangs costs its pod one attempt and never blocks the loop.
+
+An isolated plugin stands in the profile as a `RemotePlugin`. The cycle yields a frozen `IsolatedRequest`: the pod, and
+what the plugin declared to read of the nodes. It goes on with other pods, and takes the checked `IsolatedResponse`.
+PreFilter, Filter, PreScore, Score and NormalizeScore run in one go in the worker, on a cycle state of their own. Every
+other point of the plugin runs inline, in the object the profile built. A plugin that `reads_objects` sees in its thread
+the live view it was built with. Each look-up is whole, but a collection may change during iteration; copy it. Two
+things differ from a plugin that runs inline. A PreFilter refusal counts per row. NormalizeScore sees the rows that
+passed this plugin, before other remote plugins have filtered theirs.
 
 Owns the snapshots; `shell.workers` owns threads and processes and runs `consider` in them. Called by `registry`
 when it builds a profile, and by the cycle.
@@ -235,8 +236,8 @@ class IsolatedPlugin:
     def _recheck(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
         """uint8[rows]: what the worker said still holds where nothing it read has changed; where something has, the row is refused.
 
-        A preemption looks at rows about which the worker was not asked, since the pod had no room there: the attempt that goes
-        there will ask.
+        A preemption looks at rows about which the worker was not asked, since the pod had no room there. The attempt
+        that goes there will ask.
         """
         settled = self._settled(cycle)
         codes, asked = np.zeros(len(rows), np.uint8), np.isin(rows, settled.request.rows)

@@ -1,8 +1,8 @@
 """LabelIndex: things that select pods by namespace and labels, found from a pod without looking at all of them.
 
-A selector that names values for some key is filed under those, one that asks for a key under that; only one that does
-neither is looked at for every pod of its namespaces. So a tenant's odd selectors slow down the pods they are about, and few
-others (reference: reliability 7).
+A selector that names values for some key is filed under those values, one that asks for a key under that key. Only a
+selector that does neither is tested against every pod of its namespaces. So a tenant's odd selectors slow down the pods
+they are about, and few others (reference: reliability 7).
 """
 
 from __future__ import annotations

@@ -133,8 +133,9 @@ class ChoiceLedger(Ledger, Protocol):
 class ChoosingPlugin(Plugin, Protocol):
     """Chooses what a pod gets from a ledger, by the rule of its Score. A profile has one for each ledger at most.
 
-    Asked once for each placement, in the step that takes what it says: the pods before this one in a transaction stand
-    already, and a row that has moved since it was scored has passed Filter again. So a choice never waits and is never made twice.
+    Asked once for each placement, in the step that takes what it says. The pods before this one in a transaction stand
+    already. A row that has moved since it was scored has passed Filter again. So a choice never waits and is never made
+    twice.
     """
 
     chooses_from: ChoiceLedger
@@ -151,8 +152,8 @@ class ChoosingPlugin(Plugin, Protocol):
 class AnnotatedLedger(Ledger, Protocol):
     """A ledger that goes by annotations of pods: what they ask for, and what its bindings carry.
 
-    These are read of every pod, however many others it has. Once a pod stands on a node they are settled: the cache keeps
-    those it was bound with, and no later version of the pod changes what it holds.
+    These are read of every pod, however many others it has. Once a pod stands on a node they are settled. The cache
+    keeps those it was bound with; no later version of the pod changes what it holds.
 
     Border: a domain has one (`GpuLedger`), and the state knows no domain.
     """

@@ -104,7 +104,7 @@ Take = Callable[[Piece], None]
 
 
 class RangeReport(msgspec.Struct):
-    """What else is to be told of a range that was read."""
+    """Further remarks about a range that was read."""
 
     requests: int = 0
     series: int = 0

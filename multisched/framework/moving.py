@@ -1,7 +1,7 @@
 """Moving pods: what the background task of a plugin works with that carries a repair out. Protocols and values only.
 
-`BackgroundPorts.mover` evicts a pod, keeps the place of its replacement, and remembers where a run stands; the shell implements it for
-one domain (`shell/mover.py`), the client its writes. Refusals that are to be expected are values.
+`BackgroundPorts.mover` evicts a pod, keeps the place of its replacement, and remembers where a run stands. The shell
+implements it for one domain (`shell/mover.py`), the client its writes. Refusals that are to be expected are values.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Mover(Keeper, Evictor, Protocol):
         ...
 
     def budget_refusal(self, pod: Pod) -> str:
-        """Why no PodDisruptionBudget lets the pod go now; empty: they all do, as far as the watch has told."""
+        """Why no PodDisruptionBudget lets the pod go now; empty: they all do, as far as the watch has shown."""
         ...
 
     async def reads(self, pod: ObjectRef) -> bool:
@@ -125,8 +125,10 @@ class Mover(Keeper, Evictor, Protocol):
         ...
 
     def hand_over(self, known: frozenset[str]) -> None:
-        """From now on the place goes to the first pod of the same owner and size that waits for a node; `known`: uids of those
-        that are no replacement."""
+        """From now on the place goes to the first pod of the same owner and size that waits for a node.
+
+        `known`: uids of those that are no replacement.
+        """
         ...
 
     def taker(self) -> str:

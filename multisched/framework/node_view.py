@@ -35,7 +35,7 @@ NO_ROWS: Rows = np.zeros(0, np.intp)
 """Never written to, so one serves all."""
 
 PASSES = np.array(0, np.uint8)
-"""The code of a row that passes: as an array, since numpy takes as long to find out what a Python number is as for the rest."""
+"""The code of a row that passes, as an array: numpy needs as long to convert a Python number as for the rest."""
 
 VIEW_FROM = 256
 """Rows from which on looking for a run is worth it."""
@@ -150,7 +150,7 @@ class NodeView(Protocol):
         ...
 
     def image_users(self, name: str) -> Mapping[int, int]:
-        """Row -> size in bytes, for the rows that have the image: for all of them the size that the first one told."""
+        """Row -> size in bytes, for the rows that have the image: for all of them the size that the first one reported."""
         ...
 
     @property
@@ -160,7 +160,7 @@ class NodeView(Protocol):
 
     @property
     def nodes_version(self) -> int:
-        """Raised at each change of any node object (not of pods): what a cluster-wide dependency hangs on."""
+        """Raised at each change of any node object (not of pods): the version of a cluster-wide dependency."""
         ...
 
     def node(self, row: int) -> Node:

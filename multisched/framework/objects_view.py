@@ -8,12 +8,13 @@ A plugin that reads such objects declares the kinds, as an attribute of its clas
         def __init__(self, context: PluginContext) -> None:
             self._objects = context.objects
 
-The program watches the union of what the enabled plugins declare, and the kinds whose events they register: any other is always
-empty here. The view shows what the watch brought, synchronously kept; what a plugin has promised about an object and the
-server does not know yet (an assumed binding) is in that plugin's ledger, not here. Never change what is handed out.
+The program watches the union of what the enabled plugins declare, and the kinds whose events they register: any other
+is always empty here. The view shows what the watch brought, synchronously kept. What a plugin has promised about an
+object before the server knows it (an assumed binding) is in that plugin's ledger, not here. Never change what is handed
+out.
 
-`version(kind)` rises at each change of any object of the kind: a plugin that caches something made of objects of some kinds
-keys its cache by `versions(*kinds)`. Collections are live, in the order in which objects came, and cost nothing to get.
+`version(kind)` rises at each change of any object of the kind. A plugin that caches something made of such objects keys
+its cache by `versions(*kinds)`. Collections are live, in the order in which objects came, and cost nothing to get.
 """
 
 from __future__ import annotations
@@ -56,8 +57,9 @@ class ObjectsView(Protocol):
         ...
 
     def version(self, kind: ObjectKind) -> int:
-        """Raised when an object of the kind comes, goes, or changes in what is kept of it, and when the kind ceases to be
-        readable or is again; never falls, 0 at first.
+        """Raised when an object of the kind comes, goes, or changes in what is kept of it.
+
+        Also raised when the kind ceases to be readable, or is again. Never falls; 0 at first.
 
         An update that changes nothing but `version` does not raise it.
         """
@@ -110,10 +112,10 @@ class ObjectsView(Protocol):
 
 
 def hidden(objects: ObjectsView, *kinds: ObjectKind) -> str:
-    """Why something that hangs on these kinds cannot be known, in words for a pod's owner; empty where all can be read.
+    """Why something that depends on these kinds cannot be known, in words for a pod's owner; empty where all can be read.
 
-    What the API server does not show looks as if it did not exist. A plugin that would place a pod, or refuse it for good,
-    on that lets it wait with this sentence instead; the pod is woken when the kind can be read again.
+    What the API server does not show looks as if it did not exist. A plugin that would place a pod on that ground, or
+    refuse it for good, lets it wait with this sentence instead. The pod is woken when the kind can be read again.
     """
     for kind in kinds:
         why = objects.unreadable(kind)

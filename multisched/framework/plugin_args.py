@@ -1,10 +1,10 @@
-"""Reads a plugin's args from a configuration mapping: all that is wrong is told at once, each with its path and the fix.
+"""Reads a plugin's args from a configuration mapping: all problems are reported at once, each with its path and the fix.
 
     with Fields(args, "args", ("timeout", "files")) as fields:
         return Settings(fields.duration_s("timeout", 5.0), fields.names("files"))
 
-Reading goes on with the default in the place of what is refused. What follows from a problem is not told beside it: nothing
-is told at, above or beneath a field that is refused already.
+Reading goes on with the default in the place of what is refused. What follows from a problem is not reported beside it:
+nothing at, above or beneath a field that is refused already.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """PodCounts: how many pods on each row match a query, and what placed pods demand of others. Never counted by walking pods.
 
-Pods are held in groups of equal namespace and labels: a workload's pods are one group. A query is counted when somebody first asks,
-group by group where its namespaces hold few, in columns where they hold many (`group_columns`); from then on it catches
-up with the pods that came and went since it was last asked for, and is dropped when it is unused for longest. One that names
-the value of a label reads of these only pods with that value, so that a thousand services do not read each other's pods.
-A query nobody asks again costs nobody anything, whoever comes and goes. What pods demand is in `pod_demands`.
+Pods are held in groups of equal namespace and labels: a workload's pods are one group. A query is counted when somebody
+first asks: group by group where its namespaces hold few, in columns where they hold many (`group_columns`). From then
+on it catches up with the pods that came and went since the last question. The query unused for longest is dropped. A
+query that names the value of a label reads only the pods with that value. So a thousand services do not read each
+other's pods. A query nobody asks again costs nobody anything, whoever comes and goes. What pods demand is in
+`pod_demands`.
 
 The node table owns one and writes it; an overlay has one above the table's. Plugins read it as `NodeView.pod_counts`.
 """
@@ -245,8 +246,8 @@ class PodCounts:
     def faults(self, pods_on: Mapping[int, Collection[Pod]], *, is_whole: bool = False) -> dict[int, str]:
         """Row -> what is wrong there, with both sides: whether these rows are the sums of these pods (I4).
 
-        `is_whole`: also looks for groups that none of these pods is in, of which there may be one for every pod, and makes all
-        concerns anew.
+        `is_whole`: makes all concerns anew, and looks for groups that none of these pods is in. There may be one for
+        every pod.
         """
         wanted: dict[int, dict[Hashable, int]] = {row: {} for row in pods_on}
         groups: set[_GroupKey] = set()

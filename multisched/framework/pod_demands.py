@@ -1,10 +1,11 @@
 """PodDemands: what placed pods' affinity terms say of pods that come after them, summed by row for each kind of pod that asks.
 
-A *demander* is one affinity in one namespace, with the rows its pods stand on. A *concern* is the sum of what all demanders say of
-pods with certain labels in a namespace: made by one look at all terms (`term_columns`), and kept true by what came and went since
-it was last asked for. So a pod's attempt costs what changed, not what others demand; only a pod with labels nobody has
-asked with costs one look at all terms. Terms that ask for one value of a label are known by it (`tags_of`): where few can be about
-a pod, only those are looked at, so that a thousand services that keep their own replicas apart do not hear of each other.
+A *demander* is one affinity in one namespace, with the rows its pods stand on. A *concern* is the sum of what all
+demanders say of pods with certain labels in a namespace. It is made by one look at all terms (`term_columns`), and
+updated by what came and went since the last question. So a pod's attempt costs what changed, not what others demand.
+Only a pod whose labels are new here costs one look at all terms. Terms that ask for one value of a label are found by
+it (`tags_of`). Where few can be about a pod, only those are tested. So a thousand services that keep their own replicas
+apart do not slow each other down.
 
 Owned by `PodCounts`. Asked for by `PodCountsView.concern`.
 """
@@ -241,7 +242,7 @@ class PodDemands:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def concern(self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> Concern:
-        """What is said of such pods now. `labels`: as interned by the decoder, told apart by identity."""
+        """What is said of such pods now. `labels`: as interned by the decoder, compared by identity."""
         key = (id(labels), namespace)
         known = self._by_labels.get(key)
         if known is not None and known[1] is namespace_labels and known[2].is_kept:

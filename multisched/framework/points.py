@@ -5,7 +5,7 @@ Score are asked once about many rows. A plugin written for one node at a time wr
 
 Common rules. Everything but PreBind, Bind, PostBind and `answer` is synchronous and pure: no I/O, no clock, no chance,
 arguments are never changed (arrays are read-only). A plugin that raises, or answers with the wrong shape, costs its pod
-one attempt: the runner turns it into an Error status with the plugin's name.
+one attempt. The runner turns it into an Error status with the plugin's name.
 
 Order in one attempt: PreEnqueue · QueueSort · PreFilter · Filter · (PostFilter) · PreScore · Score · NormalizeScore ·
 commit · Reserve · Permit · PreBind · Bind · PostBind.
@@ -93,8 +93,8 @@ class PreFilterResult(msgspec.Struct, frozen=True):
 class PreFilterPlugin(Plugin, Protocol):
     """Looks at the pod before any node: computes what Filter needs, may narrow the search or refuse the pod.
 
-    Asked in every attempt, unless the plugin says that it depends on less than ATTEMPT and signs what it reads of a pod:
-    then once per class.
+    Asked in every attempt. A plugin that depends on less than ATTEMPT and signs what it reads of a pod is asked once
+    per class.
     """
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult: ...
@@ -171,8 +171,8 @@ class PostFilterPlugin(Plugin, Protocol):
 class PreScorePlugin(Plugin, Protocol):
     """Looks at the pod and the feasible rows before scoring. Skip leaves out this plugin's Score.
 
-    A plugin that depends on less than ATTEMPT is asked once per class of pods, and must go by the pod alone: it is shown all
-    rows in place of the feasible ones, unless `Traits.reads_feasible` (`CacheKeyPlugin`).
+    A plugin that depends on less than ATTEMPT is asked once per class of pods, and must go by the pod alone. It sees
+    all rows in place of the feasible ones, unless `Traits.reads_feasible` (`CacheKeyPlugin`).
     """
 
     def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status: ...
@@ -188,7 +188,7 @@ class ScorePlugin(Plugin, Protocol):
         """int64[len(rows)]: raw scores, 0..MAX_SCORE unless NormalizeScore brings them there.
 
         Must give the same score per row for any choice of rows. A plugin that depends on less than ATTEMPT may be asked
-        about rows that did not pass Filter; what it says of those is not used.
+        about rows that did not pass Filter. Its answers about those are not used.
         """
         ...
 
@@ -207,7 +207,7 @@ class NormalizeScorePlugin(Plugin, Protocol):
 
 @runtime_checkable
 class ReservePlugin(Plugin, Protocol):
-    """Keeps a plugin's own books when a pod is assumed on a node."""
+    """Keeps a plugin's own account when a pod is assumed on a node."""
 
     def reserve(self, cycle: CycleView, pod: Pod, node: str) -> Status:
         """A rejection unreserves everything reserved so far, in reverse order, and forgets the pod."""
@@ -273,7 +273,7 @@ class BindPlugin(Plugin, Protocol):
 
 @runtime_checkable
 class PostBindPlugin(Plugin, Protocol):
-    """Told after a pod was bound; cannot change anything any more."""
+    """Notified after a pod was bound; cannot change anything any more."""
 
     def post_bind(self, cycle: CycleView, pod: Pod, node: str) -> None: ...
 
@@ -282,7 +282,7 @@ class PostBindPlugin(Plugin, Protocol):
 class EnqueueExtensions(Plugin, Protocol):
     """Names the events that may make a pod this plugin refused schedulable. A plugin without it is woken by any event.
 
-    Pending pods that come and go are the exception: they are told only to domains in which some plugin registered that.
+    Pending pods that come and go are the exception: they reach only domains in which some plugin registered that.
     """
 
     def events_to_register(self) -> Sequence[EventRegistration]: ...

@@ -185,8 +185,10 @@ class WriteReply(msgspec.Struct, frozen=True):
 
 
 class PodWriter(Protocol):
-    """What preemption writes. Each call is one request with the pod's uid as precondition, and a deadline that the server
-    keeps too: no victim is removed by a write that a lost leader left behind. Never raises for anything a server can do.
+    """What preemption writes.
+
+    Each call is one request with the pod's uid as precondition, and a deadline that the server keeps too. So a write
+    that a lost leader left behind removes no victim. Never raises for anything a server can do.
     """
 
     async def mark_victim(self, pod: ObjectRef, message: str, *, timeout_s: float) -> WriteReply:
@@ -236,7 +238,7 @@ class VolumeReply(msgspec.Struct, frozen=True):
 class VolumeWriter(Protocol):
     """Writes what the scheduler decided about volumes; the persistent volume controller and provisioners do the rest.
 
-    Each write is one PATCH with uid and resourceVersion as preconditions, so that a decision made of an older object never
+    Each write is one PATCH with uid and resourceVersion as preconditions. So a decision made of an older object never
     overwrites a newer one, and a repeated write does no harm. Never raises for anything a server can do.
     """
 

@@ -1,9 +1,9 @@
 """What preemption is decided with, and the value that comes of it.
 
-A PostFilter plugin gives the attempt's `DryRun` a rule: which pods may be displaced, who of them is given back first, what
-it costs to displace the rest. It is told on which rows the pod would fit so, at what cost, and whom it would displace.
-Nothing is written: what is to be done, a `Preemption`, leaves the cycle as a value, and the shell carries it out
-(`shell/preemptor.py`).
+A PostFilter plugin gives the attempt's `DryRun` a rule. The rule says which pods may be displaced, which are given back
+first, and what displacing the rest costs. The dry run answers with the rows on which the pod would fit so, the cost,
+and the victims. Nothing is written: what is to be done, a `Preemption`, leaves the cycle as a value, and the shell
+carries it out (`shell/preemptor.py`).
 """
 
 from __future__ import annotations
@@ -74,16 +74,16 @@ class PlacedPods(Protocol):
 
 
 class DisplacementRule(Protocol):
-    """Whom a pod may displace. What it says of a row must hang on that row's pods alone, on `below` and on `mark`.
+    """Whom a pod may displace. What it says of a row must depend on that row's pods alone, on `below` and on `mark`.
 
-    Answers are remembered by plugin, by the rule's type and by the class of the pod: what a rule reads of the pod, and no
-    plugin signs, belongs into `mark`.
+    Answers are remembered by plugin, by the rule's type and by the class of the pod. What a rule reads of the pod, and
+    no plugin signs, belongs into `mark`.
 
     Border: a plugin says it (`LowerPriority`), and the cycle sees no plugin.
     """
 
     mark: Hashable
-    """What the answers hang on besides the pods; equal marks of one plugin's rules of one type, equal answers."""
+    """What the answers depend on besides the pods; equal marks of one plugin's rules of one type, equal answers."""
     below: int
     """Pods of this priority or a higher one are never displaceable: rows where no other stands are not looked at."""
 

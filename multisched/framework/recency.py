@@ -1,4 +1,4 @@
-"""Recency: which keys changed since when, each told once however often it changed. The clock of incremental counts."""
+"""Recency: which keys changed since when, each reported once however often it changed. The clock of incremental counts."""
 
 from __future__ import annotations
 

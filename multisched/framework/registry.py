@@ -1,7 +1,7 @@
 """Plugins by name or by import path, and the set of them one domain runs.
 
 A factory is a class or function that takes any of `args` (the plugin's settings, a mapping) and `context`
-(`PluginContext`), by those names; a plugin that needs neither takes nothing.
+(`PluginContext`), by those names. A plugin that needs neither takes nothing.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Registry:
 
 @cache
 def _parameters(factory: Factory) -> frozenset[str]:
-    """What a factory takes by name. Rehearsals build profiles again and again, and looking takes longer than building."""
+    """What a factory takes by name. Sandboxes build profiles again and again, and inspecting a factory takes longer than building."""
     return frozenset(inspect.signature(factory).parameters)
 
 

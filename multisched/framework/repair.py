@@ -29,8 +29,10 @@ ALL_DIMENSIONS: Final = ""
 """In `RepairAsked.threshold_percent`: every dimension that is not named."""
 
 FitsOn = Callable[[Pod], Bools]
-"""bool[len(scene.rows)]: where this standing pod might stand if it stood nowhere, by every Filter of its domain but two: room
-(`NodeResourcesFit`), which the planner counts itself as pods come and go, and the repairing plugin's own."""
+"""bool[len(scene.rows)]: where this standing pod might stand if it stood nowhere.
+
+Every Filter of its domain counts but two: the repairing plugin's own, and room (`NodeResourcesFit`). The planner counts
+room itself as pods come and go."""
 
 
 class RepairRefusedError(Exception):

@@ -15,7 +15,8 @@ CHANGES_KEPT: Final = 256
 """Changes of one sum that readers can catch up with; who misses more reads it anew."""
 
 SPARSE_BELOW: Final = 16
-"""A sum over fewer rows than one in so many is kept sparse: a row takes as much as so many of an array do, and is read slower."""
+"""A sum over fewer rows than one in so many is kept sparse. A sparse row takes as much as so many rows of an array, and
+is read slower."""
 
 _SPARSE_ROW_BYTES, _DENSE_ROW_BYTES = 100, 16
 

@@ -1,7 +1,7 @@
 """Runs plugins: the one place where a plugin's exception, nonsense or refusal becomes a Status.
 
 A Filter or Score that raises, or answers with the wrong type, shape or range, raises `PluginFailure` with an Error
-status here; the cycle catches that, and nothing else of a plugin's making gets past this module.
+status here. The cycle catches that; nothing else of a plugin's making gets past this module.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class Runner:
         return self._status(plugin, "Reserve", plugin.reserve, cycle, pod, node)
 
     def unreserve(self, plugin: ReservePlugin, cycle: CycleView, pod: Pod, node: str) -> None:
-        """Never fails: an exception is told to the observer, and the other plugins are unreserved all the same."""
+        """Never fails: an exception is passed to the observer, and the other plugins are unreserved all the same."""
         try:
             plugin.unreserve(cycle, pod, node)
         except Exception as error:  # noqa: BLE001 - a plugin ends here; undoing the others must go on
@@ -225,7 +225,7 @@ def in_full(plugin: Plugin, point: str, status: Status) -> Status:
 
 
 def sentence(plugin: Plugin, point: str, text: str) -> str:
-    """What the owner of a pod is told of an error, in upstream's form."""
+    """An error's message for the owner of a pod, in upstream's form."""
     where = _WHERE.get(point, f"{point} plugin")
     return f'running {where} "{plugin.name}": {text}'
 

@@ -53,10 +53,10 @@ PASSED_ON = (
 class ScalarPlugin:
     """Wraps an object with `name` and any of `filter(pod, node)`, `score(pod, node)` and the points in PASSED_ON.
 
-    `filter` answers with a Status, with True or False, or with the reason for refusing ("" passes); anything refused
-    without a status of its own is Unschedulable. `score` answers with an int, 0..100 unless the object normalises.
-    Both must depend on the pod and the node object only, which is what `depends_on` says; an object that reads more
-    says so in a `depends_on` of its own. Without `sign` each pod is a class of its own: right, but never cached.
+    `filter` answers with a Status, with True or False, or with the reason for refusing ("" passes). A refusal without a
+    status of its own is Unschedulable. `score` answers with an int, 0..100 unless the object normalises. Both must
+    depend on the pod and the node object only, as `depends_on` says. An object that reads more says so in a
+    `depends_on` of its own. Without `sign` each pod is a class of its own: right, but never cached.
     """
 
     def __init__(self, wrapped: Any) -> None:

@@ -16,19 +16,23 @@ class PodSensitivity(msgspec.Struct, frozen=True):
     """Which other pods make a difference to what a plugin's Filter says of a pod."""
 
     mark: Hashable
-    """What `matters` hangs on besides the other pod; equal marks, equal answers about pods that stand on nodes."""
+    """What `matters` depends on besides the other pod; equal marks, equal answers about pods that stand on nodes."""
     matters: Callable[[Pod], bool]
     """False: wherever that pod comes or goes, Filter says the same. Goes by its namespace, labels and spec."""
     stand_on: Callable[[Rows], Bools] | None = None
-    """bool[rows]: where pods that matter may stand, for a plugin that keeps books of them; then `matters` is asked only
-    about pods that stand nowhere, and may go by anything."""
+    """bool[rows]: where pods that matter may stand, for a plugin that keeps account of them.
+
+    Then `matters` is asked only about pods that stand nowhere, and may go by anything."""
     is_by_row: bool = False
     """Only pods on the row itself make a difference to what is said of it."""
 
 
 @runtime_checkable
 class PodSensitivePlugin(Plugin, Protocol):
-    """A Filter that reads other pods and can tell which. Preemption then takes all others away without asking it again:
-    a plugin without this is asked row by row, which takes a thousand times as long."""
+    """A Filter that reads other pods and can tell which.
+
+    Preemption then takes all others away without asking it again. A plugin without this is asked row by row, which
+    takes a thousand times as long.
+    """
 
     def pod_sensitivity(self, cycle: CycleView, pod: Pod) -> PodSensitivity: ...

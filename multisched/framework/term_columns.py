@@ -1,8 +1,8 @@
 """TermColumns: affinity terms of many pods, side by side in arrays, so that all of them are held against one pod at once.
 
-A term is about a pod if the pod's namespace is one that it names or that its namespace selector takes, and if its label selector
-takes the pod's labels (source: kube-scheduler's AffinityTerm.Matches). Half a million terms take some 15 ms, and 60 bytes each.
-Texts are numbered; nothing is looked at text by text but the labels of the pod that asks.
+A term is about a pod if it names or selects the pod's namespace, and its label selector takes the pod's labels.
+(Source: kube-scheduler's AffinityTerm.Matches.) Half a million terms take some 15 ms, and 60 bytes each. Texts are
+numbered; nothing is looked at text by text but the labels of the pod that asks.
 """
 
 from __future__ import annotations

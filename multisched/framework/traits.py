@@ -4,8 +4,9 @@
         name = "NodePorts"
         traits = Traits(signs_spec_only=True, wants_room_only=True)
 
-A plugin without traits has none of them, which is always right and sometimes slow. They are checked when the plugin is built: a
-trait of a point that it does not have is an error, and so is an attribute of the plugin that has the name of a trait.
+A plugin without traits has none of them, which is always right and sometimes slow. They are checked when the plugin is
+built. A trait of a point that it does not have is an error. So is an attribute of the plugin that has the name of a
+trait.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     signs_spec_only: bool = False
     """`sign` reads nothing of a pod but its spec: the fragment is made once per spec, which the pods of a workload share."""
     wants_room_only: bool = False
-    """Filter depends on ROW and reads nothing of a row's pods but requested amounts, their number and host ports, so that a pod more
-    never makes a refused row pass: preemption looks at thousands of rows at once."""
+    """Filter depends on ROW and reads nothing of a row's pods but requested amounts, their number and host ports. So
+    one more pod never makes a refused row pass, and preemption tests thousands of rows at once."""
     may_fail: bool = False
     """Filter has codes for Code.ERROR: where no filter before it refuses such a row, the whole attempt fails, as upstream's does."""
     reads_feasible: bool = False

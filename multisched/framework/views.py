@@ -16,8 +16,10 @@ from multisched.framework.ports import Clock
 
 
 class NoViewError(Exception):
-    """There is nothing to show; the message says why, `status` as in HTTP: 404 not known, 422 the question itself is wrong,
-    429 too many ask, 503 not yet."""
+    """There is nothing to show; the message says why.
+
+    `status` as in HTTP: 404 not known, 422 the question itself is wrong, 429 too many ask, 503 not yet.
+    """
 
     def __init__(self, message: str, *, status: int = 404) -> None:
         super().__init__(message)

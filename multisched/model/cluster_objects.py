@@ -1,10 +1,10 @@
 """Slim objects besides pods and nodes: what the in-tree plugins read of services, volumes and their like.
 
 All are frozen values, replaced as a whole at each update, decoded by `multisched.model.decode_objects`, kept by
-`multisched.state.object_store`, and read by plugins through `framework.objects_view.ObjectsView`. Every struct has `name`,
-`namespace` (empty for cluster-wide kinds), `uid`, `version` (resourceVersion) and `malformed`
-(the first field that cannot be read, empty for a good object). A malformed object keeps what could be read; a plugin that
-needs the rest asks `malformed` first.
+`multisched.state.object_store`, and read by plugins through `framework.objects_view.ObjectsView`. Every struct has
+`name`, `namespace` (empty for cluster-wide kinds), `uid`, `version` (resourceVersion) and `malformed`. `malformed`
+names the first field that cannot be read; it is empty for a good object. A malformed object keeps what could be read; a
+plugin that needs the rest asks `malformed` first.
 
 Conventions. `selector is None` means that the object has none, which is not the same as an empty one. Sizes are bytes rounded
 up, as upstream's `Value()`; where upstream compares quantities exactly (matching volumes) there are nano-units beside them.

@@ -1,10 +1,10 @@
 """JSON of the API server to slim objects: typed, partial, interning, and never raising upward for bad objects.
 
-A pod or node whose scheduling fields cannot be read becomes one with `malformed` set, so that its owner can be told and
+A pod or node whose scheduling fields cannot be read becomes one with `malformed` set. Its owner gets a message, and
 everything else goes on. Only a document that is not JSON, or has no metadata, raises `DecodeError`.
 
-The decoder owns the intern tables: one per process is enough; entries live as long as the decoder and their number is
-bounded (`INTERNED_MAX`): past it the tables are emptied, which costs sharing, not correctness.
+The decoder owns the intern tables; one decoder per process is enough. Entries live as long as the decoder. Their number
+is bounded (`INTERNED_MAX`): past it the tables are emptied, which costs sharing, not correctness.
 """
 
 from __future__ import annotations
@@ -83,8 +83,9 @@ LABELS_MAX = 1_024
 TOLERATIONS_MAX = 256
 CONTAINERS_MAX = 512
 FEATURES_MAX = 256
-"""Work and memory per pod are bounded: authors of pods are not trusted (reference: reliability 7). A bound refuses a pending pod;
-what a placed one holds counts whatever its number, up to what the API server stores: others are placed by it (I1)."""
+"""Work and memory per pod are bounded: authors of pods are not trusted (reference: reliability 7). A bound refuses a
+pending pod. What a placed pod holds counts whatever its number, up to what the API server stores, because others are
+placed by it (I1)."""
 ANNOTATION_BYTES_MAX = 4_096
 ANNOTATIONS_BYTES_MAX = 16 * 1024
 """Of all annotations of an object together; the longest go first. The API server lets 256 KiB through, on every pod."""
@@ -299,8 +300,10 @@ class Decoder:
         self._needed: frozenset[str] = frozenset()
 
     def keep(self, annotations: Iterable[str]) -> None:
-        """Annotations that are read of every object from now on, however many others it has. Longer values are cut at
-        ANNOTATION_BYTES_MAX: too long for anything that is read here, and told as such."""
+        """Annotations that are read of every object from now on, however many others it has.
+
+        Longer values are cut at ANNOTATION_BYTES_MAX: too long for anything that is read here, and reported as such.
+        """
         self._needed |= frozenset(annotations)
 
     def pod(self, document: bytes | msgspec.Raw) -> Pod:

@@ -1,8 +1,8 @@
 """JSON of the API server to the slim objects of `cluster_objects`: partial, typed, never raising upward for a bad object.
 
-One function per kind, at the end: JSON in, struct out. `object_kinds.py` says which is whose, and everybody gets them from
-there. An object with a field that cannot be read comes back with `malformed` set and with what could be read of it; only a
-document without metadata raises DecodeError, and nothing else is raised.
+One function per kind, at the end: JSON in, struct out. `object_kinds.py` says which is whose, and everybody gets them
+from there. An object with a field that cannot be read comes back with `malformed` set and with what could be read of
+it. Only a document without metadata raises DecodeError; nothing else is raised.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Volumes, resource claims and needed node features of a pod's spec, from the wire into slim values. See decode.py.
 
-Owns nothing. `InTreeSource` is also the wire shape of a PersistentVolume's in-tree source, and `migrated_disk` what its
+Owns nothing. `InTreeSource` is also the wire shape of a PersistentVolume's in-tree source. `migrated_disk` is what its
 CSI driver takes it for, so that a disk counts once however it is named.
 """
 

@@ -1,8 +1,9 @@
-"""The kinds of objects besides pods and nodes that plugins may read: one entry for each, and all that hangs on the kind.
+"""The kinds of objects besides pods and nodes that plugins may read: one entry for each, and all that depends on the kind.
 
-A new kind takes a struct in `cluster_objects`, a decoder in `decode_objects`, one entry here, and the right to read it in
-`deploy/base/rbac.yaml`, for which a test asks. Where it is listed, how the store finds it, what the audit compares, and which
-events wake pods follow from the entry. Plugins name a kind in `Traits.reads_objects` and in the events they register.
+A new kind takes a struct in `cluster_objects`, a decoder in `decode_objects`, and one entry here. It also needs the
+right to read it in `deploy/base/rbac.yaml`, which a test checks. Where it is listed, how the store finds it, what the
+audit compares, and which events wake pods follow from the entry. Plugins name a kind in `Traits.reads_objects` and in
+the events they register.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Slim Kubernetes objects: only what scheduling reads, decoded once, shared where equal.
 
 Everything here is a value. Pods of one workload share one `PodSpec`, one labels mapping and one annotations mapping
-(interned by `multisched.model.decode`), so that a bound pod costs well under 2 KB.
+(interned by `multisched.model.decode`). So a bound pod costs well under 2 KB.
 """
 
 from __future__ import annotations
@@ -61,12 +61,15 @@ class PodSpec(msgspec.Struct, frozen=True, gc=False, eq=False):
     """As requests, but without pod-level requests; None where the pod has none."""
     scoring_cpu_milli: int = 0
     scoring_memory_bytes: int = 0
-    """What NodeResourcesFit scores a pending pod by: containers and overhead without pod-level requests, and 100m CPU and
-    200 MiB for each container that does not name them."""
+    """What NodeResourcesFit scores a pending pod by: containers and overhead without pod-level requests.
+
+    Each container that does not name them counts with 100m CPU and 200 MiB."""
     placed_cpu_milli: int = 0
     placed_memory_bytes: int = 0
-    """What a placed pod adds to its row's scoring_requested: pod-level requests count, and beside them the defaults only
-    for a resource that nothing in the pod asks for (source: scheduler framework types.go, CalculateResource)."""
+    """What a placed pod adds to its row's scoring_requested.
+
+    Pod-level requests count, and defaults only for a resource that nothing in the pod asks for. Source: scheduler
+    framework types.go, CalculateResource."""
     qos: QosClass = QosClass.BEST_EFFORT
     tolerations: tuple[Toleration, ...] = ()
     affinity: NodeAffinity = NodeAffinity()

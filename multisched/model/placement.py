@@ -1,7 +1,7 @@
 """Rules between pods: affinity terms and spread constraints, and the questions about placed pods that they come down to.
 
-Pure values, compiled once per distinct spec. A *scope* is a set of pods by namespace and labels; a *query* asks for pods that
-are in all of its scopes; a *demand* is what a placed pod's own term says of pods that come after it.
+Pure values, compiled once per distinct spec. A *scope* is a set of pods by namespace and labels. A *query* asks for
+pods that are in all of its scopes. A *demand* is what a placed pod's own term says of pods that come after it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Kubernetes quantities to int64, exactly.
 
-`"100m"`, `"1.5Gi"`, `"2e3"` and friends are parsed with integer arithmetic only; results are rounded up, as
-apimachinery's Quantity.Value and MilliValue do, and saturate at `QUANTITY_MAX`, where upstream's overflow. A text without a
-digit ("m", "+"), which upstream's parser takes for zero and no API server hands out, is refused.
+`"100m"`, `"1.5Gi"`, `"2e3"` and friends are parsed with integer arithmetic only. Results are rounded up, as
+apimachinery's Quantity.Value and MilliValue do. They saturate at `QUANTITY_MAX`, where upstream's overflow. A text
+without a digit ("m", "+"), which upstream's parser takes for zero and no API server hands out, is refused.
 """
 
 from __future__ import annotations

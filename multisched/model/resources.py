@@ -123,7 +123,7 @@ def pod_requests(
 ) -> Exact:
     """The pod's requests in nano-units.
 
-    `defaults` are what a container that does not name a resource counts with (see `scoring_defaults`); with `status`
+    `defaults` are what a container that does not name a resource counts with (see `scoring_defaults`). With `status`
     the requests of containers, sidecars and pod come from there as well.
     """
 

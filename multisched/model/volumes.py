@@ -108,6 +108,9 @@ COUNTED_PLUGINS = frozenset(CSI_DRIVER_OF_PLUGIN) - {"kubernetes.io/azure-file",
 
 
 def may_name(volumes: Iterable[PodVolume], claim: str) -> bool:
-    """True if one of a pod's volumes is this claim, or may be: of an ephemeral volume's claim only the end of the name is known,
-    since one answer is for all pods that are alike but for their names."""
+    """True if one of a pod's volumes is this claim, or may be.
+
+    Of an ephemeral volume's claim only the end of the name is known: one answer serves all pods that are alike but for
+    their names.
+    """
     return any(v.claim == claim or (v.is_ephemeral and claim.endswith(f"-{v.name}")) for v in volumes)

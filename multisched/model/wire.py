@@ -23,8 +23,8 @@ ANSWER_BYTES_MAX = 256 * 1024 * 1024
 
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""All that msgspec raises for bytes that are no document of the wanted shape. No DecodeError, for a text that is not UTF-8, and for
-a document nested too deeply: who catches that one alone ends with such a document."""
+"""All that msgspec raises for bytes that are no document of the wanted shape. A text that is not UTF-8, and a document
+nested too deeply, raise no DecodeError: a handler of that one alone would miss them."""
 
 
 class TransportError(Exception):

@@ -1,8 +1,8 @@
 """Who may read: TokenReview says who asks, SubjectAccessReview whether they may.
 
-Owns bounded caches of verdicts. Fails closed: without a definite yes of the API server the answer is no. Tokens are kept as
-hashes only, and never logged. Tokens that were never good have a small rate of reviews among themselves, so that whoever
-makes some up keeps nobody out who has been let in before; each user has a rate, too.
+Owns bounded caches of verdicts. Fails closed: without a definite yes of the API server the answer is no. Tokens are
+kept as hashes only, and never logged. Tokens that were never good share a small rate of reviews. So whoever makes some
+up keeps nobody out who has been let in before. Each user has a rate, too.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The connections that an HTTP server holds open: how many, for how long, and which one goes when there are too many.
 
-aiohttp reads and writes on them; this module accepts them and ends them. It promises that at most `connections` are open,
-and that each has a deadline for what it does next: to send a whole request (the TLS handshake counts), to wait for its
-answer, to take the answer, to stay idle. When all places are taken, the connection that has been idle longest goes, then
-the one whose request has been on its way longest, then the one that has been taking its answer longest; answers that are being
-made are finished. Used on one event loop.
+aiohttp reads and writes on them; this module accepts them and ends them. At most `connections` are open. Each has a
+deadline for what it does next: send a whole request (TLS handshake included), wait for its answer, take it, stay idle.
+When all places are taken, the connection that has been idle longest goes first. Next goes the one whose request is
+longest on its way, then the one longest taking its answer. Answers that are being made are finished. Used on one event
+loop.
 """
 
 from __future__ import annotations
@@ -173,13 +173,13 @@ class Connections:
         return len(self._open)
 
     def received(self, request: web.Request) -> None:
-        """To be told when a whole request is here."""
+        """To be called when a whole request is here."""
         connection = self._open.get(request.protocol)
         if connection is not None:
             connection.received()
 
     def answered(self, request: web.Request) -> None:
-        """To be told when its answer is made, or failed."""
+        """To be called when its answer is made, or failed."""
         connection = self._open.get(request.protocol)
         if connection is not None:
             connection.answered()

@@ -1,7 +1,7 @@
 """An attempt's record as a view: which node was refused by whom, and how the winner came about.
 
-Pure, over the record and the tables it was made of. Names are looked up now: a row whose node has left since is told as
-such, never under the name of the node that came after it.
+Pure, over the record and the tables it was made of. Names are looked up now. A row whose node has left since is shown
+as such, never under the name of the node that came after it.
 """
 
 from __future__ import annotations

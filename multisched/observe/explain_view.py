@@ -183,7 +183,7 @@ class WhatIfView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ExplainQuery(msgspec.Struct, frozen=True):
-    """What is to be told of a pod."""
+    """The explanation of one pod."""
 
     namespace: str
     name: str
@@ -194,8 +194,10 @@ class ExplainQuery(msgspec.Struct, frozen=True):
 
 
 class NotExplainedError(Exception):
-    """There is nothing to tell; the message says why, `status` as in HTTP: 404 not known, 422 the question itself is wrong,
-    429 too many ask."""
+    """There is nothing to tell; the message says why.
+
+    `status` as in HTTP: 404 not known, 422 the question itself is wrong, 429 too many ask.
+    """
 
     def __init__(self, message: str, *, status: int = 404) -> None:
         super().__init__(message)

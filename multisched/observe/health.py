@@ -1,7 +1,7 @@
 """Whether the process is alive and ready: named checks, asked when a probe comes.
 
 A check is a plain function that returns why it fails, or an empty text. Nothing here waits, so a probe costs what its
-checks cost; probes on a thread of their own are told what the last heartbeat noted. The server renders; the composition
+checks cost; probes on a thread of their own show what the last heartbeat noted. The server renders; the composition
 root registers.
 """
 
@@ -62,7 +62,7 @@ class Health(msgspec.Struct):
         self._readiness[name] = check
 
     def add_remark(self, name: str, remark: Check) -> None:
-        """Told beside the checks of readiness, which it never fails: work that goes on with what it has."""
+        """Shown beside the checks of readiness, which it never fails: work that goes on with what it has."""
         assert name not in self._remarks, name
         assert name not in self._readiness, name
         self._remarks[name] = remark

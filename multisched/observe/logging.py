@@ -1,8 +1,8 @@
 """Structured logs that never hold up the event loop: JSON lines or lines for people, through a bounded queue.
 
 Everything goes through the standard library's `logging`: `logger.info("pod bound", extra={"pod": …, "node": …})`. The
-line is made where it is logged and written by a thread; when the output is blocked, lines beyond LINES_MAX are dropped
-and counted, and the count is logged once there is room again. Called by the composition root, once.
+line is made where it is logged and written by a thread. When the output is blocked, lines beyond LINES_MAX are dropped
+and counted. The count is logged once there is room again. Called by the composition root, once.
 """
 
 from __future__ import annotations

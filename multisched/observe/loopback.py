@@ -1,7 +1,8 @@
 """A server on loopback that asks nobody for credentials: which names are its own, which pages may ask it, and its own token.
 
-Everybody on the machine may read there. What changes something needs a token that the process makes at its start and keeps in
-a file that only its user can read; the command line of the same user finds it. Imported by both; standard library only.
+Everybody on the machine may read there. What changes something needs a token. The process makes it at its start and
+keeps it in a file that only its user can read. The command line of the same user finds it. Imported by both; standard
+library only.
 """
 
 from __future__ import annotations

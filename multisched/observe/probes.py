@@ -1,4 +1,4 @@
-"""/livez and /readyz on a port and a thread of their own, so that they answer while the main port is full or the loop is busy.
+"""/livez and /readyz on a port and a thread of their own: they answer while the main port is full or the loop busy.
 
 Says `ok` or `failed` and nothing else, to everybody, over plain HTTP: there is nothing to hide. It never calls into the
 program: what it says is what the program's own loop last found (`health.Heartbeat`).

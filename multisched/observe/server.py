@@ -1,9 +1,9 @@
 """The one HTTP server: /livez and /readyz for probes, /metrics for scrapers, /api/v1 for people and tools.
 
-/livez and /readyz are open and say nothing but ok or failed; everything else, their `?verbose` included, is judged by
-the DelegatedAuthenticator where there is one. Without one the server listens on loopback only, answers only to loopback
-names and to no page of another origin, so that no web page reads it, and changes nothing without the token of this process.
-A handler that fails costs its own request.
+/livez and /readyz are open and say nothing but ok or failed. Everything else, their `?verbose` included, is judged by
+the DelegatedAuthenticator where there is one. Without one the server listens on loopback only. It answers only to
+loopback names and to no page of another origin, so that no web page reads it. It changes nothing without the token of
+this process. A handler that fails costs its own request.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ from multisched.observe.repair_view import (
 logger = logging.getLogger(__name__)
 
 REVIEWED_PREFIX: Final = "/multisched"
-"""Set before /api paths when rights are asked for: Kubernetes lets every authenticated user read `/api/*`
-(ClusterRole system:discovery), and what waits where is not for everyone."""
+"""Set before /api paths when rights are asked for. Kubernetes lets every authenticated user read `/api/*` (ClusterRole
+system:discovery), and what waits where is not for everyone."""
 EXPLAIN_PATH: Final = "/api/v1/explain"
 WHAT_IF_PATH: Final = f"{EXPLAIN_PATH}/what-if"
 """The one POST that writes nothing."""

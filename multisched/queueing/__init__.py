@@ -1,1 +1,1 @@
-"""Where pending pods of one domain wait: see `pod_queue.PodQueue`, the only door to this folder."""
+"""Where pending pods of one domain wait: see `pod_queue.PodQueue`, the only way into this folder."""

@@ -1,20 +1,21 @@
 """The active pods of one domain, and whose turn it is: QueueSort's order, and a fair share of attempts for retries.
 
 Owns the order of active pods and the shares of namespaces. A retry is a pod that an attempt has refused before, or that
-failed by an error; first attempts keep QueueSort's order among themselves, but for namespaces whose attempts take long
+failed by an error. First attempts keep QueueSort's order among themselves, but for namespaces whose attempts take long
 (`first_attempts`). While only one namespace has active pods, QueueSort alone decides. Else two shares hold, counted in
 units of attempts (an attempt counts a unit for each UNIT_S it takes, at least 1):
 
 - Lanes. Retries that stand before first attempts take half of the units while first attempts wait, and LEAD_UNITS more.
   So a first attempt with f others before it is taken after 2 (f + 1) + LEAD_UNITS units, whatever else waits. Of the f
   count those that take long only up to what their namespaces may have beyond their share.
-- Namespaces. Of the units that go to retries each of k namespaces gets one in k. QueueSort decides among them, but who has
-  had LEAD_UNITS / k more waits until the others have caught up, and who has had as much less goes next, whatever its place.
-  So, of the units that retries get, a retry with r of its namespace before it waits for k (r + 2) + 2 LEAD_UNITS at most.
+- Namespaces. Of the units that go to retries each of k namespaces gets one in k. QueueSort decides among them, with two
+  exceptions. Who has had LEAD_UNITS / k more waits until the others have caught up. Who has had as much less goes next,
+  whatever its place. So, of the units that retries get, a retry with r of its namespace before it waits for k (r + 2) +
+  2 LEAD_UNITS at most.
 
-Both bounds grow by what one attempt may overrun, COST_UNITS_MAX at most. Nothing waits when nobody else does, and idle time
-is not saved up. This is start-time fair queueing: virtual time goes on by units / k, and each namespace has a mark, the
-virtual time its next retry is due, which its own attempts move on. Called by `PodQueue` alone.
+Both bounds grow by what one attempt may overrun, COST_UNITS_MAX at most. Nothing waits when nobody else does, and idle
+time is not saved up. This is start-time fair queueing. Virtual time goes on by units / k. Each namespace has a mark,
+the virtual time its next retry is due, which its own attempts move on. Called by `PodQueue` alone.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from multisched.queueing.uid_heap import UidHeap
 LEAD_UNITS = 16.0
 """How far QueueSort may run ahead of the shares before they count."""
 UNIT_S = 0.0005
-"""An attempt that took longer counts as so many units more. A plain pod takes a tenth to a third of a millisecond; at a whole one
-as the unit, a thousand pods with fifty affinity terms of 1.1 ms each held up others for a second."""
+"""An attempt that took longer counts as so many units more. A plain pod takes a tenth to a third of a millisecond. At a
+unit of one millisecond, a thousand pods with fifty affinity terms (1.1 ms each) held up others for a second."""
 COST_UNITS_MAX = 200.0
 """What one attempt counts at most: a stall of the machine is nobody's fault."""
 MARKS_MAX = 10_000

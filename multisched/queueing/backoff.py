@@ -1,9 +1,9 @@
 """How long a failed pod waits, and the pods that do.
 
-Owns the uids that back off. Pods that were refused may be popped early when nothing is active, best first within one
-second of expiry; pods that failed by an error may not, so that an error never spins.
+Owns the uids that back off. When nothing is active, refused pods may be popped early, best first within one second of
+expiry. Pods that failed by an error may not, so that an error never spins.
 Source: kube-scheduler 1.36, pkg/scheduler/backend/queue/backoff_queue.go. It differs in one thing: expiry is exact and
-not cut to whole seconds, since `PodQueue.next_wakeup_s` names the instant; only the order of early pops uses windows.
+not cut to whole seconds, since `PodQueue.next_wakeup_s` names the instant. Only the order of early pops uses windows.
 """
 
 from __future__ import annotations

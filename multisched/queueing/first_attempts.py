@@ -1,9 +1,9 @@
 """The active pods that nobody has refused yet: QueueSort's order, but for namespaces whose attempts take long.
 
-A pod with fifty affinity terms takes a hundred times as long as a plain one; ten thousand of them would hold up everybody behind
-them for minutes. So an attempt of more than one unit is a debt of its namespace, which is paid off as units go by, each of k
-namespaces paying one in k. A namespace with more than DEBT_UNITS stands back while others have first attempts; attempts
-of one unit make no debt, and so pods like most others are never reordered. Owned by `ActivePods`.
+A pod with fifty affinity terms takes a hundred times as long as a plain one. Ten thousand of them would hold up
+everybody behind them for minutes. So an attempt of more than one unit is a debt of its namespace. The debt is paid off
+as units go by; each of k namespaces pays one in k. A namespace with more than DEBT_UNITS stands back while others have
+first attempts. Attempts of one unit make no debt, so pods like most others are never reordered. Owned by `ActivePods`.
 """
 
 from __future__ import annotations

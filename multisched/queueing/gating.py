@@ -1,7 +1,7 @@
 """Runs the PreEnqueue plugins of a domain over one pod.
 
-Owns nothing that changes. A plugin that raises gates the pod with an Error status: it is asked again by the plugin's
-events, at the pod's next update, and by the leftover flush, so that no pod is held for ever (k/k#139162).
+Owns nothing that changes. A plugin that raises gates the pod with an Error status. It is asked again by the plugin's
+events, at the pod's next update, and by the leftover flush. So no pod is held for ever (k/k#139162).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from multisched.queueing.hints import OnError
 
 POINT: Final = "PreEnqueue"
 FAILED: Final = f"running {POINT} plugin"
-"""Begins what the owner of a pod is told whose PreEnqueue plugin has raised."""
+"""The message for the owner of a pod whose PreEnqueue plugin has raised begins so."""
 
 
 class Gates:

@@ -27,7 +27,7 @@ Listener = QueueingHint | None
 
 _ALWAYS: tuple[Listener, ...] = (None,)
 _OF_ROWS = (Dependency.NODE, Dependency.ROW)
-"""What is said of a row by these hangs on the row alone: pods on rows that the domain may not use never help."""
+"""What these say of a row depends on the row alone: pods on rows that the domain may not use never help."""
 
 
 class Requeue(IntEnum):

@@ -1,13 +1,15 @@
 """Pods that wait for an event: unschedulable and gated ones, indexed so that an event asks as few hints as possible.
 
-Owns the index and the leftover deadlines. Two levels: who refused the pod (an event nobody of them listens to costs one
-look per set of plugins, whatever the number of pods), then the pod's class. Pods of one class (equal spec, labels,
-annotations, namespace, owner, gates and nominated node) share one answer per event, so a hint must not read the waiting
-pod's name, uid, version or creation time. For the pod's own update (TARGET_POD) it is asked about that pod alone and may.
+Owns the index and the leftover deadlines. The index has two levels: who refused the pod, then the pod's class. An event
+that none of these plugins listens to costs one look per set of plugins, whatever the number of pods. Pods of one class
+have equal spec, labels, annotations, namespace, owner, gates and nominated node. They share one answer per event, so a
+hint must not read the waiting pod's name, uid, version or creation time. For the pod's own update (TARGET_POD) it is
+asked about that pod alone and may.
 
-Ten thousand refused pods of one namespace with fifty terms each would cost every event a second of hints. So a namespace whose
-classes behind one set of plugins are dearer than HINT_COST_MAX has none of them asked: they are tried again after such an
-event as if it helped them, in turns, as many at a time as `overdue` lets go. Called by `PodQueue` alone.
+Ten thousand refused pods of one namespace with fifty terms each would cost every event a second of hints. So if a
+namespace's classes behind one set of plugins cost more than HINT_COST_MAX, no hint is asked about them. They are tried
+again after such an event as if it helped them, in turns, as many at a time as `overdue` lets go. Called by `PodQueue`
+alone.
 """
 
 from __future__ import annotations

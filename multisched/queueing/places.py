@@ -1,8 +1,8 @@
 """The entries of one queue, each in exactly one place (I3), and every move between two places.
 
-Owns the entries and what they are found by in each place: the order of active ones, backoff, parked ones, and the marks of
-attempts under way. Nobody else puts an entry into one of these or takes it out. An entry is known here by its uid and its
-namespace, whatever pods it stands for. Called by `PodQueue` alone.
+Owns the entries and how each place finds them: the order of active ones, backoff, parked ones, and the marks of
+attempts under way. Nobody else puts an entry into one of these or takes it out. An entry is known here by its uid and
+its namespace, whatever pods it stands for. Called by `PodQueue` alone.
 """
 
 from __future__ import annotations

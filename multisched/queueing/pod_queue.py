@@ -1,15 +1,16 @@
 """The pending pods of one domain, and which of them is scheduled next.
 
-Owns every pod that is gated, active, backing off, unschedulable or in flight, keyed by uid throughout: a pod recreated
-under the same name is another entry (k/k#138316). Promises that each pod it knows is in exactly one place (I3), that no
-event during an attempt is lost, that every index is bounded (I10), and that equal calls give equal answers (I12): it
-never awaits, never reads a clock (`now_s` is the caller's monotonic time) and never draws a number.
+Owns every pod that is gated, active, backing off, unschedulable or in flight, keyed by uid throughout. A pod recreated
+under the same name is another entry (k/k#138316). Each pod it knows is in exactly one place (I3). No event during an
+attempt is lost, and every index is bounded (I10). Equal calls give equal answers (I12): it never awaits, never reads a
+clock (`now_s` is the caller's monotonic time) and never draws a number.
 
 Called by the domain's cycle and shell. Whoever pops a pod ends its attempt with exactly one `fail` or `done`, also when
 the pod was removed meanwhile. Semantics are kube-scheduler's (1.36, pkg/scheduler/backend/queue) unless said otherwise.
 
-This is the only door: pods come in here, and behind it are entries. `places` moves them, `requeue_judge` says how they come back,
-`gating` holds them. An entry stands for one pod. A gang would be one entry that stands for several, of one namespace; then
+This is the only way in: callers name pods, and the parts behind it know entries. `places` moves them, `requeue_judge`
+says how they come back, `gating` holds them. An entry stands for one pod. A gang would be one entry that stands for
+several, of one namespace; then
 
 - an `Entry` has a uid of its own, and members in place of `pod`; `places.entries` finds it by the uid of each of them, too;
 - here `add`, `update` and `remove` change the members; `pop`, `fail` and `done` are about the entry, whoever is named;
@@ -219,8 +220,8 @@ class PodQueue:
     ) -> Moved:
         """Moves the parked pods this event may help, of that priority at most. A wildcard with a pod as `new` is for it alone.
 
-        A pod's own leaving of a node, as when Permit turned it away, is no news to the pod itself (as upstream): it would
-        be tried again at once, for ever.
+        A pod's own leaving of a node, as when Permit turned it away, is no news to the pod itself (as upstream). It
+        would be tried again at once, for ever.
         """
         self._now_s = now_s
         if not len(self._parked) and not len(self._events):

@@ -1,12 +1,12 @@
 """Pods that the API server refuses again and again in the same words: who they are, and what can help them.
 
-Pure. Such a pod would win a cycle and lose its bind for ever (KAI#2075): after REFUSALS_ALIKE_MAX refusals it waits as an
-unschedulable pod does, with the API server as the one who refused it. Refusals count as alike by their words without the
-node's name. Words other than the last ones begin the row anew; another failure in between does not.
+Pure. Such a pod would win a cycle and lose its bind for ever (KAI#2075). After REFUSALS_ALIKE_MAX refusals it waits as
+an unschedulable pod does, with the API server as the one who refused it. Refusals count as alike by their words without
+the node's name. Words other than the last ones begin the row anew; another failure in between does not.
 
-What it waits for is what can be known: a change of its own (not of its status), a change of its namespace, whose labels
-admission policies select by, and the leftover flush. Policies and webhooks themselves are not watched. Tried again, it is
-set aside at once if the words are still the same.
+It waits for what can be known: a change of its own (not of its status), a change of its namespace, and the leftover
+flush. Admission policies select by the namespace's labels. Policies and webhooks themselves are not watched. Tried
+again, it is set aside at once if the words are still the same.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def alike(words: str, node: str) -> str:
 
 
 def sentence(words: str, times: int, leftover_s: float) -> str:
-    """What the owner of a pod that is set aside is told."""
+    """The message for the owner of a pod that is set aside."""
     return (
         f"set aside: the API server has refused this pod {times} times in the same words; it is tried again when it or"
         f" its namespace changes, or in {leftover_s:.0f} s: {words[:WORDS_CHARS_MAX]}"

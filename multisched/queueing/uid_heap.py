@@ -3,8 +3,8 @@
 Owns its items; knows nothing about pods. Ties of the key fall to `order`, then to the order of pushes, so that pops are
 deterministic whatever the keys are. Used by the active queue and by backoff.
 
-Pods mostly come in the order in which they go: what is not smaller than all that came so before is kept in a line of its own,
-where it costs no search; only the others are in a heap.
+Pods mostly come in the order in which they go. An item not smaller than all such items before it joins a line of its
+own, where it costs no search. Only the others are in a heap.
 """
 
 from __future__ import annotations

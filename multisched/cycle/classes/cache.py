@@ -1,8 +1,8 @@
 """Masks and scores per class of identical pods, renewed only where something changed.
 
 Pods whose signatures are equal get the same answers from every plugin that depends on no more than nodes, rows and the
-cluster; those answers are kept here, by position in the domain's rows, and renewed for rows that were written since.
-What comes out is exactly what asking every plugin about every row would give; only the work differs.
+cluster. Those answers are kept here, by position in the domain's rows. They are renewed for rows that were written
+since. What comes out is exactly what asking every plugin about every row would give; only the work differs.
 
 The cache finds classes, keeps them within their memory, and says when one is made anew. Parts do the rest, each for one
 extension point: `signatures`, `cache_keys`, `pre_filters`, `filters` and `scores`; classes have in common what is in `shared_results`.
@@ -55,7 +55,7 @@ class ClassCache:
     def __init__(self, plugins: PluginSet, runner: Runner, table: NodeTable, rows: DomainRows) -> None:
         self._table = table
         self._rows = rows
-        # A PreFilter plugin's answer is kept for the class only if its pods are told apart by what the plugin signs.
+        # A PreFilter plugin's answer is kept for the class only if what the plugin signs distinguishes its pods.
         pre_filters = [p for p in those(plugins.pre_filter, SignPlugin) if not is_for_one_attempt(p)]
         kept: dict[str, Plugin] = {p.name: p for p in (*plugins.filter, *plugins.score, *pre_filters)}
         anew = frozenset(p.name for p in plugins.pre_filter if is_for_one_attempt(p) or p.name not in kept)
@@ -143,7 +143,7 @@ class ClassCache:
         return fewer
 
     def dependency_versions(self, pod_class: EquivalenceClass, pod: Pod) -> Hashable:
-        """What the class's answers about a row hang on besides the row, as it is now: equal as long as nothing of that moved.
+        """What the class's answers about a row depend on besides the row, as it is now: equal as long as nothing of that moved.
 
         A node that comes, goes or changes its zone counts for the rows of others too, wherever pods there count.
         """

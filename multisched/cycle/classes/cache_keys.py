@@ -1,4 +1,4 @@
-"""What the answers of plugins with a cache key hang on, and which of these keys have moved since a class was renewed.
+"""What the answers of plugins with a cache key depend on, and which of these keys have moved since a class was renewed.
 
 Owns nothing but what it knows of the plugins. Writes the keys of a class: `cache_keys`, `silent` and `keyed_scores`.
 """
@@ -38,7 +38,7 @@ class CacheKeys:
         self.plugins: Mapping[str, CacheKeyPlugin] = {p.name: p for p in those(every, CacheKeyPlugin)}
 
     def take(self, pod_class: EquivalenceClass) -> None:
-        """Learns what the answers hang on, before they are given; and who has nothing to say of such pods."""
+        """Learns what the answers depend on, before they are given; and who has nothing to say of such pods."""
         if not self.plugins:
             return
         found = [(name, self._key(p, pod_class, pod_class.pod)) for name, p in self.plugins.items()]

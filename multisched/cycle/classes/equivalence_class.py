@@ -41,7 +41,7 @@ class EquivalenceClass:
         """The pod that is in this, and whether scores are."""
         # Written by `CacheKeys`.
         self.cache_keys: Mapping[str, Hashable] = {}
-        """Plugin -> what its answers hang on; those that have nothing to say of such pods are in `silent` instead."""
+        """Plugin -> what its answers depend on; those that have nothing to say of such pods are in `silent` instead."""
         self.keyed_scores: frozenset[str] = frozenset()
         """Of these plugins, those that may have something to say of scores."""
         self.silent: frozenset[str] = frozenset()

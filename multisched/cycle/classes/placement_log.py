@@ -1,7 +1,7 @@
 """The attempts of one domain that placed a pod: every pod leaves one, and nearly none is ever read.
 
-One flat list, written in place of objects, because of what a record costs: an object per pod costs twice as much, and the
-garbage collector would go through all of them again and again. Owned and written by `attempt_record`; the latest PLACED_KEPT
+One flat list stands in for objects because of what a record costs. An object per pod costs twice as much, and the
+garbage collector would visit all of them again and again. Owned and written by `attempt_record`; the latest PLACED_KEPT
 are kept at least, twice as many at most: the older half goes at once.
 """
 

@@ -110,8 +110,9 @@ class ScoreSnapshot:
     def scores_at(self, at: int, moving: bytes, total: int) -> tuple[Score, ...]:
         """The scores of a row that was chosen under this snapshot, where it had `total`.
 
-        `moving`: those by plugins that read pods, as they were then, all but the last; the others are as they are here, and
-        the last has what is left. Once the snapshot is dropped, what is not in `moving` is told in one sum.
+        `moving`: scores by plugins that read pods, as they were then, all but the last. The other scores are as they
+        are here; the last plugin has what is left of the total. Once the snapshot is dropped, scores outside `moving`
+        are shown as one sum.
         """
         if not self.is_kept:
             names = [(name, weight) for name, weight, is_moving in self._names if is_moving]

@@ -46,7 +46,7 @@ class ClassScores:
         self._runner = runner
         self._shared = shared
         self._feasible_readers = frozenset(name for name, p in keyed.items() if traits_of(p).reads_feasible)
-        """Plugins with a cache key whose scores hang on which rows are feasible."""
+        """Plugins with a cache key whose scores depend on which rows are feasible."""
         self._remote = frozenset(p.name for p in plugins.remote)
         self._for_one_attempt = frozenset(p.name for p in (*plugins.pre_score, *plugins.score) if is_for_one_attempt(p))
         self._reads_rows = self._for_one_attempt | self._feasible_readers

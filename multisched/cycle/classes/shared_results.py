@@ -1,7 +1,7 @@
 """Answers that classes share, and the rows that share one answer: what keeps a fresh class from asking everything anew.
 
-Classes that are alike to a plugin which reads node objects only get one answer from it, until a node object changes: most
-workloads differ in what they request and in nothing else. Owned by a class cache, for it and its scores alone.
+A plugin that reads node objects only gives one answer to all classes that are alike to it, until a node object changes.
+Most workloads differ in what they request and in nothing else. Owned by a class cache, for it and its scores alone.
 """
 
 from __future__ import annotations

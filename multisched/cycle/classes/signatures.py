@@ -54,8 +54,8 @@ class Signatures:
     def of(self, pod: Pod) -> Hashable | None:
         """None for a pod that is a class of its own.
 
-        Holds for this moment: services, namespaces and the terms of placed pods stand in it too, so the same pod may be of
-        another class in its next attempt.
+        Holds for this moment only. Services, namespaces and the terms of placed pods stand in it too, so the same pod
+        may get another class in its next attempt.
         """
         if self._without:
             self.unsigned[self._without[0]] += 1

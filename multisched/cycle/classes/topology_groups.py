@@ -1,7 +1,8 @@
 """Rows that are alike to a plugin: those with the same values of the node labels it goes by, its topology domains.
 
-A plugin that goes by labels says the same of all rows of a domain. Asked about one row of each, it answers for thousands; and
-when a pod came to one of ten zones, what is left to be renewed is the zone. Owned by a class cache, which alone calls it.
+A plugin that goes by labels says the same of all rows of a domain. Asked about one row of each domain, it answers for
+thousands. When a pod comes to one of ten zones, only that zone's answers are renewed. Owned by a class cache, which
+alone calls it.
 """
 
 from __future__ import annotations

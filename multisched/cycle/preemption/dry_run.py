@@ -1,9 +1,9 @@
 """Dry runs: one attempt's filters, run again on rows from which pods are taken away (`framework.preemption.DryRun`).
 
-Where only plugins that want room heed the pods that may go, thousands of rows are looked at in a few vector operations,
-and what came of it is remembered for the next pod of the class (`preemption/victim_cache.py`). Rows on which other plugins heed one
-of those pods are gone through one by one, on overlays with AddPod and RemovePod. Every row is looked at with the pods
-nominated there and without them, as upstream. Nothing is written.
+If filters depend only on the possible victims' resources, a few vector operations test thousands of rows at once. The
+results are kept for the next pod of the class (`preemption/victim_cache.py`). If another filter depends on one of those
+pods, its rows are tested one by one, on overlays with AddPod and RemovePod. Every row is tested with the pods nominated
+there and without them, as upstream. Nothing is written.
 Source: kube-scheduler 1.36, plugins/defaultpreemption, SelectVictimsOnNode.
 """
 
@@ -204,7 +204,7 @@ class AttemptDryRun:
         return is_remote or (plugin.depends_on.reads_pods and plugin.name not in self._runs.room)
 
     def _sensitive_rows(self, cache: VictimCache, rows: Rows, rule: DisplacementRule) -> Bools:
-        """Rows on which a plugin of the tail heeds somebody who may go, or is promised the row."""
+        """Rows on which a plugin of the tail depends on a possible victim or on a pod nominated there."""
         runs, failed = self._runs, self._failed
         sensitivities = runs.nominated.sensitivities(
             [p for p in self._tail if p.depends_on.reads_pods], failed.view, failed.pod
@@ -225,7 +225,7 @@ class AttemptDryRun:
         return sensitive
 
     def _as_it_stands(self, plugin: FilterPlugin, rows: Rows) -> Codes:
-        """What a plugin of the tail says of rows on which it heeds nobody: the same whoever goes."""
+        """What a plugin of the tail says of rows on which it depends on no pod: the same whoever goes."""
         known, failed = self._known(plugin, rows), self._failed
         return known if known is not None else self._runs.runner.recheck(plugin, failed.view, failed.pod, rows)
 

@@ -1,7 +1,8 @@
 """Rows that take a pod only as long as the pods nominated there do not come (upstream's second pass over the filters).
 
-Where only plugins that want room heed the promised pods, all such rows are looked at in a few vector operations; the
-others row by row on overlays. Owns nothing that changes. Source: kube-scheduler 1.36, framework/runtime, RunFilterPluginsWithNominatedPods.
+If filters depend only on the nominated pods' resources, a few vector operations test all their rows at once. Other rows
+are tested one by one on overlays. Owns nothing that changes.
+Source: kube-scheduler 1.36, framework/runtime, RunFilterPluginsWithNominatedPods.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ class NominatedPodsFilter:
         self._sensitive_plugins = {p.name: p for p in those(plugins.filter, PodSensitivePlugin)}
 
     def blocked(self, pod_class: EquivalenceClass, pod: Pod, attempt: int, *, everywhere: bool = False) -> Blocked:
-        """Feasible rows of the class that are not, once the promised pods have come. Raises PluginFailure.
+        """Feasible rows of the class that are not, once the nominated pods have come. Raises PluginFailure.
 
-        `everywhere`: rows that are not feasible anyway too, since it is the first pass that a refusal is told from.
+        `everywhere`: also rows that are infeasible anyway, since the diagnosis shows the first pass.
         """
         if not len(self._nominator):
             return {}

@@ -1,8 +1,8 @@
 """Displacing pods on thousands of rows at once, and remembering what came of it for the next pod of the same class.
 
-Works where only plugins that want room read pods: then a row's answer hangs on that row alone, and stays true until its
-node, its pods or the nominations to it change. A `VictimCache` holds the answers to one class by one plugin's rule; a burst of
-equal preemptors looks again only at the rows that the ones before them have touched.
+Works where only plugins that want room read pods. Then a row's answer depends on that row alone, and stays true until
+its node, its pods or its nominations change. A `VictimCache` holds the answers for one class by one plugin's rule. Each
+pod in a burst of equal preemptors tests only the rows that the ones before it have touched.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class VictimCache:
         self.depth = depth
         self.capacity = capacity
         self.mark: Hashable = None
-        """What the rule's answers hung on besides the pods."""
+        """What the rule's answers depended on besides the pods."""
         self.known: Bools = np.zeros(capacity, np.bool_)
         self.has_lower: Bools = np.zeros(capacity, np.bool_)
         """Somebody there may be displaced."""
@@ -51,7 +51,7 @@ class VictimCache:
         self.victims: Bools = np.zeros((depth, capacity), np.bool_)
         self.has_victims: Bools = np.zeros(capacity, np.bool_)
         self.costs: Costs = np.zeros((0, capacity))
-        """Made when the first are told, as many as the rule has criteria."""
+        """Made with the first update, as many as the rule has criteria."""
         self._sensitive: Bools = np.zeros(0, np.bool_)
         self._sensitivity_mark: Hashable = None
         self._sensitivity_sets: Sequence[LabelSet] = ()
@@ -167,7 +167,7 @@ class Displacement:
             cache.costs[:, some.rows] = costs
 
     def _keep_same(self, cache: VictimCache, rows: Rows, rule: DisplacementRule) -> None:
-        """The rule may say otherwise now: the rows where it does are forgotten, and the others' costs are told anew."""
+        """The rule may say otherwise now: the rows where it does are forgotten, and the others' costs are computed anew."""
         known = rows[cache.known[rows]]
         cache.known[:] = False
         for pods in self._pods.blocks(known):
