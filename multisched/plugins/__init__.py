@@ -1,6 +1,6 @@
 """The in-tree plugins by name, for the registry.
 
-A factory takes `args`, the mapping of the configuration, where its plugin has any; what it raises for bad ones is a
+A factory takes `args`, the mapping of the configuration, where its plugin has any. For bad ones it raises a
 `PluginArgsError` that names the field.
 """
 

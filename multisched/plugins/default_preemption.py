@@ -85,8 +85,11 @@ class DefaultPreemption:
         return SUCCESS
 
     def events_to_register(self) -> Sequence[EventRegistration]:
-        """None: the pods this plugin holds are let go when their preemption has ended, and thousands of victims that go
-        meanwhile are not to be looked at for them. (Upstream registers their deletion, with a hint that skips.)"""
+        """None: the pods this plugin holds are let go when their preemption has ended.
+
+        Thousands of victims that go meanwhile cost them no hint. (Upstream registers their deletion, with a hint that
+        skips.)
+        """
         return ()
 
     # -- PostFilter ------------------------------------------------------------------------------------------------
@@ -137,8 +140,11 @@ class DefaultPreemption:
         return PostFilterResult(_refused(fit_error(dry_run, found)), nominated_node="")
 
     def choose(self, cycle: CycleView, found: Candidates) -> Preemption:
-        """The node that costs least: fewest violated budgets, lowest highest priority, lowest sum of priorities, fewest
-        victims, latest start among those of the highest priority; then the first."""
+        """The node that costs least.
+
+        It has the fewest violated budgets, lowest highest priority, lowest sum of priorities, fewest victims, latest
+        start among those of the highest priority. Of equals the first.
+        """
         left = np.arange(len(found.rows))
         for criterion in found.costs:
             here = criterion[left]

@@ -1,7 +1,8 @@
 """Which pods' removal would violate a PodDisruptionBudget, for many nodes at once.
 
-Source: kube-scheduler 1.36, plugins/defaultpreemption, filterPodsWithPDBViolation: on each node, from the most important
-victim down, a budget is used up pod by pod; a pod that a budget counts as disrupted already uses none of it.
+On each node, from the most important victim down, a budget is used up pod by pod. A pod that a budget already counts as
+disrupted uses none of it.
+Source: kube-scheduler 1.36, plugins/defaultpreemption, filterPodsWithPDBViolation.
 """
 
 from __future__ import annotations

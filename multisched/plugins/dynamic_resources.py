@@ -38,8 +38,8 @@ class DynamicResources:
     def post_filter(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult:
         """There is no claim whose allocation could be given up for the pod.
 
-        A pod that an earlier PreFilter turned away for good has not been looked at: for that upstream has the words of a
-        state that is missing, and ends PostFilter there.
+        A pod that an earlier PreFilter turned away for good has not been looked at. For it upstream reports a missing
+        state and ends PostFilter there.
         """
         return self._nothing if cycle.state.find(_LOOKED) else self._unknown
 

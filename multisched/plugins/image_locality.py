@@ -28,8 +28,8 @@ class ImageLocality:
     def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
         """int64[rows], 0..100: bytes of the pod's images present, each scaled by the share of nodes that have it.
 
-        The sum is held within 23 MiB and 1000 MiB per container, then scaled linearly. An image counts with the size
-        its first node told, everywhere (as upstream's cache keeps it).
+        The sum is held within 23 MiB and 1000 MiB per container, then scaled linearly. An image counts everywhere with
+        the size its first node reported (as upstream's cache keeps it).
         """
         spec, nodes = pod.spec, cycle.nodes
         total: Scores | None = None

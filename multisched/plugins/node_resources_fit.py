@@ -27,7 +27,7 @@ NATIVE = (CPU, MEMORY, EPHEMERAL_STORAGE)
 """Checked before all others, in this order, as upstream's reasons come."""
 
 BITS_MAX = 62
-"""Resources told apart in one row's reasons; what a pod asks for beyond that refuses rows under the last one's bit."""
+"""Resources with a reason of their own in a row's answer; any beyond these refuse rows under the last one's bit."""
 
 TABLE_BITS_MAX = 10
 """Up to so many bits, codes are looked up in a table; beyond, rows are sorted by what they lack."""

@@ -1,7 +1,8 @@
 """CatchUp: lets plugins that keep counts keep up with the watch, a piece at a time, while no cycle runs.
 
-Owns nothing but its list of plugins. Before a domain leads, `once` lets them count what the first lists brought; after that
-`run` looks every CATCH_UP_EVERY_S. A plugin that fails is told to its domain's observer and asked again next time.
+Owns nothing but its list of plugins. Before a domain leads, `once` lets them count what the first lists brought; after
+that `run` looks every CATCH_UP_EVERY_S. A plugin that fails is reported to its domain's observer and asked again next
+time.
 """
 
 from __future__ import annotations

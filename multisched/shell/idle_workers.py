@@ -9,8 +9,8 @@ from collections import deque
 class IdleWorkers:
     """Whoever finds no work sleeps here; whoever brings some wakes one.
 
-    No work is left lying: a task looks for it right before it sleeps, with no await in between, and those that are awake
-    look again before they do.
+    No work is left lying. A task looks for work right before it sleeps, with no await in between. Tasks that are awake
+    look again before they sleep.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
 """Moves pods of one domain on behalf of its plugins' background tasks: `framework.moving.Mover`.
 
-Owns the place that is kept for the replacement of the pod that moves. Promises that nothing is written without the lease, that
-a place is kept only where the domain's own filters take the pod, that pods which wait for such room hear of it when it is given
-up, and that nothing stays held once the background task has ended. What is asked of the cluster's state is answered from the cache, and
-by a consistent read where an eviction hangs on it.
+Owns the place that is kept for the replacement of the pod that moves. Nothing is written without the lease. A place is
+kept only where the domain's own filters take the pod. Pods that wait for such room hear of it when it is given up.
+Nothing stays held once the background task has ended. Questions about the cluster's state are answered from the cache,
+and by a consistent read where an eviction depends on them.
 """
 
 from __future__ import annotations

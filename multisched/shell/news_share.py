@@ -1,6 +1,6 @@
 """Shares the event loop between decisions and what the watches bring: half and half where both have work.
 
-The loop reads no more than some 64 KiB of a watch per turn, so that decisions of five milliseconds a turn would leave its
+The loop reads no more than some 64 KiB of a watch per turn. Decisions of five milliseconds a turn would leave its
 events waiting for seconds. A watch is one line of all tenants: whoever posts large pods would hold up everybody's.
 """
 

@@ -1,8 +1,8 @@
 """The watches for the cluster's other objects: one reflector and one handler per kind that an enabled plugin reads.
 
-Built by `Program` for the kinds that plugins of any profile declare by `reads_objects`, or whose events they register; no other
-kind is watched. A kind that the API server does not serve or forbids keeps nobody from leading: it is logged once, named by
-`unreadable`, which makes the process unready, and asked for again with backoff.
+Built by `Program` for the kinds that plugins of any profile declare by `reads_objects`, or whose events they register;
+no other kind is watched. A kind that the API server does not serve or forbids keeps nobody from leading. It is logged
+once and asked for again with backoff. `unreadable` names it, which makes the process unready.
 """
 
 from __future__ import annotations

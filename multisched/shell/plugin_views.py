@@ -21,7 +21,7 @@ from multisched.shell.workers.background_threads import in_worker_thread
 VIEWS_MAX: Final = 2
 """Documents that are made at a time."""
 ASKERS_MAX: Final = 8
-"""Who waits for one or is getting it; who comes then is told to ask again."""
+"""Who waits for one or is getting it; who comes then is asked to try again."""
 
 
 class ProgramViews:

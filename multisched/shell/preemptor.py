@@ -1,15 +1,16 @@
 """Carries out preemptions: takes lower nominations back, marks and deletes the victims, and lets the preemptor go on.
 
 Owns who preempts at this moment and whose deletion is under way; one per process, for all domains. A cycle decides and
-hands over a value (`framework.preemption.Preemption`); everything that waits happens here. Promises that a pod is not
-scheduled while its victims go (`is_preempting`), that nothing is written without the lease, that no victim is deleted by
-two preemptions, and that each preemptor goes on, whatever fails. Nothing here needs to survive the process: the next
-one finds the preemptor pending and decides anew, by what has become of the victims.
+hands over a value (`framework.preemption.Preemption`); everything that waits happens here. A pod is not scheduled while
+its victims go (`is_preempting`). Nothing is written without the lease, and no two preemptions delete one victim. Each
+preemptor goes on, whatever fails. Nothing here needs to survive the process: the next one finds the preemptor pending
+and decides anew, by what has become of the victims.
 
-A preemptor is held until the watch, too, has said that its victims go. Upstream lets it go once the server has; then the
-deletion of anybody else's victim wakes it, it finds its own still standing, and removes some more pods in vain. Where the
-watch is the first to say so, while the server's answer about the last victim is on its way, it goes on at once, as upstream.
-Victims that take their time to end wake it one by one as they are gone, by the hints of the plugins that refused it.
+A preemptor is held until the watch, too, has said that its victims go. Upstream lets it go once the server has. Then
+the deletion of anybody else's victim wakes it; it finds its own still standing, and removes some more pods in vain. The
+watch may be first, while the server's answer about the last victim is on its way. Then the preemptor goes on at once,
+as upstream. Victims that take their time to end wake it one by one as they are gone, by the hints of the plugins that
+refused it.
 Source: kube-scheduler 1.36, framework/preemption/executor.go.
 """
 
@@ -48,7 +49,7 @@ WORKERS: Final = 32
 VICTIMS_AT_ONCE: Final = 16
 """Victims of one preemption removed at once."""
 ATTEMPTS_MAX: Final = 5
-"""Sendings of one write whose effect is not known, or that was told to wait."""
+"""Sendings of one write whose effect is not known, or that got a 429."""
 FAILURE_PAUSE_S: Final = 1.0
 """A pod whose preemption failed is held for so long: an idle queue would try it again at once, and again in vain."""
 SEEN_MAX_S: Final = 5.0
@@ -276,7 +277,7 @@ class Preemptor:
             del self._jobs[job.pod.uid]
         job.home.preemption_ended()
 
-    # -- until the watch has told ----------------------------------------------------------------------------------
+    # -- until the watch has shown it ------------------------------------------------------------------------------
 
     def _expect(self, job: _Job) -> None:
         """Nothing but the last victim's removal is left to do: whatever the server says of it, the watch may say it first."""

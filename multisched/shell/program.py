@@ -1,4 +1,4 @@
-"""The whole scheduler as one object: built from a configuration and a transport, run until told to stop.
+"""The whole scheduler as one object: built from a configuration and a transport, run until it is stopped.
 
 Composition root of everything behind the ports. `app` gives it the real network, clock and seed; the simulation gives
 it an in-process transport under virtual time. Start: reflectors sync, then leases, then decisions. Stop: intake ends,

@@ -197,7 +197,7 @@ def _preemption_attempts(plugins: PluginSet) -> int:
 
 
 def _plugin_metrics(program: Program, worker: DomainWorker) -> list[PluginMetric]:
-    """A plugin that fails here costs its own metrics of this scrape, and is told."""
+    """A plugin that fails here costs its own metrics of this scrape, and is logged."""
     now_s, found = program.clock.now().timestamp(), list[PluginMetric]()
     for built in worker.plugins.built:
         plugin = built.plugin

@@ -1,8 +1,8 @@
 """One policy and one seed: the real program on the embedded cluster, in virtual time, through a scenario's events.
 
-Time is virtual and, between events, leaps: once the cluster is at rest the wall clock goes on to the next event while the
-monotonic clock stands, as on a machine that was suspended. So nothing is computed for the hours in which nothing happens,
-and what waits by the monotonic clock (backoff, flush) waits only while something does.
+Time is virtual and leaps between events. Once the cluster is at rest, the wall clock jumps to the next event while the
+monotonic clock stands, as on a suspended machine. So nothing is computed for the hours in which nothing happens, and
+what waits by the monotonic clock (backoff, flush) waits only while something does.
 
 The run is everybody but the scheduler: it makes nodes and pods over the API, and acts as the controllers of the services. A
 release replaces one replica after the other, the new one first, and stops where a new one finds no node.

@@ -1,8 +1,8 @@
 """How even and how full nodes were: figures of a course over the judged days, by plain arithmetic on arrays.
 
-Load is what all pods of a node use in a step, over the node's capacity, per dimension. The two busiest hours of a day are its
-steps with the most use over all nodes, two hours of them in all, for each dimension by itself. A pod counts in the steps
-that begin while it stands. Nothing here knows of the scheduler.
+Load is what all pods of a node use in a step, over the node's capacity, per dimension. The two busiest hours of a day
+are the steps with the most use over all nodes, two hours in all, per dimension. A pod counts in the steps that begin
+while it stands. Nothing here knows of the scheduler.
 """
 
 from __future__ import annotations

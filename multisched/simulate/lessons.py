@@ -1,7 +1,8 @@
 """What PeakForecast learns in a run: the fit of what has passed until then, as its refits would make it.
 
-A run's sources of history are the scenario's usage alone, in virtual time: a policy may know the known part, and, where it is
-configured to learn again and again, what has passed since. Lessons are made once for all runs of a process that need them.
+A run's sources of history are the scenario's usage alone, in virtual time. A policy may know the known part. Where it
+is configured to learn again and again, it also knows what has passed since. Lessons are made once for all runs of a
+process that need them.
 """
 
 from __future__ import annotations

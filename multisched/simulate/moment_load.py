@@ -1,6 +1,6 @@
 """MomentLoad: prefers the row whose fullest dimension is emptiest now, with what this pod uses now added.
 
-What schedulers by real-time load do, at their best: every pod's use is known without delay, and a pod that was placed a
+It does what schedulers by real-time load do at their best. Every pod's use is known without delay; a pod placed a
 moment ago counts at once. The simulation moves `Readings` on before anything happens.
 """
 

@@ -1,7 +1,8 @@
 """The report as one HTML page that needs nothing else: a table of figures, and plots as inline SVG.
 
-Per dimension two plots: how full the fullest node is, hour by hour (mean over seeds), and how uneven nodes are at the two
-busiest hours, day by day. Policies keep their colour throughout. Called by `cli_simulate`.
+Each dimension has two plots. One shows how full the fullest node is, hour by hour (mean over seeds). The other shows
+how uneven nodes are at the two busiest hours, day by day. Policies keep their colour throughout. Called by
+`cli_simulate`.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def _policy(name: str, configuration: Configuration, domain: DomainConfig, *, re
 
 
 def _take_over(document: Document, at: tuple[str | int, ...], problems: Sequence[Problem]) -> None:
-    """What is wrong with a profile is told at its place in the scenario; what is wrong in another file, there."""
+    """A problem of a profile is reported at its place in the scenario; one in another file, there."""
     for problem in problems:
         if problem.file != "profile":
             document.problems.append(problem)

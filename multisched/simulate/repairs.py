@@ -1,8 +1,9 @@
-"""Repairs of a run: when the windows of the judged days open, and the doors through which the program repairs.
+"""Repairs of a run: when the windows of the judged days open, and the ports through which the program repairs.
 
-The program itself decides and acts (`domains/forecast/repair/control.py`). The run makes the replacements of
-what it evicts, as the workloads' controllers would. The windows are the policy's own, but the program may use them only while the run
-is there to see it: outside, its record can neither be read nor kept (503), and what it cannot keep it does not begin.
+The program itself decides and acts (`domains/forecast/repair/control.py`). The run makes the replacements of what it
+evicts, as the workloads' controllers would. The windows are the policy's own, but the program may use them only while
+the run is there to see it. Outside, its record can neither be read nor kept (503). What it cannot keep it does not
+begin.
 """
 
 from __future__ import annotations

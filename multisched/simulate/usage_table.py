@@ -1,9 +1,10 @@
 """Usage from CSV files, as one array on a regular grid of times; what is wrong in the files, line by line.
 
 Columns `timestamp,service,dimension,value`, or `pod` in place of `service` or beside it, and `unit` if there is one, in any
-order; others are ignored. A value is what one replica of the service, or the pod, used from that moment to the next. Lines may
-come in any order. Promises that nothing is taken for zero: a line that is no sample, a duplicate, a second unit of a dimension
-and a moment off the grid are problems; a gap stays NaN until `filled` closes it. Bounds: LINES_MAX, SERIES_MAX, CELLS_MAX, PROBLEMS_MAX.
+order; others are ignored. A value is what one replica of the service, or the pod, used from that moment to the next.
+Lines may come in any order. Nothing is taken for zero. A line that is no sample, a duplicate, a second unit of a
+dimension and a moment off the grid are problems. A gap stays NaN until `filled` closes it. Bounds: LINES_MAX,
+SERIES_MAX, CELLS_MAX, PROBLEMS_MAX.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ CELLS_MAX = 100_000_000
 """Steps times series, at 8 bytes each."""
 VALUE_MAX = 1e15
 PROBLEMS_MAX = 20
-"""Bad lines of one file that are told; beyond, only their number."""
+"""Bad lines of one file that are reported; beyond, only their number."""
 HEADER = "timestamp,service,dimension,value"
 SECONDS_MAX = 1e11
 _SHOWN = 40
@@ -265,7 +266,7 @@ def filled(values: Values) -> tuple[Values, int]:
 
 
 def _step_s(times: Values) -> int:
-    """The commonest distance of two moments, so that one odd moment is told as such; 0 for fewer than two moments."""
+    """The commonest distance of two moments, so that one odd moment is reported as such; 0 for fewer than two moments."""
     if len(times) < 2:
         return 0
     distances, counts = np.unique(np.diff(times), return_counts=True)

@@ -1,16 +1,16 @@
 """ClusterCache: every pod that stands on a node, by our assumption or by the API server's word.
 
-Pod life: unassumed -> assumed -> confirmed -> removed. There is no timer: an assumed pod leaves that state only by a
-definite bind outcome (forget), by the watch (confirm, remove) or, before its bind was sent, by unreserve (forget).
-A forbidden transition is a corrupted cache and raises: the process must not go on placing pods on it.
+Pod life: unassumed -> assumed -> confirmed -> removed. There is no timer. A definite bind outcome (forget) or the watch
+(confirm, remove) ends the assumed state. Before the bind is sent, unreserve (forget) ends it too. A forbidden
+transition is a corrupted cache and raises: the process must not go on placing pods on it.
 
-What a pod was bound with is settled: the annotations that ledgers go by (`LedgerRegistry.annotations`) stay as they were when
-the pod was assumed, or first seen on its node, whatever later versions of it say. Else whoever may edit a running pod could
-free what it still uses, or take what it never was given.
+What a pod was bound with is settled. The annotations that ledgers go by (`LedgerRegistry.annotations`) stay as they
+were when the pod was assumed, or first seen on its node. Later versions change nothing. Else whoever may edit a running
+pod could free what it still uses, or take what it never was given.
 
-Pods whose node is not known (yet, or any more) are *stray*: kept by node name, on no row, until the node comes or their
-own deletion does. That is what keeps a deleted node's pods from vanishing before the API server says so. Of ledgers about the cluster
-they hold what they held.
+Pods whose node is not known (yet, or any more) are *stray*. They are kept by node name, on no row, until the node or
+their own deletion comes. That is what keeps a deleted node's pods from vanishing before the API server says so. Of
+ledgers about the cluster they hold what they held.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Commit: the optimistic lock. One synchronous function checks and writes; that it cannot be interrupted is the lock.
 
-A decision names the rows it liked, best first, with the versions it saw. A row that was written since is looked at again
-by the same filters and by the ledgers: only a row on which the pod no longer fits is a conflict (I1 needs the fit, not
-the version).
+A decision names the rows it liked, best first, with the versions it saw. The same filters and the ledgers look again at
+a row that was written since. Only a row on which the pod no longer fits is a conflict (I1 needs the fit, not the
+version).
 """
 
 from __future__ import annotations
@@ -51,8 +51,11 @@ def commit(
     choose: Choose,
     conflicts: Conflicts,
 ) -> Assumption | NotTaken:
-    """Assumes the pod on the best of its candidates that still takes it; else what a ledger has against the best of those that
-    passed otherwise. What a ledger about the cluster has against the pod ends it before any row is looked at."""
+    """Assumes the pod on the best of its candidates that still takes it.
+
+    Otherwise gives the ledger's refusal on the best of those that passed the filters. A refusal by a ledger about the
+    cluster ends it before any row is looked at.
+    """
     reason = cache.ledgers.fits_cluster(pod)
     if reason:
         conflicts.true += 1

@@ -1,8 +1,8 @@
 """Which rows a domain may use: its own by home rule, others by loan.
 
-A row that joins may be *withheld* for a while: it is the domain's by the rules, but the leader of another domain may still be
-binding to it (`shell/leadership/handover.py` says until when). A node that cannot be read is the domain's, too, and takes no pods. What
-stands on either counts where pods are spread.
+A row that joins may be *withheld* for a while. It is the domain's by the rules, but the leader of another domain may
+still be binding to it. `shell/leadership/handover.py` says until when. A node that cannot be read is the domain's, too,
+and takes no pods. What stands on either counts where pods are spread.
 """
 
 from __future__ import annotations

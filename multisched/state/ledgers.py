@@ -1,8 +1,8 @@
-"""The ledgers of the process: registered once by the plugins that own them, asked by commit, told by the cache.
+"""The ledgers of the process: registered once by the plugins that own them, asked by commit, updated by the cache.
 
-A ledger is a plugin's code. One that raises while a pod is decided costs that pod its attempt; one that raises while it
-is told what happened has books nobody can trust any more: it is *broken*, and refuses every pod it concerns until the
-audit has compared and mended it. What the watch says is never lost to it.
+A ledger is a plugin's code. One that raises while a pod is decided costs that pod its attempt. One that raises while it
+is updated cannot be trusted any more: it is *broken*. A broken ledger refuses every pod it concerns until the audit has
+compared and mended it. What the watch says is never lost to it.
 
 Ledgers about the cluster are kept among the others, as ledgers to which all rows are the same (`RowlessLedger`).
 """
@@ -80,7 +80,7 @@ class LedgerRegistry:
         self.written: frozenset[str] = frozenset()
         """Those that only bindings write."""
         self.broken: dict[str, str] = {}
-        """Ledgers whose books cannot be trusted -> what they raised."""
+        """Ledgers whose amounts cannot be trusted -> what they raised."""
 
     def register(self, ledger: Ledger | ClusterLedger) -> Ledger | ClusterLedger:
         """Adds the ledger, or returns the one that is already registered under its name: domains share ledgers."""
@@ -176,7 +176,7 @@ class LedgerRegistry:
     def _tell(self, ledger: Ledger, what: str, function: Callable[..., object], *args: Any) -> None:
         try:
             function(*args)
-        except Exception as error:  # noqa: BLE001 - a plugin ends here; the cache's own books must stay whole
+        except Exception as error:  # noqa: BLE001 - a plugin ends here; the cache's own state must stay whole
             self._broke(ledger, what, error)
 
     def _broke(self, ledger: Ledger, what: str, error: Exception) -> None:

@@ -1,9 +1,9 @@
 """NodeTable: a struct of arrays, one row per node; the truth about what is on every node.
 
-Owns the rows: which node is in which, which pods stand on it, its version. What is known of a row stands in columns, which
-parts own (`state/columns`), each for one kind of thing; the table tells them of nodes and pods that come and go. Promises: int64
-columns throughout (float never decides a fit); one version counter per row, raised at each write; rows of deleted nodes are
-reused, columns grow by doubling. Only `ClusterCache` writes; plugins read it as a `NodeView`.
+Owns the rows: which node is in which, which pods stand on it, its version. What is known of a row stands in columns.
+Each part in `state/columns` owns those for one kind of thing; the table tells it of nodes and pods that come and go.
+Columns are int64 throughout (float never decides a fit) and grow by doubling. Each row has one version counter, raised
+at each write. Rows of deleted nodes are reused. Only `ClusterCache` writes; plugins read it as a `NodeView`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pods that were promised a node by preemption: others of lower priority must leave them their room.
 
-Owns the nominations, those the API server knows and those decided here that it does not know yet, and keeps for each
-priority what the promised pods ask for, node by node: a cycle asks about a thousand nominated pods in a few vector
+Owns the nominations: those the API server knows, and those decided here that it does not know yet. For each priority it
+keeps what the nominated pods ask for, node by node. So a cycle asks about a thousand nominated pods in a few vector
 operations. Written by the shell (`set`, `nominate`, `remove`) and by the cycle that assumes a promised pod; all
 synchronous.
 """
@@ -93,8 +93,8 @@ class Nominator:
     def set(self, pod: Pod, before: Pod | None = None) -> None:
         """The pending pod as the API server has it now, and had it before; without a node it is nominated no more.
 
-        A nomination decided here is not yet in versions of the pod that were written before it: as long as they name no
-        node, neither before nor now, it stands (source: kube-scheduler 1.36, backend/queue/nominator.go).
+        A nomination decided here is not yet in versions of the pod that were written before it. It stands as long as
+        they name no node, neither before nor now (source: kube-scheduler 1.36, backend/queue/nominator.go).
         """
         node = pod.nominated_node
         if not node and before is not None and not before.nominated_node:

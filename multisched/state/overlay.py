@@ -2,9 +2,8 @@
 
 Nominated pods, dry runs, gangs and what-if all use it; nothing else does the same job. It is a `NodeView` like the table
 itself. Columns of amounts are copied whole on the first change (30 us at 5,000 nodes); everything that pods cannot
-change is read through (`ReadThrough`). Ledgers are overlaid by the plugins that own them, which alone know their books: AddPod and
-RemovePod keep a copy of what changes in the overlay's own cycle state. An overlay is used within one synchronous step
-and never kept.
+change is read through (`ReadThrough`). Only the plugins that own ledgers can overlay them: AddPod and RemovePod keep a
+copy of what changes in the overlay's own cycle state. An overlay is used within one synchronous step and never kept.
 """
 
 from __future__ import annotations

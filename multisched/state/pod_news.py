@@ -1,7 +1,7 @@
 """PodNews: pods that came, changed or left by no decision of ours, for who has decided and not sent yet.
 
-Owns a log that forgets: a reader that has waited for too long is told so. `ClusterCache` writes it. A confirmation of our
-own bind is no news, so a burst of binds leaves the log as it was.
+Owns a log that forgets: a reader that has waited for too long learns so. `ClusterCache` writes it. A confirmation of
+our own bind is no news, so a burst of binds leaves the log as it was.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The pods on every row, the most important first, as columns: what preemption looks at on thousands of rows at once.
 
-Owns matrices [k, row]: priority, start, label set, and what the k-th pod of a row asks for. A row is written when somebody
-asks for it and it has changed since; label sets and amounts only once somebody has read them: nothing is kept where nobody
-preempts, and little where nobody can be displaced. Rows with more than WIDTH_MAX pods (virtual nodes) get matrices of
-their own each time. One per NodeTable; read by dry runs, synchronously.
+Owns matrices [k, row]: priority, start, label set, and what the k-th pod of a row asks for. A row is written when
+somebody asks for it and it has changed since. Label sets and amounts are written only once somebody has read them. So
+nothing is kept where nobody preempts, and little where nobody can be displaced. Rows with more than WIDTH_MAX pods
+(virtual nodes) get matrices of their own each time. One per NodeTable; read by dry runs, synchronously.
 """
 
 from __future__ import annotations

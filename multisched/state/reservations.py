@@ -1,10 +1,11 @@
 """Places that are kept for pods that do not exist yet: the replacements of pods that a repair evicts.
 
-A place is a nomination whose pod is a stand-in, like the pod that will be evicted in all that filters read and with a uid of its
-own: filters count it for every pod of equal or lower priority, requests, host ports and all (`cycle/preemption/nominated_pods.py`). Nothing
-is assumed, so sums of rows stay what the API server's pods make them, the audit finds nothing, and a process that dies leaves
-nothing behind. Once handed over, the place is the replacement's own nomination: it takes its node by the same path as a
-preemptor does, filters and commit included. Owns which places are kept; written by the shell, synchronous.
+A place is a nomination whose pod is a stand-in. The stand-in has a uid of its own, and equals the pod that will be
+evicted in all that filters read. Filters count it for every pod of equal or lower priority, requests, host ports and
+all (`cycle/preemption/nominated_pods.py`). Nothing is assumed, so sums of rows stay what the API server's pods make
+them. The audit finds nothing; a process that dies leaves nothing behind. Once handed over, the place is the
+replacement's own nomination. It takes its node by the same path as a preemptor, filters and commit included. Owns which
+places are kept; written by the shell, synchronous.
 """
 
 from __future__ import annotations

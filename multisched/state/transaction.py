@@ -1,7 +1,8 @@
 """Transaction: pods that are assumed in one synchronous step, all of them or none.
 
-Whatever decides pods assumes them here: a single pod is a transaction of one, a gang is one of many. Nothing awaits in between, which
-is the whole lock; what stops a transaction half-way, a refusal or a plugin that raises, undoes in reverse order what it had assumed.
+Whatever decides pods assumes them here: a single pod is a transaction of one, a gang is one of many. Nothing awaits in
+between, which is the whole lock. A refusal, or a plugin that raises, undoes in reverse order what the transaction had
+assumed.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ BINDING_PODS_MAX: Final = 65_536
 """Placed pods whose resources are remembered until they are bound; beyond, the oldest is bound by the profile's binder."""
 
 REASONS_MAX: Final = 256
-"""Kinds of reasons in one answer that are told apart: they end in the pod's condition."""
+"""Distinct kinds of reasons kept from one answer: they end in the pod's condition."""
 
 T = TypeVar("T")
 
@@ -338,7 +338,7 @@ class HTTPExtenders:
         return await client.post(verb, body, answer_bytes_max=answer_bytes_max(body))
 
     def _tell_failure(self, client: ExtenderClient, verb: str, error: BaseException) -> None:
-        """Once for each failure that goes on: what is passed over is not told to every pod."""
+        """Once for each failure that goes on: an ignored failure is not reported to every pod."""
         key = (client.settings.url, verb)
         if key not in self._failing:
             self._failing.add(key)
@@ -374,7 +374,7 @@ def _kept(client: ExtenderClient, found: FilterAnswer, left: Sequence[str]) -> l
 
 
 def _reasons(url: str, found: FilterAnswer, asked: Sequence[str]) -> dict[str, Status]:
-    """Node -> what the answer says against it. A pod's owner is told so many kinds of reasons and no more."""
+    """Node -> what the answer says against it. A pod's condition names so many kinds of reasons and no more."""
     texts: dict[tuple[Code, str], Status] = {}
     said: dict[str, Status] = {}
     nodes = set(asked)

@@ -1,7 +1,7 @@
 """What extenders make of a preemption: the candidates they are shown, and those they leave, with the victims they want.
 
-Source: kube-scheduler 1.36, extender.go (ProcessPreemption) and framework/preemption (callExtenders). Harder than upstream on
-an answer that cannot be meant: a node that was not shown, or a victim whose priority is not below the pod's.
+Source: kube-scheduler 1.36, extender.go (ProcessPreemption) and framework/preemption (callExtenders). It is stricter
+than upstream on nonsense: a node that was not shown, or a victim whose priority is not below the pod's.
 """
 
 from __future__ import annotations

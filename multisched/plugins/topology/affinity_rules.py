@@ -1,8 +1,9 @@
 """What holds between a pod and those that are placed already: its own terms, and the placed pods' terms that are about it.
 
-Namespace selectors are resolved here, by the namespaces as they are. Equal rules are one object, told apart by number: the
-number stands in signatures, which are hashed for every pod. What placed pods demand is not gathered here, but read from sums that
-are kept as they come and go (`framework/pod_demands.py`): its size makes no pod's attempt longer.
+Namespace selectors are resolved here, by the namespaces as they are. Equal rules are one object, identified by a
+number. The number stands in signatures, which are hashed for every pod. What placed pods demand is not gathered here.
+It is read from sums that are updated as pods come and go (`framework/pod_demands.py`), so its size makes no pod's
+attempt longer.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ RULES_KEPT: Final = 16_384
 """Pods whose rules are remembered, at most; past it all are forgotten, which costs time alone."""
 
 TEXTS_KEPT: Final = 262_144
-"""Counts that remembered rules refer to, labels of their pods, and keys, values and names in their terms, at most; past it all
-rules are forgotten. Some 200 bytes each, and the pods may be gone."""
+"""At most so many counts of remembered rules, labels of their pods, and keys, values and names in their terms. Past it
+all rules are forgotten. Some 200 bytes each, and the pods may be gone."""
 
 BYTES_PER_TEXT: Final = 64
 """Of a spec's document."""
@@ -130,7 +131,7 @@ class AffinityRuleBook:
         self._numbers: dict[Hashable, int] = {}
         self._numbers_given = self._texts_kept = 0
         self._latest: tuple[Pod | None, Hashable, AffinityRules | None] = (None, None, None)
-        """The pod that was asked about last, what its rules hung on, and these: an attempt asks for them several times."""
+        """The pod that was asked about last, the key of its rules, and the rules: an attempt asks for them several times."""
 
     def rules_of(self, pod: Pod, counts: PodCountsView | None = None) -> AffinityRules | None:
         """The pod's rules among the pods that `counts` counts (the table's, if none is given); None if it has none."""
@@ -200,7 +201,8 @@ class AffinityRuleBook:
         theirs = list(self._preferences_of_others(own, concern, lanes))
         if not (near or far or existing or liked or theirs):
             return None
-        # All own terms count, not only those that the answers hang on today: pods of a class change the same for each other.
+        # All own terms count, not only those that the answers depend on today: pods of a class change the same for each
+        # other.
         own_near = tuple(scope.has(pod.namespace, pod.labels) for _, scope in near)
         own_far = tuple(scope.has(pod.namespace, pod.labels) for _, scope in far)
         own_liked = tuple(query.has(pod.namespace, pod.labels) for _, query, _ in liked)

@@ -60,7 +60,7 @@ class DefaultSelectors:
         return LabelSelector(requirements) if requirements else None
 
     def versions(self) -> tuple[int, ...]:
-        """What an answer of `of` hangs on."""
+        """What an answer of `of` depends on."""
         return self._objects.versions(*KINDS)
 
     def _index(self, namespace: str) -> LabelIndex[Service]:

@@ -1,7 +1,7 @@
 """DomainTally: pods per topology domain, kept true by the changes of the counts it is made of.
 
-A *domain* is the rows that have one value of a node label. PodTopologySpread and InterPodAffinity decide by such sums; they
-keep them from one attempt to the next, so that an attempt costs what changed in between and not what there is.
+A *domain* is the rows that have one value of a node label. PodTopologySpread and InterPodAffinity decide by such sums.
+They keep them from one attempt to the next, so that an attempt costs what changed in between, not all pods.
 """
 
 from __future__ import annotations
@@ -214,5 +214,5 @@ def _own_codes(nodes: NodeView) -> Int32:
 
 
 def versions(sources: Iterable[AnySource], counts: PodCountsView) -> tuple[int, ...]:
-    """What answers made of these counts hang on."""
+    """What answers made of these counts depend on."""
     return tuple([source.version(counts) for source in sources])

@@ -35,8 +35,8 @@ _UNMET = "node(s) didn't match pod topology spread constraints"
 class PodTopologySpread:
     """Source: kube-scheduler 1.36, plugins/podtopologyspread/.
 
-    Only rows of the domain are domains to spread over, also those that are withheld from it for a while: a pod can go to no
-    others, whoever serves them.
+    Only rows of the domain count for spreading, rows withheld for a while among them. A pod can go to no others,
+    whoever serves them.
     """
 
     name = "PodTopologySpread"

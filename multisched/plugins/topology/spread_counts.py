@@ -69,7 +69,7 @@ class HardSpread:
         return found
 
     def changed_by(self, row: int, labels: Mapping[str, str], change: int) -> HardSpread:
-        """The state with so many more pods of these labels and the pod's namespace on the row; a twin, if it is none yet."""
+        """The state with so many more pods of these labels and the pod's namespace on the row; an overlay copy, if it is none yet."""
         if any(lane.tally.codes.item(row) == 0 for lane in self.lanes):
             return self
         state = self if self._is_twin else self._twin()

@@ -92,7 +92,7 @@ def _rows_of(cycle: CycleView) -> Rows:
 
 
 def _question(rules: SpreadRules, rule: SpreadRule, needed: Sequence[SpreadRule]) -> tuple[tuple[str, ...], Hashable]:
-    """The keys that a row must have, and all that the answer hangs on."""
+    """The keys that a row must have, and all that the answer depends on."""
     keys = tuple(dict.fromkeys(one.key for one in needed))
     affinity = (rules.affinity.node_selector, rules.affinity.required) if rule.constraint.honors_affinity else None
     return keys, (keys, affinity, rules.tolerations if rule.constraint.honors_taints else None)

@@ -1,6 +1,6 @@
 """The spread constraints that hold for a pod: its own, or the defaults with the selector of what it belongs to.
 
-Equal rules are one object, told apart by identity: they stand in signatures, which are hashed for every pod.
+Equal rules are one object, compared by identity: they stand in signatures, which are hashed for every pod.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SPECS_BYTES_MAX: Final = 32 * 1024 * 1024
 """Of the documents of their specs, and of their labels: the pods may be gone."""
 
 _Remembered = tuple[Hashable, "SpreadRules | None", PodSpec, Mapping[str, str], Owner | None]
-"""What it hangs on, the rules, and what keeps the ids of the key from being given to others."""
+"""The key, the rules, and objects that keep the ids in the key from being reused."""
 
 
 class SpreadRule:

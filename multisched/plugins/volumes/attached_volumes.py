@@ -1,9 +1,9 @@
 """AttachedVolumes: how many volumes of each CSI driver every row has, and room for how many, kept row by row.
 
-Owned by NodeVolumeLimits, one for all domains of a cluster (`attached_volumes`). Counted anew are only rows whose pods with
-volumes, node, CSINode, attachments or claims changed since the last look, as the node table and the object store tell. Rows
-whose drivers name no limit are not counted at all. `catch_up` counts a piece at a time what the first lists, or a burst of
-events, have left to count, so that no pod has to wait for seconds of it.
+Owned by NodeVolumeLimits, one for all domains of a cluster (`attached_volumes`). A row is counted anew only if its pods
+with volumes, node, CSINode, attachments or claims changed since the last look. The node table and the object store
+tell. Rows whose drivers name no limit are not counted at all. `catch_up` counts, a piece at a time, what the first
+lists or a burst of events left to count. So no pod waits for seconds of it.
 Source: kube-scheduler 1.36, plugins/nodevolumelimits/csi.go.
 """
 

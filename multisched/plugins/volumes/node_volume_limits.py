@@ -144,7 +144,7 @@ class NodeVolumeLimits:
         return (volumes, pod.name, pod.uid) if is_own else volumes
 
     def events_to_register(self) -> Sequence[EventRegistration]:
-        """Upstream's, and a new node: one that joins from another domain brings its CSINode with it, of which nothing is told."""
+        """Upstream's, and a new node: one that joins from another domain brings its CSINode with it, without an event."""
         detached = ClusterEvent(ObjectKind.VOLUME_ATTACHMENT, Action.DELETE, "VolumeAttachmentDelete")
         claim_added = ClusterEvent(ObjectKind.PERSISTENT_VOLUME_CLAIM, Action.ADD, "PersistentVolumeClaimAdd")
         return (

@@ -1,8 +1,8 @@
 """VolumeBinding: a pod goes where its claims are, or can be, bound to volumes; then binds them and waits for that.
 
-The rules are in `volume_planner`, what is promised to pods on their way in `volume_ledger` (commit takes it, so there is
-nothing to do at Reserve), the writes and the waiting in `volume_binder`. `shape` turns on scoring by how full volumes, or
-the room for them, get (upstream's gate StorageCapacityScoring, off there).
+The rules are in `volume_planner`, the writes and the waiting in `volume_binder`. Promises to pods on their way are in
+`volume_ledger`; commit takes them, so there is nothing to do at Reserve. `shape` turns on scoring by how full volumes,
+or the room for them, get (upstream's gate StorageCapacityScoring, off there).
 """
 
 from __future__ import annotations

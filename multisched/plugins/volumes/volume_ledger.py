@@ -1,9 +1,9 @@
 """VolumeLedger: which volumes and claims are promised to pods that are on their way to their nodes, for all domains.
 
-A promise begins when commit takes it and ends when the pod is confirmed, forgotten or gone: by then the API server says
-itself what is bound to what. It never outweighs the API: a volume that names another claim is that claim's. Two pods of one
-claim may hold the same promise; it stands until both gave it back. Written by the cache and commit only, read by
-VolumeBinding. Rows are not told apart: a volume taken on one row is gone on all of them.
+A promise begins when commit takes it and ends when the pod is confirmed, forgotten or gone. By then the API server says
+itself what is bound to what. It never outweighs the API: a volume that names another claim is that claim's. Two pods of
+one claim may hold the same promise; it stands until both gave it back. Written by the cache and commit only, read by
+VolumeBinding. All rows share one account: a volume taken on one row is gone on all of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ READ_KINDS = (
     ObjectKind.CSI_DRIVER,
     ObjectKind.CSI_STORAGE_CAPACITY,
 )
-"""What the fit of a pod's claims hangs on, beside nodes and promises."""
+"""What the fit of a pod's claims depends on, beside nodes and promises."""
 
 
 class VolumeLedger:

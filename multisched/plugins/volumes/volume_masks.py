@@ -32,8 +32,8 @@ _DRIVER_ZONES: Mapping[str, str] = {
     "kubernetes.io/azure-disk": "",
     "kubernetes.io/portworx-volume": "",
 }
-"""In-tree plugins whose volumes CSI drivers have taken over for good -> the label key that the driver puts zones under;
-empty where the driver leaves topology alone (source: csi-translation-lib, volumebinding isCSIMigrationOnForPlugin)."""
+"""In-tree plugin whose volumes a CSI driver has taken over for good -> the driver's label key for zones; empty where
+the driver ignores topology. Source: csi-translation-lib, volumebinding isCSIMigrationOnForPlugin."""
 
 
 class RowMasks:
@@ -157,7 +157,7 @@ def _all_rows(nodes: NodeView) -> Rows:
 
 
 def _any_term(match: NodeMatcher, selector: NodeSelector) -> Bools:
-    """Upstream asks about a node without a name, and so heeds no field; a term of fields alone holds everywhere."""
+    """Upstream asks about a node without a name, and so reads no field; a term of fields alone holds everywhere."""
     found = np.zeros(match.count, np.bool_)
     for term in selector.terms:
         if term.is_valid and not term.is_empty:

@@ -1,8 +1,8 @@
 """Which volume of a storage class a claim would get on each row: the smallest that fits, for all rows at once.
 
-Owns one index per storage class, kept in step with the object store by its changes: sizes, modes and phases in arrays, and
-the volumes in groups of equal node affinity. For a claim the eligible volumes are ranked once; a row's volume is the first
-of the groups that reach the row. Used by VolumeBinding's planner alone.
+Owns one index per storage class, updated by the object store's changes. It has sizes, modes and phases in arrays, and
+the volumes in groups of equal node affinity. For a claim the eligible volumes are ranked once; a row's volume is the
+first of the groups that reach the row. Used by VolumeBinding's planner alone.
 Source: kube-scheduler 1.36, component-helpers storage/volume/pv_helpers.go, FindMatchingVolume.
 """
 
@@ -104,7 +104,7 @@ class ClassVolumes:
 
     @property
     def group_count(self) -> int:
-        """Node affinities that are told apart."""
+        """Distinct node affinities that are kept."""
         return len(self._groups)
 
     def volume(self, slot: int) -> PersistentVolume:

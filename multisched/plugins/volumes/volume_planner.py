@@ -1,7 +1,8 @@
 """What a pod's claims need, and what each row offers them: the rules of VolumeBinding without its life cycle.
 
-Pure but for the caches below it (`volume_masks`, `volume_matching`). The plugin's Filter asks about many rows, its ledger
-about one; both read what pods on their way hold (`VolumePromises`) beside the object store, so that no volume is promised twice.
+Pure but for the caches below it (`volume_masks`, `volume_matching`). The plugin's Filter asks about many rows, its
+ledger about one. Both read promises to pods on their way (`VolumePromises`) beside the object store, so that no volume
+is promised twice.
 Source: kube-scheduler 1.36, plugins/volumebinding/binder.go and volume_binding.go.
 """
 

@@ -105,8 +105,10 @@ class VolumeRestrictions:
         return SUCCESS
 
     def _count(self, cycle: CycleView, other: Pod, sign: int) -> None:
-        """Upstream counts a claim once at first and then each use, and does not look at the other pod's namespace: which
-        pods preemption takes depends on it, so both are the same here."""
+        """Upstream counts a claim once at first and then each use, and ignores the other pod's namespace.
+
+        Both are the same here, since preemption's choice of pods depends on them.
+        """
         if not other.spec.volumes:
             return
         state = cycle.state.read(_EXCLUSIVE)

@@ -1,13 +1,14 @@
 """The audit: every period a consistent list of the API server is compared with the cache, and the cache with itself.
 
-Watches lose events (etcd and Kubernetes have shipped such bugs, reference: reliability 1 and 4, class 6). Compared are
-names (namespace, name, uid, node, version) with the list; for a part of the objects, another one each time, what they hold
-(`audit_content`); and sums (resources, pods, ports, ledgers) of every row with the pods on it, so that list and sums agree if
-both do. Promises: no change that is merely on its way counts (a
-difference counts when versions prove it, or when two audits in a row meet the same one); every step is short; a pod that an
-answer called bound, and no watch, is read, since no list can tell such a lie from a watch that is late; what is
-found is logged with both sides, counted and mended, by a new list where an event was lost, on the spot where the cache
-contradicts itself. Owned and run by `Program`, one task.
+Watches lose events (etcd and Kubernetes have shipped such bugs, reference: reliability 1 and 4, class 6). Three things
+are compared. Names (namespace, name, uid, node, version) are compared with the list. For a part of the objects, another
+one each time, the content is compared (`audit_content`). Sums (resources, pods, ports, ledgers) of every row are
+compared with the pods on it.
+
+No change that is merely on its way counts: versions must prove a difference, or two audits in a row must meet it. Every
+step is short. A pod that an answer called bound, but no watch, is read: no list tells a false answer from a late watch.
+A difference is logged with both sides, counted and mended. A lost event is mended by a new list, a contradiction within
+the cache on the spot. Owned and run by `Program`, one task.
 """
 
 from __future__ import annotations

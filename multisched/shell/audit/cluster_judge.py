@@ -1,7 +1,7 @@
 """The judge (`multisched.verify`) on a live cluster: by lists of its own, never by the cache of the program it judges.
 
-`judge_cluster` is one look, for commands. `ClusterJudge` looks again and again beside a running program: pages are fetched on
-the loop as they come, judged in a process of its own, and what it finds is told in metrics and events.
+`judge_cluster` is one look, for commands. `ClusterJudge` looks again and again beside a running program. It fetches
+pages on the loop and judges them in a process of its own. Metrics and events report the findings.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class JudgeAssistant(Assistant):
         self._told = Judge(self._domains)
 
     async def answer(self, question: object) -> object:
-        """Nothing to what it is told; findings to `_Judge`."""
+        """None for a `_Page`; findings for `_Judge`."""
         if isinstance(question, _Page):
             for raw in question.items:
                 self._told.tell(question.kind, _document(raw))
@@ -142,7 +142,7 @@ class JudgeStatistics(msgspec.Struct):
     runs: int = 0
     failures: int = 0
     ended_at_s: float = 0.0
-    """Epoch seconds of the last look that told something; 0 before."""
+    """Epoch seconds of the last look that succeeded; 0 before."""
     seconds: float = 0.0
     """How long that took."""
     violations: Mapping[str, int] = msgspec.field(default_factory=lambda: dict.fromkeys(RULES, 0))
@@ -150,7 +150,7 @@ class JudgeStatistics(msgspec.Struct):
 
 
 class ClusterJudge:
-    """Looks at the cluster every `every_s` while `may_look` says so. A look that fails is told and tried again next time."""
+    """Looks at the cluster every `every_s` while `may_look` says so. A look that fails is logged and tried again next time."""
 
     def __init__(
         self,

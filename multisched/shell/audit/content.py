@@ -1,7 +1,7 @@
 """Whether a pod or a node counts in the cache as the API server shows it: amounts, ports, labels, terms, claims, taints.
 
-The API's side is read by the judge (`multisched.verify`), which shares no code with the decoder: a decoder that forgets what a
-pod holds would forget it here, too. Pure; called by the audit.
+The API's side is read by the judge (`multisched.verify`), which shares no code with the decoder. A decoder that forgets
+what a pod holds would forget it here, too. Pure; called by the audit.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from multisched.state.ledgers import RowlessLedger
 logger = logging.getLogger(__name__)
 
 Tell = Callable[[str, str], None]
-"""(pod, node or uid, what is wrong there): told as it is mended."""
+"""(pod, node or uid, what is wrong there): reported as it is mended."""
 
 
 Placed = tuple[Pod, int]

@@ -129,7 +129,7 @@ class BindSender:
                 else:
                     async with asyncio.timeout(self._timeout_s + BIND_GRACE_S):  # a third of what anyio's costs
                         reply = await plugin.bind(self._binder, request, timeout_s=self._timeout_s)
-            except ExtenderError as error:  # told bare, as upstream, where an extender is no Bind plugin
+            except ExtenderError as error:  # the message alone, as upstream, where an extender is no Bind plugin
                 self._runner.failure(plugin, "Bind", error)
                 return PluginFailure(Status.error(str(error)).by(plugin.name))
             except Exception as error:  # noqa: BLE001 - a plugin ends here

@@ -1,8 +1,8 @@
 """PreBind: what plugins do for a placed pod before its binding is sent, each pod in a task of its own.
 
-Binding volumes may take ten minutes; a bind worker that waited for it would hold up every other pod of the domain. So pods
-with work at PreBind wait here, at most `PRE_BINDS_MAX` at a time, and go to the bind workers when it is done; pods without
-(PreBindPreFlight says Skip, or no plugin has the point) never come here. Owned by `DomainWorker`.
+Binding volumes may take ten minutes; a bind worker that waited for it would hold up every other pod of the domain. So
+pods with work at PreBind wait here, at most `PRE_BINDS_MAX` at a time, and go to the bind workers when it is done. Pods
+without such work never come here: PreBindPreFlight says Skip, or no plugin has the point. Owned by `DomainWorker`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How long events of the watches take, by kube-scheduler's names for them: `event_handling_duration_seconds`.
 
-One event in EVENTS_PER_SAMPLE is timed, decoding included, in plain numbers: events come by tens of thousands a second. What
-the event was is known once it is handled: the name of what the queues were told last, or KIND + "Other" where they were told
-nothing (a heartbeat, a pod of another scheduler, a Service that no plugin has registered).
+One event in EVENTS_PER_SAMPLE is timed, decoding included, in plain numbers: events come by tens of thousands a second.
+The event's name is known once it is handled: that of the last event the queues got. Where they got none, it is KIND +
+"Other": a heartbeat, a pod of another scheduler, a Service that no plugin has registered.
 """
 
 from __future__ import annotations

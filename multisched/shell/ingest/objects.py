@@ -1,10 +1,11 @@
 """From watch to object store: services, volumes, claims and their like, one handler per kind.
 
-`ObjectIngest` implements `client.object_feed.ReflectorHandler`. It owns nothing but its counters: objects go to the cache's
-`ObjectStore`, synchronously and whole, and events that may help waiting pods to the queues. An object that cannot be read
-is kept as `malformed`, counted, and told so by an event on it, once per fault; nothing here ever raises for bad input.
+`ObjectIngest` implements `client.object_feed.ReflectorHandler`. It owns nothing but its counters: objects go to the
+cache's `ObjectStore`, synchronously and whole, and events that may help waiting pods to the queues. An object that
+cannot be read is kept as `malformed` and counted, and gets an event once per fault. Nothing here ever raises for bad
+input.
 
-Every change is told; the router passes events on to those domains alone in which a plugin waits for them.
+Every change goes to the router, which passes events on only to domains in which a plugin waits for them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from multisched.state.object_store import ObjectStore
 logger = logging.getLogger(__name__)
 
 REPORTED_MAX = 10_000
-"""Malformed objects of a kind whose fault was told once; beyond, the oldest may be told again."""
+"""Malformed objects of a kind whose fault was reported once; beyond, the oldest may be reported again."""
 
 Tell = Callable[[ClusterEvent, EventObject, EventObject], None]
 

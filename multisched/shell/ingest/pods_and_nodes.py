@@ -1,7 +1,7 @@
 """From watch to cache and queues: each object version once, in order, synchronously.
 
-Owns the routing of pods: to the cache once they stand on a node, to the queue of the domain that serves their
-schedulerName while they do not. Both handlers implement `client.object_feed.ReflectorHandler`.
+Owns the routing of pods. Pods on a node go to the cache; others go to the queue of the domain that serves their
+schedulerName. Both handlers implement `client.object_feed.ReflectorHandler`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 UNSCHEDULED_POD_ADD = ClusterEvent(Resource.UNSCHEDULED_POD, Action.ADD, "UnschedulablePodAdd")
 UNSCHEDULED_POD_DELETE = ClusterEvent(Resource.UNSCHEDULED_POD, Action.DELETE, "UnschedulablePodDelete")
 REPORTED_MAX = 10_000
-"""Objects whose fault was told once; beyond, the oldest may be told again."""
+"""Objects whose fault was reported once; beyond, the oldest may be reported again."""
 
 
 class RefusedPod(NamedTuple):
@@ -228,7 +228,7 @@ class PodIngest:
             self._tell_left(before, pod, now_s)
 
     def _tell_left(self, before: PlacedPod, pod: Pod, now_s: float) -> None:
-        """What a pod held before it was told as it is, on its way or bound: room that it leaves helps who waits for it."""
+        """What a pod held before this update, on its way or bound: room that it leaves helps who waits for it."""
         stood = before.pod if before.pod.node else msgspec.structs.replace(before.pod, node=before.node)
         row = self._cache.nodes.row_of(stood.node)
         if stood.node != pod.node:
@@ -259,7 +259,7 @@ class PodIngest:
             self._revise(worker, pod, refusal or ("the pod was gated again" if pod.gates else ""))
 
     def _revise(self, worker: DomainWorker, pod: Pod, refusal: str) -> None:
-        """A pod on its way to a node has changed: its row counts it as it is now, and hears of the room it gives back."""
+        """A pod on its way to a node has changed. Its row counts it as it is now; the room it gives back is announced."""
         entry = self._cache.placed(pod.uid)
         assert entry is not None, "an assumed pod has an entry"
         before = msgspec.structs.replace(entry.pod, node=entry.node)  # hints go by where it stands
@@ -267,7 +267,7 @@ class PodIngest:
         if refusal:
             worker.binding.turn_back(pod.uid, Status.error(refusal))
         if self._cache.placed(pod.uid) is not entry:
-            return  # turned back: the worker has told of its room
+            return  # turned back: the worker has announced its room
         after, row = msgspec.structs.replace(entry.pod, node=entry.node), self._cache.nodes.row_of(entry.node)
         for event in assigned_pod_events(before, after):
             self._router.tell_pod(event, before, after, row, self._clock.monotonic())
@@ -299,7 +299,7 @@ class PodIngest:
         return worker.queue.add(pod, now_s)
 
     def _refuse(self, worker: DomainWorker, pod: Pod, refusal: str) -> None:
-        """A pod that cannot be scheduled at all is told so once, and costs nothing more."""
+        """A pod that cannot be scheduled at all gets one message, and costs nothing more."""
         if pod.uid in self._pending:
             self._forget_pending(worker, pod.uid)
         known = self._refused.get(pod.uid)
@@ -314,7 +314,7 @@ class PodIngest:
         worker.failures.report(pod, "Unschedulable", refusal)
 
     def tell_owners(self, worker: DomainWorker) -> None:
-        """The domain is led from now on: owners of pods that no attempt will speak of are told why they wait."""
+        """The domain is led from now on: pods that no attempt will report on get the reason why they wait."""
         for entry in list(worker.queue.entries(Place.GATED)):
             if not entry.pod.gates:
                 worker.failures.report(entry.pod, "SchedulingGated", entry.message)
@@ -433,7 +433,7 @@ class NodeIngest:
         logger.info("nodes listed", extra={"version": version, "nodes": self._cache.nodes.node_count})
 
     def _report(self, node: Node, reason: str, note: str) -> None:
-        """A node that is not as it should be is told so, once per fault."""
+        """A faulty node gets an event, once per fault."""
         if self._reported.get(node.name) == note:
             return
         self.malformed += bool(node.malformed)

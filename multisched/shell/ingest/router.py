@@ -1,9 +1,9 @@
 """Which domain a pod belongs to, and which domains hear of what happens.
 
-Owns the table of domains; changes nothing else. A node's event goes to the domains that may use the node, or count what stands
-there: for a domain that it joins (by its labels, a loan, or because it can be read now) a changed node is a new one, for one that
-it leaves it is gone, and the others hear nothing. A pod on a node is a distant one to these. All synchronous; called by ingest
-and by the workers.
+Owns the table of domains; changes nothing else. A node's event goes to the domains that may use the node, or count what
+stands there. For a domain that it joins (by its labels, a loan, or because it can be read now) a changed node is a new
+one. For a domain that it leaves it is gone. The others hear nothing. A pod on a node is a distant one to these. All
+synchronous; called by ingest and by the workers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Router:
         self._workers: list[tuple[DomainWorker, DomainRows]] = []
         self._by_name: dict[str, DomainWorker] = {}
         self.told = ""
-        """What was told last, by its label; whoever wants to know what one step tells empties it before."""
+        """The label of the last event passed on; whoever wants that of one step empties it before."""
 
     def add(self, worker: DomainWorker, rows: DomainRows, scheduler_names: Iterable[str]) -> None:
         self._workers.append((worker, rows))
@@ -122,5 +122,5 @@ class Router:
         if moved.active or moved.backoff:
             worker.intake.wake()
         for pod, status in moved.gated:
-            if not worker.nominations.is_preempting(pod.uid):  # it was told why it waits, and more than that it is held
+            if not worker.nominations.is_preempting(pod.uid):  # it has a reason already, and a better one than that it is held
                 worker.failures.report(pod, "SchedulingGated", status.message)

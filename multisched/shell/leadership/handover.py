@@ -1,17 +1,18 @@
 """How a node goes from one domain to another while different replicas lead them.
 
-The API server guards each pod, nobody guards a node: the new leader must not use it while binds of the old one are under way,
-and no clock says when that ends, since a watch may lag without a bound. So the old leader says it. Each leader shows two
-annotations on its Lease, with every renewal:
+The API server guards each pod, nobody guards a node. The new leader must not use it while binds of the old one are
+under way. No clock says when that ends, since a watch may lag without a bound. So the old leader says it. Each leader
+shows two annotations on its Lease, with every renewal:
 
-- `nodes-seen`: a resourceVersion of nodes up to which it has seen everything, at a moment when no bind of its own was under
-  way to a node that had left its domains. `SendCheck` lets no later one follow.
+- `nodes-seen`: a resourceVersion of nodes up to which it has seen everything. At that moment none of its binds was
+  under way to a node that had left its domains. `SendCheck` lets no later one follow.
 - `node-selection`: its rules, by which everybody else knows what it claims, though another configuration may be rolled out.
 
-A row that joins a domain at version v is withheld until every other lease is free (given back, or run out for a bind deadline),
-or its holder has seen v, nothing that this process has not seen too, and does not claim the node; then until all pods that a
-consistent read has on the node are counted here. Two leaders whose rules both claim a node both leave it alone. Rows between
-domains of one process are never withheld: one cache counts for both. Owned and run by `Program`, one task.
+A row that joins a domain at version v is withheld until every other lease is settled. A lease is settled when it is
+free: given back, or run out for a bind deadline. It is also settled when its holder has seen v, but nothing beyond what
+this process has seen, and does not claim the node. Then the row is withheld until all pods that a consistent read has
+on the node are counted here. Two leaders whose rules both claim a node both leave it alone. Rows between domains of one
+process are never withheld: one cache counts for both. Owned and run by `Program`, one task.
 """
 
 from __future__ import annotations
@@ -140,8 +141,10 @@ class Handover:
         self._settled.update(groups)
 
     async def judge_new_leases(self, domain: str) -> None:
-        """Once the first lists are in, and the domain's lease is held. Leases of ours that were not there are new, or somebody
-        deleted them: then their time is waited for, and lists are read anew, as after any other holder.
+        """Once the first lists are in, and the domain's lease is held.
+
+        A lease of ours that was not there is new, or somebody deleted it. Lists are read anew. If it may have been
+        deleted, its time is waited for, as after any other holder.
 
         A list from before a lease was made tells nothing: its holder may have bound since (found by simulation; I9).
         """
@@ -185,8 +188,8 @@ class Handover:
     async def others(self, domain: str) -> Mapping[str, Holding | None]:
         """Before a new leader's list: who else may bind now. What they have seen by then is in the list.
 
-        Leases that this process has taken as well are waited for, a bind deadline at most: who takes over several domains takes
-        their rows at once.
+        Leases that this process has taken as well are waited for, a bind deadline at most. Who takes over several
+        domains takes their rows at once.
         """
         group = self._groups[domain]
         self._discover(self._keepers[group].inherited)

@@ -1,10 +1,10 @@
 """Where leases are renewed: on the program's own loop, or in a thread beside it, which a busy loop does not hold up.
 
 Binds are sent by the program's loop alone. Right before each it compares the lease's deadline with the monotonic clock
-(`LeaseTerm.may_bind`, I9); the thread only moves that deadline on, after a renewal that succeeded, counted from its request.
-So a thread that stops, late or not, ends the binds in time. The thread in turn renews only while the loop comes around:
-a process that hangs loses its leases, by the bound by which `/livez` fails. What the thread has to tell comes to the loop by
-`tell`. Owned by `Program`.
+(`LeaseTerm.may_bind`, I9). The thread only moves that deadline on, after a renewal that succeeded, counted from its
+request. So a thread that stops, late or not, ends the binds in time. The thread in turn renews only while the loop
+comes around: a process that hangs loses its leases, by the bound by which `/livez` fails. What the thread has to tell
+comes to the loop by `tell`. Owned by `Program`.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class LeasesInThread:
         error: BaseException | None = None
         try:
             asyncio.run(self._keep(keepers))
-        except BaseException as raised:  # noqa: BLE001 - told to the program, which ends with it
+        except BaseException as raised:  # noqa: BLE001 - passed to the program, which ends with it
             error = raised
         self.tell(_settle, self._ended, error)
 

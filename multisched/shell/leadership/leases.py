@@ -1,7 +1,7 @@
 """The leases of this process, one per group of domains that share rows by a loan, as the program's own loop knows them.
 
-Owns the keepers, and whether the program has been told that a group's lease is held: it hears later than the keeper knows,
-and whoever binds asks the keeper's term. Where leases are renewed the runner says.
+Owns the keepers, and whether the program knows that a group's lease is held. The program hears later than the keeper,
+so whoever binds asks the keeper's term. Where leases are renewed the runner says.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Leases:
         self._groups: Mapping[str, str] = lease_groups(configuration)
         self._held: dict[str, asyncio.Event] = {}
         self._lost: dict[str, asyncio.Event] = {}
-        """By group, as the program has been told."""
+        """By group, as far as the program knows."""
 
     def holder_of(self, domain: str) -> LeaseHolder:
         """What the domain may bind by. The lease of a group is made when its first domain asks."""

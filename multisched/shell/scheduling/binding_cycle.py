@@ -1,7 +1,7 @@
 """The binding cycles of one domain: Permit, PreBind, and the bind, of each pod that is assumed on a node.
 
-Owns the pods that are on their way: those of whose bind nothing has been sent, which can still be turned back, and those
-of which a bind is under way. Ingest turns back whom a change concerns, the preemptor whom a victim is to go for.
+Owns the pods that are on their way. Pods whose bind is not sent yet can still be turned back; of the others a bind is
+under way. Ingest turns back whom a change concerns, the preemptor whom a victim is to go for.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class BindingCycle:
             self.turn_back(uid, refusal)
 
     def revise(self, pod: Pod) -> None:
-        """A pod on its way to a node has changed: it counts as it is now, and goes there only if the node takes it so."""
+        """A pod on its way to a node has changed. It counts as it is now, and goes there only if the node takes it so."""
         if self._cache.revise(pod):
             self.look_again(pod.uid)
         else:

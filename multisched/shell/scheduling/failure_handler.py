@@ -1,4 +1,4 @@
-"""What becomes of a pod that was not placed: back into its queue, and its owner told why.
+"""What becomes of a pod that was not placed: back into its queue, with a condition that says why.
 
 As kube-scheduler's handleSchedulingFailure: for pods that no node took, and for placed pods whose bind failed.
 """
@@ -39,7 +39,7 @@ class FailureHandler:
         if promised and promised != self._nominations.node_of(pod.uid):
             self._nominations.promise_ended(pod, promised)
         if placement.place is Place.ABSENT:
-            return  # it was deleted meanwhile: nobody is left to be told
+            return  # it was deleted meanwhile: no condition is left to write
         reason = "SchedulerError" if result.is_error else "Unschedulable"
         self.report(pod, reason, placement.set_aside or result.message, nominated)
         self._intake.wake()
@@ -47,7 +47,7 @@ class FailureHandler:
     def retry(self, pod: Pod, why: str, *, is_told: bool) -> None:
         """What the decision was made of is no more: the pod is tried again, at once for the first few times.
 
-        `is_told`: its owner is told why, since that may not be over at once.
+        `is_told`: its condition says why, since that may not be over at once.
         """
         failure = Failure(without_backoff=True, message=why)
         placement = self._queue.fail(pod.uid, failure, self._outside.clock.monotonic())

@@ -1,7 +1,7 @@
 """What a domain has promised to its pods: nominated nodes, and the preemptions that are to make them true.
 
-A cycle decides whom to nominate; the preemptor removes the victims. Owns neither; promises both that a promise which ends
-is told to whoever left it room, and that the preemptor learns how its preemptor's domain stands.
+A cycle decides whom to nominate; the preemptor removes the victims. Owns neither. When a promise ends, pods that left
+it room are woken. The preemptor learns how the domain of its pod stands.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class DomainNominations:
         self._under_way.done()
 
     def promise_ended(self, pod: Pod, node: str) -> None:
-        """A pod is promised this node no more. Where the server has not been told of the promise, no watch tells the end."""
+        """A pod is promised this node no more. Where the server never got the promise, no watch shows its end."""
         self._conditions.end_nomination(pod.uid)
         self._listeners.tell_promise_ended(pod, node, self._clock.monotonic())
 

@@ -26,7 +26,7 @@ class DomainPorts(msgspec.Struct, frozen=True):
 
 
 class Listeners(Protocol):
-    """All domains, this one among them: what gives room back is told to whoever waits for room."""
+    """All domains, this one among them: whoever waits for room hears of room that comes back."""
 
     def tell(self, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float) -> None: ...
 

@@ -1,7 +1,7 @@
 """The scheduling loop of one domain: takes a pod from the queue, drives its attempt, and hands the result on.
 
-The attempt is a generator of the synchronous core; what it yields are requests to plugins that answer from outside, and
-this is where they are waited for. Loops of one domain interleave there alone, and between slices.
+The attempt is a generator of the synchronous core. It yields requests to plugins that answer from outside; this loop
+waits for the answers. Loops of one domain interleave there alone, and between slices.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class SchedulingLoop:
             answers[plugin.name] = self._runner.failure(plugin, "Response", text)
         except IsolatedError as error:
             answers[plugin.name] = self._runner.failure(plugin, error.point, error.text)
-        except ExtenderError as error:  # the pod is told the extender's words and no more, as upstream
+        except ExtenderError as error:  # the pod's condition has the extender's words and no more, as upstream
             self._runner.failure(plugin, "Response", error)
             answers[plugin.name] = PluginFailure(Status.error(str(error)).by(plugin.name))
         except Exception as error:  # noqa: BLE001 - a plugin ends here

@@ -53,6 +53,6 @@ class Settlement:
                 self._failures.requeue(result)
 
     def decide_anew(self, entry: QueuedPod, why: str, seconds: float, *, is_told: bool = False) -> None:
-        """The attempt came to nothing, as what it was made of is no more. `is_told`: the pod's owner is told why."""
+        """The attempt came to nothing, as what it was made of is no more. `is_told`: the pod's condition says why."""
         self._observer.attempt_ended(entry.pod, "conflict", seconds)
         self._failures.retry(entry.pod, why, is_told=is_told)

@@ -1,8 +1,8 @@
 """The other end of a background task's process: makes the background task's assistant, answers pickles by pickles.
 
-Runs as `main` in a process that `background_processes` starts and ends. First comes an Opening, then one question after the
-other. It gives way to the scheduler and its neighbours: it is nice, its memory is bounded, and it is the first that the kernel
-kills for want of some.
+Runs as `main` in a process that `background_processes` starts and ends. First comes an Opening, then one question after
+the other. It gives way to the scheduler and its neighbours. It runs at a low priority, with bounded memory. For want of
+memory the kernel kills it first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from multisched.shell.workers.child_process import listen, send, taken_stdout
 NICENESS: Final = 10
 """A tenth of a core where others want all of it."""
 MEMORY_BYTES_MAX: Final = 4 * 1024**3
-"""Data of the process; who asks for more gets a MemoryError, which is told."""
+"""Data of the process; who asks for more gets a MemoryError, which is reported."""
 OOM_SCORE: Final = 1_000
 ERROR_CHARS_MAX: Final = 1_000
 
@@ -97,7 +97,7 @@ async def _serve(stdin: BinaryIO, replies: BinaryIO) -> None:
     opening = await messages.get()
     try:
         assistant = _made(opening)
-    except Exception as error:  # noqa: BLE001 - whoever asked is told
+    except Exception as error:  # noqa: BLE001 - whoever asked gets the reason
         send(replies, Reply(failure=_words(error)))
         return
     while True:

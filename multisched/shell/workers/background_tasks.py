@@ -1,8 +1,8 @@
-"""The background background tasks of plugins, and what they measure with.
+"""The background tasks of plugins, and what they measure with.
 
-Owns the tasks of `BackgroundPlugin`s, their processes, and the connections that plugins opened by `PluginContext.measures`. Promises
-that a background task that raises or returns is told, counted and begun again after a while, and never takes the scheduler down. Called by
-`program`.
+Owns the tasks of `BackgroundPlugin`s, their processes, and the connections that plugins opened by
+`PluginContext.measures`. A background task that raises or returns is logged, counted and started again after a while.
+It never takes the scheduler down. Called by `program`.
 """
 
 from __future__ import annotations

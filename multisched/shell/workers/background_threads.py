@@ -40,7 +40,7 @@ class BackgroundThreads:
             error: BaseException | None = None
             try:
                 result = work()
-            except BaseException as raised:  # noqa: BLE001 - told to the one who waits
+            except BaseException as raised:  # noqa: BLE001 - passed to the one who waits
                 error = raised
             try:
                 loop.call_soon_threadsafe(self._ended, future, result, error)

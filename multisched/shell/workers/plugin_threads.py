@@ -1,9 +1,9 @@
 """Isolated plugins in threads: a few daemon threads per plugin, abandoned one by one if they hang.
 
-A thread cannot be ended from outside: one that does not answer in time is left to itself and counted, and ends when its
-call returns after all. After ABANDONED_THREADS_MAX the plugin is refused until one of them does. The threads are the
-module's own since those of anyio and concurrent.futures are waited for when the interpreter ends: one that hangs would
-hold up the exit for ever (I11).
+A thread cannot be ended from outside. One that does not answer in time is abandoned and counted. It ends when its call
+returns after all. After ABANDONED_THREADS_MAX the plugin is refused until one of them does. The threads are the
+module's own. The interpreter waits at its end for those of anyio and concurrent.futures; one that hangs would hold up
+the exit for ever (I11).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ _NO_SIZES: Mapping[int, int] = {}
 class ImageUsers:
     """Owns image name -> row -> size in bytes.
 
-    An image counts everywhere with the size its first node told, for as long as any node has it (as upstream).
+    An image counts everywhere with the size its first node reported, for as long as any node has it (as upstream).
     """
 
     __slots__ = ("_by_name",)
