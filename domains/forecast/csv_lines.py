@@ -1,4 +1,4 @@
-"""The lines of history files: fields, times and amounts, and what is told of bad ones.
+"""The lines of history files: fields, times and amounts, and what is reported of bad ones.
 
 A file that cannot be used at all raises `HistoryError`; a bad line is a `LineProblem`. Bound: LINE_BYTES_MAX per line.
 """

@@ -1,7 +1,7 @@
 """PeakFilter: refuses rows whose predicted peak would pass a share of their capacity with the pod.
 
-The sentences are few whatever the cluster is like: dimension, slot, and the percent in steps of PERCENT_STEP; a plugin has
-no more than 254 of them. The exact percent on one node is told by `Forecast.worst`.
+The sentences are few whatever the cluster is like: dimension, slot, and the percent in steps of PERCENT_STEP. A plugin
+has no more than 254 of them. `Forecast.worst` gives the exact percent on one node.
 """
 
 from __future__ import annotations

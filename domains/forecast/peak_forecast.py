@@ -47,7 +47,7 @@ class PeakForecast(Forecast):
 def _by_requests(ledger: PeakLedger, rows: Rows, own: Prediction) -> Scores:
     """int64[rows], 0..100: the room left in the worst dimension, in percent of the row's capacity.
 
-    A dimension whose capacity a node does not state counts as 1 / (1 + peak): less load is better, and rows stay apart
+    A dimension whose capacity a node does not state counts as 1 / (1 + peak). Less load is better, and rows differ
     however much they have.
     """
     room = _room_percent(ledger.peak(rows) + own.column, ledger.capacity(rows))

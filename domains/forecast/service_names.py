@@ -1,7 +1,8 @@
 """Which service a series of history belongs to: `namespace/service`, for pods that are there and pods that are gone.
 
-In this order: the label that names the service, if one is configured; the pod as the scheduler knows it (`service_of`); its
-owners by kube-state-metrics; the pod's own name without what controllers append. The last is a guess, and counted as one.
+The first that gives a name counts: the configured label, the pod as the scheduler knows it (`service_of`), its owners
+by kube-state-metrics. Then comes the pod's own name without what controllers append. The last is a guess, and counted
+as one.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _APPENDED: Final = (
 
 
 def stripped(pod: str) -> str:
-    """A pod's name without what its controllers appended, as far as that can be told."""
+    """A pod's name without what its controllers appended, as far as that can be known."""
     for pattern in _APPENDED:
         name = pattern.sub("", pod)
         if name != pod and name:
@@ -123,4 +124,4 @@ class Labels(msgspec.Struct, frozen=True):
     node: str = ""
     """Empty: the first of NODE_LABELS that a series has."""
     service: str = ""
-    """Names the service itself, in place of the pod; empty: services are told from pods."""
+    """Names the service itself, in place of the pod; empty: services are inferred from pods."""

@@ -26,7 +26,7 @@ HONOURED = "honoured"
 DEVICE_MILLI = 1000
 """A whole device."""
 DEVICES_MAX = 256
-"""Devices of one node that are told apart; those beyond are not used."""
+"""Devices of one node that are known one by one; those beyond are not used."""
 _TEXT_SHOWN = 32
 
 

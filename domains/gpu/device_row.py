@@ -25,10 +25,11 @@ CHOSEN_WITHOUT_ROOM = "the GPUs that were chosen have no room any more"
 class DeviceRow:
     """Devices of a node, and the holds on them by pod uid.
 
-    A hold whose devices are unknown (bound by another scheduler, or beyond the devices that the node has at this moment)
-    is counted so that no choice of the kubelet can overcommit a device: a fraction on every device; a whole pod on every
-    device of a node that honours indices, else as so many devices, whichever they are. Where indices are not honoured
-    two whole pods may name the same device (by annotations of a stranger): they still have one each.
+    The devices of a hold may be unknown: bound by another scheduler, or beyond the devices that the node has at this
+    moment. Such a hold is counted so that no choice of the kubelet can overcommit a device. A fraction counts on every
+    device. A whole pod counts on every device of a node that honours indices, else as so many devices, whichever they
+    are. Where indices are not honoured two whole pods may name the same device (by annotations of a stranger): they
+    still have one each.
     """
 
     __slots__ = ("device_count", "free", "has_fractions", "has_whole", "holds", "is_honoured")

@@ -1,9 +1,9 @@
 """GpuLedger: which pod holds how much of which GPU device, on every node, for all domains of the process.
 
-Owns the device books (DESIGN 3, Ledger) and mirrors them in arrays over rows, which GpuShare reads. Promises that no
-device is given out beyond 1000 milli (I1), and that whole and fractional pods never meet on a node whose device plugin
-picks devices by itself: the kubelet would hand a shared device to a whole pod. What a pod holds is settled when it is taken,
-or first seen on its node; nothing that is written to a running pod frees or takes a device. Written by the cache and commit only.
+Owns the device rows (DESIGN 3, Ledger) and mirrors them in arrays over rows, which GpuShare reads. No device is given
+out beyond 1000 milli (I1). Where a node's device plugin picks devices by itself, whole and fractional pods never meet.
+The kubelet would hand a shared device to a whole pod. What a pod holds is settled when it is taken, or first seen on
+its node. Nothing that is written to a running pod frees or takes a device. Written by the cache and commit only.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class GpuLedger:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def devices(self, row: int) -> DeviceRow:
-        """The row's books, to read; `copy()` them for an overlay."""
+        """The row's devices, to read; `copy()` them for an overlay."""
         return self._rows.get(row) or DeviceRow()
 
     def hold(self, uid: str, row: int) -> Hold | None:
@@ -189,7 +189,7 @@ class GpuLedger:
         self._mirror(row)
 
     def _mirror(self, row: int) -> None:
-        """Writes a row's books to the arrays and raises its version."""
+        """Writes a row's devices to the arrays and raises its version."""
         self._grow_rows(row + 1)
         devices = self._rows[row]
         count = devices.device_count

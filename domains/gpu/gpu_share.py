@@ -1,7 +1,7 @@
 """GpuShare: puts whole and fractional GPU pods on devices so that whole devices, and whole nodes, stay free.
 
-Owns no books: it reads `GpuLedger`, in which commit takes the devices that it chooses. Registered for the gpu domain; any profile may use
-it, and all share one ledger.
+Owns no amounts: it reads `GpuLedger`, in which commit takes the devices that it chooses. Registered for the gpu domain;
+any profile may use it, and all share one ledger.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def _score_fraction(ranked: Milli, used_percent: Int64, demand: GpuDemand) -> Sc
 
 
 def _row_in_thought(state: CycleState, ledger: GpuLedger, row: int) -> DeviceRow:
-    """The overlay's own copy of a row's books. Always a new mapping and a new copy: the state is copied shallowly."""
+    """The overlay's own copy of a row's devices. Always a new mapping and a new copy: the state is copied shallowly."""
     before = state.find(_THOUGHT) or {}
     devices = (before.get(row) or ledger.devices(row)).copy()
     state.write(_THOUGHT, {**before, row: devices})

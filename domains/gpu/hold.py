@@ -1,6 +1,6 @@
 """What a pod that stands on a node holds of its devices: by its spec and by what the scheduler wrote when it was bound.
 
-Pure functions over pods. What the pod's author wrote is not asked: it may change while the pod runs, and anybody may write
+Pure functions over pods. What the pod's author wrote is not asked. It may change while the pod runs; anybody may write
 it into a pod that no scheduler of ours bound. README.md states the same for programs that read these annotations.
 """
 

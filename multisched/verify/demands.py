@@ -1,7 +1,8 @@
 """What a pod asks of its node: resources and host ports.
 
+A pod that is being resized counts with the larger of what its spec wants and what it was given.
 Source: the API's documentation of resource requests, init containers, sidecars, pod overhead, pod-level resources and
-in-place resizing: a pod that is being resized counts with the larger of what its spec wants and what it was given.
+in-place resizing.
 """
 
 from __future__ import annotations

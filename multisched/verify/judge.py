@@ -1,8 +1,8 @@
 """The judge: which pods stand against a required rule.
 
-`Judge` knows the state of a cluster, told object by object, and answers two questions. `placement(uid)`: would this pod,
-which came last, be let onto its node now? `findings()`: which of all pods stand wrong, as far as a single look can tell?
-It shares no code with the scheduler; each rule is written from the API's documentation, by pod and node.
+`Judge` learns the state of a cluster object by object, and answers two questions. `placement(uid)`: would this pod,
+which came last, be let onto its node now? `findings()`: which of all pods stand wrong, as far as a single look can
+tell? It shares no code with the scheduler; each rule is written from the API's documentation, by pod and node.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Judge:
 
     @property
     def problems(self) -> Sequence[Problem]:
-        """What could not be read, in the order in which it was told."""
+        """What could not be read, in the order in which it came."""
         return self._problems.found
 
     @property
@@ -86,10 +86,10 @@ class Judge:
 
     @property
     def lacks_claims(self) -> bool:
-        """Pods use claims, and no claim has been told."""
+        """Pods use claims, and no claim has come."""
         return not self._storage.claims and any(pod.claims for pod in self._standing.pods.values())
 
-    # -- being told ------------------------------------------------------------------------------------------------
+    # -- learning --------------------------------------------------------------------------------------------------
 
     def tell(self, kind: str, document: Json) -> None:
         """An object that is new or has changed. Kinds that matter to no rule are left out."""

@@ -1,6 +1,6 @@
 """What the pods of one node take of it: room, host ports, disks, attachable volumes, GPU devices.
 
-Books are opened for a node, filled with the pods that were there before, and asked about one pod after the other.
+An account is opened for a node, filled with the pods that were there before, and asked about one pod after the other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _UNITS = {"cpu": " milli-CPU", "memory": " bytes", "ephemeral-storage": " bytes"
 
 
 class NodeUsage:
-    """All books of one node."""
+    """All accounts of one node."""
 
     def __init__(
         self,

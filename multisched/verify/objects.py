@@ -1,6 +1,6 @@
 """Pods, nodes, volumes and claims as the judge sees them, read from the API's JSON.
 
-A part of an object that cannot be read is told in `Problems` and counts as absent: the rest of the object is judged.
+A part of an object that cannot be read is listed in `Problems` and counts as absent: the rest of the object is judged.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rules between pods: affinity, anti-affinity in both directions, topology spread.
 
-Each is asked about a pod that stands already. Which of the others were there when it came: all that stand, where the order
-of binds is told, else those that the API's times put before it.
+Each is asked about a pod that stands already. Where the order of binds is known, all that stand were there when it
+came. Elsewhere those were there that the API's times put before it.
 """
 
 from __future__ import annotations

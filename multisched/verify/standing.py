@@ -1,8 +1,9 @@
 """Which pods stand where, found by what they are asked for: label, namespace, and domain of a topology.
 
-`Standing` owns the index. Whoever asks about pods does it by a `Query`. One that names a label is *exact*: the pods it is
-about are kept together, so that asking again costs nothing. One that does not (NotIn, Exists, …) is *loose*, and as a rule
-about many: it is put to kinds of pods, which are alike in their namespace and in all labels that loose queries look at.
+`Standing` owns the index. Whoever asks about pods does it by a `Query`. One that names a label is *exact*: the pods it
+is about are kept together, so that asking again costs nothing. One that does not (NotIn, Exists, …) is *loose*, and as
+a rule about many. It is put to kinds of pods. Pods of a kind share their namespace and all labels that loose queries
+look at.
 """
 
 from __future__ import annotations

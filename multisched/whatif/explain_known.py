@@ -25,7 +25,7 @@ from multisched.shell.program import Program
 
 BOUND, NOT_OURS = "bound", "not ours"
 NEAR_NAMES = 3
-"""Node names told at most where one is not known."""
+"""Known node names listed at most where a node is not known."""
 NEARNESS = 0.5
 """As difflib counts it; with less, n1 would not be near n2."""
 

@@ -1,8 +1,8 @@
 """Answers about pods of a running program: from its records, or from a sandbox where something has to be tried.
 
-`ProgramExplanations` implements `observe.explain_view.ExplainSource`. What is remembered is read on the loop, which costs
-little; what has to be tried (fixes, what-if, a pod nobody remembers) is tried in a thread on a copy, one question at a time,
-so that deciding goes on meanwhile.
+`ProgramExplanations` implements `observe.explain_view.ExplainSource`. What is remembered is read on the loop, which
+costs little. What has to be tried (fixes, what-if, a pod nobody remembers) is tried in a thread on a copy. The thread
+takes one question at a time, so that deciding goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from multisched.whatif.sandbox import SchedulerSandbox
 
 QUESTIONS_MAX = 8
-"""Questions that wait for their sandbox or are in it; who comes then is told to ask again."""
+"""Questions that wait for their sandbox or are in it; who comes then is asked to try again."""
 
 R = TypeVar("R", PodView, WhatIfView)
 

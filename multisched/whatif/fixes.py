@@ -1,9 +1,10 @@
-"""The smallest single changes after which a pod fits, each tried in a sandbox with all plugins before it is told.
+"""The smallest single changes after which a pod fits, each tried in a sandbox with all plugins before it is shown.
 
-What to try is guessed from the last refusal: changes of the pod itself, then of a node, then of who stands there. How much a
-change is (`Fix.size`): a gate 0, a request the fraction it is lowered by (0..1), a toleration 0.3, a constraint that is
-loosened 0.4 and one that is dropped 0.5, a node's label, taint or cordon 0.7, another pod 1, one of higher priority 2.
-Trials are bounded, so where thousands of nodes refuse for many reasons a fix may be missed; what is told is true.
+What to try is guessed from the last refusal: changes of the pod itself, then of a node, then of who stands there.
+`Fix.size` says how much a change is. A gate counts 0, a request the fraction it is lowered by (0..1), a toleration 0.3.
+A constraint that is loosened counts 0.4, one that is dropped 0.5. A node's label, taint or cordon counts 0.7, another
+pod 1, one of higher priority 2. Trials are bounded, so where thousands of nodes refuse for many reasons a fix may be
+missed; what is shown is true.
 """
 
 from __future__ import annotations

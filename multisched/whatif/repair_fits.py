@@ -1,8 +1,8 @@
 """Where standing pods might stand: the domain's real filters, asked on a sandbox, about all rows at once.
 
-Owned by one repair plan, in its thread. Pods of a class that no filter relates to other pods share one answer, which takes a
-walk over the plugins once; of the others each is taken away from its row, asked about, and put back. Room is left out (the
-planner counts it as pods come and go), and so is the plugin that plans.
+Owned by one repair plan, in its thread. Pods of a class that no filter relates to other pods share one answer, which
+takes one walk over the plugins. Each other pod is taken away from its row, asked about, and put back. Room is left out
+(the planner counts it as pods come and go), and so is the plugin that plans.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ANSWERS_MAX: Final = 10_000
 """Answers of classes that are kept, a byte per row each."""
 FAILURES_TOLD: Final = 3
 _OF_THE_ROW: Final = frozenset({Dependency.NODE, Dependency.NODES, Dependency.ROW})
-"""Where the answer about a row hangs on no pod elsewhere, so that it is one for all pods of the class that stand elsewhere."""
+"""Where the answer about a row depends on no pod elsewhere, so that it is one for all pods of the class that stand elsewhere."""
 
 
 class StandingFits:

@@ -1,8 +1,9 @@
 """Repair plans of a running program, and of a dump: the cluster is copied, and the domain's plugin plans on the copy.
 
-`RepairPlans` implements `observe.repair_view.RepairSource`, and is what a controller asks, too. What is known is taken from the
-program in one synchronous step on its loop; the copy is built, and the plan made, in a thread that holds up nothing, the end of
-the program included: one plan at a time, nothing is written. `plan_on` is the whole of it, for who has a copy already.
+`RepairPlans` implements `observe.repair_view.RepairSource`, and is what a controller asks, too. What is known is taken
+from the program in one synchronous step on its loop. A thread builds the copy and makes the plan, one plan at a time.
+It holds up nothing, not even the program's end, and writes nothing. `plan_on` is the whole of it, for who has a copy
+already.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from multisched.whatif.sandbox import ClusterSnapshot
 
 QUESTIONS_MAX = 4
-"""Plans that wait for their turn or are being made; who comes then is told to ask again."""
+"""Plans that wait for their turn or are being made; who comes then is asked to try again."""
 
 
 class RepairPlans:

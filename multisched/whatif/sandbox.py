@@ -1,12 +1,12 @@
 """A sandbox: the whole scheduler over a copy of the cluster, in which things are tried and nothing is written.
 
-The copy is the program itself, built from the same configuration with its own caches, plugins and ledgers, over a network
-that refuses everything and a clock that stands still. What is asked of it goes through the real cycle, so that the answer
-is what the scheduler would do. `ClusterSnapshot.of` takes what a running program knows, in one synchronous step on its loop; the
-sandbox is built from it wherever there is time, in a thread for instance. Plugins that have learned something hand it over
-(`StateExportPlugin`). `DumpedCluster` takes it from `kubectl get -o json`, read by the copy's own decoder: it knows which
-annotations count. What a sandbox does not know: answers of plugins that ask outside (they are named), what Permit and bind
-will say, and which devices a pod that is being bound right now was given.
+The copy is the program itself, built from the same configuration, with its own caches, plugins and ledgers. Its network
+refuses everything and its clock stands still. What is asked of it goes through the real cycle, so that the answer is
+what the scheduler would do. `ClusterSnapshot.of` takes what a running program knows, in one synchronous step on its
+loop. The sandbox is built from it wherever there is time, in a thread for instance. Plugins that have learned something
+hand it over (`StateExportPlugin`). `DumpedCluster` takes it from `kubectl get -o json`, read by the copy's own decoder:
+it knows which annotations count. A sandbox does not know the answers of plugins that ask outside; they are named. Nor
+does it know what Permit and bind will say, or which devices a pod that is being bound was given.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from multisched.shell.observer import SilentObserver
 from multisched.shell.program import Program, ProgramPorts
 
 UNREADABLE_TOLD = 5
-"""Objects of a dump that cannot be read and are named; beyond, only their number is told."""
+"""Objects of a dump that cannot be read and are named; beyond, only their number is given."""
 _IN_THOUGHT = Status.error("placed in thought only")
 
 
@@ -161,7 +161,7 @@ class Tried(msgspec.Struct, frozen=True):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What whoever reads the result has to be told."""
+        """Warnings for whoever reads the result."""
         return (f"{', '.join(self.unasked)} {UNASKED}",) if self.unasked else ()
 
 

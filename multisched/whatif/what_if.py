@@ -1,7 +1,7 @@
 """Where pods that do not exist yet would go, and whom they would preempt: placed one after the other in a sandbox.
 
-Not known beforehand: what admission makes of a pod (LimitRange, webhooks), save for its priority, which `priority_classes`
-tells; and which of several equally good nodes chance takes, which goes by the pod's uid.
+Two things are not known beforehand. One is what admission makes of a pod (LimitRange, webhooks), save for its priority,
+which `priority_classes` tells. The other is which of several equally good nodes chance takes: it goes by the pod's uid.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from multisched.shell.ingest.priority_classes import PlannedPod
 from multisched.whatif.sandbox import SchedulerSandbox, Tried
 
 PREEMPTIONS_MAX = 3
-"""Times one replica may preempt before it is told to go nowhere."""
+"""Times one replica may preempt before it counts as going nowhere."""
 
 
 def planned_pod(document: Mapping[str, Any], decoder: Decoder) -> PlannedPod:

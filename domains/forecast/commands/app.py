@@ -1,7 +1,7 @@
 """The commands of `multisched forecast`. Reads arguments; `answers` asks and puts into words.
 
-Every command takes the same options that say whom to ask: a running multisched, a dump of a cluster with the configuration to look
-at it with, or a file of profiles, which knows services only.
+Every command takes the same options that say whom to ask. They name a running multisched, a dump of a cluster with a
+configuration, or a file of profiles, which knows services only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ forecast_app = typer.Typer(
 
 
 class ReportOutput(Enum):
-    """How the report is told."""
+    """The form of the report."""
 
     HTML = "html"
     JSON = "json"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from multisched.framework.node_view import Rows, columns_at
 
 Amounts = NDArray[np.float64]
-"""Milli-units as scores read them. Floats, since they only rank rows and divide five times faster; no fit hangs on them."""
+"""Milli-units as scores read them. Floats, since they only rank rows and divide five times faster; no fit depends on them."""
 ROWS_FIRST = 64
 
 

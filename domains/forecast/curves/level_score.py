@@ -1,10 +1,11 @@
 """How even a placement keeps the week: the arithmetic of PeakForecast's score.
 
-What a pod costs on a row is the growth of load^3, summed over slots and dimensions, where load is use over capacity: full
-slots of full dimensions count most, so that services which peak at different hours meet and log-heavy ones part. To that
-comes the growth at the fullest slot of each dimension, as if it lasted for WORST_SHARE of the week. Divided by what the pod
-itself adds, the cost is the square of a *level*: as if the row were filled so high in what the pod uses. Each is compared
-with that of the whole fleet's mean row, on a coarse ladder, so that the finest steps of the score are where the rows are.
+What a pod costs on a row is the growth of load^3, summed over slots and dimensions, where load is use over capacity.
+Full slots of full dimensions count most. So services that peak at different hours meet, and log-heavy ones part. Added
+to that is the growth at the fullest slot of each dimension, as if it lasted for WORST_SHARE of the week. The cost,
+divided by what the pod itself adds, is the square of a *level*. The level says how high the row is filled in what the
+pod uses. Each level is compared with that of the fleet's mean row, on a coarse ladder. So the finest steps of the score
+are where the rows are.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ def fleet_square(load: Amounts, weights: Amounts) -> float:
 def level_squares(outlook: Outlook, curve: Curve, factors: Amounts, weights: Amounts) -> NDArray[np.float64]:
     """float64[rows]: what the pod costs on each row over what it adds; 0 for a pod that adds nothing.
 
-    `factors`: as `peak_ledger.load_factor`, [dimensions, rows]; `weights`: [dimensions]. A row's
-    answer does not hang on how many are asked about.
+    `factors`: as `peak_ledger.load_factor`, [dimensions, rows]; `weights`: [dimensions]. A row's answer does not depend
+    on how many are asked about.
     """
     worst = outlook.peak * outlook.peak * outlook.peak
     worst -= outlook.peak_before * outlook.peak_before * outlook.peak_before

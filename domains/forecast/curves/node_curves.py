@@ -1,9 +1,9 @@
 """NodeCurves: what every row is predicted to use over the week: exact whole numbers, and floats of them to score by.
 
 int32[rows, dimensions, slots] is the truth: adding a curve and taking it away again leaves no trace. float32 tiles of
-TILE_ROWS rows follow it when someone reads; in them rows stand side by side, so that a sum or a maximum over the slots is
-one vector operation for all of a tile. Memory: 8 bytes per row, dimension and slot: 34 MB for 5,000 rows, 5 dimensions and
-168 slots. Owned by `PeakLedger`.
+TILE_ROWS rows follow it when someone reads. Rows stand side by side in them, so a sum or a maximum over the slots is
+one vector operation per tile. Memory: 8 bytes per row, dimension and slot: 34 MB for 5,000 rows, 5 dimensions and 168
+slots. Owned by `PeakLedger`.
 """
 
 from __future__ import annotations
@@ -200,8 +200,11 @@ def _sum_cubes(loads: Floats, out: Floats) -> None:
 
 
 def _one_pass_is_exact() -> bool:
-    """False on a machine whose numpy was compiled to multiply and add with one rounding there: sums would differ in the last
-    bit from those of single rows, and a row's score could hang on who is asked about with it."""
+    """False on a machine whose numpy was compiled to multiply and add with one rounding.
+
+    Sums would differ there in the last bit from those of single rows. A row's score could depend on which rows are
+    asked about with it.
+    """
     loads = (np.arange(168 * 64, dtype=np.float32) % np.float32(97.3) / np.float32(31.7)).reshape(168, 64)
     exact = np.add.accumulate(loads * loads * loads, axis=0)[-1]
     return bool(np.einsum("sr,sr,sr->r", loads, loads, loads).tobytes() == exact.tobytes())

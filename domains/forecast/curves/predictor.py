@@ -1,8 +1,9 @@
 """Predictor: what one pod will use in every dimension: by its service's profile, else by what stands in for it.
 
-Without profiles, requests say it all, as one number per dimension. With profiles a prediction is a curve over the slots of
-the week: of the service itself, else of the service that the label `multisched.io/service-class` names, else the mean of
-the known services of the namespace, else requests, which are flat. Which of them spoke is told by `Prediction.fallback`.
+Without profiles, requests say it all, as one number per dimension. With profiles a prediction is a curve over the slots
+of the week. It is the first that exists: the service's own, that of the service in the label
+`multisched.io/service-class`, the mean of the namespace's known services, flat requests. `Prediction.fallback` says
+which was used.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ CURVES_MAX = 16_384
 
 
 class Demand(NamedTuple):
-    """All that a prediction hangs on: the same under whatever profiles, which is why ledgers hold it."""
+    """All that a prediction depends on: the same under whatever profiles, which is why ledgers hold it."""
 
     namespace: str
     service: str

@@ -75,8 +75,8 @@ class Profiles(msgspec.Struct, frozen=True):
     origin: NDArray[np.uint8]
     """uint8[services, dimensions]: an `Origin`."""
     error: NDArray[np.float32]
-    """float32[services, dimensions]: mean pinball loss of the peak on the last days, over the series' mean; of what is ATTRIBUTED
-    the standard error of its weight, over the weight; NaN: not known."""
+    """float32[services, dimensions]: mean pinball loss of the peak on the last days, over the series' mean. For what is
+    ATTRIBUTED: the standard error of its weight, over the weight. NaN: not known."""
     zone: str = "UTC"
     """IANA name of the time zone of the slots."""
     slot_s: int = SLOT_S_DEFAULT

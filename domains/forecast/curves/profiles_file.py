@@ -2,12 +2,12 @@
 
     magic "MSPROFIL" · u16 format version · u32 length of the header · header · body         (integers little endian)
 
-Header: MessagePack, deflated. Body: deflated; for each series float32 least peak, size of a code, size of a code of low and of
-high, error, then its origin; then for all series one code of 8 bits per slot of the peak, of low and of high. Codes of the peak
-are steps above the least one, stored less the hour before and the day before (modulo 256); those of low and high are signed
-steps away from the peak. 255 is NaN in the peak, -128 in the others. All but the curves is exact; for them see
-`PEAK_ERROR_MAX` and `BAND_ERROR_MAX`. What the backtest found (three digits of it) stands in the header, where programs that do
-not know it pass over it; files that lack it are read all the same.
+Header: MessagePack, deflated. The body is deflated, too. Each series has in float32: least peak, size of a code, size
+of a code of low and of high, error; then its origin. Then come, for all series, one code of 8 bits per slot of the
+peak, of low and of high. Codes of the peak are steps above the least one, stored less the hour before and the day
+before (modulo 256). Those of low and high are signed steps away from the peak. 255 is NaN in the peak, -128 in the
+others. All but the curves is exact; for them see `PEAK_ERROR_MAX` and `BAND_ERROR_MAX`. What the backtest found (three
+digits of it) stands in the header. Programs that do not know it ignore it; files that lack it are read all the same.
 """
 
 from __future__ import annotations

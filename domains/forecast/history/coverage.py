@@ -1,7 +1,7 @@
 """Coverage: what a reading, and the profiles learned from it, are short of, in words that name the fallback and the fix. Pure.
 
-What is measured badly must not count as little use without anybody knowing: a dimension without a sample, less history than was
-asked for, steps finer than the samples, series too short for a week of their own.
+What is measured badly must not silently count as little use. Reported are a dimension without a sample, less history
+than asked for, steps finer than the samples, and series too short for their own week.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class LoadSource:
         step_s: float,
         heard: Heard | None = None,
     ) -> None:
-        """`step_s`: of the grid that `read` is asked with. `heard`: told of each look."""
+        """`step_s`: of the grid that `read` is asked with. `heard`: called with each look."""
         self.interval_s = float(settings.step_s)
         self._reader = reader
         self._known = known

@@ -1,4 +1,4 @@
-"""Who stood where when, told from series that say at each step which pod is on which node.
+"""Who stood where when, inferred from series that say at each step which pod is on which node.
 
 Owns the placement intervals of one window; filled in a worker thread, one piece at a time.
 """

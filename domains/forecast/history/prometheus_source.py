@@ -1,7 +1,7 @@
 """History from a Prometheus-compatible server: each dimension's query, as use per service or as totals of nodes.
 
-Owns what it has read: a later reading asks for the steps that are new, and for the last hour again, since samples may come
-late. Called by one task at a time. A reading that fails leaves what is kept as it was.
+Owns what it has read. A later reading asks for the steps that are new, and for the last hour again, since samples may
+come late. Called by one task at a time. A reading that fails leaves what is kept as it was.
 """
 
 from __future__ import annotations

@@ -186,8 +186,8 @@ def _summed(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
 class Fold:
     """Means per name and step over all series of that name: what one replica used.
 
-    A pod that comes or goes within a step has used something in a part of it only: where pods of its name have been there
-    for the whole step, they alone say what a replica uses, so that a service that is scaled up does not seem to use less.
+    A pod that comes or goes within a step has used something in a part of it only. If pods of its name were there for
+    the whole step, they alone say what a replica uses. So a service that is scaled up does not seem to use less.
     """
 
     def __init__(self, steps: int) -> None:

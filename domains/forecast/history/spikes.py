@@ -1,7 +1,7 @@
 """Spikes: single samples that cannot be true, as a counter that jumps or a collector that lies leaves them. Pure.
 
-A sample counts as one where it is more than RATIO times as high as what the series usually reaches, as high against the samples
-beside it, and neither most days nor the next week have the like at that time: what bursts again and again is no lie.
+A spike is more than RATIO times as high as what the series usually reaches, and as the samples beside it. Neither most
+days nor the next week have the like at that time: what bursts again and again is true.
 """
 
 from __future__ import annotations

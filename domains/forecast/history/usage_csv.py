@@ -1,8 +1,8 @@
 """Usage from CSV files: `timestamp, service or pod, dimension, value`, and a `unit` if there is one.
 
-Reads the files it is given, anew each time. A file that cannot be used at all raises `SourceError`. A line that cannot be used
-is left out and told with file, line and column; so is the second of two lines about the same. Lines may be in any order. Steps
-without a line are gaps. Bounds: LINE_BYTES_MAX per line, SAMPLES_MAX over all files.
+Reads the files it is given, anew each time. A file that cannot be used at all raises `SourceError`. A line that cannot
+be used is left out and reported with file, line and column. So is the second of two lines about the same. Lines may be
+in any order. Steps without a line are gaps. Bounds: LINE_BYTES_MAX per line, SAMPLES_MAX over all files.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def _add(lines: _Lines, parts: list[str], order: list[int], *, names_pods: bool)
         raise BadField("", f"beyond the {SAMPLES_MAX} samples that are kept; give fewer files or coarser samples")
     if dimension not in lines.dimensions and len(lines.dimensions) >= DIMENSIONS_MAX:
         raise BadField("dimension", f"beyond the {DIMENSIONS_MAX} dimensions that are kept; is it misspelt?")
-    # A pod keeps a row of its own until all lines are read: doubles are told of pods, not of services.
+    # A pod keeps a row of its own until all lines are read: doubles are reported for pods, not for services.
     key = f"pod:{name}" if names_pods else name
     if key not in lines.names and len(lines.names) >= 4 * SERVICES_MAX:
         raise BadField("", f"beyond the {4 * SERVICES_MAX} names that are kept")

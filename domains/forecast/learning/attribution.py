@@ -1,13 +1,13 @@
 """Attribution: what each service uses per replica, where only the totals of whole nodes are measured.
 
-Regression over combinations: whenever replicas come and go, a node's total changes by their weights. Each node keeps a level
-of its own (daemons, what never moves), so only changes speak: a service that never moved is told as undetermined, and so are
-services that always moved together. Nothing is guessed. Pure; NaN stands for no measurement.
+Regression over combinations: whenever replicas come and go, a node's total changes by their weights. Each node keeps a
+level of its own (daemons, what never moves), so only changes speak. A service that never moved is reported as
+undetermined, and so are services that always moved together. Nothing is guessed. Pure; NaN stands for no measurement.
 
-Model: total[node, t] = shape[t] * (level[node, time] + sum over services of replicas[node, service, t] * weight[service, time])
-+ noise, where shape is what all nodes follow over the week and time is a part of the day (`timed_weights`): services have days
-of their own. Told is the mean over the week, >= 0; least squares over stretches without a move, weighted by their samples and
-the node's noise.
+Model: total[node, t] = shape[t] * (level[node, time] + sum over services of replicas[node, service, t] *
+weight[service, time]) + noise. Here shape is what all nodes follow over the week. Time is a part of the day
+(`timed_weights`), since services have days of their own. The result is the mean over the week, >= 0: least squares over
+stretches without a move, weighted by their samples and the node's noise.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Undetermined(msgspec.Struct, frozen=True):
     dimension: str
     verdict: Verdict
     confused_with: tuple[str, ...] = ()
-    """By name; empty where it is the nodes it stands on that it cannot be told from."""
+    """By name; empty where it cannot be separated from the nodes it stands on."""
 
 
 class Attribution(msgspec.Struct, frozen=True):
@@ -250,7 +250,7 @@ def _summary(
     """Samples and mean by stretch and time, the variance of each node around these means, and the quantile of samples over
     them; spikes clipped.
 
-    A spike is told by the median of its own stretch, so that no move is taken for one.
+    A spike is found by the median of its own stretch, so that no move is taken for one.
     """
     cells = len(stretches.node) * times.count
     cell = (stretches.of_step * times.count + times.of_step).ravel()
@@ -270,8 +270,10 @@ def _summary(
 
 
 def _clipped(values: Matrix, stretches: Stretches) -> Vector:
-    """float64[nodes * steps]: NaN where a move happened, and samples no further from the median of their stretch than is
-    usual in it or on its node."""
+    """float64[nodes * steps]: NaN where a move happened.
+
+    Samples are no further from the median of their stretch than is usual in it or on its node.
+    """
     stretch, flat = stretches.of_step.ravel(), np.where(stretches.is_settled, values, np.nan).ravel()
     known = np.bincount(stretch, np.isfinite(flat), len(stretches.node)).astype(np.int64)
     median = _medians(flat, stretch, known)
@@ -332,7 +334,7 @@ def _partners(
     names: list[str],
     seen: NDArray[np.intp],
 ) -> dict[int, tuple[str, ...]]:
-    """Service number -> names of those it cannot be told from."""
+    """Service number -> names of those it cannot be separated from."""
     partners: dict[int, tuple[str, ...]] = {}
     error = np.sqrt(np.diag(covariance))
     for place in np.flatnonzero(is_confused | is_noisy).tolist():

@@ -1,6 +1,6 @@
 """The fit: usage in, profiles out. Pure; runs for seconds on large fleets, so callers keep it off the event loop.
 
-Promises: what cannot be measured is left out (NaN, negative, infinite, absurd), a series never becomes a silent zero, and
+Values that cannot be measurements are left out (NaN, negative, infinite, absurd). A series never becomes a silent zero.
 `Profiles.origin` says what each curve is made of. Memory beside input and output is bounded by CHUNK series.
 """
 

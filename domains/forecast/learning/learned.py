@@ -141,7 +141,7 @@ def learn(settings: LearningSettings, reading: Reading, version: int, now_s: flo
 
 
 def _keep(file: str, profiles: Profiles) -> None:
-    """What cannot be written is told: the profiles are good all the same."""
+    """What cannot be written is reported: the profiles are good all the same."""
     if not file:
         return
     beside = Path(f"{file}.new")

@@ -17,8 +17,9 @@ PIVOTS_PER_WEIGHT: Final = 20
 def nonnegative(matrix: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
     """float64[weights]: x >= 0 that minimises x @ matrix @ x / 2 - right @ x; the matrix is positive definite.
 
-    Source: Kim and Park, Fast nonnegative matrix factorization, SIAM J. Sci. Comput. 33 (2011), section 3: weights that are
-    negative, and gradients that are where a weight is zero, change sides all at once; Murty's rule when that stops helping.
+    Negative weights, and negative gradients of zero weights, change sides all at once; Murty's rule when that stops
+    helping.
+    Source: Kim and Park, Fast nonnegative matrix factorization, SIAM J. Sci. Comput. 33 (2011), section 3.
     """
     count = len(right)
     is_free = np.ones(count, np.bool_)

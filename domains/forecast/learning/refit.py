@@ -1,9 +1,9 @@
 """The refit: has profiles learned from history again and again, and puts them in force.
 
-Owns when that happens and how it went. Promises that the last good profiles stay in force whatever a source or the fit does,
-and that nothing is computed on the loop: the background task's process reads and learns (`learning/process.py`). Its loss is one
-failed refit. Sources that are looked at again and again stay here, for they cannot read again what they forgot. Run
-by the plugin's `run`; read by metrics and `/readyz`.
+Owns when that happens and how it went. The last good profiles stay in force whatever a source or the fit does. Nothing
+is computed on the loop: the background task's process reads and learns (`learning/process.py`). Its loss is one failed
+refit. Sources that are looked at again and again stay here, for they cannot read again what they forgot. Run by the
+plugin's `run`; read by metrics and `/readyz`.
 """
 
 from __future__ import annotations
@@ -115,9 +115,12 @@ class Refit:
         loads: NodeLoads | None = None,
         covered: frozenset[str] = frozenset(),
     ) -> None:
-        """`adopt` is called on the loop, between cycles, and `measured` before it where capacities are asked for. `in_force`:
-        profiles of an earlier life, adopted by the caller. `away`: None computes in threads. `loads`: told what nodes use,
-        where a source can be asked about the moment. `covered`: dimensions that `in_force` knows and that are still asked for."""
+        """`adopt` is called on the loop, between cycles, and `measured` before it where capacities are asked for.
+
+        `in_force`: profiles of an earlier life, adopted by the caller. `away`: None computes in threads. `loads`: gets
+        what nodes use, where a source can be asked about the moment. `covered`: dimensions that `in_force` knows and
+        that are still asked for.
+        """
         self._polled = {place: one for place, one in enumerate(sources) if isinstance(one, PollingSource)}
         rest = {place: one for place, one in enumerate(sources) if place not in self._polled}
         self._study = Study(rest, learn)

@@ -1,10 +1,10 @@
 """The seasonal regression: Fourier terms of the day and the week, ridge, in closed form, many series at once.
 
-Pure functions. A series is first reduced to the means of its bins (an hour of a certain day). One design matrix holds for
-all series; those that begin and end on the same days share one factorisation, and bins missing in between are filled with what
-is fitted, again and again, which comes to the same as leaving them out. Outliers are
-clipped to what the fit can explain and fitted again (the modified residuals of Huber and Dutter), which leaves the matrix
-alone. The peak is the mean plus the quantile of the samples' own residuals at that time of day: evenings vary more than nights.
+Pure functions. A series is first reduced to the means of its bins (an hour of a certain day). One design matrix holds
+for all series; those that begin and end on the same days share one factorisation. Bins missing in between are filled
+with what is fitted, again and again. That comes to the same as leaving them out. Outliers are clipped to what the fit
+can explain and fitted again (the modified residuals of Huber and Dutter), which leaves the matrix alone. The peak is
+the mean plus the quantile of the samples' own residuals at that time of day: evenings vary more than nights.
 """
 
 from __future__ import annotations
@@ -117,8 +117,9 @@ def season_mean(values: Series, grid: SlotGrid, settings: FitSettings) -> NDArra
 def _spans(has_samples: NDArray[np.bool_], day: int) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
     """The bins that each series is fitted to, and the share of them that is missing: those from its first to its last.
 
-    A series that begins or ends within a day (days end with the grid) gives that day's bins up, or those of a quarter of it
-    where less than a week is left, so that few spans differ. A series with many bins missing is fitted to those it has.
+    A series that begins or ends within a day (days end with the grid) gives that day's bins up. Where less than a week
+    is left, it gives up those of a quarter day. So few spans differ. A series with many bins missing is fitted to those
+    it has.
     """
     bins = has_samples.shape[1]
     first = has_samples.argmax(axis=1)

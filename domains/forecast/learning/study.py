@@ -1,7 +1,8 @@
 """A study: what one refit computes. Reads the sources, lays them over one another, and learns profiles from that.
 
-Owns the sources, which remember what they have read. Runs in the process of the background task where there is one (`learning_process`),
-else in threads of the program: the same code, with the same answers. Asked by `refit`, one order at a time.
+Owns the sources, which remember what they have read. Runs in the process of the background task where there is one
+(`learning_process`), else in threads of the program. Code and answers are the same. Asked by `refit`, one order at a
+time.
 """
 
 from __future__ import annotations

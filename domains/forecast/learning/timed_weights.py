@@ -1,9 +1,9 @@
 """Timed weights: the least squares behind attribution, for each time of the week on its own and all times tied together.
 
 Services have days of their own: one that moved at noon shows what it uses at noon. So every node has a level, and every
-service a weight, at each time (two hours of working days, or of rest days); what is asked for is the mean over the week.
-The weights of a service at different times are tied to their mean by a prior, so that times at which it was never seen to
-move say little and are no certainty. In closed form; bounded by MATRIX_CELLS_MAX. Pure, for attribution.
+service a weight, at each time: two hours of working days, or of rest days. The result is the mean over the week. A
+prior ties a service's weights at different times to their mean. So times at which it was never seen to move say little
+and are no certainty. In closed form; bounded by MATRIX_CELLS_MAX. Pure, for attribution.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Solution(msgspec.Struct, frozen=True):
     timed: Matrix
     """float64[times, seen]: the weight at each time."""
     correlation: Matrix
-    """Of the changes of any two: where it is nearly singular, they cannot be told apart."""
+    """Of the changes of any two: where it is nearly singular, they cannot be separated."""
     covariance: Matrix
     """Of the weights, each in units of its own: only their ratios mean something."""
 

@@ -1,4 +1,4 @@
-"""Capacity gaps: nodes that state no capacity of a dimension, or none of it; told once, with how many they are and the fallback.
+"""Capacity gaps: nodes that state no capacity of a dimension, or none of it; reported once, with how many they are and the fallback.
 
 Owned by the forecast of one domain, which asks between cycles; looks again only when some node's capacity has changed.
 """
@@ -19,7 +19,7 @@ from multisched.framework.measures import shown_query
 from multisched.model.objects import Node
 
 AGAIN_RATIO: Final = 2
-"""A gap is told again when so many times more nodes have it than when it was told."""
+"""A gap is reported again when so many times more nodes have it than at its last report."""
 TEXT_SHOWN: Final = 40
 
 logger = logging.getLogger(__name__)

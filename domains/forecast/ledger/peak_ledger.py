@@ -1,9 +1,9 @@
 """PeakLedger: what every row is predicted to use, pod by pod, assumed ones included, for all pods whatever their domain.
 
 A ledger that never refuses: it uses the ledger protocol because commit and cache tell ledgers of every pod that comes
-and goes. Held is what predictions hang on (`Demand`), which profiles do not change; sums follow from it: `FlatPeaks` by
-requests while there are no profiles, `NodeCurves` with them. Both are exact. After `adopt`, and in a ledger nobody has
-read yet (the audit's copies), rows are counted when they are read, or ahead of that by `catch_up`.
+and goes. It holds what predictions depend on (`Demand`), which profiles do not change. Sums follow from it: `FlatPeaks`
+by requests while there are no profiles, `NodeCurves` with them. Both are exact. After `adopt`, and in a ledger nobody
+has read yet (the audit's copies), rows are counted when they are read. `catch_up` counts ahead of that.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from multisched.model.objects import Node, Pod
 
 NO_ANNOTATIONS: Mapping[str, str] = {}
 CATCH_UP_ROWS: Final = 256
-"""Rows counted in one piece after profiles changed: some five milliseconds; the first piece sorts all pods by row, which takes some
-fifty of a hundred thousand."""
+"""Rows counted in one piece after profiles changed: some five milliseconds. The first piece sorts all pods by row,
+which takes some fifty for a hundred thousand pods."""
 
 
 class PeakLedger:

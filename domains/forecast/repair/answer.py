@@ -1,4 +1,4 @@
-"""The answer: the planner's steps, told in the words of `framework/repair.py`, with what each does to both of its nodes.
+"""The answer: the planner's steps, in the words of `framework/repair.py`, with what each does to both of its nodes.
 
 `answer` is all there is to call: it takes the snapshot, has the plan made, and tells it. Nothing is written.
 """

@@ -1,8 +1,8 @@
 """Carries one run out: does what the state machine (`repair/run.py`) says, stores the run before, and feeds it what happened.
 
-Owns the record while a run is under way, and the place that is kept. Promises: nothing is evicted outside the window, without
-the lease, or before the run was stored; one pod at a time; a place that is kept is given up when `carry` ends, in whatever way.
-Called by the controller (`repair/control.py`), one run at a time; waits in between, and computes little.
+Owns the record while a run is under way, and the place that is kept. Nothing is evicted outside the window, without the
+lease, or before the run was stored. One pod moves at a time. A place that is kept is given up when `carry` ends, in
+whatever way. Called by the controller (`repair/control.py`), one run at a time; waits in between, and computes little.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 Fits = Callable[[int], Mask]
-"""bool[nodes]: where this pod may stand, by every rule but the predicted load. Asked with the number of the pod; pods that the
-plan moved before are not known to it, so the controller asks again when it reserves. What hangs on requests is better left to
-`Nodes.free`, which the planner keeps up to date from step to step."""
+"""bool[nodes]: where this pod may stand, by every rule but the predicted load. Asked with the number of the pod. It
+does not know pods that the plan moved before, so the controller asks again when it reserves. What depends on requests
+is better left to `Nodes.free`, which the planner keeps up to date from step to step."""
 
 NO_GANG: Final = -1
 MOVABLE: Final = ""

@@ -1,8 +1,8 @@
-"""The repair of one domain as a background task: in each window a plan, and in mode `apply` a run of it, one after the other.
+"""The repair of one domain as a background task: a plan in each window, and in mode `apply` its run, one at a time.
 
-Owns when that happens, and the record between runs. Promises that nothing is planned or moved outside the window, that a window's
-budgets and its stopped runs count across restarts, and that a run another process has left is gone on with first. Run by
-PeakForecast's background task; `status` and `request` are called on the loop by whoever serves people.
+Owns when that happens, and the record between runs. Nothing is planned or moved outside the window. A window's budgets
+and its stopped runs count across restarts. A run that another process has left is resumed first. Run by PeakForecast's
+background task; `status` and `request` are called on the loop by whoever serves people.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The board on which repair tries moves: what every node carries and what every pod may do, with the moves tried so far made.
 
-Owned by one search (`repair/search.py`), which makes moves and takes them back in reverse order; taking back restores the very
-numbers, so nothing drifts. A move counts on both nodes while it goes on: since a plan's steps follow one another, and what the
-target carries does not fall before the next one begins, it suffices that the target bears it while everything before it is done.
+Owned by one search (`repair/search.py`), which makes moves and takes them back in reverse order; taking back restores
+the very numbers, so nothing drifts. A move counts on both nodes while it goes on. A plan's steps follow one another,
+and the target's load does not fall before the next step begins. So it suffices that the target bears the move once
+everything before it is done.
 """
 
 from __future__ import annotations
@@ -328,7 +329,7 @@ def _lowest(rows: Ints, over: Floats, most: int) -> list[int]:
     if len(rows) > most:
         part = np.argpartition(over, most - 1)
         bar = over[part[most - 1]]
-        kept = over <= bar  # all that tie, so that the order does not hang on how the partition was made
+        kept = over <= bar  # all that tie, so that the order does not depend on how the partition was made
         rows, over = rows[kept], over[kept]
     return [int(row) for row in rows[np.lexsort((rows, over))][:most]]
 

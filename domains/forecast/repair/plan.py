@@ -1,10 +1,11 @@
 """The repair plan: the smallest set of moves that mends the nodes whose predicted peak passes a threshold, in order.
 
-`plan_repair` is a pure function of a snapshot (`repair/case.py`); the command shows its plan, the controller carries it out
-(`repair/run.py`). Promises: no node that was below its threshold passes it, neither at the end nor between two steps; a node past
-its threshold never gets a pod but in an exchange, within `RepairLimits.swell`, and ends lower than it was; each pod moves once; no
-pod that may not move does; budgets hold. A node is mended or left alone: no moves are spent on what stays past its threshold.
-The steps have to be carried out in their order, one at a time: each begins when the replacement of the one before is ready.
+`plan_repair` is a pure function of a snapshot (`repair/case.py`); the command shows its plan, the controller carries it
+out (`repair/run.py`). No node that was below its threshold passes it, neither at the end nor between two steps. A node
+past its threshold gets a pod only in an exchange, within `RepairLimits.swell`, and ends lower than it was. Each pod
+moves once; no pod that may not move does. Budgets hold. A node is mended or left alone: no moves are spent on what
+stays past its threshold. The steps have to be carried out in their order, one at a time: each begins when the
+replacement of the one before is ready.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ class Step(msgspec.Struct, frozen=True):
     target_peaks: tuple[float, ...]
     disruption: Disruption
     waits_for: tuple[int, ...] = ()
-    """Steps, by their place in the plan, that have to be done because this one needs what they leave: room on its target, or a
-    disruption that a PodDisruptionBudget allows no sooner. The step before it is always waited for."""
+    """Steps, by their place in the plan, that have to be done because this one needs what they leave. That is room on
+    its target, or a disruption that a PodDisruptionBudget allows no sooner. The step before it is always waited for."""
     move: Move = msgspec.field(default_factory=lambda: Move(-1, -1, -1))
     """The same by number."""
 

@@ -1,8 +1,8 @@
-"""What has to survive the process of a repair: the run under way, what it was told, and what this window's budget has spent.
+"""What has to survive the process of a repair: the run under way, requests made of it, and what this window's budget has spent.
 
-Plain data, stored as JSON in one ConfigMap per domain (`moving.Keeper`) before anything is done. Immutable; each change makes a
-new one. Read back by the next leader, whatever version of the program it is: what it cannot read is as good as nothing, for a run
-that nobody resumes leaves every replica to its own controller.
+Plain data, stored as JSON in one ConfigMap per domain (`moving.Keeper`) before anything is done. Immutable; each change
+makes a new one. The next leader reads it back, whatever version of the program it is. What it cannot read counts as
+nothing: a run that nobody resumes leaves every replica to its own controller.
 """
 
 from __future__ import annotations
@@ -152,8 +152,10 @@ class Budget(msgspec.Struct, frozen=True):
         return max(0, self.moves_per_window - len(moved))
 
     def within(self, moves: tuple[RepairMove, ...], moved: tuple[Moved, ...]) -> tuple[RepairMove, ...]:
-        """As many moves from the first as the window's budgets still allow: no node passes its threshold between two steps,
-        so a plan may be cut anywhere."""
+        """As many moves from the first as the window's budgets still allow.
+
+        No node passes its threshold between two steps, so a plan may be cut anywhere.
+        """
         services = Counter(one.service for one in moved)
         nodes = Counter(node for one in moved for node in (one.source, one.target))
         for number, move in enumerate(moves):

@@ -1,9 +1,9 @@
 """Which pods may be moved at all, by what is written on them, on their node and on their volumes; the first reason counts.
 
-Rules that hang on the moment's budgets (PodDisruptionBudgets, quotas, gangs) are in the case (`repair/snapshot.py`) and are
-judged by the planner. Pure; reasons are ends of the sentence "it is not moved: ...", few whatever the cluster is like.
-Conventions of others that are kept: cluster-autoscaler's `safe-to-evict` and `safe-to-evict-local-volumes`, descheduler's
-`evict` and `prefer-no-eviction`.
+Rules that depend on the moment's budgets (PodDisruptionBudgets, quotas, gangs) are in the case (`repair/snapshot.py`)
+and are judged by the planner. Pure; reasons are ends of the sentence "it is not moved: ...", few whatever the cluster
+is like. Conventions of others that are kept: cluster-autoscaler's `safe-to-evict` and `safe-to-evict-local-volumes`,
+descheduler's `evict` and `prefer-no-eviction`.
 """
 
 from __future__ import annotations

@@ -1,20 +1,23 @@
 """How a repair plan is carried out: a state machine as data, which a controller drives, and the check after each step.
 
-The controller (in the shell) keeps one `Run`, feeds it what happened (`advance`) and does what it is told (`Action`); it stores
-the run before it acts, so that after a crash it goes on from there with the event RESTARTED. For each step of the plan, in order:
+The controller (in the shell) keeps one `Run`, feeds it what happened (`advance`) and carries out its `Action`. It
+stores the run before it acts. After a crash it goes on from there with the event RESTARTED. For each step of the plan,
+in order:
 
 1. RESERVE: the pod's requests and curve are held on the target for the replacement, after the filters were asked again. A
    reservation lives in the process; a restart loses it, so it is asked for anew before anything is evicted.
 2. LOOK: the pod, by uid, still stands on its node, every replica of its service is ready, and its PodDisruptionBudget allows one.
-3. EVICT: by the eviction API with the pod's uid as precondition, never by a delete. The API server checks the budget at that
-   moment, so a replica lost between LOOK and EVICT means 429, not an outage; asked twice for one uid, it evicts once.
+3. EVICT: by the eviction API with the pod's uid as precondition, never by a delete. The API server checks the budget at
+   that moment, so a replica lost between LOOK and EVICT means 429, not an outage. Asked twice for one uid, it evicts
+   once.
 4. The workload's controller makes the replacement, which takes the reserved place and becomes ready.
 5. CHECK: `should_stop` compares what was found with what the step foretold. Then the next step begins.
 
-So no more than one replica is away on our account at any time, and whatever interrupts a run leaves only what Kubernetes mends by
-itself: before EVICT nothing has happened but a reservation; after it the workload's controller owes a replacement, and the normal
-scheduler places it with or without us. A run that is told to end (window closed) waits for a replacement under way, then ends;
-one that ends for whatever reason releases its reservation. A run that stopped is not resumed: a new plan is made.
+So no more than one replica is away on our account at any time. Whatever interrupts a run leaves only what Kubernetes
+mends by itself. Before EVICT nothing has happened but a reservation. After it the workload's controller owes a
+replacement, and the normal scheduler places it with or without us. A run that has to end (window closed) waits for a
+replacement under way, then ends. A run that ends for whatever reason releases its reservation. A run that stopped is
+not resumed: a new plan is made.
 """
 
 from __future__ import annotations

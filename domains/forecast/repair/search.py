@@ -1,12 +1,12 @@
 """The search for the smallest set of moves: the most hot nodes mended, and among such plans the fewest moves.
 
-Branch and bound over the hot nodes. The *least* number of moves of a node is the smallest number of its pods whose leaving mends it,
-wherever they go; the sum over the nodes bounds every plan from below. For each node in turn its *alternatives* are made on the board
-one after another, the smallest first: sets of pods that leave, each for a node that bears it, or for one from which another
-pod leaves first (a chain; two pods that change places are one). The first way down gives a plan. If it does not meet the bound,
-the nodes that took more than their least come first in another; then others are tried until `work_max` cells were looked at.
-Where targets are plentiful, the first plan meets the bound, and the search costs what it costs to look once at each hot node;
-in small and tight clusters it is all but exhaustive.
+Branch and bound over the hot nodes. The *least* number of moves of a node is the smallest number of its pods whose
+leaving mends it, wherever they go. The sum over the nodes bounds every plan from below. For each node in turn its
+*alternatives* are made on the board, the smallest first. An alternative is a set of pods that leave, each for a node
+that bears it. A pod may also go to a node from which another pod leaves first: a chain; two pods that change places are
+one. The first way down gives a plan. If it does not meet the bound, another begins with the nodes that took more than
+their least. Then others are tried until `work_max` cells were looked at. Where targets are plentiful, the first plan
+meets the bound; the search then costs one look at each hot node. In small and tight clusters it is all but exhaustive.
 Deterministic: the same case gives the same plan.
 """
 

@@ -1,7 +1,7 @@
 """The snapshot: from a scene of the cluster to the case that the planner decides on (`repair/case.py`).
 
-Loads come from the ledger, so they are what score and filter see: every pod of every domain on the row, bound, assumed or
-waiting; the curves of pods that were promised a row are added, as the filter does. Pods are those that stand on the
+Loads come from the ledger, so they are what score and filter see: every pod of every domain on the row, bound, assumed
+or waiting. The curves of pods nominated to a row are added, as the filter does. Pods are those that stand on the
 domain's rows, whoever placed them; which of them may move is `repair/rules.py`. Reads the scene and the ledger, changes
 neither, and takes some seconds for 100,000 pods: never on the loop.
 """
@@ -235,7 +235,7 @@ def _unreadable_budgets(objects: ObjectsView) -> frozenset[str]:
 
 
 class Quotas:
-    """ResourceQuotas: what each namespace may still request. A quota for some of its pods only (scopes) is told, not judged."""
+    """ResourceQuotas: what each namespace may still request. A quota for some of its pods only (scopes) is reported, not judged."""
 
     def __init__(self, objects: ObjectsView) -> None:
         self._hidden = objects.unreadable(ObjectKind.RESOURCE_QUOTA)
@@ -264,8 +264,11 @@ class Quotas:
 
 
 def _room(quota: ResourceQuota, resource: str) -> int:
-    """What is left of one resource. Of limits, which are not read of pods, is known only whether anything is left at all: then
-    no pod more comes in; and a quota that cannot be read has nothing left."""
+    """What is left of one resource.
+
+    Limits are not read of pods, so of them is known only whether anything is left at all. If nothing is, no further pod
+    comes in. A quota that cannot be read has nothing left.
+    """
     if quota.malformed:
         return 0
     left = {name: hard - quota.used.get(name, 0) for name, hard in quota.hard.items()}

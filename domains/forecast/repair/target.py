@@ -1,11 +1,13 @@
 """How low the peaks can be brought: thresholds that a repair finds by itself, as low as the moves it may make reach.
 
-`plan_lowest` makes plans (`repair/plan.py`) for ever lower thresholds, all dimensions by one common factor of their present worst
-peaks, and keeps the lowest at which every node is mended within the budgets. The dimension that hinders more then stays where it
-is, and the others are tried on; so each dimension is stuck once. Promises, beside those of `plan_repair`: no node ends past the
-threshold of any dimension, which is never above the worst peak of today nor below what is asked for; never more moves than the budgets
-allow; no plan at all where nothing is gained; no replica joins more of its service than it leaves (`RepairLimits.keep_apart`): what
-a forecast gains by that, reality takes back. Pure, and some PLANS_MAX times as slow as one plan: never on the loop.
+`plan_lowest` makes plans (`repair/plan.py`) for ever lower thresholds: one common factor of the present worst peaks of
+all dimensions. It keeps the lowest at which every node is mended within the budgets. The dimension that hinders more
+then stays where it is, and the others are tried on; so each dimension is stuck once.
+
+It adds to the promises of `plan_repair`. No node ends past the threshold of any dimension. A threshold is never above
+today's worst peak nor below what is asked for. There are never more moves than the budgets allow, and no plan at all
+where nothing is gained. No replica joins more of its service than it leaves (`RepairLimits.keep_apart`): what a
+forecast gains by that, reality takes back. Pure, and some PLANS_MAX times as slow as one plan: never on the loop.
 """
 
 from __future__ import annotations

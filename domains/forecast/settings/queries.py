@@ -5,17 +5,17 @@ the labels `namespace` and `pod`, those per node with a node's name.
 
 Where names and labels are from:
 
-- the kubelet's cAdvisor: google/cadvisor 0.56.2, metrics/prometheus.go (names; `cpu`, `device`, `interface`), with the labels of
-  kubernetes 1.36.3, pkg/kubelet/server/server.go: `namespace`, `pod`, `container`, and an `id` of each container's own. A pod's
-  cgroup and its sandbox have an empty `container` (older runtimes: "POD"), and network is measured of the sandbox alone. A
-  container that was restarted has two series for a while;
+- the kubelet's cAdvisor: google/cadvisor 0.56.2, metrics/prometheus.go (names; `cpu`, `device`, `interface`). Labels
+  are those of kubernetes 1.36.3, pkg/kubelet/server/server.go: `namespace`, `pod`, `container`, and an `id` of each
+  container's own. A pod's cgroup and its sandbox have an empty `container` (older runtimes: "POD"), and network is
+  measured of the sandbox alone. A container that was restarted has two series for a while;
 - node-exporter 1.5.0 as Debian ships it, run and read: `node_uname_info{nodename}` beside the `instance` of the scrape. Partitions
   are left out by its own default (collector.diskstats.device-exclude), stacked devices and links are not;
-- kube-state-metrics 2: docs/metrics/workload/pod-metrics.md, internal/store/{job,replicaset}.go: a pod may have several owners, one
-  of which is its controller; without an owner the labels are empty (before 2.0 "<none>");
+- kube-state-metrics 2: docs/metrics/workload/pod-metrics.md, internal/store/{job,replicaset}.go. A pod may have several
+  owners, one of which is its controller. Without an owner the labels are empty (before 2.0 "<none>");
 - promtail (grafana/loki, clients/pkg/promtail/targets/file/metrics.go) and Alloy (grafana/alloy,
-  internal/component/loki/source/file/metrics.go): bytes read by `path`, a gauge that falls back to zero when the file is
-  rotated, as a counter does; the kubelet names the files /var/log/pods/NAMESPACE_POD_UID/CONTAINER/N.log;
+  internal/component/loki/source/file/metrics.go): bytes read by `path`. It is a gauge that falls back to zero when the
+  file is rotated, as a counter does. The kubelet names the files /var/log/pods/NAMESPACE_POD_UID/CONTAINER/N.log;
 - vector (src/internal_events/kubernetes_logs.rs): `pod_name` and `pod_namespace`; bytes are those of the event as JSON, estimated;
   `vector_` is the default namespace of its source internal_metrics;
 - fluent-bit (src/flb_input.c): `name` of the input and nothing of the pod, so that only a whole node's bytes are known;
@@ -69,7 +69,7 @@ def _per_pod(expression: str) -> str:
 
 
 def _per_node(expression: str) -> str:
-    """node-exporter knows its machine's name, which is the node's unless the kubelet was told another."""
+    """node-exporter knows its machine's name, which is the node's unless the kubelet was given another."""
     return f"sum by (nodename) ((sum by (instance) ({expression})) {_BY_NODE})"
 
 

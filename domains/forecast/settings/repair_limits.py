@@ -24,8 +24,8 @@ class RepairLimits(msgspec.Struct, frozen=True):
     """Two pods that change places: how much of its capacity a node that is past the threshold already may peak higher between
     the two steps. 0: never, so that pods that use anything at the hot hour cannot change places."""
     keep_apart: bool = False
-    """A pod goes only where fewer of its service stand than it leaves behind, itself included: replicas of a service are busy
-    together, and their forecast errs together, so that a gain bought by bringing them closer is none."""
+    """A pod goes only where fewer of its service stand than it leaves behind, itself included. Replicas of a service
+    are busy together, and their forecast errs together. So a gain bought by bringing them closer is none."""
     move_gangs: bool = False
     """Move members a gang has beyond its minimum, one at a time."""
     fits_max: int = 5_000

@@ -30,7 +30,7 @@ class RepairMode(Enum):
 
     OFF = "off"
     PREVIEW = "preview"
-    """A plan is made and told; whoever looks at it may have it carried out (`multisched repair plan --apply`)."""
+    """A plan is made and shown; whoever looks at it may have it carried out (`multisched repair plan --apply`)."""
     APPLY = "apply"
     """Plans are carried out."""
 

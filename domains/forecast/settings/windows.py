@@ -1,16 +1,16 @@
 """Trough windows: when repair may move pods. Read from configuration words, asked by epoch seconds; immutable, no clock.
 
-A window is `{days: [mon, tue], from: "01:00", to: "05:00", zone: Europe/Berlin}`. It opens on each of its days when the clock
-on that zone's wall reads `from` and closes when it reads `to`, on the next day if `to` is not after `from`; a window of Friday
-23:00 to 03:00 ends on Saturday. When clocks change, three things hold:
+A window is `{days: [mon, tue], from: "01:00", to: "05:00", zone: Europe/Berlin}`. It opens on each of its days when the
+clock on that zone's wall reads `from` and closes when it reads `to`. If `to` is not after `from`, it closes on the next
+day: a window of Friday 23:00 to 03:00 ends on Saturday. When clocks change, three things hold:
 
 - while a window is open, the clock on the wall always reads a time inside it;
 - it opens at most once for each of its days, so a budget per window is never granted twice;
-- a time that does not exist is passed at the moment the clocks jump over it: `from: "02:30"` opens then, `to: "02:30"` closes
-  then, and a window that lies wholly in the hour that does not exist does not open that night.
+- a time that does not exist is passed at the moment the clocks jump over it. `from: "02:30"` opens then, `to: "02:30"`
+  closes then. A window that lies wholly in the missing hour does not open that night.
 
-Of an hour that comes twice, a window that begins in it opens the second time, one that ends in it closes the first time, and one
-that lies wholly in it is open the first time only.
+Some hours come twice. A window that begins in such an hour opens the second time. One that ends in it closes the first
+time. One that lies wholly in it is open the first time only.
 """
 
 from __future__ import annotations

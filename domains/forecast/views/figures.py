@@ -1,7 +1,7 @@
 """The forecast's metrics: what it stands on, how well it foretold, and how full nodes will be and are. Bounded label values only.
 
-Read at a scrape, on the loop: some milliseconds at 5,000 nodes, of which nothing is counted again that the ledger keeps. While rows
-are still to be counted after profiles changed, the last whole snapshot of nodes is told again.
+Read at a scrape, on the loop: some milliseconds at 5,000 nodes, of which nothing is counted again that the ledger
+keeps. While rows are still to be counted after profiles changed, the last whole snapshot of nodes is shown again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A snapshot of the forecast at one moment: profiles in force, what every node is predicted to carry, and who stands there.
 
-Values only, taken on the loop in pieces of milliseconds (`take_fleet`) or made of a profiles file alone; what is shown of it is
-computed elsewhere (`documents`, `node_documents`, `report_document`).
+Values only, taken on the loop in pieces of milliseconds (`take_fleet`) or made of a profiles file alone. Other parts
+compute what is shown of it (`documents`, `node_documents`, `report_document`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Fleet(msgspec.Struct, frozen=True):
     capacity: NDArray[np.float64]
     """float64[dimensions, nodes] in plain units; NaN where a node states none."""
     held: Mapping[str, tuple[int, Demand]]
-    """uid -> (row, what its prediction hangs on)"""
+    """uid -> (row, what its prediction depends on)"""
     places: Mapping[int, int]
     """Row -> number of the node."""
     standing: Mapping[int, Sequence[Standing]] = msgspec.field(default_factory=dict)

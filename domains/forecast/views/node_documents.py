@@ -1,7 +1,7 @@
 """Documents of what nodes are predicted to carry: all of them, one with its pods, and one moment of the week.
 
-Pure over a `ForecastSnapshot`.
-Shares are of the node's capacity, 1 is all of it; where a node states none, amounts are told and shares are null.
+Pure over a `ForecastSnapshot`. Shares are of the node's capacity, 1 is all of it; where a node states none, amounts are
+given and shares are null.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ LOADS_MAX: Final = 4_500_000
 DIGITS: Final = 5
 """Significant ones of amounts."""
 HISTORY_STEP, BAND_STEP = 2, 4
-"""Steps of codes in which history and bands are told: a pixel or two of a plot."""
+"""Steps of codes in which history and bands are given: a pixel or two of a plot."""
 _LEVEL: Final = 6
 
 
