@@ -2,8 +2,8 @@
 
 Without profiles, requests say it all, as one number per dimension. With profiles a prediction is a curve over the slots
 of the week. It is the first that exists: the service's own, that of the service in the label
-`multisched.io/service-class`, the mean of the namespace's known services, flat requests. `Prediction.fallback` says
-which was used.
+`multisched.io/service-class`, the mean of the namespace's services, flat requests. `Prediction.fallback` says which was
+used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What one simulated process has been told, kept beside it: the measure of what it can know.
+"""What one simulated process has observed, kept beside it: the measure of what it can know.
 
-A binding is judged by what the world is, and excused only by what its sender cannot have known: by objects as its watches
-had told of them when it decided (pods) and when it sent (nodes). Nothing is read from the program's own caches.
+A binding is judged by what the world is, and excused only by what its sender cannot have known. That is measured by
+pods as its watches showed them when it decided, and by nodes when it sent. Nothing is read from the program's own
+caches.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Homes:
     def usable_by(self, domain: str) -> Callable[[Node], bool]:
         """See `NodeRouter.usable_by`."""
         if domain not in self._tests:
-            # A node that changed is another object, and as many as were told are kept.
+            # A node that changed is another object, and as many as were observed are kept.
             self._tests[domain] = cache(self._router.usable_by(domain))
         return self._tests[domain]
 
@@ -47,16 +48,16 @@ class Ground:
 
     sender: str
     node: Node | None
-    """As it was told of when the binding was sent; None: not at all."""
+    """As it was observed when the binding was sent; None: not at all."""
     size: Requests
-    """Of the pod, as told when the binding was sent."""
+    """Of the pod, as observed when the binding was sent."""
     pods: Mapping[str, Pod]
-    """uid -> pod, as told when the pod was assumed."""
+    """uid -> pod, as observed when the pod was assumed."""
     unknowable: frozenset[str]
-    """uids of pods of which the sender had been told less than is so, when it sent."""
+    """uids of pods of which the sender had observed less than is so, when it sent."""
 
     def mistakes(self, node: Node) -> bool:
-        """The name was another node's when the binding was sent, as far as its sender had been told."""
+        """The name was another node's when the binding was sent, as far as its sender had observed."""
         return self.node is not None and self.node.uid != node.uid
 
 
@@ -74,7 +75,7 @@ class Told:
     held: dict[str, str] = field(default_factory=dict)
     """uid -> node of each pod that it has assumed and not given up; until the watch shows it."""
     unknowable: set[str] = field(default_factory=set)
-    """uids of pods of which a line was lost without a word, or that a restored backup has changed, and nothing was told since."""
+    """uids of pods of which a line was lost without a word, or that a restored backup has changed, and nothing came since."""
     changes: int = 0
     """Moves with whatever `standing` goes by."""
     _standing: list[Standing] = field(default_factory=list)
@@ -86,7 +87,7 @@ class Told:
     """uid -> what it last had to tell the pod's owner."""
     _uids: dict[str, str] = field(default_factory=dict)
     _assumed: dict[str, tuple[dict[str, Pod], Node | None]] = field(default_factory=dict)
-    """uid -> the pods, and the node it was assumed on, as told at that moment."""
+    """uid -> the pods, and the node it was assumed on, as observed at that moment."""
 
     # -- as the watches hand on ------------------------------------------------------------------------------------
 
@@ -108,7 +109,7 @@ class Told:
         return pod.node if is_less or pod.is_terminal else ""
 
     def read(self, pod: Pod) -> None:
-        """The server has told of the pod when it was asked, and no watch has."""
+        """The server has shown the pod when it was asked, and no watch has."""
         self.changes += 1
         self.pods[pod.uid], self._uids[pod.key] = pod, pod.uid
 
@@ -171,18 +172,20 @@ class Told:
         return Ground(sender, self.nodes.get(node), known.requests, there, frozenset(self.unknowable))
 
     def chosen(self, uid: str) -> Node | None:
-        """The node on which the pod was assumed, as told at that moment."""
+        """The node on which the pod was assumed, as observed at that moment."""
         return self._assumed[uid][1] if uid in self._assumed else None
 
     def rewound(self, there: Mapping[str, Pod]) -> None:
-        """A backup was restored: of what it has changed, nobody has been told. A pod that came back unbound may be bound in a
-        moment, by what was sent before it was deleted."""
+        """A backup was restored: what it has changed, nobody has observed.
+
+        A pod that came back unbound may be bound in a moment, by what was sent before it was deleted.
+        """
         self.unknowable.update(
             uid for uid, pod in there.items() if uid not in self.pods or self.pods[uid].node != pod.node
         )
 
     def fault_of_bind(self, pod: Pod, domain: str, name: str) -> str:
-        """What its process had been told of the node that forbids to send the binding; empty for nothing."""
+        """What its process had observed of the node that forbids to send the binding; empty for nothing."""
         node = self.nodes.get(name)
         if node is None:
             return "which is gone, as it was told"
@@ -193,7 +196,7 @@ class Told:
         return self.fault_of_node(pod, domain, node) or self.lack(node, self.pods.get(pod.uid, pod))
 
     def lack(self, node: Node, pod: Pod | None = None) -> str:
-        """What the node is told to hold, this pod added, more than it can; empty for nothing.
+        """What the node holds beyond its capacity, as observed, with this pod added; empty for nothing.
 
         With a pod, of what that pod asks for alone: devices that have gone are the business of who wants devices.
         """

@@ -112,7 +112,7 @@ async def _annotate_foreigners(scene: Scene) -> bool:
 
 
 async def _mistake(scene: Scene) -> bool:
-    """Annotations that are no amount of a device: their owners are told, until they take their pods back or mend them."""
+    """Annotations that are no amount of a device: their conditions say so, until the owners take their pods back or mend them."""
     before = {pod.name for pod in scene.world.pods()}
     for amounts in MISTAKEN:
         await scene.world.add_annotated("gpu-scheduler", amounts, whole="1" if amounts == MISTAKEN[-1] else "")

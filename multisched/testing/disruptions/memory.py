@@ -1,4 +1,4 @@
-"""What a process remembers, made wrong: numbers of a row, a pod that no queue has, objects that were told otherwise than they are.
+"""What a process remembers, made wrong: numbers of a row, a pod that no queue has, objects that were observed otherwise than they are.
 
 No program does that to itself, so that only its audit can find it. It is asked at once, and everything has to be true again.
 """
@@ -24,7 +24,7 @@ from multisched.testing.plugins.faulty import FAULTY
 from multisched.testing.processes.process import Process
 
 MISTOLD_MAX: Final = 24
-"""Pods that are told otherwise: more differences than the audit names in the log."""
+"""Pods that are observed otherwise: more differences than the audit names in the log."""
 AUDITS: Final = 2
 """Of what may have changed meanwhile the first audit says nothing."""
 WRONG: Final = {"sim/told": "wrong"}
@@ -72,7 +72,7 @@ def _standing_still(scene: Scene, process: Process) -> Iterator[None]:
 
 
 def _lose_from_queue(scene: Scene, process: Process) -> Pod | None:
-    """Some pod that waits is taken out of its queue, and nobody is told. Of one that the server refuses the count is lost so."""
+    """Some pod that waits is taken out of its queue without a word. Of one that the server refuses the count is lost so."""
     waiting = [
         (worker, entry)
         for worker in process.program.router.workers()
@@ -194,7 +194,7 @@ def _mistell_pods(scene: Scene, process: Process) -> None:
 
 
 def _is_plain(pod: dict[str, Any]) -> bool:
-    """On a node, and nothing but room hangs on where that is."""
+    """On a node, and nothing but room depends on where that is."""
     spec = pod["spec"]
     return (
         bool(spec.get("nodeName"))

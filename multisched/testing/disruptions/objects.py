@@ -49,7 +49,7 @@ async def _change_storage(scene: Scene) -> bool:
 
 
 async def _forbid(scene: Scene) -> bool:
-    """A role loses a kind, and gets it back: only pods that hang on it wait."""
+    """A role loses a kind, and gets it back: only pods that depend on it wait."""
     faults, kind = scene.faults, scene.rng.choice(FORBIDDEN)
     faults.forbidden.add(kind)
     scene.server.expire_watches()

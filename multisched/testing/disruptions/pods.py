@@ -186,8 +186,11 @@ async def press(scene: Scene, pair: str) -> None:
 
 
 async def _press_beyond_reach(scene: Scene, pair: str) -> None:
-    """Still more urgent ones, of which some node of the two is out of reach whoever goes: for whom they do not bear in its zone, or
-    for the zone of their volume."""
+    """Still more urgent pods.
+
+    For some, one node of the two is out of reach whoever goes: by an anti-affinity in its zone, or by their volume's
+    zone.
+    """
     beside = int(pair.removeprefix("pair-")) - NEXT_IN_ZONE
     unborne = await scene.world.place_lowly(
         f"node-{beside}", {}, is_urgent=True, scheduler="forecast-scheduler", labels={"unborne": pair}
@@ -297,7 +300,7 @@ async def _outbid(scene: Scene, nodes: Sequence[str]) -> None:
 
 
 async def _wait_absurdly(scene: Scene) -> bool:
-    """Pods of absurd size that wait: their owner is told, and they are tried once they are readable."""
+    """Pods of absurd size that wait: their condition says so, and they are tried once they are readable."""
     tolerations = [{"key": f"t{at}", "operator": "Exists"} for at in range(300)]
     node = f"node-{scene.rng.choice(CROWDED)}"
     names = [
@@ -365,7 +368,7 @@ async def _wait_dearly(scene: Scene) -> bool:
 
 
 async def _mark_mistaken(scene: Scene) -> bool:
-    """Preferences that do not parse: the API server takes them, and their pods are told why they wait."""
+    """Preferences that do not parse: the API server takes them, and their pods' conditions say why they wait."""
     wrong = [
         {"key": "rank", "operator": "Gt", "values": ["many"]},
         {"key": "zone", "operator": "In", "values": ["no label value!"]},

@@ -69,8 +69,11 @@ async def _stop(scene: Scene) -> bool:
 
 
 async def _roll_out(scene: Scene) -> bool:
-    """One more process, then two leaders stop one after the other: the list that it reads for the first of its leases is on its
-    way while the holder of the second one still binds, of which it hears by nothing but another list."""
+    """One more process, then two leaders stop one after the other.
+
+    The list that it reads for the first of its leases is on its way while the holder of the second still binds. Only
+    another list shows those binds.
+    """
     replicas, bind_checker = scene.replicas, scene.bind_checker
     await scene.until_in_use(FAVOURITE)
     filled = bind_checker.leases.name_of("forecast")

@@ -82,7 +82,7 @@ class Scene:
 
     @asynccontextmanager
     async def throttled(self) -> AsyncIterator[None]:
-        """Most writes are told to wait: binds are under way for seconds, and meanwhile things change."""
+        """Most writes get a 429: binds are under way for seconds, and meanwhile things change."""
         faults = self.faults
         before, faults.throttled = faults.throttled, THROTTLED
         try:

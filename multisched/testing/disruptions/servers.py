@@ -50,7 +50,7 @@ async def _go_away(scene: Scene) -> bool:
 
 
 async def _lag(scene: Scene) -> bool:
-    """Watches break and are opened again at a server that is behind: its lists are older than what was told."""
+    """Watches break and are opened again at a server that is behind: its lists are older than what was observed."""
     faults = scene.faults
     faults.older_by = scene.rng.randint(20, 120)
     scene.server.expire_watches()
@@ -144,7 +144,7 @@ async def _restore(scene: Scene) -> bool:
 
 
 async def _garble(scene: Scene) -> bool:
-    """One object is not UTF-8; whatever else is told beside it is as good as ever."""
+    """One object is not UTF-8; whatever else comes beside it is as good as ever."""
     await scene.world.add_garbled()
     await asyncio.sleep(0.5)
     scene.server.expire_watches()
@@ -152,7 +152,7 @@ async def _garble(scene: Scene) -> bool:
 
 
 async def _malform(scene: Scene) -> bool:
-    """Objects that are none: they are told of and passed over, and everything else goes on."""
+    """Objects that are none: they are reported and passed over, and everything else goes on."""
     paths = await scene.world.add_malformed()
     await scene.pause(0.5, 2.0)
     for path in paths.values():

@@ -4,8 +4,8 @@ When nothing is ready, time jumps to the next timer: an hour of backoff costs mi
 seeded random order, so that every seed is another interleaving and the same seed is the same run (I12). It drives
 unchanged asyncio and anyio code; it uses the private `_run_once`, `_ready` and `_scheduled` of CPython's base loop.
 
-Tasks belong to the simulated process that their context names (`PROCESS`); a process can be paused as a whole, as by
-SIGSTOP or a stalled machine: nothing of it runs, while time, the network and everybody else go on.
+Tasks belong to the simulated process that their context names (`PROCESS`). A process can be paused as a whole, as by
+SIGSTOP or a stalled machine. Nothing of it runs then, while time, the network and everybody else go on.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ class SimLoop(asyncio.SelectorEventLoop):
         ready: Any = self._ready  # type: ignore[attr-defined]
         self._collect_ready(ready)
         if len(ready) > 1:
-            # The seed's order must not hang on the order in which a set of tasks was walked, which is no part of the seed.
+            # The seed's order must not depend on the order in which a set of tasks was walked, which is no part of the
+            # seed.
             shuffled = sorted(ready, key=_number)
             self._order.shuffle(shuffled)
             ready.clear()

@@ -1,7 +1,7 @@
 """A plugin with bugs, as somebody's own may have: it raises, or gives nonsense, at every point where it is asked.
 
-Each pod meets each bug once at most, and few pods meet any: what is promised of the others, and of the next attempt, holds
-all the same. Its failures are the only ones that a run may have (`scenario`).
+Each pod meets each bug once at most, and few pods meet any. What is promised of the others, and of the next attempt,
+holds all the same. Its failures are the only ones that a run may have (`scenario`).
 """
 
 from __future__ import annotations

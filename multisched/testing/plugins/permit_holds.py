@@ -37,8 +37,11 @@ class HoldSome:
 
 
 class HoldLonger:
-    """Holds what `HoldSome` holds, for longer, and lets a pod go one pod later: it is bound when both let it, and turned back when
-    the first of them has waited long enough. `broken` says where not."""
+    """Holds what `HoldSome` holds, for longer, and lets a pod go one pod later.
+
+    A pod is bound when both let it, and turned back when the first of them has waited long enough. `broken` says where
+    not.
+    """
 
     name = "HoldLonger"
 

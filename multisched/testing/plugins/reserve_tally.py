@@ -21,7 +21,7 @@ class ReserveTally:
         """uid -> node of what is reserved now."""
         self.broken: list[str] = []
         self.on_bound: Callable[[Pod, str], None] = lambda pod, node: None
-        """Told of each pod that counts as bound."""
+        """Called for each pod that counts as bound."""
 
     def reserve(self, cycle: CycleView, pod: Pod, node: str) -> Status:
         if pod.uid in self.open:

@@ -1,7 +1,8 @@
 """A plugin that moves pods, as a repair does: keeps a place, writes down what it is about, evicts, and waits for the replacement.
 
-Its plans are drawn: any pod of a controller may go to any node that takes it, by a plan made on a copy or by none. Whatever it
-does goes through `framework.moving.Mover`, so that the place it keeps, the eviction and the kept document meet the faults of a run.
+Its plans are drawn. Any pod of a controller may go to any node that takes it, by a plan made on a copy or by none.
+Whatever it does goes through `framework.moving.Mover`, so that the place it keeps, the eviction and the kept document
+meet the faults of a run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What people ask of a running process and have tried on a copy: what would help a pod, where others would go, what should move.
 
-Asked by the parts that answer over HTTP and on the command line; in virtual time their threads are the loop. Judged: who asks
-changes nothing, and no answer names a node that its pod may not go to, by what the process has been told.
+Asked by the parts that answer over HTTP and on the command line; in virtual time their threads are the loop. Judged:
+who asks changes nothing, and no answer names a node that its pod may not go to, by what the process has observed.
 """
 
 from __future__ import annotations

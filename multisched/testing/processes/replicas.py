@@ -189,7 +189,7 @@ class Replicas:
         self._loop.resume(process.identity)
 
     def knows_placed(self, uid: str) -> bool:
-        """Every process has been told of this pod."""
+        """Every process has observed this pod."""
         return all(uid in process.checker.told.pods for process in self.running)
 
     def on_their_way(self, names: Collection[str]) -> list[Pod]:

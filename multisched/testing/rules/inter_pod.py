@@ -1,4 +1,4 @@
-"""Rules of pods about each other, told plainly: affinity and anti-affinity, spreading, host ports.
+"""Rules of pods about each other, in plain words: affinity and anti-affinity, spreading, host ports.
 
 Nothing of the plugins takes part: selectors are matched pod by pod.
 """
@@ -48,8 +48,8 @@ def allows(
 ) -> bool:
     """The rules of the pod and of those that stand somewhere let it onto the node.
 
-    `nodes`: all; `standing`: every pod that is not over, with its node; `is_usable`: tells the nodes of the pod's domain,
-    which alone are places to spread over.
+    `nodes`: all. `standing`: every pod that is not over, with its node. `is_usable`: tells the nodes of the pod's
+    domain, which alone are places to spread over.
     """
     own = pod.spec.pod_affinity
     for term in own.anti_required if own is not None else ():

@@ -1,7 +1,7 @@
 """What nodes score for a pod by the pods that stand there, in plain arithmetic by the documentation of each plugin.
 
-Of InterPodAffinity and PodTopologySpread, from what the process was told. Spread by a cluster's default constraints is left out,
-and so are constraints with policies of their own.
+Of InterPodAffinity and PodTopologySpread, from what the process has observed. Spread by a cluster's default constraints
+is left out, and so are constraints with policies of their own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Whether a preemption helps, told plainly: the node takes the pod once its victims are gone, by every rule that can be told.
+"""Whether a preemption helps, in plain words: the node takes the pod once its victims are gone, by every rule that is known here.
 
-What is told holds whatever pods the node is promised to: those come on top. Not judged: which devices would be free, how many
-volumes a node attaches, and disks that are named in pods themselves.
+The verdict holds whatever pods are nominated to the node: those come on top. Not judged: which devices would be free,
+how many volumes a node attaches, and disks that are named in pods themselves.
 """
 
 from __future__ import annotations

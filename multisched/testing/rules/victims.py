@@ -1,4 +1,4 @@
-"""The victims of a preemption, told plainly: what budgets say of them, whether all are needed, and whether others would do.
+"""The victims of a preemption, in plain words: what budgets say of them, whether all are needed, and whether others would do.
 
 A preemption is judged by what holds in whatever order pods of equal importance are counted. A budget is broken for certain
 where more of its pods are to go than it allows. It need not have been where the pod would fit with every pod left standing

@@ -1,7 +1,7 @@
 """What happens when all arrivals and disruptions are over, and nothing else comes to help.
 
-Here single events are the only ones: a deletion that no watch told of, a pod held while room comes free, a policy that is
-lifted from what was set aside.
+Here single events are the only ones. They are a deletion that no watch showed, a pod held while room comes free, and a
+policy lifted from quarantined pods.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COME_BACK_S = 8.0
 SET_ASIDE_MAX_S = 60.0
 """A new leader may have to come first, and then five attempts with their backoffs (1, 2, 4 and 8 s)."""
 UNHEARD = 0.25
-"""Of all runs: in these the audit must find a deletion that no watch told of, which takes up to two of its periods."""
+"""Of all runs: in these the audit must find a deletion that no watch showed, which takes up to two of its periods."""
 
 NotSetAside = Callable[[], Sequence[str]]
 """Keys of pods that the API server always refuses, and that some leader may try all the same."""
@@ -71,8 +71,10 @@ async def _set_aside(scene: Scene, not_set_aside: NotSetAside) -> None:
 
 
 async def _tell_while_held(scene: Scene) -> None:
-    """A pod is held at Permit while room comes free elsewhere, and nothing happens after that: the event of its attempt
-    must bring it back (I3)."""
+    """A pod is held at Permit while room comes free elsewhere, and nothing happens after that.
+
+    The event of its attempt must bring it back (I3).
+    """
     name = f"{HELD}last"
     scene.faults.is_on = False
     await asyncio.sleep(CALM_S)

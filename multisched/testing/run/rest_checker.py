@@ -20,19 +20,19 @@ from multisched.testing.settings.configurations import EDGE_RANKS
 from multisched.testing.world.nodes import NODES
 
 QUIET_MAX_S = 75.0
-"""Virtual seconds after the last fault within which every feasible pod must be bound and every cache true (I3, I4): a
+"""Virtual seconds after the last fault within which every feasible pod must be bound and every cache true (I3, I4). A
 lease runs out (15), its successor waits for the last binds (5), lists and works off its backoffs (10 each)."""
 QUIET_LOST_MAX_S = 210.0
-"""The same when a watch has lost a line, or a bind was answered that never arrived: three periods of the audit, a list,
-and a backoff."""
+"""The same when a watch has lost a line, or a bind was answered that never arrived. It takes three periods of the
+audit, a list, and a backoff."""
 QUIET_REWOUND_MAX_S = BIND_TIMEOUT_DEFAULT_S + AUDITED_EVERY * AUDIT_PERIOD_S + QUIET_MAX_S
-"""The same after a restored backup: where the new history had overtaken the old one before any watch came back, a claim
-that differs is found when the audit next comes to its kind, and a volume's bind that the backup has lost is waited for as
-long as any."""
+"""The same after a restored backup. The new history may have overtaken the old one before any watch came back. Then a
+claim that differs is found when the audit next comes to its kind. A volume's bind that the backup has lost is waited
+for as long as any."""
 DECEIT = ("lost line", "false answer", "false 404")
 """Faults that nobody but the audit can find out."""
 SET_ASIDE = "set aside: the API server has refused this pod"
-"""With what the owner of a pod that the server always refuses is told of it."""
+"""With the condition of a pod that the server always refuses."""
 HEARD_S = 2.0
 """After the last fault, for what was on its way."""
 DRAIN_MAX_S = 30.0
@@ -41,8 +41,8 @@ HEARD_POLL_S, POLL_S = 0.5, 3.0
 NUDGE_POLLS = 6
 """Polls between two small events. A new leader's Permit may turn pods away, which then wait for an event or five minutes."""
 NUDGED = (NODES - 1, NODES - 2, NODES - 4, int(EDGE_RANKS[1]))
-"""A virtual node, one with GPUs, one of neither kind, and one that may be
-claimed by its label: a domain hears of the nodes that it may use alone."""
+"""A virtual node, one with GPUs, one of neither kind, and one that may be claimed by its label. A domain hears only of
+the nodes that it may use."""
 
 
 class RestChecker:

@@ -30,7 +30,7 @@ WEIGHTS: Final = (1, 40, 100)
 FILLING_MILLI: Final = 3_000
 """A room takes one pod of this size."""
 LARGE_IMAGE_BYTES: Final = 6_000_000_000
-"""Where a tenth of the nodes have it, it counts for more than the least that ImageLocality heeds."""
+"""Where a tenth of the nodes have it, it counts for more than the least size that ImageLocality scores."""
 KIN: Final = "kin"
 """The key of the label by which pods of these scenarios are meant."""
 
@@ -110,8 +110,10 @@ async def _fill_zones(scene: Scene) -> bool:
 
 
 async def _prefer(scene: Scene) -> bool:
-    """Company of several weights, for and against, on several nodes and in their zones; then some of it goes, and a service comes and
-    goes whose pods are to be spread."""
+    """Company of several weights, for and against, stands on several nodes and in their zones.
+
+    Then some of it goes, and a service comes and goes whose pods are to be spread.
+    """
     key = scene.mark()
     nodes = [f"node-{number}" for number in CROWDED if f"node-{number}" in scene.bind_checker.nodes()]
     kinds = [{KIN: f"{key}-{at}"} for at in range(len(WEIGHTS))]
@@ -168,7 +170,7 @@ async def _fill_preferred(scene: Scene) -> bool:
 
 
 async def _pull(scene: Scene) -> bool:
-    """One node after the other pulls a large image. What it is worth to a pod hangs on how many nodes have it."""
+    """One node after the other pulls a large image. What it is worth to a pod depends on how many nodes have it."""
     rooms, image = Rooms(scene), f"{scene.mark()}:v1"
     nodes = [await rooms.room("pull") for _ in range(3)]
     main = {"name": "main", "image": image, "resources": {"requests": {"cpu": "10m"}}}

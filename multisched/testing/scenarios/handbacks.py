@@ -1,5 +1,8 @@
-"""Scenarios of room that comes back although nobody has ended there: a bind that reaches nobody, a promise that is not needed any
-more, a pod that is turned away at Permit. Somebody waits for exactly that room."""
+"""Scenarios of room that comes back although no pod has ended there.
+
+A bind reaches nobody, a nomination is not needed any more, or a pod is turned away at Permit. Somebody waits for
+exactly that room.
+"""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ LARGE_MILLI, SMALL_MILLI = 2_500, 1_400
 SPARE_MILLI: Final = 50
 """What is left beside the urgent pod."""
 HELPED_S: Final = 8.0
-"""Within this a pod has preempted that nothing hinders; that it may is told by `preemptions.py`."""
+"""Within this a pod has preempted that nothing hinders; `preemptions.py` says that it may."""
 
 
 def _wants_port(milli: int) -> dict[str, Any]:
@@ -107,8 +107,11 @@ async def _promise_twice(scene: Scene) -> bool:
 
 
 async def _start_meanwhile(scene: Scene) -> bool:
-    """Two urgent pods of one kind, one after the other. On either node are a large pod and a small one that are as important, and
-    between the two some start, which makes them the more important."""
+    """Two urgent pods of one kind, one after the other.
+
+    On either node are a large pod and a small one of equal priority. Before the second urgent pod comes, some of these
+    start, which makes them the more important.
+    """
     rooms = Rooms(scene)
     for is_large in (False, True):
         bed = f"start-{is_large}"

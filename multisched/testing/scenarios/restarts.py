@@ -1,4 +1,4 @@
-"""Scenarios of processes that follow each other, of objects that go and come back under their names, and of what is told of pods."""
+"""Scenarios of processes that follow each other, of objects that go and come back under their names, and of the conditions of pods."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LED_AGAIN_S: Final = 8.0
 GIVEN_BACK_S: Final = 4.0
 """Until a pod whose node is gone is on its way no more: PreBind looks once a second."""
 TOLD_S: Final = 8.0
-"""Until what a pod's owner is told stands at the pod, after a write whose answer was lost."""
+"""Until a condition stands at its pod, after a write whose answer was lost."""
 UNSEEN_S: Final = 1.0
 """How long no watch tells anything."""
 OUTAGE_S: Final = 2.0
@@ -157,8 +157,10 @@ async def _tell_again(scene: Scene) -> bool:
 
 
 async def _take_over_one(scene: Scene) -> bool:
-    """Somebody takes one lease from a process that holds another one, whose binds are under way: it ends, and gives nothing back
-    that is not settled."""
+    """Somebody takes one lease from a process that holds another one, whose binds are under way.
+
+    It ends, and gives nothing back that is not settled.
+    """
     bind_checker, node = scene.bind_checker, emptiest(scene)
     holder = _holder(scene, bind_checker.leases.name_of("forecast"))
     others = (

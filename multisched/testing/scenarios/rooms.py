@@ -1,6 +1,6 @@
 """Nodes of a scenario's own, which nobody else is let onto, and pods that are refused there until one event comes.
 
-Each is woken by its own event and by no other: what is told of the one helps none of the rest.
+Each is woken by its own event and by no other: the event of the one helps none of the rest.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ BED: Final = "sim/bed"
 KEPT: Final = {"key": "sim/kept", "effect": "NoSchedule"}
 TOLERATED: Final = {"key": "sim/kept", "operator": "Exists"}
 BACKED_OFF_S: Final = 1.2, 1.8
-"""After the first refusal; then what is told of it is written, too."""
+"""After the first refusal; then its condition is written, too."""
 HEARD_S: Final = 5.0
 """In which an event reaches those who wait for it; most watches tell it at once, one that broke is opened again before."""
 SETTLED_S: Final = 0.3, 0.5
-"""For what was told to have its effect."""
+"""For an event to have its effect."""
 DECIDED_S: Final = 4.0
 """Until all that were woken have their nodes: some attempts are turned away at Permit first."""
 
@@ -40,7 +40,7 @@ def at_once(program: Program) -> bool:
 
 
 class Sleeper(NamedTuple):
-    """A pod, what is to be told of it, the event that helps, and whether a program has heard that event."""
+    """A pod, how reports name it, the event that helps, and whether a program has heard that event."""
 
     pod: str
     awaits: str
@@ -171,8 +171,11 @@ def leader(scene: Scene) -> Process | None:
 
 
 async def check_awake(scene: Scene, waiting: Sequence[Sleeper], before: Process | None) -> None:
-    """`before`: the process that led when the event came. Drawn plugins may refuse whatever they like; after a restored backup
-    new nodes may be withheld, and claims be told later than pods. Nodes that another leader may use are withheld, too."""
+    """`before`: the process that led when the event came.
+
+    Drawn plugins may refuse whatever they like; after a restored backup new nodes may be withheld, and claims may come
+    later than pods. Nodes that another leader may use are withheld, too.
+    """
     late = [one for one in waiting if asleep(scene, one.pod)]
     if (
         not late

@@ -61,7 +61,7 @@ async def _count_volumes(scene: Scene) -> bool:
     await must_come(scene, node, third, "a pod with a volume has gone")
     again = await _claimant(scene, node, volumes[0])
     await must_wait(scene, node, again, "others have taken the place of its volume", beside=[second, third])
-    await scene.world.user.delete_named(again)  # as upstream, nobody who waits is told of the end of a claim
+    await scene.world.user.delete_named(again)  # as upstream, the end of a claim wakes nobody who waits
     await disks.tear_out(volumes[2])
     fourth = await _claimant(scene, node, volumes[3])
     await must_come(scene, node, fourth, "a claim is deleted, and its volume with it")

@@ -1,4 +1,4 @@
-"""Scenarios of what happens between a decision and its POST: each rule is broken by somebody else while a bind is told to wait.
+"""Scenarios of what happens between a decision and its POST: each rule is broken by somebody else while a bind waits after a 429.
 
 Once that is heard nothing may be sent any more (`stale_decisions`, `Told.fault_of_bind`). And of binds whose answers are
 lost: they are never given up, nor tried elsewhere, whatever else goes wrong.
@@ -21,7 +21,7 @@ from multisched.testing.world.nodes import GPU_NODES
 
 NAME: Final = "between"
 HEARD_S: Final = 0.1, 0.4
-"""Until every process has been told of what happened. The bind is tried again a second after it was told to wait."""
+"""Until every process has observed what happened. The bind is tried again a second after its 429."""
 SETTLED_S: Final = 6.0
 TOGETHER: Final = 5
 """Of the short ones, in one run."""
@@ -34,7 +34,7 @@ Happens = Callable[[str], Awaitable[object]]
 
 
 async def _between(scene: Scene, node: str, happens: Happens, **ours: Any) -> bool:
-    """A pod is decided on and its bind told to wait. Then something happens; after that it may be sent at any moment."""
+    """A pod is decided on and its bind gets a 429. Then something happens; after that it may be sent at any moment."""
     answers = scene.faults.bind_answers
     answers[NAME] = repeat(TOLD_TO_WAIT)
     try:

@@ -23,7 +23,7 @@ from multisched.testing.world.nodes import CROWDED, GPU_NODES
 LEFT_MILLI: Final = 1_500
 """CPU that is free on a node beside those who are to go."""
 LARGE_MILLI, SHRUNK_MILLI, REPORTED_MAX_S = 900, 100, 7.0
-"""CPU of pods that fill a node, what is left to some, and when their kubelet has told so at the latest."""
+"""CPU of pods that fill a node, what is left to some, and when their kubelet has reported so at the latest."""
 HOPELESS: Final = 20
 """Pods that fit nowhere: more than may be tried before those of others."""
 BACKED_OFF_S: Final = 1.2
@@ -31,7 +31,7 @@ BACKED_OFF_S: Final = 1.2
 TOGETHER_S: Final = 0.1
 """In which what was written reaches every process at once."""
 HELD_UP_S: Final = 0.5, 1.5
-"""How long most writes are told to wait."""
+"""How long most writes get a 429."""
 
 
 async def _give_way(scene: Scene) -> bool:
@@ -54,7 +54,7 @@ async def _part_one_by_one(scene: Scene) -> bool:
     await scene.until(lambda: all(map(scene.replicas.knows_placed, enemies.values())))
     names = [await place(scene, node, 10, labels={"sound": sound}) for sound in sounds]
     await scene.until(lambda: len(parked(scene, names)) == len(names))
-    await scene.pause(0.5, 1.0)  # what they are told of their refusals parks them anew
+    await scene.pause(0.5, 1.0)  # their own conditions' updates park them anew
     kept = sorted((pod for pod in scene.world.pods() if pod.name in names), key=lambda pod: pod.version, reverse=True)
     for pod in kept:
         await scene.world.delete_uid(enemies[pod.labels["sound"]])
@@ -80,7 +80,7 @@ async def _give_up(scene: Scene) -> bool:
 
 
 async def _come_between(scene: Scene) -> bool:
-    """Bindings were told to wait. Then somebody comes to another node of the zone who bears some of those pods nowhere there."""
+    """Bindings got a 429. Then somebody comes to another node of the zone who bears some of those pods nowhere there."""
     number = scene.rng.choice(CROWDED)
     node, neighbour = f"node-{number}", f"node-{number + 3 if number + 3 in CROWDED else number - 3}"
     labels = {"voice": "soft"}

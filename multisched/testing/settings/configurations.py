@@ -1,7 +1,7 @@
 """Configurations of simulated runs: three domains whose cycles meet, and what a user may write into them, drawn from a seed.
 
-Arguments are drawn from what each plugin accepts. None of them says more about where a pod may be than the pod does: where it
-may be is judged by the pod and its node alone.
+Arguments are drawn from what each plugin accepts. None of them says more about where a pod may be than the pod does.
+That is judged by the pod and its node alone.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class BindWatcher(Protocol):
     def bind_seen(self, path: str, body: bytes, answer: Response) -> None: ...
 
     def bind_faked(self, body: bytes) -> None:
-        """The sender is told that a binding succeeded which never arrived."""
+        """The sender gets success for a binding that never arrived."""
         ...
 
     def bind_answered(self, sender: str, body: bytes, answer: Response | None) -> None:
@@ -64,7 +64,7 @@ class BindWatcher(Protocol):
         ...
 
     def lease_read(self, sender: str, path: str) -> None:
-        """The sender is told what a lease says."""
+        """The sender learns what a lease says."""
         ...
 
 
@@ -81,7 +81,7 @@ class Faults:
         self.bind_late = 0.03
         """The answer got lost first; the binding is applied seconds later."""
         self.bind_faked = 0.01
-        """The binding never arrived; the client is told that it succeeded."""
+        """The binding never arrived; the client gets success."""
         self.refused = 0.02
         self.throttled = 0.03
         self.line_duplicated = 0.03
@@ -101,7 +101,7 @@ class Faults:
         self.page_expired = 0.05
         """The rest of a list is not to be had any more."""
         self.bind_missing = 0.0
-        """The binding never arrived; the client is told that there is no such pod."""
+        """The binding never arrived; the client gets that there is no such pod."""
         self.paged = 0.004
         """A proxy answers a read with a page of its own, whatever the status says."""
         self.read_throttled = 0.005

@@ -143,7 +143,7 @@ class FaultyTransport:
     def _arrived(self, task: asyncio.Task[Response]) -> None:
         self._travelling.discard(task)
         if not task.cancelled():
-            task.exception()  # nobody may be left to be told
+            task.exception()  # nobody may be left to hear it
 
     async def _ask(
         self, method: str, path: str, body: bytes | None, content_type: str, accept: str, timeout_s: float

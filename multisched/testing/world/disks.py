@@ -1,8 +1,10 @@
-"""Volumes of every other sort in a simulated cluster: inline disks that exclude each other, claims for one pod alone, volumes of
-a zone, ephemeral ones, classes that go by topology and capacity, drivers that attach so many and no more.
+"""Volumes of every other sort in a simulated cluster.
 
-Pods that want them are marked: whether one of them could be placed is not judged from the store, which would take a second
-scheduler; where each is bound is, by `multisched verify`'s judge and by `Storage`.
+There are inline disks that exclude each other, claims for one pod alone, volumes of a zone, and ephemeral ones. Classes
+go by topology and capacity; drivers attach so many and no more.
+
+Pods that want them are marked. Whether one of them could be placed is not judged from the store, which would take a
+second scheduler. Where each is bound is judged by `multisched verify`'s judge and by `Storage`.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ SHARED_DISKS, SOLE_CLAIMS, ZONED = 3, 3, 6
 LATE_MIN_S, LATE_MAX_S = 1.0, 6.0
 EDGE, TIGHT, SOON, LATER, UNBINDABLE = "edge", "tight", "soon", "later", "unbindable"
 NOBODYS, IN_TREE = "nobodys", "in-tree"
-"""Classes: in two zones alone; of a driver that tells its capacity; bound at once; made after its claims; without a binding mode
-that is known; of provisioners that never come."""
+"""Classes: in two zones alone; of a driver that tells its capacity; bound at once; made after its claims. Others have
+an unknown binding mode, or provisioners that never come."""
 TIGHT_DRIVER, GCE_DRIVER = TIGHT_PROVISIONER, "pd.csi.storage.gke.io"
 ZONE_BETA: Final = "failure-domain.beta.kubernetes.io/zone"
 ATTACHED_MAX = (2, 5, 6)
@@ -248,7 +250,7 @@ class Disks:
         await self._send("PATCH", path, {"spec": {"drivers": drivers}}, MERGE_PATCH)
 
     async def attach_volume(self, number: int, volume: str, driver: str) -> None:
-        """It hangs on the node, whoever uses it."""
+        """It depends on the node, whoever uses it."""
         spec = {"attacher": driver, "nodeName": f"node-{number}", "source": {"persistentVolumeName": volume}}
         await self._create(f"{CSI_PATH}/volumeattachments", {"metadata": {"name": f"attached-{volume}"}, "spec": spec})
 
@@ -296,7 +298,7 @@ class Disks:
         await self._send("DELETE", f"{VOLUMES_PATH}/{name}")
 
     async def break_objects(self) -> None:
-        """Objects of a size that nobody reads: they are told of, and not used."""
+        """Objects of a size that nobody reads: they are reported, and not used."""
         values = [f"v{at}" for at in range(300)]
         selector = {"matchExpressions": [{"key": "app", "operator": "In", "values": values}]}
         body = {"metadata": {"name": "huge"}, "spec": {"selector": selector, "maxUnavailable": 1}}
@@ -388,7 +390,7 @@ def _claim(
 
 
 def _zoned(at: int) -> dict[str, Any]:
-    """Volumes from before there was a CSI driver: their zone is a label, or in their node affinity, or told nowhere."""
+    """Volumes from before there was a CSI driver: their zone is a label, or in their node affinity, or given nowhere."""
     labels = {ZONE: "z0__z1"} if at % 2 else {ZONE_BETA if at else ZONE: f"z{at % 3}"}
     volume: dict[str, Any] = {
         "metadata": {"name": f"zoned-{at}", "labels": {} if at > 3 else labels},

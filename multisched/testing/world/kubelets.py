@@ -32,8 +32,11 @@ class Kubelets:
         """What they are about to do."""
 
     async def run(self) -> None:
-        """The kubelets and the taint manager, until cancelled: pods that are asked to go end a moment later, and hold their
-        room till then; who does not tolerate a NoExecute taint goes at once."""
+        """The kubelets and the taint manager, until cancelled.
+
+        Pods that are asked to go end a moment later, and hold their room till then. A pod that does not tolerate a
+        NoExecute taint goes at once.
+        """
         asked: dict[str, float] = {}
         loop = asyncio.get_running_loop()
         nodes: Mapping[str, Node] = {}

@@ -1,7 +1,7 @@
 """Admission policies of a simulated cluster: pods whose binding, or whose claim, the API server refuses in the same words.
 
-Stands before the server as an admission webhook does, and judges the program by its answers alone: a pod that is refused
-in the same words is tried only so often, and once more for each change that might have helped it (I10).
+Stands before the server as an admission webhook does, and judges the program by its answers alone. A pod that is
+refused in the same words is tried only so often. It is tried once more for each change that might have helped it (I10).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from multisched.testing.world.storage import MADE
 REFUSED = 0.04
 """Of all pods."""
 POLICY, HEEDED = "policy", "heeded"
-"""The label by which a pod is refused, and its value once the pod heeds its policy."""
+"""The label by which a pod is refused, and its value once the pod obeys its policy."""
 OWNER, TENANT, NEVER = "owner", "tenant", "never"
 """What helps: a change of the pod; a change of its namespace; nothing."""
 TRUSTED = "trusted"
@@ -115,7 +115,7 @@ class Policies:
         return policy if policy in (OWNER, NEVER) else ""
 
     def condition_of(self, name: str) -> str:
-        """What the owner of the pod is told."""
+        """The message of the pod's condition."""
         pod = self._document("pods", f"{NAMESPACE}/{name}")
         found = pod.get("status", {}).get("conditions", []) if pod is not None else []
         return next((str(one.get("message")) for one in found if one["type"] == "PodScheduled"), "")

@@ -8,8 +8,8 @@ from typing import Any
 from multisched.testing.world.labels import HOSTNAME, ZONE
 
 LONERS, LEVELLED, COMPANIONS, INCLINED, FUSSY = 0.05, 0.05, 0.03, 0.06, 0.12
-"""Shares of all pods: no second of its app on a host; level over zones; in a zone with its app; with preferences about pods,
-and about nodes."""
+"""Shares of all pods. One part takes no second of its app on a host, one spreads over zones, one is in a zone with its
+app. The others have preferences about pods, and about nodes."""
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"

@@ -1,7 +1,7 @@
 """The storage of a simulated cluster: local disks, disks made on demand, claims of pods, and the controllers that bind them.
 
 The controllers are the embedded cluster's own and act on the API as anybody does. What is promised of volumes is judged
-from the server's store alone: a pod is bound only where all its claims are bound, to volumes that its node reaches.
+from the server's store alone. A pod is bound only where all its claims are bound, to volumes that its node reaches.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Storage:
     def allows(self, pod: Pod, node: Node, there: Collection[Pod]) -> bool:
         """False while the pod's claims keep it off the node; with several unbound claims nothing is held against it.
 
-        `there`: the pods on the node. Of volumes of other sorts (`disks`) it is not told whether a node takes them.
+        `there`: the pods on the node. For volumes of other sorts (`disks`) it does not know whether a node takes them.
         """
         if ODD in pod.labels:
             return False

@@ -43,7 +43,7 @@ class StoreView:
 class Reader:
     """Decodes each pod or node once, for all processes; reads placed pods whose like the program refuses, too.
 
-    By what was told to the byte: one version may be told in several ways.
+    By the bytes that came: one version may come in several forms.
     """
 
     def __init__(self) -> None:

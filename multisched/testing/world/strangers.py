@@ -24,7 +24,7 @@ GIANT_TOLERATIONS = 300
 
 
 class Strangers:
-    """`on_bound` is told the uid and the node of each pod that they place."""
+    """`on_bound` gets the uid and the node of each pod that they place."""
 
     def __init__(
         self,

@@ -1,5 +1,6 @@
-"""What the pods of some crowds want beside room: ports of their host on one address or all, disks, claims for one pod alone, and
-who is not to be beside them, or not more of them.
+"""What the pods of some crowds want beside room: host ports on one address or all, disks, claims for one pod alone.
+
+Some also say who must not be beside them, or not more of them.
 
 A crowd wants one node at once, so that whatever is counted wrongly there shows at once.
 """
@@ -53,7 +54,7 @@ def _attached(pod: dict[str, Any], rng: random.Random) -> None:
 
 
 def _sole(pod: dict[str, Any], rng: random.Random) -> None:
-    """A claim that one pod may use at a time, of pods of one domain: there its leader's books hold."""
+    """A claim that one pod may use at a time, of pods of one domain: there its leader's account holds."""
     if pod["spec"]["schedulerName"] == "forecast-scheduler":
         _give(pod, {"name": "v0", "persistentVolumeClaim": {"claimName": rng.choice(SOLE)}})
 

@@ -1,7 +1,7 @@
 """Workloads of a simulated cluster: batches of pods of one spec, as a controller creates them at once.
 
-The pods of a batch differ in their labels and names as those of a real controller do, and where the shape says so in role,
-priority or namespace. Every workload comes in two rounds: the second meets what the first has placed.
+The pods of a batch differ in their labels and names as those of a real controller do. Where the shape says so, they
+differ in role, priority or namespace. Every workload comes in two rounds: the second meets what the first has placed.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ class Workloads:
         self._known: dict[int, _Workload] = {}
 
     async def create(self, number: int) -> str:
-        """A workload and its first round; what is told of it."""
+        """A workload and its first round; gives a description of it."""
         rng = self._rng
         shape = rng.choice(SHAPES)
         labels = {"workload": f"w{number}"}

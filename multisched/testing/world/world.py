@@ -45,7 +45,7 @@ class World:
         seed: int,
         on_bound: Callable[[str, str], None],
     ) -> None:
-        """`on_bound` is told the uid and the node of each pod that somebody else places."""
+        """`on_bound` gets the uid and the node of each pod that somebody else places."""
         self.objects = objects
         self.policies = policies
         self._rng = rng

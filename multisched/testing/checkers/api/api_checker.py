@@ -1,4 +1,4 @@
-"""The books of an API server in a test: every binding at the moment it takes effect, against the server's own store.
+"""The account of an API server in a test: every binding at the moment it takes effect, against the server's own store.
 
 Nothing of the program under test takes part: what stands here is what the world knows. Each rule names its invariant of
 DESIGN 10; a broken one is a sentence in `broken`.
@@ -94,10 +94,10 @@ class ApiChecker:
         return False
 
     def _check_node(self, pod: Pod, name: str, others: list[Pod], ground: Ground | None) -> None:
-        """I1 of room. A node that shrank, and a pod that was made larger, count from when the sender was told.
+        """I1 of room. A node that shrank, and a pod that was made larger, count from when the sender observed it.
 
-        A pod that takes effect late is no worse than those decided after it, when the node may have been larger, or was told
-        to hold less.
+        A pod that takes effect late is no worse than those decided after it. The node may have been larger then, or
+        have seemed to hold less.
         """
         node = self.nodes().get(name)
         if node is None:
@@ -125,7 +125,7 @@ class ApiChecker:
         self._check_devices(node, room.get(GPU, 0), [pod, *others])
 
     def _size(self, other: Pod, ground: Ground | None) -> Requests:
-        """As the sender was told when it decided; of a pod that it was not told of then, as that was told when it was sent."""
+        """As the sender saw the pod when it decided. If it had not seen the pod then, as it was seen when it was sent."""
         if ground is None:
             return other.requests
         told = ground.pods.get(other.uid)
@@ -141,7 +141,7 @@ class ApiChecker:
                 self.complain(f"I1: {pod.key} was bound to {name} beside {other.key}, which an anti-affinity forbids")
 
     def _check_selector(self, pod: Pod, name: str, ground: Ground | None) -> None:
-        """I1 of places: the pod is where it wanted to be, by the labels that its sender was told of."""
+        """I1 of places: the pod is where it wanted to be, by the labels that its sender had observed."""
         node = self.nodes().get(name) if ground is None or ground.node is None else ground.node
         if node is not None and not wants(pod, node):
             self.complain(f"I1: {pod.key} was bound to {name}, which its node selector forbids")
@@ -157,7 +157,7 @@ class ApiChecker:
         """I1 of volumes: what a pod was promised is there before it is."""
         node = self.nodes().get(name)
         if self.storage is None or node is None or self.was_rewound:
-            return  # which claims a restored backup has unbound, nobody is told for a while
+            return  # which claims a restored backup has unbound, nobody observes for a while
         fault = self.storage.fault_of_bind(pod, node)
         if fault:
             self.complain(f"I1: {fault}")
@@ -210,7 +210,7 @@ class ApiChecker:
         return [stored.document() for stored in dict(self._server.store.collection("events").items()).values()]
 
     def check_events(self) -> None:
-        """What users were told is true: every Scheduled event names the node its pod was bound to (I2)."""
+        """Events are true: every Scheduled event names the node its pod was bound to (I2)."""
         for event in self.events():
             if event.get("reason") != "Scheduled":
                 continue

@@ -1,7 +1,7 @@
 """The API server's bind checker in a simulation: every binding as it is sent, takes effect and is answered; every lease written.
 
-What `ApiChecker` checks of a binding's effect is not enough where the server refuses what should never have been asked, or
-where two processes compete: here a binding is judged as it leaves its process (I2, I7, I8, I9, I10).
+`ApiChecker` checks a binding's effect. That is not enough where the server refuses what should never have been asked,
+or where two processes compete. Here a binding is judged as it leaves its process (I2, I7, I8, I9, I10).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PRIORITY_MAX = 2_000_001_000
 """Of pods that are critical for their node."""
 SCHEDULED = "PodScheduled"
 UNREADABLE = "the pod cannot be scheduled: "
-"""Begins what the owner of a pod is told who has made it one that is not read any more: true whatever becomes of its bind."""
+"""Begins the condition of a pod whose owner has made it unreadable: true whatever becomes of its bind."""
 
 
 class BindChecker(ApiChecker):
@@ -54,9 +54,9 @@ class BindChecker(ApiChecker):
         self.in_flight = BindsInFlight(configuration, now_s, self.complain, self.leases.cannot_know)
         self.decisions = Decisions(self.bound, self.leases.did_not_know)
         self.told = self.decisions.told
-        """Sender -> what it has been told."""
+        """Sender -> what it has observed."""
         self.misled_about: set[str] = set()
-        """Nodes of which some process was told that a pod of theirs is elsewhere, or could not know that others bind to it."""
+        """Nodes of which some process saw a pod of theirs elsewhere, or could not know that others bind to it."""
         self._feasible = FeasiblePods(self.objects, configuration, self._homes, lambda: self.storage)
         self._judge = BindJudge(server, configuration, now_s, self.decisions, news_s)
         server.interceptors.append(WriteLog(self))
@@ -98,7 +98,7 @@ class BindChecker(ApiChecker):
         self.decisions.placed(sender, uid, self._groups[domain])
 
     def _fault_of_company(self, told: Told, pod: Pod, domain: str, node: str) -> str:
-        """What others have done since the sender decided, as it was told, that forbids to send; empty for nothing."""
+        """What others have done since the sender decided, as far as it has observed, that forbids to send; empty for nothing."""
         ground, chosen = self.decisions.ground_of(pod.uid, node), told.chosen(pod.uid)
         fault = fault_of_neighbours(told, pod, node)
         if fault or chosen is None or ground is None:
@@ -118,7 +118,7 @@ class BindChecker(ApiChecker):
             self._judge_refusal(sender, uid, answer)
 
     def status_sent(self, sender: str, body: bytes) -> None:
-        """I3: an owner is told the latest, and nothing that was true before while the pod's bind is on the wire."""
+        """I3: a condition says the latest, and nothing that was true before while the pod's bind is on the wire."""
         document = orjson.loads(body)
         conditions = document.get("status", {}).get("conditions") or ()
         message = next((str(one.get("message")) for one in conditions if one.get("type") == SCHEDULED), None)
@@ -147,7 +147,7 @@ class BindChecker(ApiChecker):
         self.decisions.line_lost(sender, uid)
 
     def _domains_at(self, sender: str, pod: Pod) -> list[str]:
-        """The pod's own domain, and those that may use its node as the sender was told of it."""
+        """The pod's own domain, and those that may use its node as the sender observed it."""
         own = self._domain_of.get(pod.spec.scheduler_name)
         told = self.told.get(sender)
         node = told.nodes.get(pod.node) if told is not None else self.nodes().get(pod.node)
@@ -195,9 +195,10 @@ class BindChecker(ApiChecker):
     # -- as a binding takes effect ---------------------------------------------------------------------------------
 
     def bind_seen(self, path: str, body: bytes, answer: Response) -> None:
-        """What the books check, every required rule by the judge, and I8 where nothing tells what the sender knew.
+        """What `ApiChecker` checks, every required rule by the judge, and I8 where nothing tells what the sender knew.
 
-        Rules that hang on pods which are on their way are judged where each pod is assumed, by what was told (`AssumptionChecker`).
+        Rules that depend on pods on their way are judged where each pod is assumed, by what was observed
+        (`AssumptionChecker`).
         """
         super().bind_seen(path, body, answer)
         pod = self.pods().get(target_of(path)[0])
@@ -209,13 +210,13 @@ class BindChecker(ApiChecker):
             self._check_domain(pod, name)
         elif node is not None and ground.mistakes(node):
             self.misled_about.add(name)
-        # Of a restored backup the judge takes back nothing that we had bound before; what was told is judged above.
+        # Of a restored backup the judge takes back nothing that we had bound before; what was observed is judged above.
         for finding in self._judge.findings(pod.uid, SHARED) if not self.was_rewound else ():
             if finding.node not in self.misled_about:
                 self.complain(f"I1: {finding.pod} on {finding.node} stands against {finding.rule}: {finding.message}")
 
     def written(self) -> None:
-        """Before history is compacted: what led to a bind must be told from the bind."""
+        """Before history is compacted: what led to a bind must be kept apart from the bind."""
         self._judge.follow()
 
     def assumed(self, uid: str, node: str) -> None:
@@ -247,7 +248,7 @@ class BindChecker(ApiChecker):
         return [pod for pod in self.pods().values() if pod.uid in ours and pod.node and not pod.is_terminal]
 
     def rewound(self) -> None:
-        """The store is as it was some time ago: bindings of since then never were, and nobody has been told yet."""
+        """The store is as it was some time ago: bindings of since then never were, and nobody has observed it yet."""
         self.was_rewound = True
         self.objects.forget()
         there = {pod.uid: pod for pod in self.pods().values()}

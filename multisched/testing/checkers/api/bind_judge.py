@@ -1,12 +1,12 @@
 """`multisched verify`'s judge at the API server's bind checker: each binding against all required rules, as it takes effect.
 
-A scheduler cannot know what happened a moment ago, and a bind may be on its way meanwhile. So a placement counts as wrong
-only if it was wrong at every moment of the last `NEWS_S`: what others changed since is taken back, change by change, of pods
-and of all else apart, since a watch may be ahead of the others. What its own process has bound, or whoever led its domain
-before, is never taken back; what of such a pod changed before it stood, a resize on the wire, is unless it had been told
-when either of the two was decided. What a watch has left out about a pod is taken back before all else: the rest had been
-told. Affinity and spreading are judged in the order of decisions: pods assumed before, though their binds may have come to
-nothing, count as company; those assumed later do not count.
+A scheduler cannot know what happened a moment ago, and a bind may be on its way meanwhile. So a placement counts as
+wrong only if it was wrong at every moment of the last `NEWS_S`. Changes by others since then are taken back one by one.
+Those of pods are apart from all else, since a watch may be ahead of the others. Binds of its own process, or of whoever
+led its domain before, are never taken back. Such a pod may have changed before it stood, as by a resize on the wire.
+That change is taken back unless it was observed when either of the two was decided. What a watch has left out about a
+pod is taken back before all else: the rest was observed. Affinity and spreading are judged in the order of decisions.
+Pods assumed before count as company, though their binds may have come to nothing; those assumed later do not count.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ STORAGE: Final = {
 
 
 SHARED: Final = ("podAffinity", "topologySpread")
-"""Rules whose answer hangs on the order in which pods of ours were placed."""
+"""Rules whose answer depends on the order in which pods of ours were placed."""
 
 
 class _Change(NamedTuple):
@@ -154,7 +154,8 @@ class BindJudge:
                 undo += change(uid)
                 lasting = self._still(found, uid, unheard)
                 found = [finding for finding in found if finding in lasting or finding.rule not in SHARED]
-        # Those of the order of decisions have been excused by it, or not: what the watches told apart is for the others.
+        # Those of the order of decisions have been excused by it, or not: what the watches brought one by one is for
+        # the others.
         others = [finding for finding in found if finding.rule not in SHARED]
         lasting = self._at_every_pair_of_moments(uid, others, self._news(unheard))
         found = [finding for finding in found if finding.rule in SHARED or finding in lasting]
@@ -169,7 +170,7 @@ class BindJudge:
         return [finding for finding in found if finding.rule in rules]
 
     def _take_back(self, uid: str, unheard: Collection[str]) -> Iterator[_Pair]:
-        """Leaves of these pods what was told."""
+        """Leaves what was observed of these pods."""
         for change in reversed(self._changes):
             told = change.after is not None and self._senders.is_told(change.after, uid)
             past = self._as_news(change, uid) if _pod_of(change) in unheard and not told else None

@@ -96,7 +96,7 @@ class BindsInFlight:
         self._open.pop((sender, uid), None)
 
     def faked(self, uid: str) -> None:
-        """What the sender is told settles nothing that it has sent before: of that it does not know any more than it did."""
+        """What the sender observes settles nothing that it has sent before: of that it knows no more than it did."""
         self._posts[uid] = self._posts.get(uid, [])[:-1]
         self._lied_about.add(uid)
 

@@ -19,7 +19,7 @@ class Decisions:
         self._bound = bound
         self._did_not_know = did_not_know
         self.told: dict[str, Told] = {}
-        """Sender -> what it has been told."""
+        """Sender -> what it has observed."""
         self.strangers: set[str] = set()
         """uids of pods that somebody else bound."""
         self._grounds: dict[tuple[str, str], Ground] = {}
@@ -31,7 +31,7 @@ class Decisions:
         """uid -> the place of its latest decision among all."""
 
     def sent(self, sender: str, pod: Pod, node: str) -> None:
-        """A binding leaves its process, which has been told of what it binds."""
+        """A binding leaves its process, which has observed what it binds."""
         self._grounds[pod.uid, node] = self.told[sender].ground(sender, pod, node)
 
     def placed(self, sender: str, uid: str, group: str) -> None:
@@ -42,7 +42,7 @@ class Decisions:
         return self._placed_by.keys() - self.strangers
 
     def rewound(self, there: Mapping[str, Pod]) -> None:
-        """A backup was restored, with these pods: nobody has been told of what it has changed."""
+        """A backup was restored, with these pods: nobody has observed what it has changed."""
         for told in self.told.values():
             told.rewound(there)
         # Bindings on their way were decided on what was so before; what came back meanwhile none of them can have known.
@@ -67,7 +67,7 @@ class Decisions:
         return any(ours == theirs for ours, theirs in zip(first, last, strict=True))
 
     def is_told(self, pod: dict[str, Any], uid: str) -> bool:
-        """Whoever sent the pod, or `uid`, had been told of it as it is there when it decided on what it sent."""
+        """Whoever sent the pod, or `uid`, had observed it as it is there when it decided on what it sent."""
         one, version = pod["metadata"]["uid"], version_of(pod["metadata"]["resourceVersion"])
         grounds = [self.ground_of(of, self._bound.get(of, "")) for of in (one, uid)]
         told = [ground.pods[one].version for ground in grounds if ground is not None and one in ground.pods]

@@ -36,7 +36,7 @@ class _Deleted:
     """Its last one, which may bind without having heard of it."""
     until_s: float
     known_to: Collection[str]
-    """Processes that were told of it. One that was not cannot tell it from a lease that never was."""
+    """Processes that have observed it. Any other cannot tell it from a lease that never was."""
     before: _Deleted | None
     """Of the same lease, where its last holder did not yet bind by it, since that one might."""
 
@@ -74,9 +74,9 @@ class LeaseChecker:
         self._deleted: dict[str, _Deleted] = {}
         """By name of the lease."""
         self._lease_readers: defaultdict[str, set[str]] = defaultdict(set)
-        """Lease -> the processes that were ever told of it."""
+        """Lease -> the processes that have ever observed it."""
         self._unaware: dict[str, float] = {}
-        """Processes that took a lease which had been deleted before they were told of it -> when the last bind by it is over."""
+        """Processes that took a lease which had been deleted before they observed it -> when the last bind by it is over."""
         self._deadlines: set[str] = set()
         """Leases at whose end somebody will look."""
 
@@ -210,7 +210,7 @@ class LeaseChecker:
         return [domain for domain in self._groups if self.name_of(domain) == name]
 
     def cannot_know(self, one: str, other: str) -> bool:
-        """One of two processes cannot know what the other does, for want of a lease that told of it."""
+        """One of two processes cannot know what the other does, for want of a lease that says so."""
         return one != other and self.is_unaware(one, other)
 
     def did_not_know(self, one: str, other: str) -> bool:

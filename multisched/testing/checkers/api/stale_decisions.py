@@ -1,7 +1,7 @@
-"""What the sender of a binding has been told of others meanwhile, and which of it forbids to send.
+"""What the sender of a binding has observed of others meanwhile, and which of it forbids to send.
 
-Pods of somebody else come and go while a binding waits to be sent. What they take is compared rule by rule, in plain words;
-where a rule reaches over other nodes, only what such pods have made different since the decision is held against the sender.
+Pods of somebody else come and go while a binding waits to be sent. What they take is compared rule by rule, in plain
+words. Where a rule reaches over other nodes, only changes by such pods since the decision are held against the sender.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class Decision(NamedTuple):
     """What a binding was decided on."""
 
     pods: Mapping[str, Pod]
-    """uid -> pod, as told at that moment."""
+    """uid -> pod, as observed at that moment."""
     node: Node
-    """The pod's own, as told at that moment."""
+    """The pod's own, as observed at that moment."""
 
 
 def fault_of_neighbours(told: Told, pod: Pod, name: str) -> str:

@@ -1,6 +1,6 @@
-"""Each assumption of a process, held to what the process was told at that moment (I1, I2, I7, I8).
+"""Each assumption of a process, held to what the process has observed at that moment (I1, I2, I7, I8).
 
-It is the last moment at which a cache can be held to its own word: once a pod is assumed the row says that it fits.
+It is the last moment at which a cache can be held to its own word. Once a pod is assumed, the row says that it fits.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class AssumptionChecker:
         return [volume for promise in promises if isinstance(promise, Promise) for volume in promise.volumes]
 
     def _check_rules(self, pod: Pod, node: Node, domain: str) -> None:
-        """I1 of room and of pods that relate to each other, by what was told, and of room that was promised."""
+        """I1 of room and of pods that relate to each other, by what was observed, and of room that is nominated."""
         known, standing = self._told.nodes.get(node.name), self._told.standing()
         if known is not None:
             lack = self._told.lack(known, self._told.pods.get(pod.uid, pod))

@@ -22,11 +22,11 @@ from multisched.testing.checkers.process.feasible_nodes import FeasibleNodes, is
 TURNS_EVERY: Final = 3
 """One pop in so many is held against what else is active."""
 REFUSALS_EVERY: Final = 3
-"""One refusal in so many is held against what was told."""
+"""One refusal in so many is held against what was observed."""
 EXACT_S: Final = 1e-6
 LEAD_ATTEMPTS, UNIT_S = 17.0, 0.0005
-"""What retries may have had more than first attempts that wait (ARCHITECTURE.md, shares): 16 attempts and the one under way; and
-what an attempt may take to count as one, an attempt that takes longer counting as so many more."""
+"""How many more units retries may have had than first attempts that wait (ARCHITECTURE.md, shares): 16 attempts and the
+one under way. An attempt of up to UNIT_S seconds counts as one, a longer one as so many more."""
 WINDOW_S: Final = 1.0
 """As `backoff.py` has it of kube-scheduler: backoffs that end in the same second end together."""
 
@@ -85,7 +85,7 @@ class AttemptChecker:
     complain: Callable[[str], None]
     feasible: FeasibleNodes | None
     judged: frozenset[str] = frozenset()
-    """Plugins whose refusals hang on what was told alone."""
+    """Plugins whose refusals depend on what was observed alone."""
     _courses: dict[str, _Course] = field(default_factory=dict)
     _pops: int = 0
     _refused: int = 0

@@ -1,6 +1,6 @@
 """What one simulated process tells users by Events, held against what the API server has of it.
 
-Nothing is told that the process did not record, nor more often; and of one that has ended in time, everything.
+No event says what the process did not record, nor more often. Of a process that has ended in time, all are sent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _COUNT: Final = re.compile(r"(?:^|,) (\d+) ")
 
 
 def fault_of_counts(message: str) -> str:
-    """Where one reason is told of more nodes than there are; empty for nowhere.
+    """Where one reason is given for more nodes than there are; empty for nowhere.
 
     All together may be of more, as a node may be refused for several reasons, or of fewer: extenders drop nodes without a word.
     """

@@ -1,9 +1,10 @@
-"""Where a pod could go by all that its process was told, in plain arithmetic: the measure of a refusal, and of a preemption
-that was not begun.
+"""Where a pod could go by all that its process has observed, in plain arithmetic.
+
+It is the measure of a refusal, and of a preemption that was not begun.
 
 A pod that is refused although a node takes it is bound later, by the next event or the flush, and nobody would notice.
-So each refusal is held against what was told at that very moment. Of pods with volumes nothing is said. (That news which
-helps a parked pod has woken it, `RequeueChecker` looks at.)
+So each refusal is held against what was observed at that very moment. Of pods with volumes nothing is said. (That news
+which helps a parked pod has woken it, `RequeueChecker` looks at.)
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class FeasibleNodes:
     """Domain -> its latest moment, and what it was made of."""
 
     def now(self, domain: str) -> DomainNodes | None:
-        """What was told until now; None where nothing can be said by it."""
+        """What was observed until now; None where nothing can be said by it."""
         if hidden(self.program.cache.objects, ObjectKind.NAMESPACE):
             return None  # terms may be about them
         router = self.program.router
@@ -65,7 +66,7 @@ class FeasibleNodes:
 
 @dataclass(slots=True)
 class DomainNodes:
-    """One domain's nodes at one moment, as they were told."""
+    """One domain's nodes at one moment, as they were observed."""
 
     _feasible: FeasibleNodes
     _domain: str
@@ -155,7 +156,7 @@ def is_judged(pod: Pod) -> bool:
 
 
 def _has_guest(here: Collection[Pod]) -> bool:
-    """Whom they keep off hangs on the labels of namespaces, of which nothing is told here."""
+    """Whom they keep off depends on the labels of namespaces, which are not observed here."""
     return any(GUEST in pod.labels for pod in here)
 
 

@@ -1,6 +1,6 @@
-"""One process' books beside what it was told: whatever a watch hands on counts at once, and nothing else does.
+"""One process' cache beside what it has observed: whatever a watch hands on counts at once, and nothing else does.
 
-Waiting until a wrong sum lets a pod onto a full node takes a full node; here it shows at the next look, wherever it is.
+To wait until a wrong sum lets a pod onto a full node takes a full node. Here it shows at the next look, wherever it is.
 `Told` is kept beside the program, so that the two sides share no code but that which decodes.
 """
 
@@ -18,11 +18,11 @@ from multisched.testing.checkers.told import Told
 from multisched.testing.plugins.faulty import FAULTY
 
 Alike = dict[str, tuple[Pod, Pod]]
-"""uid -> the pod as it counts and as it was told, which have been found to be the same: neither ever changes."""
+"""uid -> the pod as it counts and as it was observed, which have been found to be the same: neither ever changes."""
 
 
 def fault_of_cache(program: Program, told: Told, alike: Alike) -> str:
-    """The first pod or node that counts otherwise than it was told; empty for none (I4)."""
+    """The first pod or node that counts otherwise than it was observed; empty for none (I4)."""
     there = {uid: pod.node or told.held.get(uid, "") for uid, pod in told.pods.items()}
     entries = {entry.pod.uid: entry for entry in program.cache}
     for uid, node in there.items():
@@ -61,7 +61,7 @@ def _fault_of_entry(entry: PlacedPod, pod: Pod) -> str:
 
 
 def fault_of_rows(program: Program, told: Told) -> str:
-    """The first node whose columns are not the sum of what was told to be there (I4)."""
+    """The first node whose columns are not the sum of what was observed there (I4)."""
     table = program.cache.nodes
     sums: dict[str, Counter[str]] = {name: Counter() for name in told.nodes}
     for pod, node in told.standing():

@@ -1,7 +1,7 @@
 """A process checker inside one simulated process: what it assumes, what it believes, and what it holds, moment by moment.
 
-Beside the API server's bind checker it sees what never leaves the process: an assumption on a row that does not take the pod
-(I1, I7, I8), a cache that goes back in time (I6), an index past its bound (I10). It changes nothing.
+Beside the API server's bind checker it sees what never leaves the process. Such are assumptions on rows that refuse the
+pod (I1, I7, I8), a cache that goes back (I6), an index past its bound (I10). It changes nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from multisched.testing.plugins.permit_holds import HoldLonger
 from multisched.testing.world.api_user import NAMESPACE
 
 DEEP_EVERY, ASKED_EVERY = 8, 4
-"""Looks between two that go through all books, and between two at queues, at what is parked, and at what has not moved."""
+"""Looks between two that go through all rows, and between two at queues, at what is parked, and at what has not moved."""
 PACKING = "gpu"
 """The domain whose default profile prefers full nodes."""
 LATE_S = 0.75
@@ -66,8 +66,10 @@ class ProcessChecker:
         is_plain: bool,
         is_steady: bool,
     ) -> None:
-        """`is_plain`: no plugin asks outside or fails, so that each answer hangs on what was told alone. `is_steady`: none that
-        was drawn refuses or fails by itself."""
+        """`is_plain`: no plugin asks outside or fails, so that each answer depends on what was observed alone.
+
+        `is_steady`: none that was drawn refuses or fails by itself.
+        """
         self.program = program
         self._bind_checker, complain = bind_checker, bind_checker.complain
         self._identity = identity
@@ -91,9 +93,9 @@ class ProcessChecker:
         self._looks = 0
         self._alike: Alike = {}
         self._seen = (0, 0)
-        """What had been told, and written to rows, by the last look."""
+        """What had been observed, and written to rows, by the last look."""
         self._is_stirred = True
-        """Some of that has moved since the last look through all books."""
+        """Some of that has moved since the last look through all rows."""
         self._is_paused = partial(loop.is_paused, identity)
         self._requeues: list[RequeueChecker] = []
         self._classes: list[ClassChecker] = []
@@ -132,7 +134,7 @@ class ProcessChecker:
             classes.is_close = is_on
 
     def write(self, pod: ObjectRef, condition: Condition, lease: LeaseHolder) -> None:
-        """Stands before `ApiConditionWriter.write`: what an owner is told from now on."""
+        """Stands before `ApiConditionWriter.write`: what a condition says from now on."""
         self.told.said[pod.uid] = condition.message
         self.events.said(pod.uid, condition.message)
         self._write(pod, condition, lease)
@@ -164,7 +166,7 @@ class ProcessChecker:
             self._look_at_queues()
 
     def _has_moved(self) -> bool:
-        """Something was told, or some row was written, since the last look."""
+        """Something was observed, or some row was written, since the last look."""
         before, self._seen = self._seen, (self.told.changes, self.program.cache.nodes.row_log.sequence)
         return before != self._seen
 
@@ -204,12 +206,12 @@ class ProcessChecker:
             requeues.check_rest()
 
     def check_told(self, since_s: float, condition_of: Callable[[str], str]) -> None:
-        """The owner of each pod that was refused since then has been told why in the words of the last refusal (I3)."""
+        """The condition of each pod that was refused since then has the words of the last refusal (I3)."""
         for worker in self.program.router.workers():
             for entry in worker.queue.entries() if worker.is_leading else ():
                 is_late = entry.place is Place.UNSCHEDULABLE and not entry.is_quarantined and entry.since_s >= since_s
                 told = condition_of(entry.pod.name) if is_late and entry.pod.namespace == NAMESPACE else entry.message
-                is_of_a_cycle = not told.startswith(FAILED)  # a failure on the way back to the queue is told too
+                is_of_a_cycle = not told.startswith(FAILED)  # a failure on the way back to the queue is reported too
                 if told != entry.message and is_of_a_cycle:
                     self._complain_of(f"I3: the owner of {entry.pod.key} was told {told!r}, not {entry.message!r}")
 

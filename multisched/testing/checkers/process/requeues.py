@@ -1,9 +1,10 @@
 """Who waits though nothing is in the way: pods that were not woken, and ready work beside a loop that sleeps.
 
-A hint that wrongly says no leaves its pod parked until another event comes, or the flush after minutes: it is bound late, and
-nobody would notice. So about what is parked the profile's own filters are asked anew, beside what is promised and what ledgers
-hold: of one node when something has changed there, of all now and then. Whoever they let go should have been woken by what made
-it so. (That the filters are right, `FeasibleNodes` and `ClassChecker` look at.)
+A hint that wrongly says no leaves its pod parked until another event comes, or the flush after minutes. The pod is
+bound late, and nobody would notice. So the profile's own filters are asked anew about what is parked, beside what is
+promised and what ledgers hold. They are asked about one node when something changes there, about all now and then.
+Whoever they let go should have been woken by what made it so. (That the filters are right, `FeasibleNodes` and
+`ClassChecker` look at.)
 """
 
 from __future__ import annotations
@@ -62,12 +63,12 @@ class RequeueChecker:
         plugins = worker.plugins
         hearing = those((*plugins.pre_filter, *plugins.filter), EnqueueExtensions)
         self._hearing = frozenset(p.name for p in hearing) - plugins.remote_names
-        """Plugins whose refusals hang on what is known here, and that say which events help."""
+        """Plugins whose refusals depend on what is known here, and that say which events help."""
 
     # -- what has just happened ------------------------------------------------------------------------------------
 
     def on_event(self, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float, **told: Any) -> Moved:
-        """Stands before `PodQueue.on_event`: once all is told of this step, nobody waits whom the node takes."""
+        """Stands before `PodQueue.on_event`: once all events of this step have passed, nobody waits whom the node takes."""
         moved = self._on_event(event, old, new, now_s, **told)
         self.look_at(_node_of(event, old, new))
         return moved
@@ -148,9 +149,11 @@ class RequeueChecker:
         return is_parked and self._hearing.issuperset(entry.plugins) and not self._may_miss(entry.pod)
 
     def _may_miss(self, pod: Pod) -> bool:
-        """As upstream, nobody is told that a pod begins to go, which spreading counts no more from then on, nor that one was
-        assumed, which counts as company: the watch tells of both a moment later. Nor is a claim told of whose pod stands on a node
-        that is gone: it counts no more, and its own deletion follows."""
+        """As upstream, no event says that a pod begins to go, though spreading counts it no more from then on.
+
+        Nor does one say that a pod was assumed, which counts as company. The watch brings both a moment later. A claim
+        whose pod stands on a node that is gone brings no event either: it counts no more, and its own deletion follows.
+        """
         if pod.spec.volumes and any(one.row < 0 and one.pod.spec.volumes for one in self._program.cache):
             return True
         if not (pod.spec.spread or pod.spec.pod_affinity):

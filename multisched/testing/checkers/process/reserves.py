@@ -24,7 +24,7 @@ class ReserveChecker:
             self._complain(f"I2: {pod.key} counts as bound to {node}; it is on {there}")
 
     def check(self, *, is_at_rest: bool) -> None:
-        """I5, as the books of the profile's own ReservePlugin have it."""
+        """I5, as the account of the profile's own ReservePlugin has it."""
         for plugin in self._tallies():
             for sentence in plugin.broken:
                 self._complain(sentence)

@@ -107,7 +107,7 @@ class SandboxChecker:
 
 
 def _outcome(result: Result) -> tuple[str, list[str], list[int]]:
-    """What the owner is told, whose refusals it was, and the priorities of the pods that are to go."""
+    """The condition's message, whose refusals it was, and the priorities of the pods that are to go."""
     if not isinstance(result, Unplaced):
         return type(result).__name__, [], []
     victims = sorted(victim.spec.priority for victim in result.victims)
@@ -115,7 +115,7 @@ def _outcome(result: Result) -> tuple[str, list[str], list[int]]:
 
 
 def _have_one_size(pod: Pod, table: NodeTable) -> bool:
-    """False where an image is larger on one node than on another: then the first that told of it counts (`ImageLocality`)."""
+    """False where an image is larger on one node than on another: then the first that reported it counts (`ImageLocality`)."""
     wanted = {normalized(image) for image in (*pod.spec.images, *pod.spec.image_volumes)}
     told = {
         (name, image.size_bytes)

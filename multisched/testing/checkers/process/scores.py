@@ -1,10 +1,12 @@
-"""What nodes score, in plain arithmetic by the documentation of each plugin: a wrong score puts pods where they may well be, and
-nobody would notice.
+"""What nodes score, in plain arithmetic by the documentation of each plugin.
 
-Of NodeResourcesFit (LeastAllocated and MostAllocated) and NodeResourcesBalancedAllocation over CPU and memory, NodeAffinity,
-TaintToleration, ImageLocality and, in `rules.inter_pod_scores`, InterPodAffinity and PodTopologySpread, from what the process was told;
-of GpuShare by what is free of each device, as the ledger has it (which `mirror` looks at).
-Sizes of an image that nodes do not agree on are left out. A plugin that has nothing to say leaves all nodes alike.
+A wrong score puts pods where they may well be, and nobody would notice.
+
+It covers NodeResourcesFit (LeastAllocated and MostAllocated) and NodeResourcesBalancedAllocation over CPU and memory,
+NodeAffinity, TaintToleration and ImageLocality. `rules.inter_pod_scores` covers InterPodAffinity and PodTopologySpread.
+All go by what the process has observed. GpuShare goes by what is free of each device, as the ledger has it (which
+`mirror` checks). Sizes of an image that nodes do not agree on are left out. A plugin that has nothing to say leaves all
+nodes alike.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _decoder = msgspec.json.Decoder(_Object)
 
 
 class WatchChecker:
-    """Stands before the ingest of one program, and keeps what it is told of."""
+    """Stands before the ingest of one program, and keeps what it gets."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class WatchChecker:
         self.was_rewound = False
         """A backup was restored since the process began."""
         self.may_hear_twice = False
-        """Some object is told as no watch does: anew, in the version that it had."""
+        """Some object comes as from no watch: anew, in the version that it had."""
         self._upsert, self._delete, self._drop = program.pods.upsert, program.pods.delete, program.pods.drop
         program.pods.upsert = self.upsert  # type: ignore[method-assign]
         program.pods.delete = self.delete  # type: ignore[method-assign]
