@@ -11,7 +11,7 @@ import re
 import shlex
 import sys
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -44,8 +44,9 @@ DOCUMENTS: Final = tuple(
     for pattern in ("*.md", "docs/*.md", "multisched/**/*.md", "domains/**/*.md", "tests/**/*.md")
     for path in sorted(ROOT.glob(pattern))
 )
-FOLDERS_WITH_PLAIN_PROSE: Final[tuple[str, ...]] = ()
-"""Folders of the product whose docstrings and comments have short sentences; `multisched/model` stands for its own files only."""
+PRODUCT: Final = ("multisched", "domains")
+PRODUCT_FILES_MIN: Final = 50
+"""Fewer Python files in a package of the product mean that they were looked for in the wrong place."""
 FENCE: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND: Final = re.compile(r"(?:^|^\$ |^PYTHONPATH=\. |^\.venv/bin/|\| )multisched ([^|><]+)")
 """At the beginning of a line, or behind a pipe: not the word in a sentence of the output or in a path."""
@@ -118,9 +119,13 @@ def test_every_sentence_is_short(document: Path) -> None:
     assert long_sentences(FENCE.sub("", document.read_text("utf-8"))) == {}
 
 
+def private_words(text: str) -> list[str]:
+    return PRIVATE_WORDS.findall(CODE.sub("", FENCE.sub("", text)))
+
+
 @each_document
 def test_every_word_is_the_fields(document: Path) -> None:
-    assert PRIVATE_WORDS.findall(CODE.sub("", FENCE.sub("", document.read_text("utf-8")))) == []
+    assert private_words(document.read_text("utf-8")) == []
 
 
 def test_a_long_sentence_would_be_seen() -> None:
@@ -153,19 +158,32 @@ def long_sentences_in_prose(text: str) -> dict[str, int]:
     return long_sentences(FENCE.sub("", text), of_code=True)
 
 
-def long_sentences_of_code(paths: Iterable[Path]) -> dict[str, dict[str, int]]:
-    """File -> its long sentences, for files that have some."""
-    found = {}
-    for path in paths:
-        prose = prose_of(path.read_text("utf-8"))
-        if long := {one: count for text in prose for one, count in long_sentences_in_prose(text).items()}:
-            found[str(path.relative_to(ROOT))] = long
-    return found
+@cache
+def prose_of_package(package: str) -> Mapping[str, tuple[str, ...]]:
+    """File -> its docstrings and comments."""
+    paths = sorted((ROOT / package).rglob("*.py"))
+    assert len(paths) >= PRODUCT_FILES_MIN
+    return {str(path.relative_to(ROOT)): tuple(prose_of(path.read_text("utf-8"))) for path in paths}
 
 
-def test_every_sentence_of_the_finished_folders_is_short() -> None:
-    paths = (path for folder in FOLDERS_WITH_PLAIN_PROSE for path in (ROOT / folder).glob("*.py"))
-    assert long_sentences_of_code(paths) == {}
+@pytest.mark.parametrize("package", PRODUCT)
+def test_every_sentence_of_the_code_is_short(package: str) -> None:
+    found = {
+        file: long
+        for file, texts in prose_of_package(package).items()
+        if (long := {one: count for text in texts for one, count in long_sentences_in_prose(text).items()})
+    }
+    assert found == {}
+
+
+@pytest.mark.parametrize("package", PRODUCT)
+def test_every_word_of_the_code_is_the_fields(package: str) -> None:
+    found = {
+        file: words
+        for file, texts in prose_of_package(package).items()
+        if (words := [word for text in texts for word in private_words(text)])
+    }
+    assert found == {}
 
 
 def test_a_long_sentence_of_code_would_be_seen() -> None:
@@ -189,6 +207,17 @@ def test_a_long_sentence_of_code_would_be_seen() -> None:
     '''
     found = [one for text in prose_of(inspect.cleandoc(source)) for one in long_sentences_in_prose(text)]
     assert found == [long, f"{half}, {half}."]
+
+
+def test_a_private_word_of_code_would_be_seen() -> None:
+    source = '''
+        """Answers hang on a `stamp` that is
+        told apart: no toldness."""
+        twin = "a door"  # Heeds nothing.
+        """The books."""
+    '''
+    found = [word for text in prose_of(inspect.cleandoc(source)) for word in private_words(text)]
+    assert found == ["hang on", "told", "books", "Heeds"]
 
 
 def test_no_docstring_sends_its_reader_to_the_module() -> None:

@@ -122,5 +122,5 @@ class Router:
         if moved.active or moved.backoff:
             worker.intake.wake()
         for pod, status in moved.gated:
-            if not worker.nominations.is_preempting(pod.uid):  # it has a reason already, and a better one than that it is held
+            if not worker.nominations.is_preempting(pod.uid):  # it has a better reason already than that it is held
                 worker.failures.report(pod, "SchedulingGated", status.message)

@@ -32,7 +32,7 @@ for as long as any."""
 DECEIT = ("lost line", "false answer", "false 404")
 """Faults that nobody but the audit can find out."""
 SET_ASIDE = "set aside: the API server has refused this pod"
-"""With the condition of a pod that the server always refuses."""
+"""Part of the condition of a pod that the server always refuses."""
 HEARD_S = 2.0
 """After the last fault, for what was on its way."""
 DRAIN_MAX_S = 30.0

@@ -40,7 +40,7 @@ def at_once(program: Program) -> bool:
 
 
 class Sleeper(NamedTuple):
-    """A pod, how reports name it, the event that helps, and whether a program has heard that event."""
+    """A pod, what it awaits in words, the event that helps, and whether a program has heard that event."""
 
     pod: str
     awaits: str
