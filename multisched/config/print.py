@@ -1,6 +1,6 @@
 """Prints what `config default` and `config schema` show: `config/default.yaml` and `config/schema.json` are their output.
 
-Every setting carries the sentence of `config_schema` as its comment, the first time it appears.
+Every setting carries the sentence of its section (`sentences`) as its comment, the first time it appears.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from pydantic import BaseModel
 from multisched.config.plugins import plugin_registry, resolve_profile
 from multisched.config.schema import Configuration, DomainConfig, PluginEntry, Plugins
 from multisched.config.sections import format_duration
+from multisched.config.sentences import sentences_of
+from multisched.config.structure import models_in
 from multisched.framework.dependency import Isolation
 from multisched.framework.registry import PluginUse, Registry
 
@@ -29,9 +31,30 @@ _HEADER: Final = """\
 def schema_text() -> str:
     """The JSON Schema (draft 2020-12) of the configuration file."""
     schema = Configuration.model_json_schema(by_alias=True)
+    for model in _models_below(Configuration):
+        part = schema if model is Configuration else schema["$defs"][model.__name__]
+        _explain(part["properties"], model)
     _tidy(schema)
     document = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
     return json.dumps(document, indent=2) + "\n"
+
+
+def _models_below(model: type[BaseModel]) -> list[type[BaseModel]]:
+    """The model, and all that its fields consist of, each once."""
+    found = [model]
+    for one in found:
+        parts = (part for field in one.model_fields.values() for part in models_in(field.annotation))
+        found += [part for part in dict.fromkeys(parts) if part not in found]
+    return found
+
+
+def _explain(properties: dict[str, Any], model: type[BaseModel]) -> None:
+    """Says what each property is, in the alphabetical order of all keywords."""
+    sentences = sentences_of(model)
+    for name, field in model.model_fields.items():
+        if name in sentences:
+            told = {"description": sentences[name], **properties[str(field.alias)]}
+            properties[str(field.alias)] = dict(sorted(told.items()))
 
 
 def _tidy(schema: Any) -> None:
@@ -86,9 +109,10 @@ def _print_model(lines: list[str], model: BaseModel, indent: str, explained: set
         if value is None:
             continue
         topic = f"{type(model).__name__}.{name}"
-        if field.description and topic not in explained:
+        sentence = sentences_of(type(model)).get(name)
+        if sentence and topic not in explained:
             explained.add(topic)
-            lines.extend(_comment(field.description, indent))
+            lines.extend(_comment(sentence, indent))
         _print_value(lines, f"{indent}{field.alias}:", value, indent, explained, is_duration=name.endswith("_s"))
 
 

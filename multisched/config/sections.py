@@ -68,6 +68,5 @@ class Section(BaseModel):
         frozen=True,
         alias_generator=_alias,
         validate_by_name=False,
-        use_attribute_docstrings=True,
         allow_inf_nan=False,
     )

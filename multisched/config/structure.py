@@ -77,12 +77,13 @@ def _keys_at(path: Path, top: type[BaseModel]) -> list[str]:
         if isinstance(part, int) or model is None:
             continue
         fields = {field.alias: field for field in model.model_fields.values()}
-        model = next(_models_in(fields[part].annotation), None) if part in fields else None
+        model = next(models_in(fields[part].annotation), None) if part in fields else None
     return [] if model is None else [str(field.alias) for field in model.model_fields.values()]
 
 
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The models that an annotation names."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for part in get_args(annotation):
-        yield from _models_in(part)
+        yield from models_in(part)
