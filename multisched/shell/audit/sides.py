@@ -13,7 +13,6 @@ import msgspec
 
 from multisched.client.reflector import Reflector
 from multisched.model.version import Version
-from multisched.shell.audit.content import node_fault, pod_fault
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
 from multisched.state.cluster_cache import ClusterCache, PodState
 
@@ -127,6 +126,8 @@ class PodSide:
 
     def content_fault(self, here: Here, raw: msgspec.Raw) -> str:
         """Of an assumed pod too, which counts as it is pending."""
+        from multisched.shell.audit.content import pod_fault  # with the judge, which the first audit alone needs
+
         entry = self._cache.placed(here.uid)
         pod = self._pods.pending.get(here.uid) if entry is None else entry.pod
         return "" if pod is None else pod_fault(pod, raw)
@@ -166,5 +167,7 @@ class NodeSide(NamedSide):
         self._nodes.upsert(here.key, raw)
 
     def content_fault(self, here: Here, raw: msgspec.Raw) -> str:
+        from multisched.shell.audit.content import node_fault
+
         row = self._cache.nodes.row_of(here.key)
         return "" if row is None else node_fault(self._cache.nodes.node(row), raw)
