@@ -39,7 +39,7 @@ from multisched.observe.metrics import Metrics
 from multisched.observe.probes import serve_probes
 from multisched.observe.readings import Readings
 from multisched.observe.server import ServerSettings, Sources, serve
-from multisched.shell.garbage import collect_seldom, leave_to_reference_counts
+from multisched.shell.garbage import GC_YOUNG_LISTING_MAX, collect_seldom, leave_to_reference_counts
 from multisched.shell.leadership.lease_runner import LeasesInThread
 from multisched.shell.plugin_views import ProgramViews
 from multisched.shell.program import LeaseLostError, Program, ProgramPorts
@@ -219,7 +219,7 @@ async def _stop_on_signal(
 
 async def run(options: RunOptions) -> ExitCode:
     """`multisched run`: schedules until SIGTERM. A lost lease is a problem: another process has taken over."""
-    collect_seldom()
+    collect_seldom(GC_YOUNG_LISTING_MAX)
     configuration = options.configuration
     written = configuration.logging
     with logging_to(sys.stderr.buffer, level=written.level, form=written.format, clock=SystemClock()) as log:
