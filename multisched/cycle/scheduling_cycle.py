@@ -83,8 +83,9 @@ class SchedulingCycle:
 
     def _attempt(self, pod: Pod, attempt: int) -> Attempt:
         pod = self._as_nominated(pod)
-        if pod.nominated_node and not self.plugins.remote:
-            placed = self._place_where_nominated(pod, attempt)
+        known = pod.nominated_node or pod.spec.affinity.named_node
+        if known and not self.plugins.remote:
+            placed = self._place_on(known, pod, attempt)
             if placed is not None:
                 return placed
         pod_class = self.classes.find(pod, attempt)
@@ -152,12 +153,15 @@ class SchedulingCycle:
         node = self.nominator.node_of(pod.uid) if len(self.nominator) else ""
         return msgspec.structs.replace(pod, nominated_node=node) if node and node != pod.nominated_node else pod
 
-    def _place_where_nominated(self, pod: Pod, attempt: int) -> Result | None:
-        """The pod on the node promised to it, if that takes it: no other is looked at, and none is scored."""
-        row = self._cache.nodes.row_of(pod.nominated_node)
+    def _place_on(self, node: str, pod: Pod, attempt: int) -> Result | None:
+        """The pod on the node promised to it, or else the only one that PreFilter leaves it, if that takes it.
+
+        No other is looked at, none is scored, and no class is looked for: none but this pod would be in it.
+        """
+        row = self._cache.nodes.row_of(node)
         if row is None or not self._rows.has(row):
             return None
-        pod_class = self.classes.alone(pod, attempt, row)
+        pod_class = self.classes.alone(pod, attempt, row, is_sole=not pod.nominated_node)
         if pod_class is None or not pod_class.feasible[0] or self._nominated.blocked(pod_class, pod, attempt):
             return None
         result = self._commit.at_once(pod_class, pod, attempt, 0)

@@ -47,6 +47,14 @@ class NodeAffinity(msgspec.Struct, frozen=True, gc=False):
     required: NodeSelector | None = None
     preferred: tuple[PreferredTerm, ...] = ()
 
+    @property
+    def named_node(self) -> str:
+        """The one node that the required terms name, as those of a DaemonSet's pod do; empty if there is none, or more."""
+        if self.required is None or len(self.required.terms) != 1:
+            return ""
+        fields = self.required.terms[0].fields
+        return fields[0].values[0] if len(fields) == 1 and fields[0].names_a_node else ""
+
 
 class PodSpec(msgspec.Struct, frozen=True, gc=False, eq=False):
     """What scheduling reads of a pod's spec. Interned: equal specs are one object, so identity is equality."""

@@ -42,6 +42,11 @@ class Requirement(msgspec.Struct, frozen=True, gc=False):
     operator: Operator
     values: tuple[str, ...] = ()
 
+    @property
+    def names_a_node(self) -> bool:
+        """True for a field's requirement that one node alone can meet."""
+        return self.key == NODE_NAME_FIELD and self.operator is Operator.IN and len(self.values) == 1
+
     def matches_value(self, value: str | None) -> bool:
         """True if a label with this value (None: no such label) satisfies the requirement.
 

@@ -114,17 +114,18 @@ class ClassCache:
         """Scores the class for the first time; later `find` keeps the scores true. Raises PluginFailure."""
         self._scores.score(pod_class)
 
-    def alone(self, pod: Pod, attempt: int, row: int) -> EquivalenceClass | None:
+    def alone(self, pod: Pod, attempt: int, row: int, *, is_sole: bool = False) -> EquivalenceClass | None:
         """A class of one pod and one row, asked about anew and not kept; None where PreFilter leaves the row out.
 
-        For a pod that was promised a node: no other row has to be looked at. Raises PluginFailure.
+        For a pod that is nominated to a node: no other row has to be looked at. `is_sole`: None, too, where PreFilter leaves
+        other rows besides. Raises PluginFailure.
         """
         pod_class = EquivalenceClass(pod, self._view(CycleState(), attempt))
         self._pre_filter(pod_class)
-        name = self._table.node(row).name
-        if pod_class.refusal is not None or (pod_class.narrowed is not None and name not in pod_class.narrowed):
+        only, left = frozenset({self._table.node(row).name}), pod_class.narrowed
+        if pod_class.refusal is not None or (left != only if is_sole else left is not None and not only <= left):
             return None
-        pod_class.narrowed = frozenset({name})
+        pod_class.narrowed = only
         pod_class.rows = np.array([row], np.intp)
         self._filters.ask(pod_class)
         check_failure(pod_class)

@@ -6,11 +6,14 @@ import orjson
 import pytest
 
 from multisched.cycle.classes import cache
+from multisched.cycle.results import Placed
 from multisched.framework.points import QueuedPod
 from multisched.model.decode import Decoder
+from multisched.model.objects import Pod
 from tests.perf.core_bench import Core
 from tests.perf.relations_bench import free_hosts, is_placed, waiting_pods
 from tests.perf.shapes import BY_NAME, REPLICAS
+from tests.unit.cycle.cycle_kit import Domain, ScoreBy, make_node
 
 NODES = 40
 SERVICES = 12
@@ -44,17 +47,44 @@ def test_classes_are_weighed_by_their_columns(monkeypatch: pytest.MonkeyPatch) -
     assert core.cycle.classes.hits == 0
 
 
-def test_a_pod_that_can_go_to_one_node_is_neither_scored_nor_remembered_as_a_class() -> None:
-    core = a_core()
+def daemon(node: str, **requests: str) -> Pod:
+    """As the DaemonSet controller makes it for this node."""
     document = next(iter(BY_NAME["daemonset"].pods(1, "forecast-scheduler")))
     term = document["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    term["nodeSelectorTerms"][0]["matchFields"][0]["values"] = ["node-000007"]
+    term["nodeSelectorTerms"][0]["matchFields"][0]["values"] = [node]
+    document["spec"]["containers"][0]["resources"]["requests"] |= requests
     document["metadata"] |= {"namespace": "bench", "uid": "daemon"}
-    pod = Decoder().pod(orjson.dumps(document))
-    assert is_placed(core, QueuedPod(pod, 0.0, 1))
+    return Decoder().pod(orjson.dumps(document))
+
+
+def test_a_pod_that_can_go_to_one_node_is_neither_scored_nor_looked_for_as_a_class() -> None:
+    core = a_core()
+    assert is_placed(core, QueuedPod(daemon("node-000007"), 0.0, 1))
     assert [one.uid for one in core.cache.nodes.pods_on(7)] == ["daemon"]
     (record,) = core.cycle.records.read("daemon")
     assert record.snapshot is not None
     assert record.snapshot.scores == ()
-    core.cycle.classes.find(pod, 2)
-    assert (core.cycle.classes.hits, core.cycle.classes.misses) == (0, 2)
+    classes = core.cycle.classes
+    assert (classes.hits, classes.misses) == (0, 0)
+    classes.find(daemon("node-000008"), 1)
+    classes.find(daemon("node-000008"), 2)
+    assert (classes.hits, classes.misses) == (0, 2), "nor is it remembered where it is looked for"
+
+
+@pytest.mark.parametrize(("node", "why"), [
+    ("node-000007", "1 Insufficient cpu"),
+    ("elsewhere", "node(s) didn't satisfy plugin(s) [NodeAffinity]"),
+])  # fmt: skip
+def test_a_pod_that_its_one_node_does_not_take_is_refused_as_any_other(node: str, why: str) -> None:
+    core = a_core()
+    assert not is_placed(core, QueuedPod(daemon(node, cpu="1000"), 0.0, 1))
+    (record,) = core.cycle.records.read("daemon")
+    assert why in record.message
+
+
+def test_where_no_plugin_goes_by_node_affinity_the_named_node_is_one_of_many() -> None:
+    likes_b = ScoreBy("LikesB", lambda pod, node: 100 * (node == "b"))
+    domain = Domain(*(make_node(name) for name in ("a", "b")), plugins=[likes_b], in_tree=("NodeResourcesFit",))
+    result = domain.schedule(daemon("a"))
+    assert isinstance(result, Placed)
+    assert result.node == "b"
