@@ -92,6 +92,8 @@ class NodeAffinity:
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
         """uint8[rows]: refuses rows that miss the added rules, or the pod's own."""
+        if len(rows) == 1:  # as for each pod of a DaemonSet
+            return np.array([self._code(pod, cycle.nodes.node(rows.item()))], np.uint8)
         match = NodeMatcher(cycle.nodes, rows)
         codes = zeros(rows)
         affinity = pod.spec.affinity
@@ -102,6 +104,12 @@ class NodeAffinity:
         if self._enforced is not None:
             codes[~match.any_of(self._enforced.terms)] = self._not_enforced
         return codes
+
+    def _code(self, pod: Pod, node: Node) -> int:
+        """What `filter` says of one node."""
+        if self._enforced is not None and not self._enforced.matches(node.labels, node.name):
+            return self._not_enforced
+        return 0 if _is_match(pod, node) else self._no_match
 
     def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status:
         """Skips pods without preferences; a preference that does not parse is an error, as upstream."""

@@ -60,8 +60,9 @@ class EquivalenceClass:
         """What the PreFilter plugins said whose answers hold while their cache keys stand."""
         # Written by `ClassFilters`.
         self.filters: list[FilterColumn] = []
+        self.fixed_filters: list[FilterColumn] = []
         self.moving_filters: list[FilterColumn] = []
-        """Those of `filters` whose codes may change with the pods on a row."""
+        """Those of `filters` whose codes may change with the pods on a row; the others are fixed."""
         self.fallible_filters: list[FilterColumn] = []
         """Those of `filters` with codes that fail the attempt."""
         self.fixed_pass: Bools = NO_BOOLS
@@ -91,8 +92,7 @@ class EquivalenceClass:
 
     def add_filter(self, column: FilterColumn) -> None:
         self.filters.append(column)
-        if column.depends_on.reads_pods:
-            self.moving_filters.append(column)
+        (self.moving_filters if column.depends_on.reads_pods else self.fixed_filters).append(column)
         if traits_of(column.plugin).may_fail:
             self.fallible_filters.append(column)
 

@@ -6,6 +6,7 @@ Owns nothing but what it knows of the plugins. Writes the columns of codes of a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -42,7 +43,12 @@ class ClassFilters:
     def ask(self, pod_class: EquivalenceClass) -> None:
         """Filters all rows of a class that has no columns yet."""
         for plugin in self._plugins:
-            if plugin.name not in pod_class.skipped:
+            if plugin.name in pod_class.skipped:
+                continue
+            if pod_class.narrowed is not None:  # its codes are of no use to other classes
+                codes = self._runner.filter(plugin, pod_class.view, pod_class.pod, pod_class.rows)
+                pod_class.add_filter(FilterColumn(plugin, codes))
+            else:
                 groups = self._shared.groups_of(pod_class, plugin)
                 rows = pod_class.rows if groups is None else pod_class.rows.take(groups.firsts)
                 ask = partial(self._runner.filter, plugin, pod_class.view, pod_class.pod, rows)
@@ -132,14 +138,19 @@ def check_failure(pod_class: EquivalenceClass) -> None:
 
 def _join(pod_class: EquivalenceClass) -> None:
     """Computes both masks from the columns."""
-    fixed = np.ones(len(pod_class.rows), np.bool_)
-    for column in pod_class.filters:
-        if not column.depends_on.reads_pods:
-            fixed &= column.codes == PASSES
-    feasible = fixed.copy()
-    for column in pod_class.moving_filters:
-        feasible &= column.codes == PASSES
-    pod_class.fixed_pass, pod_class.feasible = fixed, feasible
+    every = np.ones(len(pod_class.rows), np.bool_)
+    pod_class.fixed_pass = _passing(every, pod_class.fixed_filters)
+    pod_class.feasible = _passing(pod_class.fixed_pass, pod_class.moving_filters)
+
+
+def _passing(before: Bools, columns: Sequence[FilterColumn]) -> Bools:
+    """A mask of its own: rows of the one before that pass these filters, too."""
+    if len(before) == 1:  # a number in Python takes a tenth of what an array of one takes
+        return np.array([before.item() and not any(column.codes.item() for column in columns)])
+    passing = before.copy()
+    for column in columns:
+        passing &= column.codes == PASSES
+    return passing
 
 
 def _join_at(pod_class: EquivalenceClass, at: Rows) -> bool:
