@@ -50,6 +50,11 @@ class DeviceRow:
         twin.has_whole, twin.has_fractions = self.has_whole, self.has_fractions
         return twin
 
+    @staticmethod
+    def is_for(node: Node | None) -> bool:
+        """False for a node that has no devices, and does not say how it hands them out."""
+        return node is not None and bool(node.allocatable.get(GPU) or node.labels.get(GPU_INDICES) == HONOURED)
+
     def set_node(self, node: Node | None) -> None:
         self.device_count = 0 if node is None else max(0, min(DEVICES_MAX, node.allocatable.get(GPU, 0)))
         self.is_honoured = node is not None and node.labels.get(GPU_INDICES) == HONOURED

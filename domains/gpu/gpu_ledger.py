@@ -101,6 +101,8 @@ class GpuLedger:
     def set_node(self, row: int, node: Node | None) -> None:
         devices = self._rows.get(row)
         if devices is None:
+            if not DeviceRow.is_for(node):
+                return
             devices = self._rows[row] = DeviceRow()
         before = (devices.device_count, devices.is_honoured)
         devices.set_node(node)

@@ -110,9 +110,9 @@ class NodeRouter:
             for domain in configuration.domains
             if domain.nodes.selector is not None
         )
-        self._by_rule = {
-            domain.nodes.rule: domain.name for domain in configuration.domains if domain.nodes.rule is not None
-        }
+        by_rule = {d.nodes.rule: d.name for d in configuration.domains if d.nodes.rule is not None}
+        self._of_gpus, self._of_virtual = by_rule.get(NodeRule.GPU), by_rule.get(NodeRule.VIRTUAL)
+        self._of_rest = by_rule.get(NodeRule.REST)
         self._loans = {domain.name: _compile_loans(domain) for domain in configuration.domains}
         self._last: tuple[Node | None, str | None] = (None, None)
 
@@ -129,12 +129,11 @@ class NodeRouter:
         selecting = self.selecting(node)
         if selecting:
             return selecting[0]
-        gpu, virtual = self._by_rule.get(NodeRule.GPU), self._by_rule.get(NodeRule.VIRTUAL)
-        if gpu is not None and has_gpus(node):
-            return gpu
-        if virtual is not None and is_virtual(node):
-            return virtual
-        return self._by_rule.get(NodeRule.REST)
+        if self._of_gpus is not None and has_gpus(node):
+            return self._of_gpus
+        if self._of_virtual is not None and is_virtual(node):
+            return self._of_virtual
+        return self._of_rest
 
     def selecting(self, node: Node) -> list[str]:
         """Domains whose selectors match an unlabelled node, as the file lists them."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, TypeVar
 
@@ -67,7 +68,7 @@ from multisched.model.objects import (
 )
 from multisched.model.placement import PodAffinity
 from multisched.model.quantity import QuantityError, milli_of_nano, value_of_nano
-from multisched.model.resources import NAME_SHOWN_MAX, ContainerRequests, QuantityMap, ResourceBlock
+from multisched.model.resources import NAME_SHOWN_MAX, ContainerRequests, QuantityMap, QuantityText, ResourceBlock
 from multisched.model.selectors import (
     NodeSelector,
     Operator,
@@ -94,6 +95,8 @@ SPEC_BYTES_MAX = 64 * 1024 * 1024
 MAP_BYTES_MAX = 64 * 1024 * 1024
 """Labels and annotations that are shared, with PAIR_BYTES for what each pair takes beside its text."""
 PAIR_BYTES = 128
+ALLOCATABLES_KEPT = 1_024
+"""Sets of amounts: most nodes are of a few kinds."""
 LONG_KEY_BYTES = 2_048
 """A document longer than that is remembered by its digest."""
 
@@ -377,7 +380,7 @@ class Decoder:
         refusal = _too_many_labels(labels)
         allocatable: Requests = {}
         try:
-            allocatable = _allocatable(wire.status.allocatable)
+            allocatable = _allocatable(tuple((wire.status.allocatable or {}).items()))
         except (Refusal, QuantityError) as error:
             refusal = refusal or str(error)
         taints = wire.spec.taints or ()
@@ -585,11 +588,13 @@ def _resource_spec(wire: _SharedSpec) -> PodSpec:
     parts = [_container_requests(c) for c in containers], [_container_requests(c) for c in inits]
     pod_level = _pod_level_requests(wire)
     requests = resources.pod_requests(*parts, pod_level, wire.overhead)
-    defaults = resources.placed_scoring_defaults(requests, pod_level)
     # Fit's scorer is built without upstream's pod-level switch: a pending pod is scored by its containers alone.
-    scoring = resources.pod_requests(*parts, None, wire.overhead, defaults=resources.SCORING_DEFAULTS)
-    of_containers = None if pod_level is None else resources.pod_requests(*parts, None, wire.overhead)
-    placed = resources.pod_requests(*parts, pod_level, wire.overhead, defaults=defaults)
+    placed = scoring = resources.pod_requests(*parts, None, wire.overhead, defaults=resources.SCORING_DEFAULTS)
+    of_containers = None
+    if pod_level is not None:
+        of_containers = resources.pod_requests(*parts, None, wire.overhead)
+        defaults = resources.placed_scoring_defaults(requests, pod_level)
+        placed = resources.pod_requests(*parts, pod_level, wire.overhead, defaults=defaults)
     scoring_cpu_milli, scoring_memory_bytes = _scoring_amounts(scoring)
     placed_cpu_milli, placed_memory_bytes = _scoring_amounts(placed)
     return PodSpec(
@@ -774,9 +779,10 @@ def _held(wire: _Pod, spec: PodSpec) -> tuple[Requests | None, tuple[int, int] |
     )
 
 
-def _allocatable(quantities: QuantityMap) -> Requests:
+@lru_cache(ALLOCATABLES_KEPT)
+def _allocatable(quantities: tuple[tuple[str, QuantityText], ...]) -> Requests:
     try:
-        found = resources.exact(quantities)
+        found = resources.exact(dict(quantities))
     except QuantityError as error:
         raise Refusal(f"status.allocatable: {error}") from error
     scaled = {n: milli_of_nano(v) if n == CPU else value_of_nano(v) for n, v in found.items()}
