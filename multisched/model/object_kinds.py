@@ -111,6 +111,8 @@ class ObjectKind(Enum):
 
     definition: KindDefinition[ClusterObject]
 
+    __hash__ = object.__hash__  # Enum's own hashes the name, in Python, ten times for every pod
+
     def __new__(cls, definition: KindDefinition[Any]) -> ObjectKind:
         kind = object.__new__(cls)
         kind._value_ = definition.name

@@ -74,10 +74,10 @@ class Router:
 
     def tell_pod(self, event: ClusterEvent, old: Pod | None, new: Pod | None, row: int | None, now_s: float) -> None:
         """As `tell`, of a pod on this row: domains to which it is nothing hear of a distant pod."""
-        self.told = event.label
+        self.told, distant = event.label, _distant(event)
         for worker, rows in self._workers:
             is_near = row is not None and rows.use_of(row) is not Use.NONE
-            self._wake(worker, worker.queue.on_event(event if is_near else _distant(event), old, new, now_s))
+            self._wake(worker, worker.queue.on_event(event if is_near else distant, old, new, now_s))
             if event is ASSIGNED_POD_DELETE and old is not None and old.is_preempted:
                 worker.nominations.try_promised(old.node)
 
