@@ -11,8 +11,6 @@ import asyncio
 import logging
 import math
 import ssl
-import tempfile
-from pathlib import Path
 from typing import Final
 
 import aiohttp
@@ -24,8 +22,9 @@ from multisched.client.errors import in_words
 from multisched.client.line_stream import read_capped
 from multisched.client.object_feed import ReflectorHandler
 from multisched.client.paths import pod_path
+from multisched.client.tls_trust import context_of
 from multisched.client.transport import USER_AGENT
-from multisched.framework.ports import ExtenderError, ExtenderSettings, ExtenderTrust, UnreachableError
+from multisched.framework.ports import ExtenderError, ExtenderSettings, UnreachableError
 from multisched.model.wire import JSON, Transport, TransportError
 
 logger = logging.getLogger(__name__)
@@ -143,38 +142,10 @@ _HEADERS: Final = {
 
 
 def _tls_context(settings: ExtenderSettings) -> ssl.SSLContext | bool:
-    """What https is spoken with; True where it is not."""
-    if not settings.url.startswith("https:"):
-        return True
-    trust = settings.trust
     try:
-        context = ssl.create_default_context(cadata=_pem(trust.ca_data, trust.ca_file).decode("ascii") or None)
-        if trust.is_insecure:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        _load_certificate(context, trust)
+        return context_of(settings.url, settings.trust)
     except (OSError, ssl.SSLError, ValueError) as error:
         raise ExtenderError(f'extender "{settings.url}": tlsConfig cannot be used: {in_words(error)}') from error
-    return context
-
-
-def _pem(data: bytes, file: str) -> bytes:
-    """Read here, so that what cannot be read is named."""
-    return data or (Path(file).read_bytes() if file else b"")
-
-
-def _load_certificate(context: ssl.SSLContext, trust: ExtenderTrust) -> None:
-    """Python's TLS takes certificates from files only: this one is gone when it has been read."""
-    if not (trust.cert_file or trust.cert_data):
-        return
-    with tempfile.TemporaryDirectory(prefix="multisched-") as folder:
-        paths = []
-        for name, data, file in (("cert", trust.cert_data, trust.cert_file), ("key", trust.key_data, trust.key_file)):
-            path = Path(folder, name)
-            path.touch(mode=0o600)
-            path.write_bytes(_pem(data, file))
-            paths.append(path)
-        context.load_cert_chain(paths[0], paths[1])
 
 
 class ApiDocuments:

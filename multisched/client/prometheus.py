@@ -30,9 +30,9 @@ from numpy.typing import NDArray
 from multisched.client.backoff import Backoff
 from multisched.client.errors import in_words
 from multisched.client.line_stream import ERROR_BODY_BYTES_MAX, read_capped
+from multisched.client.tls_trust import context_of
 from multisched.client.transport import USER_AGENT
 from multisched.framework.measures import Grid, MeterError, MeterSettings, Piece, RangeReport, Take, shown_query
-from multisched.framework.ports import ExtenderTrust
 from multisched.model.wire import UNREADABLE
 
 RETRY_BASE_S: Final = 0.5
@@ -415,17 +415,7 @@ def _retry_after_s(response: aiohttp.ClientResponse) -> float:
 
 
 def _tls_context(settings: MeterSettings) -> ssl.SSLContext | bool:
-    """What https is spoken with; True where it is not."""
-    if not settings.url.startswith("https:"):
-        return True
-    trust: ExtenderTrust = settings.trust
     try:
-        context = ssl.create_default_context(cafile=trust.ca_file or None)
-        if trust.is_insecure:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        if trust.cert_file:
-            context.load_cert_chain(trust.cert_file, trust.key_file or None)
-    except (OSError, ssl.SSLError) as error:
+        return context_of(settings.url, settings.trust)
+    except (OSError, ssl.SSLError, ValueError) as error:
         raise MeterError(f"prometheus {settings.url}: tls cannot be used: {in_words(error)}") from error
-    return context

@@ -1,0 +1,32 @@
+"""The TLS context for one https endpoint beside the API server: an extender, or a source of measures."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+from multisched.framework.ports import ExtenderTrust
+from multisched.tls.contexts import client_context, load_pair, pem_files
+
+
+def context_of(url: str, trust: ExtenderTrust) -> ssl.SSLContext | bool:
+    """What https is spoken with; True where it is not. Raises OSError, ValueError, ssl.SSLError."""
+    if not url.startswith("https:"):
+        return True
+    context = client_context(_pem(trust.ca_data, trust.ca_file), is_verifying=not trust.is_insecure)
+    certificate = _pem(trust.cert_data, trust.cert_file)
+    if certificate:
+        key = _pem(trust.key_data, trust.key_file)
+        with pem_files(certificate, key) as (cert_file, key_file):
+            load_pair(context, cert_file, key_file if key else None)
+    return context
+
+
+def _pem(data: bytes, file: str) -> bytes:
+    """Read here, so that what cannot be read is named."""
+    if data or not file:
+        return data
+    content = Path(file).read_bytes()
+    if not content:
+        raise ValueError(f"{file} is empty")  # no authority at all would be the system's
+    return content

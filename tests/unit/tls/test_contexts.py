@@ -1,0 +1,81 @@
+"""Contexts and certificates as servers and clients share them."""
+
+from __future__ import annotations
+
+import ssl
+import stat
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+
+from multisched.client.tls_trust import context_of
+from multisched.framework.ports import ExtenderTrust
+from multisched.tls.certificates import BACKDATED, LIFETIME, Pair, common_name, new_key, pair_of, signed, unsigned
+from multisched.tls.contexts import client_context, empty_server_context, load_pair, pem_files
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+URL = "https://extender:1"
+
+
+def a_pair(key_password: bytes = b"") -> Pair:
+    key, name = new_key(), common_name("authority")
+    pair = pair_of(signed(unsigned(name, name, key, NOW), key), key)
+    if not key_password:
+        return pair
+    locked = serialization.BestAvailableEncryption(key_password)
+    return Pair(
+        pair.certificate, key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked)
+    )
+
+
+def test_a_certificate_is_good_from_a_little_before_it_was_made() -> None:
+    made = x509.load_pem_x509_certificate(a_pair().certificate)
+    assert (made.not_valid_before_utc, made.not_valid_after_utc) == (NOW - BACKDATED, NOW + LIFETIME)
+
+
+def test_files_of_keys_are_their_owners_alone_and_go_with_the_block() -> None:
+    with pem_files(b"one", b"two") as paths:
+        assert [path.read_bytes() for path in paths] == [b"one", b"two"]
+        assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o600}
+    assert not any(path.exists() for path in paths)
+
+
+def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(tmp_path: Path) -> None:
+    pair = a_pair(b"secret")
+    with (
+        pem_files(pair.certificate, pair.key) as (certificate, key),
+        pytest.raises(ValueError, match="must not have a password"),
+    ):
+        load_pair(empty_server_context(), certificate, key)
+    with pytest.raises(ValueError, match="must not have a password"):
+        context_of(URL, ExtenderTrust(cert_data=pair.certificate, key_data=pair.key))
+
+
+def test_authorities_may_have_notes_in_any_language() -> None:
+    context = client_context("# Müller & Söhne\n".encode() + a_pair().certificate)
+    assert context.cert_store_stats()["x509"] == 1
+    assert (context.check_hostname, context.verify_mode) == (True, ssl.CERT_REQUIRED)
+
+
+def test_a_client_that_verifies_nothing_takes_any_name() -> None:
+    context = client_context(b"", is_verifying=False)
+    assert (context.check_hostname, context.verify_mode) == (False, ssl.CERT_NONE)
+
+
+def test_an_empty_file_of_authorities_does_not_stand_for_those_of_the_system(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").touch()
+    with pytest.raises(ValueError, match=r"ca\.pem is empty"):
+        context_of(URL, ExtenderTrust(ca_file=str(tmp_path / "ca.pem")))
+
+
+def test_a_key_may_stand_beside_its_certificate(tmp_path: Path) -> None:
+    pair = a_pair()
+    (tmp_path / "both.pem").write_bytes(pair.certificate + pair.key)
+    assert isinstance(context_of(URL, ExtenderTrust(cert_file=str(tmp_path / "both.pem"))), ssl.SSLContext)
+
+
+def test_without_https_there_is_no_context() -> None:
+    assert context_of("http://extender:1", ExtenderTrust()) is True
