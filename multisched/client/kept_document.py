@@ -13,7 +13,8 @@ import orjson
 
 from multisched.client.errors import sentence_of
 from multisched.client.limits import WriteLimiter
-from multisched.client.paths import segment
+from multisched.client.paths import segment, within
+from multisched.client.timed_write import ANSWER_GRACE_S
 from multisched.framework.moving import KeepAnswer, KeepReply
 from multisched.framework.ports import UnreachableError
 from multisched.model.wire import UNREADABLE, Response, Transport, TransportError
@@ -89,7 +90,7 @@ class ConfigMapKeeper:
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {KEY: document.decode()}}
         method, path = ("PUT", self._path) if self._version else ("POST", self._collection)
         return await self._transport.request(
-            method, f"{path}?timeout={TIMEOUT_S:g}s", body=orjson.dumps(body), timeout_s=TIMEOUT_S + 1
+            method, within(path, TIMEOUT_S), body=orjson.dumps(body), timeout_s=TIMEOUT_S + ANSWER_GRACE_S
         )
 
     async def _overtaken(self, document: bytes) -> KeepReply:

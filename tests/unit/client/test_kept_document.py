@@ -120,7 +120,7 @@ async def test_a_document_is_created_and_then_replaced_as_it_was_seen_last_withi
         "data": {"run.json": "second"},
     }
     for asked in transport.asked:
-        assert (asked.query, asked.timeout_s) == ({"timeout": "5s"}, 6.0)
+        assert (asked.query, asked.timeout_s) == ({"timeout": "5000ms"}, 6.0)
 
 
 @pytest.mark.parametrize(
