@@ -2,7 +2,7 @@
 
 Every plugin that ships and signs, by itself: for each field of a pod, a pod that differs in it has another signature, or
 hears the same at every point, before and after other pods came and went. What the class cache makes of signatures is in
-tests/unit/cycle/test_deciding_by_classes.py.
+tests/unit/cycle/classes/test_deciding_by_classes.py.
 """
 
 from __future__ import annotations

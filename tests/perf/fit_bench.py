@@ -20,7 +20,7 @@ import numpy as np
 from domains.forecast.curves.usage import Samples
 from domains.forecast.learning.fit import backtest_usage, fit
 from domains.forecast.settings.fit import FitSettings
-from tests.unit.forecast.weeks import make_series, make_usage
+from tests.unit.domains.forecast.weeks import make_series, make_usage
 
 SERIES_PER_S_MIN = 3_000
 RUNS = 5

@@ -18,7 +18,7 @@ from domains.forecast.commands.page import page_of
 from multisched.framework.views import ViewPorts, ViewQuery
 from multisched.shell.garbage import leave_to_reference_counts
 from tests.unit.domains.builders import all_rows
-from tests.unit.forecast.fleets import ShownFleet, StoppedClock, large_fleet
+from tests.unit.domains.forecast.fleets import ShownFleet, StoppedClock, large_fleet
 
 DIMENSIONS: Final = ("cpu", "memory", "log", "net", "disk")
 ASKED: Final = (("nodes", ""), ("node", "node-7"), ("at", "20:00"), ("services", ""), ("backtest", ""), ("report", ""))

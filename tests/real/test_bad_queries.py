@@ -22,7 +22,7 @@ from multisched.shell.workers.background_tasks import NetworkMeasures
 from multisched.state.cluster_cache import ClusterCache
 from tests.real.prometheus_server import Series, make_blocks, serving
 from tests.unit.cycle.cycle_kit import make_node
-from tests.unit.forecast.prometheus_kit import ports_at
+from tests.unit.domains.forecast.history.prometheus_kit import ports_at
 
 pytestmark = pytest.mark.timeout(300)
 

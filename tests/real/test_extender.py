@@ -13,7 +13,7 @@ from aiohttp import web
 
 from tests.real.admin import PODS, Admin, until
 from tests.real.control_plane import ControlPlane
-from tests.unit.plugins.extender_kit import Extender, extending
+from tests.unit.plugins.extender.extender_kit import Extender, extending
 
 pytestmark = pytest.mark.timeout(400)
 

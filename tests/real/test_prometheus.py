@@ -21,7 +21,7 @@ from domains.forecast.settings.sources import Aggregation, Dimension, Prometheus
 from multisched.client.prometheus import PrometheusMeter
 from multisched.framework.measures import Grid, MeterError, MeterSettings, Piece
 from tests.real.prometheus_server import Series, make_blocks, serving
-from tests.unit.forecast.prometheus_kit import in_thread
+from tests.unit.domains.forecast.history.prometheus_kit import in_thread
 
 pytestmark = pytest.mark.timeout(240)
 

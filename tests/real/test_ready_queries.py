@@ -16,7 +16,7 @@ from domains.forecast.settings.sources import Dimension
 from multisched.framework.measures import Grid
 from tests.real.prometheus_server import Series, make_blocks
 from tests.real.test_prometheus import source_on
-from tests.unit.forecast.prometheus_kit import in_thread
+from tests.unit.domains.forecast.history.prometheus_kit import in_thread
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -25,7 +25,7 @@ from multisched.shell.telemetry import ProgramQueues
 from multisched.whatif.explain_source import ProgramExplanations
 from multisched.whatif.repair_source import RepairPlans
 from tests.integration.plugins.house import HEAD, House, one_domain, open_house
-from tests.unit.forecast.fleets import learned
+from tests.unit.domains.forecast.fleets import learned
 
 ARGS = {"dimensions": ["cpu", "log"], "capacities": {"log": "2"}}
 TEXT = one_domain({"name": "PeakForecast", "args": ARGS})

@@ -12,7 +12,7 @@ import orjson
 from multisched.cluster.api.direct import DirectTransport
 from multisched.config.kube.convert import convert
 from tests.integration.plugins.house import HEAD, House, open_house
-from tests.unit.plugins.extender_kit import Extender, extending, hanging, keeping, scoring, status
+from tests.unit.plugins.extender.extender_kit import Extender, extending, hanging, keeping, scoring, status
 
 NODES = ("n1", "n2", "n3")
 

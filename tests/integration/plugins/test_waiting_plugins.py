@@ -11,10 +11,10 @@ import pytest
 
 from multisched.testing.loop.virtual_workers import VirtualWorkers
 from tests.integration.plugins.house import House, in_virtual_time, one_domain, open_house
-from tests.unit.framework.isolated_plugins import Roomy
+from tests.unit.shell.workers.isolated_plugins import Roomy
 
 ORACLE = {"name": "multisched.testing.plugins.slow_oracle:SlowOracle", "weight": 100}
-ROOMY = "tests.unit.framework.isolated_plugins:Roomy"
+ROOMY = "tests.unit.shell.workers.isolated_plugins:Roomy"
 OTHERS = [f"p{number}" for number in range(12)]
 
 

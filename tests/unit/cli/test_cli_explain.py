@@ -10,7 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from multisched.cli.main import app
-from tests.unit.explain.clusters import CONFIGURATION, Document, make_node, make_pod
+from tests.unit.whatif.clusters import CONFIGURATION, Document, make_node, make_pod
 
 MANIFEST = {"kind": "Pod", "metadata": {"name": "new"}, "spec": make_pod("new")["spec"]}
 

@@ -13,7 +13,7 @@ from domains.forecast.commands.tables import amount, week
 from domains.forecast.curves.profiles import Origin, Profiles
 from domains.forecast.curves.profiles_file import dumps
 from multisched.cli.main import app
-from tests.unit.explain.clusters import make_node, make_pod
+from tests.unit.whatif.clusters import make_node, make_pod
 
 NOBODY = "http://127.0.0.1:1"
 SLOTS = 168

@@ -13,7 +13,7 @@ from domains.forecast.curves.profiles import Profiles
 from domains.forecast.curves.recent import Recent
 from multisched.framework.views import Document
 from tests.unit.domains.builders import make_node
-from tests.unit.forecast.fleets import ShownFleet, learned
+from tests.unit.domains.forecast.fleets import ShownFleet, learned
 
 EVIL = "shop/</script><img src=x onerror=alert(1)>"
 PAGE_BYTES_MAX = 10_000_000

@@ -18,7 +18,7 @@ from multisched.observe.logging import logging_to
 from multisched.observe.queue_view import encode_queue
 from tests.unit.cli.test_cli import VIEW, answering, call
 from tests.unit.domains.builders import make_node
-from tests.unit.forecast.fleets import ShownFleet, learned
+from tests.unit.domains.forecast.fleets import ShownFleet, learned
 from tests.unit.observe.observe_kit import HandClock
 
 HIDDEN = "a\x9b31m\u202eb\u200bc\x7f\x1b[2J\nforged \U000e0041"

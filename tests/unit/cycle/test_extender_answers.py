@@ -22,7 +22,7 @@ from multisched.model.selectors import PREFER_NO_SCHEDULE, Taint
 from multisched.plugins.extender.http_extender import NAME, HTTPExtenders, Verdict
 from multisched.state.node_table import NodeTable
 from tests.unit.cycle.cycle_kit import Domain, Heard, Waiting, make_node, make_pod
-from tests.unit.plugins.extender_kit import WholeObjects
+from tests.unit.plugins.extender.extender_kit import WholeObjects
 
 NO = Status(Code.UNSCHEDULABLE, NAME, ("no licence",))
 

@@ -48,7 +48,6 @@ from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import Place
 from multisched.shell.ingest.cluster_changes import assigned_pod_events, node_events
 from multisched.state.object_store import ObjectStore
-from tests.unit.plugins import storage_documents as storage
 from tests.unit.plugins.scenes import (
     Document,
     container,
@@ -59,6 +58,7 @@ from tests.unit.plugins.scenes import (
     pod_document,
     put,
 )
+from tests.unit.plugins.volumes import storage_documents as storage
 
 PARKED_S = 600.0
 """When the event comes: the backoff is over, and there is no leftover flush."""

@@ -1,0 +1,67 @@
+"""The backtest judges each kind of profile on the last days only, by pinball loss over the mean of the series."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from domains.forecast.learning.backtest import pinball
+from domains.forecast.learning.fit import backtest_usage
+from domains.forecast.settings.fit import FitSettings
+from tests.unit.domains.forecast.weeks import make_series, make_usage
+
+
+@pytest.mark.parametrize(("truth", "loss"), [(1.0, 0.0), (3.0, 1.8), (0.0, 0.1)])
+def test_pinball_loss_punishes_what_passes_the_peak(truth: float, loss: float) -> None:
+    samples = np.array([[truth, np.nan]], np.float32)
+
+    found = pinball(samples, np.ones((1, 2), np.float32), np.array([0, 1]), 0.9)
+
+    assert found[0] == pytest.approx(loss)
+
+
+def test_no_known_sample_is_no_loss_of_zero() -> None:
+    assert np.isnan(pinball(np.full((1, 2), np.nan, np.float32), np.ones((1, 2), np.float32), np.array([0, 1]), 0.9))
+
+
+def test_a_profile_with_slots_beats_one_quantile_where_there_are_cycles() -> None:
+    judged = backtest_usage(make_usage(make_series(services=8)), FitSettings())
+
+    assert (judged.slot_quantile < 0.5 * judged.flat_quantile).all()
+    assert (judged.regression < 0.5 * judged.flat_quantile).all()
+    assert (judged.holdout_days == 7).all()
+
+
+def test_errors_are_relative_to_the_mean_of_the_series() -> None:
+    values = make_series(services=1)
+    judged = backtest_usage(make_usage(np.concatenate([values, 1_000 * values])), FitSettings())
+
+    assert judged.regression[0, 0] == pytest.approx(judged.regression[1, 0], rel=1e-3)
+
+
+@pytest.mark.parametrize(("days", "held"), [(14, 7.0), (10, 3.5), (5, 1.75), (3, np.nan)])
+def test_a_shorter_history_is_judged_on_fewer_days(days: int, held: float) -> None:
+    judged = backtest_usage(make_usage(make_series(days=days)), FitSettings())
+
+    np.testing.assert_equal(judged.holdout_days[0, 0], np.float32(held))
+    assert np.isnan(judged.regression[0, 0]) == (days < 7)
+
+
+def test_the_last_days_do_not_leak_into_what_is_judged() -> None:
+    values = make_series(days=14)
+    changed = values.copy()
+    changed[:, 7 * 288 :] *= 10
+
+    calm = backtest_usage(make_usage(values), FitSettings())
+    wild = backtest_usage(make_usage(changed), FitSettings())
+
+    assert wild.regression[0, 0] > 5 * calm.regression[0, 0]
+
+
+def test_a_service_that_ended_before_the_last_days_is_not_judged() -> None:
+    values = make_series(days=28)
+    values[:, 20 * 288 :] = np.nan
+
+    judged = backtest_usage(make_usage(values), FitSettings())
+
+    assert np.isnan([judged.regression[0, 0], judged.slot_quantile[0, 0], judged.holdout_days[0, 0]]).all()

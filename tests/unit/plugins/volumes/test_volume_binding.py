@@ -1,0 +1,481 @@
+"""VolumeBinding by its rules: claims that are wrong, rows that serve them or do not, promises, scores."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multisched.framework.status import SKIP, SUCCESS, Code, Status
+from multisched.model.objects import Pod
+from multisched.plugins.resource_scoring import ShapePoint
+from multisched.plugins.volumes.volume_binding import ScoringVolumeBinding
+from multisched.plugins.volumes.volume_binding_args import VolumeBindingArgs
+from multisched.plugins.volumes.volume_planner import (
+    BIND_CONFLICT,
+    NODE_CONFLICT,
+    NOT_ENOUGH_SPACE,
+    UNBOUND_IMMEDIATE,
+    VOLUME_MISSING,
+)
+from multisched.plugins.volumes.volume_promises import PromisedNode, PromisedVolume
+from tests.unit.plugins.scenes import decode_node, decode_pod, node_document, pod_document
+from tests.unit.plugins.volumes.storage_documents import csi_node, ephemeral
+from tests.unit.plugins.volumes.volume_scenes import (
+    CAPACITY,
+    CLASS,
+    CSI_DRIVER,
+    CSI_NODE,
+    PV,
+    PVC,
+    ZONES,
+    Document,
+    Storage,
+    capacity,
+    claim,
+    driver,
+    pod,
+    storage_class,
+    volume,
+)
+
+EVERY = set(ZONES)
+NO_QUANTITY = "spec.resources.requests.storage: 'much' is not a quantity; write for example 500m, 2, 1.5Gi or 2e3"
+
+
+# -- claims ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (None, 'persistentvolumeclaim "c" not found'),
+        (claim("c", phase="Lost", volume="v"), 'persistentvolumeclaim "c" bound to non-existent persistentvolume "v"'),
+        (claim("c", deleting=True), 'persistentvolumeclaim "c" is being deleted'),
+        (claim("c", "now"), UNBOUND_IMMEDIATE),
+        (claim("c", None), UNBOUND_IMMEDIATE),
+        (claim("c", "gone"), UNBOUND_IMMEDIATE),
+        (claim("c", "wait", volume="v"), UNBOUND_IMMEDIATE),
+        (claim("c", size="much"), f'persistentvolumeclaim "c" cannot be read: {NO_QUANTITY}'),
+    ],
+)
+def test_a_claim_that_keeps_its_pod_from_every_node(found: Document | None, words: str) -> None:
+    storage = Storage()
+    if found is not None:
+        storage.put(PVC, found)
+    status = storage.pre_filter(pod("p", "c"))
+    assert status == Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "VolumeBinding", (words,))
+
+
+def test_a_class_without_binding_mode_is_an_error() -> None:
+    storage = Storage()
+    storage.put(CLASS, storage_class("odd", mode=None))
+    storage.put(PVC, claim("c", "odd"))
+    words = 'VolumeBindingMode not set for StorageClass "odd"'
+    assert storage.pre_filter(pod("p", "c")) == Status(Code.ERROR, "VolumeBinding", (words,))
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (None, 'waiting for ephemeral volume controller to create the persistentvolumeclaim "p-own"'),
+        (claim("p-own"), "PVC default/p-own was not created for pod default/p (pod is not owner)"),
+        (claim("p-own", owner="another"), "PVC default/p-own was not created for pod default/p (pod is not owner)"),
+        (claim("p-own", owner="uid-p"), ""),
+    ],
+)
+def test_the_claim_of_an_ephemeral_volume_must_be_the_pods_own(found: Document | None, words: str) -> None:
+    storage = Storage()
+    own = decode_pod(pod_document("p", volumes=[ephemeral("own")]))
+    if found is not None:
+        storage.put(PVC, found)
+    assert storage.pre_filter(own).message == words
+    assert storage.plugin.sign(own) is None
+
+
+def test_what_is_known_of_a_pod_with_a_bound_volume_of_its_own_stays_while_others_claim_theirs() -> None:
+    storage = Storage()
+    storage.put(PV, volume("v", claim="p-own"))
+    storage.put(PVC, claim("p-own", owner="uid-p", bound="v"))
+    own = decode_pod(pod_document("p", volumes=[ephemeral("own")]))
+    before = storage.plugin.cache_key(storage.view(), own)
+
+    storage.put(PVC, claim("another"))
+    storage.put(PV, volume("free", host="n0"))
+    assert storage.plugin.cache_key(storage.view(), own) == before
+
+
+def test_a_pod_without_claims_costs_nothing() -> None:
+    storage = Storage()
+    for volumes in ([], [{"name": "v", "emptyDir": {}}], [{"name": "v", "awsElasticBlockStore": {"volumeID": "v"}}]):
+        plain = decode_pod(pod_document("p", volumes=volumes))
+        assert storage.pre_filter(plain) is SKIP
+        assert storage.plugin.cache_key(storage.view(), plain) is None
+        assert not storage.ledger.concerns(plain)
+
+
+# -- bound claims ------------------------------------------------------------------------------------------------------
+
+
+def test_bound_volumes_draw_their_pod_to_where_they_are() -> None:
+    storage = Storage()
+    storage.put(PV, volume("near", zone="a"), volume("nearer", host="n1"), volume("anywhere"))
+    storage.put(PVC, claim("x", bound="near"), claim("y", bound="nearer"), claim("z", bound="anywhere"))
+
+    assert storage.refused(pod("p", "z")) == {}
+    assert storage.refused(pod("p", "x")) == dict.fromkeys(("n2", "n3"), (NODE_CONFLICT,))
+    assert storage.refused(pod("p", "x", "y", "z")) == dict.fromkeys(EVERY - {"n1"}, (NODE_CONFLICT,))
+
+
+def test_a_volume_that_is_gone_refuses_the_rows_that_earlier_ones_left() -> None:
+    storage = Storage()
+    storage.put(PV, volume("near", zone="a"))
+    storage.put(PVC, claim("x", bound="near"), claim("y", bound="gone"))
+
+    there, elsewhere = (VOLUME_MISSING,), (NODE_CONFLICT,)
+    assert storage.refused(pod("p", "y")) == dict.fromkeys(EVERY, there)
+    assert storage.refused(pod("p", "x", "y")) == {"n0": there, "n1": there, "n2": elsewhere, "n3": elsewhere}
+
+
+def test_a_volume_whose_driver_took_it_over_goes_by_the_drivers_zones_where_it_did() -> None:
+    storage = Storage()
+    for name in ("n0", "n2"):
+        labels = {"topology.ebs.csi.aws.com/zone": "z1", "zone": ZONES[name]}
+        storage.nodes.set_node(decode_node(node_document(name, labels=labels)))
+    labels = {"topology.kubernetes.io/zone": "z1"}
+    storage.put(PV, volume("old", labels=labels, source={"awsElasticBlockStore": {"volumeID": "vol-1"}}))
+    storage.put(PVC, claim("c", bound="old"))
+    assert storage.refused(pod("p", "c")) == {}
+
+    for name in ("n0", "n1"):
+        node = csi_node(name)
+        node["metadata"]["annotations"] = {"storage.alpha.kubernetes.io/migrated-plugins": "kubernetes.io/aws-ebs"}
+        storage.put(CSI_NODE, node)
+    storage.put(CSI_NODE, csi_node("n3"))
+    assert storage.refused(pod("p", "c")) == {"n1": (NODE_CONFLICT,)}, "on n3 the driver has not taken it over"
+
+
+def test_answers_about_a_volume_that_a_driver_may_take_over_hang_on_what_the_nodes_drivers_are() -> None:
+    """Of other volumes they do not: a node's drivers come and go with its pods."""
+    storage = Storage()
+    storage.put(PV, volume("old", source={"awsElasticBlockStore": {"volumeID": "vol-1"}}), volume("plain", host="n0"))
+    storage.put(PVC, claim("taken", bound="old"), claim("plain", bound="plain"))
+    pods = [pod("p", "taken"), pod("q", "plain"), pod("r", "plain", "taken"), pod("s")]
+    before = [storage.plugin.cache_key(storage.view(), one) for one in pods]
+    assert before[3] is None
+    storage.put(CSI_NODE, csi_node("n0"))
+    after = [storage.plugin.cache_key(storage.view(), one) for one in pods]
+    assert [was != now for was, now in zip(before, after, strict=True)] == [True, False, True, False]
+
+
+def test_a_volume_with_beta_labels_goes_by_the_drivers_zones_and_by_the_regions_of_today() -> None:
+    """Upstream renames the region only where the zone was a beta one too."""
+    beta = {"failure-domain.beta.kubernetes.io/zone": "z1", "failure-domain.beta.kubernetes.io/region": "r1"}
+    terms = [{"key": key, "operator": "In", "values": [value]} for key, value in beta.items()]
+    document = volume("old", source={"awsElasticBlockStore": {"volumeID": "vol-1"}})
+    document["spec"]["nodeAffinity"] = {"required": {"nodeSelectorTerms": [{"matchExpressions": terms}]}}
+    storage = Storage()
+    new = {"topology.ebs.csi.aws.com/zone": "z1", "topology.kubernetes.io/region": "r1"}
+    for name, labels in (("n0", new), ("n1", beta), ("n2", {**new, "topology.kubernetes.io/region": "r2"})):
+        storage.nodes.set_node(decode_node(node_document(name, labels=labels)))
+        node = csi_node(name)
+        node["metadata"]["annotations"] = {"storage.alpha.kubernetes.io/migrated-plugins": "kubernetes.io/aws-ebs"}
+        storage.put(CSI_NODE, node)
+    storage.put(PV, document)
+    storage.put(PVC, claim("c", bound="old"))
+    assert sorted(storage.refused(pod("p", "c"))) == ["n1", "n2", "n3"]
+
+
+@pytest.mark.parametrize(
+    ("zones", "words"),
+    [
+        ("a__b", "zone in unexpected format, expected: {locale}-{region}-{zone}, got: a"),
+        (
+            "us-east1-a__eu-west1-b",
+            "multiple or no regions gotten from zones, got: map[eu-west1:{} us-east1:{}]",
+        ),
+    ],
+)
+def test_a_volume_that_its_driver_cannot_take_over_is_an_error_where_the_driver_is(zones: str, words: str) -> None:
+    """Upstream's sentence; and only about rows that an earlier claim leaves."""
+    storage = Storage()
+    labels = {"topology.kubernetes.io/zone": zones}
+    storage.put(
+        PV, volume("old", labels=labels, source={"gcePersistentDisk": {"pdName": "d"}}), volume("near", host="n2")
+    )
+    storage.put(PVC, claim("c", bound="old"), claim("near", bound="near"))
+    assert storage.refused(pod("p", "c")) == {}
+    for name in ("n0", "n2"):
+        node = csi_node(name)
+        node["metadata"]["annotations"] = {"storage.alpha.kubernetes.io/migrated-plugins": "kubernetes.io/gce-pd"}
+        storage.put(CSI_NODE, node)
+
+    error = Status(Code.ERROR, "VolumeBinding", (f"could not translate pv: failed to get region from zones: {words}",))
+    conflict = Status(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "VolumeBinding", (NODE_CONFLICT,))
+    assert storage.statuses(pod("p", "c")) == {"n0": error, "n2": error}
+    assert storage.statuses(pod("p", "near", "c")) == {"n0": conflict, "n1": conflict, "n2": error, "n3": conflict}
+    assert storage.ledger.fits(pod("p", "c"), storage.row("n0")) == error.message
+
+
+# -- unbound claims ----------------------------------------------------------------------------------------------------
+
+
+def test_local_volumes_are_found_where_they_are() -> None:
+    storage = Storage()
+    storage.put(PV, volume("a", host="n0"), volume("b", host="n0"), volume("c", host="n2"))
+    storage.put(PVC, claim("x", "local"), claim("y", "local"))
+
+    assert storage.refused(pod("p", "x")) == dict.fromkeys(("n1", "n3"), (BIND_CONFLICT,))
+    assert storage.refused(pod("p", "x", "y")) == dict.fromkeys(EVERY - {"n0"}, (BIND_CONFLICT,))
+
+
+def test_the_smallest_claim_chooses_first_and_takes_the_smallest_volume() -> None:
+    storage = Storage()
+    storage.put(PV, volume("big", size="10Gi"), volume("mid", size="3Gi"), volume("small", size="2Gi"))
+    storage.put(PVC, claim("large", "local", size="3Gi"), claim("little", "local", size="1Gi"))
+    storage.assume(pod("p", "large", "little"), "n0")
+
+    promise = storage.ledger.promises.of("uid-p")
+    assert promise is not None
+    assert promise.volumes == (
+        PromisedVolume("small", "default/little", "claim-little"),
+        PromisedVolume("mid", "default/large", "claim-large"),
+    )
+
+
+def test_what_no_volume_serves_is_provisioned_where_the_class_allows() -> None:
+    storage = Storage()
+    storage.put(CLASS, storage_class("b-only", zones=["b"]))
+    storage.put(PVC, claim("x"), claim("y", "b-only"), claim("z", "local"))
+
+    assert storage.refused(pod("p", "x")) == {}
+    assert storage.refused(pod("p", "x", "y")) == dict.fromkeys(("n0", "n1"), (BIND_CONFLICT,))
+    assert storage.refused(pod("p", "x", "z")) == dict.fromkeys(EVERY, (BIND_CONFLICT,))
+
+
+def test_a_claim_being_provisioned_for_a_node_holds_its_pods_there() -> None:
+    storage = Storage()
+    storage.put(PV, volume("v", zone="a"))
+    storage.put(PVC, claim("x", node="n2"), claim("y", bound="v"))
+
+    assert storage.refused(pod("p", "x")) == dict.fromkeys(EVERY - {"n2"}, (BIND_CONFLICT,))
+    assert storage.refused(pod("p", "x", "y")) == {
+        "n0": (BIND_CONFLICT,),
+        "n1": (BIND_CONFLICT,),
+        "n2": (NODE_CONFLICT,),
+        "n3": (NODE_CONFLICT, BIND_CONFLICT),
+    }
+
+
+def test_fields_in_the_affinity_of_a_volume_are_not_heeded() -> None:
+    """As kube-scheduler, which asks about a node without a name."""
+    field = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}
+    in_zone = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}], **field}
+    storage = Storage()
+    for name, term in (("anywhere", field), ("in-zone", in_zone)):
+        affinity = {"nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}}
+        storage.put(PV, volume(name, source=affinity))
+        storage.put(PVC, claim(name, bound=name))
+
+    assert storage.refused(pod("p", "anywhere")) == {}
+    assert storage.refused(pod("p", "in-zone")) == dict.fromkeys(("n2", "n3"), (NODE_CONFLICT,))
+
+
+def test_a_driver_that_tracks_capacity_needs_room_for_each_claim() -> None:
+    storage = Storage()
+    storage.put(PVC, claim("x", size="5Gi"))
+    storage.put(CAPACITY, capacity("a", "a", "10Gi"), capacity("b", "b", "10Gi", largest="4Gi"))
+    assert storage.refused(pod("p", "x")) == {}
+
+    storage.put(CSI_DRIVER, driver(tracks_capacity=True))
+    assert storage.refused(pod("p", "x")) == dict.fromkeys(("n2", "n3"), (NOT_ENOUGH_SPACE,))
+    storage.put(CAPACITY, capacity("b", "b", "10Gi"))
+    assert storage.refused(pod("p", "x")) == {}
+    storage.put(CAPACITY, capacity("a", "a", None), capacity("b", "b", None))
+    assert storage.refused(pod("p", "x")) == dict.fromkeys(EVERY, (NOT_ENOUGH_SPACE,))
+
+
+def test_a_volume_that_a_user_set_aside_is_its_claims_or_nobodys() -> None:
+    storage = Storage()
+    storage.put(PV, volume("own", "wait", host="n3", claim="x", phase="Bound"), volume("free", "wait"))
+    storage.put(PVC, claim("x"), claim("y"))
+    storage.put(CLASS, storage_class("wait", "kubernetes.io/no-provisioner"))
+
+    assert storage.refused(pod("p", "x")) == dict.fromkeys(EVERY - {"n3"}, (BIND_CONFLICT,))
+    assert storage.refused(pod("p", "y")) == {}
+
+
+async def test_where_nothing_may_be_written_promised_volumes_are_not_bound() -> None:
+    """A sandbox has no hands."""
+    storage = Storage()
+    storage.put(PV, volume("only", zone="a"))
+    storage.put(PVC, claim("x", "local"))
+    user = pod("user", "x")
+    assert await storage.plugin.pre_bind(storage.view(), user, "n0") is SUCCESS
+    storage.assume(user, "n0")
+    status = await storage.plugin.pre_bind(storage.view(), user, "n0")
+    assert (status.code, status.reasons) == (Code.ERROR, ("nothing may be written here; volumes cannot be bound",))
+
+
+def test_a_bound_claim_that_is_being_deleted_changes_what_its_pods_are_known_for() -> None:
+    storage = Storage()
+    storage.put(PV, volume("v", claim="x"))
+    storage.put(PVC, claim("x", bound="v"))
+    user = pod("user", "x")
+    before = storage.plugin.cache_key(storage.view(), user)
+    assert storage.plugin.cache_key(storage.view(), user) == before
+
+    storage.put(PVC, claim("x", bound="v", deleting=True))
+    assert not storage.plugin.pre_filter(storage.view(), user).status.is_success
+    assert storage.plugin.cache_key(storage.view(), user) != before
+
+
+# -- promises ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_promised_volume_is_gone_for_others_until_it_is_given_back() -> None:
+    storage = Storage()
+    storage.put(PV, volume("only", zone="a"))
+    storage.put(PVC, claim("x", "local"), claim("y", "local"))
+    first, second = pod("first", "x"), pod("second", "y")
+    before = storage.ledger.version(0), storage.plugin.cache_key(storage.view(), second)
+    storage.assume(first, "n0")
+
+    assert storage.ledger.version(0) > before[0]
+    assert storage.plugin.cache_key(storage.view(), second) != before[1]
+    assert storage.refused(second) == dict.fromkeys(EVERY, (BIND_CONFLICT,))
+    assert storage.ledger.fits(second, storage.row("n1")) == BIND_CONFLICT
+    assert storage.plugin.pre_bind_pre_flight(storage.view(), first, "n0") is SUCCESS
+
+    storage.ledger.release(first.uid)
+    assert storage.refused(second) == dict.fromkeys(("n2", "n3"), (BIND_CONFLICT,))
+    assert storage.ledger.held() == {}
+    assert storage.plugin.pre_bind_pre_flight(storage.view(), first, "n0") is SKIP
+
+
+def test_pods_of_one_claim_share_its_promise_and_its_node() -> None:
+    storage = Storage()
+    storage.put(PVC, claim("x"))
+    first, second = pod("first", "x"), pod("second", "x")
+    storage.assume(first, "n1")
+    promise = storage.ledger.promises.of(first.uid)
+    assert promise is not None
+    assert promise.provisions == (PromisedNode("default/x", "claim-x", "n1"),)
+
+    assert storage.refused(second) == dict.fromkeys(EVERY - {"n1"}, (BIND_CONFLICT,))
+    storage.assume(second, "n1")
+    storage.ledger.release(first.uid)
+    assert storage.refused(pod("third", "x")) == dict.fromkeys(EVERY - {"n1"}, (BIND_CONFLICT,))
+    storage.ledger.release(second.uid)
+    assert storage.refused(pod("third", "x")) == {}
+
+
+def test_a_pod_that_stands_on_its_node_is_promised_nothing_any_more() -> None:
+    storage = Storage()
+    storage.put(PVC, claim("x"))
+    first = pod("first", "x")
+    storage.assume(first, "n1")
+    storage.ledger.take(first, storage.row("n1"))
+    storage.ledger.restore(first, storage.row("n1"))
+    assert storage.ledger.held() == storage.ledger.empty_copy().held() == {}
+
+
+def test_a_promise_never_outweighs_what_the_api_says() -> None:
+    storage = Storage()
+    storage.put(PV, volume("only"))
+    storage.put(PVC, claim("x", "local"), claim("y", "local"))
+    storage.assume(pod("first", "x"), "n0")
+    storage.put(PV, volume("only", claim="y", claim_uid="claim-y", phase="Bound"))
+
+    assert storage.refused(pod("second", "y")) == {}
+    assert storage.refused(pod("third", "x")) == dict.fromkeys(EVERY, (BIND_CONFLICT,))
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(("take", "release", "restore")), st.integers(0, 4), st.sampled_from(sorted(ZONES))),
+    max_size=25,
+)
+
+
+@given(steps)
+def test_no_volume_is_promised_to_two_claims_whatever_happens(walk: list[tuple[str, int, str]]) -> None:
+    storage = Storage()
+    storage.put(PV, volume("a", host="n0"), volume("b", zone="a"), volume("c", zone="b"), volume("d", host="n3"))
+    pods: list[Pod] = []
+    for number, claims in enumerate((("x",), ("y",), ("x", "z"), ("z",), ("w",))):
+        storage.put(PVC, *(claim(name, "local" if name != "w" else "wait") for name in claims))
+        pods.append(pod(f"p{number}", *claims))
+    for step, number, node in walk:
+        one, row = pods[number], storage.row(node)
+        if step == "release":
+            storage.ledger.release(one.uid)
+        elif step == "restore":
+            storage.ledger.restore(one, row)
+        elif storage.ledger.fits(one, row) == "":
+            storage.ledger.take(one, row)
+            assert storage.ledger.fits(one, row) == ""
+        held = [storage.ledger.promises.of(p.uid) for p in pods]
+        owners: dict[str, set[str]] = {}
+        nodes: dict[str, set[str]] = {}
+        for promise in filter(None, held):
+            for given_volume in promise.volumes:
+                owners.setdefault(given_volume.volume, set()).add(given_volume.claim)
+            for provision in promise.provisions:
+                nodes.setdefault(provision.claim, set()).add(provision.node)
+        assert all(len(of) == 1 for of in (*owners.values(), *nodes.values()))
+        assert storage.ledger.promises.volumes.keys() == owners.keys()
+        assert len(storage.ledger.promises.nodes) == len(nodes)
+
+
+# -- scores ------------------------------------------------------------------------------------------------------------
+
+SHAPE = (ShapePoint(0, 0), ShapePoint(100, 10))
+
+
+def scores(storage: Storage, one: Pod) -> dict[str, int]:
+    plugin = storage.plugin
+    assert isinstance(plugin, ScoringVolumeBinding)
+    view = storage.view()
+    assert plugin.pre_filter(view, one).status.is_success
+    rows = np.array([storage.row(name) for name in ZONES], np.intp)
+    assert plugin.pre_score(view, one, rows) is SUCCESS
+    found = plugin.score(view, one, rows)
+    assert found.dtype == np.int64
+    return dict(zip(ZONES, found.tolist(), strict=True))
+
+
+def test_without_a_shape_nothing_is_scored() -> None:
+    assert not hasattr(Storage().plugin, "score")
+
+
+def test_volumes_are_scored_by_how_full_they_get_class_by_class() -> None:
+    storage = Storage(VolumeBindingArgs(shape=SHAPE))
+    storage.put(PV, volume("a", size="2Gi", host="n0"), volume("b", size="4Gi", host="n1"), volume("c", zone="b"))
+    storage.put(PVC, claim("x", "local"))
+    assert scores(storage, pod("p", "x")) == {"n0": 50, "n1": 25, "n2": 100, "n3": 100}
+
+    storage.put(CLASS, storage_class("other", "kubernetes.io/no-provisioner"))
+    storage.put(PV, volume("d", "other", size="10Gi"))
+    storage.put(PVC, claim("y", "other"))
+    assert scores(storage, pod("p", "x", "y")) == {"n0": 30, "n1": 18, "n2": 55, "n3": 55}
+
+
+def test_what_is_to_be_made_is_scored_by_the_room_its_driver_tells_of() -> None:
+    storage = Storage(VolumeBindingArgs(shape=SHAPE))
+    storage.put(CSI_DRIVER, driver(tracks_capacity=True))
+    storage.put(CAPACITY, capacity("a", "a", "10Gi"), capacity("b", "b", "4Gi"))
+    storage.put(PVC, claim("x", size="1Gi"), claim("y", size="1Gi"))
+    assert scores(storage, pod("p", "x")) == {"n0": 10, "n1": 10, "n2": 25, "n3": 25}
+    assert scores(storage, pod("p", "x", "y")) == {"n0": 20, "n1": 20, "n2": 50, "n3": 50}
+
+
+def test_volumes_of_exbibytes_are_scored_exactly() -> None:
+    """Beyond 2**53 a float64 has no odd numbers: what is almost full is not full."""
+    storage = Storage(VolumeBindingArgs(shape=SHAPE))
+    storage.put(PV, volume("a", size=str(2**62), host="n0"), volume("b", size=str(2**61), host="n1"))
+    storage.put(PVC, claim("x", "local", size=str(2**61 - 1)))
+    assert {name: score for name, score in scores(storage, pod("p", "x")).items() if name in ("n0", "n1")} == {
+        "n0": 49,
+        "n1": 99,
+    }

@@ -1,0 +1,28 @@
+"""A program that nobody asks does not pay for the answers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ANSWERING = (
+    "explain_attempt",
+    "explain_known",
+    "explain_trial",
+    "explain_words",
+    "fixes",
+    "repair_trial",
+    "sandbox",
+    "what_if",
+)
+
+WHATIF = Path(__file__).parents[2] / "multisched"
+
+
+def test_what_answers_questions_is_imported_by_the_first_of_them() -> None:
+    told = "import sys, multisched.app; print(*(name for name in sys.modules if name.startswith('multisched.')))"
+    loaded = subprocess.run([sys.executable, "-c", told], check=True, capture_output=True, text=True).stdout.split()
+    assert "multisched.whatif.explain_source" in loaded
+    assert not [name for name in ANSWERING if not list(WHATIF.rglob(f"{name}.py"))], "named otherwise now"
+    assert [name for name in loaded if name.rpartition(".")[2] in ANSWERING] == []

@@ -1,0 +1,187 @@
+"""What a copy of a cluster is made of: a running program's knowledge, or what kubectl printed; and that it touches nothing."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import orjson
+import pytest
+
+from multisched.config import loading
+from multisched.config.plugins import plugin_registry
+from multisched.framework.registry import Registry
+from multisched.framework.status import Status
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import Pod
+from multisched.model.wire import ConnectFailedError, Response
+from multisched.observe.explain_view import ExplainQuery
+from multisched.whatif.sandbox import UNREADABLE_TOLD, ClusterSnapshot, DumpedCluster, SchedulerSandbox
+from tests.unit.shell.program_kit import CONFIGURATION, Cluster, play
+from tests.unit.whatif.clusters import CONFIGURATION as DUMPED
+from tests.unit.whatif.clusters import NOW, configuration, dump_of, make_node, make_pod
+
+
+def dumped(*documents: Any) -> DumpedCluster:
+    return DumpedCluster([msgspec.Raw(orjson.dumps(document)) for document in documents], NOW, 7.0)
+
+
+def test_a_dump_gives_nodes_pods_objects_and_classes() -> None:
+    promised = make_pod("promised")
+    promised["status"]["nominatedNodeName"] = "n1"
+    ended = make_pod("ended", node="n1")
+    ended["status"]["phase"] = "Succeeded"
+    claim = {"kind": "PersistentVolumeClaim", "metadata": {"name": "data", "namespace": "default", "uid": "c"}}
+    cluster = dumped(
+        make_node("n1"),
+        make_pod("stands", node="n1"),
+        ended,
+        promised,
+        claim,
+        {"kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000},
+        {"kind": "Deployment", "metadata": {"name": "passed-over"}},
+    )
+    sandbox = SchedulerSandbox(configuration(), cluster)
+    assert [node.name for _, node in sandbox.cache.nodes.live_rows()] == ["n1"]
+    assert [entry.pod.name for entry in sandbox.cache] == ["stands"]
+    assert list(sandbox.pending) == [("default", "promised")]
+    assert [(pod.name, pod.nominated_node) for pod in sandbox.nominator.pods()] == [("promised", "n1")]
+    assert sandbox.cache.objects.claim("default", "data") is not None
+    assert [(one.name, one.value) for one in sandbox.classes or ()] == [("high", 1000)]
+    assert sandbox.notes == ()
+    clock = sandbox.program.clock
+    assert (clock.monotonic(), clock.now()) == (7.0, NOW)
+
+
+@pytest.mark.parametrize("count", [1, UNREADABLE_TOLD, UNREADABLE_TOLD + 1, UNREADABLE_TOLD + 5])
+def test_of_many_objects_that_cannot_be_read_a_few_are_told_and_the_others_counted(count: int) -> None:
+    broken = [{"kind": "Node", "metadata": {"name": 7}} for _ in range(count)]
+    notes = SchedulerSandbox(configuration(), dumped(make_node("n1"), *broken)).notes
+    told = [note for note in notes if note.startswith("an object of the dump cannot be read: ")]
+    assert len(told) == min(count, UNREADABLE_TOLD)
+    more = count - UNREADABLE_TOLD
+    assert list(notes[len(told) :]) == ([f"{more} more objects of the dump cannot be read"] if more > 0 else [])
+
+
+def test_a_dump_without_classes_or_nodes_says_which_is_missing() -> None:
+    empty = SchedulerSandbox(configuration(), dumped(make_pod("p")))
+    assert empty.classes is None
+    assert empty.notes == ("the dump has no nodes; write one with kubectl get nodes,pods,... -A -o json",)
+
+
+async def test_a_rehearsal_reaches_no_network() -> None:
+    transport = SchedulerSandbox(configuration(), dumped(make_node("n1"))).program.transport
+    with pytest.raises(ConnectFailedError, match=r"^DELETE /api/v1/pods: a sandbox has no network$"):
+        await transport.request("DELETE", "/api/v1/pods")
+    with pytest.raises(ConnectFailedError, match=r"^/api/v1/pods: a sandbox has no network$"):
+        async with transport.stream("/api/v1/pods"):
+            pass
+
+
+def test_a_moment_of_a_program_is_all_that_it_knows_then_and_nothing_later() -> None:
+    async def prepare(cluster: Cluster) -> None:
+        for name in ("a", "b"):
+            await cluster.add_node(name, cpu="4")
+        cluster.transport.answer = lambda method, path: (
+            Response(403, b"", {}) if "csistoragecapacities" in path else None
+        )
+
+    async def scene(cluster: Cluster) -> None:
+        program = cluster.program
+        await cluster.send("POST", "/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": "team"}})
+        await cluster.add_pod("stands", scheduler="another")
+        await cluster.bind("stands", "a")
+        await cluster.add_pod("late", cpu="64")
+        await cluster.settle()
+        cluster.transport.bind_s = 60.0
+        await cluster.add_pod("going", cpu="3")
+        await cluster.settle(2.0)
+        moment = ClusterSnapshot.of(program)
+        assert sorted(node.name for node in moment.nodes) == ["a", "b"]
+        assert sorted((pod.name, pod.node) for pod in moment.placed) == [
+            ("going", cluster.placed["going"]),
+            ("stands", "a"),
+        ]
+        assert sorted(pod.name for pod in moment.pending) == ["going", "late"]
+        assert "team" in {item.name for kind, item in moment.objects if kind is ObjectKind.NAMESPACE}
+        assert (moment.monotonic_s, moment.now) == (program.clock.monotonic(), program.clock.now())
+        assert [kind for kind, why in moment.unreadable if why] == [ObjectKind.CSI_STORAGE_CAPACITY]
+        late = program.pods.pending[program.pods.uid_of("default/late")]
+        program.nominator.nominate(late, "b")
+        again = ClusterSnapshot.of(program)
+        assert [(pod.name, pod.nominated_node) for pod in again.nominated] == [("late", "b")]
+        assert moment.nominated == ()
+
+        copy = SchedulerSandbox(loading.parse(CONFIGURATION, "test"), again)
+        assert {entry.pod.name: entry.node for entry in copy.cache} == cluster.placed
+        assert set(copy.pending) == {("default", "going"), ("default", "late")}
+        assert [(pod.name, pod.nominated_node) for pod in copy.nominator.pods()] == [("late", "b")]
+        assert copy.cache.objects.unreadable(ObjectKind.CSI_STORAGE_CAPACITY)
+        assert copy.cache.objects.namespace("team") is not None
+        before = program.clock.now()
+        await cluster.settle(1.0)
+        assert copy.program.clock.now() == before == program.clock.now() - timedelta(seconds=1)
+
+        # Its promise has ended in the program, and the API server has not been told yet.
+        unpromised = msgspec.structs.replace(
+            again, nominated=(), pending=(msgspec.structs.replace(late, nominated_node="b"),)
+        )
+        assert not list(SchedulerSandbox(loading.parse(CONFIGURATION, "test"), unpromised).nominator.pods())
+
+    play(scene, prepare=prepare)
+
+
+@pytest.mark.parametrize(
+    ("pod", "fits"),
+    [
+        (make_pod("late"), True),
+        (make_pod("late", cpu="64"), False),
+        (make_pod("late", schedulingGates=[{"name": "hold"}]), False),
+        (make_pod("late", overhead={"cpu": "lots"}), False),
+        (make_pod("late", resourceClaims=[{"name": "device", "resourceClaimName": "d"}]), False),
+    ],
+    ids=["with room", "without room", "gated", "malformed", "unsupported"],
+)
+def test_a_pod_fits_where_the_program_would_place_it_and_leaves_no_trace(pod: Any, fits: bool) -> None:
+    sandbox = SchedulerSandbox(configuration(), dumped(make_node("n1"), pod))
+    late = sandbox.pending["default", "late"]
+    worker = sandbox.worker_of(late)
+    assert worker is not None
+    for _ in range(2):
+        tried = sandbox.fits(worker, late)
+        assert (tried is not None and tried.record.node) == ("n1" if fits else False)
+        assert sandbox.cache.placed(late.uid) is None
+
+
+class Closed:
+    """Lets nobody into the queue."""
+
+    name = "Closed"
+
+    def pre_enqueue(self, pod: Pod) -> Status:
+        return Status.unschedulable("closed")
+
+
+def test_a_rehearsal_builds_its_plugins_as_the_program_does() -> None:
+    """Whoever runs a program may give it other plugins than those that ship."""
+    registry, shipped = Registry(), plugin_registry()
+    for name in shipped.names():
+        registry.add(name, Closed if name == "SchedulingGates" else shipped.factory(name), "test")
+    sandbox = SchedulerSandbox(configuration(), dumped(make_node("n1"), make_pod("late")), registry)
+    late = sandbox.pending["default", "late"]
+    worker = sandbox.worker_of(late)
+    assert worker is not None
+    assert sandbox.gate(worker, late) == Status.unschedulable("closed").by("Closed")
+
+
+def test_who_would_have_asked_outside_is_named_and_nobody_is_asked() -> None:
+    extender = "extenders: [{urlPrefix: 'http://127.0.0.1:1', filterVerb: filter}]"
+    text = DUMPED.replace("nodes:", f"{extender}, nodes:")
+    dump = dump_of(make_node("n1"), make_pod("late"), configured=loading.parse(text, "test"))
+    view = dump.pod(ExplainQuery("default", "late"))
+    assert view.notes == ("Extender would have asked outside; that answer is not known here",)
+    assert view.now is not None
+    assert (view.now.outcome, view.now.node) == ("placed", "n1")
+    plain = dump_of(make_node("n1"), make_pod("late")).pod(ExplainQuery("default", "late"))
+    assert plain.notes == ()
