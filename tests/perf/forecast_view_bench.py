@@ -17,7 +17,7 @@ import orjson
 from domains.forecast.commands.page import page_of
 from multisched.framework.views import ViewPorts, ViewQuery
 from multisched.shell.garbage import leave_to_reference_counts
-from tests.unit.domains.builders import all_rows
+from multisched.testing.builders import all_rows
 from tests.unit.domains.forecast.fleets import ShownFleet, StoppedClock, large_fleet
 
 DIMENSIONS: Final = ("cpu", "memory", "log", "net", "disk")

@@ -16,7 +16,8 @@ from multisched.framework.events import NODE_ADD, Action, ClusterEvent, Resource
 from multisched.model.objects import Pod, PodSpec
 from multisched.queueing.entry import Failure
 from multisched.queueing.pod_queue import PodQueue
-from tests.unit.queueing.builders import AFFINITY, FIT, NODE_LABEL, make_node, make_pod, make_queue
+from multisched.testing.builders import make_node
+from tests.unit.queueing.builders import AFFINITY, FIT, NODE_LABEL, make_pod, make_queue
 
 BUDGET_US = 10.0
 RUNS = 7
@@ -83,9 +84,11 @@ def _best_us(work: Callable[[], int]) -> float:
 
 
 def _event_us(queue: PodQueue, event: ClusterEvent, zone: str) -> float:
+    node = make_node(labels={"zone": zone})
+
     def work() -> int:
         for _ in range(100):
-            queue.on_event(event, None, make_node(zone=zone), 1.0)
+            queue.on_event(event, None, node, 1.0)
         return 100
 
     return _best_us(work)

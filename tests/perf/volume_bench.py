@@ -28,7 +28,7 @@ from multisched.model.volumes import PodVolume
 from multisched.plugins.volumes.node_volume_limits import NodeVolumeLimits
 from multisched.state.node_table import NodeTable
 from multisched.state.object_store import ObjectStore
-from tests.unit.plugins.scenes import make_context
+from tests.unit.plugins.scenes import context_of
 
 CALL_MAX_MS = 100.0
 DRIVER = "ebs.csi.aws.com"
@@ -86,9 +86,9 @@ def main() -> int:
         assert not codes.any()
         return milliseconds(started_s)
 
-    at_once = ask(NodeVolumeLimits(make_context(table, objects)))
+    at_once = ask(NodeVolumeLimits(context_of(table, objects)))
     gc.collect()
-    plugin = NodeVolumeLimits(make_context(table, objects))
+    plugin = NodeVolumeLimits(context_of(table, objects))
     calls: list[float] = []
     is_behind = True
     while is_behind:

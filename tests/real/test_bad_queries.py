@@ -20,8 +20,8 @@ from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.context import PluginContext
 from multisched.shell.workers.background_tasks import NetworkMeasures
 from multisched.state.cluster_cache import ClusterCache
+from multisched.testing.builders import make_node
 from tests.real.prometheus_server import Series, make_blocks, serving
-from tests.unit.cycle.cycle_kit import make_node
 from tests.unit.domains.forecast.history.prometheus_kit import ports_at
 
 pytestmark = pytest.mark.timeout(300)

@@ -23,7 +23,7 @@ from tests.real.admin import PODS, Admin, until
 from tests.real.audit_log import calls, denied
 from tests.real.control_plane import ControlPlane
 from tests.real.deployed import MULTISCHED, NAMESPACE, USER, Deployed, Scheduler
-from tests.unit.domains.builders import make_profiles
+from tests.unit.domains.forecast.profiles import make_profiles
 
 pytestmark = pytest.mark.timeout(600)
 

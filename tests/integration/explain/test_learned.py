@@ -12,7 +12,7 @@ from multisched.framework.registry import implements
 from multisched.observe.explain_view import ExplainQuery
 from multisched.whatif.explain_source import ProgramExplanations
 from tests.integration.plugins.house import House, one_domain, open_house
-from tests.unit.domains.builders import make_profiles
+from tests.unit.domains.forecast.profiles import make_profiles
 
 TEXT = one_domain({"name": "PeakForecast", "args": {"mode": "both", "capacities": {"log": 100}}})
 QUIET = {"cpu": np.full(168, 0.01), "log": np.full(168, 1.0)}

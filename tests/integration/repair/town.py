@@ -39,7 +39,7 @@ from multisched.testing.checkers.invariants import differences
 from multisched.testing.loop.sim_loop import EPOCH, SimLoop, simulate
 from multisched.testing.processes.quiet_observer import QuietObserver
 from multisched.whatif.repair_source import plans_of
-from tests.unit.domains.builders import make_profiles
+from tests.unit.domains.forecast.profiles import make_profiles
 
 T = TypeVar("T")
 Times = tuple[str, str]

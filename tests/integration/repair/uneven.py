@@ -15,7 +15,7 @@ from multisched.config import loading
 from multisched.model.wire import MERGE_PATCH
 from multisched.whatif.repair_source import RepairPlans
 from tests.integration.plugins.house import House, one_domain, open_house
-from tests.unit.domains.builders import make_profiles
+from tests.unit.domains.forecast.profiles import make_profiles
 
 EVENING: Any = np.where(np.arange(168) % 24 == 20, 40.0, 2.0)
 MORNING: Any = np.where(np.arange(168) % 24 == 8, 40.0, 2.0)

@@ -10,9 +10,10 @@ import yaml
 from typer.testing import CliRunner
 
 from multisched.cli.main import app
-from tests.unit.whatif.clusters import CONFIGURATION, Document, make_node, make_pod
+from multisched.testing.builders import Document, node_document
+from tests.unit.whatif.clusters import CONFIGURATION, small_pod
 
-MANIFEST = {"kind": "Pod", "metadata": {"name": "new"}, "spec": make_pod("new")["spec"]}
+MANIFEST = {"kind": "Pod", "metadata": {"name": "new"}, "spec": small_pod("new")["spec"]}
 
 
 def call(*arguments: str, stdin: str | None = None) -> tuple[int, str, str]:
@@ -40,7 +41,7 @@ def dump(*documents: Document) -> str:
 
 def test_a_dump_tells_why_a_pod_waits_and_what_helps(tmp_path: Path, config: str) -> None:
     path = tmp_path / "dump.json"
-    path.write_text(dump(make_node("n1", cpu="1"), make_pod("late", cpu="2")))
+    path.write_text(dump(node_document("n1", cpu="1"), small_pod("late", cpu="2")))
     code, text, _ = call("explain", "pod", "late", "--fix", "--snapshot", str(path), "--config", config)
     assert code == 0
     assert "0/1 nodes are available: 1 Insufficient cpu." in text
@@ -48,7 +49,7 @@ def test_a_dump_tells_why_a_pod_waits_and_what_helps(tmp_path: Path, config: str
 
 
 def test_a_dump_may_come_through_a_pipe_and_the_answer_as_json(config: str) -> None:
-    listed = dump(make_node("n1"), make_node("n2", cpu="100m"), make_pod("late", cpu="1"))
+    listed = dump(node_document("n1"), node_document("n2", cpu="100m"), small_pod("late", cpu="1"))
     arguments = ("explain", "pod", "default/late", "--node", "n2", "-o", "json", "--snapshot", "-", "--config", config)
     code, text, _ = call(*arguments, stdin=listed)
     assert code == 0
@@ -59,7 +60,7 @@ def test_a_dump_may_come_through_a_pipe_and_the_answer_as_json(config: str) -> N
 
 def test_what_if_on_a_dump(tmp_path: Path, config: str, manifest: str) -> None:
     path = tmp_path / "dump.json"
-    path.write_text(dump(make_node("n1")))
+    path.write_text(dump(node_document("n1")))
     asked = ("explain", "--what-if", "-f", manifest, "--replicas", "2", "--snapshot", str(path), "--config", config)
     code, text, _ = call(*asked)
     assert (code, text.splitlines()[0]) == (0, "Of 2 x default/new, 2 would be placed by domain all now")
@@ -93,7 +94,7 @@ def test_a_configuration_goes_with_a_dump_only(config: str) -> None:
 
 def test_a_pod_of_a_scheduler_that_no_domain_has_is_usage(tmp_path: Path) -> None:
     path = tmp_path / "dump.json"
-    path.write_text(dump(make_node("n1"), make_pod("late")))
+    path.write_text(dump(node_document("n1"), small_pod("late")))
     code, _, errors = call("explain", "pod", "late", "--snapshot", str(path))
     assert code == 2
     assert "no domain serves schedulerName default-scheduler" in errors
@@ -101,13 +102,13 @@ def test_a_pod_of_a_scheduler_that_no_domain_has_is_usage(tmp_path: Path) -> Non
 
 def test_a_pod_that_is_not_in_the_dump_is_a_problem(tmp_path: Path, config: str) -> None:
     path = tmp_path / "dump.json"
-    path.write_text(dump(make_node("n1")))
+    path.write_text(dump(node_document("n1")))
     assert call("explain", "pod", "late", "--snapshot", str(path), "--config", config)[0] == 1
 
 
 def test_a_node_that_is_not_in_the_dump_is_a_problem(tmp_path: Path, config: str) -> None:
     path = tmp_path / "dump.json"
-    path.write_text(dump(make_node("n1"), make_pod("late")))
+    path.write_text(dump(node_document("n1"), small_pod("late")))
     asked = ("explain", "pod", "late", "--node", "n2", "--snapshot", str(path), "--config", config)
     code, text, errors = call(*asked)
     assert (code, text) == (1, "")

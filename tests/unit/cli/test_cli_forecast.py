@@ -13,7 +13,8 @@ from domains.forecast.commands.tables import amount, week
 from domains.forecast.curves.profiles import Origin, Profiles
 from domains.forecast.curves.profiles_file import dumps
 from multisched.cli.main import app
-from tests.unit.whatif.clusters import make_node, make_pod
+from multisched.testing.builders import node_document
+from tests.unit.whatif.clusters import small_pod
 
 NOBODY = "http://127.0.0.1:1"
 SLOTS = 168
@@ -119,7 +120,7 @@ def test_a_file_that_the_command_line_names_goes_before_a_server_of_the_environm
 
 def test_a_dump_without_a_configuration_says_which_option_names_one(tmp_path: Path) -> None:
     dump = tmp_path / "dump.json"
-    dump.write_text(json.dumps({"kind": "List", "items": [make_node("n1", cpu="4")]}))
+    dump.write_text(json.dumps({"kind": "List", "items": [node_document("n1", cpu="4")]}))
     told = said("nodes", "--snapshot", dump, code=1)
     assert "no profiles are in force yet; name the configuration with --config: the default one has no history" in told
 
@@ -148,9 +149,9 @@ def test_a_dump_with_a_file_of_profiles_tells_of_nodes(file: Path, tmp_path: Pat
     head = {"apiVersion": "multisched.io/v1", "kind": "MultischedConfiguration"}
     configuration.write_text(json.dumps({**head, "domains": [domain]}))
     labels = {"multisched.io/service": "web"}
-    web = make_pod("web-1", node="n1", labels=labels)
+    web = small_pod("web-1", node="n1", labels=labels)
     web["metadata"]["namespace"] = "shop"
-    dump.write_text(json.dumps({"kind": "List", "items": [make_node("n1", cpu="4"), make_node("n2"), web]}))
+    dump.write_text(json.dumps({"kind": "List", "items": [node_document("n1", cpu="4"), node_document("n2"), web]}))
 
     lines = said("nodes", "--snapshot", dump, "--config", configuration).splitlines()
     assert lines[1].split()[:7] == ["n1", "1", "0", "cpu", "Tue", "20:00", "50"]

@@ -12,7 +12,7 @@ from domains.forecast.commands.page import page_of
 from domains.forecast.curves.profiles import Profiles
 from domains.forecast.curves.recent import Recent
 from multisched.framework.views import Document
-from tests.unit.domains.builders import make_node
+from multisched.testing.builders import make_node
 from tests.unit.domains.forecast.fleets import ShownFleet, learned
 
 EVIL = "shop/</script><img src=x onerror=alert(1)>"
@@ -53,7 +53,7 @@ class Read(HTMLParser):
 
 
 async def a_document(**options: Any) -> Document:
-    nodes = (make_node("n1", cpu=4_000), make_node("<n2>", cpu=8_000), make_node("bare"))
+    nodes = (make_node("n1", cpu_milli=4_000), make_node("<n2>", cpu_milli=8_000), make_node("bare", allocatable={}))
     fleet = ShownFleet(*nodes, args={"dimensions": ["cpu", "log<"]})
     fleet.plugin.adopt(learned(["shop/web", EVIL], ("cpu", "log<")))
     fleet.stand("shop/web", "w1", "n1")

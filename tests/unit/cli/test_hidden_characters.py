@@ -16,8 +16,8 @@ from multisched.model.visible_text import is_hidden
 from multisched.observe.health import HealthReport
 from multisched.observe.logging import logging_to
 from multisched.observe.queue_view import encode_queue
+from multisched.testing.builders import make_node
 from tests.unit.cli.test_cli import VIEW, answering, call
-from tests.unit.domains.builders import make_node
 from tests.unit.domains.forecast.fleets import ShownFleet, learned
 from tests.unit.observe.observe_kit import HandClock
 
@@ -70,7 +70,7 @@ def test_what_verbose_health_says() -> None:
 
 
 async def test_what_stands_in_the_page_of_a_forecast() -> None:
-    fleet = ShownFleet(make_node(HIDDEN, cpu=4_000), args={"dimensions": ["cpu"]})
+    fleet = ShownFleet(make_node(HIDDEN, cpu_milli=4_000), args={"dimensions": ["cpu"]})
     fleet.plugin.adopt(learned([HIDDEN], ("cpu",)))
     page = page_of(await fleet.show("report"))
     assert not is_hidden(page.replace("\n", ""))

@@ -19,7 +19,7 @@ from multisched.framework.registry import PluginUse
 from multisched.model.limited_toleration import tolerations_for
 from multisched.model.objects import Pod
 from multisched.model.selectors import Toleration
-from tests.unit.domains.builders import make_pod
+from multisched.testing.builders import make_pod
 
 ROOT = Path(__file__).parents[3]
 HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n"
@@ -52,10 +52,10 @@ def test_without_a_file_three_domains_are_served() -> None:
 @pytest.mark.parametrize(
     ("pod", "is_given"),
     [
-        (make_pod("whole", requests={"nvidia.com/gpu": 1}), True),
+        (make_pod("whole", extra={"nvidia.com/gpu": 1}), True),
         (make_pod("fraction", annotations={"multisched.io/gpu-milli": "250"}), True),
-        (make_pod("cpu", requests={"cpu": 90_000}), False),
-        (make_pod("none", requests={"nvidia.com/gpu": 0}), False),
+        (make_pod("cpu", cpu_milli=90_000), False),
+        (make_pod("none", extra={"nvidia.com/gpu": 0}), False),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
@@ -88,7 +88,7 @@ domains:
     def keys(pod: Pod) -> list[str]:
         return [t.key for t in tolerations_for(pod, added)]
 
-    assert keys(make_pod("plain", requests={"cpu": 1})) == ["everybody"]
+    assert keys(make_pod("plain", cpu_milli=1)) == ["everybody"]
     assert keys(make_pod("marked", annotations={"example.com/burst": ""})) == ["everybody", "some"]
     assert keys(make_pod("labelled", labels={"tier": "batch"})) == ["everybody", "some"]
     assert keys(make_pod("other", labels={"tier": "web"})) == ["everybody"]

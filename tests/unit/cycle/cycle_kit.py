@@ -26,7 +26,7 @@ from multisched.framework.registry import BuiltPlugin, Factory, PluginSet, Plugi
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.framework.traits import Traits
-from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod, PodSpec
+from multisched.model.objects import Node, Pod
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
@@ -228,26 +228,6 @@ class Waiting:
             result: Result = ended.value
             return result
         raise AssertionError(f"the cycle asks again: {asked}")
-
-
-def make_node(name: str, *, cpu: int = 4000, memory: int = 2**33, pods: int = 110, **fields: Any) -> Node:
-    """`uid` as the name, unless given; `extra` for further resources."""
-    allocatable = {CPU: cpu, MEMORY: memory, PODS: pods, **fields.pop("extra", {})}
-    return Node(name, fields.pop("uid", f"uid-{name}"), fields.pop("version", 1), allocatable=allocatable, **fields)
-
-
-def make_pod(name: str, *, cpu: int = 0, memory: int = 0, spec: PodSpec | None = None, **fields: Any) -> Pod:
-    """Pods of one spec are of one class; `cpu` in milli."""
-    requests = {k: v for k, v in ((CPU, cpu), (MEMORY, memory)) if v}
-    chosen = spec or PodSpec(
-        requests=requests,
-        priority=fields.pop("priority", 0),
-        scoring_cpu_milli=cpu or 100,
-        scoring_memory_bytes=memory or 2**28,
-        placed_cpu_milli=cpu or 100,
-        placed_memory_bytes=memory or 2**28,
-    )
-    return Pod(fields.pop("namespace", "default"), name, fields.pop("uid", f"uid-{name}"), 1, chosen, **fields)
 
 
 class Books:

@@ -11,7 +11,8 @@ from multisched.cycle.attempt_record import ATTEMPTS_KEPT, AttemptRecord, Attemp
 from multisched.cycle.classes.score_snapshot import SNAPSHOT_BYTES_MIN
 from multisched.cycle.results import Placed, Unplaced
 from multisched.framework.status import Status
-from tests.unit.cycle.cycle_kit import Domain, make_node, make_pod
+from multisched.testing.builders import make_node, make_pod
+from tests.unit.cycle.cycle_kit import Domain
 
 POD = make_pod("p")
 FAILED = Status.error("it fell")
@@ -46,9 +47,11 @@ def test_the_latest_attempts_are_kept() -> None:
 
 
 def test_a_refused_pod_leaves_its_words_its_promise_and_its_victims() -> None:
-    domain = Domain(make_node("a", cpu=1000), make_node("b", cpu=10), in_tree=("NodeResourcesFit", "DefaultPreemption"))
-    domain.cache.place(make_pod("low", cpu=1000, node="a", phase="Running"))
-    result = domain.schedule(make_pod("high", cpu=1000, priority=10), attempt=3)
+    domain = Domain(
+        make_node("a", cpu_milli=1000), make_node("b", cpu_milli=10), in_tree=("NodeResourcesFit", "DefaultPreemption")
+    )
+    domain.cache.place(make_pod("low", cpu_milli=1000, node="a", phase="Running"))
+    result = domain.schedule(make_pod("high", cpu_milli=1000, priority=10), attempt=3)
     assert isinstance(result, Unplaced)
     (record,) = domain.cycle.records.read("uid-high")
     assert (record.attempt, record.outcome, record.is_own_snapshot) == (3, Outcome.REFUSED, True)
@@ -65,8 +68,8 @@ def test_a_refused_pod_leaves_its_words_its_promise_and_its_victims() -> None:
 
 
 def test_a_preemption_in_vain_leaves_its_sentence() -> None:
-    domain = Domain(make_node("a", cpu=10), in_tree=("NodeResourcesFit", "DefaultPreemption"))
-    domain.schedule(make_pod("high", cpu=1000, priority=10))
+    domain = Domain(make_node("a", cpu_milli=10), in_tree=("NodeResourcesFit", "DefaultPreemption"))
+    domain.schedule(make_pod("high", cpu_milli=1000, priority=10))
     (record,) = domain.cycle.records.read("uid-high")
     assert (record.nominated_node, record.victims) == ("", ())
     assert record.post_filter.startswith("preemption: ")
@@ -75,7 +78,7 @@ def test_a_preemption_in_vain_leaves_its_sentence() -> None:
 
 def test_a_pod_that_was_turned_away_after_it_was_placed_is_told_with_how_it_was_placed() -> None:
     domain = Domain(make_node("a"), in_tree=("NodeResourcesFit",))
-    placed = domain.schedule(make_pod("p", cpu=100))
+    placed = domain.schedule(make_pod("p", cpu_milli=100))
     assert isinstance(placed, Placed)
     (before,) = domain.cycle.records.read("uid-p")
     assert (before.outcome, before.node, before.attempt) == (Outcome.PLACED, "a", 1)
@@ -91,12 +94,12 @@ def test_a_pod_that_was_turned_away_after_it_was_placed_is_told_with_how_it_was_
 
 
 def test_pictures_are_counted_by_their_bytes_and_the_oldest_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes = [make_node(f"n{number}", cpu=10) for number in range(100)]
+    nodes = [make_node(f"n{number}", cpu_milli=10) for number in range(100)]
     one = SNAPSHOT_BYTES_MIN + 2 * 100  # a filter's codes and who is feasible
     monkeypatch.setattr(attempt_record, "REFUSED_BYTES_MAX", 3 * one)
     domain = Domain(*nodes, in_tree=("NodeResourcesFit",))
     for number in range(5):
-        domain.schedule(make_pod(f"p{number}", cpu=1000 + number))  # each of a class of its own
+        domain.schedule(make_pod(f"p{number}", cpu_milli=1000 + number))  # each of a class of its own
         kept = min(number + 1, 3)
         assert domain.cycle.records.statistics() == {
             "placed": 0,

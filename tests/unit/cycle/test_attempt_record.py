@@ -23,7 +23,8 @@ from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
 from multisched.model.selectors import Taint
-from tests.unit.cycle.cycle_kit import IN_TREE_USED, Domain, FilterBy, Waiting, make_node, make_pod
+from multisched.testing.builders import make_node, make_pod
+from tests.unit.cycle.cycle_kit import IN_TREE_USED, Domain, FilterBy, Waiting
 
 NAMES = ("n0", "n1", "n2", "n3")
 
@@ -106,9 +107,9 @@ def test_a_record_says_what_a_cold_run_says(steps: list[tuple[Any, ...]]) -> Non
         if isinstance(step[0], str):
             name, cpu, is_tainted = step
             taints = (Taint("team", "x", "NoSchedule" if cpu == 500 else "PreferNoSchedule"),) if is_tainted else ()
-            domain.cache.set_node(make_node(name, cpu=cpu, taints=taints))
+            domain.cache.set_node(make_node(name, cpu_milli=cpu, taints=taints))
             continue
-        pod = make_pod(f"p{count}", cpu=step[1], priority=step[2])
+        pod = make_pod(f"p{count}", cpu_milli=step[1], priority=step[2])
         expected = cold(domain, pod)
         result, record = domain.schedule(pod), last(domain, pod)
         snapshot = record.snapshot
@@ -126,11 +127,11 @@ def test_a_record_says_what_a_cold_run_says(steps: list[tuple[Any, ...]]) -> Non
 
 
 def test_refused_pods_of_a_class_share_a_picture_until_something_changes() -> None:
-    domain = Domain(make_node("n1", cpu=100), make_node("n2", cpu=100))
-    first, second, third = (make_pod(name, cpu=500) for name in ("a", "b", "c"))
+    domain = Domain(make_node("n1", cpu_milli=100), make_node("n2", cpu_milli=100))
+    first, second, third = (make_pod(name, cpu_milli=500) for name in ("a", "b", "c"))
     domain.schedule(first)
     domain.schedule(second)
-    domain.cache.set_node(make_node("n2", cpu=200))
+    domain.cache.set_node(make_node("n2", cpu_milli=200))
     domain.schedule(third)
 
     assert last(domain, first).snapshot is last(domain, second).snapshot
@@ -140,7 +141,7 @@ def test_refused_pods_of_a_class_share_a_picture_until_something_changes() -> No
 def test_one_of_many_placed_pods_has_a_picture_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempt_record, "SAMPLED_EVERY", 3)
     domain = Domain(make_node("n1", pods=99))
-    placed = [make_pod(f"p{n}", cpu=1) for n in range(7)]
+    placed = [make_pod(f"p{n}", cpu_milli=1) for n in range(7)]
     for pod in placed:
         assert isinstance(domain.schedule(pod), Placed)
 
@@ -150,11 +151,11 @@ def test_one_of_many_placed_pods_has_a_picture_of_its_own(monkeypatch: pytest.Mo
 
 
 def test_the_latest_attempts_are_kept_oldest_first() -> None:
-    domain = Domain(make_node("n1", cpu=100))
-    pod = make_pod("late", cpu=500)
+    domain = Domain(make_node("n1", cpu_milli=100))
+    pod = make_pod("late", cpu_milli=500)
     for attempt in range(1, ATTEMPTS_KEPT + 3):
         domain.schedule(pod, attempt)
-    domain.cache.set_node(make_node("n1", cpu=1000))
+    domain.cache.set_node(make_node("n1", cpu_milli=1000))
     domain.schedule(pod, ATTEMPTS_KEPT + 3)
 
     records = domain.cycle.records.read(pod.uid)
@@ -164,7 +165,7 @@ def test_the_latest_attempts_are_kept_oldest_first() -> None:
 
 def test_a_pod_that_reserve_or_bind_turns_away_keeps_what_it_was_chosen_by() -> None:
     domain = Domain(make_node("n1"))
-    pod = make_pod("p", cpu=1)
+    pod = make_pod("p", cpu_milli=1)
     placed = domain.schedule(pod)
     assert isinstance(placed, Placed)
     domain.cycle.give_up(placed, Status.unschedulable("not today").by("Permission"))
@@ -182,7 +183,7 @@ def test_a_pod_that_reserve_or_bind_turns_away_keeps_what_it_was_chosen_by() -> 
 
 def test_a_pod_that_is_turned_away_after_an_answer_from_outside_keeps_its_attempt() -> None:
     domain = Domain(make_node("n1"), plugins=[Service()])
-    pod = make_pod("p", cpu=1)
+    pod = make_pod("p", cpu_milli=1)
     placed = Waiting.begin(domain, pod, attempt=5).answer({"Service": {"n1": 1}})
     assert isinstance(placed, Placed)
     domain.cycle.give_up(placed, Status.unschedulable("not today").by("Permission"))
@@ -195,11 +196,11 @@ def test_a_pod_that_is_turned_away_when_its_placement_is_forgotten_keeps_its_nod
 ) -> None:
     monkeypatch.setattr(placement_log, "FULL", 8 * placement_log.WIDTH)
     domain = Domain(make_node("n1", pods=1000))
-    pod = make_pod("p", cpu=1)
+    pod = make_pod("p", cpu_milli=1)
     placed = domain.schedule(pod, 3)
     assert isinstance(placed, Placed)
     for number in range(40):
-        domain.schedule(make_pod(f"other-{number}", cpu=1))
+        domain.schedule(make_pod(f"other-{number}", cpu_milli=1))
     assert domain.cycle.records.read(pod.uid) == ()
     domain.cycle.give_up(placed, Status.unschedulable("not today").by("Permission"))
 
@@ -210,7 +211,7 @@ def test_a_pod_that_is_turned_away_when_its_placement_is_forgotten_keeps_its_nod
 
 def test_a_picture_counts_the_bytes_of_its_arrays() -> None:
     domain = Domain(*(make_node(name) for name in NAMES), in_tree=tuple(IN_TREE_USED))
-    placed, refused = make_pod("p", cpu=1), make_pod("large", cpu=10**6)
+    placed, refused = make_pod("p", cpu_milli=1), make_pod("large", cpu_milli=10**6)
     domain.schedule(placed)
     domain.schedule(refused)
     sizes = domain.cycle.records.statistics()
@@ -235,12 +236,12 @@ def test_of_a_dropped_picture_the_scores_that_move_with_every_pod_are_still_told
         in_tree=tuple(IN_TREE_USED),
         weights={"NodeResourcesFit": 2, "NodeResourcesBalancedAllocation": 3},
     )
-    pod = make_pod("p", cpu=1000)
+    pod = make_pod("p", cpu_milli=1000)
     domain.schedule(pod)
     before = last(domain, pod)
     assert before.snapshot is not None
     assert before.snapshot.is_kept
-    domain.schedule(make_pod("another", cpu=500))
+    domain.schedule(make_pod("another", cpu_milli=500))
     after = last(domain, pod)
     assert after.snapshot is before.snapshot
     assert not after.snapshot.is_kept
@@ -253,7 +254,7 @@ def test_of_a_dropped_picture_the_scores_that_move_with_every_pod_are_still_told
 
 def test_an_attempt_that_is_made_again_counts_once() -> None:
     domain = Domain(make_node("n1"), make_node("n2"))
-    pod = make_pod("p", cpu=1)
+    pod = make_pod("p", cpu_milli=1)
     first = domain.schedule(pod)
     assert isinstance(first, Placed)
     domain.cache.forget(pod.uid)
@@ -265,11 +266,11 @@ def test_an_attempt_that_is_made_again_counts_once() -> None:
 
 
 def test_no_scores_are_kept_of_a_pod_whose_nodes_are_promised_to_others() -> None:
-    domain = Domain(make_node("n1", cpu=100))
-    placed = make_pod("first", cpu=40)
+    domain = Domain(make_node("n1", cpu_milli=100))
+    placed = make_pod("first", cpu_milli=40)
     domain.schedule(placed)
-    domain.nominator.nominate(make_pod("urgent", cpu=40, priority=9), "n1")
-    refused = make_pod("second", cpu=40)
+    domain.nominator.nominate(make_pod("urgent", cpu_milli=40, priority=9), "n1")
+    refused = make_pod("second", cpu_milli=40)
     assert isinstance(domain.schedule(refused), Unplaced)
 
     snapshots = [last(domain, pod).snapshot for pod in (placed, refused)]
@@ -291,10 +292,10 @@ def test_a_plugin_that_fails_is_on_record() -> None:
 
 
 def test_alternates_taken_after_an_answer_from_outside_are_on_record() -> None:
-    domain = Domain(make_node("best", cpu=100), make_node("next", cpu=100), plugins=[Service()])
-    pod = make_pod("late", cpu=80)
+    domain = Domain(make_node("best", cpu_milli=100), make_node("next", cpu_milli=100), plugins=[Service()])
+    pod = make_pod("late", cpu_milli=80)
     waiting = Waiting.begin(domain, pod)
-    domain.cache.assume(make_pod("early", cpu=80), domain.row("best"))
+    domain.cache.assume(make_pod("early", cpu_milli=80), domain.row("best"))
     result = waiting.answer({"Service": {"best": 90, "next": 10}})
 
     record = last(domain, pod)
@@ -318,10 +319,10 @@ def test_nodes_refused_from_outside_are_on_record() -> None:
 
 
 def test_a_conflict_names_the_nodes_that_others_took() -> None:
-    domain = Domain(make_node("n1", cpu=100), plugins=[Service()])
-    pod = make_pod("late", cpu=80)
+    domain = Domain(make_node("n1", cpu_milli=100), plugins=[Service()])
+    pod = make_pod("late", cpu_milli=80)
     waiting = Waiting.begin(domain, pod, attempt=2)
-    domain.cache.assume(make_pod("early", cpu=80), domain.row("n1"))
+    domain.cache.assume(make_pod("early", cpu_milli=80), domain.row("n1"))
 
     assert isinstance(waiting.answer({"Service": {"n1": 1}}), Conflicted)
     record = last(domain, pod)
@@ -335,8 +336,8 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempt_record, "SAMPLED_BYTES_MAX", 3 * SNAPSHOT_BYTES_MIN)
     domain = Domain(make_node("n1", pods=1000))
     for number in range(100):
-        domain.schedule(make_pod(f"small-{number}", cpu=1, priority=number))
-        domain.schedule(make_pod(f"large-{number}", cpu=10**6, priority=number))
+        domain.schedule(make_pod(f"small-{number}", cpu_milli=1, priority=number))
+        domain.schedule(make_pod(f"large-{number}", cpu_milli=10**6, priority=number))
 
     sizes = domain.cycle.records.statistics()
     assert 8 <= sizes["placed"] <= 16

@@ -17,7 +17,8 @@ from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import CPU, Pod
-from tests.unit.cycle.cycle_kit import Domain, Waiting, make_node, make_pod
+from multisched.testing.builders import make_node, make_pod
+from tests.unit.cycle.cycle_kit import Domain, Waiting
 from tests.unit.state.state_kit import NamespaceRoom
 
 MAX_MILLI = 1000
@@ -93,7 +94,7 @@ def town(*, with_plugin: bool) -> list[Domain]:
     for label in "xyz":
         domains.append(
             Domain(
-                *(make_node(f"{label}{number}", labels={"at": label}, cpu=64_000) for number in range(2)),
+                *(make_node(f"{label}{number}", labels={"at": label}, cpu_milli=64_000) for number in range(2)),
                 plugins=[Asks()],
                 factories=[NamespaceQuota] if with_plugin else (),
                 cache=domains[0].cache if domains else None,
@@ -119,7 +120,9 @@ def play(seed: int, *, with_plugin: bool) -> list[Result]:
             uid = rng.choice(cache.uids())
             assert cache.forget(uid) if rng.random() < 0.5 else cache.remove(uid)
         else:
-            pod = make_pod(f"{step}{number}", cpu=rng.choice((100, 300, 700)), namespace=rng.choice(("red", "blue")))
+            pod = make_pod(
+                f"{step}{number}", cpu_milli=rng.choice((100, 300, 700)), namespace=rng.choice(("red", "blue"))
+            )
             try:
                 waiting.append(Waiting.begin(domain, pod))
             except StopIteration as done:
@@ -145,39 +148,39 @@ def test_parallel_cycles_of_several_domains_never_pass_the_room(*, with_plugin: 
 
 def test_a_pod_that_the_quota_refused_at_commit_is_placed_once_there_is_room() -> None:
     first, second, _ = town(with_plugin=True)
-    slow = make_pod("slow", cpu=600)
+    slow = make_pod("slow", cpu_milli=600)
     attempt = Waiting.begin(first, slow)
-    taker = make_pod("taker", cpu=600)
+    taker = make_pod("taker", cpu_milli=600)
     assert isinstance(second.schedule(taker), Placed)
     refused = attempt.answer({"Asks": ""})
     assert isinstance(refused, Conflicted)
     assert refused.refusal == "namespace default has 400m of its CPU left"
     assert first.cycle.conflicts.true == 1
     assert first.cache.placed(slow.uid) is None
-    again = first.schedule(make_pod("again", cpu=600))
+    again = first.schedule(make_pod("again", cpu_milli=600))
     assert isinstance(again, Unplaced)
     assert again.rejectors == {"NamespaceQuota"}
     assert first.cache.forget(taker.uid)
-    assert isinstance(first.schedule(make_pod("again", cpu=600)), Placed)
+    assert isinstance(first.schedule(make_pod("again", cpu_milli=600)), Placed)
     assert room_of(first).used["default"] == 600
 
 
 def test_a_dry_run_sees_the_room_that_a_victim_would_leave_and_writes_nothing() -> None:
-    nodes = [make_node(name, cpu=4000) for name in ("a", "b")]
+    nodes = [make_node(name, cpu_milli=4000) for name in ("a", "b")]
     domain = Domain(*nodes, factories=[NamespaceQuota], in_tree=("NodeResourcesFit", "DefaultPreemption"))
     for name, cpu, namespace in (("mine", 800, "red"), ("other", 800, "blue")):
-        domain.cache.place(make_pod(name, cpu=cpu, namespace=namespace, node={"mine": "a", "other": "b"}[name]))
+        domain.cache.place(make_pod(name, cpu_milli=cpu, namespace=namespace, node={"mine": "a", "other": "b"}[name]))
     before = room_of(domain).held()
-    result = domain.schedule(make_pod("urgent", cpu=500, namespace="red", priority=10))
+    result = domain.schedule(make_pod("urgent", cpu_milli=500, namespace="red", priority=10))
     assert isinstance(result, Unplaced)
     assert [(victim.name, result.nominated_node) for victim in result.victims] == [("mine", "a")]
     assert room_of(domain).held() == before
     domain.cache.remove("uid-mine")
-    assert isinstance(domain.schedule(make_pod("urgent", cpu=500, namespace="red", priority=10)), Placed)
+    assert isinstance(domain.schedule(make_pod("urgent", cpu_milli=500, namespace="red", priority=10)), Placed)
 
 
 def test_nominated_pods_count_against_the_room_before_they_come() -> None:
     domain = Domain(make_node("a"), factories=[NamespaceQuota])
-    domain.nominator.nominate(make_pod("urgent", cpu=700, priority=9), "a")
-    assert isinstance(domain.schedule(make_pod("late", cpu=500)), Unplaced)
-    assert isinstance(domain.schedule(make_pod("late", cpu=300)), Placed)
+    domain.nominator.nominate(make_pod("urgent", cpu_milli=700, priority=9), "a")
+    assert isinstance(domain.schedule(make_pod("late", cpu_milli=500)), Unplaced)
+    assert isinstance(domain.schedule(make_pod("late", cpu_milli=300)), Placed)

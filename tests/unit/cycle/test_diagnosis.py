@@ -12,7 +12,8 @@ from multisched.cycle.diagnosis import NO_NODES, Diagnosis, diagnose, fit_error,
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
-from tests.unit.cycle.cycle_kit import Domain, FilterBy, make_node, make_pod
+from multisched.testing.builders import make_node, make_pod
+from tests.unit.cycle.cycle_kit import Domain, FilterBy
 
 FULL = Status.unschedulable("Insufficient cpu", "Insufficient memory").by("NodeResourcesFit")
 TAINTED = Status.unresolvable("node(s) had untolerated taint(s)").by("TaintToleration")

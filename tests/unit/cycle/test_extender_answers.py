@@ -21,7 +21,8 @@ from multisched.framework.status import Code, Status
 from multisched.model.selectors import PREFER_NO_SCHEDULE, Taint
 from multisched.plugins.extender.http_extender import NAME, HTTPExtenders, Verdict
 from multisched.state.node_table import NodeTable
-from tests.unit.cycle.cycle_kit import Domain, Heard, Waiting, make_node, make_pod
+from multisched.testing.builders import make_node, make_pod
+from tests.unit.cycle.cycle_kit import Domain, Heard, Waiting
 from tests.unit.plugins.extender.extender_kit import WholeObjects
 
 NO = Status(Code.UNSCHEDULABLE, NAME, ("no licence",))
@@ -61,12 +62,12 @@ def test_a_pod_that_is_left_no_node_is_told_in_the_extenders_words() -> None:
 def test_a_preemption_that_nobody_is_asked_about_is_chosen_from_all_offers() -> None:
     client = HttpExtenderClient(ExtenderSettings("http://127.0.0.1:1", preempt_verb="preempt"))
     domain = Domain(
-        make_node("a", cpu=1000),
+        make_node("a", cpu_milli=1000),
         in_tree=("NodeResourcesFit", "DefaultPreemption"),
         plugins=[HTTPExtenders([client], WholeObjects())],
     )
-    domain.cache.place(make_pod("low", cpu=1000, node="a"))
-    waiting = Waiting.begin(domain, make_pod("high", cpu=1000, priority=10))
+    domain.cache.place(make_pod("low", cpu_milli=1000, node="a"))
+    waiting = Waiting.begin(domain, make_pod("high", cpu_milli=1000, priority=10))
     assert [one.plugin.name for one in waiting.asked] == [NAME]
 
     result = waiting.answer({})

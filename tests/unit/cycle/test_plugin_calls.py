@@ -21,7 +21,8 @@ from multisched.framework.sensitivity import PodSensitivity
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.framework.traits import Traits
 from multisched.model.objects import Pod
-from tests.unit.cycle.cycle_kit import Domain, make_node, make_pod
+from multisched.testing.builders import make_node, make_pod
+from tests.unit.cycle.cycle_kit import Domain
 
 NOTED: Final = StateKey[int]("noted")
 
@@ -142,7 +143,7 @@ def drive(domain: Domain, watcher: Watcher) -> None:
 
     def decide(name: str, expected: type = Placed, **fields: Any) -> None:
         watcher.decided.append(name)
-        result = domain.schedule(make_pod(name, **{"cpu": 100, **fields}), attempt=len(watcher.decided))
+        result = domain.schedule(make_pod(name, **{"cpu_milli": 100, **fields}), attempt=len(watcher.decided))
         assert isinstance(result, expected), (name, result)
 
     decide("first")
@@ -153,18 +154,18 @@ def drive(domain: Domain, watcher: Watcher) -> None:
     decide("after a cache_key")
     domain.cache.set_node(make_node("c", version=2, labels={"door": "shut"}))
     decide("beside a shut row")
-    domain.cache.place(make_pod("low", cpu=3000, node="b", phase="Running"))
-    decide("beside a full row", cpu=1100)
+    domain.cache.place(make_pod("low", cpu_milli=3000, node="b", phase="Running"))
+    decide("beside a full row", cpu_milli=1100)
     watcher.keyed += 1
-    decide("beside both, anew", cpu=1100)
+    decide("beside both, anew", cpu_milli=1100)
     domain.cache.set_node(make_node("c", version=3))
     decide("of another class", priority=5)
-    domain.nominator.set(make_pod("ahead", cpu=100, priority=9, nominated_node="d"))
+    domain.nominator.set(make_pod("ahead", cpu_milli=100, priority=9, nominated_node="d"))
     decide("behind a promise")
     decide("refused", Unplaced)
     for number, node in enumerate("abcd"):
-        domain.cache.place(make_pod(f"low-{number}", cpu=900, node=node, phase="Running"))
-    decide("that preempts", Unplaced, cpu=3500, priority=7)
+        domain.cache.place(make_pod(f"low-{number}", cpu_milli=900, node=node, phase="Running"))
+    decide("that preempts", Unplaced, cpu_milli=3500, priority=7)
     domain.cache.remove_node("a")
     decide("after a row has gone")
     decide("in the end")

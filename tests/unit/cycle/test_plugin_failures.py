@@ -16,7 +16,8 @@ from multisched.framework.reasons import ReasonTable
 from multisched.framework.runner import PluginFailure
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import CPU, Pod, PodSpec
-from tests.unit.cycle.cycle_kit import Books, Domain, FilterBy, make_node, make_pod
+from multisched.testing.builders import make_node, make_pod
+from tests.unit.cycle.cycle_kit import Books, Domain, FilterBy
 
 ONE_CPU = PodSpec(requests={CPU: 1000}, placed_cpu_milli=1000)
 URGENT = PodSpec(requests={CPU: 1000}, priority=10)
@@ -62,7 +63,7 @@ FAULTS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_plugin_that_fails_costs_its_pod_one_attempt_and_nothing_is_left_behind(fault: str) -> None:
-    domain = Domain(make_node("a"), make_node("b", cpu=500), plugins=[_broken(**FAULTS[fault])])
+    domain = Domain(make_node("a"), make_node("b", cpu_milli=500), plugins=[_broken(**FAULTS[fault])])
     for attempt in (1, 2, 3):
         result = domain.schedule(make_pod("p", spec=ONE_CPU), attempt)
         assert isinstance(result, Unplaced)
@@ -93,7 +94,7 @@ def test_a_scorer_that_failed_once_leaves_no_class_in_which_every_row_looks_equa
             raise RuntimeError("boom")
         return np.zeros(len(rows), np.int64)
 
-    nodes = [make_node(f"full{i}", cpu=500) for i in range(20)]
+    nodes = [make_node(f"full{i}", cpu_milli=500) for i in range(20)]
     domain = Domain(*nodes, make_node("free"), plugins=[_broken(score=score)])
     ends = [domain.schedule(make_pod(f"p{i}", spec=ONE_CPU)) for i in range(4)]
 
@@ -104,7 +105,7 @@ def test_a_scorer_that_failed_once_leaves_no_class_in_which_every_row_looks_equa
 
 @pytest.mark.parametrize("answer", [_raises, lambda self, cycle, pod, refusals: None])
 def test_a_post_filter_that_fails_leaves_the_refusal_as_it_is(answer: Callable[..., Any]) -> None:
-    domain = Domain(make_node("a", cpu=500), plugins=[_broken(post_filter=answer)])
+    domain = Domain(make_node("a", cpu_milli=500), plugins=[_broken(post_filter=answer)])
     result = domain.schedule(make_pod("p", spec=ONE_CPU))
     assert isinstance(result, Unplaced)
     assert result.rejectors == {"NodeResourcesFit"}
@@ -208,8 +209,8 @@ def test_a_plugin_may_keep_a_row_for_the_pods_that_are_nominated_there_as_it_cou
 
 def test_a_plugin_that_cannot_count_a_pod_as_gone_says_why_that_does_not_make_room() -> None:
     plugin = _counting(remove_pod=lambda self, cycle, pod, other, row: Status.unschedulable(f"{other.name} stays"))
-    domain = Domain(make_node("a", cpu=1000), plugins=[plugin], in_tree=("NodeResourcesFit", "DefaultPreemption"))
-    low = make_pod("low", cpu=1000, node="a", phase="Running")
+    domain = Domain(make_node("a", cpu_milli=1000), plugins=[plugin], in_tree=("NodeResourcesFit", "DefaultPreemption"))
+    low = make_pod("low", cpu_milli=1000, node="a", phase="Running")
     domain.cache.place(low)
     assert domain.cycle.refusal_of_move(low, make_pod("q", spec=URGENT), "a") == "Broken: low stays"
     result = domain.schedule(make_pod("p", spec=URGENT))

@@ -14,7 +14,8 @@ from multisched.model.objects import CPU, HostPort, Owner, Pod, PodSpec
 from multisched.model.placement import PodAffinity, PodAffinityTerm
 from multisched.model.selectors import LabelSelector, Operator, Requirement
 from multisched.state.reservations import Reservations, is_stand_in, stand_in_of
-from tests.unit.cycle.cycle_kit import Domain, make_node, make_pod
+from multisched.testing.builders import make_node, make_pod
+from tests.unit.cycle.cycle_kit import Domain
 
 IN_TREE = ("NodePorts", "NodeResourcesFit", "InterPodAffinity")
 WEB = Owner("ReplicaSet", "web-1", "uid-rs")
@@ -45,21 +46,21 @@ class House(Domain):
 
 
 def replica(name: str, *, cpu: int = 3000, node: str = "", owner: Owner = WEB, **fields: Any) -> Pod:
-    return make_pod(name, cpu=cpu, node=node, owner=owner, **fields)
+    return make_pod(name, cpu_milli=cpu, node=node, owner=owner, **fields)
 
 
 def test_others_of_its_rank_leave_the_place_and_the_replacement_takes_it() -> None:
     house = House()
     house.hold()
-    assert house.node_of(make_pod("other", cpu=2000)) == ""
-    assert house.node_of(make_pod("small", cpu=1000)) in ("source", "target")
+    assert house.node_of(make_pod("other", cpu_milli=2000)) == ""
+    assert house.node_of(make_pod("small", cpu_milli=1000)) in ("source", "target")
 
     house.reservations.hand_over("uid-moving", frozenset({"uid-moving"}))
     replacement = replica("new")
     assert house.reservations.offer(replacement)
     assert house.handed == 1
     assert house.reservations.taker("uid-moving") == "uid-new"
-    assert house.node_of(make_pod("late", cpu=2000)) == ""
+    assert house.node_of(make_pod("late", cpu_milli=2000)) == ""
     assert house.node_of(replacement) == "target"
     house.cache.validate()
 
@@ -71,13 +72,13 @@ def test_a_place_is_gone_when_it_is_released() -> None:
     assert house.reservations.release("uid-moving")
     assert not house.reservations.release("uid-moving")
     assert len(house.nominator) == len(house.reservations) == 0
-    assert house.node_of(make_pod("other", cpu=4000)) == "target"
+    assert house.node_of(make_pod("other", cpu_milli=4000)) == "target"
 
 
 def test_what_is_more_important_goes_before_as_it_would_displace_the_pod_itself() -> None:
     house = House()
     house.hold()
-    assert house.node_of(make_pod("urgent", cpu=4000, priority=9)) == "target"
+    assert house.node_of(make_pod("urgent", cpu_milli=4000, priority=9)) == "target"
     assert house.refusal().startswith("NodeResourcesFit")
 
 
@@ -89,7 +90,7 @@ def test_what_is_more_important_goes_before_as_it_would_displace_the_pod_itself(
         (replica("larger", cpu=3001), False),
         (replica("of-another-template", owner=Owner("ReplicaSet", "web-2", "uid-rs-2")), False),
         (msgspec.structs.replace(replica("elsewhere"), namespace="another"), False),
-        (make_pod("of-nobody", cpu=3000), False),
+        (make_pod("of-nobody", cpu_milli=3000), False),
         (replica("known"), False),
         (msgspec.structs.replace(replica("x"), spec=PodSpec(scheduler_name="other", requests={CPU: 3000})), False),
     ],
@@ -109,7 +110,7 @@ def test_a_host_port_is_kept_too() -> None:
     house = House(spec=spec)
     house.hold()
     assert house.node_of(make_pod("same-port", spec=spec)) == ""
-    assert house.node_of(make_pod("no-port", cpu=10)) in ("source", "target")
+    assert house.node_of(make_pod("no-port", cpu_milli=10)) in ("source", "target")
 
 
 def test_a_pod_that_keeps_its_kind_off_the_zone_may_move_within_it() -> None:

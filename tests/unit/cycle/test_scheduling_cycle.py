@@ -19,7 +19,8 @@ from multisched.model.objects import CPU, PODS, Pod, PodSpec
 from multisched.model.placement import PodAffinity, PodAffinityTerm, SpreadConstraint
 from multisched.model.selectors import LabelSelector, Operator, Requirement
 from multisched.model.volumes import PodVolume
-from tests.unit.cycle.cycle_kit import Books, Domain, FilterBy, ScoreBy, Waiting, make_node, make_pod
+from multisched.testing.builders import make_node, make_pod
+from tests.unit.cycle.cycle_kit import Books, Domain, FilterBy, ScoreBy, Waiting
 
 ONE_CPU = PodSpec(requests={CPU: 1000}, placed_cpu_milli=1000)
 URGENT = PodSpec(requests={CPU: 1000}, priority=10)
@@ -86,7 +87,7 @@ def test_a_pod_goes_to_the_best_row_and_is_assumed_there() -> None:
 
 
 def test_a_row_that_an_assumption_filled_is_seen_as_full_by_the_next_pod_of_the_class() -> None:
-    domain = Domain(make_node("a", cpu=1000), make_node("b", cpu=1000), plugins=[prefers("b")])
+    domain = Domain(make_node("a", cpu_milli=1000), make_node("b", cpu_milli=1000), plugins=[prefers("b")])
     first, second, third = (domain.schedule(make_pod(name, spec=ONE_CPU)) for name in ("p", "q", "r"))
 
     assert isinstance(first, Placed)
@@ -132,7 +133,7 @@ def test_the_nominated_node_goes_before_all_others() -> None:
 
 
 def test_a_nominated_node_that_is_full_or_unknown_is_no_obstacle() -> None:
-    domain = Domain(make_node("a", cpu=500), make_node("b"))
+    domain = Domain(make_node("a", cpu_milli=500), make_node("b"))
     for number, nominated in enumerate(("a", "nowhere")):
         result = domain.schedule(make_pod(f"p{number}", spec=ONE_CPU, nominated_node=nominated))
         assert isinstance(result, Placed)
@@ -145,9 +146,9 @@ def test_a_nominated_pod_leaves_room_on_its_node_for_others_of_its_rank_that_are
 ) -> None:
     """The node has room for one of them, and both were promised it: as upstream, the one that is tried first does not take
     what the other needs, and goes to another node if there is one."""
-    domain = Domain(make_node("a", cpu=1000), make_node("b", cpu=1000))
-    domain.nominator.set(make_pod("other", cpu=1000, priority=others, nominated_node="a"))
-    pod = make_pod("p", cpu=1000, nominated_node="a")
+    domain = Domain(make_node("a", cpu_milli=1000), make_node("b", cpu_milli=1000))
+    domain.nominator.set(make_pod("other", cpu_milli=1000, priority=others, nominated_node="a"))
+    pod = make_pod("p", cpu_milli=1000, nominated_node="a")
     domain.nominator.set(pod)
     result = domain.schedule(pod)
     assert isinstance(result, Placed)
@@ -156,9 +157,9 @@ def test_a_nominated_pod_leaves_room_on_its_node_for_others_of_its_rank_that_are
 
 
 def test_a_nominated_pod_waits_where_all_room_is_promised_to_others_of_its_rank() -> None:
-    domain = Domain(make_node("a", cpu=1000))
-    domain.nominator.set(make_pod("other", cpu=600, nominated_node="a"))
-    result = domain.schedule(make_pod("p", cpu=600, nominated_node="a"))
+    domain = Domain(make_node("a", cpu_milli=1000))
+    domain.nominator.set(make_pod("other", cpu_milli=600, nominated_node="a"))
+    result = domain.schedule(make_pod("p", cpu_milli=600, nominated_node="a"))
     assert isinstance(result, Unplaced)
     assert result.message == "0/1 nodes are available: 1 Insufficient cpu."
 
@@ -194,7 +195,7 @@ def test_an_empty_domain_says_so() -> None:
 
 
 def test_rows_of_other_domains_are_not_counted() -> None:
-    domain = Domain(make_node("ours", cpu=500), make_node("theirs", labels={"domain": "other"}))
+    domain = Domain(make_node("ours", cpu_milli=500), make_node("theirs", labels={"domain": "other"}))
     result = domain.schedule(make_pod("p", spec=ONE_CPU))
     assert isinstance(result, Unplaced)
     assert result.message == "0/1 nodes are available: 1 Insufficient cpu."
@@ -202,7 +203,7 @@ def test_rows_of_other_domains_are_not_counted() -> None:
 
 
 def test_room_kept_for_a_nominated_pod_is_refused_in_the_words_and_name_of_the_plugin() -> None:
-    domain = Domain(make_node("a", cpu=1000))
+    domain = Domain(make_node("a", cpu_milli=1000))
     domain.nominator.set(make_pod("urgent", spec=URGENT, nominated_node="a"))
     result = domain.schedule(make_pod("p", spec=ONE_CPU))
 
@@ -237,7 +238,7 @@ def test_a_filter_that_is_asked_beside_nominated_pods_is_told_which_attempt_it_i
 
 
 def test_a_pod_of_higher_priority_or_the_nominated_one_itself_takes_the_room() -> None:
-    domain = Domain(make_node("a", cpu=1000))
+    domain = Domain(make_node("a", cpu_milli=1000))
     domain.nominator.set(make_pod("urgent", spec=URGENT, nominated_node="a"))
     above = PodSpec(requests={CPU: 1000}, priority=11)
     for name, spec in (("above", above), ("urgent", URGENT)):
@@ -266,7 +267,7 @@ def test_pre_filters_that_leave_too_few_nodes_are_named(narrowings: Sequence[set
             return PreFilterResult(nodes=self._names)
 
     plugins = [Only(number, names) for number, names in enumerate(narrowings)]
-    domain = Domain(make_node("a", cpu=500), make_node("b"), plugins=plugins)
+    domain = Domain(make_node("a", cpu_milli=500), make_node("b"), plugins=plugins)
     result = domain.schedule(make_pod("p", spec=ONE_CPU))
 
     assert isinstance(result, Unplaced)
@@ -321,7 +322,7 @@ def test_post_filter_nominates_and_ends_the_sentence() -> None:
             seen.update({node: refusals.status_of(node) for node in refusals.nodes()})
             return PostFilterResult(Status(SUCCESS.code, "", ("preemption: 1 victim on a.",)), "a")
 
-    domain = Domain(make_node("a", cpu=500), make_node("b", cpu=1000), plugins=[Preempts()])
+    domain = Domain(make_node("a", cpu_milli=500), make_node("b", cpu_milli=1000), plugins=[Preempts()])
     domain.nominator.set(make_pod("urgent", spec=URGENT, nominated_node="b"))
     result = domain.schedule(make_pod("p", spec=ONE_CPU))
 
@@ -386,7 +387,7 @@ def test_permits_that_wait_are_told_with_their_timeouts() -> None:
 
 
 def test_a_cycle_that_asks_decides_by_the_answer() -> None:
-    domain = Domain(make_node("a"), make_node("b"), make_node("c", cpu=500), plugins=[Service()])
+    domain = Domain(make_node("a"), make_node("b"), make_node("c", cpu_milli=500), plugins=[Service()])
     waiting = Waiting.begin(domain, make_pod("p", spec=ONE_CPU))
     assert [one.request for one in waiting.asked] == [["a", "b"]]
 
@@ -432,7 +433,7 @@ def test_a_post_filter_hears_who_refused_a_node_last() -> None:
             seen.update({node: refusals.status_of(node) for node in ("a", "b", "nowhere")})
             return PostFilterResult(Status.unschedulable("nobody goes"))
 
-    domain = Domain(make_node("a", cpu=500), make_node("b"), plugins=[Service(), Preempts()])
+    domain = Domain(make_node("a", cpu_milli=500), make_node("b"), plugins=[Service(), Preempts()])
     result = Waiting.begin(domain, make_pod("p", spec=ONE_CPU)).answer({"Service": {}})
     assert isinstance(result, Unplaced)
     assert {node: (status.plugin, status.code) for node, status in seen.items()} == {
@@ -444,7 +445,7 @@ def test_a_post_filter_hears_who_refused_a_node_last() -> None:
 
 def test_two_cycles_of_a_class_that_wait_at_once_keep_their_own_state_and_never_overcommit() -> None:
     service = Service()
-    domain = Domain(make_node("a", cpu=1000), make_node("b", cpu=2000), plugins=[service])
+    domain = Domain(make_node("a", cpu_milli=1000), make_node("b", cpu_milli=2000), plugins=[service])
     pods = [make_pod(f"p{i}", spec=ONE_CPU) for i in range(4)]
     waiting = [Waiting.begin(domain, pod, attempt=7 + i) for i, pod in enumerate(pods)]
     results = [one.answer({"Service": {"a": 100, "b": 0}}) for one in waiting]
@@ -468,7 +469,7 @@ def test_a_row_that_moved_but_still_fits_is_a_false_conflict() -> None:
 
 
 def test_room_promised_while_the_cycle_waited_is_not_taken() -> None:
-    domain = Domain(make_node("a", cpu=1000), plugins=[Service()])
+    domain = Domain(make_node("a", cpu_milli=1000), plugins=[Service()])
     waiting = Waiting.begin(domain, make_pod("p", spec=ONE_CPU))
     domain.nominator.set(make_pod("urgent", spec=URGENT, nominated_node="a"))
 
@@ -477,7 +478,7 @@ def test_room_promised_while_the_cycle_waited_is_not_taken() -> None:
 
 
 def test_room_promised_before_is_not_taken_when_the_row_filled_while_the_cycle_waited() -> None:
-    domain = Domain(make_node("a", cpu=2000), plugins=[Service()])
+    domain = Domain(make_node("a", cpu_milli=2000), plugins=[Service()])
     domain.nominator.set(make_pod("urgent", spec=URGENT, nominated_node="a"))
     waiting = Waiting.begin(domain, make_pod("p", spec=ONE_CPU))
     domain.cache.place(make_pod("other", spec=PodSpec(requests={CPU: 500}), node="a"))
@@ -496,10 +497,10 @@ def test_a_node_that_left_while_the_cycle_waited_is_a_true_conflict() -> None:
 
 def test_what_was_answered_about_one_pod_says_nothing_of_whom_the_next_of_its_class_displaces() -> None:
     """On `free` there is room, so that the service is asked at all; it wants neither pod there."""
-    nodes = [make_node("a", cpu=1000), make_node("b", cpu=1000), make_node("free", cpu=2000)]
+    nodes = [make_node("a", cpu_milli=1000), make_node("b", cpu_milli=1000), make_node("free", cpu_milli=2000)]
     domain = Domain(*nodes, in_tree=("NodeResourcesFit", "DefaultPreemption"), plugins=[Service()])
     for node in ("a", "b", "free"):
-        domain.cache.place(make_pod(f"low-{node}", cpu=1000, node=node))
+        domain.cache.place(make_pod(f"low-{node}", cpu_milli=1000, node=node))
     urgent = replace(ONE_CPU, priority=9)
 
     def displaced_for(name: str, allowed: str) -> tuple[str | None, list[str], str]:
@@ -612,7 +613,7 @@ def test_a_plugin_that_skipped_a_pod_is_not_asked_about_it_since_another_of_its_
 
 
 def test_a_refusal_names_who_refused_at_the_decision_not_who_would_now() -> None:
-    domain = Domain(make_node("full", cpu=500), make_node("b"), plugins=[Service()])
+    domain = Domain(make_node("full", cpu_milli=500), make_node("b"), plugins=[Service()])
     waiting = Waiting.begin(domain, make_pod("p", spec=ONE_CPU))
     # Meanwhile the node grows, and another pod of the class renews what is cached: p must still be woken by that growth.
     domain.cache.set_node(make_node("full", version=2))
@@ -638,7 +639,7 @@ def test_no_answer_costs_the_pod_its_attempt() -> None:
 
 
 def test_a_held_row_is_no_candidate_of_a_cycle_that_asks() -> None:
-    domain = Domain(make_node("a", cpu=1000), make_node("b"), plugins=[Service(), prefers("a")])
+    domain = Domain(make_node("a", cpu_milli=1000), make_node("b"), plugins=[Service(), prefers("a")])
     domain.nominator.set(make_pod("urgent", spec=URGENT, nominated_node="a"))
     waiting = Waiting.begin(domain, make_pod("p", spec=ONE_CPU))
     assert [one.request for one in waiting.asked] == [["b"]]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from multisched.cycle.waiting_pods import WAIT_MAX_S, WaitingPodTable
 from multisched.framework.status import SUCCESS, Status
-from tests.unit.cycle.cycle_kit import make_pod
+from multisched.testing.builders import make_pod
 
 
 class Held:

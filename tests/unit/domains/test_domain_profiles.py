@@ -16,7 +16,7 @@ from multisched.config.plugins import plugin_registry
 from multisched.config.schema import NodeRule, Policy
 from multisched.framework.registry import PluginSet, build_profile
 from multisched.model.selectors import Taint
-from tests.unit.domains.builders import make_context, make_pod
+from multisched.testing.builders import make_context, make_pod
 
 DOMAINS = ("forecast", "gpu", "job")
 FOLDERS = Path(__file__).parents[3] / "domains"
@@ -106,7 +106,7 @@ def test_the_gpu_manifests_ask_for_gpus_in_words_that_are_understood() -> None:
     for template in pod_templates("gpu"):
         limits = template["spec"]["containers"][0].get("resources", {}).get("limits", {})
         requests = {name: int(text) for name, text in limits.items() if name == "nvidia.com/gpu"}
-        demand = demand_of(make_pod("p", requests=requests, annotations=template["metadata"].get("annotations", {})))
+        demand = demand_of(make_pod("p", extra=requests, annotations=template["metadata"].get("annotations", {})))
         assert demand is not None
         assert demand.problem == ""
         kinds.add(demand.is_whole)

@@ -19,7 +19,8 @@ from multisched.framework.runner import Runner
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
-from tests.unit.domains.builders import GPU, make_context, make_node, make_pod, make_profiles
+from multisched.testing.builders import GPU, make_context, make_node, make_pod
+from tests.unit.domains.forecast.profiles import make_profiles
 from tests.unit.domains.test_domain_profiles import DOMAINS, profile_module
 
 NODES, PODS = 30, 300
@@ -51,7 +52,9 @@ class Bench:
         self.runner = Runner(FailuresAreFatal(), lambda: 0.0)
         for number in range(NODES):
             labels = {GPU_INDICES: HONOURED} if number % 3 == 0 else {}
-            self.cache.set_node(make_node(f"n{number}", labels=labels, gpu=4, cpu=16_000, memory=2**36, pods=110))
+            self.cache.set_node(
+                make_node(f"n{number}", labels=labels, extra={GPU: 4}, cpu_milli=16_000, memory_bytes=2**36, pods=110)
+            )
         self.warm = self.cold()
 
     def forecasts(self) -> list[Forecast]:
@@ -63,9 +66,16 @@ class Bench:
 
 def random_pod(name: str, rng: random.Random) -> Pod:
     kind = rng.choice(["whole", "fraction", "fraction", "plain"])
-    requests = {"cpu": 100, "memory": 2**28} | ({GPU: rng.randint(1, 3)} if kind == "whole" else {})
+    devices = {GPU: rng.randint(1, 3)} if kind == "whole" else {}
     annotations = {GPU_MILLI: str(rng.choice([100, 300, 500]))} if kind == "fraction" else {}
-    return make_pod(name, requests=requests, labels={"app": rng.choice("abc")}, annotations=annotations)
+    return make_pod(
+        name,
+        cpu_milli=100,
+        memory_bytes=2**28,
+        extra=devices,
+        labels={"app": rng.choice("abc")},
+        annotations=annotations,
+    )
 
 
 @pytest.mark.parametrize("domain", DOMAINS)

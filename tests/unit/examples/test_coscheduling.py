@@ -12,8 +12,8 @@ from multisched.framework.registry import extension_points
 from multisched.framework.status import Code
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import ClusterCache
+from multisched.testing.builders import make_context, make_node, make_pod, make_view
 from tests.examples.coscheduling import GROUP, SIZE, Coscheduling
-from tests.unit.domains.builders import make_context, make_node, make_pod, make_view
 
 
 class HeldPods:

@@ -8,7 +8,7 @@ from multisched.config import loading
 from multisched.config.nodes import NodeRouter
 from multisched.config.plugins import plugin_registry, resolve_profile
 from multisched.framework.registry import build_profile
-from tests.unit.domains.builders import make_context, make_node
+from multisched.testing.builders import GPU, make_context, make_node
 
 FILE = Path(__file__).parents[2] / "examples" / "qos.yaml"
 
@@ -25,7 +25,7 @@ def test_the_file_makes_a_scheduler_with_the_queue_order_it_names() -> None:
 
 def test_it_works_on_the_forecast_domains_nodes_by_loan() -> None:
     router = NodeRouter(loading.load(FILE))
-    work, gpu = make_node("work", cpu=1000), make_node("gpu", gpu=8)
+    work, gpu = make_node("work", cpu_milli=1000), make_node("gpu", extra={GPU: 8})
 
     assert router.home(work) == "forecast"
     assert router.usable_by("qos")(work)

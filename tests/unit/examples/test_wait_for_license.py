@@ -14,8 +14,8 @@ from multisched.framework.registry import extension_points
 from multisched.framework.status import Code
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import ClusterCache
+from multisched.testing.builders import make_pod, make_view
 from tests.examples.wait_for_license import LICENSE, WaitForLicense
-from tests.unit.domains.builders import make_pod, make_view
 
 VIEW = make_view(ClusterCache())
 

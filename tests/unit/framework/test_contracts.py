@@ -15,7 +15,8 @@ from multisched.framework.points import CycleView, PreFilterExtensions, PreFilte
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Image, Pod, PodSpec
 from multisched.state.overlay import OverlayCycle
-from tests.unit.cycle.cycle_kit import Domain, FilterBy, make_node, make_pod
+from multisched.testing.builders import make_node, make_pod
+from tests.unit.cycle.cycle_kit import Domain, FilterBy
 
 SPEC = PodSpec()
 """Pods of one spec are of one class."""
@@ -148,7 +149,7 @@ class AtMostOne(FilterBy):
 def test_a_pod_added_to_an_overlay_and_removed_again_leaves_no_trace() -> None:
     plugin, domain = AtMostOne(), Domain(make_node("a"), make_node("b"))
     assert isinstance(plugin, PreFilterExtensions)
-    pod, other, rows = make_pod("p"), make_pod("other", cpu=100), np.array([domain.row("a")])
+    pod, other, rows = make_pod("p"), make_pod("other", cpu_milli=100), np.array([domain.row("a")])
     state = CycleState()
     plugin.pre_filter(CycleView(domain.cache.nodes, state), pod)
     overlay = OverlayCycle(domain.cache.nodes, state, pod, [plugin], domain.runner, 1)

@@ -16,15 +16,15 @@ from domains.gpu.gpu_ledger import GpuLedger
 from multisched.cycle.results import Unplaced
 from multisched.framework.ledger import Ledger, rebuild
 from multisched.model.objects import Node, Pod
+from multisched.testing.builders import GPU, make_node, make_pod
+from multisched.testing.builders import make_node as cycle_node
+from multisched.testing.builders import make_pod as cycle_pod
 from tests.unit.cycle.cycle_kit import Domain
-from tests.unit.cycle.cycle_kit import make_node as cycle_node
-from tests.unit.cycle.cycle_kit import make_pod as cycle_pod
-from tests.unit.domains.builders import make_node, make_pod
 
 T = TypeVar("T")
 
 ROWS = 3
-NODES = [(row, make_node(f"n{row}", gpu=2, cpu=8000)) for row in range(ROWS)]
+NODES = [(row, make_node(f"n{row}", extra={GPU: 2}, cpu_milli=8000)) for row in range(ROWS)]
 
 
 def make_gpus() -> Ledger:
@@ -139,7 +139,7 @@ def test_a_ledger_that_fails_costs_its_pod_one_attempt_and_holds_nothing(at: str
     domain, flawed = Domain(cycle_node("a")), Flawed(at)
     domain.cache.ledgers.register(flawed)
 
-    result = domain.schedule(cycle_pod("p", cpu=100))
+    result = domain.schedule(cycle_pod("p", cpu_milli=100))
     assert isinstance(result, Unplaced)
     assert result.is_error
     assert result.message == 'running Ledger "flawed": RuntimeError: boom'

@@ -25,7 +25,7 @@ from multisched.framework.registry import (
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
 from multisched.plugins import IN_TREE
-from tests.unit.domains.builders import make_context
+from multisched.testing.builders import make_context
 
 HERE = __name__
 

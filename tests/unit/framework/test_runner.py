@@ -14,7 +14,7 @@ from multisched.framework.points import CycleView, PermitResult, PostFilterResul
 from multisched.framework.runner import SAMPLED_EVERY, PluginFailure, Runner, in_full, sentence
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.state.node_table import NodeTable
-from tests.unit.domains.builders import make_pod
+from multisched.testing.builders import make_pod
 
 VIEW, POD, ROWS = CycleView(NodeTable(), CycleState()), make_pod("p"), np.arange(3)
 REFUSED = Status.unschedulable("no")

@@ -15,7 +15,8 @@ from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.scalar import ScalarPlugin
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Node, Pod
-from tests.unit.plugins.scenes import Scene, node_document, pod_document
+from multisched.testing.builders import node_document, pod_document
+from tests.unit.plugins.scenes import Scene
 
 COLOURS = ("blue", "red", "grey")
 

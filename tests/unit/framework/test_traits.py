@@ -18,7 +18,7 @@ from multisched.framework.traits import NO_TRAITS, Traits, traits_of
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 from multisched.plugins import IN_TREE
-from tests.unit.domains.builders import make_context
+from multisched.testing.builders import make_context
 
 HERE = __name__
 

@@ -16,7 +16,8 @@ from multisched.model.volumes import Disk, DiskKind, PodVolume
 from multisched.state.node_table import NodeTable
 from multisched.state.overlay import Overlay
 from multisched.state.row_check import row_faults
-from tests.unit.state.state_kit import make_node, make_pod
+from multisched.testing.builders import make_node
+from tests.unit.state.state_kit import make_pod
 
 ROWS = range(3)
 CLAIMS = ("a", "b", "web-0-scratch")

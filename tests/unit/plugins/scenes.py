@@ -18,81 +18,31 @@ from multisched.framework.cycle_state import CycleState
 from multisched.framework.node_view import Rows
 from multisched.framework.points import CycleView, FilterPlugin, PreFilterPlugin, ScorePlugin
 from multisched.framework.status import Code, Status
-from multisched.model.decode import Decoder
 from multisched.model.object_kinds import ObjectKind
-from multisched.model.objects import Node, Pod
 from multisched.state.ledgers import LedgerRegistry
 from multisched.state.node_table import NodeTable
 from multisched.state.object_store import ObjectStore
+from multisched.testing.builders import (
+    Document,
+    NobodyWaits,
+    container,
+    decode_node,
+    decode_pod,
+    node_document,
+    pod_document,
+)
 
-Document = dict[str, Any]
 MEBI = 1024 * 1024
-DECODER = Decoder()
 
 
-def node_document(name: str, **fields: Any) -> Document:
-    """`cpu` (milli), `memory` (bytes), `pods` and other resources by `extra`; `labels`, `taints`, `unschedulable`, `images`."""
-    allocatable = {
-        "cpu": f"{fields.get('cpu', 4000)}m",
-        "memory": str(fields.get("memory", 8192 * MEBI)),
-        "pods": str(fields.get("pods", 110)),
-        **{resource: str(amount) for resource, amount in fields.get("extra", {}).items()},
-    }
-    return {
-        "metadata": {"name": name, "uid": f"uid-{name}", "labels": fields.get("labels", {})},
-        "spec": {"taints": fields.get("taints", []), "unschedulable": fields.get("unschedulable", False)},
-        "status": {
-            "allocatable": allocatable,
-            "images": [{"names": [n], "sizeBytes": size} for n, size in fields.get("images", {}).items()],
-        },
-    }
-
-
-def pod_document(name: str, *containers: Document, node: str = "", **spec: Any) -> Document:
-    return {
-        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
-        "spec": {"containers": list(containers) or [container()], "nodeName": node, **spec},
-    }
-
-
-def container(image: str = "registry.example/app:v1", **fields: Any) -> Document:
-    """`cpu` (milli), `memory` (bytes) and other resources by `extra`; `ports` as [{hostPort, hostIP, protocol}]."""
-    requests = {resource: str(amount) for resource, amount in fields.get("extra", {}).items()}
-    if fields.get("cpu") is not None:
-        requests["cpu"] = f"{fields['cpu']}m"
-    if fields.get("memory") is not None:
-        requests["memory"] = str(fields["memory"])
-    return {"name": "c", "image": image, "resources": {"requests": requests}, "ports": fields.get("ports", [])}
-
-
-def decode_pod(document: Document) -> Pod:
-    pod = DECODER.pod(orjson.dumps(document))
-    assert not pod.malformed, pod.malformed
-    return pod
-
-
-def decode_node(document: Document) -> Node:
-    node = DECODER.node(orjson.dumps(document))
-    assert not node.malformed, node.malformed
-    return node
-
-
-class NobodyWaits:
-    """No pod is held by Permit here."""
-
-    def waiting(self) -> Sequence[Pod]:
-        return ()
-
-    def allow(self, uid: str, plugin: str) -> bool:
-        return False
-
-    def reject(self, uid: str, plugin: str, reason: str) -> bool:
-        return False
-
-
-def make_context(table: NodeTable | None = None, objects: ObjectStore | None = None) -> PluginContext:
+def context_of(table: NodeTable | None = None, objects: ObjectStore | None = None) -> PluginContext:
     known = ObjectStore() if objects is None else objects  # an empty store is falsy
     return PluginContext("test", table or NodeTable(), NobodyWaits(), LedgerRegistry(), known)
+
+
+def holding(images: Mapping[str, int]) -> Document:
+    """The status of a node that has these images; name -> bytes."""
+    return {"images": [{"names": [name], "sizeBytes": size} for name, size in images.items()]}
 
 
 def put(objects: ObjectStore, kind: ObjectKind, *documents: Document) -> None:
@@ -123,7 +73,7 @@ class Scene:
         self.names = [document["metadata"]["name"] for document in self.nodes]
 
     def context(self) -> PluginContext:
-        return make_context(self.table, self.objects)
+        return context_of(self.table, self.objects)
 
     def on(self, name: str) -> list[Document]:
         return [document for document in self.placed if document["spec"]["nodeName"] == name]
@@ -215,7 +165,7 @@ _amounts = st.dictionaries(st.sampled_from(EXTRA), st.integers(0, 3), max_size=2
 _containers: dict[str, st.SearchStrategy[Document]] = {
     "resources": st.builds(
         container,
-        cpu=st.none() | st.sampled_from((0, 1, 100, 250, 999, 2000, 9000)),
+        cpu=st.none() | st.sampled_from(("0m", "1m", "100m", "250m", "999m", "2000m", "9000m")),
         memory=st.none() | st.sampled_from((0, 1, 64 * MEBI, 200 * MEBI, 3000 * MEBI, 9000 * MEBI)),
         extra=_amounts,
     ),
@@ -225,7 +175,7 @@ _containers: dict[str, st.SearchStrategy[Document]] = {
 _nodes: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "resources": st.fixed_dictionaries(
         {
-            "cpu": st.sampled_from((0, 500, 2000, 4000, 4001)),
+            "cpu": st.sampled_from(("0m", "500m", "2000m", "4000m", "4001m")),
             "memory": st.sampled_from((0, 256 * MEBI, 4096 * MEBI, 8191 * MEBI + 7)),
             "pods": st.integers(0, 4),
             "extra": st.dictionaries(st.sampled_from(EXTRA), st.integers(0, 4)),
@@ -234,7 +184,11 @@ _nodes: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "labels": st.fixed_dictionaries({"labels": st.dictionaries(st.sampled_from(KEYS), st.sampled_from(VALUES))}),
     "taints": st.fixed_dictionaries({"taints": st.lists(taints, max_size=2), "unschedulable": st.booleans()}),
     "images": st.fixed_dictionaries(
-        {"images": st.dictionaries(st.sampled_from((*IMAGES[:2], f"{IMAGES[2]}:latest")), st.integers(1, 3 * 10**9))}
+        {
+            "status": st.dictionaries(
+                st.sampled_from((*IMAGES[:2], f"{IMAGES[2]}:latest")), st.integers(1, 3 * 10**9)
+            ).map(holding)
+        }
     ),
 }
 _pending: dict[str, st.SearchStrategy[dict[str, Any]]] = {

@@ -20,19 +20,8 @@ from multisched.plugins.node_resources_balanced_allocation import (
     NodeResourcesBalancedAllocationArgs,
 )
 from multisched.plugins.node_resources_fit import NodeResourcesFit, NodeResourcesFitArgs
-from tests.unit.plugins.scenes import (
-    EXTRA,
-    MEBI,
-    Document,
-    Scene,
-    container,
-    decode_node,
-    decode_pod,
-    node_document,
-    parsed,
-    pod_document,
-    scenes,
-)
+from multisched.testing.builders import Document, container, decode_node, decode_pod, node_document, pod_document
+from tests.unit.plugins.scenes import EXTRA, MEBI, Scene, parsed, scenes
 
 DEFAULTS = {"cpu": 100, "memory": 200 * MEBI}
 ORDER = ("cpu", "memory", "ephemeral-storage", "example.com/fpga", "hugepages-2Mi", "nvidia.com/gpu")
@@ -155,7 +144,7 @@ def test_each_strategy_is_the_weighted_mean_of_its_resources(
 
 def test_a_resource_of_weight_zero_weighs_one() -> None:
     """As upstream."""
-    scene = one_node(pod_document("p", container(cpu=1000, memory=6144 * MEBI)), cpu=4000, memory=8192 * MEBI)
+    scene = one_node(pod_document("p", container(cpu="1000m", memory=6144 * MEBI)), cpu=4000, memory=8192 * MEBI)
 
     def score(cpu: int, memory: int) -> dict[str, int]:
         resources = [{"name": "cpu", "weight": cpu}, {"name": "memory", "weight": memory}]
@@ -188,25 +177,26 @@ def test_balance_is_the_change_in_evenness(scene: Scene, names: list[str]) -> No
 )
 def test_balance_of_few_rows_is_that_of_many(nodes: list[tuple[int, ...]], cpu: int, mebi: int) -> None:
     placed = [
-        pod_document(f"p{n}", container(cpu=held, memory=held_mebi * MEBI), node=f"n{n}")
+        pod_document(f"p{n}", container(cpu=f"{held}m", memory=held_mebi * MEBI), node=f"n{n}")
         for n, (_, _, held, held_mebi) in enumerate(nodes)
     ]
     documents = [
-        node_document(f"n{n}", cpu=has, memory=has_mebi * MEBI) for n, (has, has_mebi, _, _) in enumerate(nodes)
+        node_document(f"n{n}", cpu=f"{has}m", memory=has_mebi * MEBI) for n, (has, has_mebi, _, _) in enumerate(nodes)
     ]
-    scene = Scene(documents, placed, pod_document("new", container(cpu=cpu, memory=mebi * MEBI)))
+    scene = Scene(documents, placed, pod_document("new", container(cpu=f"{cpu}m", memory=mebi * MEBI)))
     plugin, view, rows = NodeResourcesBalancedAllocation(), scene.view(), scene.rows(scene.names)
 
     few = [score for at in range(len(rows)) for score in plugin.score(view, scene.pod, rows[at : at + 1]).tolist()]
     assert few == plugin.score(view, scene.pod, rows).tolist()
 
 
-def one_node(pending: Document, *placed: Document, **node: Any) -> Scene:
-    return Scene([node_document("n0", **node)], placed, pending)
+def one_node(pending: Document, *placed: Document, cpu: int = 4000, **node: Any) -> Scene:
+    """`cpu` in milli."""
+    return Scene([node_document("n0", cpu=f"{cpu}m", **node)], placed, pending)
 
 
 def asking(cpu: int, *, node: str = "", name: str = "p", **spec: Any) -> Document:
-    return pod_document(name, container(cpu=cpu), node=node, **spec)
+    return pod_document(name, container(cpu=f"{cpu}m"), node=node, **spec)
 
 
 SIDECAR = {"restartPolicy": "Always"}
@@ -215,16 +205,16 @@ SIDECAR = {"restartPolicy": "Always"}
 @pytest.mark.parametrize(
     ("pod", "cpu"),
     [
-        (pod_document("p", container(cpu=300), initContainers=[container(cpu=1000)]), 1000),
-        (pod_document("p", container(cpu=300), initContainers=[container(cpu=100), container(cpu=200)]), 300),
-        (pod_document("p", container(cpu=300), initContainers=[{**container(cpu=200), **SIDECAR}]), 500),
-        (pod_document("p", container(cpu=300), initContainers=[{**container(cpu=200), **SIDECAR}, container(cpu=400)]), 600),
-        (pod_document("p", container(cpu=300), initContainers=[container(cpu=400), {**container(cpu=200), **SIDECAR}]), 500),
-        (pod_document("p", container(cpu=300), overhead={"cpu": "50m"}), 350),
-        (pod_document("p", container(cpu=300), resources={"requests": {"cpu": "2"}}), 2000),
-        (pod_document("p", container(cpu=300), resources={"requests": {"cpu": "2"}}, overhead={"cpu": "50m"}), 2050),
-        (pod_document("p", container(cpu=300), resources={"requests": {"memory": "1Gi"}}), 300),
-        (pod_document("p", container(cpu=0)), 0),
+        (pod_document("p", container(cpu="300m"), initContainers=[container(cpu="1000m")]), 1000),
+        (pod_document("p", container(cpu="300m"), initContainers=[container(cpu="100m"), container(cpu="200m")]), 300),
+        (pod_document("p", container(cpu="300m"), initContainers=[{**container(cpu="200m"), **SIDECAR}]), 500),
+        (pod_document("p", container(cpu="300m"), initContainers=[{**container(cpu="200m"), **SIDECAR}, container(cpu="400m")]), 600),
+        (pod_document("p", container(cpu="300m"), initContainers=[container(cpu="400m"), {**container(cpu="200m"), **SIDECAR}]), 500),
+        (pod_document("p", container(cpu="300m"), overhead={"cpu": "50m"}), 350),
+        (pod_document("p", container(cpu="300m"), resources={"requests": {"cpu": "2"}}), 2000),
+        (pod_document("p", container(cpu="300m"), resources={"requests": {"cpu": "2"}}, overhead={"cpu": "50m"}), 2050),
+        (pod_document("p", container(cpu="300m"), resources={"requests": {"memory": "1Gi"}}), 300),
+        (pod_document("p", container(cpu="0m")), 0),
     ],
     ids=["init", "small inits", "sidecar", "sidecar before init", "sidecar after init", "overhead", "pod level",
          "pod level and overhead", "pod level of another resource", "nothing"],
@@ -242,7 +232,7 @@ def resized(spec_cpu: int, actuated: int, allocated: int, condition: str = "") -
         "phase": "Running",
         "containerStatuses": [
             {
-                "name": "c",
+                "name": "main",
                 "resources": {"requests": {"cpu": f"{actuated}m"}},
                 "allocatedResources": {"cpu": f"{allocated}m"},
             }
@@ -282,8 +272,8 @@ def test_a_pending_pod_is_scored_without_its_pod_level_requests_and_a_placed_one
     """Upstream's Fit scorer is built without the pod-level switch; NodeInfo counts it."""
     level = {"requests": {"cpu": "2", "memory": "4Gi"}}
     big = {"cpu": 4000, "memory": 8192 * MEBI}
-    pending = pod_document("p", container(cpu=1000, memory=2048 * MEBI), resources=level)
-    placed = pod_document("q", container(cpu=1000, memory=2048 * MEBI), node="n0", resources=level)
+    pending = pod_document("p", container(cpu="1000m", memory=2048 * MEBI), resources=level)
+    placed = pod_document("q", container(cpu="1000m", memory=2048 * MEBI), node="n0", resources=level)
 
     assert one_node(pending, **big).scores(NodeResourcesFit()) == {"n0": 75}
     assert one_node(pending, placed, **big).scores(NodeResourcesFit()) == {"n0": 25}
@@ -357,9 +347,9 @@ def test_fit_wakes_for_pods_that_free_what_the_pod_asks_for() -> None:
 
 def test_fit_wakes_for_nodes_that_could_hold_the_pod_and_have_grown() -> None:
     hint, pod = NodeResourcesFit()._after_node_change, decode_pod(asking(1000))
-    small, enough, larger = (decode_node(node_document("n", cpu=cpu)) for cpu in (999, 1000, 2000))
-    more_memory = decode_node(node_document("n", cpu=1000, memory=9000 * MEBI))
-    more_pods = decode_node(node_document("n", cpu=1000, pods=111))
+    small, enough, larger = (decode_node(node_document("n", cpu=f"{cpu}m")) for cpu in (999, 1000, 2000))
+    more_memory = decode_node(node_document("n", cpu="1000m", memory=9000 * MEBI))
+    more_pods = decode_node(node_document("n", cpu="1000m", pods=111))
 
     assert hint(pod, None, small) is Hint.SKIP
     assert hint(pod, None, enough) is Hint.QUEUE
@@ -368,7 +358,7 @@ def test_fit_wakes_for_nodes_that_could_hold_the_pod_and_have_grown() -> None:
     assert hint(pod, larger, enough) is Hint.SKIP
     assert hint(pod, enough, more_memory) is Hint.SKIP
     assert hint(pod, enough, more_pods) is Hint.QUEUE
-    assert hint(pod, None, decode_node(node_document("n", cpu=1000, pods=0))) is Hint.SKIP
+    assert hint(pod, None, decode_node(node_document("n", cpu="1000m", pods=0))) is Hint.SKIP
 
 
 STRATEGY = "args.scoringStrategy"
@@ -447,7 +437,7 @@ def test_balance_refuses_weights_and_doubles() -> None:
 def test_capacities_beyond_what_floats_can_tell_are_scored_to_the_integer(
     kind: str, sizes: list[tuple[int, int]]
 ) -> None:
-    nodes = [node_document(f"n{at}", cpu=4, memory=capacity) for at, (capacity, _) in enumerate(sizes)]
+    nodes = [node_document(f"n{at}", cpu="4m", memory=capacity) for at, (capacity, _) in enumerate(sizes)]
     placed = [
         pod_document(f"p{at}", container(memory=used), node=f"n{at}") for at, (_, used) in enumerate(sizes) if used
     ]
@@ -463,12 +453,12 @@ def test_capacities_beyond_what_floats_can_tell_are_scored_to_the_integer(
 
 
 def test_balance_of_very_many_rows_is_that_of_each_alone() -> None:
-    nodes = [node_document(f"n{at}", cpu=1 + at % 7, memory=(1 + at % 5) << 30) for at in range(2 * VIEW_FROM)]
+    nodes = [node_document(f"n{at}", cpu=f"{1 + at % 7}m", memory=(1 + at % 5) << 30) for at in range(2 * VIEW_FROM)]
     placed = [
-        pod_document(f"p{at}", container(cpu=100 * (1 + at % 9), memory=(at % 4) << 28), node=f"n{at}")
+        pod_document(f"p{at}", container(cpu=f"{100 * (1 + at % 9)}m", memory=(at % 4) << 28), node=f"n{at}")
         for at in range(0, 2 * VIEW_FROM, 3)
     ]
-    scene = Scene(nodes, placed, pod_document("new", container(cpu=300, memory=1 << 29)))
+    scene = Scene(nodes, placed, pod_document("new", container(cpu="300m", memory=1 << 29)))
     plugin = NodeResourcesBalancedAllocation()
     rows = scene.rows(scene.names)
     assert len(rows) > VIEW_FROM

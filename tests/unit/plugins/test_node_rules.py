@@ -22,18 +22,8 @@ from multisched.plugins.node_unschedulable import _after_node_change as after_co
 from multisched.plugins.node_unschedulable import _after_toleration_change as after_cordon_toleration
 from multisched.plugins.taint_toleration import TaintToleration
 from multisched.plugins.taint_toleration import _after_node_change as after_taint_change
-from tests.unit.plugins.scenes import (
-    MEBI,
-    Document,
-    Scene,
-    container,
-    decode_node,
-    decode_pod,
-    node_document,
-    pod_document,
-    scenes,
-    terms,
-)
+from multisched.testing.builders import Document, container, decode_node, decode_pod, node_document, pod_document
+from tests.unit.plugins.scenes import MEBI, Scene, holding, scenes, terms
 
 UNRESOLVABLE = Code.UNSCHEDULABLE_AND_UNRESOLVABLE
 REQUIRED, PREFERRED = (
@@ -64,7 +54,8 @@ def test_cordoned_nodes_are_refused_unless_tolerated(scene: Scene) -> None:
 
     refused = (UNRESOLVABLE, ("node(s) were unschedulable",))
     expected = {
-        n: refused if document_of(scene, n)["spec"]["unschedulable"] and not is_tolerated else None for n in scene.names
+        n: refused if document_of(scene, n)["spec"].get("unschedulable") and not is_tolerated else None
+        for n in scene.names
     }
     assert scene.statuses(NodeUnschedulable()) == expected
 
@@ -82,7 +73,7 @@ def test_untolerated_hard_taints_refuse_and_soft_ones_are_counted(scene: Scene) 
     for name in scene.names:
         bad = [
             taint["effect"]
-            for taint in document_of(scene, name)["spec"]["taints"]
+            for taint in document_of(scene, name)["spec"].get("taints", ())
             if not any(tolerates(t, taint) for t in scene.pending["spec"]["tolerations"])
         ]
         is_refused = "NoSchedule" in bad or "NoExecute" in bad
@@ -314,7 +305,7 @@ def test_bad_affinity_args_are_refused_with_their_path(document: Document, messa
 
 
 def host_ports(pod: Document) -> list[tuple[str, str, int]]:
-    found = [p for c in pod["spec"]["containers"] for p in c["ports"] if p["hostPort"]]
+    found = [p for c in pod["spec"]["containers"] for p in c.get("ports", ()) if p["hostPort"]]
     return [("" if p["hostIP"] == "0.0.0.0" else p["hostIP"], p["protocol"], p["hostPort"]) for p in found]
 
 
@@ -361,7 +352,7 @@ def test_present_images_count_by_size_and_spread(scene: Scene, has_volume: bool)
     sizes: dict[str, int] = {}
     having: dict[str, set[str]] = {}
     for document in scene.nodes:
-        for image in document["status"]["images"]:
+        for image in document["status"].get("images", ()):
             sizes.setdefault(image["names"][0], image["sizeBytes"])
             having.setdefault(image["names"][0], set()).add(document["metadata"]["name"])
     wanted = [c["image"] for c in scene.pending["spec"]["containers"]]
@@ -395,8 +386,11 @@ def test_a_registrys_port_is_no_tag(image: str, tagged: str) -> None:
 
 def test_an_image_keeps_the_size_its_first_node_told_while_any_node_has_it() -> None:
     image = "registry.example/app:v1"
-    nodes = [node_document("n0", images={image: 800 * MEBI}), node_document("n1", images={image: 100 * MEBI})]
-    scene = Scene(nodes, [], pod_document("p", container(image)))
+    nodes = [
+        node_document("n0", status=holding({image: 800 * MEBI})),
+        node_document("n1", status=holding({image: 100 * MEBI})),
+    ]
+    scene = Scene(nodes, [], pod_document("p", container(image=image)))
     before = scene.scores(ImageLocality())
     assert before["n0"] == before["n1"] == 100 * (800 - 23) // (1000 - 23)
 

@@ -21,7 +21,8 @@ from multisched.plugins.default_binder import DefaultBinder
 from multisched.plugins.priority_sort import PrioritySort
 from multisched.plugins.qos_sort import QOSSort
 from multisched.plugins.scheduling_gates import SchedulingGates
-from tests.unit.plugins.scenes import container, decode_pod, make_context, pod_document
+from multisched.testing.builders import container, decode_pod, pod_document
+from tests.unit.plugins.scenes import context_of
 
 
 def test_gated_pods_wait_and_say_for_what() -> None:
@@ -106,7 +107,7 @@ async def test_the_default_binder_posts_once_and_passes_on_the_answer(outcome: B
 def in_tree() -> dict[str, Plugin]:
     registry = Registry()
     registry.add_all(IN_TREE, "in-tree")
-    return {name: registry.build(PluginUse(name), make_context()) for name in IN_TREE}
+    return {name: registry.build(PluginUse(name), context_of()) for name in IN_TREE}
 
 
 def test_every_in_tree_plugin_is_built_under_its_own_name_and_can_be_cached() -> None:
@@ -132,19 +133,19 @@ def test_signatures_are_equal_exactly_where_answers_must_be() -> None:
     def signatures(pod: Pod) -> list[object]:
         return [plugin.sign(pod) for plugin in in_tree().values() if isinstance(plugin, SignPlugin)]
 
-    pod = decode_pod(pod_document("p", container(cpu=100)))
-    same = decode_pod(pod_document("q", container(cpu=100)))
+    pod = decode_pod(pod_document("p", container(cpu="100m")))
+    same = decode_pod(pod_document("q", container(cpu="100m")))
     assert signatures(pod) == signatures(same)
     others = [
-        pod_document("p", container(cpu=101)),
-        pod_document("p", container(cpu=100, ports=[{"hostPort": 80}])),
-        pod_document("p", container("other:v1", cpu=100)),
-        pod_document("p", container(cpu=100), tolerations=[{"operator": "Exists"}]),
-        pod_document("p", container(cpu=100), nodeSelector={"a": "b"}),
-        pod_document("p", container(cpu=100), resources={"requests": {"cpu": "100m", "memory": "1Gi"}}),
-        pod_document("p", container(cpu=100), volumes=[{"name": "v", "image": {"reference": "a:b"}}]),
-        pod_document("p", container(cpu=100), volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]),
-        pod_document("p", container(cpu=100), hostNetwork=True, hostUsers=False),
+        pod_document("p", container(cpu="101m")),
+        pod_document("p", container(cpu="100m", ports=[{"hostPort": 80}])),
+        pod_document("p", container(image="other:v1", cpu="100m")),
+        pod_document("p", container(cpu="100m"), tolerations=[{"operator": "Exists"}]),
+        pod_document("p", container(cpu="100m"), nodeSelector={"a": "b"}),
+        pod_document("p", container(cpu="100m"), resources={"requests": {"cpu": "100m", "memory": "1Gi"}}),
+        pod_document("p", container(cpu="100m"), volumes=[{"name": "v", "image": {"reference": "a:b"}}]),
+        pod_document("p", container(cpu="100m"), volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]),
+        pod_document("p", container(cpu="100m"), hostNetwork=True, hostUsers=False),
     ]
     assert all(signatures(decode_pod(other)) != signatures(pod) for other in others)
     assert signatures(msgspec.structs.replace(pod, node="n0")) != signatures(pod)

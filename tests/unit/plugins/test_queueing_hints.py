@@ -48,16 +48,8 @@ from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import Place
 from multisched.shell.ingest.cluster_changes import assigned_pod_events, node_events
 from multisched.state.object_store import ObjectStore
-from tests.unit.plugins.scenes import (
-    Document,
-    container,
-    decode_node,
-    decode_pod,
-    make_context,
-    node_document,
-    pod_document,
-    put,
-)
+from multisched.testing.builders import Document, container, decode_node, decode_pod, node_document, pod_document
+from tests.unit.plugins.scenes import context_of, put
 from tests.unit.plugins.volumes import storage_documents as storage
 
 PARKED_S = 600.0
@@ -85,20 +77,18 @@ class Row:
 
 
 def pod(name: str = "waiting", *, labels: Mapping[str, str] | None = None, **fields: Any) -> Pod:
-    """`node`, `nominated`, `requests` of one container beside fields of the spec, and `namespace`."""
-    of_container = {key: fields.pop(key) for key in ("cpu", "memory", "extra", "ports") if key in fields}
-    nominated, namespace = fields.pop("nominated", ""), fields.pop("namespace", "default")
-    document = pod_document(name, container(**of_container), **fields)
-    document["metadata"] |= {"labels": dict(labels or {}), "namespace": namespace}
-    document["status"] = {"nominatedNodeName": nominated}
-    return decode_pod(document)
+    """`node`, `nominated`, `cpu` (milli) and more of one container beside fields of the spec, and `namespace`."""
+    of_container: Document = {key: fields.pop(key) for key in ("memory", "extra", "ports") if key in fields}
+    if "cpu" in fields:
+        of_container["cpu"] = f"{fields.pop('cpu')}m"
+    status = {"phase": "Pending", "nominatedNodeName": fields.pop("nominated", "")}
+    return decode_pod(pod_document(name, container(**of_container), labels=labels or {}, status=status, **fields))
 
 
 def node(name: str = "n", **fields: Any) -> Node:
-    features = fields.pop("features", [])
-    document = node_document(name, **fields)
-    document["status"]["declaredFeatures"] = features
-    return decode_node(document)
+    """`cpu` in milli."""
+    status = {"declaredFeatures": fields.pop("features", [])}
+    return decode_node(node_document(name, cpu=f"{fields.pop('cpu', 4000)}m", status=status, **fields))
 
 
 def thing(kind: ObjectKind, document: Document) -> ClusterObject:
@@ -110,7 +100,7 @@ def plugin_of(name: str) -> Plugin:
     put(objects, ObjectKind.NAMESPACE, {"metadata": {"name": "default", "labels": {}}})
     registry = Registry()
     registry.add_all(IN_TREE, "in-tree")
-    return registry.build(PluginUse(name), make_context(objects=objects))
+    return registry.build(PluginUse(name), context_of(objects=objects))
 
 
 def tell(queue: PodQueue, row: Row) -> None:
@@ -762,7 +752,7 @@ def test_a_node_that_an_added_affinity_forbids_helps_nobody() -> None:
     put(objects, ObjectKind.NAMESPACE, {"metadata": {"name": "default", "labels": {}}})
     registry.add_all(IN_TREE, "in-tree")
     use = PluginUse("NodeAffinity", args={"addedAffinity": added})
-    hint = hint_of(registry.build(use, make_context(objects=objects)), "NodeAddOrLabel")
+    hint = hint_of(registry.build(use, context_of(objects=objects)), "NodeAddOrLabel")
     plain, ssd = node(), node(labels={"disk": "ssd"})
     assert hint(pod(), None, plain) is Hint.SKIP
     assert hint(pod(), None, ssd) is Hint.QUEUE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from multisched.framework.events import (
@@ -17,13 +17,13 @@ from multisched.framework.events import (
 )
 from multisched.framework.points import Plugin, PreEnqueuePlugin, QueuedPod
 from multisched.framework.status import SUCCESS, Status
-from multisched.model.objects import EMPTY_SPEC, Node, Pod, PodSpec
+from multisched.model.objects import Node, Pod
 from multisched.queueing.backoff import BackoffPolicy
 from multisched.queueing.entry import Failure
 from multisched.queueing.pod_queue import LEFTOVER_S, PodQueue
+from multisched.testing import builders
 
 NODE_LABEL = ClusterEvent(Resource.NODE, Action.UPDATE_NODE_LABEL, "NodeLabel")
-NO_LABELS: Mapping[str, str] = {}
 
 FIT, AFFINITY, LEGACY, OUTSIDE = "Fit", "Affinity", "Legacy", "Outside"
 """Listens to NodeAdd and AssignedPodDelete; listens with a hint; registers nothing; answers Pending."""
@@ -104,24 +104,9 @@ class Errors:
         self.heard.append((plugin, point, str(error)))
 
 
-def make_pod(
-    uid: str,
-    *,
-    priority: int = 0,
-    labels: Mapping[str, str] = NO_LABELS,
-    gates: tuple[str, ...] = (),
-    spec: PodSpec | None = None,
-    name: str = "",
-    **rest: Any,
-) -> Pod:
-    chosen = spec or (PodSpec(priority=priority) if priority else EMPTY_SPEC)
-    return Pod(
-        rest.pop("namespace", "default"), name or uid, uid, rest.pop("version", 1), chosen, labels, gates=gates, **rest
-    )
-
-
-def make_node(name: str = "n", **labels: str) -> Node:
-    return Node(name, name, 1, labels)
+def make_pod(uid: str, **fields: Any) -> Pod:
+    """The queue knows pods by their uid, so that is what a test calls them."""
+    return builders.make_pod(fields.pop("name", uid), uid=uid, **fields)
 
 
 def profile(hint: AffinityHint | None = None) -> list[Plugin]:

@@ -15,7 +15,8 @@ from multisched.model.objects import Pod
 from multisched.queueing.active_pods import LEAD_UNITS
 from multisched.queueing.entry import Failure
 from multisched.queueing.transitions import Place
-from tests.unit.queueing.builders import ERROR, REFUSED, make_node, make_pod, make_queue, park, pop_uid
+from multisched.testing.builders import make_node
+from tests.unit.queueing.builders import ERROR, REFUSED, make_pod, make_queue, park, pop_uid
 
 # Starvation: pods that cannot be scheduled come back to the head for ever
 

@@ -23,6 +23,7 @@ from multisched.model.selectors import Toleration
 from multisched.queueing.entry import Failure, Placement
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import Place, QueueInvariantError
+from multisched.testing.builders import make_node
 from tests.unit.queueing.builders import (
     AFFINITY,
     CONFLICT,
@@ -38,7 +39,6 @@ from tests.unit.queueing.builders import (
     Errors,
     Listening,
     QuotaGate,
-    make_node,
     make_pod,
     make_queue,
     park,
@@ -233,8 +233,8 @@ def test_a_hint_that_says_skip_leaves_the_pod() -> None:
     queue = make_queue()
     park(queue, make_pod("u", labels={"zone": "a"}), refused_by(AFFINITY))
 
-    assert queue.on_event(NODE_ADD, None, make_node(zone="b"), 60).active == 0
-    assert queue.on_event(NODE_ADD, None, make_node(zone="a"), 60).active == 1
+    assert queue.on_event(NODE_ADD, None, make_node(labels={"zone": "b"}), 60).active == 0
+    assert queue.on_event(NODE_ADD, None, make_node(labels={"zone": "a"}), 60).active == 1
 
 
 def test_a_plugin_that_registered_nothing_is_woken_by_any_event() -> None:
@@ -319,7 +319,7 @@ def test_ten_thousand_alike_pods_cost_one_hint_and_an_event_nobody_hears_costs_n
     queue.on_event(ASSIGNED_POD_DELETE, make_pod("gone"), None, 1)
     assert hint.asked == 0
 
-    queue.on_event(NODE_ADD, None, make_node(zone="b"), 1)
+    queue.on_event(NODE_ADD, None, make_node(labels={"zone": "b"}), 1)
     assert hint.asked == queue.statistics().hint_calls == 1
     queue.validate()
 
@@ -328,7 +328,7 @@ def test_pods_that_differ_in_labels_are_asked_apart() -> None:
     queue = make_queue()
     park(queue, make_pod("a", labels={"zone": "a"}), refused_by(AFFINITY))
     park(queue, make_pod("b", labels={"zone": "b"}), refused_by(AFFINITY))
-    queue.on_event(NODE_ADD, None, make_node(zone="b"), 60)
+    queue.on_event(NODE_ADD, None, make_node(labels={"zone": "b"}), 60)
 
     assert (queue.where("a"), queue.where("b")) == (Place.UNSCHEDULABLE, Place.ACTIVE)
 

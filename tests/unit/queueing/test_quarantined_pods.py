@@ -19,7 +19,8 @@ from multisched.queueing.entry import Failure, Moved, Placement
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.quarantine import REFUSALS_ALIKE_MAX, alike
 from multisched.queueing.transitions import Place
-from tests.unit.queueing.builders import ERROR, REFUSED, make_node, make_pod, make_queue, pop_uid
+from multisched.testing.builders import make_node
+from tests.unit.queueing.builders import ERROR, REFUSED, make_pod, make_queue, pop_uid
 
 NAMESPACE_UPDATE = ClusterEvent(ObjectKind.NAMESPACE, Action.UPDATE, "NamespaceUpdate")
 WORDS = 'admission webhook "policy" denied the request: no GPU for team a'

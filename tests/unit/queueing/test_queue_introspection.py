@@ -7,6 +7,7 @@ import pytest
 from multisched.framework.events import ASSIGNED_POD_DELETE, NODE_ADD
 from multisched.queueing.entry import Failure, Moved
 from multisched.queueing.pod_queue import LEFTOVER_S
+from multisched.testing.builders import make_node
 from tests.unit.queueing.builders import (
     AFFINITY,
     ERROR,
@@ -15,7 +16,6 @@ from tests.unit.queueing.builders import (
     REFUSED,
     ClosedGates,
     QuotaGate,
-    make_node,
     make_pod,
     make_queue,
     park,

@@ -19,17 +19,8 @@ from multisched.queueing.entry import Failure
 from multisched.queueing.quarantine import API_SERVER
 from multisched.queueing.transitions import Place
 from multisched.queueing.uid_heap import GARBAGE_MIN_ITEMS
-from tests.unit.queueing.builders import (
-    AFFINITY,
-    FIT,
-    LEGACY,
-    NODE_LABEL,
-    OUTSIDE,
-    ClosedGates,
-    make_node,
-    make_pod,
-    make_queue,
-)
+from multisched.testing.builders import make_node
+from tests.unit.queueing.builders import AFFINITY, FIT, LEGACY, NODE_LABEL, OUTSIDE, ClosedGates, make_pod, make_queue
 
 LEFTOVER_S, EVENTS_MAX = 30.0, 6
 NAMESPACE_UPDATE = ClusterEvent(ObjectKind.NAMESPACE, Action.UPDATE, "NamespaceUpdate")
@@ -369,7 +360,7 @@ class QueueMachine(RuleBasedStateMachine):
         happened: ClusterEvent = EVENTS[event]
         parked = {k.pod.uid: self.strength(k, event, zone) for k in self.at("unschedulable")}
         gated = self.at("gated") if event == "all" else []
-        new = ClusterObject(name=zone) if event == "namespace" else make_node(zone=zone)
+        new = ClusterObject(name=zone) if event == "namespace" else make_node(labels={"zone": zone})
         moved = self.queue.on_event(happened, None, new, self.now_s)
         self.note(set(self.known), event, zone)
         for uid, strength in parked.items():

@@ -21,7 +21,7 @@ from multisched.framework.views import NoViewError, ViewQuery
 from multisched.plugins.scheduling_gates import SchedulingGates
 from multisched.shell.plugin_views import ASKERS_MAX, ProgramViews
 from multisched.whatif.repair_source import QUESTIONS_MAX, RepairPlans
-from tests.unit.domains.builders import make_profiles
+from tests.unit.domains.forecast.profiles import make_profiles
 from tests.unit.shell.program_kit import Cluster, at_once, play
 
 T = TypeVar("T")

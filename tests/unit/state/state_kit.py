@@ -1,4 +1,4 @@
-"""Nodes and pods for the state's tests, and a ledger that anybody can check by hand."""
+"""Pods for the state's tests, and ledgers that anybody can check by hand."""
 
 from __future__ import annotations
 
@@ -7,16 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from multisched.framework.ledger import NO_CHOICES, Choices
-from multisched.model.objects import CPU, MEMORY, PODS, HostPort, Node, Pod, PodSpec
-
-GPU = "nvidia.com/gpu"
-
-
-def make_node(
-    name: str, *, cpu: int = 4000, pods: int = 110, extra: Mapping[str, int] | None = None, **fields: Any
-) -> Node:
-    allocatable = {CPU: cpu, MEMORY: 2**33, PODS: pods, **(extra or {})}
-    return Node(name, fields.pop("uid", f"uid-{name}"), fields.pop("version", 1), allocatable=allocatable, **fields)
+from multisched.model.objects import CPU, HostPort, Node, Pod, PodSpec
+from multisched.testing import builders
+from multisched.testing.builders import GPU
 
 
 def make_spec(cpu: int = 0, *, gpu: int = 0, port: int = 0) -> PodSpec:
@@ -30,7 +23,8 @@ def make_spec(cpu: int = 0, *, gpu: int = 0, port: int = 0) -> PodSpec:
 
 
 def make_pod(uid: str, spec: PodSpec | None = None, **fields: Any) -> Pod:
-    return Pod("default", fields.pop("name", uid), uid, 1, spec or make_spec(1000), **fields)
+    """The state knows pods by their uid, so that is what a test calls them."""
+    return builders.make_pod(fields.pop("name", uid), uid=uid, spec=spec or make_spec(1000), **fields)
 
 
 def choose_nothing(pod: Pod, row: int) -> Choices:

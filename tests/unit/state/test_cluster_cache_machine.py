@@ -15,7 +15,8 @@ from multisched.model.objects import CPU, Pod
 from multisched.state.cluster_cache import NO_ROW, CacheCorruptedError, ClusterCache, PlacedPod, PodState
 from multisched.state.domain_rows import DomainRows
 from multisched.state.ledgers import LEDGERS_MAX, LedgerRegistry
-from tests.unit.state.state_kit import FlakyTickets, NamespaceRoom, Tickets, make_node, make_pod, make_spec
+from multisched.testing.builders import make_node
+from tests.unit.state.state_kit import FlakyTickets, NamespaceRoom, Tickets, make_pod, make_spec
 
 NAMES, UIDS = ["n0", "n1", "n2"], [f"p{i}" for i in range(5)]
 LARGE_MILLI = 900
@@ -254,7 +255,7 @@ def test_an_assumption_on_a_node_that_was_made_anew_is_known_to_be_uprooted() ->
     cache = make_cache()
     cache.set_node(make_node("n"))
     entry = assumed(cache, "p", "n")
-    cache.set_node(make_node("n", uid="another", cpu=10))
+    cache.set_node(make_node("n", uid="another", cpu_milli=10))
     assert entry.is_uprooted
     assert entry.row == cache.nodes.row_of("n")
     assert cache.forget("p") is True

@@ -18,15 +18,8 @@ from multisched.state.commit import Candidate, Conflicts, commit
 from multisched.state.domain_rows import DomainRows
 from multisched.state.ledgers import LedgerRegistry, RowlessLedger
 from multisched.state.transaction import NotTaken, assume, assume_all
-from tests.unit.state.state_kit import (
-    FlakyTickets,
-    NamespaceRoom,
-    Tickets,
-    choose_nothing,
-    make_node,
-    make_pod,
-    make_spec,
-)
+from multisched.testing.builders import make_node
+from tests.unit.state.state_kit import FlakyTickets, NamespaceRoom, Tickets, choose_nothing, make_pod, make_spec
 
 MAX_MILLI = 1000
 NAMESPACES = ("red", "blue")

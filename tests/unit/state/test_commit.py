@@ -14,7 +14,8 @@ from multisched.state.commit import Candidate, Conflicts, commit
 from multisched.state.domain_rows import DomainRows
 from multisched.state.ledgers import LedgerRegistry
 from multisched.state.transaction import NotTaken, assume
-from tests.unit.state.state_kit import Tickets, choose_nothing, make_node, make_pod, make_spec
+from multisched.testing.builders import make_node
+from tests.unit.state.state_kit import Tickets, choose_nothing, make_pod, make_spec
 
 
 @dataclass
@@ -33,7 +34,7 @@ class Scene:
         self.rows = DomainRows("test", lambda node: True)
         self.cache.add_domain(self.rows)
         for number, cpu in enumerate(self.cpu):
-            self.cache.set_node(make_node(f"n{number}", cpu=cpu, pods=3))
+            self.cache.set_node(make_node(f"n{number}", cpu_milli=cpu, pods=3))
 
     def still_fits(self, pod: Pod, row: int) -> bool:
         self.rechecks += 1
@@ -149,7 +150,7 @@ def test_no_interleaving_of_decisions_and_commits_overcommits_a_row(
             uids = scene.cache.uids()
             scene.cache.remove(uids[which % len(uids)])
         elif what == "shrink" and isinstance(which, int) and not scene.cache.nodes.pods_on(which):
-            scene.cache.set_node(make_node(f"n{which}", cpu=300, pods=1))
+            scene.cache.set_node(make_node(f"n{which}", cpu_milli=300, pods=1))
         nodes = scene.cache.nodes
         assert (nodes.requested(CPU) <= nodes.allocatable(CPU)).all()
         assert (nodes.pod_count[:3] <= nodes.allocatable(PODS)[:3]).all()

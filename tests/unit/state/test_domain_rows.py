@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from multisched.model.objects import Node
 from multisched.state.domain_rows import DomainRows
-from tests.unit.state.state_kit import make_node
+from multisched.testing.builders import make_node
 
 ROWS = (0, 1, 2, 5, 63, 64, 200)
 steps = st.lists(

@@ -10,7 +10,8 @@ import pytest
 from multisched.framework.runner import PluginFailure
 from multisched.model.objects import Node, Pod
 from multisched.state.ledgers import UNKNOWN_VERSION, LedgerRegistry
-from tests.unit.state.state_kit import make_node, make_pod
+from multisched.testing.builders import make_node
+from tests.unit.state.state_kit import make_pod
 
 POD, NODE = make_pod("p"), make_node("n")
 

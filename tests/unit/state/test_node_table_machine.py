@@ -15,7 +15,8 @@ from multisched.state.columns import derived, labels, resources
 from multisched.state.columns.resources import RESOURCES_MAX
 from multisched.state.node_table import ROWS_INITIAL, NodeTable
 from multisched.state.row_check import row_faults
-from tests.unit.state.state_kit import GPU, make_node, make_pod, make_spec
+from multisched.testing.builders import GPU, make_node
+from tests.unit.state.state_kit import make_pod, make_spec
 
 NAMES = [f"n{i}" for i in range(5)]
 UIDS = [f"p{i}" for i in range(6)]
@@ -25,7 +26,7 @@ RESOURCES = (CPU, MEMORY, PODS, GPU, "example.com/rare")
 nodes = st.builds(
     make_node,
     st.sampled_from(NAMES),
-    cpu=st.integers(0, 4000),
+    cpu_milli=st.integers(0, 4000),
     extra=st.dictionaries(st.sampled_from((GPU, "example.com/rare")), st.integers(0, 8)),
     labels=st.dictionaries(st.sampled_from(("zone", "disk")), st.sampled_from(("a", "b"))),
     taints=st.sampled_from(((), (Taint("k", "", "NoSchedule"),))),
@@ -187,7 +188,7 @@ TestTableMachine = TableMachine.TestCase
 def test_the_table_grows_by_doubling_and_keeps_what_it_knows() -> None:
     table = NodeTable()
     for number in range(3 * ROWS_INITIAL):
-        row = table.set_node(make_node(f"n{number}", cpu=number, labels={"zone": str(number % 3)}))
+        row = table.set_node(make_node(f"n{number}", cpu_milli=number, labels={"zone": str(number % 3)}))
         table.add_pod(row, make_pod(f"p{number}", make_spec(number)))
     assert table.capacity == 4 * ROWS_INITIAL
     assert table.allocatable(CPU)[: 3 * ROWS_INITIAL].tolist() == list(range(3 * ROWS_INITIAL))
@@ -255,7 +256,7 @@ def test_a_node_whose_capacity_shrinks_keeps_its_pods_and_shows_no_room() -> Non
     table = NodeTable()
     row = table.set_node(make_node("n"))
     table.add_pod(row, make_pod("p", make_spec(3000)))
-    table.set_node(make_node("n", cpu=1000))
+    table.set_node(make_node("n", cpu_milli=1000))
     assert table.allocatable(CPU)[row] - table.requested(CPU)[row] == -2000
     assert np.array_equal(table.pod_count[[row]], [1])
 
@@ -279,7 +280,7 @@ def test_of_a_resource_that_no_node_has_every_row_has_none_and_so_it_stays_as_ro
             assert column.dtype == np.int64
             assert len(column) >= table.size
             assert not column.any()
-        table.set_node(make_node(f"n{number}", cpu=1))
+        table.set_node(make_node(f"n{number}", cpu_milli=1))
 
 
 def test_pods_that_stand_on_a_node_before_anybody_has_what_some_of_them_use_count_when_it_does() -> None:
@@ -295,9 +296,9 @@ def test_pods_that_stand_on_a_node_before_anybody_has_what_some_of_them_use_coun
 def test_a_label_that_no_node_has_any_more_is_forgotten() -> None:
     table = NodeTable()
     for name in ("a", "b"):
-        table.set_node(make_node(name, labels={"zone": "x"}))
+        table.set_node(Node(name, name, 1, labels={"zone": "x"}))
     table.label_codes("zone")
-    table.set_node(make_node("a", version=2))
+    table.set_node(Node("a", "a", 2))
     columns = table._labels
     assert set(columns._nodes_with) == set(columns._columns) == {"zone"}
     table.remove_node("b")
@@ -308,7 +309,9 @@ def test_what_the_table_makes_for_plugins_is_kept_within_bounds_and_stays_true(m
     for module, name in ((resources, "BLOCKS_MAX"), (derived, "DERIVED_MAX"), (labels, "LABEL_COLUMNS_MAX")):
         monkeypatch.setattr(module, name, 2)
     table = NodeTable()
-    rows = np.array([table.set_node(make_node(f"n{n}", cpu=1000 * n, labels={"a": f"{n}", "b": "x"})) for n in (1, 2)])
+    rows = np.array(
+        [table.set_node(make_node(f"n{n}", cpu_milli=1000 * n, labels={"a": f"{n}", "b": "x"})) for n in (1, 2)]
+    )
     made: list[str] = []
 
     def column(key: str) -> list[int]:

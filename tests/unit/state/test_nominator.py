@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from multisched.model.objects import CPU, PODS
 from multisched.state.node_table import NodeTable
 from multisched.state.nominator import CHANGES_KEPT, Nominator
-from tests.unit.cycle.cycle_kit import make_node, make_pod
+from multisched.testing.builders import make_node, make_pod
 
 NODES = ("n0", "n1", "n2", "gone")
 steps = st.lists(
@@ -33,7 +33,7 @@ def test_columns_tell_what_the_pods_themselves_ask_for(story: list[Any], asker: 
         table.set_node(make_node(name))
     for kind, number, node, level, cpu in story:
         if kind == "nominate":
-            nominator.nominate(make_pod(f"p{number}", cpu=cpu, priority=level), node)
+            nominator.nominate(make_pod(f"p{number}", cpu_milli=cpu, priority=level), node)
         elif kind == "remove":
             nominator.remove(f"uid-p{number}")
         elif node in NODES[:3]:
@@ -41,7 +41,7 @@ def test_columns_tell_what_the_pods_themselves_ask_for(story: list[Any], asker: 
                 table.set_node(make_node(node))
             else:
                 table.remove_node(node)
-        pod = make_pod(f"p{asker}", cpu=1, priority=priority)
+        pod = make_pod(f"p{asker}", cpu_milli=1, priority=priority)
         expected = {
             row: (sum(one.requests[CPU] for one in ahead), len(ahead))
             for name, ahead in nominator.ahead_of(pod)
@@ -83,10 +83,10 @@ def test_what_changed_is_told_as_long_as_it_is_remembered() -> None:
 def test_nominations_to_nodes_that_are_gone_promise_nothing() -> None:
     nominator, table = Nominator(), NodeTable()
     table.set_node(make_node("n0"))
-    nominator.nominate(make_pod("first", cpu=1), "gone")
-    assert nominator.requests(make_pod("late", cpu=1), table) is None
-    nominator.nominate(make_pod("second", cpu=1), "n0")
-    promised = nominator.requests(make_pod("late", cpu=1), table)
+    nominator.nominate(make_pod("first", cpu_milli=1), "gone")
+    assert nominator.requests(make_pod("late", cpu_milli=1), table) is None
+    nominator.nominate(make_pod("second", cpu_milli=1), "n0")
+    promised = nominator.requests(make_pod("late", cpu_milli=1), table)
     assert promised is not None
     assert promised.rows.tolist() == [0]
-    assert nominator.requests(make_pod("second", cpu=1), table) is None, "nobody leaves room for itself"
+    assert nominator.requests(make_pod("second", cpu_milli=1), table) is None, "nobody leaves room for itself"

@@ -15,7 +15,8 @@ from multisched.state.change_log import CHANGES_KEPT, ChangeLog
 from multisched.state.node_table import NodeTable
 from multisched.state.nominator import Nominator
 from multisched.state.overlay import Overlay
-from tests.unit.state.state_kit import GPU, make_node, make_pod, make_spec
+from multisched.testing.builders import GPU, make_node
+from tests.unit.state.state_kit import make_pod, make_spec
 
 SPECS = [make_spec(500), make_spec(200, gpu=1), make_spec(100, port=80)]
 

@@ -12,7 +12,8 @@ from multisched.model.placement import PodAffinity, PodAffinityTerm
 from multisched.state import pod_news
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.pod_news import NEWS_BYTES_MAX, NEWS_MAX, PodNews
-from tests.unit.state.state_kit import make_node, make_pod, make_spec
+from multisched.testing.builders import make_node
+from tests.unit.state.state_kit import make_pod, make_spec
 
 TERM = PodAffinityTerm("kubernetes.io/hostname", None)
 PLAIN, AWAY = PodSpec(), PodSpec(pod_affinity=PodAffinity(anti_required=(TERM,)))

@@ -14,7 +14,8 @@ from multisched.model.objects import CPU, PODS, Pod
 from multisched.state.cluster_cache import CacheCorruptedError, ClusterCache
 from multisched.state.ledgers import LedgerRegistry
 from multisched.state.transaction import NotTaken, assume_all
-from tests.unit.state.state_kit import Tickets, choose_nothing, make_node, make_pod, make_spec
+from multisched.testing.builders import make_node
+from tests.unit.state.state_kit import Tickets, choose_nothing, make_pod, make_spec
 
 CPU_OF_ROWS = (1000, 1500, 600)
 
@@ -38,7 +39,7 @@ def a_cache(ledger: Tickets) -> ClusterCache:
     book.register(ledger)
     cache = ClusterCache(book)
     for number, cpu in enumerate(CPU_OF_ROWS):
-        cache.set_node(make_node(f"n{number}", cpu=cpu, pods=3))
+        cache.set_node(make_node(f"n{number}", cpu_milli=cpu, pods=3))
     return cache
 
 

@@ -23,7 +23,8 @@ from multisched.state.nominator import Nominator
 from multisched.state.overlay import Overlay
 from multisched.state.pods_by_priority import PodColumns, PodsByPriority
 from multisched.state.row_check import row_faults
-from tests.unit.state.state_kit import GPU, make_node, make_pod, make_spec
+from multisched.testing.builders import GPU, make_node
+from tests.unit.state.state_kit import make_pod, make_spec
 
 ROWS: Final = np.arange(6)
 PORTS: Final = (80, 81)
@@ -251,7 +252,7 @@ def with_node(**changed: Any) -> Callable[[NodeTable], None]:
 
     def change(table: NodeTable) -> None:
         known = table.node(1)
-        fields = {"cpu": 4000, "extra": {GPU: 1}, "labels": known.labels, "taints": known.taints, **changed}
+        fields = {"cpu_milli": 4000, "extra": {GPU: 1}, "labels": known.labels, "taints": known.taints, **changed}
         table._nodes[1] = make_node("n1", **fields)
 
     return change
@@ -269,7 +270,7 @@ def with_column(name: str, amount: int) -> Callable[[NodeTable], None]:
     ("change", "fault"),
     [
         (with_column(CPU, 5), "columns say [('cpu', 1005)], its pods [('cpu', 1000)]"),
-        (with_node(cpu=5000), "allocatable cpu is 4000, the node says 5000"),
+        (with_node(cpu_milli=5000), "allocatable cpu is 4000, the node says 5000"),
         (with_node(malformed="status.allocatable"), "allocatable pods is 110, the node says 0"),
         (with_node(taints=()), "taints are (Taint("),
         (with_node(is_unschedulable=True), "unschedulable is False, the node says True"),

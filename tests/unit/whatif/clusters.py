@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from datetime import UTC, datetime
 from functools import cache
@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from multisched.config import loading
 from multisched.config.schema import Configuration
 from multisched.observe.explain_view import ExplainQuery, Fix, PodView
+from multisched.testing.builders import Document, container, node_document, pod_document
 from multisched.whatif.explain_trial import DumpExplanations
 from multisched.whatif.sandbox import DumpedCluster
 
-Document = dict[str, Any]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CONFIGURATION = """
 apiVersion: multisched.io/v1
@@ -34,22 +34,9 @@ def configuration() -> Configuration:
     return loading.parse(CONFIGURATION, "test")
 
 
-def make_node(name: str, *, cpu: str = "4", memory: str = "8Gi", labels: Mapping[str, str] | None = None) -> Document:
-    room = {"cpu": cpu, "memory": memory, "pods": "110"}
-    metadata = {"name": name, "uid": f"node-{name}", "labels": {"kubernetes.io/hostname": name, **(labels or {})}}
-    return {"kind": "Node", "metadata": metadata, "spec": {}, "status": {"allocatable": room, "capacity": room}}
-
-
-def make_pod(name: str, *, cpu: str = "100m", node: str = "", priority: int = 0, **spec: Any) -> Document:
-    labels = spec.pop("labels", {})
-    container: Document = {"name": "main", "image": "app:v1", "resources": {"requests": {"cpu": cpu}}}
-    if "ports" in spec:
-        container["ports"] = spec.pop("ports")
-    metadata = {"name": name, "namespace": "default", "uid": f"pod-{name}", "labels": labels}
-    body = {"schedulerName": "default-scheduler", "priority": priority, "containers": [container], **spec}
-    if node:
-        body["nodeName"] = node
-    return {"kind": "Pod", "metadata": metadata, "spec": body, "status": {"phase": "Running" if node else "Pending"}}
+def small_pod(name: str, *, cpu: str = "100m", ports: Sequence[Document] = (), **fields: Any) -> Document:
+    """A pod that asks for something, so that it can be told to ask for less."""
+    return pod_document(name, container(cpu=cpu, ports=list(ports)), **fields)
 
 
 def dump_of(*documents: Document, configured: Configuration | None = None) -> DumpExplanations:
@@ -142,7 +129,7 @@ def clusters(draw: st.DrawFn) -> list[Document]:
     names = [f"n{index}" for index in range(draw(st.integers(1, 5)))]
     for name in names:
         labels = draw(st.dictionaries(st.sampled_from(KEYS), st.sampled_from(VALUES)))
-        node = make_node(name, cpu=draw(st.sampled_from(("1", "2", "4"))), labels=labels)
+        node = node_document(name, cpu=draw(st.sampled_from(("1", "2", "4"))), labels=labels)
         if draw(st.integers(0, 3)) == 0:
             node["spec"]["unschedulable"] = True
         taints = draw(st.lists(st.sampled_from(("team", "gpu")), max_size=2, unique=True))
@@ -154,7 +141,7 @@ def clusters(draw: st.DrawFn) -> list[Document]:
         app, cpu = draw(st.sampled_from(("web", "db"))), draw(st.sampled_from(("200m", "900m", "1800m")))
         where, priority = draw(st.sampled_from(names)), draw(st.sampled_from((0, 10)))
         documents.append(
-            make_pod(f"run-{index}", cpu=cpu, node=where, priority=priority, ports=ports, labels={"app": app})
+            small_pod(f"run-{index}", cpu=cpu, node=where, priority=priority, ports=ports, labels={"app": app})
         )
     return [*documents, draw(hard_pods())]
 
@@ -184,4 +171,4 @@ def hard_pods(draw: st.DrawFn) -> Document:
         spec["schedulingGates"] = [{"name": "example.com/quota"}]
     if draw(st.booleans()):
         spec["ports"] = [{"containerPort": 80, "hostPort": 80}]
-    return make_pod("late", cpu=draw(st.sampled_from(("100m", "1", "3", "8"))), labels={"app": "web"}, **spec)
+    return small_pod("late", cpu=draw(st.sampled_from(("100m", "1", "3", "8"))), labels={"app": "web"}, **spec)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from multisched.observe.explain_view import Attempt, ExplainQuery, NotExplainedError
-from tests.unit.whatif.clusters import Document, explained, make_node, make_pod
+from multisched.testing.builders import Document, node_document
+from tests.unit.whatif.clusters import explained, small_pod
 
 PLAIN = ExplainQuery("default", "late")
 CLAIM = {"name": "data", "persistentVolumeClaim": {"claimName": "nope"}}
@@ -24,7 +25,7 @@ def on_node(node: str, *documents: Document) -> str:
 
 
 def test_the_winner_and_its_runners_up_are_told_plugin_by_plugin() -> None:
-    attempt = now(*(make_node(f"n{cpu}", cpu=str(cpu)) for cpu in (2, 4, 8)), make_pod("late", cpu="1"))
+    attempt = now(*(node_document(f"n{cpu}", cpu=str(cpu)) for cpu in (2, 4, 8)), small_pod("late", cpu="1"))
     assert attempt.winner is not None
     assert (attempt.winner.node, attempt.ties, attempt.feasible) == ("n8", 1, 3)
     assert [scored.node for scored in attempt.runners_up] == ["n4", "n2"]
@@ -33,9 +34,9 @@ def test_the_winner_and_its_runners_up_are_told_plugin_by_plugin() -> None:
 
 
 def test_each_node_is_counted_once_with_who_refused_it_first() -> None:
-    cordoned = make_node("n0", cpu="100m")
+    cordoned = node_document("n0", cpu="100m")
     cordoned["spec"]["unschedulable"] = True
-    attempt = now(cordoned, make_node("n1", cpu="100m"), make_node("n2"), make_pod("late", cpu="1"))
+    attempt = now(cordoned, node_document("n1", cpu="100m"), node_document("n2"), small_pod("late", cpu="1"))
     told = [(verdict.plugin, verdict.reasons, verdict.nodes) for verdict in attempt.refused]
     assert told == [
         ("NodeUnschedulable", ("node(s) were unschedulable",), ("n0",)),
@@ -45,14 +46,14 @@ def test_each_node_is_counted_once_with_who_refused_it_first() -> None:
 
 
 def test_names_are_told_up_to_the_number_asked_for() -> None:
-    nodes = [make_node(f"n{index:02}", cpu="100m") for index in range(15)]
-    few = explained(*nodes, make_pod("late", cpu="1"), query=ExplainQuery("default", "late", names=3)).now
+    nodes = [node_document(f"n{index:02}", cpu="100m") for index in range(15)]
+    few = explained(*nodes, small_pod("late", cpu="1"), query=ExplainQuery("default", "late", names=3)).now
     assert few is not None
     assert (few.refused[0].count, few.refused[0].nodes) == (15, ("n00", "n01", "n02"))
 
 
 def test_a_refusal_everywhere_ends_the_asking() -> None:
-    attempt = now(make_node("n1"), make_pod("late", volumes=[CLAIM]))
+    attempt = now(node_document("n1"), small_pod("late", volumes=[CLAIM]))
     said = {point.plugin: point.said for point in attempt.points if point.point == "PreFilter"}
     refusal = 'refuses the pod everywhere: persistentvolumeclaim "nope" not found'
     assert said["VolumeRestrictions"] == refusal
@@ -61,8 +62,12 @@ def test_a_refusal_everywhere_ends_the_asking() -> None:
 
 
 def test_one_node_is_told_in_a_sentence() -> None:
-    small, large, other = make_node("small", cpu="100m"), make_node("large", cpu="16"), make_node("other", cpu="4")
-    late = make_pod("late", cpu="1")
+    small, large, other = (
+        node_document("small", cpu="100m"),
+        node_document("large", cpu="16"),
+        node_document("other", cpu="4"),
+    )
+    late = small_pod("late", cpu="1")
     cluster = (small, large, other, late)
     assert on_node("small", *cluster) == "It does not take the pod: NodeResourcesFit says Insufficient cpu."
     assert on_node("large", *cluster) == "It is the node that was chosen."
@@ -80,63 +85,65 @@ def test_one_node_is_told_in_a_sentence() -> None:
     ],
 )
 def test_a_node_that_is_not_there_is_refused_with_the_nearest_names(node: str, message: str) -> None:
-    nodes = (make_node("worker-1"), make_node("worker-2"), make_node("worker-13"))
+    nodes = (node_document("worker-1"), node_document("worker-2"), node_document("worker-13"))
     with pytest.raises(NotExplainedError) as told:
-        on_node(node, *nodes, make_pod("late"))
+        on_node(node, *nodes, small_pod("late"))
     assert (str(told.value), told.value.status) == (message, 404)
 
 
 def test_a_node_that_prefilter_left_out_or_nobody_looked_at() -> None:
     fields = [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": fields}]}}
-    narrowed = make_pod("late", affinity={"nodeAffinity": required})
-    assert on_node("n2", make_node("n1"), make_node("n2"), narrowed) == "NodeAffinity left other nodes only."
-    claimed = make_pod("late", volumes=[CLAIM])
-    assert on_node("n1", make_node("n1"), claimed) == (
+    narrowed = small_pod("late", affinity={"nodeAffinity": required})
+    assert on_node("n2", node_document("n1"), node_document("n2"), narrowed) == "NodeAffinity left other nodes only."
+    claimed = small_pod("late", volumes=[CLAIM])
+    assert on_node("n1", node_document("n1"), claimed) == (
         'No node was looked at: VolumeRestrictions says persistentvolumeclaim "nope" not found.'
     )
 
 
 def test_a_node_of_another_domain_is_said_to_be_one() -> None:
-    foreign = make_node("n2", labels={"multisched.io/domain": "elsewhere"})
-    late = make_pod("late")
-    assert on_node("n2", make_node("n1"), foreign, late) == "Node n2 is not one that domain all may use."
+    foreign = node_document("n2", labels={"multisched.io/domain": "elsewhere"})
+    late = small_pod("late")
+    assert on_node("n2", node_document("n1"), foreign, late) == "Node n2 is not one that domain all may use."
 
 
 def test_whom_a_pod_would_preempt_is_told() -> None:
-    attempt = now(make_node("n1", cpu="2"), make_pod("low", cpu="2", node="n1"), make_pod("late", cpu="1", priority=9))
+    attempt = now(
+        node_document("n1", cpu="2"), small_pod("low", cpu="2", node="n1"), small_pod("late", cpu="1", priority=9)
+    )
     assert (attempt.outcome, attempt.nominated_node, attempt.victims) == ("refused", "n1", ("default/low",))
 
 
 def test_a_placed_pod_is_tried_as_if_it_were_not_there() -> None:
-    view = explained(make_node("n1", cpu="2"), make_pod("late", cpu="2", node="n1"), query=PLAIN)
+    view = explained(node_document("n1", cpu="2"), small_pod("late", cpu="2", node="n1"), query=PLAIN)
     assert view.now is not None
     assert (view.state, view.node, view.now.outcome, view.now.node) == ("bound", "n1", "placed", "n1")
     told = (view.namespace, view.name, view.uid, view.scheduler, view.domain, view.waiting_for)
-    assert told == ("default", "late", "pod-late", "default-scheduler", "all", "")
+    assert told == ("default", "late", "uid-late", "default-scheduler", "all", "")
 
 
 def test_a_pod_that_cannot_be_read_is_said_to_be_refused() -> None:
-    view = explained(make_node("n1"), make_pod("late", overhead={"cpu": "lots"}), query=PLAIN)
+    view = explained(node_document("n1"), small_pod("late", overhead={"cpu": "lots"}), query=PLAIN)
     assert view.state == "refused"
     assert view.waiting_for.startswith("a change of the pod itself: spec.overhead: cpu: 'lots'")
 
 
 def test_a_pod_of_nobody_is_an_error() -> None:
     with pytest.raises(NotExplainedError, match="is not in the dump"):
-        explained(make_node("n1"), query=PLAIN)
-    other = make_pod("late")
+        explained(node_document("n1"), query=PLAIN)
+    other = small_pod("late")
     other["spec"]["schedulerName"] = "other"
     with pytest.raises(
         NotExplainedError, match="no domain serves schedulerName other; the configuration has default-sch"
     ):
-        explained(make_node("n1"), other, query=PLAIN)
+        explained(node_document("n1"), other, query=PLAIN)
 
 
 def test_rows_kept_for_nominated_pods_add_up_to_the_sentence() -> None:
-    promised = make_pod("promised", cpu="2", priority=9)
+    promised = small_pod("promised", cpu="2", priority=9)
     promised["status"]["nominatedNodeName"] = "n1"
-    attempt = now(make_node("n1", cpu="2"), make_node("n2", cpu="100m"), promised, make_pod("late", cpu="1"))
+    attempt = now(node_document("n1", cpu="2"), node_document("n2", cpu="100m"), promised, small_pod("late", cpu="1"))
     assert attempt.message.startswith("0/2 nodes are available: 2 Insufficient cpu.")
     assert [(verdict.count, verdict.nodes, verdict.is_for_nominated) for verdict in attempt.refused] == [
         (1, ("n2",), False),

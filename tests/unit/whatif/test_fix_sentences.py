@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.whatif.clusters import Document, explained, make_node, make_pod
+from multisched.testing.builders import Document, node_document
+from tests.unit.whatif.clusters import explained, small_pod
 
 HOST = "kubernetes.io/hostname"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -23,7 +24,7 @@ Told = tuple[str, str, float, str, dict[str, Any], str]
 
 
 def tainted(name: str, key: str) -> Document:
-    node = make_node(name)
+    node = node_document(name)
     node["spec"]["taints"] = [{"key": key, "value": "yes", "effect": "NoSchedule"}]
     return node
 
@@ -55,7 +56,11 @@ UNGATE = patch("remove", "/spec/schedulingGates")
 
 SCENES: dict[str, tuple[list[Document], dict[str, Any], list[Told]]] = {
     "a request": (
-        [make_node("n1", cpu="4"), make_node("n2", cpu="2"), make_pod("other", cpu="1500m", node="n1", priority=5)],
+        [
+            node_document("n1", cpu="4"),
+            node_document("n2", cpu="2"),
+            small_pod("other", cpu="1500m", node="n1", priority=5),
+        ],
         {"cpu": "5"},
         [
             (
@@ -69,12 +74,12 @@ SCENES: dict[str, tuple[list[Document], dict[str, Any], list[Told]]] = {
         ],
     ),
     "two gates": (
-        [make_node("n1")],
+        [node_document("n1")],
         {"schedulingGates": [{"name": "a"}, {"name": "b"}]},
         [("gate", "remove the scheduling gates a, b", 0.0, "n1", {"remove": ["a", "b"]}, UNGATE)],
     ),
     "one gate": (
-        [make_node("n1")],
+        [node_document("n1")],
         {"schedulingGates": [{"name": "a"}]},
         [("gate", "remove the scheduling gate a", 0.0, "n1", {"remove": ["a"]}, UNGATE)],
     ),
@@ -101,7 +106,7 @@ SCENES: dict[str, tuple[list[Document], dict[str, Any], list[Told]]] = {
         ],
     ),
     "a cordoned node": (
-        [{**make_node("n1"), "spec": {"unschedulable": True}}],
+        [{**node_document("n1"), "spec": {"unschedulable": True}}],
         {},
         [
             (
@@ -116,7 +121,7 @@ SCENES: dict[str, tuple[list[Document], dict[str, Any], list[Told]]] = {
         ],
     ),
     "a selector": (
-        [make_node("n1", labels={"disk": "ssd"})],
+        [node_document("n1", labels={"disk": "ssd"})],
         {"nodeSelector": {"disk": "ssd", "rack": "a"}},
         [
             ("selector", "drop rack=a from the node selector", 0.5, "n1", {"nodeSelector": "rack"}, ""),
@@ -131,7 +136,7 @@ SCENES: dict[str, tuple[list[Document], dict[str, Any], list[Told]]] = {
         ],
     ),
     "an affinity": (
-        [make_node("n1", labels={"disk": "ssd", "cores": "3"})],
+        [node_document("n1", labels={"disk": "ssd", "cores": "3"})],
         {
             "affinity": required(
                 [wants("disk", "In", "ssd"), wants("cores", "Gt", "4")],
@@ -159,7 +164,7 @@ SCENES: dict[str, tuple[list[Document], dict[str, Any], list[Told]]] = {
         ],
     ),
     "a spread": (
-        [make_node("n1"), make_node("full", cpu="100m"), make_pod("w", node="n1", labels={"app": "web"})],
+        [node_document("n1"), node_document("full", cpu="100m"), small_pod("w", node="n1", labels={"app": "web"})],
         {"cpu": "1", "labels": {"app": "web"}, "topologySpreadConstraints": [SPREAD]},
         [
             (
@@ -182,7 +187,7 @@ SCENES: dict[str, tuple[list[Document], dict[str, Any], list[Told]]] = {
         ],
     ),
     "an anti-affinity": (
-        [make_node("n1"), make_pod("w", node="n1", labels={"app": "web"})],
+        [node_document("n1"), small_pod("w", node="n1", labels={"app": "web"})],
         {"affinity": {"podAntiAffinity": {REQUIRED: [TERM]}}},
         [
             (
@@ -197,7 +202,7 @@ SCENES: dict[str, tuple[list[Document], dict[str, Any], list[Told]]] = {
         ],
     ),
     "a lonely pod": (
-        [make_node("n1")],
+        [node_document("n1")],
         {"affinity": {"podAffinity": {REQUIRED: [TERM]}}},
         [
             (
@@ -211,7 +216,7 @@ SCENES: dict[str, tuple[list[Document], dict[str, Any], list[Told]]] = {
         ],
     ),
     "a port": (
-        [make_node("n1"), make_pod("other", node="n1", ports=ports(80, 81))],
+        [node_document("n1"), small_pod("other", node="n1", ports=ports(80, 81))],
         {"ports": ports(80, 82)},
         [
             ("host port", "give up the host port 80/TCP", 0.5, "n1", {"hostPort": 80}, ""),
@@ -220,11 +225,11 @@ SCENES: dict[str, tuple[list[Document], dict[str, Any], list[Told]]] = {
     ),
     "victims": (
         [
-            make_node("n1"),
-            make_node("n2", cpu="1"),
-            make_pod("small", cpu="500m", node="n1"),
-            make_pod("big", cpu="3500m", node="n1", priority=7),
-            make_pod("low", cpu="900m", node="n2", priority=-1),
+            node_document("n1"),
+            node_document("n2", cpu="1"),
+            small_pod("small", cpu="500m", node="n1"),
+            small_pod("big", cpu="3500m", node="n1", priority=7),
+            small_pod("low", cpu="900m", node="n2", priority=-1),
         ],
         {"cpu": "1"},
         [
@@ -246,6 +251,6 @@ SCENES: dict[str, tuple[list[Document], dict[str, Any], list[Told]]] = {
 @pytest.mark.parametrize("scene", SCENES)
 def test_all_fixes_are_told_word_for_word_the_smallest_first(scene: str) -> None:
     cluster, spec, told = SCENES[scene]
-    view = explained(*cluster, make_pod("late", **spec))
+    view = explained(*cluster, small_pod("late", **spec))
     found = [(fix.kind, fix.text, fix.size, fix.node, fix.change, fix.command) for fix in view.fixes or ()]
     assert found == told

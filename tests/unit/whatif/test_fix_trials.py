@@ -14,16 +14,9 @@ from multisched.model.decode import Decoder
 from multisched.model.objects import Pod
 from multisched.model.placement import PodAffinity
 from multisched.observe.explain_view import Fix
+from multisched.testing.builders import Document, node_document
 from multisched.whatif import fixes
-from tests.unit.whatif.clusters import (
-    Document,
-    applied,
-    clusters,
-    dump_of,
-    explained,
-    make_node,
-    make_pod,
-)
+from tests.unit.whatif.clusters import applied, clusters, dump_of, explained, small_pod
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
@@ -62,18 +55,18 @@ def affine(*terms: Document) -> dict[str, Any]:
 
 
 def tainted(name: str, *taints: tuple[str, str], **how: Any) -> Document:
-    node = make_node(name, **how)
+    node = node_document(name, **how)
     node["spec"]["taints"] = [{"key": key, "value": "yes", "effect": effect} for key, effect in taints]
     return node
 
 
 def cordoned(name: str, **how: Any) -> Document:
-    return {**make_node(name, **how), "spec": {"unschedulable": True}}
+    return {**node_document(name, **how), "spec": {"unschedulable": True}}
 
 
 def crowded(name: str, pods: str, **how: Any) -> Document:
     """A node for so many pods."""
-    node = make_node(name, **how)
+    node = node_document(name, **how)
     for amounts in node["status"].values():
         amounts["pods"] = pods
     return node
@@ -97,56 +90,56 @@ def spread(key: str, app: str, when: str = "DoNotSchedule") -> Document:
 
 
 def on(node: str, *names: str, **how: Any) -> list[Document]:
-    return [make_pod(name, node=node, **how) for name in names]
+    return [small_pod(name, node=node, **how) for name in names]
 
 
-SPREADS = [make_node("n1"), make_node("full", cpu="100m")]
+SPREADS = [node_document("n1"), node_document("full", cpu="100m")]
 SCENES: dict[str, tuple[list[Document], Document, list[str]]] = {
     # -- requests: of one resource alone, as large as some node takes, on nodes where nothing else is short
     "of several nodes the one with most room counts": (
-        [*(make_node(f"n{cpu}", cpu=str(cpu)) for cpu in (1, 3, 2)), make_node("bare", cpu="3", memory="1Gi")],
-        with_memory(make_pod("late", cpu="4"), "2Gi"),
+        [*(node_document(f"n{cpu}", cpu=str(cpu)) for cpu in (1, 3, 2)), node_document("bare", cpu="3", memory="1Gi")],
+        with_memory(small_pod("late", cpu="4"), "2Gi"),
         ["lower the cpu request from 4 to 3"],
     ),
     "of two resources the one that is short is lowered, each where it alone is": (
-        [make_node("a", cpu="2", memory="8Gi"), make_node("b", cpu="8", memory="1Gi")],
-        with_memory(make_pod("late", cpu="4"), "2Gi"),
+        [node_document("a", cpu="2", memory="8Gi"), node_document("b", cpu="8", memory="1Gi")],
+        with_memory(small_pod("late", cpu="4"), "2Gi"),
         ["lower the cpu request from 4 to 2", "lower the memory request from 2Gi to 1Gi"],
     ),
     "where both are short neither helps": (
-        [make_node("a", cpu="2", memory="1Gi")],
-        with_memory(make_pod("late", cpu="4"), "2Gi"),
+        [node_document("a", cpu="2", memory="1Gi")],
+        with_memory(small_pod("late", cpu="4"), "2Gi"),
         [],
     ),
     "no request is lowered to nothing": (
-        [make_node("a", cpu="1"), *on("a", "whole", cpu="1", priority=1)],
-        make_pod("late", cpu="1"),
+        [node_document("a", cpu="1"), *on("a", "whole", cpu="1", priority=1)],
+        small_pod("late", cpu="1"),
         ["delete the pod default/whole (priority 1) from a"],
     ),
     "a node with room for no more pods takes none, however small": (
         [crowded("a", "1", cpu="1"), *on("a", "one", cpu="500m")],
-        make_pod("late", cpu="1"),
+        small_pod("late", cpu="1"),
         ["delete the pod default/one (priority 0) from a"],
     ),
     "nor does one that something else refuses": (
         [tainted("a", ("x", "NoSchedule"), cpu="1")],
-        make_pod("late", cpu="2"),
+        small_pod("late", cpu="2"),
         [],
     ),
     # -- taints
     "taints that forbid nothing, and those it tolerates, are left alone": (
         [tainted("a", ("soft", "PreferNoSchedule"), ("mine", "NoSchedule"), ("team", "NoExecute"))],
-        make_pod("late", tolerations=[{"key": "mine", "operator": "Exists"}]),
+        small_pod("late", tolerations=[{"key": "mine", "operator": "Exists"}]),
         ["add a toleration of the taint team=yes:NoExecute", "take the taint team:NoExecute off node a"],
     ),
     "two taints of a key go by one toleration, and neither of them alone": (
         [tainted("a", ("team", "NoExecute"), ("team", "NoSchedule"))],
-        make_pod("late"),
+        small_pod("late"),
         ["add a toleration of the taint team"],
     ),
     "each of several nodes may be let off its taint or its cordon": (
         [tainted("a", ("x", "NoSchedule")), cordoned("b"), cordoned("c")],
-        make_pod("late"),
+        small_pod("late"),
         [
             "add a toleration of the taint node.kubernetes.io/unschedulable:NoSchedule",
             "add a toleration of the taint x=yes:NoSchedule",
@@ -156,8 +149,8 @@ SCENES: dict[str, tuple[list[Document], Document, list[str]]] = {
     ),
     # -- places
     "each part of a selector, where it alone is in the way": (
-        [make_node("a", labels={"x": "1"}), make_node("b", labels={"y": "1"})],
-        make_pod("late", nodeSelector={"x": "1", "y": "1"}),
+        [node_document("a", labels={"x": "1"}), node_document("b", labels={"y": "1"})],
+        small_pod("late", nodeSelector={"x": "1", "y": "1"}),
         [
             "drop x=1 from the node selector",
             "drop y=1 from the node selector",
@@ -166,13 +159,13 @@ SCENES: dict[str, tuple[list[Document], Document, list[str]]] = {
         ],
     ),
     "a term that nothing is left of is no fix, and all of them are": (
-        [make_node("a")],
-        make_pod("late", **affine({"matchExpressions": [wants("x", "Exists")]})),
+        [node_document("a")],
+        small_pod("late", **affine({"matchExpressions": [wants("x", "Exists")]})),
         ["drop the required node affinity", "set the label x=true on node a"],
     ),
     "a term about the node's name may lose all else": (
-        [make_node("a")],
-        make_pod(
+        [node_document("a")],
+        small_pod(
             "late",
             **affine({"matchExpressions": [wants("x", "Exists")], "matchFields": [wants("metadata.name", "In", "a")]}),
         ),
@@ -183,8 +176,8 @@ SCENES: dict[str, tuple[list[Document], Document, list[str]]] = {
         ],
     ),
     "of two terms one that is met is enough": (
-        [make_node("a", labels={"y": "1"})],
-        make_pod(
+        [node_document("a", labels={"y": "1"})],
+        small_pod(
             "late",
             **affine(
                 {"matchExpressions": [wants("x", "In", "1", "2"), wants("z", "Exists")]},
@@ -198,13 +191,13 @@ SCENES: dict[str, tuple[list[Document], Document, list[str]]] = {
         ],
     ),
     "a label that is to be gone is taken off": (
-        [make_node("a", labels={"y": "1"})],
-        make_pod("late", **affine({"matchExpressions": [wants("y", "DoesNotExist")]})),
+        [node_document("a", labels={"y": "1"})],
+        small_pod("late", **affine({"matchExpressions": [wants("y", "DoesNotExist")]})),
         ["drop the required node affinity", "take the label y off node a"],
     ),
     "a label is not set to what another rule forbids": (
-        [make_node("a", labels={"y": "1"})],
-        make_pod(
+        [node_document("a", labels={"y": "1"})],
+        small_pod(
             "late",
             nodeSelector={"x": "1"},
             **affine({"matchExpressions": [wants("x", "NotIn", "1"), wants("y", "Exists")]}),
@@ -214,7 +207,7 @@ SCENES: dict[str, tuple[list[Document], Document, list[str]]] = {
     # -- pods
     "a spread is loosened as far as needed, or given up": (
         [*SPREADS, *on("n1", *(f"w{at}" for at in range(7)), labels={"app": "w"})],
-        make_pod("late", cpu="1", labels={"app": "w"}, topologySpreadConstraints=[spread(HOST, "w")]),
+        small_pod("late", cpu="1", labels={"app": "w"}, topologySpreadConstraints=[spread(HOST, "w")]),
         [
             "lower the cpu request from 1 to 100m",
             "raise maxSkew over kubernetes.io/hostname from 1 to 11",
@@ -222,15 +215,19 @@ SCENES: dict[str, tuple[list[Document], Document, list[str]]] = {
     ),
     "one beyond all steps is only given up": (
         [*SPREADS, *on("n1", *(f"w{at}" for at in range(25)), labels={"app": "w"})],
-        make_pod("late", cpu="1", labels={"app": "w"}, topologySpreadConstraints=[spread(HOST, "w")]),
+        small_pod("late", cpu="1", labels={"app": "w"}, topologySpreadConstraints=[spread(HOST, "w")]),
         [
             "lower the cpu request from 1 to 100m",
             "spread over kubernetes.io/hostname with whenUnsatisfiable: ScheduleAnyway",
         ],
     ),
     "of several constraints the one in the way, and never a soft one": (
-        [make_node("a", labels={ZONE: "z"}), make_node("b", labels={ZONE: "z"}), *on("a", "w", labels={"app": "w"})],
-        make_pod(
+        [
+            node_document("a", labels={ZONE: "z"}),
+            node_document("b", labels={ZONE: "z"}),
+            *on("a", "w", labels={"app": "w"}),
+        ],
+        small_pod(
             "late",
             cpu="100m",
             labels={"app": "w"},
@@ -240,8 +237,13 @@ SCENES: dict[str, tuple[list[Document], Document, list[str]]] = {
         ["spread over rack with whenUnsatisfiable: ScheduleAnyway"],
     ),
     "each of several terms about pods, where it alone is in the way": (
-        [make_node("a"), make_node("b"), *on("a", "w", labels={"app": "w"}), *on("b", "v", labels={"app": "v"})],
-        make_pod("late", affinity={"podAntiAffinity": {REQUIRED: [term("w"), term("v")]}}),
+        [
+            node_document("a"),
+            node_document("b"),
+            *on("a", "w", labels={"app": "w"}),
+            *on("b", "v", labels={"app": "v"}),
+        ],
+        small_pod("late", affinity={"podAntiAffinity": {REQUIRED: [term("w"), term("v")]}}),
         [
             "delete the pod default/v (priority 0) from b",
             "delete the pod default/w (priority 0) from a",
@@ -250,28 +252,28 @@ SCENES: dict[str, tuple[list[Document], Document, list[str]]] = {
         ],
     ),
     "a port that is free is kept": (
-        [make_node("a"), *on("a", "w", ports=ports(80))],
-        make_pod("late", ports=[*ports(81, 80), *ports(80, protocol="UDP")]),
+        [node_document("a"), *on("a", "w", ports=ports(80))],
+        small_pod("late", ports=[*ports(81, 80), *ports(80, protocol="UDP")]),
         ["delete the pod default/w (priority 0) from a", "give up the host port 80/TCP"],
     ),
     "no victim helps where another holds a port too": (
-        [make_node("a"), *on("a", "w", ports=ports(80)), *on("a", "v", ports=ports(81))],
-        make_pod("late", ports=ports(80, 81)),
+        [node_document("a"), *on("a", "w", ports=ports(80)), *on("a", "v", ports=ports(81))],
+        small_pod("late", ports=ports(80, 81)),
         [],
     ),
     "victims are told the least important and the smallest first, and enough of them": (
         [
-            make_node("a", cpu="1"),
-            make_node("b", cpu="1"),
-            make_node("c", cpu="1"),
-            make_node("d", cpu="1"),
+            node_document("a", cpu="1"),
+            node_document("b", cpu="1"),
+            node_document("c", cpu="1"),
+            node_document("d", cpu="1"),
             *on("a", "urgent", cpu="1", priority=9),
             *on("b", "large", cpu="1"),
             *on("c", "small", cpu="900m"),
             *on("d", "tiny", cpu="100m"),
             *on("d", "rest", cpu="850m", priority=3),
         ],
-        make_pod("late", cpu="800m", priority=5),
+        small_pod("late", cpu="800m", priority=5),
         [
             "delete the pod default/large (priority 0) from b",
             "delete the pod default/rest (priority 3) from d",
@@ -288,8 +290,8 @@ def test_each_fix_that_helps_is_told_and_none_that_does_not(scene: str) -> None:
     assert sorted(fix.text for fix in explained(*cluster, late).fixes or ()) == texts
 
 
-LACKING = [make_node(f"n{at}", labels={f"l{other}": "1" for other in range(5) if other != at}) for at in range(5)]
-CHOOSY = make_pod("late", nodeSelector={f"l{at}": "1" for at in range(5)})
+LACKING = [node_document(f"n{at}", labels={f"l{other}": "1" for other in range(5) if other != at}) for at in range(5)]
+CHOOSY = small_pod("late", nodeSelector={f"l{at}": "1" for at in range(5)})
 
 
 @pytest.mark.parametrize(
@@ -318,10 +320,12 @@ def test_so_many_are_tried_and_told_and_no_more(
 def test_so_many_nodes_are_looked_at_for_a_change_of_one(tried: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fixes, "NODES_TRIED", tried)
     nodes = [tainted("a", ("x", "NoSchedule")), tainted("b", ("y", "NoSchedule")), tainted("c", ("z", "NoSchedule"))]
-    found = [fix.node for fix in explained(*nodes, make_pod("late")).fixes or () if fix.kind == "node"]
+    found = [fix.node for fix in explained(*nodes, small_pod("late")).fixes or () if fix.kind == "node"]
     assert sorted(found) == ["a", "b", "c"][:tried]
-    full = [make_node(name, cpu="1") for name in "abc"] + [make_pod(f"on-{name}", cpu="1", node=name) for name in "abc"]
-    victims = [fix.node for fix in explained(*full, make_pod("late", cpu="1")).fixes or () if fix.kind == "victim"]
+    full = [node_document(name, cpu="1") for name in "abc"] + [
+        small_pod(f"on-{name}", cpu="1", node=name) for name in "abc"
+    ]
+    victims = [fix.node for fix in explained(*full, small_pod("late", cpu="1")).fixes or () if fix.kind == "victim"]
     assert sorted(victims) == ["a", "b", "c"][:tried]
 
 
@@ -329,7 +333,7 @@ def test_so_many_nodes_are_looked_at_for_a_change_of_one(tried: int, monkeypatch
     "wrong", [{"tolerations": [{"key": f"t{at}"} for at in range(300)]}, {"resourceClaims": [{"name": "x"}]}]
 )
 def test_a_pod_that_cannot_be_scheduled_at_all_is_not_said_to_fit(wrong: dict[str, Any]) -> None:
-    sandbox = dump_of(make_node("n1"), make_pod("late", **wrong))._sandbox
+    sandbox = dump_of(node_document("n1"), small_pod("late", **wrong))._sandbox
     pod = sandbox.pending["default", "late"]
     worker = sandbox.worker_of(pod)
     assert worker is not None

@@ -12,18 +12,9 @@ from multisched.config import loading
 from multisched.framework.status import Status
 from multisched.model.objects import Pod
 from multisched.observe.explain_view import NotExplainedError
+from multisched.testing.builders import Document, node_document
 from multisched.whatif import fixes
-from tests.unit.whatif.clusters import (
-    ASKED,
-    Document,
-    applied,
-    clusters,
-    dump_of,
-    explained,
-    make_node,
-    make_pod,
-    outcome,
-)
+from tests.unit.whatif.clusters import ASKED, applied, clusters, dump_of, explained, outcome, small_pod
 
 
 @pytest.mark.timeout(240)  # two whole programs are built for each example
@@ -46,7 +37,7 @@ def test_a_fix_done_to_the_cluster_makes_the_pod_fit(documents: list[Document], 
 
 
 def tainted(name: str, key: str) -> Document:
-    node = make_node(name)
+    node = node_document(name)
     node["spec"]["taints"] = [{"key": key, "value": "yes", "effect": "NoSchedule"}]
     return node
 
@@ -63,36 +54,36 @@ SPREAD = {
 }
 CASES: dict[str, tuple[list[Document], dict[str, Any], str]] = {
     "a request that is too large": (
-        [make_node("n1", cpu="4"), make_pod("other", cpu="1500m", node="n1")],
+        [node_document("n1", cpu="4"), small_pod("other", cpu="1500m", node="n1")],
         {"cpu": "3"},
         "lower the cpu request from 3 to 2500m",
     ),
     "a taint": ([tainted("n1", "team")], {}, "add a toleration of the taint team=yes:NoSchedule"),
-    "a selector": ([make_node("n1")], {"nodeSelector": {"disk": "ssd"}}, "drop disk=ssd from the node selector"),
-    "a label": ([make_node("n1")], {"nodeSelector": {"disk": "ssd"}}, "set the label disk=ssd on node n1"),
+    "a selector": ([node_document("n1")], {"nodeSelector": {"disk": "ssd"}}, "drop disk=ssd from the node selector"),
+    "a label": ([node_document("n1")], {"nodeSelector": {"disk": "ssd"}}, "set the label disk=ssd on node n1"),
     "the one label of two that is lacking": (
-        [make_node("n1", labels={"disk": "ssd"})],
+        [node_document("n1", labels={"disk": "ssd"})],
         {"nodeSelector": {"disk": "ssd", "rack": "a"}},
         "set the label rack=a on node n1",
     ),
-    "a gate": ([make_node("n1")], {"schedulingGates": [{"name": "hold"}]}, "remove the scheduling gate hold"),
+    "a gate": ([node_document("n1")], {"schedulingGates": [{"name": "hold"}]}, "remove the scheduling gate hold"),
     "a port": (
-        [make_node("n1"), make_pod("other", node="n1", ports=[{"containerPort": 1, "hostPort": 80}])],
+        [node_document("n1"), small_pod("other", node="n1", ports=[{"containerPort": 1, "hostPort": 80}])],
         {"ports": [{"containerPort": 1, "hostPort": 80}]},
         "give up the host port 80/TCP",
     ),
     "a cordoned node": (
-        [{**make_node("n1"), "spec": {"unschedulable": True}}],
+        [{**node_document("n1"), "spec": {"unschedulable": True}}],
         {},
         "uncordon node n1",
     ),
     "a victim": (
-        [make_node("n1"), make_pod("small", cpu="500m", node="n1"), make_pod("big", cpu="3500m", node="n1")],
+        [node_document("n1"), small_pod("small", cpu="500m", node="n1"), small_pod("big", cpu="3500m", node="n1")],
         {"cpu": "1"},
         "delete the pod default/big (priority 0) from n1",
     ),
     "a spread": (
-        [make_node("n1"), make_node("full", cpu="100m"), make_pod("w", node="n1", labels={"app": "web"})],
+        [node_document("n1"), node_document("full", cpu="100m"), small_pod("w", node="n1", labels={"app": "web"})],
         {"cpu": "1", "labels": {"app": "web"}, "topologySpreadConstraints": [SPREAD]},
         "raise maxSkew over kubernetes.io/hostname from 1 to 2",
     ),
@@ -102,13 +93,13 @@ CASES: dict[str, tuple[list[Document], dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_the_plain_fix_is_found(case: str) -> None:
     cluster, spec, text = CASES[case]
-    view = explained(*cluster, make_pod("late", **spec))
+    view = explained(*cluster, small_pod("late", **spec))
     assert view.fixes is not None
     assert text in [fix.text for fix in view.fixes]
 
 
 def test_a_single_taint_may_be_taken_off_its_node() -> None:
-    view = explained(tainted("n1", "team"), make_pod("late"))
+    view = explained(tainted("n1", "team"), small_pod("late"))
     assert view.fixes is not None
     (fix,) = [one for one in view.fixes if one.kind == "node"]
     assert fix.text == "take the taint team:NoSchedule off node n1"
@@ -118,7 +109,7 @@ def test_a_single_taint_may_be_taken_off_its_node() -> None:
 def test_taints_of_two_keys_are_no_matter_of_one_toleration() -> None:
     node = tainted("n1", "team")
     node["spec"]["taints"] += tainted("n1", "maintenance")["spec"]["taints"]
-    assert explained(node, make_pod("late")).fixes == ()
+    assert explained(node, small_pod("late")).fixes == ()
 
 
 def test_what_a_pod_asks_beside_an_expression_still_counts_when_that_is_dropped() -> None:
@@ -126,16 +117,16 @@ def test_what_a_pod_asks_beside_an_expression_still_counts_when_that_is_dropped(
     expressions = [{"key": key, "operator": "In", "values": [value]} for key, value in wanted.items()]
     terms = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
-    node = make_node("n1", labels={"system": "linux"})
-    alone = explained(node, make_pod("late", affinity=affinity)).fixes
+    node = node_document("n1", labels={"system": "linux"})
+    alone = explained(node, small_pod("late", affinity=affinity)).fixes
     assert "drop rack=a from the required node affinity" in [fix.text for fix in alone or ()]
-    both = explained(node, make_pod("late", affinity=affinity, nodeSelector={"disk": "ssd"})).fixes
+    both = explained(node, small_pod("late", affinity=affinity, nodeSelector={"disk": "ssd"})).fixes
     assert both == ()
 
 
 def test_a_spread_is_loosened_by_its_skew_or_as_a_whole() -> None:
     cluster, spec, _ = CASES["a spread"]
-    fixes = explained(*cluster, make_pod("late", **spec)).fixes
+    fixes = explained(*cluster, small_pod("late", **spec)).fixes
     changes = [fix.change for fix in fixes or () if fix.kind == "spread"]
     assert {"constraint": 0, "maxSkew": 2} in changes
 
@@ -143,27 +134,27 @@ def test_a_spread_is_loosened_by_its_skew_or_as_a_whole() -> None:
 def test_it_says_so_when_no_single_change_helps() -> None:
     node = tainted("n1", "team")
     node["spec"]["unschedulable"] = True
-    view = explained(node, make_pod("late", cpu="8", nodeSelector={"disk": "ssd"}))
+    view = explained(node, small_pod("late", cpu="8", nodeSelector={"disk": "ssd"}))
     assert view.fixes == ()
 
 
 @pytest.mark.parametrize("selector", [{"kubernetes.io/hostname": "n2"}, {"topology.kubernetes.io/zone": "b"}])
 def test_no_fix_turns_a_node_into_another_or_moves_it(selector: dict[str, str]) -> None:
     view = explained(
-        make_node("n1", labels={"topology.kubernetes.io/zone": "a"}), make_pod("late", nodeSelector=selector)
+        node_document("n1", labels={"topology.kubernetes.io/zone": "a"}), small_pod("late", nodeSelector=selector)
     )
     assert view.fixes is not None
     assert [fix.kind for fix in view.fixes] == ["selector"]
 
 
 def test_a_zone_that_a_node_lacks_may_be_set() -> None:
-    view = explained(make_node("n1"), make_pod("late", nodeSelector={"topology.kubernetes.io/zone": "b"}))
+    view = explained(node_document("n1"), small_pod("late", nodeSelector={"topology.kubernetes.io/zone": "b"}))
     assert view.fixes is not None
     assert [fix.kind for fix in view.fixes] == ["selector", "node"]
 
 
 def test_a_gate_is_told_where_it_holds_the_pod_back() -> None:
-    view = explained(make_node("n1"), make_pod("late", schedulingGates=[{"name": "hold"}]))
+    view = explained(node_document("n1"), small_pod("late", schedulingGates=[{"name": "hold"}]))
     assert view.now is not None
     gates = [(said.plugin, said.said) for said in view.now.points if said.point == "PreEnqueue"]
     assert gates == [("SchedulingGates", "holds it back: waiting for scheduling gates: [hold]")]
@@ -191,8 +182,8 @@ def test_gates_before_the_one_that_holds_a_pod_back_admit_it_and_those_behind_ar
     profile = f"\n  profile: {{plugins: {{enabled: [{{name: {__name__}:Quota}}]}}}}"
     configured = loading.parse(GATED + profile, "test")
     for gates, said in (((), "Quota"), (("hold",), "SchedulingGates")):
-        pod = make_pod("late", schedulingGates=[{"name": gate} for gate in gates])
-        view = dump_of(make_node("n1"), pod, configured=configured).pod(ASKED)
+        pod = small_pod("late", schedulingGates=[{"name": gate} for gate in gates])
+        view = dump_of(node_document("n1"), pod, configured=configured).pod(ASKED)
         assert view.now is not None
         *before, last = [(one.plugin, one.said) for one in view.now.points if one.point == "PreEnqueue"]
         assert last[0] == said
@@ -205,21 +196,21 @@ def test_gates_before_the_one_that_holds_a_pod_back_admit_it_and_those_behind_ar
     ("free", "told"), [("3Gi", "3Gi"), ("2047Mi", "2047Mi"), ("1025Ki", "1025Ki"), ("1000", "1000"), ("2Ti", "2Ti")]
 )
 def test_a_smaller_memory_request_is_told_in_the_largest_whole_unit(free: str, told: str) -> None:
-    late = make_pod("late", cpu="100m")
+    late = small_pod("late", cpu="100m")
     late["spec"]["containers"][0]["resources"]["requests"]["memory"] = "4Ti"
-    fixes = explained(make_node("n1", memory=free), late).fixes
+    fixes = explained(node_document("n1", memory=free), late).fixes
     assert [fix.text for fix in fixes or ()] == [f"lower the memory request from 4Ti to {told}"]
 
 
 def test_several_taints_of_one_key_take_one_wide_toleration_beside_those_the_pod_has() -> None:
     node = tainted("n1", "team")
     node["spec"]["taints"].append({"key": "team", "value": "b", "effect": "NoExecute"})
-    late = make_pod("late", tolerations=[{"key": "other", "operator": "Exists"}])
+    late = small_pod("late", tolerations=[{"key": "other", "operator": "Exists"}])
     (fix,) = [one for one in explained(node, late).fixes or () if one.kind == "toleration"]
     assert fix.text == "add a toleration of the taint team"
     assert fix.change["toleration"] == {"key": "team", "operator": "Exists"}
     assert '"/spec/tolerations/-"' in fix.command
-    (alone,) = [one for one in explained(node, make_pod("late")).fixes or () if one.kind == "toleration"]
+    (alone,) = [one for one in explained(node, small_pod("late")).fixes or () if one.kind == "toleration"]
     assert '"/spec/tolerations"' in alone.command
 
 
@@ -231,16 +222,16 @@ def test_a_label_that_would_do_is_named_for_every_operator(operator: str, values
     expression = {"key": "gen", "operator": operator, "values": values}
     terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
-    fixes = explained(make_node("n1"), make_pod("late", affinity=affinity)).fixes
+    fixes = explained(node_document("n1"), small_pod("late", affinity=affinity)).fixes
     (fix,) = [one for one in fixes or () if one.kind == "node"]
     assert fix.change == {"node": "n1", "label": "gen", "value": label}
 
 
 def test_victims_are_looked_for_only_where_removing_pods_may_help() -> None:
     """A node that is refused for its labels is not opened by a deletion; one that is merely full is."""
-    full, other = make_node("full", cpu="1", labels={"disk": "ssd"}), make_node("other", cpu="1")
-    documents = [full, other, make_pod("on-full", cpu="1", node="full"), make_pod("on-other", cpu="1", node="other")]
-    view = explained(*documents, make_pod("late", cpu="500m", nodeSelector={"disk": "ssd"}))
+    full, other = node_document("full", cpu="1", labels={"disk": "ssd"}), node_document("other", cpu="1")
+    documents = [full, other, small_pod("on-full", cpu="1", node="full"), small_pod("on-other", cpu="1", node="other")]
+    view = explained(*documents, small_pod("late", cpu="500m", nodeSelector={"disk": "ssd"}))
     victims = [fix.change["name"] for fix in view.fixes or () if fix.kind == "victim"]
     assert victims == ["on-full"]
 
@@ -248,72 +239,74 @@ def test_victims_are_looked_for_only_where_removing_pods_may_help() -> None:
 def test_nodes_that_no_deletion_opens_do_not_crowd_out_one_that_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """So many nodes are looked at for victims and no more, those first that fewest plugins refuse."""
     monkeypatch.setattr(fixes, "NODES_TRIED", 1)
-    twice = make_node("b", cpu="1")
+    twice = node_document("b", cpu="1")
     twice["spec"]["unschedulable"] = True
-    documents = [tainted("a", "team"), twice, make_node("c", cpu="1")]
-    documents += [make_pod(f"on-{node}", cpu="1", node=node) for node in "abc"]
-    view = explained(*documents, make_pod("late", cpu="500m"))
+    documents = [tainted("a", "team"), twice, node_document("c", cpu="1")]
+    documents += [small_pod(f"on-{node}", cpu="1", node=node) for node in "abc"]
+    view = explained(*documents, small_pod("late", cpu="500m"))
     assert [fix.change["name"] for fix in view.fixes or () if fix.kind == "victim"] == ["on-c"]
 
 
 def test_nodes_that_fewest_plugins_refuse_are_looked_at_first_for_victims(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fixes, "NODES_TRIED", 1)
     port = [{"containerPort": 80, "hostPort": 80}]
-    documents = [make_node(name, cpu="1") for name in "ab"]
-    documents += [make_pod(f"on-{name}", cpu="800m", node=name, ports=port if name == "a" else []) for name in "ab"]
-    view = explained(*documents, make_pod("late", cpu="500m", ports=port))
+    documents = [node_document(name, cpu="1") for name in "ab"]
+    documents += [small_pod(f"on-{name}", cpu="800m", node=name, ports=port if name == "a" else []) for name in "ab"]
+    view = explained(*documents, small_pod("late", cpu="500m", ports=port))
     assert [fix.change["name"] for fix in view.fixes or () if fix.kind == "victim"] == ["on-b"]
 
 
 def test_a_node_that_two_plugins_refuse_is_not_mended_for_one_of_them() -> None:
     first, second = tainted("first", "team"), tainted("second", "team")
     second["spec"]["unschedulable"] = True
-    view = explained(second, first, make_pod("late"))
+    view = explained(second, first, small_pod("late"))
     nodes = [fix.node for fix in view.fixes or () if fix.kind == "node"]
     assert nodes == ["first"]
 
 
 def test_a_dump_without_nodes_is_called_so() -> None:
-    assert any("has no nodes" in note for note in explained(make_pod("late")).notes)
+    assert any("has no nodes" in note for note in explained(small_pod("late")).notes)
 
 
 def test_a_pod_that_a_dump_lacks_may_be_one_that_cannot_be_read() -> None:
     with pytest.raises(NotExplainedError, match="default/late is not in the dump, or has ended; an object of the dump"):
-        explained(make_node("n1"), {**make_pod("late"), "metadata": 5})
+        explained(node_document("n1"), {**small_pod("late"), "metadata": 5})
 
 
 def test_a_gate_and_something_else_are_two_changes() -> None:
-    view = explained(tainted("n1", "team"), make_pod("late", schedulingGates=[{"name": "hold"}]))
+    view = explained(tainted("n1", "team"), small_pod("late", schedulingGates=[{"name": "hold"}]))
     assert view.fixes == ()
 
 
 def test_the_smallest_fix_comes_first() -> None:
-    view = explained(make_node("n1", cpu="4"), make_pod("other", cpu="2", node="n1"), make_pod("late", cpu="2100m"))
+    view = explained(
+        node_document("n1", cpu="4"), small_pod("other", cpu="2", node="n1"), small_pod("late", cpu="2100m")
+    )
     assert view.fixes is not None
     assert [fix.kind for fix in view.fixes] == ["request", "victim"]
     assert view.fixes[1].command == "kubectl -n default delete pod other"
 
 
 def test_a_pod_that_fits_needs_no_fix() -> None:
-    view = explained(make_node("n1"), make_pod("late"))
+    view = explained(node_document("n1"), small_pod("late"))
     assert (view.fixes, view.notes) == ((), ("it fits as it is now, on n1: it only has to be tried again",))
 
 
 def test_a_placed_pod_needs_no_fix_either() -> None:
-    view = explained(make_node("n1"), make_pod("late", node="n1"))
+    view = explained(node_document("n1"), small_pod("late", node="n1"))
     assert (view.fixes, view.notes) == (None, ("it has a node: there is nothing to fix",))
 
 
 def test_of_many_tolerations_the_one_that_opens_most_nodes_is_told() -> None:
     """Though it is the last by its name."""
     nodes = [tainted(f"n{number}", f"key-{number}") for number in range(fixes.FIXES_PER_KIND)]
-    view = explained(*nodes, tainted("y", "most"), tainted("z", "most"), make_pod("late"))
+    view = explained(*nodes, tainted("y", "most"), tainted("z", "most"), small_pod("late"))
     wanted = [fix.change["toleration"]["key"] for fix in view.fixes or () if fix.kind == "toleration"]
     assert len(wanted) == fixes.FIXES_PER_KIND
     assert "most" in wanted
 
 
 def test_a_request_of_the_pod_as_a_whole_is_lowered_as_such() -> None:
-    late = make_pod("late", cpu="3", resources={"requests": {"cpu": "6"}})
-    (fix,) = [one for one in explained(make_node("n1", cpu="4"), late).fixes or () if one.kind == "request"]
+    late = small_pod("late", cpu="3", resources={"requests": {"cpu": "6"}})
+    (fix,) = [one for one in explained(node_document("n1", cpu="4"), late).fixes or () if one.kind == "request"]
     assert fix.change == {"resource": "cpu", "from": 6000, "to": 4000}

@@ -24,7 +24,7 @@ from multisched.model.objects import Pod
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError, PodView
 from multisched.whatif.explain_source import QUESTIONS_MAX, ProgramExplanations
 from multisched.whatif.repair_source import RepairPlans
-from tests.unit.domains.builders import make_profiles
+from tests.unit.domains.forecast.profiles import make_profiles
 from tests.unit.shell.program_kit import CONFIGURATION, Cluster, play
 
 T = TypeVar("T")

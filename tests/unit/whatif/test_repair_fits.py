@@ -16,19 +16,11 @@ from multisched.framework.points import CycleView
 from multisched.framework.reasons import ReasonTable
 from multisched.model.objects import Pod
 from multisched.shell.domain import DomainWorker
+from multisched.testing.builders import Document, node_document
 from multisched.whatif import repair_fits
 from multisched.whatif.repair_fits import FAILURES_TOLD, ROOM, StandingFits
 from multisched.whatif.sandbox import DumpedCluster, SchedulerSandbox
-from tests.unit.whatif.clusters import (
-    CONFIGURATION,
-    NOW,
-    Document,
-    clusters,
-    configuration,
-    hard_pods,
-    make_node,
-    make_pod,
-)
+from tests.unit.whatif.clusters import CONFIGURATION, NOW, clusters, configuration, hard_pods, small_pod
 
 PLANNER = "PeakForecast"
 HOSTNAME = "kubernetes.io/hostname"
@@ -67,7 +59,7 @@ def crowded(draw: st.DrawFn) -> list[Document]:
     names = [one["metadata"]["name"] for one in documents if one["kind"] == "Node"]
     for index in range(draw(st.integers(0, 4))):
         hard = draw(hard_pods())
-        hard["metadata"] |= {"name": f"hard-{index}", "uid": f"pod-hard-{index}"}
+        hard["metadata"] |= {"name": f"hard-{index}", "uid": f"uid-hard-{index}"}
         hard["spec"]["nodeName"] = draw(st.sampled_from(names))
         hard["spec"].pop("schedulingGates", None)
         documents.append(hard)
@@ -96,10 +88,12 @@ def test_pods_that_repel_each_other_are_each_taken_away_before_they_are_asked_ab
             ]
         }
     }
-    nodes = [make_node(name, labels={"zone": zone}) for name, zone in (("a", "1"), ("b", "1"), ("c", "2"), ("d", "3"))]
+    nodes = [
+        node_document(name, labels={"zone": zone}) for name, zone in (("a", "1"), ("b", "1"), ("c", "2"), ("d", "3"))
+    ]
     pods = [
-        make_pod("web-0", node="a", affinity=repelling, labels={"app": "web"}),
-        make_pod("web-1", node="c", affinity=repelling, labels={"app": "web"}),
+        small_pod("web-0", node="a", affinity=repelling, labels={"app": "web"}),
+        small_pod("web-1", node="c", affinity=repelling, labels={"app": "web"}),
     ]
     sandbox, worker = rehearsal_of(*nodes, *pods)
     fits = StandingFits(sandbox, worker, PLANNER)
@@ -109,14 +103,14 @@ def test_pods_that_repel_each_other_are_each_taken_away_before_they_are_asked_ab
 
 
 def test_a_full_node_still_fits_as_room_is_counted_by_the_planner() -> None:
-    nodes = [make_node("a", cpu="1"), make_node("full", cpu="100m")]
-    sandbox, worker = rehearsal_of(*nodes, make_pod("web", node="a", cpu="500m"))
+    nodes = [node_document("a", cpu="1"), node_document("full", cpu="100m")]
+    sandbox, worker = rehearsal_of(*nodes, small_pod("web", node="a", cpu="500m"))
     assert StandingFits(sandbox, worker, PLANNER)(standing(sandbox)[0]).all()
 
 
 def test_pods_alike_share_one_answer() -> None:
-    nodes = [make_node(f"n{number}") for number in range(3)]
-    pods = [make_pod(f"web-{number}", node=f"n{number % 3}") for number in range(9)]
+    nodes = [node_document(f"n{number}") for number in range(3)]
+    pods = [small_pod(f"web-{number}", node=f"n{number % 3}") for number in range(9)]
     sandbox, worker = rehearsal_of(*nodes, *pods)
     fits = StandingFits(sandbox, worker, PLANNER)
     answers = [fits(pod) for pod in standing(sandbox)]
@@ -125,9 +119,9 @@ def test_pods_alike_share_one_answer() -> None:
 
 def test_answers_are_kept_within_a_bound_and_stay_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repair_fits, "ANSWERS_MAX", 2)
-    nodes = [make_node(f"n{number}", labels={"disk": "a" if number else "b"}) for number in range(3)]
+    nodes = [node_document(f"n{number}", labels={"disk": "a" if number else "b"}) for number in range(3)]
     pods = [
-        make_pod(f"web-{number}", node="n0", nodeSelector={"disk": "ab"[number % 2]}, cpu=f"{1 + number}m")
+        small_pod(f"web-{number}", node="n0", nodeSelector={"disk": "ab"[number % 2]}, cpu=f"{1 + number}m")
         for number in range(6)
     ]
     sandbox, worker = rehearsal_of(*nodes, *pods)
@@ -160,8 +154,8 @@ class Fails:
 def test_a_pod_at_which_a_plugin_fails_fits_nowhere_and_the_plan_says_so() -> None:
     text = CONFIGURATION.replace("nodes:", f"profile: {{plugins: {{enabled: [{{name: '{__name__}:Fails'}}]}}}}, nodes:")
     labels = {"team": "bad"}
-    pods = [make_pod("good", node="a"), *(make_pod(f"bad-{number}", node="a", labels=labels) for number in range(2))]
-    items = [msgspec.Raw(orjson.dumps(document)) for document in (make_node("a"), *pods)]
+    pods = [small_pod("good", node="a"), *(small_pod(f"bad-{number}", node="a", labels=labels) for number in range(2))]
+    items = [msgspec.Raw(orjson.dumps(document)) for document in (node_document("a"), *pods)]
     sandbox = SchedulerSandbox(loading.parse(text, "test"), DumpedCluster(items, NOW))
     (worker,) = sandbox.program.router.workers()
     fits = StandingFits(sandbox, worker, PLANNER)
@@ -179,8 +173,10 @@ def test_of_plugins_that_fail_the_first_three_are_told() -> None:
     text = CONFIGURATION.replace(
         "nodes:", f"profile: {{plugins: {{enabled: [{{name: '{__name__}:FailsEach'}}]}}}}, nodes:"
     )
-    pods = [make_pod(f"p-{number}", node="a", labels={"team": f"team-{number}"}) for number in range(FAILURES_TOLD + 1)]
-    items = [msgspec.Raw(orjson.dumps(document)) for document in (make_node("a"), *pods)]
+    pods = [
+        small_pod(f"p-{number}", node="a", labels={"team": f"team-{number}"}) for number in range(FAILURES_TOLD + 1)
+    ]
+    items = [msgspec.Raw(orjson.dumps(document)) for document in (node_document("a"), *pods)]
     sandbox = SchedulerSandbox(loading.parse(text, "test"), DumpedCluster(items, NOW))
     (worker,) = sandbox.program.router.workers()
     fits = StandingFits(sandbox, worker, PLANNER)
@@ -202,5 +198,5 @@ class FailsEach(Fails):
 def test_a_pod_that_is_refused_before_any_node_is_looked_at_fits_nowhere() -> None:
     """Its claim is gone by now."""
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "gone"}}]
-    sandbox, worker = rehearsal_of(make_node("a"), make_node("b"), make_pod("web", node="a", volumes=volumes))
+    sandbox, worker = rehearsal_of(node_document("a"), node_document("b"), small_pod("web", node="a", volumes=volumes))
     assert StandingFits(sandbox, worker, PLANNER)(standing(sandbox)[0]).tolist() == [False, False]

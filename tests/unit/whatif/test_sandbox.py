@@ -17,10 +17,11 @@ from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.model.wire import ConnectFailedError, Response
 from multisched.observe.explain_view import ExplainQuery
+from multisched.testing.builders import node_document
 from multisched.whatif.sandbox import UNREADABLE_TOLD, ClusterSnapshot, DumpedCluster, SchedulerSandbox
 from tests.unit.shell.program_kit import CONFIGURATION, Cluster, play
 from tests.unit.whatif.clusters import CONFIGURATION as DUMPED
-from tests.unit.whatif.clusters import NOW, configuration, dump_of, make_node, make_pod
+from tests.unit.whatif.clusters import NOW, configuration, dump_of, small_pod
 
 
 def dumped(*documents: Any) -> DumpedCluster:
@@ -28,14 +29,14 @@ def dumped(*documents: Any) -> DumpedCluster:
 
 
 def test_a_dump_gives_nodes_pods_objects_and_classes() -> None:
-    promised = make_pod("promised")
+    promised = small_pod("promised")
     promised["status"]["nominatedNodeName"] = "n1"
-    ended = make_pod("ended", node="n1")
+    ended = small_pod("ended", node="n1")
     ended["status"]["phase"] = "Succeeded"
     claim = {"kind": "PersistentVolumeClaim", "metadata": {"name": "data", "namespace": "default", "uid": "c"}}
     cluster = dumped(
-        make_node("n1"),
-        make_pod("stands", node="n1"),
+        node_document("n1"),
+        small_pod("stands", node="n1"),
         ended,
         promised,
         claim,
@@ -57,7 +58,7 @@ def test_a_dump_gives_nodes_pods_objects_and_classes() -> None:
 @pytest.mark.parametrize("count", [1, UNREADABLE_TOLD, UNREADABLE_TOLD + 1, UNREADABLE_TOLD + 5])
 def test_of_many_objects_that_cannot_be_read_a_few_are_told_and_the_others_counted(count: int) -> None:
     broken = [{"kind": "Node", "metadata": {"name": 7}} for _ in range(count)]
-    notes = SchedulerSandbox(configuration(), dumped(make_node("n1"), *broken)).notes
+    notes = SchedulerSandbox(configuration(), dumped(node_document("n1"), *broken)).notes
     told = [note for note in notes if note.startswith("an object of the dump cannot be read: ")]
     assert len(told) == min(count, UNREADABLE_TOLD)
     more = count - UNREADABLE_TOLD
@@ -65,13 +66,13 @@ def test_of_many_objects_that_cannot_be_read_a_few_are_told_and_the_others_count
 
 
 def test_a_dump_without_classes_or_nodes_says_which_is_missing() -> None:
-    empty = SchedulerSandbox(configuration(), dumped(make_pod("p")))
+    empty = SchedulerSandbox(configuration(), dumped(small_pod("p")))
     assert empty.classes is None
     assert empty.notes == ("the dump has no nodes; write one with kubectl get nodes,pods,... -A -o json",)
 
 
 async def test_a_rehearsal_reaches_no_network() -> None:
-    transport = SchedulerSandbox(configuration(), dumped(make_node("n1"))).program.transport
+    transport = SchedulerSandbox(configuration(), dumped(node_document("n1"))).program.transport
     with pytest.raises(ConnectFailedError, match=r"^DELETE /api/v1/pods: a sandbox has no network$"):
         await transport.request("DELETE", "/api/v1/pods")
     with pytest.raises(ConnectFailedError, match=r"^/api/v1/pods: a sandbox has no network$"):
@@ -135,16 +136,16 @@ def test_a_moment_of_a_program_is_all_that_it_knows_then_and_nothing_later() -> 
 @pytest.mark.parametrize(
     ("pod", "fits"),
     [
-        (make_pod("late"), True),
-        (make_pod("late", cpu="64"), False),
-        (make_pod("late", schedulingGates=[{"name": "hold"}]), False),
-        (make_pod("late", overhead={"cpu": "lots"}), False),
-        (make_pod("late", resourceClaims=[{"name": "device", "resourceClaimName": "d"}]), False),
+        (small_pod("late"), True),
+        (small_pod("late", cpu="64"), False),
+        (small_pod("late", schedulingGates=[{"name": "hold"}]), False),
+        (small_pod("late", overhead={"cpu": "lots"}), False),
+        (small_pod("late", resourceClaims=[{"name": "device", "resourceClaimName": "d"}]), False),
     ],
     ids=["with room", "without room", "gated", "malformed", "unsupported"],
 )
 def test_a_pod_fits_where_the_program_would_place_it_and_leaves_no_trace(pod: Any, fits: bool) -> None:
-    sandbox = SchedulerSandbox(configuration(), dumped(make_node("n1"), pod))
+    sandbox = SchedulerSandbox(configuration(), dumped(node_document("n1"), pod))
     late = sandbox.pending["default", "late"]
     worker = sandbox.worker_of(late)
     assert worker is not None
@@ -168,7 +169,7 @@ def test_a_rehearsal_builds_its_plugins_as_the_program_does() -> None:
     registry, shipped = Registry(), plugin_registry()
     for name in shipped.names():
         registry.add(name, Closed if name == "SchedulingGates" else shipped.factory(name), "test")
-    sandbox = SchedulerSandbox(configuration(), dumped(make_node("n1"), make_pod("late")), registry)
+    sandbox = SchedulerSandbox(configuration(), dumped(node_document("n1"), small_pod("late")), registry)
     late = sandbox.pending["default", "late"]
     worker = sandbox.worker_of(late)
     assert worker is not None
@@ -178,10 +179,10 @@ def test_a_rehearsal_builds_its_plugins_as_the_program_does() -> None:
 def test_who_would_have_asked_outside_is_named_and_nobody_is_asked() -> None:
     extender = "extenders: [{urlPrefix: 'http://127.0.0.1:1', filterVerb: filter}]"
     text = DUMPED.replace("nodes:", f"{extender}, nodes:")
-    dump = dump_of(make_node("n1"), make_pod("late"), configured=loading.parse(text, "test"))
+    dump = dump_of(node_document("n1"), small_pod("late"), configured=loading.parse(text, "test"))
     view = dump.pod(ExplainQuery("default", "late"))
     assert view.notes == ("Extender would have asked outside; that answer is not known here",)
     assert view.now is not None
     assert (view.now.outcome, view.now.node) == ("placed", "n1")
-    plain = dump_of(make_node("n1"), make_pod("late")).pod(ExplainQuery("default", "late"))
+    plain = dump_of(node_document("n1"), small_pod("late")).pod(ExplainQuery("default", "late"))
     assert plain.notes == ()

@@ -17,13 +17,14 @@ from multisched.framework.status import Code, Status
 from multisched.model.decode import LABELS_MAX, Decoder
 from multisched.model.objects import Pod
 from multisched.observe.explain_view import NotExplainedError
+from multisched.testing.builders import Document, node_document
 from multisched.whatif import what_if
 from multisched.whatif.explain_source import ProgramExplanations
 from multisched.whatif.sandbox import Tried
 from multisched.whatif.what_if import planned_pod
 from tests.unit.shell import program_kit
 from tests.unit.shell.program_kit import Cluster, at_once
-from tests.unit.whatif.clusters import CONFIGURATION, Document, dump_of, make_node, make_pod
+from tests.unit.whatif.clusters import CONFIGURATION, dump_of, small_pod
 
 CONTAINERS = [{"name": "main", "image": "app", "resources": {"requests": {"cpu": "1"}}}]
 SPEC: Document = {"schedulerName": "default-scheduler", "containers": CONTAINERS}
@@ -46,7 +47,7 @@ def workload(kind: str, spec: Document) -> Document:
     ],
 )
 def test_a_pod_or_the_template_of_a_workload_is_placed(document: Document) -> None:
-    view = dump_of(make_node("n1", cpu="2")).what_if(document, 3)
+    view = dump_of(node_document("n1", cpu="2")).what_if(document, 3)
     assert (view.namespace, view.name) == ("default", "new")
     assert [one.node for one in view.placements] == ["n1", "n1", ""]
     assert view.placements[2].message.startswith("0/1 nodes are available: 1 Insufficient cpu.")
@@ -71,7 +72,7 @@ def test_a_pod_or_the_template_of_a_workload_is_placed(document: Document) -> No
 )
 def test_what_is_no_plan_is_refused(document: Any, message: str) -> None:
     with pytest.raises(NotExplainedError, match=message) as told:
-        dump_of(make_node("n1")).what_if(document, 1)
+        dump_of(node_document("n1")).what_if(document, 1)
     assert told.value.status == 422
 
 
@@ -94,22 +95,22 @@ def test_the_labels_of_a_plan_count_between_its_replicas() -> None:
     apart = {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": "kubernetes.io/hostname"}
     affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}
     document = {"metadata": {"labels": {"app": "web"}}, "spec": {**SPEC, "affinity": affinity}}
-    view = dump_of(make_node("n1"), make_node("n2")).what_if(document, 3)
+    view = dump_of(node_document("n1"), node_document("n2")).what_if(document, 3)
     assert sorted(one.node for one in view.placements) == ["", "n1", "n2"]
 
 
 def test_a_gated_pod_would_wait() -> None:
     document = {"spec": {**SPEC, "schedulingGates": [{"name": "hold"}]}}
-    view = dump_of(make_node("n1")).what_if(document, 2)
+    view = dump_of(node_document("n1")).what_if(document, 2)
     assert [one.node for one in view.placements] == ["", ""]
     assert view.placements[0].message.startswith("SchedulingGates: ")
 
 
 def test_whom_it_would_preempt_is_told_and_they_make_room_in_thought() -> None:
     cluster = [
-        make_node("n1", cpu="2"),
-        make_pod("low", cpu="900m", node="n1", priority=1),
-        make_pod("lower", cpu="900m", node="n1", priority=0),
+        node_document("n1", cpu="2"),
+        small_pod("low", cpu="900m", node="n1", priority=1),
+        small_pod("lower", cpu="900m", node="n1", priority=0),
     ]
     view = dump_of(*cluster).what_if({"spec": {**SPEC, "priority": 5}}, 3)
     assert [(one.node, one.victims) for one in view.placements] == [
@@ -125,7 +126,7 @@ def test_whom_it_would_preempt_is_told_and_they_make_room_in_thought() -> None:
     [("gpu-devices of n1: none is free", "gpu-devices of n1: none is free"), ("", "its nodes were taken meanwhile")],
 )
 def test_a_replica_that_no_node_took_at_commit_is_told_why(refusal: str, told: str) -> None:
-    pod = Decoder().pod(orjson.dumps(make_pod("new")))
+    pod = Decoder().pod(orjson.dumps(small_pod("new")))
 
     class Refusing:
         def attempt(self, worker: object, pod: Pod) -> Tried:
@@ -137,13 +138,13 @@ def test_a_replica_that_no_node_took_at_commit_is_told_why(refusal: str, told: s
 
 
 def test_how_many_nodes_were_as_good_is_told() -> None:
-    view = dump_of(make_node("n1"), make_node("n2"), make_node("n3", cpu="200m")).what_if({"spec": SPEC}, 2)
+    view = dump_of(node_document("n1"), node_document("n2"), node_document("n3", cpu="200m")).what_if({"spec": SPEC}, 2)
     assert [one.ties for one in view.placements] == [2, 1]
 
 
 def test_the_priority_class_of_a_dump_counts() -> None:
     classes = {"kind": "PriorityClass", "metadata": {"name": "high"}, "value": 5}
-    cluster = [make_node("n1", cpu="1"), make_pod("low", cpu="1", node="n1"), classes]
+    cluster = [node_document("n1", cpu="1"), small_pod("low", cpu="1", node="n1"), classes]
     named = {"spec": {**SPEC, "priorityClassName": "high"}}
     assert dump_of(*cluster).what_if(named, 1).placements[0].victims == ("default/low",)
     unknown = dump_of(*cluster[:2]).what_if(named, 1)
@@ -160,7 +161,7 @@ def make_class(name: str, value: int, **changes: object) -> Document:
 
 
 def test_the_default_class_and_the_policy_of_a_class_count() -> None:
-    cluster = [make_node("n1", cpu="1"), make_pod("low", cpu="1", node="n1")]
+    cluster = [node_document("n1", cpu="1"), small_pod("low", cpu="1", node="n1")]
     default = make_class("usual", 7, globalDefault=True)
     view = dump_of(*cluster, default, make_class("other", 9)).what_if({"spec": SPEC}, 1)
     assert view.placements[0].victims == ("default/low",)
@@ -180,7 +181,7 @@ def test_the_default_class_and_the_policy_of_a_class_count() -> None:
 )
 def test_a_class_that_is_not_there_is_refused_in_the_api_servers_words(document: Document, name: str) -> None:
     with pytest.raises(NotExplainedError) as told:
-        dump_of(make_node("n1"), make_class("high", 5)).what_if(document, 1)
+        dump_of(node_document("n1"), make_class("high", 5)).what_if(document, 1)
     assert str(told.value) == f'pods "{name}" is forbidden: no PriorityClass with name hihg was found'
     assert told.value.status == 422
 
@@ -205,7 +206,7 @@ def test_what_a_manifest_says_beside_its_class_counts_and_what_admission_will_sa
     written: Document, reason: str
 ) -> None:
     document = {"metadata": {"name": "new"}, "spec": {**SPEC, "priorityClassName": "high", **written}}
-    view = dump_of(make_node("n1"), make_class("high", 5)).what_if(document, 1)
+    view = dump_of(node_document("n1"), make_class("high", 5)).what_if(document, 1)
     refusal = f'pods "new" is forbidden: {reason} from the given PriorityClass name'
     assert view.placements[0].node == "n1"
     assert view.notes == (f"the API server will refuse it: {refusal}",)
@@ -213,13 +214,13 @@ def test_what_a_manifest_says_beside_its_class_counts_and_what_admission_will_sa
 
 @pytest.mark.parametrize(("priority", "victims"), [(5, ()), (6, ("default/low",))])
 def test_a_priority_beside_a_class_decides_whom_the_pod_displaces(priority: int, victims: tuple[str, ...]) -> None:
-    cluster = [make_node("n1", cpu="1"), make_pod("low", cpu="1", node="n1", priority=5), make_class("high", 5)]
+    cluster = [node_document("n1", cpu="1"), small_pod("low", cpu="1", node="n1", priority=5), make_class("high", 5)]
     document = {"spec": {**SPEC, "priorityClassName": "high", "priority": priority}}
     assert dump_of(*cluster).what_if(document, 1).placements[0].victims == victims
 
 
 def test_what_cannot_be_read_of_a_dump_is_told() -> None:
-    view = dump_of(make_node("n1"), {"kind": "Pod", "metadata": 7}).what_if({"spec": SPEC}, 1)
+    view = dump_of(node_document("n1"), {"kind": "Pod", "metadata": 7}).what_if({"spec": SPEC}, 1)
     assert view.placements[0].node == "n1"
     assert view.notes[0].startswith("an object of the dump cannot be read: ")
 
@@ -232,7 +233,7 @@ SHIPPED = loading.default()
 
 
 def make_gpu_node() -> Document:
-    node = make_node("g1", labels={"nvidia.com/gpu.present": "true"})
+    node = node_document("g1", labels={"nvidia.com/gpu.present": "true"})
     node["status"]["allocatable"]["nvidia.com/gpu"] = "1"
     return node
 
@@ -248,7 +249,7 @@ def test_the_annotations_that_the_program_goes_by_are_read_of_planned_pods_howev
 
 
 def test_the_annotations_that_the_program_goes_by_are_read_of_a_dumps_pods_however_many_others_they_have() -> None:
-    standing = make_pod("standing", node="g1", schedulerName="gpu-scheduler")
+    standing = small_pod("standing", node="g1", schedulerName="gpu-scheduler")
     standing["metadata"]["annotations"] = {**MANY, GPU_MILLI: "600", GPU_DEVICES: "0"}
     view = dump_of(make_gpu_node(), standing, configured=SHIPPED).what_if(share(600), 1)
     assert [one.node for one in view.placements] == [""]
@@ -266,7 +267,7 @@ class HoldsAll:
 def test_who_would_hold_a_pod_at_permit_is_told_once() -> None:
     profile = f"profile: {{plugins: {{enabled: [{{name: '{__name__}:HoldsAll'}}]}}}}, nodes:"
     configured = loading.parse(CONFIGURATION.replace("nodes:", profile), "test")
-    view = dump_of(make_node("n1"), configured=configured).what_if({"spec": SPEC}, 2)
+    view = dump_of(node_document("n1"), configured=configured).what_if({"spec": SPEC}, 2)
     assert [one.node for one in view.placements] == ["n1", "n1"]
     assert view.notes.count("HoldsAll would hold it at Permit first") == 1
 

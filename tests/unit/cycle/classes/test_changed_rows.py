@@ -16,7 +16,8 @@ from multisched.framework.points import CycleView
 from multisched.framework.status import Status
 from multisched.model.objects import CPU, Node, Pod, PodSpec
 from multisched.model.selectors import PREFER_NO_SCHEDULE, Taint
-from tests.unit.cycle.cycle_kit import Domain, FilterBy, make_node, make_pod
+from multisched.testing.builders import make_node, make_pod
+from tests.unit.cycle.cycle_kit import Domain, FilterBy
 
 
 class Zones:
@@ -78,7 +79,7 @@ def test_a_plugin_that_goes_by_zones_normalises_one_score_of_each_zone_with_its_
 def test_changes_on_rows_of_other_domains_beyond_what_this_one_knows_are_none_of_its() -> None:
     """The domain's own rows are not the table's first, and their positions are not told anew for foreign nodes."""
     theirs = {"domain": "other"}
-    domain = Domain(make_node("theirs", labels=theirs), make_node("a", cpu=100_000))
+    domain = Domain(make_node("theirs", labels=theirs), make_node("a", cpu_milli=100_000))
     spec = PodSpec(requests={CPU: 10})
     known = len(domain.rows.position)
     for number in range(known + 2):
@@ -110,7 +111,7 @@ def test_scores_are_normalised_for_the_pod_whether_it_may_go_to_all_nodes_or_to_
     shut: str, large: str, small: str
 ) -> None:
     never = FilterBy("Never", lambda pod, name: "no" if name == shut else "")
-    nodes = [make_node(f"n{cpu}", cpu=cpu * 1000) for cpu in (1, 2, 3)]
+    nodes = [make_node(f"n{cpu}", cpu_milli=cpu * 1000) for cpu in (1, 2, 3)]
     domain = Domain(*nodes, plugins=[Tastes(), never], in_tree=())
     for _ in range(2):
         for likes, node in (("large", large), ("small", small)):

@@ -16,7 +16,8 @@ from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Owner, Pod, PodSpec
 from multisched.model.placement import PodAffinity, PodAffinityTerm, SpreadConstraint, WeightedPodTerm
 from multisched.model.selectors import LabelSelector, Operator, Requirement
-from tests.unit.cycle.cycle_kit import Domain, FilterBy, make_node, make_pod
+from multisched.testing.builders import make_node, make_pod
+from tests.unit.cycle.cycle_kit import Domain, FilterBy
 
 SPEC = PodSpec()
 

@@ -10,10 +10,11 @@ from multisched.cycle.results import Placed
 from multisched.framework.points import QueuedPod
 from multisched.model.decode import Decoder
 from multisched.model.objects import Pod
+from multisched.testing.builders import make_node
 from tests.perf.core_bench import Core
 from tests.perf.relations_bench import free_hosts, is_placed, waiting_pods
 from tests.perf.shapes import BY_NAME, REPLICAS
-from tests.unit.cycle.cycle_kit import Domain, ScoreBy, make_node
+from tests.unit.cycle.cycle_kit import Domain, ScoreBy
 
 NODES = 40
 SERVICES = 12

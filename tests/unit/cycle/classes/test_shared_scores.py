@@ -13,7 +13,8 @@ from multisched.cycle.classes.topology_groups import RowGroups
 from multisched.cycle.results import Placed
 from multisched.framework.dependency import Dependency
 from multisched.framework.normalize import MAX_SCORE, ByLargest
-from tests.unit.cycle.cycle_kit import Domain, FilterBy, make_node, make_pod
+from multisched.testing.builders import make_node, make_pod
+from tests.unit.cycle.cycle_kit import Domain, FilterBy
 
 rows = st.lists(st.tuples(st.integers(0, 300), st.booleans()), min_size=1, max_size=3 * TOPS_MAX)
 
@@ -65,7 +66,7 @@ def test_classes_alike_to_a_filter_that_reads_no_pods_share_its_answer(depends_o
 
     def is_asked(name: str, *, cpu: int, team: str = "x") -> bool:
         by_team.asked.clear()
-        assert isinstance(domain.schedule(make_pod(name, cpu=cpu, annotations={"team": team})), Placed)
+        assert isinstance(domain.schedule(make_pod(name, cpu_milli=cpu, annotations={"team": team})), Placed)
         return bool(by_team.asked)
 
     assert is_asked("first", cpu=100)

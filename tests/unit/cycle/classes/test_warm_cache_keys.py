@@ -20,7 +20,8 @@ from multisched.framework.traits import Traits
 from multisched.model.objects import Pod
 from multisched.state import change_log
 from multisched.state.change_log import CHANGES_KEPT
-from tests.unit.cycle.cycle_kit import Domain, FilterBy, ScoreBy, make_node, make_pod
+from multisched.testing.builders import make_node, make_pod
+from tests.unit.cycle.cycle_kit import Domain, FilterBy, ScoreBy
 
 NAMES = tuple(f"n{number}" for number in range(7))
 SHUT_FOR_EVER = "n3"
@@ -171,11 +172,11 @@ def change(domain: Domain, book: Book, rng: random.Random, step: int, *, is_shar
     match rng.randrange(7):
         case 0:
             labels = {"domain": "other"} if is_shared and rng.random() < 0.4 else {}
-            domain.cache.set_node(make_node(name, cpu=rng.choice((0, 1000, 4000)), labels=labels))
+            domain.cache.set_node(make_node(name, cpu_milli=rng.choice((0, 1000, 4000)), labels=labels))
         case 1:
             domain.cache.remove_node(name)
         case 2 | 3:
-            domain.cache.place(make_pod(f"p{step}", cpu=500, node=name))
+            domain.cache.place(make_pod(f"p{step}", cpu_milli=500, node=name))
         case 4:
             domain.cache.remove(f"uid-p{rng.randrange(step + 1)}")
         case 5:
@@ -204,7 +205,7 @@ def test_a_class_kept_over_any_changes_says_what_a_fresh_one_says(
     for number, name in enumerate(NAMES):
         labels = {"domain": "other"} if is_shared and number % 3 == 0 else {}
         domain.cache.set_node(make_node(name, labels=labels))
-    pods = [make_pod("new", cpu=500, labels={"team": team} if team else {}) for team in ("", "red", "blue")]
+    pods = [make_pod("new", cpu_milli=500, labels={"team": team} if team else {}) for team in ("", "red", "blue")]
     kept = domain.fresh_classes()
     for step in range(STEPS):
         for more in range(rng.choice((0, 1, 1, 2))):

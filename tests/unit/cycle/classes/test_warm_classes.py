@@ -24,7 +24,8 @@ from multisched.framework.status import SKIP, SUCCESS, Status
 from multisched.framework.traits import Traits
 from multisched.model.objects import CPU, MEMORY, HostPort, Image, NodeAffinity, Pod, PodSpec
 from multisched.model.selectors import NodeSelector, NodeTerm, Operator, PreferredTerm, Requirement, Taint, Toleration
-from tests.unit.cycle.cycle_kit import IN_TREE_USED, Domain, FilterBy, ScoreBy, make_node, make_pod
+from multisched.testing.builders import make_node, make_pod
+from tests.unit.cycle.cycle_kit import IN_TREE_USED, Domain, FilterBy, ScoreBy
 
 NAMES = ("n0", "n1", "n2", "n3")
 MEBI = 1024 * 1024
@@ -138,7 +139,7 @@ nodes = st.builds(
     make_node,
     st.sampled_from(NAMES),
     uid=st.sampled_from(("", "again")),
-    cpu=st.sampled_from((0, 1000, 2000)),
+    cpu_milli=st.sampled_from((0, 1000, 2000)),
     pods=st.integers(0, 3),
     labels=st.dictionaries(st.sampled_from(("zone", "domain")), st.sampled_from(("a", "other"))),
     taints=st.sampled_from(((), SOFT[:1], SOFT, (Taint("k", "", "NoSchedule"),))),

@@ -23,7 +23,8 @@ from multisched.framework.status import Code, Status
 from multisched.framework.traits import Traits
 from multisched.model.objects import Pod
 from multisched.state import pods_by_priority
-from tests.unit.cycle.cycle_kit import Domain, FilterBy, Waiting, make_node, make_pod
+from multisched.testing.builders import make_node, make_pod
+from tests.unit.cycle.cycle_kit import Domain, FilterBy, Waiting
 from tests.unit.cycle.preemption.test_several_post_filters import OfTeams
 from tests.unit.cycle.test_scheduling_cycle import Service
 
@@ -122,10 +123,12 @@ class Held:
     second: str
 
     def place(self, domain: Domain, name: str) -> None:
-        domain.cache.set_node(make_node(name, cpu=2000))
+        domain.cache.set_node(make_node(name, cpu_milli=2000))
         for at, one in enumerate(self.pods):
             labels = {"team": one.team, **({"shy": "yes"} if one.is_shy else {})}
-            domain.cache.place(make_pod(f"{name}-{at}", cpu=one.cpu, node=name, started_s=at + 1.0, labels=labels))
+            domain.cache.place(
+                make_pod(f"{name}-{at}", cpu_milli=one.cpu, node=name, started_s=at + 1.0, labels=labels)
+            )
 
     def tell(self, name: str, telling: Telling, *, are_sensitive: bool, are_late: bool) -> None:
         """SelectVictimsOnNode for a pod of one CPU, pod by pod."""
@@ -182,7 +185,7 @@ def test_a_dry_run_says_of_each_node_what_taking_pods_away_one_by_one_says(
         for name, node in nodes.items():
             node.tell(name, telling, are_sensitive=with_shy, are_late=with_late)
         for asker in ("p", "q"):
-            result = domain.schedule(make_pod(asker, cpu=1000))
+            result = domain.schedule(make_pod(asker, cpu_milli=1000))
             if isinstance(result, Placed):
                 return  # some node takes it as it is
             assert isinstance(result, Unplaced)
@@ -191,18 +194,18 @@ def test_a_dry_run_says_of_each_node_what_taking_pods_away_one_by_one_says(
 
 
 def test_nodes_on_which_the_rule_lets_nobody_go_are_told_apart_from_those_where_it_does_not_help() -> None:
-    domain = Domain(*(make_node(name, cpu=2000) for name in "abcd"), in_tree=IN_TREE[:1], plugins=[Tells()])
+    domain = Domain(*(make_node(name, cpu_milli=2000) for name in "abcd"), in_tree=IN_TREE[:1], plugins=[Tells()])
     for node, team, cpu in (("a", "z", 2000), ("b", "z", 2000), ("c", "x", 500), ("c", "z", 1500), ("d", "x", 2000)):
-        domain.cache.place(make_pod(f"{node}-{team}", cpu=cpu, node=node, labels={"team": team}))
+        domain.cache.place(make_pod(f"{node}-{team}", cpu_milli=cpu, node=node, labels={"team": team}))
     telling = Telling(undisplaceable=2, victims={"d": ["d-x"]}, costs={"d": 1.0})
     telling.refusals["Insufficient cpu"] = 1
-    result = domain.schedule(make_pod("p", cpu=1000))
+    result = domain.schedule(make_pod("p", cpu_milli=1000))
     assert isinstance(result, Unplaced)
     assert result.message.endswith(str(telling))
 
 
 def found(domain: Domain, name: str, *, nominated_node: str = "") -> tuple[str | None, list[str], str]:
-    result = domain.schedule(make_pod(name, cpu=1000, priority=9, nominated_node=nominated_node))
+    result = domain.schedule(make_pod(name, cpu_milli=1000, priority=9, nominated_node=nominated_node))
     assert isinstance(result, Unplaced)
     _, _, told = result.message.partition(". ")
     return result.nominated_node, [victim.name for victim in result.victims], told
@@ -212,8 +215,8 @@ def test_a_node_that_takes_the_pod_though_nobody_goes_is_an_error() -> None:
     """As upstream: something else than room has refused it."""
     domain = Domain(in_tree=IN_TREE, plugins=[Insensitive("First", {"a": "wrong zone"}), Shut()])
     for name in "abc":
-        domain.cache.set_node(make_node(name, cpu=2000))
-        domain.cache.place(make_pod(f"on-{name}", cpu=500, node=name))
+        domain.cache.set_node(make_node(name, cpu_milli=2000))
+        domain.cache.place(make_pod(f"on-{name}", cpu_milli=500, node=name))
     text = ", ".join(f'expected at least one victim pod on node "{name}"' for name in "bc")
     assert found(domain, "p") == (None, [], f"preemption: {text}")
 
@@ -221,10 +224,12 @@ def test_a_node_that_takes_the_pod_though_nobody_goes_is_an_error() -> None:
 @pytest.mark.parametrize(("allowed", "node"), [({"a": 1}, "a"), ({}, "")])
 def test_what_was_answered_from_outside_holds_whoever_goes(allowed: dict[str, int], node: str) -> None:
     """`a` is full, and `b` is refused by the service alone."""
-    domain = Domain(make_node("a", cpu=1000), make_node("b", cpu=1000), in_tree=IN_TREE, plugins=[Service()])
-    domain.cache.place(make_pod("low", cpu=1000, node="a"))
+    domain = Domain(
+        make_node("a", cpu_milli=1000), make_node("b", cpu_milli=1000), in_tree=IN_TREE, plugins=[Service()]
+    )
+    domain.cache.place(make_pod("low", cpu_milli=1000, node="a"))
     domain.cache.place(make_pod("none", node="b", priority=9))
-    result = Waiting.begin(domain, make_pod("p", cpu=1000, priority=9)).answer({"Service": allowed})
+    result = Waiting.begin(domain, make_pod("p", cpu_milli=1000, priority=9)).answer({"Service": allowed})
     assert isinstance(result, Unplaced)
     assert (result.nominated_node, [victim.name for victim in result.victims]) == (node, ["low"] if node else [])
 
@@ -247,9 +252,9 @@ def test_what_was_found_is_remembered_for_the_classes_used_last(monkeypatch: pyt
     """Nodes are looked at anew for a class whose memory went, the one unused for longest first."""
     monkeypatch.setattr(dry_run, "VICTIM_CACHES_MAX", 2)
     room = Room()
-    domain = Domain(*(make_node(name, cpu=1000) for name in "ab"), in_tree=IN_TREE, plugins=[room])
+    domain = Domain(*(make_node(name, cpu_milli=1000) for name in "ab"), in_tree=IN_TREE, plugins=[room])
     for name in "ab":
-        domain.cache.place(make_pod(f"on-{name}", cpu=1000, node=name))
+        domain.cache.place(make_pod(f"on-{name}", cpu_milli=1000, node=name))
 
     def is_remembered(name: str) -> bool:
         room.asked.clear()
@@ -263,11 +268,11 @@ def test_what_was_found_is_remembered_for_the_classes_used_last(monkeypatch: pyt
 
 def test_after_a_change_of_a_node_what_was_found_of_the_others_is_still_known() -> None:
     room = Room()
-    domain = Domain(*(make_node(name, cpu=1000) for name in "abc"), in_tree=IN_TREE, plugins=[room])
+    domain = Domain(*(make_node(name, cpu_milli=1000) for name in "abc"), in_tree=IN_TREE, plugins=[room])
     for name in "abc":
-        domain.cache.place(make_pod(f"on-{name}", cpu=1000, node=name))
+        domain.cache.place(make_pod(f"on-{name}", cpu_milli=1000, node=name))
     assert found(domain, "p1")[0] == "a"
-    domain.cache.set_node(make_node("b", cpu=1000, labels={"new": "label"}, version=2))
+    domain.cache.set_node(make_node("b", cpu_milli=1000, labels={"new": "label"}, version=2))
     room.asked.clear()
     assert found(domain, "p2")[0] == "a"
     assert {name for names in room.asked for name in names} == {"b"}
@@ -276,9 +281,9 @@ def test_after_a_change_of_a_node_what_was_found_of_the_others_is_still_known() 
 def test_a_filter_that_hangs_on_nobody_who_may_go_is_not_asked_again() -> None:
     """As thousands of nodes may be candidates. Who wants room is: for what is without those who may go, and beside each."""
     by_node, late, room = FilterBy("ByNode", lambda pod, name: ""), Insensitive("Late", {"a": "wrong zone"}), Room()
-    domain = Domain(*(make_node(name, cpu=1000) for name in "ab"), in_tree=IN_TREE, plugins=[by_node, room, late])
+    domain = Domain(*(make_node(name, cpu_milli=1000) for name in "ab"), in_tree=IN_TREE, plugins=[by_node, room, late])
     for name in "ab":
-        domain.cache.place(make_pod(f"on-{name}", cpu=1000, node=name))
+        domain.cache.place(make_pod(f"on-{name}", cpu_milli=1000, node=name))
     assert found(domain, "p")[:2] == ("b", ["on-b"])
     assert (by_node.asked, late.asked) == ([["a", "b"]], [["a", "b"]])
     assert room.asked == [["a", "b"]] * 3
@@ -311,9 +316,9 @@ def test_nodes_of_which_a_filter_has_not_spoken_yet_are_asked_about(heard_of: st
     late = Insensitive("Late", {"b": "wrong zone"})
     by_node = FilterBy("ByNode", lambda pod, name: "")
     plugins: list[Plugin] = [by_node, late, KnowsSome(heard_of)]
-    domain = Domain(*(make_node(name, cpu=1000) for name in "abc"), in_tree=IN_TREE[:1], plugins=plugins)
+    domain = Domain(*(make_node(name, cpu_milli=1000) for name in "abc"), in_tree=IN_TREE[:1], plugins=plugins)
     for name in "abc":
-        domain.cache.place(make_pod(f"on-{name}", cpu=1000, node=name, labels={"team": "x"}))
+        domain.cache.place(make_pod(f"on-{name}", cpu_milli=1000, node=name, labels={"team": "x"}))
     assert found(domain, "p") == (None, [], "finds ['a', 'c']")
     assert domain.heard.failures == []
 
@@ -337,8 +342,8 @@ class TwoRules:
 
 
 def test_what_one_rule_of_a_plugin_found_is_nothing_to_its_other_rule() -> None:
-    domain = Domain(make_node("a", cpu=1000), in_tree=IN_TREE[:1], plugins=[TwoRules()])
-    domain.cache.place(make_pod("low", cpu=1000, node="a", labels={"team": "x"}))
+    domain = Domain(make_node("a", cpu_milli=1000), in_tree=IN_TREE[:1], plugins=[TwoRules()])
+    domain.cache.place(make_pod("low", cpu_milli=1000, node="a", labels={"team": "x"}))
     assert [found(domain, name)[2] for name in "pq"] == ["finds [1, 0]"] * 2
 
 
@@ -353,20 +358,20 @@ def test_what_a_filter_says_by_all_nodes_is_forgotten_when_one_of_them_changes()
             return np.full(len(rows), 0 if is_open else self.reasons.code(Code.UNSCHEDULABLE, "no key"), np.uint8)
 
     by_all = ByAll("ByAll", lambda pod, name: "", depends_on=Dependency.NODES)
-    domain = Domain(make_node("a", cpu=1000), make_node("b", cpu=10), in_tree=IN_TREE, plugins=[by_all])
-    domain.cache.place(make_pod("low", cpu=1000, node="a"))
+    domain = Domain(make_node("a", cpu_milli=1000), make_node("b", cpu_milli=10), in_tree=IN_TREE, plugins=[by_all])
+    domain.cache.place(make_pod("low", cpu_milli=1000, node="a"))
     assert found(domain, "p")[0] == ""
-    domain.cache.set_node(make_node("b", cpu=10, labels={"key": "here"}, version=2))
+    domain.cache.set_node(make_node("b", cpu_milli=10, labels={"key": "here"}, version=2))
     assert found(domain, "q")[:2] == ("a", ["low"])
-    domain.cache.set_node(make_node("b", cpu=10, version=3))
+    domain.cache.set_node(make_node("b", cpu_milli=10, version=3))
     assert found(domain, "r")[0] == ""
 
 
 def test_a_pods_own_promise_counts_for_others_of_its_class_and_not_for_itself() -> None:
     """Whichever of them was asked about before."""
-    domain = Domain(make_node("a", cpu=1000), make_node("small", cpu=10), in_tree=IN_TREE)
-    domain.cache.place(make_pod("low", cpu=1000, node="a"))
-    domain.nominator.nominate(make_pod("p", cpu=1000, priority=9), "a")
+    domain = Domain(make_node("a", cpu_milli=1000), make_node("small", cpu_milli=10), in_tree=IN_TREE)
+    domain.cache.place(make_pod("low", cpu_milli=1000, node="a"))
+    domain.nominator.nominate(make_pod("p", cpu_milli=1000, priority=9), "a")
     for name in "pqppqqp":
         expected = ("a", ["low"]) if name == "p" else ("", [])
         assert found(domain, name, nominated_node="a" if name == "p" else "")[:2] == expected

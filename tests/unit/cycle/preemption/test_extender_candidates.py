@@ -15,7 +15,8 @@ from multisched.framework.points import CycleView
 from multisched.framework.runner import PluginFailure
 from multisched.framework.status import Code, Status
 from multisched.model.objects import CPU, Pod, PodSpec
-from tests.unit.cycle.cycle_kit import Domain, Waiting, make_node, make_pod
+from multisched.testing.builders import make_node, make_pod
+from tests.unit.cycle.cycle_kit import Domain, Waiting
 
 URGENT = PodSpec(requests={CPU: 1000}, priority=10)
 FULL = "0/2 nodes are available: 2 Insufficient cpu."
@@ -61,10 +62,10 @@ class Negotiator:
 def full(judge: Negotiator) -> Domain:
     """Two nodes, each full of one pod; the one on `a` is the cheaper victim."""
     assert isinstance(judge, ExtenderPlugin)
-    nodes = [make_node(name, cpu=1000) for name in ("a", "b")]
+    nodes = [make_node(name, cpu_milli=1000) for name in ("a", "b")]
     domain = Domain(*nodes, in_tree=("NodeResourcesFit", "DefaultPreemption"), plugins=[judge])
     for priority, node in enumerate(("a", "b")):
-        domain.cache.place(make_pod(f"low-{node}", cpu=1000, priority=priority, node=node))
+        domain.cache.place(make_pod(f"low-{node}", cpu_milli=1000, priority=priority, node=node))
     return domain
 
 
@@ -158,7 +159,7 @@ def test_a_preemption_that_fails_removes_nobody(point: str) -> None:
         def spoiled(self, why: str) -> Any:
             return _raises()
 
-    domain = Domain(make_node("a", cpu=500), in_tree=("NodeResourcesFit",), plugins=[Negotiator(), Falls()])
+    domain = Domain(make_node("a", cpu_milli=500), in_tree=("NodeResourcesFit",), plugins=[Negotiator(), Falls()])
     pod = make_pod("urgent", spec=URGENT)
     if point == "offers":
         result = domain.schedule(pod)

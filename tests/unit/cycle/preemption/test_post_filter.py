@@ -12,7 +12,8 @@ from multisched.framework.points import CycleView, PermitResult, Plugin, PostFil
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
-from tests.unit.cycle.cycle_kit import Domain, make_node, make_pod
+from multisched.testing.builders import make_node, make_pod
+from tests.unit.cycle.cycle_kit import Domain
 
 
 class Shut:
@@ -130,13 +131,13 @@ def test_post_filters_are_asked_in_order_until_one_has_an_answer() -> None:
 
 def test_a_move_is_refused_in_the_words_of_who_refuses_it() -> None:
     domain = domain_of(Shut(PreFilterResult(SUCCESS, frozenset({"b"}))))
-    pod = make_pod("p", cpu=1000)
+    pod = make_pod("p", cpu_milli=1000)
     assert domain.cycle.refusal_of_move(None, pod, "a") == "PreFilter leaves out node a"
     assert domain.cycle.refusal_of_move(None, pod, "b") == ""
     assert domain.cycle.refusal_of_move(None, pod, "c") == "node c is not there for this domain"
     domain.cache.set_node(make_node("theirs", labels={"domain": "other"}))
     assert domain.cycle.refusal_of_move(None, pod, "theirs") == "node theirs is not there for this domain"
-    large = make_pod("large", cpu=1_000_000)
+    large = make_pod("large", cpu_milli=1_000_000)
     assert domain.cycle.refusal_of_move(None, large, "b") == "NodeResourcesFit: Insufficient cpu"
 
     broken = domain_of(Shut(RuntimeError("boom")))
@@ -145,9 +146,9 @@ def test_a_move_is_refused_in_the_words_of_who_refuses_it() -> None:
 
 def test_a_move_counts_without_the_pod_that_leaves() -> None:
     domain = domain_of()
-    old = make_pod("old", cpu=3000)
-    domain.cache.place(make_pod("old", cpu=3000, node="a"))
-    new = make_pod("new", cpu=3000)
+    old = make_pod("old", cpu_milli=3000)
+    domain.cache.place(make_pod("old", cpu_milli=3000, node="a"))
+    new = make_pod("new", cpu_milli=3000)
     assert domain.cycle.refusal_of_move(None, new, "a") == "NodeResourcesFit: Insufficient cpu"
     assert domain.cycle.refusal_of_move(old, new, "a") == ""
 

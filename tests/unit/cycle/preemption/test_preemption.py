@@ -23,7 +23,8 @@ from multisched.model.objects import CPU, HostPort, Node, Pod, PodSpec
 from multisched.model.placement import PodAffinity, PodAffinityTerm, SpreadConstraint
 from multisched.model.selectors import LabelSelector, Operator, Requirement
 from multisched.plugins.default_preemption import DefaultPreemption
-from tests.unit.cycle.cycle_kit import Domain, FilterBy, make_node, make_pod
+from multisched.testing.builders import make_node, make_pod
+from tests.unit.cycle.cycle_kit import Domain, FilterBy
 
 IN_TREE = ("NodePorts", "NodeResourcesFit", "DynamicResources", "DefaultPreemption")
 DAY_S = 1_767_225_600.0
@@ -34,7 +35,7 @@ def make_domain(*nodes: Node, plugins: Sequence[Any] = (), in_tree: Sequence[str
 
 
 def standing(name: str, node: str, *, cpu: int = 1000, priority: int = 0, start: float = DAY_S, **fields: Any) -> Pod:
-    return make_pod(name, cpu=cpu, priority=priority, node=node, started_s=start, phase="Running", **fields)
+    return make_pod(name, cpu_milli=cpu, priority=priority, node=node, started_s=start, phase="Running", **fields)
 
 
 def budget(name: str, app: str, allowed: int, disrupted: Iterable[str] = ()) -> PodDisruptionBudget:
@@ -65,9 +66,9 @@ def told(domain: Domain, pod: Pod) -> str:
 
 
 def test_a_pod_that_never_preempts_is_told_so() -> None:
-    domain = make_domain(make_node("a", cpu=1000))
+    domain = make_domain(make_node("a", cpu_milli=1000))
     domain.cache.place(standing("low", "a"))
-    spec = msgspec.structs.replace(make_pod("p", cpu=1000, priority=9).spec, can_preempt=False)
+    spec = msgspec.structs.replace(make_pod("p", cpu_milli=1000, priority=9).spec, can_preempt=False)
     assert told(domain, make_pod("p", spec=spec)) == (
         "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, "
         "preemption: not eligible due to preemptionPolicy=Never."
@@ -75,10 +76,10 @@ def test_a_pod_that_never_preempts_is_told_so() -> None:
 
 
 def test_a_pod_waits_for_the_victims_that_go_from_its_node_already() -> None:
-    domain = make_domain(make_node("a", cpu=1000), make_node("b", cpu=1000))
+    domain = make_domain(make_node("a", cpu_milli=1000), make_node("b", cpu_milli=1000))
     domain.cache.place(standing("going", "a", is_deleting=True, is_preempted=True))
     domain.cache.place(standing("low", "b"))
-    result = domain.schedule(make_pod("p", cpu=1000, priority=9, nominated_node="a"))
+    result = domain.schedule(make_pod("p", cpu_milli=1000, priority=9, nominated_node="a"))
     assert isinstance(result, Unplaced)
     assert result.message.endswith("preemption: not eligible due to a terminating pod on the nominated node.")
     assert (result.nominated_node, result.victims) == (None, ())
@@ -86,25 +87,25 @@ def test_a_pod_waits_for_the_victims_that_go_from_its_node_already() -> None:
 
 @pytest.mark.parametrize(("is_deleting", "is_preempted"), [(True, False), (False, True)])
 def test_a_pod_that_goes_for_another_reason_holds_up_no_preemption(is_deleting: bool, is_preempted: bool) -> None:
-    domain = make_domain(make_node("a", cpu=1000))
+    domain = make_domain(make_node("a", cpu_milli=1000))
     domain.cache.place(standing("low", "a", is_deleting=is_deleting, is_preempted=is_preempted))
-    assert preempted(domain, make_pod("p", cpu=1000, priority=9, nominated_node="a")) == ("a", ["low"])
+    assert preempted(domain, make_pod("p", cpu_milli=1000, priority=9, nominated_node="a")) == ("a", ["low"])
 
 
 def test_a_nominated_node_that_nothing_can_help_is_given_up_for_another() -> None:
-    domain = make_domain(make_node("small", cpu=500), make_node("b", cpu=1000))
+    domain = make_domain(make_node("small", cpu_milli=500), make_node("b", cpu_milli=1000))
     domain.cache.place(standing("going", "small", cpu=100, is_deleting=True, is_preempted=True))
     domain.cache.place(standing("low", "b"))
-    assert preempted(domain, make_pod("p", cpu=1000, priority=9, nominated_node="small")) == ("b", ["low"])
+    assert preempted(domain, make_pod("p", cpu_milli=1000, priority=9, nominated_node="small")) == ("b", ["low"])
 
 
 def test_every_kind_of_node_is_counted_when_preemption_does_not_help() -> None:
-    domain = make_domain(*(make_node(name, cpu=2000) for name in "abc"), make_node("small", cpu=500))
+    domain = make_domain(*(make_node(name, cpu_milli=2000) for name in "abc"), make_node("small", cpu_milli=500))
     domain.cache.place(standing("peer", "a", cpu=2000, priority=9))
     domain.cache.place(standing("low", "b", cpu=500))
     domain.cache.place(standing("peer-b", "b", cpu=1500, priority=9))
     domain.cache.place(standing("peer-c", "c", cpu=2000, priority=9))
-    pod = make_pod("p", cpu=1000, priority=9)
+    pod = make_pod("p", cpu_milli=1000, priority=9)
     assert told(domain, pod) == (
         "0/4 nodes are available: 4 Insufficient cpu. no new claims to deallocate, preemption: 0/4 nodes are available: "
         "1 Insufficient cpu, 1 Preemption is not helpful for scheduling, 2 No preemption victims found for incoming pod."
@@ -115,13 +116,13 @@ def test_every_kind_of_node_is_counted_when_preemption_does_not_help() -> None:
 
 
 def test_a_pod_for_which_room_is_made_is_told_nothing_of_preemption() -> None:
-    domain = make_domain(make_node("a", cpu=1000))
+    domain = make_domain(make_node("a", cpu_milli=1000))
     domain.cache.place(standing("low", "a"))
-    assert told(domain, make_pod("p", cpu=1000, priority=9)) == "0/1 nodes are available: 1 Insufficient cpu."
+    assert told(domain, make_pod("p", cpu_milli=1000, priority=9)) == "0/1 nodes are available: 1 Insufficient cpu."
 
 
 def test_without_nodes_nobody_is_asked() -> None:
-    assert told(make_domain(), make_pod("p", cpu=1)) == "no nodes available to schedule pods"
+    assert told(make_domain(), make_pod("p", cpu_milli=1)) == "no nodes available to schedule pods"
 
 
 def test_a_node_that_fits_without_any_victim_is_an_error_as_upstream() -> None:
@@ -135,7 +136,7 @@ def test_a_node_that_fits_without_any_victim_is_an_error_as_upstream() -> None:
         make_node("a"), plugins=[Moody("Moody", lambda pod, name: "no", depends_on=Dependency.ATTEMPT)]
     )
     domain.cache.place(standing("low", "a"))
-    result = domain.schedule(make_pod("p", cpu=1000, priority=9))
+    result = domain.schedule(make_pod("p", cpu_milli=1000, priority=9))
     assert isinstance(result, Unplaced)
     assert result.message.endswith('no. preemption: expected at least one victim pod on node "a"')
     assert result.nominated_node is None
@@ -163,7 +164,7 @@ def test_a_preemptor_is_held_while_its_victims_go_and_no_event_lets_it_out() -> 
 
 
 def two_nodes(*pods: Pod, budgets: Iterable[PodDisruptionBudget] = ()) -> Domain:
-    domain = make_domain(make_node("a", cpu=2000), make_node("b", cpu=2000))
+    domain = make_domain(make_node("a", cpu_milli=2000), make_node("b", cpu_milli=2000))
     for pod in pods:
         domain.cache.place(pod)
     for one in budgets:
@@ -171,7 +172,7 @@ def two_nodes(*pods: Pod, budgets: Iterable[PodDisruptionBudget] = ()) -> Domain
     return domain
 
 
-PREEMPTOR = make_pod("p", cpu=2000, priority=100)
+PREEMPTOR = make_pod("p", cpu_milli=2000, priority=100)
 
 
 @pytest.mark.parametrize(
@@ -199,10 +200,10 @@ def test_where_all_is_equal_the_first_node_is_taken() -> None:
 
 
 def test_pods_with_a_budget_are_spared_before_more_important_ones() -> None:
-    domain = make_domain(make_node("a", cpu=2000))
+    domain = make_domain(make_node("a", cpu_milli=2000))
     domain.cache.place(standing("safe", "a", priority=1, labels={"app": "safe"}))
     domain.cache.place(standing("other", "a", priority=5))
-    pod = make_pod("p", cpu=1000, priority=9)
+    pod = make_pod("p", cpu_milli=1000, priority=9)
     assert preempted(domain, pod) == ("a", ["safe"])
     domain.cache.objects.set(ObjectKind.POD_DISRUPTION_BUDGET, budget("safe", "safe", 0))
     assert preempted(domain, pod) == ("a", ["other"])
@@ -213,9 +214,9 @@ def test_pods_with_a_budget_are_spared_before_more_important_ones() -> None:
 
 
 def test_nobody_is_removed_while_budgets_cannot_be_read() -> None:
-    domain = make_domain(make_node("a", cpu=1000))
+    domain = make_domain(make_node("a", cpu_milli=1000))
     domain.cache.place(standing("low", "a"))
-    pod = make_pod("p", cpu=1000, priority=9)
+    pod = make_pod("p", cpu_milli=1000, priority=9)
     domain.cache.objects.set_unreadable(ObjectKind.POD_DISRUPTION_BUDGET, "forbidden")
     assert told(domain, pod).endswith("preemption: not tried, since PodDisruptionBudgets cannot be read: forbidden")
     domain.cache.objects.set_unreadable(ObjectKind.POD_DISRUPTION_BUDGET, "")
@@ -231,11 +232,11 @@ def test_a_budget_that_selects_nothing_protects_nobody(selector: LabelSelector |
 
 
 def test_victims_are_told_the_most_important_first_whoever_was_spared_when() -> None:
-    domain = make_domain(make_node("a", cpu=3000))
+    domain = make_domain(make_node("a", cpu_milli=3000))
     domain.cache.objects.set(ObjectKind.POD_DISRUPTION_BUDGET, budget("safe", "safe", 0))
     for name, priority, labels in (("low", 1, {}), ("safe", 2, {"app": "safe"}), ("high", 3, {})):
         domain.cache.place(standing(name, "a", priority=priority, labels=labels))
-    assert preempted(domain, make_pod("p", cpu=3000, priority=9)) == ("a", ["high", "safe", "low"])
+    assert preempted(domain, make_pod("p", cpu_milli=3000, priority=9)) == ("a", ["high", "safe", "low"])
 
 
 # -- nominations -------------------------------------------------------------------------------------------------------
@@ -243,7 +244,7 @@ def test_victims_are_told_the_most_important_first_whoever_was_spared_when() -> 
 
 def test_room_promised_to_an_equal_is_not_taken_by_another_preemption() -> None:
     domain = two_nodes(*(standing(f"{node}{i}", node) for node in "ab" for i in range(2)))
-    first, second, third = (make_pod(name, cpu=2000, priority=9) for name in ("first", "second", "third"))
+    first, second, third = (make_pod(name, cpu_milli=2000, priority=9) for name in ("first", "second", "third"))
     for pod, node in ((first, "a"), (second, "b")):
         assert preempted(domain, pod)[0] == node
         domain.nominator.nominate(pod, node)
@@ -251,14 +252,14 @@ def test_room_promised_to_an_equal_is_not_taken_by_another_preemption() -> None:
     assert isinstance(result, Unplaced)
     assert result.victims == ()
     assert result.message.endswith("preemption: 0/2 nodes are available: 2 Insufficient cpu.")
-    assert preempted(domain, make_pod("above", cpu=2000, priority=10))[0] == "a"
+    assert preempted(domain, make_pod("above", cpu_milli=2000, priority=10))[0] == "a"
 
 
 def test_a_promise_that_the_api_server_does_not_know_yet_is_kept_and_ends_with_the_assumption() -> None:
     domain = two_nodes(standing("a1", "a"))
-    pod = make_pod("p", cpu=2000, priority=9)
+    pod = make_pod("p", cpu_milli=2000, priority=9)
     domain.nominator.nominate(pod, "b")
-    domain.nominator.set(make_pod("p", cpu=2000, priority=9), pod)
+    domain.nominator.set(make_pod("p", cpu_milli=2000, priority=9), pod)
     assert domain.nominator.node_of(pod.uid) == "b"
     result = domain.schedule(pod)
     assert isinstance(result, Placed)
@@ -353,7 +354,7 @@ priorities = st.sampled_from([-5, 0, 3, 7])
 
 @st.composite
 def specs(draw: st.DrawFn, priority: st.SearchStrategy[int]) -> PodSpec:
-    spec = make_pod("s", cpu=draw(amounts), priority=draw(priority)).spec
+    spec = make_pod("s", cpu_milli=draw(amounts), priority=draw(priority)).spec
     ports = (PORT,) if draw(st.integers(0, 4)) == 0 else ()
     return msgspec.structs.replace(spec, host_ports=ports)
 
@@ -385,7 +386,7 @@ class Story:
     @staticmethod
     def node(name: str, cpu: int = 2000) -> Node:
         labels = {HOST: name, ZONE: f"z{int(name[1:]) % 2}"}
-        return make_node(name, cpu=cpu, pods=5, labels=labels)
+        return make_node(name, cpu_milli=cpu, pods=5, labels=labels)
 
     def spec(self, priority: st.SearchStrategy[int]) -> PodSpec:
         spec: PodSpec = self.draw(specs(priority))
@@ -513,12 +514,12 @@ def test_rows_looked_at_one_by_one_give_what_all_at_once_give(in_tree: Sequence[
 
 
 def test_a_node_with_very_many_pods_is_looked_at_like_any_other() -> None:
-    domain = make_domain(make_node("wide", cpu=300_000, pods=1000), make_node("b", cpu=1000))
+    domain = make_domain(make_node("wide", cpu_milli=300_000, pods=1000), make_node("b", cpu_milli=1000))
     for i in range(300):
         domain.cache.place(standing(f"w{i}", "wide", priority=i % 3, start=DAY_S + i))
     domain.cache.place(standing("b0", "b", priority=1))
-    assert preempted(domain, make_pod("p", cpu=2000, priority=9)) == ("wide", ["w294", "w297"])
-    assert preempted(domain, make_pod("q", cpu=1000, priority=9)) == ("wide", ["w297"])
+    assert preempted(domain, make_pod("p", cpu_milli=2000, priority=9)) == ("wide", ["w294", "w297"])
+    assert preempted(domain, make_pod("q", cpu_milli=1000, priority=9)) == ("wide", ["w297"])
 
 
 def test_a_node_that_an_unwelcome_pod_was_promised_is_not_cleared_for_another() -> None:
@@ -527,13 +528,13 @@ def test_a_node_that_an_unwelcome_pod_was_promised_is_not_cleared_for_another() 
         anti_required=(PodAffinityTerm("host", LabelSelector((Requirement("app", Operator.IN, ("x",)),))),)
     )
     domain = make_domain(
-        *(make_node(name, cpu=1000, labels={"host": name}) for name in "ab"),
+        *(make_node(name, cpu_milli=1000, labels={"host": name}) for name in "ab"),
         in_tree=("NodeResourcesFit", "InterPodAffinity", "DefaultPreemption"),
     )
     domain.cache.place(standing("on-a", "a", cpu=500))
     domain.cache.place(standing("on-b", "b", cpu=1000, priority=1, labels={"app": "x"}))
-    domain.nominator.set(make_pod("promised", cpu=100, priority=20, labels={"app": "x"}, nominated_node="a"))
-    spec = msgspec.structs.replace(make_pod("p", cpu=900, priority=9).spec, pod_affinity=away)
+    domain.nominator.set(make_pod("promised", cpu_milli=100, priority=20, labels={"app": "x"}, nominated_node="a"))
+    spec = msgspec.structs.replace(make_pod("p", cpu_milli=900, priority=9).spec, pod_affinity=away)
     assert preempted(domain, make_pod("p", spec=spec)) == ("b", ["on-b"])
 
 
@@ -554,13 +555,13 @@ class Flaky(FilterBy):
 
 def test_what_a_preemption_has_learned_is_forgotten_when_a_filter_fails_on_the_way() -> None:
     flaky = Flaky()
-    domain = make_domain(make_node("a", cpu=1000), make_node("b", cpu=500), plugins=[flaky])
+    domain = make_domain(make_node("a", cpu_milli=1000), make_node("b", cpu_milli=500), plugins=[flaky])
     domain.cache.place(standing("low", "a"))
     domain.cache.place(standing("small", "b", cpu=100))
-    result = domain.schedule(make_pod("p", cpu=1000, priority=9))
+    result = domain.schedule(make_pod("p", cpu_milli=1000, priority=9))
     assert isinstance(result, Unplaced)
     assert (result.nominated_node, result.victims) == (None, ())
     assert "boom" in result.message
     assert [point for _, point, _ in domain.heard.failures] == ["Filter", "PostFilter"]
     flaky.is_broken = False
-    assert preempted(domain, make_pod("p", cpu=1000, priority=9)) == ("a", ["low"])
+    assert preempted(domain, make_pod("p", cpu_milli=1000, priority=9)) == ("a", ["low"])

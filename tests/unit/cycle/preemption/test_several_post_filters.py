@@ -16,7 +16,8 @@ from multisched.framework.preemption import Costs, PlacedPods, Preemption
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
 from multisched.plugins.default_preemption import DefaultPreemption
-from tests.unit.cycle.cycle_kit import Domain, make_node, make_pod
+from multisched.testing.builders import make_node, make_pod
+from tests.unit.cycle.cycle_kit import Domain
 
 IN_TREE = ("NodeResourcesFit",)
 NODES = ("a", "b", "c")
@@ -66,12 +67,14 @@ class Displaces:
 
 def domain_of(*plugins: Plugin) -> Domain:
     first, *more = plugins
-    domain = Domain(*(make_node(name, cpu=2000) for name in NODES), plugins=[first, *more], in_tree=IN_TREE)
+    domain = Domain(*(make_node(name, cpu_milli=2000) for name in NODES), plugins=[first, *more], in_tree=IN_TREE)
     return domain
 
 
 def stand(domain: Domain, name: str, node: str, team: str, *, cpu: int = 1000, priority: int = 9) -> None:
-    domain.cache.place(make_pod(name, cpu=cpu, priority=priority, node=node, labels={"team": team}, phase="Running"))
+    domain.cache.place(
+        make_pod(name, cpu_milli=cpu, priority=priority, node=node, labels={"team": team}, phase="Running")
+    )
 
 
 def preempted(domain: Domain, pod: Pod) -> tuple[str | None, list[str]]:
@@ -83,21 +86,21 @@ def preempted(domain: Domain, pod: Pod) -> tuple[str | None, list[str]]:
 def test_behind_default_preemption_a_rule_of_its_own_finds_whom_it_may_displace() -> None:
     """Found by review: it read that one's memory, by which the low pods that had to go were not enough."""
     domain = Domain(
-        make_node("a", cpu=2000),
+        make_node("a", cpu_milli=2000),
         plugins=[Displaces("Teams", "x")],
         in_tree=IN_TREE,
         factories=[lambda context: DefaultPreemption(context)],
     )
     assert [plugin.name for plugin in domain.plugins.post_filter] == ["Teams", "DefaultPreemption"]
     behind = Domain(
-        make_node("a", cpu=2000), in_tree=(*IN_TREE, "DefaultPreemption"), plugins=[Displaces("Teams", "x")]
+        make_node("a", cpu_milli=2000), in_tree=(*IN_TREE, "DefaultPreemption"), plugins=[Displaces("Teams", "x")]
     )
     assert [plugin.name for plugin in behind.plugins.post_filter] == ["DefaultPreemption", "Teams"]
     for one in (domain, behind):
         stand(one, "low", "a", "y", cpu=500, priority=0)
         stand(one, "big", "a", "x", cpu=1500)
         for name in ("p", "q"):
-            assert preempted(one, make_pod(name, cpu=1500, priority=9)) == ("a", ["big"])
+            assert preempted(one, make_pod(name, cpu_milli=1500, priority=9)) == ("a", ["big"])
 
 
 @pytest.mark.parametrize("order", ["xy", "yx"])
@@ -109,15 +112,15 @@ def test_the_first_that_finds_somebody_speaks_whatever_the_others_would_say(orde
         stand(domain, f"full-{node}", node, "z")
     stand(domain, "more", "c", "z")
     expected = {"x": ("a", ["x"]), "y": ("b", ["y"])}[order[0]]
-    assert preempted(domain, make_pod("p", cpu=1000, priority=9)) == expected
-    assert preempted(domain, make_pod("q", cpu=1000, priority=9)) == expected
+    assert preempted(domain, make_pod("p", cpu_milli=1000, priority=9)) == expected
+    assert preempted(domain, make_pod("q", cpu_milli=1000, priority=9)) == expected
 
 
 def test_what_a_rule_says_of_one_pod_is_not_what_it_says_of_another_of_its_class() -> None:
     domain = domain_of(Displaces("Asked", "", goes_by_asker=True))
     for team, node in zip("xyz", NODES, strict=True):
         stand(domain, team, node, team, cpu=2000)
-    spec = make_pod("any", cpu=2000, priority=9).spec
+    spec = make_pod("any", cpu_milli=2000, priority=9).spec
     for team, node in (*zip("xyz", NODES, strict=True), ("x", "a")):
         asker = make_pod(f"for-{team}-{node}", spec=spec, annotations={"displaces": team})
         assert preempted(domain, asker) == (node, [team])
@@ -130,7 +133,7 @@ def test_costs_are_those_of_the_rule_as_it_is_now() -> None:
     for name in ("two", "three"):
         stand(domain, name, "b", "x")
     stand(domain, "other", "c", "z", cpu=2000)
-    pod = make_pod("p", cpu=2000, priority=9)
+    pod = make_pod("p", cpu_milli=2000, priority=9)
     assert preempted(domain, pod) == ("a", ["one"])
     plugin.by_size = True
     assert preempted(domain, pod) == ("b", ["three", "two"])
@@ -163,7 +166,7 @@ def test_plugins_that_have_worked_before_say_what_fresh_ones_say(
             "Asked": Displaces("Asked", "", goes_by_asker=True),
         }
         domain = Domain(
-            *(make_node(name, cpu=2000) for name in NODES),
+            *(make_node(name, cpu_milli=2000) for name in NODES),
             in_tree=IN_TREE,
             factories=[
                 (lambda context: DefaultPreemption(context))
@@ -178,7 +181,7 @@ def test_plugins_that_have_worked_before_say_what_fresh_ones_say(
 
     warm = made()
     for number, (team, cpu) in enumerate(askers):
-        pod = make_pod(f"p{number}", cpu=cpu, priority=5, annotations={"displaces": team})
+        pod = make_pod(f"p{number}", cpu_milli=cpu, priority=5, annotations={"displaces": team})
         found, expected = warm.schedule(pod), made().schedule(pod)
         assert type(found) is type(expected)
         if isinstance(found, Unplaced) and isinstance(expected, Unplaced):

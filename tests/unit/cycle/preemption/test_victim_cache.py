@@ -18,7 +18,7 @@ from multisched.state import change_log
 from multisched.state.node_table import NodeTable
 from multisched.state.nominator import CHANGES_KEPT as NOMINATIONS_KEPT
 from multisched.state.nominator import Nominator
-from tests.unit.cycle.cycle_kit import make_node, make_pod
+from multisched.testing.builders import make_node, make_pod
 
 FULL, SHUT = Status.unschedulable("full"), Status.unschedulable("shut")
 
@@ -64,7 +64,7 @@ def test_rows_are_forgotten_on_which_pods_start_times_or_nominations_changed() -
     assert known.forgotten() == [0, 2]
     known.nominator.nominate(make_pod("q"), "nowhere")
     assert known.forgotten() == [0], "a node that is not there has no row"
-    known.table.set_node(make_node("n1", cpu=1, version=2))
+    known.table.set_node(make_node("n1", cpu_milli=1, version=2))
     known.table.remove_pod(3, "uid-standing")
     known.nominator.nominate(make_pod("r"), "n2")
     assert known.forgotten() == [1, 2, 3]

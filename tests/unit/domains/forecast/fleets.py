@@ -20,7 +20,7 @@ from domains.forecast.settings.fit import FitSettings
 from multisched.framework.views import Document, ViewPorts, ViewQuery
 from multisched.model.objects import Node, Pod
 from multisched.state.cluster_cache import ClusterCache
-from tests.unit.domains.builders import all_rows, make_context, make_node, make_pod
+from multisched.testing.builders import all_rows, make_context, make_node, make_pod
 from tests.unit.domains.forecast.weeks import MONDAY_S, make_series
 
 NOW = datetime(2026, 1, 20, 7, 30, tzinfo=UTC)
@@ -57,7 +57,7 @@ class ShownFleet:
         """One pod of the service, whose namespace comes before its slash."""
         namespace, _, short = service.rpartition("/")
         labels = {"multisched.io/service": short} if short else {}
-        pod = make_pod(name, labels=labels, node=node, namespace=namespace or "default", requests={"cpu": 100})
+        pod = make_pod(name, labels=labels, node=node, namespace=namespace or "default", cpu_milli=100)
         self.cache.place(pod)
         return pod
 
@@ -77,7 +77,7 @@ def large_fleet(services: int, nodes: int, dimensions: Sequence[str], *, pods_pe
     room = 1.4 * peaks[numbers].sum(axis=1).mean(axis=0)
     others = {f"multisched.io/capacity-{name}": f"{amount:.3f}" for name, amount in zip(dimensions, room, strict=True)}
     fleet = ShownFleet(
-        *(make_node(f"node-{number}", annotations=others, cpu=int(1000 * room[0])) for number in range(nodes))
+        *(make_node(f"node-{number}", annotations=others, cpu_milli=int(1000 * room[0])) for number in range(nodes))
     )
     for number in range(nodes):
         for at, service in enumerate(numbers[number].tolist()):

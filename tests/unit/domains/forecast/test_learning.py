@@ -23,12 +23,12 @@ from multisched.framework.plugin_args import PluginArgsError
 from multisched.framework.registry import implements
 from multisched.shell.workers.background_processes import ChildProcess
 from multisched.state.cluster_cache import ClusterCache
-from tests.unit.cycle.cycle_kit import make_node, make_pod
+from multisched.testing.builders import make_node, make_pod
 from tests.unit.domains.forecast.history.prometheus_kit import ports_at
 
 NOW_S = 1_700_006_400.0 + 2 * WEEK_S
 HOUR_S = 3_600
-POD = make_pod("a", cpu=100, labels={"app": "web"})
+POD = make_pod("a", cpu_milli=100, labels={"app": "web"})
 
 
 def history_file(folder: Path) -> Path:
@@ -69,8 +69,8 @@ async def learn(made: Forecast) -> None:
 async def test_what_a_refit_learns_is_in_force_for_pods_that_stand_there_already(tmp_path: Path) -> None:
     cache = ClusterCache()
     made = plugin(settings(tmp_path), cache)
-    cache.set_node(make_node("n", cpu=4_000))
-    cache.place(make_pod("there", cpu=100, labels={"app": "web"}, node="n"))
+    cache.set_node(make_node("n", cpu_milli=4_000))
+    cache.place(make_pod("there", cpu_milli=100, labels={"app": "web"}, node="n"))
     assert made.worst(POD, 0) is None
     await learn(made)
     found = made.worst(POD, 0)
@@ -83,8 +83,8 @@ async def test_what_a_refit_learns_is_in_force_for_pods_that_stand_there_already
 async def test_explain_is_told_where_a_node_is_fullest_with_the_pod_counted_once(tmp_path: Path) -> None:
     cache = ClusterCache()
     made = plugin(settings(tmp_path), cache)
-    cache.set_node(make_node("n", cpu=4_000))
-    there = make_pod("there", cpu=100, labels={"app": "web"}, node="n")
+    cache.set_node(make_node("n", cpu_milli=4_000))
+    there = make_pod("there", cpu_milli=100, labels={"app": "web"}, node="n")
     cache.place(there)
     assert made.tell(there, 0) == "", "nothing is known yet"
     await learn(made)
@@ -98,7 +98,7 @@ async def test_the_next_life_begins_with_the_profiles_of_the_last(tmp_path: Path
     await learn(before)
     cache = ClusterCache()
     made = plugin(settings(tmp_path), cache)
-    cache.set_node(make_node("n", cpu=4_000))
+    cache.set_node(make_node("n", cpu_milli=4_000))
     state, found = made.refit_state(), made.worst(POD, 0)
     assert state is not None
     assert state.version == 1

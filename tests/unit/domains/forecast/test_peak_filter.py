@@ -14,7 +14,8 @@ from multisched.framework.points import CycleView
 from multisched.framework.registry import extension_points
 from multisched.model.objects import Node, Pod
 from multisched.state.cluster_cache import ClusterCache
-from tests.unit.domains.builders import all_rows, make_context, make_node, make_pod, make_profiles, make_view
+from multisched.testing.builders import all_rows, make_context, make_node, make_pod, make_view
+from tests.unit.domains.forecast.profiles import make_profiles
 
 CPU_ONLY: dict[str, Any] = {"mode": "filter", "dimensions": ["cpu"]}
 TUESDAY_EVENING = 24 + 20
@@ -52,7 +53,13 @@ class Bench:
 
 
 def test_a_node_that_would_be_too_full_says_in_what_and_when_and_how_full() -> None:
-    bench = Bench(CPU_ONLY, evening(5.0), make_node("a", cpu=9_000), make_node("b", cpu=20_000), make_node("c"))
+    bench = Bench(
+        CPU_ONLY,
+        evening(5.0),
+        make_node("a", cpu_milli=9_000),
+        make_node("b", cpu_milli=20_000),
+        make_node("c", allocatable={}),
+    )
     bench.cache.place(web("w", node="a"))
     bench.cache.assume(web("v"), 1)
 
@@ -66,19 +73,19 @@ def test_a_node_that_would_be_too_full_says_in_what_and_when_and_how_full() -> N
 
 @pytest.mark.parametrize(("threshold", "refused"), [(55, True), (56, False), (200, False)])
 def test_the_threshold_is_a_share_of_capacity(threshold: float, refused: bool) -> None:
-    bench = Bench(CPU_ONLY | {"thresholdPercent": threshold}, evening(5.0), make_node("a", cpu=9_000))
+    bench = Bench(CPU_ONLY | {"thresholdPercent": threshold}, evening(5.0), make_node("a", cpu_milli=9_000))
 
     assert bool(bench.said(web("next"))[0]) is refused
 
 
 def test_without_profiles_nothing_is_refused() -> None:
-    bench = Bench(CPU_ONLY, None, make_node("a", cpu=1))
+    bench = Bench(CPU_ONLY, None, make_node("a", cpu_milli=1))
 
-    assert bench.said(make_pod("next", requests={"cpu": 5_000})) == [""]
+    assert bench.said(make_pod("next", cpu_milli=5_000)) == [""]
 
 
 def test_nominated_and_removed_pods_count_in_thought_only() -> None:
-    bench = Bench(CPU_ONLY, evening(5.0), make_node("a", cpu=12_000))
+    bench = Bench(CPU_ONLY, evening(5.0), make_node("a", cpu_milli=12_000))
     bench.cache.place(web("w", node="a"))
     view, pod = make_view(bench.cache), web("next")
     assert bench.said(pod, view) == [""]
@@ -91,7 +98,7 @@ def test_nominated_and_removed_pods_count_in_thought_only() -> None:
 
 
 def test_there_are_never_more_sentences_than_a_plugin_may_have() -> None:
-    nodes = [make_node(f"n{number}", cpu=1_000) for number in range(168)]
+    nodes = [make_node(f"n{number}", cpu_milli=1_000) for number in range(168)]
     bench = Bench(CPU_ONLY, None, *nodes)
     hours = np.arange(168)
     for amount in (2.0, 1.15, 1.35):

@@ -13,17 +13,10 @@ from hypothesis import strategies as st
 from domains.forecast.peak_forecast import PeakForecast, peak_forecast
 from multisched.framework.context import PluginContext
 from multisched.framework.registry import PluginSetupError, PluginUse, Registry
-from multisched.model.objects import Node, Pod, PodSpec
+from multisched.model.objects import CPU, MEMORY, Node, Pod, PodSpec
 from multisched.state.cluster_cache import ClusterCache
-from tests.unit.domains.builders import (
-    all_rows,
-    make_context,
-    make_node,
-    make_pod,
-    make_profiles,
-    make_view,
-    row_of,
-)
+from multisched.testing.builders import all_rows, make_context, make_node, make_pod, make_view, row_of
+from tests.unit.domains.forecast.profiles import make_profiles
 
 HEADER = "timestamp,service,resource,value\n"
 
@@ -36,7 +29,7 @@ def history(tmp_path: Path, **services: dict[str, float]) -> dict[str, Any]:
 
 
 def pod_of(service: str, name: str, *, cpu: int = 0, node: str = "") -> Pod:
-    return make_pod(name, labels={"multisched.io/service": service}, requests={"cpu": cpu}, node=node)
+    return make_pod(name, labels={"multisched.io/service": service}, cpu_milli=cpu, node=node)
 
 
 class Bench:
@@ -55,15 +48,19 @@ class Bench:
 
 
 def test_without_profiles_the_score_is_the_room_that_requests_leave_in_the_worst_dimension() -> None:
-    bench = Bench({}, make_node("a", cpu=10_000, memory=1_000), make_node("b", cpu=4_000, memory=10_000))
+    bench = Bench(
+        {}, make_node("a", cpu_milli=10_000, memory_bytes=1_000), make_node("b", cpu_milli=4_000, memory_bytes=10_000)
+    )
 
-    assert bench.scores(make_pod("w", requests={"cpu": 3_000, "memory": 100})) == [70, 25]
-    assert bench.scores(make_pod("w", requests={"cpu": 1, "memory": 300})) == [70, 97]
+    assert bench.scores(make_pod("w", cpu_milli=3_000, memory_bytes=100)) == [70, 25]
+    assert bench.scores(make_pod("w", cpu_milli=1, memory_bytes=300)) == [70, 97]
 
 
 def test_pods_that_stand_there_and_assumed_ones_count(tmp_path: Path) -> None:
     args = history(tmp_path, web={"cpu": 2})
-    bench = Bench(args, make_node("a", cpu=10_000, memory=2**40), make_node("b", cpu=10_000, memory=2**40))
+    bench = Bench(
+        args, make_node("a", cpu_milli=10_000, memory_bytes=2**40), make_node("b", cpu_milli=10_000, memory_bytes=2**40)
+    )
     first, second = bench.scores(pod_of("web", "next"))
     assert first == second
     bench.cache.place(pod_of("web", "bound", node="a"))
@@ -79,7 +76,7 @@ def test_pods_that_stand_there_and_assumed_ones_count(tmp_path: Path) -> None:
 
 
 def test_services_that_peak_at_different_hours_meet_and_those_that_peak_together_part() -> None:
-    bench = Bench({}, make_node("evening", cpu=10_000), make_node("morning", cpu=10_000))
+    bench = Bench({}, make_node("evening", cpu_milli=10_000), make_node("morning", cpu_milli=10_000))
     hours = np.arange(168) % 24
     bench.plugin.adopt(
         make_profiles(
@@ -96,7 +93,7 @@ def test_services_that_peak_at_different_hours_meet_and_those_that_peak_together
 
 
 def test_two_services_of_much_log_part_however_little_cpu_they_take() -> None:
-    nodes = [make_node(name, annotations={"multisched.io/capacity-log": "50"}, cpu=10_000) for name in "ab"]
+    nodes = [make_node(name, annotations={"multisched.io/capacity-log": "50"}, cpu_milli=10_000) for name in "ab"]
     bench = Bench({}, *nodes)
     flat = np.ones(168)
     bench.plugin.adopt(
@@ -117,7 +114,7 @@ def test_two_services_of_much_log_part_however_little_cpu_they_take() -> None:
 
 
 def test_a_dimension_that_weighs_nothing_does_not_count() -> None:
-    nodes = [make_node(name, annotations={"multisched.io/capacity-log": "50"}, cpu=10_000) for name in "ab"]
+    nodes = [make_node(name, annotations={"multisched.io/capacity-log": "50"}, cpu_milli=10_000) for name in "ab"]
     flat = np.ones(168)
     profiles = make_profiles(("cpu", "log"), logger={"cpu": 0.1 * flat, "log": 20 * flat})
     apart, alike = Bench({}, *nodes), Bench({"weights": {"log": 0, "memory": 0}}, *nodes)
@@ -136,7 +133,7 @@ def test_a_dimension_that_weighs_nothing_does_not_count() -> None:
 
 
 def test_new_profiles_are_in_force_at_once_and_make_other_classes() -> None:
-    bench = Bench({}, make_node("a", cpu=10_000), make_node("b", cpu=10_000))
+    bench = Bench({}, make_node("a", cpu_milli=10_000), make_node("b", cpu_milli=10_000))
     pod = pod_of("web", "next", cpu=1_000)
     bench.cache.place(pod_of("web", "w", cpu=1_000, node="a"))
     assert bench.scores(pod) == [80, 90]
@@ -174,7 +171,7 @@ def test_scheduler_plugins_797_a_burst_does_not_land_on_the_node_that_looked_idl
     tmp_path: Path, service: str
 ) -> None:
     """Known bug of load-aware schedulers: no metric tells of pods assumed a moment ago; nor of a service that is new."""
-    nodes = [make_node(name, cpu=20_000, memory=2**40) for name in "abcd"]
+    nodes = [make_node(name, cpu_milli=20_000, memory_bytes=2**40) for name in "abcd"]
     bench = Bench(history(tmp_path, web={"cpu": 1}), *nodes)
     bench.cache.place(pod_of("web", "standing", cpu=1_000, node="a"))
     for number in range(43):
@@ -196,16 +193,25 @@ def test_a_dimension_without_a_stated_capacity_still_tells_rows_apart(tmp_path: 
 
 def test_a_row_without_what_is_needed_is_the_last_choice(tmp_path: Path) -> None:
     args = history(tmp_path, web={"cpu": 4}) | {"dimensions": ["cpu"]}
-    bench = Bench(args, make_node("large", cpu=40_000), make_node("small", cpu=1_000), make_node("none", cpu=0))
+    bench = Bench(
+        args,
+        make_node("large", cpu_milli=40_000),
+        make_node("small", cpu_milli=1_000),
+        make_node("none", allocatable={"cpu": 0}),
+    )
 
     large, small, none = bench.scores(pod_of("web", "w"))
     assert large > small == none == 0
-    assert bench.scores(make_pod("idle")) == [100, 100, 100]
+    assert bench.scores(make_pod("idle", spec=PodSpec())) == [100, 100, 100]
 
 
 def test_absurd_amounts_stay_in_range(tmp_path: Path) -> None:
     args = history(tmp_path, web={"cpu": 1e15})
-    bench = Bench(args, make_node("huge", cpu=2**62 - 1, memory=2**62 - 1), make_node("negative", cpu=-1, memory=-1))
+    bench = Bench(
+        args,
+        make_node("huge", allocatable={CPU: 2**62 - 1, MEMORY: 2**62 - 1}),
+        make_node("negative", allocatable={CPU: -1, MEMORY: -1}),
+    )
     for number in range(10):
         bench.cache.place(pod_of("web", f"w{number}", node="huge"))
 
@@ -214,7 +220,7 @@ def test_absurd_amounts_stay_in_range(tmp_path: Path) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 10**7)), max_size=8), st.integers(0, 10**7))
 def test_a_score_does_not_depend_on_the_rows_asked_with_it(placed: list[tuple[int, int]], cpu: int) -> None:
-    bench = Bench({}, *(make_node(f"n{n}", cpu=10 ** (n + 4), memory=2**34) for n in range(3)))
+    bench = Bench({}, *(make_node(f"n{n}", cpu_milli=10 ** (n + 4), memory_bytes=2**34) for n in range(3)))
     for number, (row, amount) in enumerate(placed):
         bench.cache.place(pod_of("new", f"p{number}", cpu=amount, node=f"n{row}"))
     pod = pod_of("new", "next", cpu=cpu)
@@ -227,7 +233,9 @@ def test_a_score_does_not_depend_on_the_rows_asked_with_it(placed: list[tuple[in
 
 def test_without_history_requests_decide_and_the_counter_says_why(tmp_path: Path) -> None:
     args = history(tmp_path, web={"cpu": 1, "memory": 1}, half={"cpu": 1})
-    bench = Bench(args, make_node("a", cpu=10_000, memory=2**40), make_node("b", cpu=10_000, memory=2**40))
+    bench = Bench(
+        args, make_node("a", cpu_milli=10_000, memory_bytes=2**40), make_node("b", cpu_milli=10_000, memory_bytes=2**40)
+    )
     bench.cache.place(pod_of("new", "n", cpu=5_000, node="a"))
 
     busy, idle = bench.scores(pod_of("new", "next", cpu=1_000))
@@ -247,7 +255,7 @@ def test_without_history_requests_decide_and_the_counter_says_why(tmp_path: Path
 
 
 def test_containers_that_ask_for_nothing_count_by_their_scoring_defaults() -> None:
-    bench = Bench({}, make_node("a", cpu=1_000, memory=2**40))
+    bench = Bench({}, make_node("a", cpu_milli=1_000, memory_bytes=2**40))
     silent = Pod(namespace="d", name="p", uid="u", version=1, spec=PodSpec(scoring_cpu_milli=100))
 
     assert bench.scores(silent) == [90]

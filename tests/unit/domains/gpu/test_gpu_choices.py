@@ -25,8 +25,8 @@ from multisched.framework.points import CycleView, Plugin
 from multisched.framework.registry import BuiltPlugin, PluginSet, PluginSetupError, PluginUse
 from multisched.model.objects import Node, Pod
 from multisched.state.transaction import NotTaken, assume_all
-from tests.unit.cycle.cycle_kit import Domain, Waiting, make_node, make_pod
-from tests.unit.domains.builders import make_cache, make_context
+from multisched.testing.builders import make_cache, make_context, make_node, make_pod
+from tests.unit.cycle.cycle_kit import Domain, Waiting
 from tests.unit.state.state_kit import Tickets
 
 CPU_MILLI = 100
@@ -66,7 +66,7 @@ class Asks:
 
 
 def fraction(name: str, milli: int, count: int = 1, **fields: Any) -> Pod:
-    return make_pod(name, cpu=CPU_MILLI, annotations={GPU_MILLI: str(milli), GPU_COUNT: str(count)}, **fields)
+    return make_pod(name, cpu_milli=CPU_MILLI, annotations={GPU_MILLI: str(milli), GPU_COUNT: str(count)}, **fields)
 
 
 def gpu_node(name: str, gpus: int, **fields: Any) -> Node:

@@ -16,15 +16,15 @@ from domains.gpu.demand import (
     devices_of,
     devices_text,
 )
-from tests.unit.domains.builders import GPU, make_pod
+from multisched.testing.builders import GPU, make_pod
 
 
 def test_a_pod_without_gpus_has_no_demand() -> None:
-    assert demand_of(make_pod("web", requests={"cpu": 500})) is None
+    assert demand_of(make_pod("web", cpu_milli=500)) is None
 
 
 def test_a_request_asks_for_whole_devices() -> None:
-    assert demand_of(make_pod("train", requests={GPU: 4})) == GpuDemand(1000, 4, is_whole=True)
+    assert demand_of(make_pod("train", extra={GPU: 4})) == GpuDemand(1000, 4, is_whole=True)
 
 
 @pytest.mark.parametrize(
@@ -73,17 +73,17 @@ WHOLE_TOO = "the pod requests whole nvidia.com/gpu too; remove the annotation or
 def test_mistakes_are_told_by_the_annotations_name_with_the_fix(
     annotations: dict[str, str], requests: dict[str, int], problem: str
 ) -> None:
-    demand = demand_of(make_pod("odd", annotations=annotations, requests=requests))
+    demand = demand_of(make_pod("odd", annotations=annotations, extra=requests))
 
     assert demand is not None
     assert demand.problem == problem
 
 
 def test_a_pod_that_asks_in_both_ways_counts_as_asking_for_whole_devices() -> None:
-    absurd = demand_of(make_pod("odd", annotations={GPU_MILLI: "500"}, requests={GPU: 10**9}))
+    absurd = demand_of(make_pod("odd", annotations={GPU_MILLI: "500"}, extra={GPU: 10**9}))
     assert absurd is not None
     assert absurd.count == DEVICES_MAX + 1  # no node takes it, and no array is made for it
-    demand = demand_of(make_pod("odd", annotations={GPU_MILLI: "500"}, requests={GPU: 2}))
+    demand = demand_of(make_pod("odd", annotations={GPU_MILLI: "500"}, extra={GPU: 2}))
 
     assert demand == GpuDemand(1000, 2, is_whole=True, problem=f"annotation multisched.io/gpu-milli: {WHOLE_TOO}")
 

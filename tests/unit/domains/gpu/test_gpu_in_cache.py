@@ -19,7 +19,7 @@ from multisched.framework.ledger import rebuild
 from multisched.model.decode import ANNOTATION_BYTES_MAX, LABELS_MAX, Decoder
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import ClusterCache
-from tests.unit.domains.builders import GPU, make_cache, make_node, make_pod, row_of
+from multisched.testing.builders import GPU, make_cache, make_node, make_pod, row_of
 
 OURS = "gpu-scheduler"
 SERVED = frozenset({OURS})
@@ -41,7 +41,7 @@ def fraction(name: str, milli: int, count: int = 1) -> Pod:
 
 
 def whole(name: str, count: int) -> Pod:
-    return make_pod(name, requests={GPU: count}, scheduler=OURS)
+    return make_pod(name, extra={GPU: count}, scheduler=OURS)
 
 
 def changed(pod: Pod, changes: dict[str, str | None]) -> Pod:
@@ -64,7 +64,7 @@ def test_nothing_written_to_a_running_pod_frees_its_device_or_takes_another(
     changes: dict[str, str | None], is_seen: bool
 ) -> None:
     ledger = GpuLedger(SERVED)
-    cache = make_cache([make_node("n", gpu=2)], ledger)
+    cache = make_cache([make_node("n", extra={GPU: 2})], ledger)
     pod = fraction("p", 600)
     if not is_seen:
         assert cache.assume(pod, 0).annotations == {GPU_DEVICES: "0", GPU_ALLOCATED: "600"}
@@ -82,7 +82,7 @@ def test_nothing_written_to_a_running_pod_frees_its_device_or_takes_another(
 
 def test_what_is_settled_is_one_object_for_all_versions_of_a_pod() -> None:
     """Else each status update of such a pod would renew the scores of its row."""
-    cache = make_cache([make_node("n", gpu=1)], GpuLedger(SERVED))
+    cache = make_cache([make_node("n", extra={GPU: 1})], GpuLedger(SERVED))
     bound = changed(replace(fraction("p", 600), node="n"), {GPU_DEVICES: "0", GPU_ALLOCATED: "600"})
     cache.place(bound)
     cache.place(changed(bound, {GPU_MILLI: "1"}))
@@ -95,7 +95,7 @@ def test_what_is_settled_is_one_object_for_all_versions_of_a_pod() -> None:
 
 
 def test_other_annotations_of_a_running_pod_are_as_its_newest_version_says() -> None:
-    cache = make_cache([make_node("n", gpu=1)], GpuLedger(SERVED))
+    cache = make_cache([make_node("n", extra={GPU: 1})], GpuLedger(SERVED))
     bound = changed(replace(fraction("p", 600), node="n"), {GPU_DEVICES: "0", "note": "old"})
     cache.place(bound)
     cache.place(changed(bound, {GPU_MILLI: None, "note": "new", "more": "yes"}))
@@ -107,7 +107,7 @@ def test_other_annotations_of_a_running_pod_are_as_its_newest_version_says() -> 
 
 def test_what_the_author_wrote_in_the_schedulers_place_says_nothing() -> None:
     ledger = GpuLedger(SERVED)
-    cache = make_cache([make_node("n", gpu=2)], ledger)
+    cache = make_cache([make_node("n", extra={GPU: 2})], ledger)
     forged = make_pod("p", annotations={GPU_DEVICES: "0,1", GPU_ALLOCATED: "1000"}, scheduler=OURS)
     assert cache.assume(forged, 0).annotations == {}
 
@@ -159,7 +159,7 @@ class SettledDevices(RuleBasedStateMachine):
         """A device plugin restarts, or the node comes back."""
         labels = {GPU_INDICES: HONOURED} if name == "honours" else {}
         self.gpus[name] = gpus
-        self.cache.set_node(make_node(name, gpu=gpus, labels=labels))
+        self.cache.set_node(make_node(name, extra={GPU: gpus}, labels=labels))
 
     @rule(name=st.sampled_from(NAMES))
     def lose_node(self, name: str) -> None:

@@ -12,14 +12,14 @@ from domains.gpu.device_row import ABSENT
 from domains.gpu.gpu_ledger import DEVICES_FIRST, ROWS_FIRST, GpuLedger
 from multisched.framework.ledger import Ledger, rebuild
 from multisched.model.objects import Node, Pod
-from tests.unit.domains.builders import GPU, make_node, make_pod
+from multisched.testing.builders import GPU, make_node, make_pod
 
 is_a_ledger: Ledger = GpuLedger()
 """mypy compares the class with the Protocol here."""
 
 
 def whole(name: str, count: int = 1, **annotations: str) -> Pod:
-    return make_pod(name, requests={GPU: count}, annotations=annotations)
+    return make_pod(name, extra={GPU: count}, annotations=annotations)
 
 
 def fraction(name: str, milli: int, count: int = 1, devices: str = "") -> Pod:
@@ -28,7 +28,7 @@ def fraction(name: str, milli: int, count: int = 1, devices: str = "") -> Pod:
 
 
 def bound(pod: Pod, annotations: dict[str, str]) -> Pod:
-    return make_pod(pod.name, requests=pod.requests, annotations={**pod.annotations, **annotations}, node="n")
+    return make_pod(pod.name, spec=pod.spec, annotations={**pod.annotations, **annotations}, node="n")
 
 
 def make_ledger(*nodes: Node) -> GpuLedger:
@@ -39,7 +39,7 @@ def make_ledger(*nodes: Node) -> GpuLedger:
 
 
 def test_fractions_share_the_fullest_device_that_still_has_room() -> None:
-    ledger = make_ledger(make_node("n", gpu=3))
+    ledger = make_ledger(make_node("n", extra={GPU: 3}))
 
     taken = [ledger.take(fraction(f"p{i}", milli), 0)[GPU_DEVICES] for i, milli in enumerate([600, 500, 400, 300, 200])]
 
@@ -47,7 +47,7 @@ def test_fractions_share_the_fullest_device_that_still_has_room() -> None:
 
 
 def test_a_pod_on_two_devices_gets_two_different_ones() -> None:
-    ledger = make_ledger(make_node("n", gpu=2))
+    ledger = make_ledger(make_node("n", extra={GPU: 2}))
 
     assert ledger.take(fraction("wide", 700, count=2), 0) == {GPU_DEVICES: "0,1", GPU_ALLOCATED: "700"}
     assert ledger.fits(fraction("late", 400), 0) == "Insufficient gpu-milli"
@@ -55,21 +55,21 @@ def test_a_pod_on_two_devices_gets_two_different_ones() -> None:
 
 
 def test_a_whole_pod_never_joins_fractions_whose_device_the_kubelet_would_hand_out_again() -> None:
-    ledger = make_ledger(make_node("n", gpu=4))
+    ledger = make_ledger(make_node("n", extra={GPU: 4}))
     ledger.take(fraction("infer", 10), 0)
 
     assert ledger.fits(whole("train"), 0) == "node(s) had GPUs shared by fractional pods"
 
 
 def test_a_fraction_never_joins_whole_pods_since_nobody_knows_their_devices() -> None:
-    ledger = make_ledger(make_node("n", gpu=4))
+    ledger = make_ledger(make_node("n", extra={GPU: 4}))
     ledger.take(whole("train"), 0)
 
     assert ledger.fits(fraction("infer", 10), 0) == "node(s) had GPUs taken by whole-GPU pods"
 
 
 def test_both_kinds_share_a_node_that_honours_indices_but_no_device() -> None:
-    ledger = make_ledger(make_node("n", gpu=2, labels={GPU_INDICES: HONOURED}))
+    ledger = make_ledger(make_node("n", extra={GPU: 2}, labels={GPU_INDICES: HONOURED}))
 
     assert ledger.take(whole("train"), 0) == {GPU_DEVICES: "0"}
     assert ledger.take(fraction("infer", 10), 0) == {GPU_DEVICES: "1", GPU_ALLOCATED: "10"}
@@ -79,7 +79,7 @@ def test_both_kinds_share_a_node_that_honours_indices_but_no_device() -> None:
 
 
 def test_taking_twice_changes_nothing() -> None:
-    ledger = make_ledger(make_node("n", gpu=2))
+    ledger = make_ledger(make_node("n", extra={GPU: 2}))
     first = ledger.take(fraction("p", 500), 0)
     version = ledger.version(0)
 
@@ -89,7 +89,7 @@ def test_taking_twice_changes_nothing() -> None:
 
 
 def test_the_bound_pod_that_comes_back_by_the_watch_changes_nothing() -> None:
-    ledger = make_ledger(make_node("n", gpu=2))
+    ledger = make_ledger(make_node("n", extra={GPU: 2}))
     pod = fraction("p", 500)
     annotations = ledger.take(pod, 0)
     version, held = ledger.version(0), ledger.held()
@@ -100,7 +100,7 @@ def test_the_bound_pod_that_comes_back_by_the_watch_changes_nothing() -> None:
 
 
 def test_a_pod_that_is_seen_on_another_node_holds_nothing_on_the_first() -> None:
-    ledger = make_ledger(make_node("first", gpu=1), make_node("second", gpu=1))
+    ledger = make_ledger(make_node("first", extra={GPU: 1}), make_node("second", extra={GPU: 1}))
     pod = whole("p")
     annotations = ledger.take(pod, 0)
 
@@ -111,7 +111,7 @@ def test_a_pod_that_is_seen_on_another_node_holds_nothing_on_the_first() -> None
 
 
 def test_taking_where_it_does_not_fit_is_a_broken_invariant() -> None:
-    ledger = make_ledger(make_node("n", gpu=1))
+    ledger = make_ledger(make_node("n", extra={GPU: 1}))
     ledger.take(whole("first"), 0)
 
     with pytest.raises(AssertionError, match="I1"):
@@ -119,7 +119,7 @@ def test_taking_where_it_does_not_fit_is_a_broken_invariant() -> None:
 
 
 def test_a_bound_fraction_of_unknown_device_blocks_its_amount_on_every_device() -> None:
-    ledger = make_ledger(make_node("n", gpu=2))
+    ledger = make_ledger(make_node("n", extra={GPU: 2}))
     ledger.restore(fraction("odd", 300, devices="first"), 0)
 
     assert ledger.devices(0).free == [700, 700]
@@ -127,14 +127,14 @@ def test_a_bound_fraction_of_unknown_device_blocks_its_amount_on_every_device() 
 
 @pytest.mark.parametrize("annotation", ["nonsense", "0", "5000"])
 def test_a_bound_pod_with_a_bad_amount_counts_as_a_whole_device(annotation: str) -> None:
-    ledger = make_ledger(make_node("n", gpu=2))
+    ledger = make_ledger(make_node("n", extra={GPU: 2}))
     ledger.restore(make_pod("odd", annotations={GPU_MILLI: annotation, GPU_DEVICES: "1"}), 0)
 
     assert ledger.devices(0).free == [1000, 0]
 
 
 def test_what_was_written_at_bind_counts_and_not_what_the_author_writes_now() -> None:
-    ledger = make_ledger(make_node("n", gpu=2))
+    ledger = make_ledger(make_node("n", extra={GPU: 2}))
     ledger.restore(make_pod("p", annotations={GPU_MILLI: "1", GPU_DEVICES: "1", GPU_ALLOCATED: "600"}), 0)
 
     assert ledger.devices(0).free == [1000, 400]
@@ -142,9 +142,9 @@ def test_what_was_written_at_bind_counts_and_not_what_the_author_writes_now() ->
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_whole_devices_are_counted_by_the_request_whatever_the_annotations_say(count: int) -> None:
-    ledger = make_ledger(make_node("n", gpu=4))
+    ledger = make_ledger(make_node("n", extra={GPU: 4}))
     annotations = {GPU_MILLI: "1", GPU_DEVICES: "0,1", GPU_ALLOCATED: "1"}
-    ledger.restore(make_pod("p", requests={GPU: count}, annotations=annotations), 0)
+    ledger.restore(make_pod("p", extra={GPU: count}, annotations=annotations), 0)
 
     assert ledger.devices(0).free.count(1000) == 4 - count
 
@@ -152,7 +152,7 @@ def test_whole_devices_are_counted_by_the_request_whatever_the_annotations_say(c
 @pytest.mark.parametrize("scheduler", ["gpu-scheduler", "default-scheduler"])
 def test_a_pod_that_requests_no_gpu_and_was_bound_by_somebody_else_takes_none(scheduler: str) -> None:
     ledger = GpuLedger(frozenset({"gpu-scheduler"}))
-    ledger.set_node(0, make_node("n", gpu=2))
+    ledger.set_node(0, make_node("n", extra={GPU: 2}))
     ledger.restore(make_pod("stranger", annotations={GPU_MILLI: "1000", GPU_COUNT: "2"}, scheduler=scheduler), 0)
 
     assert ledger.devices(0).free == [1000, 1000]
@@ -161,7 +161,7 @@ def test_a_pod_that_requests_no_gpu_and_was_bound_by_somebody_else_takes_none(sc
 
 def test_only_pods_of_our_own_schedulers_say_by_annotation_what_they_were_given() -> None:
     ledger = GpuLedger(frozenset({"gpu-scheduler"}))
-    ledger.set_node(0, make_node("n", gpu=2))
+    ledger.set_node(0, make_node("n", extra={GPU: 2}))
     given = {GPU_DEVICES: "0", GPU_ALLOCATED: "700"}
     ledger.restore(make_pod("forged", annotations=given, scheduler="default-scheduler"), 0)
     assert ledger.devices(0).free == [1000, 1000]
@@ -173,7 +173,7 @@ def test_only_pods_of_our_own_schedulers_say_by_annotation_what_they_were_given(
 
 @pytest.mark.parametrize("annotations", [{}, {GPU_MILLI: "1"}, {GPU_MILLI: "1000", GPU_DEVICES: "1"}])
 def test_a_standing_pods_own_annotations_neither_free_nor_take_a_device(annotations: dict[str, str]) -> None:
-    ledger = make_ledger(make_node("n", gpu=2))
+    ledger = make_ledger(make_node("n", extra={GPU: 2}))
     ledger.take(fraction("p", 600), 0)
     version = ledger.version(0)
 
@@ -184,22 +184,22 @@ def test_a_standing_pods_own_annotations_neither_free_nor_take_a_device(annotati
 
 
 def test_whole_pods_of_strangers_count_although_their_devices_are_unknown_or_the_same() -> None:
-    ledger = make_ledger(make_node("n", gpu=4))
+    ledger = make_ledger(make_node("n", extra={GPU: 4}))
     ledger.restore(whole("unknown"), 0)
     for name in ("a", "b"):
-        ledger.restore(make_pod(name, requests={GPU: 1}, annotations={GPU_DEVICES: "0"}), 0)
+        ledger.restore(make_pod(name, extra={GPU: 1}, annotations={GPU_DEVICES: "0"}), 0)
 
     assert ledger.fits(whole("one"), 0) == ""
     assert ledger.fits(whole("two", 2), 0) == "Insufficient nvidia.com/gpu"
 
 
 def test_devices_that_a_node_lost_and_got_back_are_still_held() -> None:
-    ledger = make_ledger(make_node("n", gpu=2))
+    ledger = make_ledger(make_node("n", extra={GPU: 2}))
     ledger.take(fraction("p", 800, count=2), 0)
 
-    ledger.set_node(0, make_node("n", gpu=1))
+    ledger.set_node(0, make_node("n", extra={GPU: 1}))
     assert ledger.fits(fraction("late", 300), 0) == "Insufficient gpu-milli"
-    ledger.set_node(0, make_node("n", gpu=3))
+    ledger.set_node(0, make_node("n", extra={GPU: 3}))
     assert ledger.take(fraction("late", 300), 0)[GPU_DEVICES] == "2"
 
 
@@ -214,7 +214,7 @@ def test_a_node_without_gpus_refuses_every_demand() -> None:
 
 @pytest.mark.parametrize("count", [9, 256, 10**18])
 def test_absurd_device_counts_are_bounded(count: int) -> None:
-    ledger = make_ledger(make_node("n", gpu=count))
+    ledger = make_ledger(make_node("n", allocatable={GPU: count}))
 
     assert len(ledger.ranked(np.array([0]))) <= 256
     assert ledger.fits(whole("p", 9), 0) == ""
@@ -231,7 +231,7 @@ class LedgerMachine(RuleBasedStateMachine):
         super().__init__()
         self.ledger = GpuLedger()
         self.nodes = [
-            make_node(f"n{row}", gpu=DEVICES[row], labels={GPU_INDICES: HONOURED} if row == 2 else {})
+            make_node(f"n{row}", extra={GPU: DEVICES[row]}, labels={GPU_INDICES: HONOURED} if row == 2 else {})
             for row in range(ROWS)
         ]
         for row, node in enumerate(self.nodes):
@@ -328,8 +328,8 @@ TestLedgerMachine = LedgerMachine.TestCase
 
 def test_books_grow_with_rows_and_devices_and_rows_nobody_has_told_of_have_none() -> None:
     """As a ledger of one row says it, so does one of many."""
-    few, many, row = make_ledger(make_node("n", gpu=20)), GpuLedger(), 700
-    many.set_node(row, make_node("n", gpu=20))
+    few, many, row = make_ledger(make_node("n", extra={GPU: 20})), GpuLedger(), 700
+    many.set_node(row, make_node("n", extra={GPU: 20}))
     pods = [whole("train", 3), fraction("infer", 400, 2), fraction("infer-2", 700), whole("late", 17)]
     for pod in pods:
         assert many.fits(pod, row) == few.fits(pod, 0)
@@ -360,7 +360,7 @@ def test_books_grow_with_rows_and_devices_and_rows_nobody_has_told_of_have_none(
 
 
 def test_who_holds_its_devices_fits_where_it_holds_them_and_nobody_else_does() -> None:
-    ledger = make_ledger(make_node("n", gpu=1), make_node("other", gpu=1))
+    ledger = make_ledger(make_node("n", extra={GPU: 1}), make_node("other", extra={GPU: 1}))
     for row, name in enumerate(("one", "two")):
         ledger.take(whole(name), row)
     assert [ledger.fits(whole(name), 0) for name in ("one", "two")] == ["", "Insufficient nvidia.com/gpu"]
@@ -368,13 +368,13 @@ def test_who_holds_its_devices_fits_where_it_holds_them_and_nobody_else_does() -
 
 @pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4], [0, 3], [1, 4], [0, 2, 4], [2], [1, 2, 4]])
 def test_whichever_rows_are_asked_about_each_gets_its_own(rows: list[int]) -> None:
-    ledger = make_ledger(*(make_node(f"n{devices}", gpu=devices) for devices in range(5)))
+    ledger = make_ledger(*(make_node(f"n{devices}", extra={GPU: devices}) for devices in range(5)))
     assert ledger.whole_free(np.array(rows)).tolist() == rows
     assert ledger.ranked(np.array(rows)).max(axis=0).tolist() == [1000 if devices else -1 for devices in rows]
 
 
 @pytest.mark.parametrize("devices", [1, DEVICES_FIRST, DEVICES_FIRST + 1, 4 * DEVICES_FIRST])
 def test_room_on_all_devices_is_what_the_last_of_them_has_and_beyond_them_none(devices: int) -> None:
-    ledger = make_ledger(make_node("n", gpu=devices))
+    ledger = make_ledger(make_node("n", extra={GPU: devices}))
     rooms = [ledger.room(np.array([0]), count).tolist() for count in (devices, devices + 1, 8 * devices)]
     assert rooms == [[1000], [-1], [-1]]

@@ -16,7 +16,8 @@ from multisched.framework.cycle_state import CycleState
 from multisched.framework.dependency import Dependency
 from multisched.framework.points import CycleView
 from multisched.model.objects import CPU, Node, Pod
-from tests.unit.cycle.cycle_kit import Domain, FilterBy, make_node, make_pod
+from multisched.testing.builders import make_node, make_pod
+from tests.unit.cycle.cycle_kit import Domain, FilterBy
 
 IN_TREE = ("NodeResourcesFit", "DefaultPreemption")
 NODES = ("n0", "n1", "n2", "n3")
@@ -33,7 +34,7 @@ def domain_of(nodes: Sequence[Node], pods: Sequence[Pod], *, row_by_row: bool = 
 
 
 def gpu_pod(name: str, *, cpu: int = 100, whole: int = 0, milli: int = 0, count: int = 1, priority: int = 0) -> Pod:
-    pod = make_pod(name, cpu=cpu, priority=priority)
+    pod = make_pod(name, cpu_milli=cpu, priority=priority)
     if whole:
         requests = {CPU: cpu, GPU: whole}
         return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, requests=requests))
@@ -49,7 +50,7 @@ def on(node: str, pod: Pod, started_s: float = 1.0, devices: str = "0") -> Pod:
 
 
 def gpu_node(name: str, gpus: int, *, honoured: bool = False) -> Node:
-    return make_node(name, cpu=1000, labels={GPU_INDICES: HONOURED} if honoured else {}, extra={GPU: gpus})
+    return make_node(name, cpu_milli=1000, labels={GPU_INDICES: HONOURED} if honoured else {}, extra={GPU: gpus})
 
 
 @st.composite

@@ -14,7 +14,7 @@ from multisched.framework.events import Hint
 from multisched.framework.status import Code
 from multisched.model.objects import Node, Pod
 from multisched.state.cluster_cache import ClusterCache
-from tests.unit.domains.builders import GPU, all_rows, make_context, make_node, make_pod, make_view, row_of
+from multisched.testing.builders import GPU, all_rows, make_context, make_node, make_pod, make_view, row_of
 
 
 def fraction(name: str, milli: int, count: int = 1, *, node: str = "", devices: str = "") -> Pod:
@@ -23,7 +23,7 @@ def fraction(name: str, milli: int, count: int = 1, *, node: str = "", devices: 
 
 
 def whole(name: str, count: int, *, node: str = "") -> Pod:
-    return make_pod(name, requests={GPU: count}, node=node)
+    return make_pod(name, extra={GPU: count}, node=node)
 
 
 class Bench:
@@ -55,7 +55,12 @@ class Bench:
 
 
 def test_rows_are_refused_with_the_ledgers_words() -> None:
-    bench = Bench(make_node("empty", gpu=2), make_node("shared", gpu=2), make_node("whole", gpu=2), make_node("none"))
+    bench = Bench(
+        make_node("empty", extra={GPU: 2}),
+        make_node("shared", extra={GPU: 2}),
+        make_node("whole", extra={GPU: 2}),
+        make_node("none"),
+    )
     bench.cache.assume(fraction("a", 500), row_of(bench.cache, "shared"))
     bench.cache.assume(whole("b", 1), row_of(bench.cache, "whole"))
 
@@ -72,7 +77,7 @@ def test_rows_are_refused_with_the_ledgers_words() -> None:
 
 
 def test_a_bad_annotation_refuses_the_pod_everywhere_and_for_good() -> None:
-    bench = Bench(make_node("n", gpu=2))
+    bench = Bench(make_node("n", extra={GPU: 2}))
     status = bench.plugin.pre_filter(bench.view, make_pod("odd", annotations={GPU_MILLI: "half"})).status
 
     assert status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE
@@ -80,14 +85,14 @@ def test_a_bad_annotation_refuses_the_pod_everywhere_and_for_good() -> None:
 
 
 def test_pods_without_gpus_are_left_to_the_other_plugins() -> None:
-    bench = Bench(make_node("n", gpu=2))
+    bench = Bench(make_node("n", extra={GPU: 2}))
 
     assert bench.plugin.pre_filter(bench.view, make_pod("cpu")).status.code is Code.SKIP
     assert bench.plugin.pre_score(bench.view, make_pod("cpu"), all_rows(bench.cache)).code is Code.SKIP
 
 
 def test_a_fraction_goes_where_it_fills_a_shared_device_best() -> None:
-    bench = Bench(*(make_node(name, gpu=4) for name in ("untouched", "loose", "tight")))
+    bench = Bench(*(make_node(name, extra={GPU: 4}) for name in ("untouched", "loose", "tight")))
     bench.cache.assume(fraction("a", 300), row_of(bench.cache, "loose"))
     bench.cache.assume(fraction("b", 700), row_of(bench.cache, "tight"))
 
@@ -97,14 +102,16 @@ def test_a_fraction_goes_where_it_fills_a_shared_device_best() -> None:
 
 
 def test_a_fraction_that_needs_a_new_device_takes_it_on_the_fuller_node() -> None:
-    bench = Bench(make_node("untouched", gpu=2), make_node("used", gpu=2))
+    bench = Bench(make_node("untouched", extra={GPU: 2}), make_node("used", extra={GPU: 2}))
     bench.cache.assume(fraction("a", 800), row_of(bench.cache, "used"))
 
     assert bench.best(fraction("late", 500)) == "used"
 
 
 def test_a_whole_pod_goes_where_fewest_whole_devices_stay() -> None:
-    bench = Bench(make_node("large", gpu=8), make_node("small", gpu=2), make_node("half", gpu=8))
+    bench = Bench(
+        make_node("large", extra={GPU: 8}), make_node("small", extra={GPU: 2}), make_node("half", extra={GPU: 8})
+    )
     bench.cache.assume(whole("a", 5), row_of(bench.cache, "half"))
 
     assert bench.best(whole("one", 1)) == "small"
@@ -113,19 +120,19 @@ def test_a_whole_pod_goes_where_fewest_whole_devices_stay() -> None:
 
 
 def test_a_demand_for_more_devices_than_any_node_has_scores_nothing() -> None:
-    bench = Bench(make_node("n", gpu=2))
+    bench = Bench(make_node("n", extra={GPU: 2}))
 
     assert bench.scores(fraction("wide", 10, 200)) == {"n": 0}
     assert bench.scores(fraction("too wide by one", 10, 3)) == {"n": 0}
     for devices in (1, 2, 4, 8, 16, 32):
-        large = Bench(make_node("n", gpu=devices))
+        large = Bench(make_node("n", extra={GPU: devices}))
         assert large.scores(fraction("all of them", 900, devices))["n"] > 0
     assert bench.plugin.score(bench.view, fraction("wide", 10, 200), all_rows(bench.cache)).dtype == np.int64
     assert bench.refusals(fraction("wide", 10, 200)) == {"n": "Insufficient gpu-milli"}
 
 
 def test_removing_a_victim_in_thought_frees_its_devices_in_that_thought_only() -> None:
-    bench = Bench(make_node("n", gpu=1))
+    bench = Bench(make_node("n", extra={GPU: 1}))
     victim = fraction("victim", 900)
     bench.cache.assume(victim, 0)
     late = whole("late", 1)
@@ -139,7 +146,7 @@ def test_removing_a_victim_in_thought_frees_its_devices_in_that_thought_only() -
 
 
 def test_a_nominated_pod_added_in_thought_takes_devices_there() -> None:
-    bench = Bench(make_node("n", gpu=2))
+    bench = Bench(make_node("n", extra={GPU: 2}))
     late = fraction("late", 600, 2)
     thought = make_view(bench.cache)
     copied = thought.state.copy()
@@ -154,7 +161,7 @@ def test_a_nominated_pod_added_in_thought_takes_devices_there() -> None:
 
 def test_a_nominated_pod_added_in_thought_counts_as_the_kind_it_is() -> None:
     """Where indices are not honoured, whole and fractional pods never meet."""
-    bench = Bench(make_node("n", gpu=2))
+    bench = Bench(make_node("n", extra={GPU: 2}))
     for nominated, late, other in (
         (whole("nominated", 1), whole("late", 1), fraction("other", 100)),
         (fraction("nominated", 600), fraction("late", 900), whole("other", 1)),
@@ -178,11 +185,14 @@ def test_only_events_about_gpus_wake_a_refused_pod() -> None:
     assert deleted(late, held, None) is Hint.QUEUE
     assert deleted(late, make_pod("cpu"), None) is Hint.SKIP
     assert node is not None
-    assert node(late, None, make_node("n", gpu=1)) is Hint.QUEUE
+    assert node(late, None, make_node("n", extra={GPU: 1})) is Hint.QUEUE
     assert node(late, None, make_node("n")) is Hint.SKIP
-    assert node(late, make_node("n", gpu=1), make_node("n", gpu=2)) is Hint.QUEUE
-    assert node(late, make_node("n", gpu=2), make_node("n", gpu=2, cpu=9)) is Hint.SKIP
-    assert node(late, make_node("n", gpu=2), make_node("n", gpu=2, labels={GPU_INDICES: HONOURED})) is Hint.QUEUE
+    assert node(late, make_node("n", extra={GPU: 1}), make_node("n", extra={GPU: 2})) is Hint.QUEUE
+    assert node(late, make_node("n", extra={GPU: 2}), make_node("n", extra={GPU: 2}, cpu_milli=9)) is Hint.SKIP
+    assert (
+        node(late, make_node("n", extra={GPU: 2}), make_node("n", extra={GPU: 2}, labels={GPU_INDICES: HONOURED}))
+        is Hint.QUEUE
+    )
     assert own is not None
     assert own(late, late, fraction("late", 2)) is Hint.QUEUE
     assert own(late, late, fraction("late", 1)) is Hint.SKIP
@@ -221,7 +231,12 @@ def test_filter_says_what_the_ledger_says_and_scores_are_the_documented_ones(
     steps: list[tuple[tuple[str, int, int], int]], last: tuple[str, int, int]
 ) -> None:
     honoured = {GPU_INDICES: HONOURED}
-    bench = Bench(make_node("a", gpu=1), make_node("b", gpu=3), make_node("c", gpu=2, labels=honoured), make_node("d"))
+    bench = Bench(
+        make_node("a", extra={GPU: 1}),
+        make_node("b", extra={GPU: 3}),
+        make_node("c", extra={GPU: 2}, labels=honoured),
+        make_node("d"),
+    )
 
     def build(name: str, kind: tuple[str, int, int]) -> Pod:
         return whole(name, kind[2]) if kind[0] == "whole" else fraction(name, kind[1], kind[2])
@@ -245,7 +260,7 @@ def test_filter_says_what_the_ledger_says_and_scores_are_the_documented_ones(
 @pytest.mark.parametrize("pod", [fraction("part", 200), whole("all", 1)], ids=["fraction", "whole"])
 def test_the_first_look_at_many_nodes_without_devices_tells_of_each(pod: Pod) -> None:
     """Found by a mutant: books that grew as they were read answered in their old size, and the attempt failed."""
-    nodes = [make_node(f"n{row}", gpu=1 if row == 3 else 0) for row in range(3 * ROWS_FIRST)]
+    nodes = [make_node(f"n{row}", extra={GPU: 1 if row == 3 else 0}) for row in range(3 * ROWS_FIRST)]
     names = {node.name for node in nodes}
     assert names - Bench(*nodes).refusals(pod).keys() == {"n3"}
     assert Bench(*nodes).scores(pod).keys() == names

@@ -30,9 +30,10 @@ from multisched.plugins.extender.preemption import (
     Standing,
     Victims,
 )
+from multisched.testing.builders import container, decode_pod, node_document, pod_document
 from tests.unit.plugins.extender.extender_kit import extending, hanging
 from tests.unit.plugins.extender.test_http_extender import asking, settings_of
-from tests.unit.plugins.scenes import Scene, container, decode_pod, make_context, node_document, pod_document
+from tests.unit.plugins.scenes import Scene, context_of
 
 PREEMPTS = {"filter_verb": "", "preempt_verb": "preempt"}
 LOW = {uid: Standing("team", uid, 0) for uid in ("a", "b", "c")}
@@ -165,7 +166,7 @@ async def test_a_node_without_victims_of_an_ignorable_extender_is_left_out() -> 
 async def test_pods_whose_resources_it_does_not_manage_are_not_shown() -> None:
     fields: dict[str, Any] = {**PREEMPTS, "managed_resources": frozenset({"example.com/fpga"})}
     async with extending(preempt=wanting()) as extender, asking(settings_of(extender, **fields)) as plugin:
-        assert not plugin.negotiates(decode_pod(pod_document("p", container(cpu=1))))
+        assert not plugin.negotiates(decode_pod(pod_document("p", container(cpu="1m"))))
         assert plugin.negotiates(decode_pod(pod_document("p", container(extra={"example.com/fpga": 1}))))
         assert await plugin.response(REQUEST) == PreemptionVerdict(REQUEST.offered)
     assert extender.asked == []
@@ -202,7 +203,7 @@ async def test_offers_become_a_question_and_come_back_with_the_pods_that_are_sti
 def test_the_best_of_the_offers_is_the_one_that_preemption_itself_would_take(
     nodes: list[tuple[int, list[tuple[int, float]]]],
 ) -> None:
-    plugin = DefaultPreemption(make_context())
+    plugin = DefaultPreemption(context_of())
     scene = Scene([node_document(f"n{number}") for number in range(len(nodes))], [], pod_document("p"))
     offers = [
         Offer(f"n{number}", tuple(_victims_of(number, sorted(pods, key=_importance))), min(broken, len(pods)))
@@ -231,7 +232,7 @@ def _costs(offer: Offer) -> list[float]:
     victims = offer.victims
     pods = OneRow(np.array([[v.spec.priority] for v in victims]), np.array([[v.started_s or np.inf] for v in victims]))
     first = np.array([[index < offer.violations] for index in range(len(victims))])
-    rule = LowerPriority(100, DisruptionBudgets(make_context().objects))
+    rule = LowerPriority(100, DisruptionBudgets(context_of().objects))
     return [float(cost) for cost in rule.costs(pods, np.ones_like(first), first)[:, 0]]
 
 

@@ -43,6 +43,7 @@ from multisched.plugins.extender.messages import (
     read_filter_answer,
     read_priorities,
 )
+from multisched.testing.builders import container, decode_node, decode_pod, node_document, pod_document
 from tests.unit.plugins.extender.extender_kit import (
     Extender,
     WholeObjects,
@@ -52,7 +53,7 @@ from tests.unit.plugins.extender.extender_kit import (
     scoring,
     status,
 )
-from tests.unit.plugins.scenes import Scene, container, decode_node, decode_pod, node_document, pod_document
+from tests.unit.plugins.scenes import Scene
 
 NODES = ("n1", "n2", "n3")
 REQUEST = ExtenderRequest("team", "p", frozenset({"cpu"}), NODES)
@@ -152,7 +153,7 @@ async def test_only_pods_that_request_a_managed_resource_are_asked_about() -> No
         scene = Scene([node_document("n1")], [], pod_document("p"))
         view = CycleView(scene.table, CycleState())
         rows = np.array([0], np.intp)
-        plain = decode_pod(pod_document("plain", container(cpu=100)))
+        plain = decode_pod(pod_document("plain", container(cpu="100m")))
         wanting = decode_pod(pod_document("wanting", container(extra={"example.com/fpga": 1})))
 
         assert plugin.request(view, plain, rows) is None
@@ -437,7 +438,7 @@ def binding(extender: Extender, **fields: Any) -> AbstractAsyncContextManager[HT
 
 
 async def bound(plugin: HTTPExtenders, *resources: str) -> BindReply | None:
-    pod = decode_pod(pod_document("p", container(cpu=100, extra=dict.fromkeys(resources, 1))))
+    pod = decode_pod(pod_document("p", container(cpu="100m", extra=dict.fromkeys(resources, 1))))
     assert pod.uid == BINDING.uid
     view = CycleView(Scene([node_document("n1")], [], pod_document("p")).table, CycleState())
     plugin.reserve(view, pod, "n1")

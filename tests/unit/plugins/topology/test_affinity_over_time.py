@@ -29,7 +29,7 @@ from multisched.plugins.topology.inter_pod_affinity_args import InterPodAffinity
 from multisched.state.node_table import NodeTable
 from multisched.state.object_store import ObjectStore
 from multisched.state.overlay import OverlayCycle
-from tests.unit.plugins.scenes import make_context
+from tests.unit.plugins.scenes import context_of
 
 NODES, NAMESPACES, KEYS = 4, ("a", "b"), ("zone", "host")
 LABELS: tuple[dict[str, str], ...] = ({}, {"app": "web"}, {"app": "db"}, {"app": "web", "tier": "1"})
@@ -66,7 +66,7 @@ class Cluster:
         for name in NAMESPACES:
             self._set_namespace(name)
         self.plugin = InterPodAffinity(
-            InterPodAffinityArgs(hard_pod_affinity_weight=HARD_WEIGHT), make_context(self.table, self.objects)
+            InterPodAffinityArgs(hard_pod_affinity_weight=HARD_WEIGHT), context_of(self.table, self.objects)
         )
         self.placed: dict[str, tuple[int, Pod]] = {}
         self.come = self.traced = 0

@@ -21,7 +21,8 @@ from multisched.plugins.topology.natural_log import natural_log
 from multisched.plugins.topology.pod_topology_spread import PodTopologySpread
 from multisched.plugins.topology.pod_topology_spread_args import DefaultConstraint, PodTopologySpreadArgs
 from multisched.state.overlay import OverlayCycle
-from tests.unit.plugins.scenes import Document, Scene, decode_node, decode_pod, node_document, pod_document, put
+from multisched.testing.builders import Document, decode_node, decode_pod, node_document, pod_document
+from tests.unit.plugins.scenes import Scene, put
 
 REQUIRED, PREFERRED = (
     "requiredDuringSchedulingIgnoredDuringExecution",
@@ -44,11 +45,8 @@ def node(name: str, zone: str = "", **fields: Any) -> Document:
 
 def pod(name: str, *, on: str = "", app: str = "web", namespace: str = "default", **spec: Any) -> Document:
     deleted_at = spec.pop("deleted_at", None)
-    document = pod_document(name, node=on, **spec)
-    document["metadata"] |= {"labels": {"app": app}, "namespace": namespace}
-    if deleted_at:
-        document["metadata"]["deletionTimestamp"] = deleted_at
-    return document
+    metadata = {"deletionTimestamp": deleted_at} if deleted_at else {}
+    return pod_document(name, node=on, namespace=namespace, labels={"app": app}, metadata=metadata, **spec)
 
 
 def spread(max_skew: int = 1, key: str = ZONE, *, hard: bool = True, **fields: Any) -> Document:

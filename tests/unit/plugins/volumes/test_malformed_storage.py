@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multisched.cycle.results import Placed, Unplaced
-from multisched.model.decode import DecodeError
+from multisched.model.decode import DecodeError, Decoder
 from multisched.model.object_kinds import ObjectKind
-from tests.unit.cycle.cycle_kit import Domain, make_node
-from tests.unit.plugins.scenes import DECODER, pod_document
+from multisched.testing.builders import make_node, pod_document
+from tests.unit.cycle.cycle_kit import Domain
 from tests.unit.plugins.volumes.storage_documents import attachment, ephemeral, uses
 from tests.unit.plugins.volumes.volume_scenes import (
     CAPACITY,
@@ -134,7 +134,7 @@ def test_no_shape_of_a_storage_object_makes_a_plugin_raise(
         except DecodeError:
             continue
         domain.cache.objects.set(kind, item)
-    pod = DECODER.pod(orjson.dumps(pod_document("p", volumes=volumes)))
+    pod = Decoder().pod(orjson.dumps(pod_document("p", volumes=volumes)))
 
     cold = domain.schedule(pod)
     assert surprises(domain) == []

@@ -15,8 +15,8 @@ from multisched.model.objects import Pod
 from multisched.model.version import Version, is_older
 from multisched.plugins.volumes.volume_binder import CONFLICTS_MAX, NEWS_MAX_S
 from multisched.plugins.volumes.volume_binding_args import VolumeBindingArgs
+from multisched.testing.builders import decode_node, node_document
 from multisched.testing.loop.sim_loop import SimLoop, simulate
-from tests.unit.plugins.scenes import decode_node, node_document
 from tests.unit.plugins.volumes.volume_scenes import PV, PVC, Document, Storage, claim, pod, volume
 
 TIMEOUT_S = 30

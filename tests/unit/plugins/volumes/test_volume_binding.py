@@ -20,7 +20,7 @@ from multisched.plugins.volumes.volume_planner import (
     VOLUME_MISSING,
 )
 from multisched.plugins.volumes.volume_promises import PromisedNode, PromisedVolume
-from tests.unit.plugins.scenes import decode_node, decode_pod, node_document, pod_document
+from multisched.testing.builders import decode_node, decode_pod, node_document, pod_document
 from tests.unit.plugins.volumes.storage_documents import csi_node, ephemeral
 from tests.unit.plugins.volumes.volume_scenes import (
     CAPACITY,

@@ -24,15 +24,8 @@ from multisched.plugins.volumes import attached_volumes
 from multisched.plugins.volumes.attached_volumes import NO_LIMIT, AttachedVolumes
 from multisched.plugins.volumes.node_volume_limits import NodeVolumeLimits
 from multisched.state.overlay import Overlay
-from tests.unit.plugins.scenes import (
-    Document,
-    Scene,
-    decode_node,
-    decode_pod,
-    node_document,
-    pod_document,
-    put,
-)
+from multisched.testing.builders import Document, decode_node, decode_pod, node_document, pod_document
+from tests.unit.plugins.scenes import Scene, put
 from tests.unit.plugins.volumes.storage_documents import (
     EBS,
     attachment,

@@ -11,7 +11,8 @@ from multisched.model.cluster_objects import TopologyTerm
 from multisched.model.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
 from multisched.plugins.volumes import volume_masks
 from multisched.plugins.volumes.volume_masks import RowMasks
-from tests.unit.plugins.scenes import Scene, decode_node, node_document, pod_document
+from multisched.testing.builders import decode_node, node_document, pod_document
+from tests.unit.plugins.scenes import Scene
 
 
 def scene() -> Scene:

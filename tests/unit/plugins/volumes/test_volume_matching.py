@@ -18,7 +18,7 @@ from multisched.plugins.volumes.volume_masks import RowMasks
 from multisched.plugins.volumes.volume_matching import GROUPS_SPARE, NANO, NOTHING, Choice, VolumeIndex, claim_id
 from multisched.state.node_table import NodeTable
 from multisched.state.object_store import ObjectStore
-from tests.unit.plugins.scenes import decode_node, node_document
+from multisched.testing.builders import decode_node, node_document
 
 NODES = {f"n{i}": {"host": f"n{i}", "zone": f"z{i % 2}"} for i in range(4)}
 PV = ObjectKind.PERSISTENT_VOLUME

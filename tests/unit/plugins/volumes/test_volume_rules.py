@@ -23,16 +23,8 @@ from multisched.plugins.volumes.volume_binding import VolumeBinding
 from multisched.plugins.volumes.volume_restrictions import VolumeRestrictions
 from multisched.plugins.volumes.volume_zone import VolumeZone
 from multisched.state.overlay import OverlayCycle
-from tests.unit.plugins.scenes import (
-    Document,
-    Scene,
-    container,
-    decode_node,
-    decode_pod,
-    node_document,
-    pod_document,
-    put,
-)
+from multisched.testing.builders import Document, container, decode_node, decode_pod, node_document, pod_document
+from tests.unit.plugins.scenes import Scene, put
 from tests.unit.plugins.volumes.storage_documents import claim, ephemeral, storage_class, uses, volume
 
 NO_DISK = "node(s) had no available disk"

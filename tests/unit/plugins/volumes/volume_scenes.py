@@ -19,7 +19,8 @@ from multisched.plugins.volumes.volume_ledger import VolumeLedger
 from multisched.state.ledgers import LedgerRegistry
 from multisched.state.node_table import NodeTable
 from multisched.state.object_store import ObjectStore
-from tests.unit.plugins.scenes import NobodyWaits, decode_node, decode_pod, node_document, pod_document, put
+from multisched.testing.builders import NobodyWaits, decode_node, decode_pod, node_document, pod_document
+from tests.unit.plugins.scenes import put
 from tests.unit.plugins.volumes.storage_documents import uses
 
 Document = dict[str, Any]

@@ -10,7 +10,8 @@ import pytest
 from multisched.shell.audit.ledgers import LedgerAudit
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.ledgers import LedgerRegistry
-from tests.unit.state.state_kit import NamespaceRoom, Tickets, make_node, make_pod, make_spec
+from multisched.testing.builders import make_node
+from tests.unit.state.state_kit import NamespaceRoom, Tickets, make_pod, make_spec
 
 NODES, PODS_PER_NODE, CPU_MILLI = 150, 2, 100
 

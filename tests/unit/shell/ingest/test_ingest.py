@@ -32,8 +32,8 @@ from multisched.queueing.entry import Failure
 from multisched.queueing.transitions import Place
 from multisched.shell.ingest import pods_and_nodes
 from multisched.shell.ingest.pods_and_nodes import NodeIngest
+from multisched.testing.builders import make_pod
 from multisched.testing.loop.sim_loop import SimLoop
-from tests.unit.cycle.cycle_kit import make_pod
 from tests.unit.shell.shell_kit import House
 
 

@@ -27,7 +27,7 @@ from multisched.shell.workers import background_process, child_process, plugin_p
 from multisched.shell.workers.background_process import Opening, Reply
 from multisched.shell.workers.plugin_process import LENGTH_BYTES, frame
 from multisched.shell.workers.plugin_workers import PluginWorkers
-from tests.unit.domains.builders import make_cache, make_context, make_node, make_pod, make_view
+from multisched.testing.builders import make_cache, make_context, make_node, make_pod, make_view
 from tests.unit.shell.workers.isolated_plugins import FULL
 
 PATIENCE_S: Final = 30.0
@@ -114,7 +114,7 @@ def asked(child: Child, *message: Any) -> Any:
 
 def a_question(pod: str) -> IsolatedRequest:
     """About three nodes, of which the first is full."""
-    cache = make_cache(make_node(f"n{number}", cpu=1000 * max(1, number), pods=9) for number in range(3))
+    cache = make_cache(make_node(f"n{number}", cpu_milli=1000 * max(1, number), pods=9) for number in range(3))
     for name in ("a", "b"):
         cache.assume(make_pod(name), 0)
     use = PluginUse(ROOMY, args={"limit": 2}, isolation=Isolation.PROCESS)

@@ -31,9 +31,9 @@ from multisched.shell.workers.plugin_processes import PROCESSES_MAX
 from multisched.shell.workers.plugin_threads import ABANDONED_THREADS_MAX, THREADS_MAX
 from multisched.shell.workers.plugin_workers import PluginWorkers
 from multisched.state.cluster_cache import ClusterCache
+from multisched.testing.builders import all_rows, make_cache, make_context, make_node, make_pod, make_view
 from tests.leaping_loop import leap
 from tests.unit.cycle.cycle_kit import ByName
-from tests.unit.domains.builders import all_rows, make_cache, make_context, make_node, make_pod, make_view
 from tests.unit.shell.workers.isolated_plugins import FULL, Roomy
 
 PATH = "tests.unit.shell.workers.isolated_plugins"
@@ -78,7 +78,7 @@ async def leaping_until_done(waited: asyncio.Future[T]) -> T:
 
 def three_nodes() -> ClusterCache:
     """n0 is full by the plugin's count, n2 has twice the CPU of n1."""
-    cache = make_cache(make_node(f"n{number}", cpu=1000 * max(1, number), pods=9) for number in range(3))
+    cache = make_cache(make_node(f"n{number}", cpu_milli=1000 * max(1, number), pods=9) for number in range(3))
     for name in ("a", "b"):
         cache.assume(make_pod(name), 0)
     return cache
@@ -305,7 +305,7 @@ class TestRecheck:
     """At commit an isolated plugin cannot be asked again: rows that changed in what it reads are refused."""
 
     async def recheck(self, plugin: IsolatedPlugin, change: Callable[[ClusterCache], object]) -> list[bool]:
-        cache, pod = make_cache(make_node(f"n{number}", cpu=1000, pods=9) for number in range(3)), make_pod("p")
+        cache, pod = make_cache(make_node(f"n{number}", cpu_milli=1000, pods=9) for number in range(3)), make_pod("p")
         view, rows = make_view(cache), all_rows(cache)
         view.responses = {plugin.name: await plugin.response(plugin.request(view, pod, rows))}
         change(cache)
@@ -323,7 +323,7 @@ class TestRecheck:
 
     async def test_a_node_changed(self, make: Make) -> None:
         def change(cache: ClusterCache) -> None:
-            cache.set_node(make_node("n2", cpu=500, pods=9))
+            cache.set_node(make_node("n2", cpu_milli=500, pods=9))
 
         for name in ("Roomy", "NodesOnly"):
             assert await self.recheck(make(Isolation.THREAD, name), change) == [False, False, True]

@@ -27,10 +27,10 @@ from domains.forecast.settings.sources import Dimension, PrometheusSettings
 from multisched.client.prometheus import PrometheusMeter
 from multisched.framework.background import BackgroundPorts, InThread
 from multisched.framework.measures import Grid, MeterSettings
+from multisched.testing.builders import make_node
 from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
 from tests.leaping_loop import leap
 from tests.unit.client.servers import raw_serving
-from tests.unit.domains.builders import make_node
 from tests.unit.domains.forecast.history.prometheus_kit import RealClock, SmallPrometheus, ports_at, source_of
 
 T = TypeVar("T")
@@ -329,7 +329,7 @@ class Looking:
 
 def test_a_source_of_any_moment_is_looked_at_once_a_step_and_may_fail() -> None:
     ledger = PeakLedger("peaks", Predictor(("cpu",)), {})
-    ledger.set_node(0, make_node("n", cpu=4_000))
+    ledger.set_node(0, make_node("n", cpu_milli=4_000))
     loads, source = NodeLoads(ledger, ledger.rows), Looking()
     refit, _ = lived(source, 1, loads)
     assert set(np.diff(source.looked_s).tolist()) == {SETTINGS.step_s}

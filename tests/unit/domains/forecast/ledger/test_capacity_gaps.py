@@ -14,10 +14,10 @@ from domains.forecast.peak_forecast import peak_forecast
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.context import PluginContext
 from multisched.state.cluster_cache import ClusterCache
-from tests.unit.cycle.cycle_kit import make_node, make_pod
+from multisched.testing.builders import make_node, make_pod
 
 LOG = {"log": {"annotation": "example.com/log"}}
-WEB = make_pod("a", cpu=100, labels={"app": "web"})
+WEB = make_pod("a", cpu_milli=100, labels={"app": "web"})
 
 
 def plugin(cache: ClusterCache, **args: Any) -> Forecast:
@@ -26,7 +26,7 @@ def plugin(cache: ClusterCache, **args: Any) -> Forecast:
 
 
 def node(cache: ClusterCache, name: str, log: str | None) -> None:
-    cache.set_node(make_node(name, cpu=4_000, annotations={} if log is None else {"example.com/log": log}))
+    cache.set_node(make_node(name, cpu_milli=4_000, annotations={} if log is None else {"example.com/log": log}))
 
 
 def told(made: Forecast, caplog: pytest.LogCaptureFixture) -> list[str]:

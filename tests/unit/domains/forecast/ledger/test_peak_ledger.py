@@ -19,7 +19,7 @@ from domains.forecast.ledger.peak_ledger import CATCH_UP_ROWS, PeakLedger
 from domains.forecast.service import service_of
 from multisched.framework.ledger import Ledger, rebuild
 from multisched.model.objects import Owner, Pod
-from tests.unit.domains.builders import make_node, make_pod
+from multisched.testing.builders import make_node, make_pod
 
 DIMENSIONS = ("cpu", "log", "memory")
 SLOTS = 168
@@ -59,7 +59,7 @@ is_a_ledger: Ledger = make_ledger()
 
 
 def pod_of(service: str, name: str, cpu: int = 0, memory: int = 0) -> Pod:
-    return make_pod(name, labels={"multisched.io/service": service}, requests={"cpu": cpu, "memory": memory})
+    return make_pod(name, labels={"multisched.io/service": service}, cpu_milli=cpu, memory_bytes=memory)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_what_stands_in_for_a_profile_is_the_class_the_namespace_or_requests(
     }
     predictor = make_predictor({**PEAKS, "full": FULL, **ofs})
     labels = {"multisched.io/service": service, "multisched.io/service-class": service_class}
-    pod = make_pod("p", namespace=namespace, labels=labels, requests={"cpu": 250, "memory": 2**30})
+    pod = make_pod("p", namespace=namespace, labels=labels, cpu_milli=250, memory_bytes=2**30)
 
     prediction = predictor.predict(pod)
 
@@ -131,7 +131,7 @@ def test_a_pod_cannot_go_by_the_profile_of_another_namespaces_service() -> None:
     """The name of an owner is whatever the pod's author writes."""
     ofs = {f"shop/{name}": {one: np.full(SLOTS, 9.0) for one in DIMENSIONS} for name in ("cart", "pay")}
     predictor = make_predictor(ofs)
-    forged = make_pod("p", namespace="blog", owner=Owner("StatefulSet", "shop/cart", "uid"), requests={"cpu": 250})
+    forged = make_pod("p", namespace="blog", owner=Owner("StatefulSet", "shop/cart", "uid"), cpu_milli=250)
 
     assert predictor.predict(forged).fallback == "no_history"
 
@@ -192,7 +192,7 @@ def _held(ledger: PeakLedger) -> dict[str, tuple[int, Demand]]:
 def test_capacity_comes_with_the_node_and_goes_with_it() -> None:
     ledger = make_ledger()
     rows = np.array([1])
-    node = make_node("n", annotations={"multisched.io/capacity-log": "40M"}, cpu=4_000, memory=2**30)
+    node = make_node("n", annotations={"multisched.io/capacity-log": "40M"}, cpu_milli=4_000, memory_bytes=2**30)
     ledger.set_node(1, node)
     version = ledger.version(1)
     ledger.set_node(1, node)
@@ -220,7 +220,8 @@ def test_capacity_comes_with_the_node_and_goes_with_it() -> None:
 )
 def test_a_capacity_that_a_node_states_badly_is_unknown(capacity: Capacity, expected: int) -> None:
     labels = {"disk": "5", "odd": "five", "negative": "-1"}
-    assert capacity.of(make_node("n", labels=labels, annotations={"net": "10G"}, pods=7, cpu=-5)) == expected
+    node = make_node("n", labels=labels, annotations={"net": "10G"}, allocatable={"pods": 7, "cpu": -5})
+    assert capacity.of(node) == expected
 
 
 services = st.sampled_from(["web", "api", "new", ""])
@@ -348,7 +349,7 @@ def test_a_promise_counts_until_it_is_withdrawn_and_is_nobodys_pod(
     ledger, wanted = make_ledger(peaks), make_ledger(peaks)
     for one in (ledger, wanted):
         for row in (0, 1):
-            one.set_node(row, make_node(f"n{row}", cpu=4000))
+            one.set_node(row, make_node(f"n{row}", cpu_milli=4000))
         one.restore(pod_of("web", "w", cpu=100), 0)
     before, version = sums(ledger), ledger.version(1)
     ledger.promise(pod_of("api", "a", cpu=200), 1)

@@ -13,7 +13,7 @@ from domains.forecast.settings.repair import RepairSettings, read_repair
 from multisched.framework.repair import RepairAsked
 from multisched.model.cluster_objects import PodDisruptionBudget, ResourceQuota
 from multisched.model.object_kinds import ObjectKind
-from tests.unit.domains.builders import row_of
+from multisched.testing.builders import row_of
 from tests.unit.domains.forecast.repair.town import Town, node, pod, selector
 
 

@@ -19,7 +19,7 @@ from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import CPU, MEMORY, PODS, PodSpec
 from multisched.model.selectors import LabelSelector
 from multisched.state.object_store import ObjectStore
-from tests.unit.domains.builders import row_of
+from multisched.testing.builders import row_of
 from tests.unit.domains.forecast.repair.town import Town, make_ledger, node, pod, selector
 
 placements = st.lists(

@@ -16,7 +16,8 @@ from multisched.framework.repair import RepairScene
 from multisched.model.objects import CPU, Node, Owner, Pod, PodSpec
 from multisched.model.selectors import LabelSelector, Operator, Requirement
 from multisched.state.cluster_cache import ClusterCache
-from tests.unit.domains.builders import all_rows, make_cache, make_node, make_profiles, row_of
+from multisched.testing.builders import all_rows, make_cache, make_node, row_of
+from tests.unit.domains.forecast.profiles import make_profiles
 
 HOURS = np.arange(168)
 PROFILES = make_profiles(
@@ -36,7 +37,7 @@ def make_ledger(*, has_profiles: bool = True) -> PeakLedger:
 
 def node(name: str, *, cpu: int = 8_000, log: str = "100") -> Node:
     annotations = {"multisched.io/capacity-log": log} if log else {}
-    return make_node(name, cpu=cpu, memory=1 << 35, pods=10, annotations=annotations)
+    return make_node(name, cpu_milli=cpu, memory_bytes=1 << 35, pods=10, annotations=annotations)
 
 
 def pod(name: str, service: str = "web", at: str = "", **changes: Any) -> Pod:

@@ -20,7 +20,8 @@ from multisched.framework.measures import PodUse
 from multisched.framework.node_view import Rows
 from multisched.framework.registry import implements
 from multisched.state.cluster_cache import ClusterCache
-from tests.unit.domains.builders import all_rows, make_context, make_node, make_pod, make_profiles
+from multisched.testing.builders import all_rows, make_context, make_node, make_pod
+from tests.unit.domains.forecast.profiles import make_profiles
 
 MONDAY_S = 4 * 86_400.0
 """Monday 1970-01-05, 00:00 UTC."""
@@ -50,7 +51,7 @@ class Scene:
         context = msgspec.structs.replace(make_context(self.cache), rows=self.rows)
         self.plugin: Forecast = peak_forecast({}, context)
         for name in ("a", "b", "gpu"):
-            self.cache.set_node(make_node(name, cpu=4_000, memory=int(8 * GIB)))
+            self.cache.set_node(make_node(name, cpu_milli=4_000, memory_bytes=int(8 * GIB)))
         for number in range(3):
             self.place("web", f"w{number}", "a")
         self.place("half", "h", "b")

@@ -19,8 +19,9 @@ from domains.forecast.views.show import document_of
 from multisched.framework.introspection import StateExportPlugin
 from multisched.framework.registry import implements
 from multisched.framework.views import Document, NoViewError, ViewedPlugin, ViewQuery
-from tests.unit.domains.builders import make_node, make_profiles
+from multisched.testing.builders import make_node
 from tests.unit.domains.forecast.fleets import NOW, ShownFleet, learned
+from tests.unit.domains.forecast.profiles import make_profiles
 from tests.unit.domains.forecast.weeks import MONDAY_S
 
 EVENING, MORNING = 24 + 20, 24 + 7
@@ -36,9 +37,9 @@ def small_fleet() -> ShownFleet:
     """Two nodes with room and one that states none; `web` is busy on Tuesday evening, `cart` never."""
     log = {"multisched.io/capacity-log": "10"}
     fleet = ShownFleet(
-        make_node("n1", annotations=log, cpu=4_000),
-        make_node("n2", annotations=log, cpu=8_000),
-        make_node("bare"),
+        make_node("n1", annotations=log, cpu_milli=4_000),
+        make_node("n2", annotations=log, cpu_milli=8_000),
+        make_node("bare", allocatable={}),
         args={"dimensions": ["cpu", "log"]},
     )
     fleet.plugin.adopt(
@@ -82,7 +83,8 @@ async def test_pods_without_a_profile_of_their_own_are_counted_and_a_node_withou
 
 async def test_what_if_a_pod_left_is_what_then_happens() -> None:
     fleet = ShownFleet(
-        make_node("n1", cpu=4_000, annotations={"multisched.io/capacity-log": "9"}), args={"dimensions": ["cpu", "log"]}
+        make_node("n1", cpu_milli=4_000, annotations={"multisched.io/capacity-log": "9"}),
+        args={"dimensions": ["cpu", "log"]},
     )
     fleet.plugin.adopt(learned(["shop/a", "shop/b", "shop/c"], ("cpu", "log")))
     for number, service in enumerate(("shop/a", "shop/b", "shop/c", "shop/a", "other/unknown")):
@@ -159,7 +161,9 @@ async def test_a_node_that_is_gone_is_not_shown_though_its_pods_still_are_counte
 
 @pytest.mark.parametrize("turns", range(8))
 async def test_a_picture_is_of_one_set_of_profiles_whenever_others_come_into_force(turns: int) -> None:
-    fleet = ShownFleet(*(make_node(f"n{number}", cpu=10_000) for number in range(1_100)), args={"dimensions": ["cpu"]})
+    fleet = ShownFleet(
+        *(make_node(f"n{number}", cpu_milli=10_000) for number in range(1_100)), args={"dimensions": ["cpu"]}
+    )
     fleet.plugin.adopt(make_profiles(("cpu",), a={"cpu": FLAT}))
     for number in range(1_100):
         fleet.stand("a", f"p{number}", f"n{number}")
@@ -172,7 +176,7 @@ async def test_a_picture_is_of_one_set_of_profiles_whenever_others_come_into_for
 
 
 async def test_profiles_that_never_stand_still_are_told() -> None:
-    fleet = ShownFleet(make_node("n1", cpu=10_000))
+    fleet = ShownFleet(make_node("n1", cpu_milli=10_000))
     shown = asyncio.create_task(fleet.show("nodes"))
     while not shown.done():
         fleet.plugin.adopt(make_profiles(("cpu",), a={"cpu": FLAT}))
