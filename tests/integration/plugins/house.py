@@ -25,7 +25,7 @@ from multisched.framework.isolation import Workshop
 from multisched.framework.measures import Measures
 from multisched.framework.registry import Registry
 from multisched.model.objects import Pod
-from multisched.model.wire import JSON, LineStream, Response, Transport
+from multisched.model.wire import Response, Transport
 from multisched.queueing.entry import QueueEntry
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program, ProgramPorts
@@ -182,38 +182,18 @@ class House:
         assert self.broken == []
 
 
-class _Seen:
+class _Seen(DirectTransport):
     """A transport that tells of every binding at the moment it took effect."""
 
-    def __init__(self, inner: DirectTransport, house: House) -> None:
-        self._inner = inner
+    def __init__(self, server: ApiServer, house: House) -> None:
+        super().__init__(server)
         self._house = house
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: bytes | None = None,
-        content_type: str = JSON,
-        accept: str = JSON,
-        timeout_s: float = 30.0,
-    ) -> Response:
-        answer = await self._inner.request(
-            method, path, body=body, content_type=content_type, accept=accept, timeout_s=timeout_s
-        )
+    async def request(self, method: str, path: str, *, body: bytes | None = None, **rest: Any) -> Response:
+        answer = await super().request(method, path, body=body, **rest)
         if "/binding" in path and body is not None:
             self._house.bind_seen(path.partition("?")[0], body, answer)
         return answer
-
-    @asynccontextmanager
-    async def stream(
-        self, path: str, *, connect_timeout_s: float = 5.0, idle_timeout_s: float = 90.0
-    ) -> AsyncIterator[LineStream]:
-        async with self._inner.stream(
-            path, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s
-        ) as lines:
-            yield lines
 
 
 @asynccontextmanager
@@ -236,7 +216,7 @@ async def open_house(
     house = House(server, ApiChecker(server, broken), broken, clock, parsed)
     if before is not None:
         await before(house)
-    seen = _Seen(DirectTransport(server), house)
+    seen = _Seen(server, house)
     outside = ProgramPorts(
         behind(seen) if behind is not None else seen,
         clock,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -15,7 +14,7 @@ from multisched.cluster.api.direct import DirectTransport
 from multisched.framework.events import Action, ClusterEvent, EventObject, Resource
 from multisched.framework.ports import Event
 from multisched.model.object_kinds import ObjectKind
-from multisched.model.wire import JSON, LineStream, Response
+from multisched.model.wire import Response
 from multisched.shell.ingest.objects import ObjectIngest
 from multisched.state.object_store import ObjectStore
 from tests.integration.plugins.house import House, in_virtual_time, one_domain, open_house
@@ -135,54 +134,37 @@ class Closed:
         self._inner = house_transport
         self.closed: dict[str, int] = {}
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: bytes | None = None,
-        content_type: str = JSON,
-        accept: str = JSON,
-        timeout_s: float = 30.0,
-    ) -> Response:
+    async def request(self, method: str, path: str, **rest: Any) -> Response:
         for start, status in self.closed.items():
             if path.startswith(start):
                 return Response(status, orjson.dumps({"kind": "Status", "code": status, "message": "not for you"}))
-        answer: Response = await self._inner.request(
-            method, path, body=body, content_type=content_type, accept=accept, timeout_s=timeout_s
-        )
+        answer: Response = await self._inner.request(method, path, **rest)
         return answer
 
-    @asynccontextmanager
-    async def stream(
-        self, path: str, *, connect_timeout_s: float = 5.0, idle_timeout_s: float = 90.0
-    ) -> AsyncIterator[LineStream]:
-        async with self._inner.stream(
-            path, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s
-        ) as lines:
-            yield lines
+    def stream(self, path: str, **rest: Any) -> Any:
+        return self._inner.stream(path, **rest)
 
 
 def play(story: Callable[[House, Closed], Coroutine[Any, Any, None]], closed: dict[str, int]) -> None:
     """The whole program before an API server that does not serve or forbids some kinds."""
 
     async def scene() -> None:
-        doors: list[Closed] = []
+        transports: list[Closed] = []
 
-        def behind(transport: Any) -> Closed:
-            doors.append(Closed(transport))
-            doors[0].closed = closed
-            return doors[0]
+        def behind(inner: Any) -> Closed:
+            transports.append(Closed(inner))
+            transports[0].closed = closed
+            return transports[0]
 
         async with open_house(one_domain(), behind=behind) as house:
-            await story(house, doors[0])
+            await story(house, transports[0])
 
     in_virtual_time(scene)
 
 
 @pytest.mark.parametrize("status", [403, 404])
 def test_a_kind_that_is_not_to_be_had_keeps_no_pod_waiting_and_makes_the_process_unready(status: int) -> None:
-    async def story(house: House, door: Closed) -> None:
+    async def story(house: House, transport: Closed) -> None:
         await house.node("n")
         await house.pod("p", cpu="1")
         await house.bound("p")
@@ -192,7 +174,7 @@ def test_a_kind_that_is_not_to_be_had_keeps_no_pod_waiting_and_makes_the_process
         await house.program.audit.once()
         assert house.program.audit.statistics().audits == 1
 
-        door.closed.clear()
+        transport.closed.clear()
         await house.until(lambda: not house.program.objects.unreadable(), within_s=60.0)
 
     play(story, {"/apis/storage.k8s.io/v1/csinodes": status})
@@ -203,7 +185,7 @@ def test_a_pod_waits_while_what_its_claims_stand_for_cannot_be_read(path: str) -
     """It is not told that its claim does not exist, and not placed as if it had none; others go on."""
     kind = PVC if path.endswith("claims") else PV
 
-    async def story(house: House, door: Closed) -> None:
+    async def story(house: House, transport: Closed) -> None:
         spec = {"storageClassName": "c", "accessModes": ["ReadWriteOnce"]}
         source = {"capacity": {"storage": "1Gi"}, "nfs": {"server": "s", "path": "/"}}
         await house.post("persistentvolumes", "v", {}, spec={**spec, **source})
@@ -223,14 +205,14 @@ def test_a_pod_waits_while_what_its_claims_stand_for_cannot_be_read(path: str) -
         assert waiting is not None
         assert waiting.message.startswith(f"0/1 nodes are available: {words}")
 
-        door.closed.clear()
+        transport.closed.clear()
         await house.bound("p", within_s=90.0)
 
     play(story, {path: 403})
 
 
 def test_the_audit_finds_an_object_that_a_watch_has_lost() -> None:
-    async def story(house: House, door: Closed) -> None:
+    async def story(house: House, transport: Closed) -> None:
         name = {"storageClassName": "c", "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]}
         for number in range(3):
             await house.post("persistentvolumes", f"v{number}", {}, spec={**name, "nfs": {"server": "s", "path": "/"}})
@@ -248,7 +230,7 @@ def test_the_audit_finds_an_object_that_a_watch_has_lost() -> None:
 def test_the_audit_looks_at_other_objects_less_often_than_at_pods() -> None:
     lists: Counter[str] = Counter()
 
-    async def story(house: House, door: Closed) -> None:
+    async def story(house: House, transport: Closed) -> None:
         def note(method: str, path: str, user: str, status: int) -> None:
             if method == "GET" and "watch=" not in path:
                 lists[path.partition("?")[0]] += 1

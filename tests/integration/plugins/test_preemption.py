@@ -263,20 +263,20 @@ class NoDeletes:
 
 def test_a_preemptor_whose_victims_may_not_be_deleted_goes_on_trying_with_pauses_and_is_bound_in_the_end() -> None:
     async def story() -> None:
-        doors: list[NoDeletes] = []
+        transports: list[NoDeletes] = []
 
         def behind(inner: Transport) -> Transport:
-            doors.append(NoDeletes(inner))
-            return doors[0]
+            transports.append(NoDeletes(inner))
+            return transports[0]
 
         async with cluster("n", behind=behind) as house:
             await pod(house, "low", "4", "low")
             await house.bound("low")
             await pod(house, "high", "4", "high")
             await asyncio.sleep(20.0)
-            assert 2 <= doors[0].refused <= 21
+            assert 2 <= transports[0].refused <= 21
             assert "nominatedNodeName" not in (await read(house, "high"))["status"]
-            doors[0].is_on = False
+            transports[0].is_on = False
             await house.bound("high", within_s=60.0)
 
     play(story)

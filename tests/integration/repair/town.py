@@ -31,7 +31,7 @@ from multisched.config import loading
 from multisched.framework.moving import RepairStatus
 from multisched.model.decode import Decoder
 from multisched.model.objects import Pod
-from multisched.model.wire import JSON, MERGE_PATCH, AnswerLostError, LineStream, Response, Transport
+from multisched.model.wire import MERGE_PATCH, AnswerLostError, Response, Transport
 from multisched.shell.program import Program, ProgramPorts
 from multisched.state.reservations import is_stand_in
 from multisched.testing.checkers.api.api_checker import ApiChecker
@@ -239,7 +239,7 @@ class Town:
         self._lives += 1
         self._dying.clear()
         outside = ProgramPorts(
-            _Doors(self.api, self),
+            _RepairTransport(self.api, self),
             self.clock,
             random.Random(self._seed + self._lives),
             f"life-{self._lives}",
@@ -334,7 +334,7 @@ class Town:
         assert self.broken == []
 
 
-class _Doors:
+class _RepairTransport:
     """Between a program and the server: sees the writes of the repair, and lets faults befall them."""
 
     def __init__(self, inner: Transport, town: Town) -> None:
@@ -342,19 +342,10 @@ class _Doors:
         self._town = town
 
     async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: bytes | None = None,
-        content_type: str = JSON,
-        accept: str = JSON,
-        timeout_s: float = 30.0,
+        self, method: str, path: str, *, body: bytes | None = None, timeout_s: float = 30.0, **rest: Any
     ) -> Response:
         async def ask() -> Response:
-            answer = await self._inner.request(
-                method, path, body=body, content_type=content_type, accept=accept, timeout_s=timeout_s
-            )
+            answer = await self._inner.request(method, path, body=body, timeout_s=timeout_s, **rest)
             bare = path.partition("?")[0]
             if "/eviction" in path and answer.status == 201:
                 self._town.saw_eviction(bare)
@@ -385,14 +376,8 @@ class _Doors:
         await asyncio.Event().wait()
         raise AssertionError("the dead do not go on")
 
-    @asynccontextmanager
-    async def stream(
-        self, path: str, *, connect_timeout_s: float = 5.0, idle_timeout_s: float = 90.0
-    ) -> AsyncIterator[LineStream]:
-        async with self._inner.stream(
-            path, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s
-        ) as lines:
-            yield lines
+    def stream(self, path: str, **rest: Any) -> Any:
+        return self._inner.stream(path, **rest)
 
 
 def _word(method: str, path: str, body: bytes | None) -> str:

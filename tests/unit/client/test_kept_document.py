@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from multisched.client.kept_document import BYTES_MAX, ConfigMapKeeper
@@ -10,7 +12,7 @@ from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
 from multisched.framework.moving import KeepAnswer, KeepReply
 from multisched.framework.ports import UnreachableError
-from multisched.model.wire import JSON, AnswerLostError, Response
+from multisched.model.wire import AnswerLostError, Response
 from tests.unit.client.scripted import Answer, Asked, LoopClock, ScriptedTransport, a_refusal, answer
 
 pytestmark = pytest.mark.looptime
@@ -21,19 +23,8 @@ class Losing(DirectTransport):
 
     lose = 0
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: bytes | None = None,
-        content_type: str = JSON,
-        accept: str = JSON,
-        timeout_s: float = 30.0,
-    ) -> Response:
-        found = await super().request(
-            method, path, body=body, content_type=content_type, accept=accept, timeout_s=timeout_s
-        )
+    async def request(self, method: str, path: str, **rest: Any) -> Response:
+        found = await super().request(method, path, **rest)
         if self.lose and method != "GET":
             self.lose -= 1
             raise AnswerLostError("reset")

@@ -1,10 +1,10 @@
-"""A whole program over the embedded API server, with a transport that a test may bend, in virtual time."""
+"""The embedded API server in virtual time, what its users do, and a whole program over it by a transport that tests may bend."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -13,8 +13,9 @@ import orjson
 from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
 from multisched.config import loading
-from multisched.model.wire import JSON, LineStream, Response
+from multisched.model.wire import JSON, MERGE_PATCH, LineStream, Response
 from multisched.shell.program import Program, ProgramPorts
+from multisched.testing.builders import GPU, NOTHING, Document, container, node_document, pod_document
 from multisched.testing.checkers.invariants import differences
 from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
 from multisched.testing.loop.virtual_workers import VirtualProcess
@@ -31,7 +32,6 @@ lease: {enabled: false}
 """
 PODS = "/api/v1/namespaces/default/pods"
 
-Document = dict[str, Any]
 T = TypeVar("T")
 
 
@@ -57,14 +57,7 @@ class BentTransport:
         """So long the answer to a list, and a request to bind, are on their way."""
 
     async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: bytes | None = None,
-        content_type: str = JSON,
-        accept: str = JSON,
-        timeout_s: float = 30.0,
+        self, method: str, path: str, *, body: bytes | None = None, timeout_s: float = 30.0, **rest: Any
     ) -> Response:
         assert timeout_s > 0
         self.requests.append((method, path))
@@ -76,9 +69,8 @@ class BentTransport:
                 method,
                 self.asked(path.encode()).decode(),
                 body=None if body is None else self.asked(body),
-                content_type=content_type,
-                accept=accept,
                 timeout_s=timeout_s,
+                **rest,
             )
         if method == "GET" and "?limit=" in path:
             await asyncio.sleep(self.list_s)
@@ -112,21 +104,79 @@ class BentLines:
                 yield said
 
 
-class Cluster:
-    """An API to act on, and a program that watches it."""
+class Site:
+    """An API server, and what its users do."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self.loop = loop
+        self.clock = SimClock(loop)
+        self.server = ApiServer(self.clock, rbac=False)
+        self.api = DirectTransport(self.server)
+
+    async def send(
+        self, method: str, path: str, document: Document | None = None, *, content_type: str = JSON
+    ) -> Document:
+        body = orjson.dumps(document) if document is not None else None
+        answer = await self.api.request(method, path, body=body, content_type=content_type)
+        assert answer.status < 300, answer.body
+        found: Document = orjson.loads(answer.body)
+        return found
+
+    async def add_node(self, name: str, *, gpus: int = 0, **fields: Any) -> None:
+        """`fields`: as in `node_document`."""
+        extra = {GPU: gpus} if gpus else {}
+        await self.send("POST", "/api/v1/nodes", node_document(name, extra=extra, **fields))
+
+    async def add_pod(
+        self,
+        name: str,
+        *,
+        cpu: str = "1",
+        limits: Mapping[str, str] = NOTHING,
+        port: int = 0,
+        scheduler: str = "forecast-scheduler",
+        **fields: Any,
+    ) -> None:
+        """`fields`: as in `pod_document`."""
+        one = container(cpu=cpu)
+        one["resources"]["limits"] = dict(limits)
+        if port:
+            one["ports"] = [{"containerPort": port, "hostPort": port}]
+        await self.send("POST", PODS, pod_document(name, one, schedulerName=scheduler, **fields))
+
+    async def bind(self, name: str, node: str) -> None:
+        await self.send("POST", f"{PODS}/{name}/binding", {"metadata": {"name": name}, "target": {"name": node}})
+
+    async def change_metadata(self, name: str, **fields: Any) -> None:
+        """Of a pod: `labels`, `annotations` or `finalizers`; what is None goes."""
+        await self.send("PATCH", f"{PODS}/{name}", {"metadata": fields}, content_type=MERGE_PATCH)
+
+    async def delete_pod(self, name: str) -> None:
+        await self.send("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
+
+    async def node_of(self, name: str) -> str:
+        """Of a pod, as the API says it; empty where it waits."""
+        pod = await self.send("GET", f"{PODS}/{name}")
+        return str(pod["spec"].get("nodeName", ""))
+
+    async def nodes_of_pods(self) -> dict[str, str]:
+        """Name -> node, of every pod of the API; empty where it waits."""
+        listed = await self.send("GET", PODS)
+        return {item["metadata"]["name"]: item["spec"].get("nodeName", "") for item in listed["items"]}
+
+
+class Cluster(Site):
+    """A site with a program that watches it."""
 
     def __init__(self, loop: SimLoop, configuration: str) -> None:
-        clock = SimClock(loop)
-        self.loop = loop
-        self.server = ApiServer(clock, rbac=False)
-        self.api = DirectTransport(self.server)
+        super().__init__(loop)
         self.transport = BentTransport(self.server)
         self.observer = QuietObserver()
         self.thread_uses = 0
         """What would be computed in threads, which virtual time does not wait for, is computed at once."""
         ports = ProgramPorts(
             self.transport,
-            clock,
+            self.clock,
             random.Random(1),
             "tester",
             "kube-system",
@@ -140,49 +190,6 @@ class Cluster:
     async def _at_once(self, work: Callable[[], T]) -> T:
         self.thread_uses += 1
         return work()
-
-    async def send(
-        self, method: str, path: str, document: Document | None = None, *, content_type: str = JSON
-    ) -> Document:
-        body = orjson.dumps(document) if document is not None else None
-        answer = await self.api.request(method, path, body=body, content_type=content_type)
-        assert answer.status < 300, answer.body
-        found: Document = orjson.loads(answer.body)
-        return found
-
-    async def add_node(self, name: str, *, cpu: str = "4", labels: dict[str, str] | None = None) -> None:
-        allocatable = {"cpu": cpu, "memory": "64Gi", "pods": "110"}
-        metadata = {"name": name, "labels": labels or {}}
-        status = {"allocatable": allocatable, "capacity": allocatable}
-        await self.send("POST", "/api/v1/nodes", {"kind": "Node", "metadata": metadata, "status": status})
-
-    async def add_pod(
-        self,
-        name: str,
-        *,
-        cpu: str = "1",
-        scheduler: str = "forecast-scheduler",
-        metadata: Document | None = None,
-        port: int = 0,
-        **spec: Any,
-    ) -> None:
-        container: Document = {"name": "main", "image": "app", "resources": {"requests": {"cpu": cpu}}}
-        if port:
-            container["ports"] = [{"containerPort": port, "hostPort": port}]
-        spec = {"schedulerName": scheduler, "containers": [container], **spec}
-        document = {"kind": "Pod", "metadata": {"name": name, **(metadata or {})}, "spec": spec}
-        await self.send("POST", PODS, document)
-
-    async def bind(self, name: str, node: str) -> None:
-        await self.send("POST", f"{PODS}/{name}/binding", {"metadata": {"name": name}, "target": {"name": node}})
-
-    async def delete_pod(self, name: str) -> None:
-        await self.send("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
-
-    async def nodes_of_pods(self) -> dict[str, str]:
-        """Name -> node, of every pod of the API; empty where it waits."""
-        listed = await self.send("GET", PODS)
-        return {item["metadata"]["name"]: item["spec"].get("nodeName", "") for item in listed["items"]}
 
     @property
     def placed(self) -> dict[str, str]:

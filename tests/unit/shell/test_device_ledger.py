@@ -4,105 +4,65 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-import orjson
 import pytest
 
-from multisched.cluster.api.direct import DirectTransport
-from multisched.cluster.api.server import ApiServer
 from multisched.config import loading
 from multisched.shell.program import Program, ProgramPorts
+from multisched.testing.builders import GPU
 from multisched.testing.checkers.invariants import differences
-from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
+from multisched.testing.loop.sim_loop import SimLoop, simulate
 from multisched.testing.processes.quiet_observer import QuietObserver
+from tests.unit.shell.program_kit import PODS, Site
 
 CONFIGURATION = """
 apiVersion: multisched.io/v1
 kind: MultischedConfiguration
 lease: {enabled: false}
 """
-PODS = "/api/v1/namespaces/default/pods"
 MILLI, DEVICES, ALLOCATED = (f"multisched.io/gpu-{name}" for name in ("milli", "devices", "allocated-milli"))
-MERGE = "application/merge-patch+json"
 
-Annotations = Mapping[str, str | None]
+Annotations = Mapping[str, Any]
 
 
-class Site:
-    """A cluster, and programs that come and go over it."""
-
-    def __init__(self, loop: SimLoop) -> None:
-        self._loop = loop
-        self._clock = SimClock(loop)
-        self.server = ApiServer(self._clock, rbac=False)
-        self._api = DirectTransport(self.server)
+class GpuSite(Site):
+    """A cluster with GPUs, and programs that come and go over it."""
 
     @asynccontextmanager
-    async def program(self) -> Any:
+    async def program(self) -> AsyncIterator[Program]:
         ports = ProgramPorts(
-            self._api, self._clock, random.Random(1), "tester", "kube-system", observer=lambda domain: QuietObserver()
+            self.api, self.clock, random.Random(1), "tester", "kube-system", observer=lambda domain: QuietObserver()
         )
         program = Program(loading.parse(CONFIGURATION, "test"), ports)
-        running = self._loop.create_task(program.run())
+        running = self.loop.create_task(program.run())
         try:
             yield program
         finally:
             program.stop()
             await running
 
-    async def send(
-        self, method: str, path: str, document: object = None, content_type: str = "application/json"
-    ) -> dict[str, Any]:
-        body = orjson.dumps(document) if document is not None else None
-        answer = await self._api.request(method, path, body=body, content_type=content_type)
-        assert answer.status < 300, answer.body
-        sent: dict[str, Any] = orjson.loads(answer.body)
-        return sent
-
-    async def add_node(self, name: str, gpus: int, **spec: object) -> None:
-        allocatable = {"cpu": "96", "memory": "8Gi", "pods": "100", "nvidia.com/gpu": str(gpus)}
-        status = {"allocatable": allocatable, "capacity": allocatable}
-        await self.send(
-            "POST", "/api/v1/nodes", {"kind": "Node", "metadata": {"name": name}, "spec": spec, "status": status}
-        )
-
-    async def add_pod(
-        self,
-        name: str,
-        annotations: Annotations,
-        *,
-        scheduler: str = "gpu-scheduler",
-        node: str = "",
-        cpu: str = "10m",
-        whole: int = 0,
-    ) -> None:
-        metadata = {"name": name, "annotations": dict(annotations)}
-        limits = {"nvidia.com/gpu": str(whole)} if whole else {}
-        containers = [{"name": "main", "image": "app", "resources": {"requests": {"cpu": cpu}, "limits": limits}}]
-        spec = {"schedulerName": scheduler, "containers": containers, **({"nodeName": node} if node else {})}
-        await self.send("POST", PODS, {"kind": "Pod", "metadata": metadata, "spec": spec})
+    async def add_gpu_pod(self, name: str, annotations: Annotations, *, cpu: str = "10m", **fields: Any) -> None:
+        """It is bound, if it can be, when this returns."""
+        scheduler = fields.pop("scheduler", "gpu-scheduler")
+        await self.add_pod(name, cpu=cpu, scheduler=scheduler, annotations=annotations, **fields)
         await asyncio.sleep(2.0)
 
     async def annotate(self, name: str, annotations: Annotations) -> None:
-        await self.send("PATCH", f"{PODS}/{name}", {"metadata": {"annotations": dict(annotations)}}, MERGE)
+        await self.change_metadata(name, annotations=dict(annotations))
         await asyncio.sleep(2.0)
 
-    async def node_of(self, name: str) -> str:
-        pod = await self.send("GET", f"{PODS}/{name}")
-        return str(pod["spec"].get("nodeName", ""))
 
-
-def play(scene: Callable[[Site], Coroutine[Any, Any, None]], gpu_nodes: Iterable[str] = ("n",)) -> None:
+def play(scene: Callable[[GpuSite], Coroutine[Any, Any, None]], gpu_nodes: Iterable[str] = ("n",)) -> None:
     """On nodes of one GPU each."""
     loop = SimLoop(seed=1)
 
     async def main() -> None:
-        site = Site(loop)
+        site = GpuSite(loop)
         for name in gpu_nodes:
-            await site.add_node(name, 1)
+            await site.add_node(name, cpu="96", gpus=1)
         await scene(site)
 
     simulate(main(), loop)
@@ -119,11 +79,11 @@ CHANGES: dict[str, Annotations] = {
 
 @pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
 def test_a_device_is_not_given_twice_after_the_annotations_of_its_pod_changed(changes: Annotations) -> None:
-    async def scene(site: Site) -> None:
+    async def scene(site: GpuSite) -> None:
         async with site.program() as program:
-            await site.add_pod("first", {MILLI: "600"})
+            await site.add_gpu_pod("first", {MILLI: "600"})
             await site.annotate("first", changes)
-            await site.add_pod("second", {MILLI: "600"})
+            await site.add_gpu_pod("second", {MILLI: "600"})
             await asyncio.sleep(125.0)
 
             assert await site.node_of("first") == "n"
@@ -131,7 +91,7 @@ def test_a_device_is_not_given_twice_after_the_annotations_of_its_pod_changed(ch
             assert program.audit.statistics().differences == 0
             assert differences(program, site.server) == []
 
-            await site.send("DELETE", f"{PODS}/first?gracePeriodSeconds=0")
+            await site.delete_pod("first")
             await asyncio.sleep(5.0)
             assert await site.node_of("second") == "n"
 
@@ -140,13 +100,13 @@ def test_a_device_is_not_given_twice_after_the_annotations_of_its_pod_changed(ch
 
 @pytest.mark.parametrize("changes", [{MILLI: None}, {MILLI: "1"}, OTHERS], ids=list(CHANGES)[:3])
 def test_the_next_process_goes_by_what_was_written_at_bind(changes: Annotations) -> None:
-    async def scene(site: Site) -> None:
+    async def scene(site: GpuSite) -> None:
         async with site.program():
-            await site.add_pod("first", {MILLI: "600"})
+            await site.add_gpu_pod("first", {MILLI: "600"})
         await site.annotate("first", changes)
         async with site.program():
-            await site.add_pod("second", {MILLI: "600"})
-            await site.add_pod("third", {MILLI: "400"})
+            await site.add_gpu_pod("second", {MILLI: "600"})
+            await site.add_gpu_pod("third", {MILLI: "400"})
 
             assert await site.node_of("second") == ""
             assert await site.node_of("third") == "n"
@@ -155,9 +115,9 @@ def test_the_next_process_goes_by_what_was_written_at_bind(changes: Annotations)
 
 
 def test_a_pod_that_waits_with_1100_annotations_still_gets_the_gpu_it_asks_for() -> None:
-    async def scene(site: Site) -> None:
+    async def scene(site: GpuSite) -> None:
         async with site.program():
-            await site.add_pod("many", {**OTHERS, MILLI: "600"})
+            await site.add_gpu_pod("many", {**OTHERS, MILLI: "600"})
 
             pod = await site.send("GET", f"{PODS}/many")
             assert pod["metadata"]["annotations"][DEVICES] == "0"
@@ -171,12 +131,12 @@ def test_pods_of_strangers_that_request_no_gpu_block_none(scheduler: str) -> Non
     """A tenant with 10m of CPU on each node once shut all GPU nodes to everybody else."""
     names = [f"n{number}" for number in range(5)]
 
-    async def scene(site: Site) -> None:
+    async def scene(site: GpuSite) -> None:
         async with site.program():
             for name in names:
-                await site.add_pod(f"tiny-{name}", {MILLI: "1000"}, scheduler=scheduler, node=name)
+                await site.add_gpu_pod(f"tiny-{name}", {MILLI: "1000"}, scheduler=scheduler, node=name)
             for name in names:
-                await site.add_pod(f"work-{name}", {MILLI: "1000"})
+                await site.add_gpu_pod(f"work-{name}", {MILLI: "1000"})
 
             assert {await site.node_of(f"work-{name}") for name in names} == set(names)
 
@@ -184,14 +144,14 @@ def test_pods_of_strangers_that_request_no_gpu_block_none(scheduler: str) -> Non
 
 
 def test_tainted_gpu_nodes_are_for_pods_that_need_gpus() -> None:
-    async def scene(site: Site) -> None:
+    async def scene(site: GpuSite) -> None:
         for name in ("a", "b"):
             taint = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
-            await site.add_node(name, 1, taints=[taint])
+            await site.add_node(name, cpu="96", gpus=1, taints=[taint])
         async with site.program():
-            await site.add_pod("cpu", {}, cpu="90")
-            await site.add_pod("fraction", {MILLI: "250"})
-            await site.add_pod("whole", {}, whole=1)
+            await site.add_gpu_pod("cpu", {}, cpu="90")
+            await site.add_gpu_pod("fraction", {MILLI: "250"})
+            await site.add_gpu_pod("whole", {}, limits={GPU: "1"})
 
             assert await site.node_of("cpu") == ""
             assert {await site.node_of("fraction"), await site.node_of("whole")} == {"a", "b"}

@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 
-import orjson
 import pytest
 
-from multisched.cluster.api.direct import DirectTransport
-from multisched.cluster.api.server import ApiServer
 from multisched.config import loading
 from multisched.framework.points import CycleView, PermitResult
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
 from multisched.shell.program import Program, ProgramPorts
 from multisched.testing.checkers.invariants import differences
-from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
+from multisched.testing.loop.sim_loop import SimLoop, simulate
 from multisched.testing.processes.quiet_observer import QuietObserver
+from tests.unit.shell.program_kit import Site
 
 CONFIGURATION = """
 apiVersion: multisched.io/v1
@@ -27,7 +25,6 @@ domains:
 - name: forecast
   profile: {plugins: {enabled: [{name: "tests.unit.shell.test_foreign_binds:HoldAll"}]}}
 """
-PODS = "/api/v1/namespaces/default/pods"
 
 
 class HoldAll:
@@ -44,28 +41,24 @@ def test_a_pod_that_somebody_binds_while_permit_holds_it_is_theirs(is_same_node:
     loop = SimLoop(seed=1)
 
     async def main() -> None:
-        clock = SimClock(loop)
-        server = ApiServer(clock, rbac=False)
-        api = DirectTransport(server)
+        site = Site(loop)
         for name in ("a", "b"):
-            amounts = {"cpu": "4", "memory": "8Gi", "pods": "10"}
-            node = {"metadata": {"name": name}, "status": {"allocatable": amounts, "capacity": amounts}}
-            await api.request("POST", "/api/v1/nodes", body=orjson.dumps(node))
-        outside = ProgramPorts(api, clock, random.Random(1), "me", "kube-system", observer=lambda name: QuietObserver())
+            await site.add_node(name)
+        outside = ProgramPorts(
+            site.api, site.clock, random.Random(1), "me", "kube-system", observer=lambda name: QuietObserver()
+        )
         program = Program(loading.parse(CONFIGURATION, "test"), outside)
         running = loop.create_task(program.run())
-        spec = {"schedulerName": "forecast-scheduler", "containers": [{"name": "main", "image": "app"}]}
-        await api.request("POST", PODS, body=orjson.dumps({"metadata": {"name": "held"}, "spec": spec}))
+        await site.add_pod("held")
         await asyncio.sleep(0.5)
         (assumed,) = program.cache
         other = "a" if assumed.node == "b" else "b"
-        target = {"metadata": {"name": "held"}, "target": {"name": assumed.node if is_same_node else other}}
-        await api.request("POST", f"{PODS}/held/binding", body=orjson.dumps(target))
+        await site.bind("held", assumed.node if is_same_node else other)
 
         await asyncio.sleep(30.0)
 
         assert not running.done()
-        assert differences(program, server) == []
+        assert differences(program, site.server) == []
         (worker,) = program.router.workers()
         assert len(worker.queue) == 0
         assert worker.is_drained

@@ -15,13 +15,14 @@ from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
 from multisched.config import loading
 from multisched.config.nodes import lease_groups
-from multisched.model.wire import JSON, ConnectFailedError, LineStream, Response
+from multisched.model.wire import ConnectFailedError, LineStream, Response
 from multisched.shell.leadership.lease_runner import LeasesOnLoop
 from multisched.shell.program import DRAIN_S, EVENTS_DRAIN_S, LeaseLostError, Program, ProgramPorts
 from multisched.shell.telemetry import ProgramQueues, read
 from multisched.testing.checkers.invariants import differences
-from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
+from multisched.testing.loop.sim_loop import SimLoop, simulate
 from multisched.testing.processes.quiet_observer import QuietObserver
+from tests.unit.shell.program_kit import Site
 
 CONFIGURATION = """
 apiVersion: multisched.io/v1
@@ -30,7 +31,6 @@ domains:
 - name: forecast
 - name: gpu
 """
-PODS = "/api/v1/namespaces/default/pods"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 
 
@@ -75,16 +75,7 @@ class SlowTransport(DirectTransport):
         async with super().stream(path, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s) as lines:
             yield LateLines(lines, self.hears)
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: bytes | None = None,
-        content_type: str = JSON,
-        accept: str = JSON,
-        timeout_s: float = 30.0,
-    ) -> Response:
+    async def request(self, method: str, path: str, **rest: Any) -> Response:
         if "/binding" in path:
             self.bindings += 1
             self.was_used.set()
@@ -97,9 +88,7 @@ class SlowTransport(DirectTransport):
         self.lists_of_nodes_pods += "fieldSelector=spec.nodeName" in path
         if self.is_cut and "/leases" in path:
             raise ConnectFailedError("cut")
-        return await super().request(
-            method, path, body=body, content_type=content_type, accept=accept, timeout_s=timeout_s
-        )
+        return await super().request(method, path, **rest)
 
 
 class LateWord(LeasesOnLoop):
@@ -116,35 +105,8 @@ class LateWord(LeasesOnLoop):
             function(*args)
 
 
-class Site:
-    """An API server with one node of each domain, and programs that run against it."""
-
-    def __init__(self, loop: SimLoop) -> None:
-        self.loop = loop
-        self.clock = SimClock(loop)
-        self.server = ApiServer(self.clock, rbac=False)
-        self.api = DirectTransport(self.server)
-
-    async def send(self, method: str, path: str, document: dict[str, Any] | None = None) -> Any:
-        answer = await self.api.request(method, path, body=orjson.dumps(document) if document else None)
-        assert answer.status < 300, answer.body
-        return orjson.loads(answer.body)
-
-    async def add_node(self, name: str, **extra: str) -> None:
-        amounts = {"cpu": "4", "memory": "8Gi", "pods": "10", **extra}
-        status = {"allocatable": amounts, "capacity": amounts}
-        await self.send("POST", "/api/v1/nodes", {"kind": "Node", "metadata": {"name": name}, "status": status})
-
-    async def add_pod(self, name: str, cpu: str = "500m", *, is_guaranteed: bool = False, **spec: Any) -> None:
-        amounts = {"cpu": cpu, "memory": "64Mi"}
-        resources = {"requests": amounts, "limits": amounts if is_guaranteed else {}}
-        containers = [{"name": "main", "image": "app", "resources": resources}]
-        spec = {"schedulerName": "forecast-scheduler", "containers": containers, **spec}
-        await self.send("POST", PODS, {"kind": "Pod", "metadata": {"name": name}, "spec": spec})
-
-    async def node_of(self, name: str) -> str:
-        pod = await self.send("GET", f"{PODS}/{name}")
-        return str(pod["spec"].get("nodeName", ""))
+class ProgramSite(Site):
+    """A site, and programs that run against it."""
 
     async def holders(self) -> set[str]:
         leases = await self.send("GET", LEASES)
@@ -166,20 +128,20 @@ class Site:
         return Program(loading.parse(configuration, "test"), outside), transport
 
 
-def play(scene: Callable[[Site], Coroutine[Any, Any, None]]) -> None:
+def play(scene: Callable[[ProgramSite], Coroutine[Any, Any, None]]) -> None:
     loop = SimLoop(seed=5)
 
     async def main() -> None:
-        site = Site(loop)
+        site = ProgramSite(loop)
         await site.add_node("a")
-        await site.add_node("gpu", **{"nvidia.com/gpu": "2"})
+        await site.add_node("gpu", gpus=2)
         await scene(site)
 
     simulate(main(), loop)
 
 
 def test_a_stopped_program_ends_at_once_and_gives_its_leases_back() -> None:
-    async def scene(site: Site) -> None:
+    async def scene(site: ProgramSite) -> None:
         program, _ = site.program()
         running = site.loop.create_task(program.run())
         await site.add_pod("p")
@@ -201,7 +163,7 @@ def test_a_stopped_program_ends_at_once_and_gives_its_leases_back() -> None:
 
 
 def test_a_stop_waits_for_the_binds_that_are_under_way_and_takes_no_more_in() -> None:
-    async def scene(site: Site) -> None:
+    async def scene(site: ProgramSite) -> None:
         program, transport = site.program()
         running = site.loop.create_task(program.run())
         await asyncio.sleep(5.0)
@@ -224,7 +186,7 @@ def test_a_stop_waits_for_the_binds_that_are_under_way_and_takes_no_more_in() ->
 def test_a_stop_that_cannot_wait_for_a_bind_lets_its_lease_run_out() -> None:
     """A successor of a lease that was given back would not wait for that bind, and might fill the row (I1)."""
 
-    async def scene(site: Site) -> None:
+    async def scene(site: ProgramSite) -> None:
         program, transport = site.program()
         running = site.loop.create_task(program.run())
         await asyncio.sleep(5.0)
@@ -244,7 +206,7 @@ def test_a_stop_that_cannot_wait_for_a_bind_lets_its_lease_run_out() -> None:
 
 
 def test_a_lost_lease_ends_the_program() -> None:
-    async def scene(site: Site) -> None:
+    async def scene(site: ProgramSite) -> None:
         program, transport = site.program()
         running = site.loop.create_task(program.run())
         await asyncio.sleep(5.0)
@@ -258,7 +220,7 @@ def test_a_lost_lease_ends_the_program() -> None:
 
 
 def test_a_standby_binds_nothing_until_the_leader_has_gone_and_then_at_once() -> None:
-    async def scene(site: Site) -> None:
+    async def scene(site: ProgramSite) -> None:
         (first, _), (second, standby) = site.program("first"), site.program("second")
         leading = site.loop.create_task(first.run())
         await asyncio.sleep(2.0)
@@ -287,7 +249,7 @@ def test_a_standby_binds_nothing_until_the_leader_has_gone_and_then_at_once() ->
 
 
 def test_a_new_leader_whose_watches_lag_sees_what_the_old_one_bound() -> None:
-    async def scene(site: Site) -> None:
+    async def scene(site: ProgramSite) -> None:
         (first, transport), (second, standby) = site.program("first"), site.program("second")
         leading = site.loop.create_task(first.run())
         await asyncio.sleep(2.0)
@@ -296,7 +258,9 @@ def test_a_new_leader_whose_watches_lag_sees_what_the_old_one_bound() -> None:
         transport.hold_s = 2.0
         await site.add_pod("large", cpu="3")
         await asyncio.sleep(0.5)
-        await site.add_pod("next", cpu="2", is_guaranteed=True)  # no room beside the large one, but first in the queue
+        await site.add_pod(
+            "next", cpu="2", limits={"cpu": "2", "memory": "64Mi"}
+        )  # no room beside the large one, but first in the queue
         await asyncio.sleep(0.5)
         standby.hears.clear()  # it has heard of both pods, and does not hear that one is bound
         await asyncio.sleep(2.0)
@@ -315,7 +279,7 @@ def test_a_new_leader_whose_watches_lag_sees_what_the_old_one_bound() -> None:
 
 
 def test_who_loses_the_lease_while_it_lists_does_not_lead_by_that_list() -> None:
-    async def scene(site: Site) -> None:
+    async def scene(site: ProgramSite) -> None:
         (first, _), (second, standby) = site.program("first"), site.program("second")
         leading = site.loop.create_task(first.run())
         await asyncio.sleep(2.0)
@@ -343,7 +307,7 @@ def test_who_loses_the_lease_while_it_lists_does_not_lead_by_that_list() -> None
 
 
 def test_after_an_expired_lease_the_new_leader_waits_one_bind_deadline() -> None:
-    async def scene(site: Site) -> None:
+    async def scene(site: ProgramSite) -> None:
         first, _ = site.program("first")
         leading = site.loop.create_task(first.run())
         await asyncio.sleep(2.0)
@@ -366,7 +330,7 @@ def test_after_an_expired_lease_the_new_leader_waits_one_bind_deadline() -> None
 
 
 def test_a_lease_that_was_lost_before_the_program_heard_of_it_is_led_by_when_it_comes_back() -> None:
-    async def scene(site: Site) -> None:
+    async def scene(site: ProgramSite) -> None:
         program, _ = site.program(leases_late_s=4.0)
         running = site.loop.create_task(program.run())
         await asyncio.sleep(1.0)
@@ -388,7 +352,7 @@ def test_a_lease_that_was_lost_before_the_program_heard_of_it_is_led_by_when_it_
 def test_a_leader_of_all_domains_asks_for_the_pods_of_no_single_node() -> None:
     """Its own list has all binds of the last leader. With thousands of nodes a question about each would take minutes."""
 
-    async def scene(site: Site) -> None:
+    async def scene(site: ProgramSite) -> None:
         first, _ = site.program("first")
         leading = site.loop.create_task(first.run())
         await asyncio.sleep(2.0)
@@ -411,7 +375,7 @@ def test_a_leader_of_all_domains_asks_for_the_pods_of_no_single_node() -> None:
 
 
 def test_queues_and_readings_show_what_waits_where_and_why() -> None:
-    async def scene(site: Site) -> None:
+    async def scene(site: ProgramSite) -> None:
         program, _ = site.program()
         running = site.loop.create_task(program.run())
         await site.add_pod("small")
@@ -471,7 +435,7 @@ def test_domains_that_share_rows_share_a_lease(loans: str, groups: dict[str, str
 
 
 def test_the_judge_looks_where_it_is_configured_alone() -> None:
-    async def scene(site: Site) -> None:
+    async def scene(site: ProgramSite) -> None:
         program, _ = site.program()
         assert program.judge is None
         judged, _ = site.program(configuration=f"{CONFIGURATION}\nverify: {{every: 10m}}\n")

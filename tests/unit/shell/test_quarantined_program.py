@@ -6,57 +6,50 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import orjson
 import pytest
 
-from multisched.cluster.api.direct import DirectTransport
 from multisched.model.wire import MERGE_PATCH
 from multisched.observe.explain_view import ExplainQuery
 from multisched.shell.program import Program
 from multisched.shell.telemetry import ProgramQueues, read
 from multisched.whatif.explain_known import describe, find_pod
-from tests.unit.shell.test_program_lifecycle import PODS, Site, play
+from tests.unit.shell.program_kit import PODS
+from tests.unit.shell.test_program_lifecycle import ProgramSite, play
 
 WORDS = 'admission webhook "gpu.example.com" denied the request: team a has no contract'
 
 
-async def relabel_pod(site: Site) -> None:
-    await patch(site, f"{PODS}/quarantined", {"metadata": {"labels": {"contract": "yes"}}})
+async def relabel_pod(site: ProgramSite) -> None:
+    await site.change_metadata("quarantined", labels={"contract": "yes"})
 
 
-async def relabel_namespace(site: Site) -> None:
-    await patch(site, "/api/v1/namespaces/default", {"metadata": {"labels": {"contract": "yes"}}})
+async def relabel_namespace(site: ProgramSite) -> None:
+    change = {"metadata": {"labels": {"contract": "yes"}}}
+    await site.send("PATCH", "/api/v1/namespaces/default", change, content_type=MERGE_PATCH)
 
 
-async def wait_for_the_flush(site: Site) -> None:
+async def wait_for_the_flush(site: ProgramSite) -> None:
     await asyncio.sleep(300.0)
-
-
-async def patch(site: Site, path: str, document: dict[str, Any]) -> None:
-    answer = await DirectTransport(site.server).request(
-        "PATCH", path, body=orjson.dumps(document), content_type=MERGE_PATCH
-    )
-    assert answer.status == 200, answer.body
 
 
 @pytest.mark.parametrize("helps", [relabel_pod, relabel_namespace, wait_for_the_flush])
 def test_a_quarantined_pod_is_shown_with_its_reason_and_comes_back(
-    helps: Callable[[Site], Coroutine[Any, Any, None]],
+    helps: Callable[[ProgramSite], Coroutine[Any, Any, None]],
 ) -> None:
-    async def scene(site: Site) -> None:
-        program, door = site.program()
-        door.denied["quarantined"] = WORDS
+    async def scene(site: ProgramSite) -> None:
+        program, transport = site.program()
+        transport.denied["quarantined"] = WORDS
         running = site.loop.create_task(program.run())
         await site.add_pod("quarantined")
         await asyncio.sleep(40.0)
         await _is_shown(site, program)
-        assert door.bindings == 5
+        assert transport.bindings == 5
 
         await site.add_pod("other")
         await asyncio.sleep(40.0)
-        assert (await site.node_of("other"), door.bindings) == ("a", 5 + 1)
+        assert (await site.node_of("other"), transport.bindings) == ("a", 5 + 1)
 
-        door.denied.clear()
+        transport.denied.clear()
         await helps(site)
         await asyncio.sleep(20.0)
         assert await site.node_of("quarantined") == "a"
@@ -67,7 +60,7 @@ def test_a_quarantined_pod_is_shown_with_its_reason_and_comes_back(
     play(scene)
 
 
-async def _is_shown(site: Site, program: Program) -> None:
+async def _is_shown(site: ProgramSite, program: Program) -> None:
     """In the queue, the metrics, the condition and an event."""
     view = ProgramQueues(program, "me").queue(domain="forecast", limit=10)
     (shown,) = view.pods

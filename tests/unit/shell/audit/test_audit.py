@@ -27,11 +27,12 @@ from multisched.shell.program import Program, ProgramPorts
 from multisched.shell.telemetry import read
 from multisched.state.cluster_cache import PlacedPod, PodState
 from multisched.state.columns.resources import SCORING
+from multisched.testing.builders import GPU
 from multisched.testing.checkers.invariants import differences
-from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
+from multisched.testing.loop.sim_loop import SimLoop, simulate
 from multisched.testing.processes.quiet_observer import QuietObserver
 from multisched.testing.world.backup import rewind
-from tests.unit.shell.program_kit import BentLines
+from tests.unit.shell.program_kit import PODS, BentLines, Site
 from tests.unit.state.state_kit import FlakyTickets
 
 CONFIGURATION = """
@@ -43,7 +44,6 @@ domains:
 lease: {enabled: false}
 """
 TWO_PERIODS_S = 130.0
-PODS = "/api/v1/namespaces/default/pods"
 
 
 class DeafTransport(DirectTransport):
@@ -86,18 +86,16 @@ class DeafTransport(DirectTransport):
         return b"" if is_lost else line
 
 
-class Stage:
+class Stage(Site):
     """Three nodes (one with GPUs), a running program, and an API to act on."""
 
     def __init__(self, loop: SimLoop) -> None:
-        clock = SimClock(loop)
-        self.server = ApiServer(clock, rbac=False)
-        self.api = DirectTransport(self.server)
+        super().__init__(loop)
         self.transport = DeafTransport(self.server)
         self.configuration: Configuration = loading.parse(CONFIGURATION, "test")
         ports = ProgramPorts(
             self.transport,
-            clock,
+            self.clock,
             random.Random(1),
             "tester",
             "kube-system",
@@ -105,42 +103,9 @@ class Stage:
         )
         self.program = Program(self.configuration, ports)
 
-    async def send(self, method: str, path: str, document: dict[str, Any] | None = None) -> Response:
-        body = orjson.dumps(document) if document is not None else None
-        answer = await self.api.request(method, path, body=body)
-        assert answer.status < 300, answer.body
-        return answer
-
-    async def add_node(self, name: str, **extra: str) -> None:
-        allocatable = {"cpu": "4", "memory": "8Gi", "pods": "10", **extra}
-        status = {"allocatable": allocatable, "capacity": allocatable}
-        await self.send("POST", "/api/v1/nodes", {"kind": "Node", "metadata": {"name": name}, "status": status})
-
-    async def add_pod(
-        self, name: str, *, scheduler: str = "forecast-scheduler", cpu: str = "500m", **limits: str
-    ) -> None:
-        resources = {"requests": {"cpu": cpu, "memory": "64Mi"}, "limits": limits}
-        port = {"containerPort": 80, "hostPort": 8000 + len(name)}
-        containers = [{"name": "main", "image": "app", "resources": resources, "ports": [port]}]
-        spec = {"schedulerName": scheduler, "containers": containers}
-        await self.send("POST", PODS, {"kind": "Pod", "metadata": {"name": name}, "spec": spec})
-
-    async def bind(self, name: str, node: str) -> None:
-        await self.send("POST", f"{PODS}/{name}/binding", {"metadata": {"name": name}, "target": {"name": node}})
-
-    async def delete_pod(self, name: str) -> None:
-        await self.send("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
-
-    async def keep_pod(self, name: str, *finalizers: str) -> None:
-        """By these finalizers; by none: it may go."""
-        body = orjson.dumps({"metadata": {"finalizers": finalizers}})
-        answer = await self.api.request("PATCH", f"{PODS}/{name}", body=body, content_type=MERGE_PATCH)
-        assert answer.status < 300, answer.body
-
-    async def label_pod(self, name: str, label: str, value: str) -> None:
-        body = orjson.dumps({"metadata": {"labels": {label: value}}})
-        answer = await self.api.request("PATCH", f"{PODS}/{name}", body=body, content_type=MERGE_PATCH)
-        assert answer.status < 300, answer.body
+    async def add_pod(self, name: str, *, cpu: str = "500m", **fields: Any) -> None:
+        """With a port of its host, which the cache holds too."""
+        await super().add_pod(name, cpu=cpu, port=8000 + len(name), **fields)
 
     def uid(self, name: str) -> str:
         return self.server.store.collection("pods").objects[f"default/{name}"].uid
@@ -161,10 +126,10 @@ def play(scene: Callable[[Stage], Coroutine[Any, Any, None]]) -> None:
         stage = Stage(loop)
         for name in ("a", "b"):
             await stage.add_node(name)
-        await stage.add_node("gpu", **{"nvidia.com/gpu": "2"})
+        await stage.add_node("gpu", gpus=2)
         running = loop.create_task(stage.program.run())
         await stage.add_pod("service")
-        await stage.add_pod("train", scheduler="gpu-scheduler", **{"nvidia.com/gpu": "1"})
+        await stage.add_pod("train", scheduler="gpu-scheduler", limits={GPU: "1"})
         await stage.add_pod("huge", cpu="100")
         await asyncio.sleep(5.0)
         assert stage.is_true()
@@ -229,7 +194,7 @@ async def _add_node(stage: Stage) -> None:
 
 
 async def _shrink_node(stage: Stage) -> None:
-    document = orjson.loads((await stage.send("GET", "/api/v1/nodes/b")).body)
+    document = await stage.send("GET", "/api/v1/nodes/b")
     document["status"]["allocatable"]["cpu"] = "1"
     await stage.send("PUT", "/api/v1/nodes/b/status", document)
 
@@ -265,7 +230,7 @@ def test_a_pod_that_was_never_heard_of_is_bound_after_the_audit() -> None:
         await stage.add_pod("unheard")
         await asyncio.sleep(125.0)
 
-        pod = orjson.loads((await stage.send("GET", f"{PODS}/unheard")).body)
+        pod = await stage.send("GET", f"{PODS}/unheard")
         assert pod["spec"]["nodeName"] in ("a", "b")
 
     play(scene)
@@ -373,7 +338,7 @@ def test_a_corrupted_cache_is_found_and_mended_within_two_periods(
 
     async def scene(stage: Stage) -> None:
         await stage.add_pod("other", cpu="100m")
-        await stage.add_pod("train-2", scheduler="gpu-scheduler", **{"nvidia.com/gpu": "1"})
+        await stage.add_pod("train-2", scheduler="gpu-scheduler", limits={GPU: "1"})
         await asyncio.sleep(1.0)
         where = stage.program.cache.placed(stage.uid(pod))
         node = "" if where is None else where.node
@@ -529,7 +494,7 @@ def test_a_node_and_an_object_that_the_cache_made_up_are_dropped() -> None:
 
 
 async def _label_pod(stage: Stage) -> None:
-    await stage.label_pod("service", "color", "blue")
+    await stage.change_metadata("service", labels={"color": "blue"})
 
 
 @pytest.mark.parametrize(
@@ -589,7 +554,7 @@ def test_a_bind_that_was_answered_and_never_done_is_found_by_the_next_audit() ->
         await asyncio.sleep(130.0)
 
         for name in ("lied", "lied-too"):
-            pod = orjson.loads((await stage.send("GET", f"{PODS}/{name}")).body)
+            pod = await stage.send("GET", f"{PODS}/{name}")
             assert pod["spec"].get("nodeName")
         assert (stage.found.unbound, stage.found.differences) == (2, 2)
         assert stage.is_true()
@@ -620,14 +585,14 @@ def test_a_pod_that_was_going_when_its_bind_was_answered_is_given_up_though_its_
         stage.transport.false_answers = ["left"]
         stage.transport.loses = lambda line: b'"left"' in line and b'"DELETED"' in line
         await stage.add_pod("left", cpu="3500m")
-        await stage.keep_pod("left", "sim/keeper")
+        await stage.change_metadata("left", finalizers=["sim/keeper"])
         await asyncio.sleep(1.0)
         uid = stage.uid("left")
         assert stage.program.cache.is_assumed(uid)
         await stage.delete_pod("left")
         await asyncio.sleep(1.0)
         assert uid not in stage.program.pods.pending
-        await stage.keep_pod("left")
+        await stage.change_metadata("left", finalizers=[])
         assert stage.program.cache.is_assumed(uid)
         await asyncio.sleep(TWO_PERIODS_S)
 

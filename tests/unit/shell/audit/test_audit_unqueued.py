@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-import orjson
 import pytest
 
 from multisched.model.decode import LABELS_MAX
-from multisched.model.wire import MERGE_PATCH
-from tests.unit.shell.audit.test_audit import PODS, TWO_PERIODS_S, Stage, play
+from tests.unit.shell.audit.test_audit import TWO_PERIODS_S, Stage, play
 
 
 async def label_beyond_reading(stage: Stage, name: str, value: str | None = "") -> None:
     """By more labels than are read: such a pod is refused. None takes them away."""
-    body = orjson.dumps({"metadata": {"labels": dict.fromkeys(map("l{}".format, range(LABELS_MAX + 1)), value)}})
-    answer = await stage.api.request("PATCH", f"{PODS}/{name}", body=body, content_type=MERGE_PATCH)
-    assert answer.status < 300, answer.body
+    await stage.change_metadata(name, labels=dict.fromkeys(map("l{}".format, range(LABELS_MAX + 1)), value))
 
 
 @pytest.mark.parametrize("mends", [False, True])
@@ -44,7 +40,7 @@ def test_a_refused_pod_of_which_the_watch_lost_a_line_is_known_as_it_is_within_t
 def test_a_refused_pod_that_goes_is_refused_no_more() -> None:
     async def scene(stage: Stage) -> None:
         await label_beyond_reading(stage, "huge")
-        await stage.keep_pod("huge", "example.com/keeps")
+        await stage.change_metadata("huge", finalizers=["example.com/keeps"])
         await asyncio.sleep(1.0)
         assert stage.program.pods.refused
         await stage.delete_pod("huge")

@@ -8,7 +8,6 @@ import threading
 from itertools import pairwise
 
 import anyio
-import orjson
 import pytest
 
 from multisched.app import SystemClock
@@ -32,6 +31,7 @@ from multisched.shell.workers.background_threads import THREADS_MAX, BackgroundT
 from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
 from multisched.testing.loop.virtual_workers import VirtualThreads
 from multisched.testing.processes.quiet_observer import QuietObserver
+from tests.unit.shell.program_kit import Site
 from tests.unit.shell.workers.test_background_processes import is_alive
 
 
@@ -227,14 +227,11 @@ def test_a_program_carries_out_the_duties_of_its_plugins_and_outlives_them() -> 
     loop = SimLoop(3)
 
     async def live() -> tuple[Program, str]:
-        clock = SimClock(loop)
-        api = DirectTransport(ApiServer(clock))
-        amounts = {"cpu": "4", "pods": "10"}
-        node = {"metadata": {"name": "n1"}, "status": {"allocatable": amounts, "capacity": amounts}}
-        assert (await api.request("POST", "/api/v1/nodes", body=orjson.dumps({"kind": "Node", **node}))).status == 201
-        measures = NetworkMeasures(api, random.Random(1))
+        site = Site(loop)
+        await site.add_node("n1")
+        measures = NetworkMeasures(site.api, random.Random(1))
         outside = ProgramPorts(
-            api, clock, random.Random(1), "me", "kube-system", lambda name: QuietObserver(), measures=measures
+            site.api, site.clock, random.Random(1), "me", "kube-system", lambda name: QuietObserver(), measures=measures
         )
         program = Program(loading.parse(CONFIGURATION, "test"), outside)
         running = loop.create_task(program.run())
