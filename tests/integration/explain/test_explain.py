@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -45,12 +44,6 @@ async def opened() -> AsyncIterator[tuple[House, ProgramExplanations]]:
         yield house, ProgramExplanations(house.program, loading.parse(text, "house"))
 
 
-async def pod(house: House, name: str, *, cpu: str = "1", **spec: Any) -> None:
-    container = {"name": "main", "image": "app:v1", "resources": {"requests": {"cpu": cpu}}}
-    body = {"schedulerName": "tests-scheduler", "containers": [container], **spec}
-    await house.post("namespaces/default/pods", name, {}, spec=body)
-
-
 async def refused(house: House, name: str) -> None:
     await house.until(lambda: (entry := house.waiting(name)) is not None and entry.place.value == "unschedulable")
 
@@ -70,7 +63,7 @@ async def test_a_pod_that_waits_is_explained_from_its_records() -> None:
     async with opened() as (house, explanations):
         await house.node("small", cpu="1")
         await house.node("other", cpu="1")
-        await pod(house, "late", cpu="4")
+        await house.pod("late", cpu="4")
         await refused(house, "late")
 
         view = await explanations.pod(ExplainQuery("default", "late"))
@@ -91,10 +84,8 @@ async def test_a_pod_that_waits_is_explained_from_its_records() -> None:
 async def test_the_toleration_that_a_fix_names_lets_the_pod_bind() -> None:
     async with opened() as (house, explanations):
         taints = [{"key": "team", "value": "search", "effect": "NoSchedule"}]
-        amounts = {"cpu": "8", "memory": "32Gi", "pods": "110"}
-        status = {"capacity": amounts, "allocatable": amounts}
-        await house.post("nodes", "n1", {}, spec={"taints": taints}, status=status)
-        await pod(house, "late")
+        await house.node("n1", taints=taints)
+        await house.pod("late", cpu="1")
         await refused(house, "late")
         fix = fix_of(await explanations.pod(LATE), "toleration")
         assert fix.node == "n1"
@@ -112,7 +103,7 @@ async def test_the_toleration_that_a_fix_names_lets_the_pod_bind() -> None:
 async def test_the_label_that_a_fix_names_lets_the_pod_bind() -> None:
     async with opened() as (house, explanations):
         await house.node("n1")
-        await pod(house, "late", nodeSelector={"disk": "ssd"})
+        await house.pod("late", cpu="1", nodeSelector={"disk": "ssd"})
         await refused(house, "late")
         change = fix_of(await explanations.pod(LATE), "node").change
 
@@ -123,9 +114,9 @@ async def test_the_label_that_a_fix_names_lets_the_pod_bind() -> None:
 async def test_the_victim_that_a_fix_names_makes_room() -> None:
     async with opened() as (house, explanations):
         await house.node("n1", cpu="4")
-        await pod(house, "large", cpu="3")
+        await house.pod("large", cpu="3")
         await house.bound("large")
-        await pod(house, "late", cpu="2")
+        await house.pod("late", cpu="2")
         await refused(house, "late")
         change = fix_of(await explanations.pod(LATE), "victim").change
 
@@ -136,7 +127,7 @@ async def test_the_victim_that_a_fix_names_makes_room() -> None:
 async def test_a_gate_is_named_with_what_comes_after_it() -> None:
     async with opened() as (house, explanations):
         await house.node("n1")
-        await pod(house, "late", schedulingGates=[{"name": "example.com/quota"}])
+        await house.pod("late", cpu="1", schedulingGates=[{"name": "example.com/quota"}])
         await house.until(lambda: house.waiting("late") is not None)
 
         view = await explanations.pod(LATE)
@@ -155,7 +146,7 @@ async def test_what_if_says_what_the_scheduler_then_does() -> None:
     async with opened() as (house, explanations):
         for index in range(4):
             await house.node(f"n{index}", cpu=str(3 + 4 * index))
-        await pod(house, "before", cpu="1500m")
+        await house.pod("before", cpu="1500m")
         await house.bound("before")
         manifest = {"kind": "Pod", "metadata": {"name": "new"}, "spec": SPEC}
 
@@ -193,7 +184,7 @@ async def test_what_if_takes_the_priority_that_admission_would_give() -> None:
         await house.node("n1", cpu="1500m")
         await house.priority_class("high", 10)
         await house.priority_class("meek", 10, preemptionPolicy="Never")
-        await pod(house, "low", cpu="1")
+        await house.pod("low", cpu="1")
         await house.bound("low")
 
         async def planned(**written: object) -> WhatIfView:
@@ -215,7 +206,7 @@ async def test_what_nobody_can_answer_is_said() -> None:
         await house.node("n1")
         with pytest.raises(NotExplainedError, match="pod default/nobody is not known here"):
             await explanations.pod(ExplainQuery("default", "nobody"))
-        await pod(house, "late", cpu="400")
+        await house.pod("late", cpu="400")
         await refused(house, "late")
         with pytest.raises(NotExplainedError, match=r"node n2 is not known here: did you mean n1\?"):
             await explanations.pod(ExplainQuery("default", "late", node="n2"))
@@ -226,7 +217,7 @@ async def test_what_nobody_can_answer_is_said() -> None:
 async def test_the_command_line_tells_the_same_over_http(tmp_path: Path) -> None:
     async with opened() as (house, explanations):
         await house.node("small", cpu="1")
-        await pod(house, "late", cpu="4")
+        await house.pod("late", cpu="4")
         await refused(house, "late")
         manifest = tmp_path / "pod.yaml"
         spec = {"schedulerName": "tests-scheduler", "containers": [{"name": "main", "image": "app"}]}

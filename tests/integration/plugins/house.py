@@ -29,6 +29,7 @@ from multisched.model.wire import Response, Transport
 from multisched.queueing.entry import QueueEntry
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program, ProgramPorts
+from multisched.testing.builders import NOTHING, Document, container, node_document, pod_document
 from multisched.testing.checkers.api.api_checker import ApiChecker, decision_of
 from multisched.testing.checkers.api.bind_judge import BindJudge
 from multisched.testing.checkers.invariants import differences
@@ -115,28 +116,34 @@ class House:
             self.bound_at[path.split("/")[-2]] = self.now_s
             self.broken += [str(finding) for finding in self._judge.findings(decision_of(body)[0])]
 
-    async def node(self, name: str, *, cpu: str = "8", gpus: str = "", labels: Mapping[str, str] | None = None) -> None:
-        amounts = {"cpu": cpu, "memory": "32Gi", "pods": "110", **({"nvidia.com/gpu": gpus} if gpus else {})}
-        await self.post("nodes", name, {"labels": labels or {}}, status={"capacity": amounts, "allocatable": amounts})
+    async def node(self, name: str, *, cpu: str = "8", memory: str = "32Gi", **fields: Any) -> None:
+        """`fields`: as in `node_document`."""
+        await self._create("/api/v1/nodes", node_document(name, cpu=cpu, memory=memory, **fields))
 
-    async def pod(self, name: str, *, scheduler: str = "tests-scheduler", **fields: Any) -> None:
-        """`cpu`, `limits`, `priority`, `labels`, `annotations`."""
-        resources: dict[str, Any] = {"requests": {"cpu": fields["cpu"]} if "cpu" in fields else {}}
-        if "limits" in fields:
-            resources["limits"] = fields["limits"]
-        spec: dict[str, Any] = {
-            "schedulerName": scheduler,
-            "containers": [{"name": "main", "image": "app:v1", "resources": resources}],
-        }
-        if "priority" in fields:
-            spec["priorityClassName"] = fields["priority"]
-        metadata: dict[str, Any] = {key: fields[key] for key in ("labels", "annotations") if key in fields}
-        await self.post("namespaces/default/pods", name, metadata, spec=spec)
+    async def pod(
+        self,
+        name: str,
+        *,
+        cpu: str | None = None,
+        limits: Mapping[str, str] = NOTHING,
+        priority: str = "",
+        scheduler: str = "tests-scheduler",
+        **fields: Any,
+    ) -> None:
+        """`priority`: the name of a class. `fields`: as in `pod_document`."""
+        one = container(cpu=cpu, image="app:v1")
+        one["resources"]["limits"] = dict(limits)
+        document = pod_document(name, one, schedulerName=scheduler, **fields)
+        if priority:
+            document["spec"]["priorityClassName"] = priority
+        await self._create("/api/v1/namespaces/default/pods", document)
 
     async def post(self, path: str, name: str, metadata: Mapping[str, Any], **parts: Any) -> None:
-        document = {"metadata": {"name": name, **metadata}, **parts}
         full = path if path.startswith("/") else f"/api/v1/{path}"
-        answer = await self._api.request("POST", full, body=orjson.dumps(document))
+        await self._create(full, {"metadata": {"name": name, **metadata}, **parts})
+
+    async def _create(self, path: str, document: Document) -> None:
+        answer = await self._api.request("POST", path, body=orjson.dumps(document))
         assert answer.status == 201, answer.body
 
     async def patch(self, path: str, changes: Mapping[str, Any]) -> None:

@@ -108,7 +108,7 @@ def test_an_incomplete_group_gives_everything_back_and_completes_later() -> None
     async def story() -> None:
         async with open_house(GPU_DOMAIN) as house:
             await house.priority_class("high", 100, preemptionPolicy="Never")
-            await house.node("n", cpu="8", gpus="1")
+            await house.node("n", cpu="8", extra={"nvidia.com/gpu": 1})
             for name in ("a", "b"):
                 await house.pod(name, cpu="2", **HALF, **MEMBER)
             await house.until(lambda: len(house.worker("gpu").waiting) == 2)
@@ -123,7 +123,7 @@ def test_an_incomplete_group_gives_everything_back_and_completes_later() -> None
             assert len(house.program.cache) == 1
             assert house.worker("gpu").counters.refused >= 3
 
-            await house.node("m", cpu="8", gpus="2")
+            await house.node("m", cpu="8", extra={"nvidia.com/gpu": 2})
             await house.pod("c", cpu="2", **HALF, **MEMBER)
             await house.bound("a", "b", "c")
             assert {house.node_of(name) for name in "abc"} == {"m"}

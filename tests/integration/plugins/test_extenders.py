@@ -35,9 +35,8 @@ def one(extender: Extender, **fields: Any) -> dict[str, Any]:
 
 
 async def with_nodes(house: House) -> None:
-    amounts = {"cpu": "8", "memory": "32Gi", "pods": "110", "example.com/fpga": "8"}
     for name in NODES:
-        await house.post("nodes", name, {}, status={"capacity": amounts, "allocatable": amounts})
+        await house.node(name, extra={"example.com/fpga": 8})
 
 
 async def condition(house: House, pod: str) -> str:
@@ -213,8 +212,7 @@ async def test_a_preemption_that_an_extender_refuses_or_spoils_removes_nobody() 
 
         extender.responses["preempt"] = lambda _: {"NodeNameToMetaVictims": {"elsewhere": {}}}
         taints = [{"key": "kept", "effect": "NoSchedule"}]  # large enough to wake the pod, and yet not for it
-        amounts = {"cpu": "1", "memory": "1Gi", "pods": "9"}
-        await house.post("nodes", "n4", {}, spec={"taints": taints}, status={"allocatable": amounts})
+        await house.node("n4", cpu="1", memory="1Gi", pods=9, taints=taints)
         why = f'extender "{extender.url}" (preempt): claims to preempt on node "elsewhere", which it was not shown'
         message = await told(house, "high", why)
         assert message.endswith(f"preemption: {why}")

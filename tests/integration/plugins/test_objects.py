@@ -194,9 +194,7 @@ def test_a_pod_waits_while_what_its_claims_stand_for_cannot_be_read(path: str) -
         await house.post("namespaces/default/persistentvolumeclaims", "c", bound, spec={**spec, **asked})
         await house.node("n")
         volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}]
-        containers = [{"name": "main", "image": "app:v1"}]
-        needy = {"schedulerName": "tests-scheduler", "containers": containers, "volumes": volumes}
-        await house.post("namespaces/default/pods", "p", {}, spec=needy)
+        await house.pod("p", volumes=volumes)
         await house.pod("plain")
         await house.bound("plain")
 

@@ -27,13 +27,7 @@ async def request(house: House, method: str, path: str, body: Json | None = None
 
 
 async def pod(house: House, name: str, cpu: str, priority: str, *, grace_s: int = 0, **labels: str) -> None:
-    spec = {
-        "schedulerName": "tests-scheduler",
-        "priorityClassName": priority,
-        "terminationGracePeriodSeconds": grace_s,
-        "containers": [{"name": "main", "image": "app:v1", "resources": {"requests": {"cpu": cpu}}}],
-    }
-    await house.post("namespaces/default/pods", name, {"labels": labels}, spec=spec)
+    await house.pod(name, cpu=cpu, priority=priority, labels=labels, terminationGracePeriodSeconds=grace_s)
 
 
 async def read(house: House, name: str) -> Json:

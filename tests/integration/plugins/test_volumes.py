@@ -50,12 +50,7 @@ async def local_volume(house: House, name: str, node: str, size: str = "1Gi") ->
 
 async def pod_with(house: House, name: str, *claims: str) -> None:
     volumes = [{"name": f"v{at}", "persistentVolumeClaim": {"claimName": one}} for at, one in enumerate(claims)]
-    spec: Json = {
-        "schedulerName": "tests-scheduler",
-        "containers": [{"name": "main", "image": "app:v1"}],
-        "volumes": volumes,
-    }
-    await house.post("namespaces/default/pods", name, {}, spec=spec)
+    await house.pod(name, volumes=volumes)
 
 
 async def read(house: House, path: str) -> Json:
@@ -277,12 +272,7 @@ def test_the_claim_of_an_ephemeral_volume_is_made_and_bound() -> None:
                     "resources": {"requests": {"storage": "1Gi"}},
                 }
             }
-            spec: Json = {
-                "schedulerName": "tests-scheduler",
-                "containers": [{"name": "main", "image": "app:v1"}],
-                "volumes": [{"name": "scratch", "ephemeral": {"volumeClaimTemplate": template}}],
-            }
-            await house.post("namespaces/default/pods", "p", {}, spec=spec)
+            await house.pod("p", volumes=[{"name": "scratch", "ephemeral": {"volumeClaimTemplate": template}}])
             await house.bound("p", within_s=60.0)
             assert is_bound(await read(house, "namespaces/default/persistentvolumeclaims/p-scratch"))
 

@@ -7,12 +7,12 @@ import json
 import re
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
 import yaml
 
+from multisched.testing.builders import Document, container, node_document, pod_document
 from tests.integration.program.command import Command, multisched
 from tests.integration.program.faulty_api import Fault, FaultyApi
 
@@ -28,14 +28,8 @@ CONFIGURATION = {
 }
 
 
-def node(name: str, **allocatable: str) -> dict[str, Any]:
-    resources = {"cpu": "8", "memory": "16Gi", "pods": "50", **allocatable}
-    return {"metadata": {"name": name}, "status": {"capacity": resources, "allocatable": resources}}
-
-
-def pod(name: str, cpu: str = "100m") -> dict[str, Any]:
-    container = {"name": "c", "image": "x", "resources": {"requests": {"cpu": cpu}}}
-    return {"metadata": {"name": name}, "spec": {"schedulerName": "forecast-scheduler", "containers": [container]}}
+def forecast_pod(name: str, cpu: str = "100m") -> Document:
+    return pod_document(name, container("c", cpu=cpu), schedulerName="forecast-scheduler")
 
 
 async def url_of(command: Command) -> str:
@@ -69,14 +63,14 @@ async def test_every_kind_of_bad_answer_is_survived_and_counted(fault: Fault, tm
     async with FaultyApi.start(fault) as api:
         api.write_kubeconfig(kubeconfig)
         for name in ("n1", "n2"):
-            await api.create("/api/v1/nodes", node(name))
+            await api.create("/api/v1/nodes", node_document(name))
         for number in range(PODS):
-            await api.create("/api/v1/namespaces/default/pods", pod(f"p{number}"))
-        await api.create("/api/v1/namespaces/default/pods", pod("large", cpu="1000"))
+            await api.create("/api/v1/namespaces/default/pods", forecast_pod(f"p{number}"))
+        await api.create("/api/v1/namespaces/default/pods", forecast_pod("large", cpu="1000"))
         async with multisched("run", "--kubeconfig", str(kubeconfig), "--config", str(config)) as command:
             url = await url_of(command)
             await all_bound(api, PODS)
-            await api.create("/api/v1/namespaces/default/pods", pod("late"))  # by watch
+            await api.create("/api/v1/namespaces/default/pods", forecast_pod("late"))  # by watch
             await all_bound(api, PODS + 1)
             metrics = await anyio.to_thread.run_sync(read, f"{url}/metrics")
             ended = await command.end()

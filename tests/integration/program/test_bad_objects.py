@@ -15,9 +15,10 @@ import pytest
 import yaml
 
 from multisched.cluster.base.storage import Event, Stored
+from multisched.testing.builders import node_document
 from tests.integration.program.command import multisched
 from tests.integration.program.faulty_api import FaultyApi
-from tests.integration.program.test_bad_answers import CONFIGURATION, all_bound, node, pod
+from tests.integration.program.test_bad_answers import CONFIGURATION, all_bound, forecast_pod
 
 Document = dict[str, Any]
 Spoil = Callable[[Document], None]
@@ -26,8 +27,8 @@ HEALTHY_PODS = 5
 
 
 def gated(name: str) -> Document:
-    """A pod that is not bound in the moment in which it is seen well."""
-    document = pod(name)
+    """A pod that is not bound before it is spoiled."""
+    document = forecast_pod(name)
     document["spec"]["schedulingGates"] = [{"name": "example.com/not-yet"}]
     return document
 
@@ -147,7 +148,7 @@ def arguments(api: FaultyApi, folder: Path) -> list[str]:
 @pytest.mark.parametrize("is_watched", [False, True], ids=["listed", "watched"])
 async def test_a_bad_pod_is_told_what_to_mend_and_holds_up_nobody(is_watched: bool, tmp_path: Path) -> None:
     async with FaultyApi.start() as api:
-        await api.create("/api/v1/nodes", node("n1"))
+        await api.create("/api/v1/nodes", node_document("n1"))
 
         async def make_bad() -> None:
             for name, (change, _) in BAD_PODS.items():
@@ -167,7 +168,7 @@ async def test_a_bad_pod_is_told_what_to_mend_and_holds_up_nobody(is_watched: bo
                         await asyncio.sleep(0.05)
                         conditions[name] = await condition_of(api, name)
             for number in range(HEALTHY_PODS):
-                await api.create(PODS, pod(f"healthy-{number}"))
+                await api.create(PODS, forecast_pod(f"healthy-{number}"))
             await all_bound(api, HEALTHY_PODS)
             ended = await command.end()
 
@@ -181,12 +182,12 @@ async def test_a_bad_pod_is_told_what_to_mend_and_holds_up_nobody(is_watched: bo
 
 async def test_a_bad_node_is_told_what_to_mend_and_gets_no_pods(tmp_path: Path) -> None:
     async with FaultyApi.start() as api:
-        await api.create("/api/v1/nodes", node("healthy"))
+        await api.create("/api/v1/nodes", node_document("healthy"))
         for name, (change, _) in BAD_NODES.items():
-            await api.create("/api/v1/nodes", node(name))
+            await api.create("/api/v1/nodes", node_document(name))
             spoil(api, "nodes", name, change)
         for number in range(HEALTHY_PODS):
-            await api.create(PODS, pod(f"healthy-{number}"))
+            await api.create(PODS, forecast_pod(f"healthy-{number}"))
         async with multisched(*arguments(api, tmp_path)) as command:
             await all_bound(api, HEALTHY_PODS)
             events = {name: await event_of(api, name) for name in BAD_NODES}
@@ -194,7 +195,7 @@ async def test_a_bad_node_is_told_what_to_mend_and_gets_no_pods(tmp_path: Path) 
 
             # Mended, it serves again.
             spoil(api, "nodes", "negative", allocatable(cpu="64"))
-            await api.create(PODS, pod("large", cpu="60"))
+            await api.create(PODS, forecast_pod("large", cpu="60"))
             await all_bound(api, HEALTHY_PODS + 1)
             large = await api.get(f"{PODS}/large")
             ended = await command.end()

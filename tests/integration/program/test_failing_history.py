@@ -19,9 +19,10 @@ import yaml
 
 from domains.forecast.curves.profiles import Origin, Profiles
 from domains.forecast.curves.profiles_file import dumps, loads
+from multisched.testing.builders import node_document
 from tests.integration.program.command import Command, multisched
 from tests.integration.program.faulty_api import FaultyApi
-from tests.integration.program.test_bad_answers import all_bound, metric, node, pod, read, url_of
+from tests.integration.program.test_bad_answers import all_bound, forecast_pod, metric, read, url_of
 from tests.perf.history_server import HistoryServer, service_name
 from tests.unit.client.servers import serving
 
@@ -85,13 +86,13 @@ async def running(kind: str, folder: Path) -> AsyncIterator[tuple[Command, str, 
     async with FaultyApi.start() as api, history(kind) as source:
         await anyio.Path(config).write_text(yaml.safe_dump(configuration(source, file)))
         api.write_kubeconfig(kubeconfig)
-        await api.create("/api/v1/nodes", node("n1"))
-        await api.create("/api/v1/namespaces/default/pods", pod("before"))
+        await api.create("/api/v1/nodes", node_document("n1"))
+        await api.create("/api/v1/namespaces/default/pods", forecast_pod("before"))
         async with multisched("run", "--kubeconfig", str(kubeconfig), "--config", str(config)) as command:
             url = await url_of(command)
             await all_bound(api, 1)
             await until(url, "forecast_refits_total", "forecast_refit_failures_total")
-            await api.create("/api/v1/namespaces/default/pods", pod("after"))
+            await api.create("/api/v1/namespaces/default/pods", forecast_pod("after"))
             await all_bound(api, 2)
             yield command, url, file
             ended = await command.end()

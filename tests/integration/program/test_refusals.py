@@ -13,9 +13,10 @@ import anyio
 import pytest
 import yaml
 
+from multisched.testing.builders import node_document
 from tests.integration.program.command import call, multisched
 from tests.integration.program.faulty_api import FaultyApi
-from tests.integration.program.test_bad_answers import CONFIGURATION, all_bound, metric, node, pod, read, url_of
+from tests.integration.program.test_bad_answers import CONFIGURATION, all_bound, forecast_pod, metric, read, url_of
 
 HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n"
 
@@ -122,8 +123,8 @@ async def test_an_api_server_that_comes_late_is_found(tmp_path: Path) -> None:
         kubeconfig = tmp_path / "kubeconfig"
         api.write_kubeconfig(kubeconfig)
         await api.stop_listening()
-        await api.create("/api/v1/nodes", node("n1"))
-        await api.create("/api/v1/namespaces/default/pods", pod("a"))
+        await api.create("/api/v1/nodes", node_document("n1"))
+        await api.create("/api/v1/namespaces/default/pods", forecast_pod("a"))
         async with multisched("run", "--kubeconfig", str(kubeconfig), "--config", configuration(tmp_path)) as command:
             url = await url_of(command)
             await command.has_printed("API server does not answer")
@@ -162,9 +163,9 @@ async def test_the_queue_of_a_running_program_says_what_waits_and_why(tmp_path: 
     async with FaultyApi.start() as api:
         kubeconfig = tmp_path / "kubeconfig"
         api.write_kubeconfig(kubeconfig)
-        await api.create("/api/v1/nodes", node("n1"))
-        await api.create("/api/v1/namespaces/default/pods", pod("large", cpu="1000"))
-        tolerant = pod("tolerant")
+        await api.create("/api/v1/nodes", node_document("n1"))
+        await api.create("/api/v1/namespaces/default/pods", forecast_pod("large", cpu="1000"))
+        tolerant = forecast_pod("tolerant")
         tolerant["spec"]["tolerations"] = [{"key": f"k{i}", "operator": "Exists"} for i in range(300)]
         await api.create("/api/v1/namespaces/default/pods", tolerant)
         async with multisched("run", "--kubeconfig", str(kubeconfig), "--config", configuration(tmp_path)) as command:

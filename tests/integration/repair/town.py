@@ -34,6 +34,7 @@ from multisched.model.objects import Pod
 from multisched.model.wire import MERGE_PATCH, AnswerLostError, Response, Transport
 from multisched.shell.program import Program, ProgramPorts
 from multisched.state.reservations import is_stand_in
+from multisched.testing.builders import node_document
 from multisched.testing.checkers.api.api_checker import ApiChecker
 from multisched.testing.checkers.invariants import differences
 from multisched.testing.loop.sim_loop import EPOCH, SimLoop, simulate
@@ -106,7 +107,7 @@ class Town:
         self._running: asyncio.Task[None] | None = None
         self._decoder = Decoder()
         self._dying = asyncio.Event()
-        self._storm, self._chance = 0.0, random.Random(seed)
+        self._fault_share, self._chance = 0.0, random.Random(seed)
         self._stop_at = ""
         self._reached, self._released = asyncio.Event(), asyncio.Event()
         profiles = make_profiles(
@@ -127,10 +128,7 @@ class Town:
         assert answer.status == 201, answer.body
 
     async def node(self, name: str, *, cpu: str = "8") -> None:
-        amounts = {"cpu": cpu, "memory": "32Gi", "pods": "110"}
-        status = {"capacity": amounts, "allocatable": amounts}
-        labels = {"kubernetes.io/hostname": name}
-        await self.make("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}, "status": status})
+        await self.make("/api/v1/nodes", node_document(name, cpu=cpu, memory="32Gi"))
 
     async def cordon(self, name: str, *, is_cordoned: bool) -> None:
         patch = orjson.dumps({"spec": {"unschedulable": is_cordoned}})
@@ -278,7 +276,7 @@ class Town:
 
     def draw_faults(self, share: float) -> None:
         """From now on any fault befalls so many of the writes."""
-        self._storm = share
+        self._fault_share = share
 
     @property
     def plugin(self) -> Forecast:
@@ -302,7 +300,7 @@ class Town:
         self.writes.append(word)
         if self.forbids and word.startswith(self.forbids):
             return Fault.FORBIDDEN
-        if self._storm and self._chance.random() < self._storm:
+        if self._fault_share and self._chance.random() < self._fault_share:
             return self._chance.choice([fault for fault in Fault if fault is not Fault.FORBIDDEN])
         return self.faults.get(len(self.writes))
 

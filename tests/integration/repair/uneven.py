@@ -13,6 +13,7 @@ from domains.forecast.forecast import Forecast
 from multisched.cluster.api.direct import DirectTransport
 from multisched.config import loading
 from multisched.model.wire import MERGE_PATCH
+from multisched.testing.builders import Document, container, pod_document
 from multisched.whatif.repair_source import RepairPlans
 from tests.integration.plugins.house import House, one_domain, open_house
 from tests.unit.domains.forecast.profiles import make_profiles
@@ -43,35 +44,28 @@ def configuration(profiles: str = "", **repair: Any) -> str:
     return one_domain({"name": "PeakForecast", "args": args})
 
 
-def pod_document(name: str, service: str, node: str, **fields: Any) -> dict[str, Any]:
-    """`owner`, `labels`, `annotations`, `spec`, `status`, `cpu`, `scheduler`."""
+READY: Document = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True", "reason": ""}]}
+
+
+def service_pod(name: str, service: str, node: str, **fields: Any) -> Document:
+    """A replica of the service. `owner`, `labels`, `annotations`, `spec`, `status`, `cpu`, `scheduler`."""
     owner = {"kind": "ReplicaSet", "apiVersion": "apps/v1", "name": service, "uid": f"rs-{service}", "controller": True}
-    resources = {"requests": {"cpu": fields.get("cpu", "100m")}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": "default",
-            "labels": {"app": service, **fields.get("labels", {})},
-            "annotations": fields.get("annotations", {}),
-            "ownerReferences": [owner] if fields.get("owner", True) else [],
-        },
-        "spec": {
-            "schedulerName": fields.get("scheduler", "tests-scheduler"),
-            "nodeName": node,
-            "containers": [{"name": "main", "image": "app:v1", "resources": resources}],
-            **fields.get("spec", {}),
-        },
-        "status": fields.get(
-            "status", {"phase": "Running", "conditions": [{"type": "Ready", "status": "True", "reason": ""}]}
-        ),
-    }
+    return pod_document(
+        name,
+        container(cpu=fields.get("cpu", "100m")),
+        node=node,
+        labels={"app": service, **fields.get("labels", {})},
+        annotations=fields.get("annotations", {}),
+        metadata={"ownerReferences": [owner] if fields.get("owner", True) else []},
+        status=fields.get("status", READY),
+        schedulerName=fields.get("scheduler", "tests-scheduler"),
+        **fields.get("spec", {}),
+    )
 
 
 async def put(house: House, name: str, service: str, node: str, **fields: Any) -> None:
     """A foreign scheduler binds a pod of ours, and it comes to be ready."""
-    document = pod_document(name, service, node, **fields)
+    document = service_pod(name, service, node, **fields)
     transport, pods = DirectTransport(house.server), "/api/v1/namespaces/default/pods"
     answer = await transport.request("POST", pods, body=orjson.dumps(document))
     assert answer.status == 201, answer.body
