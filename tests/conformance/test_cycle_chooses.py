@@ -25,7 +25,7 @@ def right_nodes(problem: dict[str, Any], answer: dict[str, Any]) -> list[str]:
 
 
 def placed_on(problem: dict[str, Any], decoder: Decoder) -> str:
-    """The node that an attempt assumes the pod on; the assumption is taken back, and the books must close."""
+    """The node that an attempt assumes the pod on; the assumption is taken back, and nothing may be held any more."""
     scene = load(problem, decoder)
     attempt = scene.cycle.attempt(QueuedPod(scene.pod, queued_s=0.0, attempts=1))
     try:

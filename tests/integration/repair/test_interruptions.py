@@ -124,7 +124,7 @@ def test_a_record_that_another_has_written_is_read_before_anything_is_done(tmp_p
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_nothing_that_a_storm_does_breaks_a_budget_or_loses_a_replica(tmp_path: Path, seed: int) -> None:
+def test_no_random_faults_break_a_budget_or_lose_a_replica(tmp_path: Path, seed: int) -> None:
     """Faults drawn for every third write or so; processes die and come again until the window ends."""
 
     async def story() -> None:

@@ -230,7 +230,7 @@ class Waiting:
         raise AssertionError(f"the cycle asks again: {asked}")
 
 
-class Books:
+class Reserves:
     """Reserve and Permit with a given answer; keeps what was called."""
 
     def __init__(

@@ -126,7 +126,7 @@ def test_a_record_says_what_a_cold_run_says(steps: list[tuple[Any, ...]]) -> Non
             assert_shows(snapshot, expected)
 
 
-def test_refused_pods_of_a_class_share_a_picture_until_something_changes() -> None:
+def test_refused_pods_of_a_class_share_a_score_snapshot_until_something_changes() -> None:
     domain = Domain(make_node("n1", cpu_milli=100), make_node("n2", cpu_milli=100))
     first, second, third = (make_pod(name, cpu_milli=500) for name in ("a", "b", "c"))
     domain.schedule(first)
@@ -138,7 +138,7 @@ def test_refused_pods_of_a_class_share_a_picture_until_something_changes() -> No
     assert last(domain, third).snapshot is not last(domain, first).snapshot
 
 
-def test_one_of_many_placed_pods_has_a_picture_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_many_placed_pods_has_a_score_snapshot_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempt_record, "SAMPLED_EVERY", 3)
     domain = Domain(make_node("n1", pods=99))
     placed = [make_pod(f"p{n}", cpu_milli=1) for n in range(7)]
@@ -209,7 +209,7 @@ def test_a_pod_that_is_turned_away_when_its_placement_is_forgotten_keeps_its_nod
     assert (record.message, record.status.plugin) == ("not today", "Permission")
 
 
-def test_a_picture_counts_the_bytes_of_its_arrays() -> None:
+def test_a_score_snapshot_counts_the_bytes_of_its_arrays() -> None:
     domain = Domain(*(make_node(name) for name in NAMES), in_tree=tuple(IN_TREE_USED))
     placed, refused = make_pod("p", cpu_milli=1), make_pod("large", cpu_milli=10**6)
     domain.schedule(placed)
@@ -227,7 +227,7 @@ def test_a_picture_counts_the_bytes_of_its_arrays() -> None:
         assert sizes[name] == SNAPSHOT_BYTES_MIN + sum(column.nbytes for column in columns)
 
 
-def test_of_a_dropped_picture_the_scores_that_move_with_every_pod_are_still_told(
+def test_of_a_dropped_score_snapshot_the_scores_that_move_with_every_pod_are_still_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(attempt_record, "SAMPLED_BYTES_MAX", 1)

@@ -130,11 +130,11 @@ class ReadsFeasible(Keyed):
     traits = Traits(reads_feasible=True)
 
 
-STAMPS: Final = (Dependency.CACHE_KEY, Dependency.ROW_AND_CACHE_KEY)
+KEYED: Final = (Dependency.CACHE_KEY, Dependency.ROW_AND_CACHE_KEY)
 KINDS: Final[list[tuple[Callable[[Dependency], Watcher], Dependency]]] = [
-    *((Watcher, one) for one in Dependency if one not in STAMPS),
-    *((Normalizing, one) for one in Dependency if one not in STAMPS),
-    *((kind, one) for kind in (Keyed, Sensitive, ReadsFeasible) for one in STAMPS),
+    *((Watcher, one) for one in Dependency if one not in KEYED),
+    *((Normalizing, one) for one in Dependency if one not in KEYED),
+    *((kind, one) for kind in (Keyed, Sensitive, ReadsFeasible) for one in KEYED),
 ]
 
 

@@ -17,7 +17,7 @@ from multisched.framework.runner import PluginFailure
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import CPU, Pod, PodSpec
 from multisched.testing.builders import make_node, make_pod
-from tests.unit.cycle.cycle_kit import Books, Domain, FilterBy
+from tests.unit.cycle.cycle_kit import Domain, FilterBy, Reserves
 
 ONE_CPU = PodSpec(requests={CPU: 1000}, placed_cpu_milli=1000)
 URGENT = PodSpec(requests={CPU: 1000}, priority=10)
@@ -131,7 +131,7 @@ def test_an_add_pod_that_raises_costs_the_pod_its_attempt() -> None:
 def test_a_failing_reserve_still_unreserves_the_others() -> None:
     calls: list[str] = []
     broken = _broken(reserve=_raises, unreserve=_raises)
-    domain = Domain(make_node("a"), plugins=[Books("A", calls), broken, Books("C", calls)])
+    domain = Domain(make_node("a"), plugins=[Reserves("A", calls), broken, Reserves("C", calls)])
     assert isinstance(domain.schedule(make_pod("p")), Unplaced)
     assert calls == ["reserve A", "unreserve C", "unreserve A"]
 

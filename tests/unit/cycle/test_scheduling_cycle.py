@@ -20,7 +20,7 @@ from multisched.model.placement import PodAffinity, PodAffinityTerm, SpreadConst
 from multisched.model.selectors import LabelSelector, Operator, Requirement
 from multisched.model.volumes import PodVolume
 from multisched.testing.builders import make_node, make_pod
-from tests.unit.cycle.cycle_kit import Books, Domain, FilterBy, ScoreBy, Waiting
+from tests.unit.cycle.cycle_kit import Domain, FilterBy, Reserves, ScoreBy, Waiting
 
 ONE_CPU = PodSpec(requests={CPU: 1000}, placed_cpu_milli=1000)
 URGENT = PodSpec(requests={CPU: 1000}, priority=10)
@@ -338,7 +338,11 @@ def test_post_filter_nominates_and_ends_the_sentence() -> None:
 
 def test_a_refused_reserve_unreserves_all_in_reverse_and_forgets() -> None:
     calls: list[str] = []
-    plugins = [Books("A", calls), Books("B", calls, reserve=Status.unschedulable("no volume")), Books("C", calls)]
+    plugins = [
+        Reserves("A", calls),
+        Reserves("B", calls, reserve=Status.unschedulable("no volume")),
+        Reserves("C", calls),
+    ]
     domain = Domain(make_node("a"), plugins=plugins)
     result = domain.schedule(make_pod("p", spec=ONE_CPU))
 
@@ -362,7 +366,7 @@ def test_a_refused_reserve_unreserves_all_in_reverse_and_forgets() -> None:
 def test_a_refused_permit_reads_as_upstream(
     status: Status, message: str, rejectors: set[str], pending: set[str], is_error: bool
 ) -> None:
-    domain = Domain(make_node("a"), plugins=[Books("Gate", [], permit=PermitResult(status))])
+    domain = Domain(make_node("a"), plugins=[Reserves("Gate", [], permit=PermitResult(status))])
     result = domain.schedule(make_pod("p"))
     assert isinstance(result, Unplaced)
     assert result.message == message
@@ -374,9 +378,9 @@ def test_a_refused_permit_reads_as_upstream(
 def test_permits_that_wait_are_told_with_their_timeouts() -> None:
     wait = Status(Code.WAIT)
     plugins = [
-        Books("A", [], permit=PermitResult(wait, 5.0)),
-        Books("B", []),
-        Books("C", [], permit=PermitResult(wait, 7.0)),
+        Reserves("A", [], permit=PermitResult(wait, 5.0)),
+        Reserves("B", []),
+        Reserves("C", [], permit=PermitResult(wait, 7.0)),
     ]
     result = Domain(make_node("a"), plugins=plugins).schedule(make_pod("p"))
     assert isinstance(result, Placed)

@@ -88,7 +88,7 @@ pods = st.builds(
 steps = st.lists(
     st.builds(
         Step,
-        st.sampled_from(("add", "add", "remove", "relabel", "ask", "heed", "label", "recount")),
+        st.sampled_from(("add", "add", "remove", "relabel", "ask", "concern", "label", "recount")),
         st.integers(0, ROWS - 1),
         pods,
         queries,
@@ -119,7 +119,7 @@ def take(table: NodeTable, step: Step) -> None:
         table.replace_pod(at, after)
     elif step.what == "ask":
         table.pod_counts.matching(step.query)
-    elif step.what == "heed":
+    elif step.what == "concern":
         table.pod_counts.concern(step.pod.namespace, step.pod.labels, NAMESPACE_LABELS[step.pod.namespace])
     elif step.what == "label":
         table.set_node(replace(table.node(step.row), labels=dict.fromkeys(step.topologies, "x")))

@@ -1,4 +1,4 @@
-"""The program's books of GPU devices, over the embedded API server: they go by what the scheduler wrote at bind."""
+"""The program's ledger of GPU devices, over the embedded API server: it goes by what the scheduler wrote at bind."""
 
 from __future__ import annotations
 

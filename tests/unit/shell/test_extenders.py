@@ -130,7 +130,7 @@ def test_a_domain_without_extenders_has_no_plugin_for_them_and_one_that_cannot_b
     assert extenders.plugins_of(plain) == ()
 
 
-async def test_a_rehearsal_asks_no_extender() -> None:
+async def test_a_sandbox_asks_no_extender() -> None:
     extender = UnaskedExtender(settings(FILES))
     with pytest.raises(ExtenderError) as refused:
         await extender.post("filter", b"", answer_bytes_max=1)

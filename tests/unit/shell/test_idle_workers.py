@@ -10,7 +10,7 @@ import pytest
 from multisched.shell.idle_workers import IdleWorkers
 
 
-async def test_one_piece_of_work_wakes_one_sleeper() -> None:
+async def test_one_piece_of_work_wakes_one_idle_worker() -> None:
     idle_workers, awake = IdleWorkers(), []
 
     async def wait(name: str) -> None:

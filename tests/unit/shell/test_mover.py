@@ -94,7 +94,7 @@ class Outside:
     def record(self, event: Event) -> None:
         self.sent.append(("event", event))
 
-    def hands(self) -> MoverPorts:
+    def ports(self) -> MoverPorts:
         one = cast("Any", self)
         return MoverPorts(one, one, one, one, self.plan, lambda: self.is_closing, "ours")
 
@@ -102,7 +102,7 @@ class Outside:
 def acting(house: House, outside: Outside) -> DomainMover:
     house.worker.lead()
     view = MoverView(house.cache, house.pods, house.reservations, house.router, house.clock)
-    return DomainMover(house.worker, view, outside.hands())
+    return DomainMover(house.worker, view, outside.ports())
 
 
 REF = ObjectRef("Pod", "default", "stands", "uid-stands")

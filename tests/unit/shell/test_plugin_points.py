@@ -163,7 +163,7 @@ def test_a_plugin_that_raises_is_named_with_its_point_to_whoever_looks(kind: typ
     assert (house.desk.posts, house.node_of("p")) == ([], None)
 
 
-def test_what_other_pods_a_plugin_heeds_is_asked_for_only_where_one_is_ahead() -> None:
+def test_which_pods_a_plugin_is_sensitive_to_is_asked_only_where_one_is_ahead() -> None:
     house = one_pod(Signing("PodSensitivity"), promised="a")
     assert house.told("p") == ['running PodSensitivity plugin "Everywhere": RuntimeError: boom']
     assert house.domain.heard.failures == [("Everywhere", "PodSensitivity", "boom")]

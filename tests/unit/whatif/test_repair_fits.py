@@ -26,7 +26,7 @@ PLANNER = "PeakForecast"
 HOSTNAME = "kubernetes.io/hostname"
 
 
-def rehearsal_of(*documents: Document) -> tuple[SchedulerSandbox, DomainWorker]:
+def sandbox_of(*documents: Document) -> tuple[SchedulerSandbox, DomainWorker]:
     items = [msgspec.Raw(orjson.dumps(document)) for document in documents]
     sandbox = SchedulerSandbox(configuration(), DumpedCluster(items, NOW))
     (worker,) = sandbox.program.router.workers()
@@ -40,7 +40,7 @@ def standing(sandbox: SchedulerSandbox) -> list[Pod]:
 def said_row_by_row(documents: list[Document], pod: Pod) -> Bools:
     """What every filter but the two says of each row, asked anew in a cluster that never had the pod."""
     others = [one for one in documents if one["metadata"]["uid"] != pod.uid]
-    sandbox, worker = rehearsal_of(*others)
+    sandbox, worker = sandbox_of(*others)
     rows = sandbox.program.router.rows_of(worker).rows
     asked = sandbox.program.pods.with_policy(msgspec.structs.replace(pod, node="", nominated_node=""))
     passes = np.zeros(len(rows), np.bool_)
@@ -69,7 +69,7 @@ def crowded(draw: st.DrawFn) -> list[Document]:
 @settings(deadline=None, max_examples=60)
 @given(crowded())
 def test_every_filter_but_room_is_asked_about_every_node(documents: list[Document]) -> None:
-    sandbox, worker = rehearsal_of(*documents)
+    sandbox, worker = sandbox_of(*documents)
     fits = StandingFits(sandbox, worker, PLANNER)
     rows = sandbox.program.router.rows_of(worker).rows
     for pod in [*standing(sandbox), *standing(sandbox)]:
@@ -95,7 +95,7 @@ def test_pods_that_repel_each_other_are_each_taken_away_before_they_are_asked_ab
         small_pod("web-0", node="a", affinity=repelling, labels={"app": "web"}),
         small_pod("web-1", node="c", affinity=repelling, labels={"app": "web"}),
     ]
-    sandbox, worker = rehearsal_of(*nodes, *pods)
+    sandbox, worker = sandbox_of(*nodes, *pods)
     fits = StandingFits(sandbox, worker, PLANNER)
     names = [node.name for _, node in sandbox.cache.nodes.live_rows()]
     found = {pod.name: [n for n, ok in zip(names, fits(pod), strict=True) if ok] for pod in standing(sandbox)}
@@ -104,14 +104,14 @@ def test_pods_that_repel_each_other_are_each_taken_away_before_they_are_asked_ab
 
 def test_a_full_node_still_fits_as_room_is_counted_by_the_planner() -> None:
     nodes = [node_document("a", cpu="1"), node_document("full", cpu="100m")]
-    sandbox, worker = rehearsal_of(*nodes, small_pod("web", node="a", cpu="500m"))
+    sandbox, worker = sandbox_of(*nodes, small_pod("web", node="a", cpu="500m"))
     assert StandingFits(sandbox, worker, PLANNER)(standing(sandbox)[0]).all()
 
 
 def test_pods_alike_share_one_answer() -> None:
     nodes = [node_document(f"n{number}") for number in range(3)]
     pods = [small_pod(f"web-{number}", node=f"n{number % 3}") for number in range(9)]
-    sandbox, worker = rehearsal_of(*nodes, *pods)
+    sandbox, worker = sandbox_of(*nodes, *pods)
     fits = StandingFits(sandbox, worker, PLANNER)
     answers = [fits(pod) for pod in standing(sandbox)]
     assert all(answer is answers[0] for answer in answers)
@@ -124,7 +124,7 @@ def test_answers_are_kept_within_a_bound_and_stay_the_same(monkeypatch: pytest.M
         small_pod(f"web-{number}", node="n0", nodeSelector={"disk": "ab"[number % 2]}, cpu=f"{1 + number}m")
         for number in range(6)
     ]
-    sandbox, worker = rehearsal_of(*nodes, *pods)
+    sandbox, worker = sandbox_of(*nodes, *pods)
     fits = StandingFits(sandbox, worker, PLANNER)
     names = [node.name for _, node in sandbox.cache.nodes.live_rows()]
     for pod in [*standing(sandbox), *standing(sandbox)]:
@@ -198,5 +198,5 @@ class FailsEach(Fails):
 def test_a_pod_that_is_refused_before_any_node_is_looked_at_fits_nowhere() -> None:
     """Its claim is gone by now."""
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "gone"}}]
-    sandbox, worker = rehearsal_of(node_document("a"), node_document("b"), small_pod("web", node="a", volumes=volumes))
+    sandbox, worker = sandbox_of(node_document("a"), node_document("b"), small_pod("web", node="a", volumes=volumes))
     assert StandingFits(sandbox, worker, PLANNER)(standing(sandbox)[0]).tolist() == [False, False]

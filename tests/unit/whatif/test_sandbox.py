@@ -71,7 +71,7 @@ def test_a_dump_without_classes_or_nodes_says_which_is_missing() -> None:
     assert empty.notes == ("the dump has no nodes; write one with kubectl get nodes,pods,... -A -o json",)
 
 
-async def test_a_rehearsal_reaches_no_network() -> None:
+async def test_a_sandbox_reaches_no_network() -> None:
     transport = SchedulerSandbox(configuration(), dumped(node_document("n1"))).program.transport
     with pytest.raises(ConnectFailedError, match=r"^DELETE /api/v1/pods: a sandbox has no network$"):
         await transport.request("DELETE", "/api/v1/pods")
@@ -80,7 +80,7 @@ async def test_a_rehearsal_reaches_no_network() -> None:
             pass
 
 
-def test_a_moment_of_a_program_is_all_that_it_knows_then_and_nothing_later() -> None:
+def test_a_snapshot_of_a_program_is_all_that_it_knows_then_and_nothing_later() -> None:
     async def prepare(cluster: Cluster) -> None:
         for name in ("a", "b"):
             await cluster.add_node(name, cpu="4")
@@ -98,21 +98,21 @@ def test_a_moment_of_a_program_is_all_that_it_knows_then_and_nothing_later() -> 
         cluster.transport.bind_s = 60.0
         await cluster.add_pod("going", cpu="3")
         await cluster.settle(2.0)
-        moment = ClusterSnapshot.of(program)
-        assert sorted(node.name for node in moment.nodes) == ["a", "b"]
-        assert sorted((pod.name, pod.node) for pod in moment.placed) == [
+        snapshot = ClusterSnapshot.of(program)
+        assert sorted(node.name for node in snapshot.nodes) == ["a", "b"]
+        assert sorted((pod.name, pod.node) for pod in snapshot.placed) == [
             ("going", cluster.placed["going"]),
             ("stands", "a"),
         ]
-        assert sorted(pod.name for pod in moment.pending) == ["going", "late"]
-        assert "team" in {item.name for kind, item in moment.objects if kind is ObjectKind.NAMESPACE}
-        assert (moment.monotonic_s, moment.now) == (program.clock.monotonic(), program.clock.now())
-        assert [kind for kind, why in moment.unreadable if why] == [ObjectKind.CSI_STORAGE_CAPACITY]
+        assert sorted(pod.name for pod in snapshot.pending) == ["going", "late"]
+        assert "team" in {item.name for kind, item in snapshot.objects if kind is ObjectKind.NAMESPACE}
+        assert (snapshot.monotonic_s, snapshot.now) == (program.clock.monotonic(), program.clock.now())
+        assert [kind for kind, why in snapshot.unreadable if why] == [ObjectKind.CSI_STORAGE_CAPACITY]
         late = program.pods.pending[program.pods.uid_of("default/late")]
         program.nominator.nominate(late, "b")
         again = ClusterSnapshot.of(program)
         assert [(pod.name, pod.nominated_node) for pod in again.nominated] == [("late", "b")]
-        assert moment.nominated == ()
+        assert snapshot.nominated == ()
 
         copy = SchedulerSandbox(loading.parse(CONFIGURATION, "test"), again)
         assert {entry.pod.name: entry.node for entry in copy.cache} == cluster.placed
@@ -164,7 +164,7 @@ class Closed:
         return Status.unschedulable("closed")
 
 
-def test_a_rehearsal_builds_its_plugins_as_the_program_does() -> None:
+def test_a_sandbox_builds_its_plugins_as_the_program_does() -> None:
     """Whoever runs a program may give it other plugins than those that ship."""
     registry, shipped = Registry(), plugin_registry()
     for name in shipped.names():

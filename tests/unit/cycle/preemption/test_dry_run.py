@@ -1,4 +1,4 @@
-"""What dry runs make of filters that come after the room ones and heed none of the pods that may go, and what they remember."""
+"""Dry runs with filters after the resource ones that depend on no victim, and what dry runs remember."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LATE = ("wrong zone", "too far")
 
 
 class Insensitive(FilterBy):
-    """Reads pods, as volumes and affinity do, and heeds nobody: refuses nodes for a reason given beforehand."""
+    """Reads pods, as volumes and affinity do, and is sensitive to none: refuses nodes for a reason given beforehand."""
 
     def __init__(self, name: str, reasons: Mapping[str, str]) -> None:
         super().__init__(
@@ -58,7 +58,7 @@ class Shut:
 
 
 class Shy(Insensitive):
-    """Keeps every pod off nodes where a shy one stands, and heeds those."""
+    """Keeps every pod off nodes where a shy one stands, and is sensitive to those."""
 
     def __init__(self) -> None:
         super().__init__("Shy", {})

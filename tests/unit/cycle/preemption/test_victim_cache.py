@@ -121,11 +121,11 @@ def test_refusals_are_told_of_rows_where_somebody_could_go() -> None:
     assert memory.known.tolist() == [True, True, False, True]
 
 
-def test_whom_a_plugin_heeds_is_asked_again_when_that_hangs_on_something_else() -> None:
-    """Each pod once as long as it hangs on the same, and also those that were not there before."""
+def test_whom_a_plugin_is_sensitive_to_is_asked_again_when_that_depends_on_something_else() -> None:
+    """Each pod once as long as it depends on the same, and also those that were not there before."""
     asked: list[str] = []
 
-    def heed(mark: str) -> PodSensitivity:
+    def sensitive_to(mark: str) -> PodSensitivity:
         def matters(other: Pod) -> bool:
             asked.append(other.name)
             return other.name == mark
@@ -134,12 +134,12 @@ def test_whom_a_plugin_heeds_is_asked_again_when_that_hangs_on_something_else() 
 
     memory = VictimCache(2, 4)
     sets = [LabelSet("default", {}, make_pod(name)) for name in "ab"]
-    assert memory.sensitive([heed("a")], sets).tolist() == [True, False]
-    assert memory.sensitive([heed("a")], sets).tolist() == [True, False]
+    assert memory.sensitive([sensitive_to("a")], sets).tolist() == [True, False]
+    assert memory.sensitive([sensitive_to("a")], sets).tolist() == [True, False]
     assert asked == ["a", "b"]
-    assert memory.sensitive([heed("b")], sets).tolist() == [False, True]
+    assert memory.sensitive([sensitive_to("b")], sets).tolist() == [False, True]
     sets.append(LabelSet("default", {}, make_pod("c")))
-    assert memory.sensitive([heed("b")], sets).tolist() == [False, True, False]
+    assert memory.sensitive([sensitive_to("b")], sets).tolist() == [False, True, False]
     assert asked == ["a", "b", "a", "b", "c"]
-    assert memory.sensitive([heed("b"), heed("c")], sets).tolist() == [False, True, True]
-    assert memory.sensitive([heed("b"), heed("c")], sets[:1]).tolist() == [False]
+    assert memory.sensitive([sensitive_to("b"), sensitive_to("c")], sets).tolist() == [False, True, True]
+    assert memory.sensitive([sensitive_to("b"), sensitive_to("c")], sets[:1]).tolist() == [False]

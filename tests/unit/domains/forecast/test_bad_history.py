@@ -26,7 +26,7 @@ from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.context import PluginContext
 from multisched.state.cluster_cache import ClusterCache
 from tests.unit.domains.forecast.history.prometheus_kit import ports_at
-from tests.unit.domains.forecast.learning.placements import totals_of, wandering_stays
+from tests.unit.domains.forecast.learning.placements import totals_of, wandering_intervals
 from tests.unit.domains.forecast.weeks import DAY_S, MONDAY_S
 
 HEADER = "timestamp,service,dimension,value"
@@ -173,8 +173,8 @@ def test_a_peak_at_a_time_of_the_wall_clock_stays_in_its_hour_when_clocks_change
 
 def test_services_without_a_weight_are_named() -> None:
     """Two moved together; one never did."""
-    alone = wandering_stays([10, 10, 10, 0], nodes=12, replicas=3)
-    twin = tuple(msgspec.structs.replace(stay, service="twin") for stay in alone if stay.service == "s001")
+    alone = wandering_intervals([10, 10, 10, 0], nodes=12, replicas=3)
+    twin = tuple(msgspec.structs.replace(interval, service="twin") for interval in alone if interval.service == "s001")
     totals = totals_of(tuple(s for s in alone if s.service != "twin"), np.ones(4), nodes=12, noise=0.05)
     totals = msgspec.structs.replace(totals, placement_intervals=alone + twin)
     usage = Usage(totals.start_s, totals.step_s, (), (), np.zeros((0, 0, totals.values.shape[2]), np.float32))

@@ -84,7 +84,7 @@ class Bench:
     def schedule(self, pod: Pod) -> Result:
         return self.domain.schedule(pod)
 
-    def books(self) -> dict[str, DeviceRow]:
+    def device_rows(self) -> dict[str, DeviceRow]:
         return {node.name: self.ledger.devices(row).copy() for row, node in self.domain.cache.nodes.live_rows()}
 
     def scores(self, pod: Pod) -> dict[str, int]:
@@ -112,11 +112,11 @@ def devices_text_of(result: Result) -> str:
     return result.annotations[GPU_DEVICES]
 
 
-def points_of(books: DeviceRow, milli: int, devices: tuple[int, ...]) -> int:
+def points_of(row: DeviceRow, milli: int, devices: tuple[int, ...]) -> int:
     """GpuShare's documented points, for the devices that the pod has got."""
-    free = [books.free[device] for device in devices]
+    free = [row.free[device] for device in devices]
     count, left = len(free), sum(one - milli for one in free)
-    used_percent = 100 - 100 * sum(books.free) // (len(books.free) * DEVICE_MILLI)
+    used_percent = 100 - 100 * sum(row.free) // (len(row.free) * DEVICE_MILLI)
     points = SHARED_POINTS * sum(one < DEVICE_MILLI for one in free) // count + FULL_POINTS * used_percent // 100
     return points + TIGHT_POINTS * (count * DEVICE_MILLI - left) // (count * DEVICE_MILLI)
 
@@ -164,12 +164,12 @@ def test_annotations_say_what_score_preferred_also_after_waiting_while_others_to
     bench = Bench(make, gpu_node("a", 2), gpu_node("b", 3))
     waiting: list[tuple[Pod, Waiting]] = []
 
-    def judge(pod: Pod, result: Result, books: Mapping[str, DeviceRow], scores: Mapping[str, int]) -> None:
+    def judge(pod: Pod, result: Result, rows: Mapping[str, DeviceRow], scores: Mapping[str, int]) -> None:
         if not isinstance(result, Placed):
             return
         devices, demand = devices_of(make_pod("x", annotations=dict(result.annotations))), demand_of(pod)
         assert demand is not None
-        preferred = points_of(books[result.node], demand.milli, devices) if make is GpuShare else sum(devices)
+        preferred = points_of(rows[result.node], demand.milli, devices) if make is GpuShare else sum(devices)
         assert preferred == scores[result.node]
 
     for number, (step, amount, count) in enumerate(history):
@@ -179,12 +179,12 @@ def test_annotations_say_what_score_preferred_also_after_waiting_while_others_to
                 waiting.append((pod, Waiting.begin(bench.domain, pod)))
         elif step == "place":
             pod = fraction(f"fast{number}", amount, count)
-            books, scores = bench.books(), bench.scores(pod)
-            judge(pod, bench.schedule(pod), books, scores)
+            rows, scores = bench.device_rows(), bench.scores(pod)
+            judge(pod, bench.schedule(pod), rows, scores)
         elif step == "answer" and waiting:
             pod, attempt = waiting.pop(amount % len(waiting))
-            books, scores = bench.books(), bench.scores(pod)
-            judge(pod, attempt.answer({"Asks": ""}), books, scores)
+            rows, scores = bench.device_rows(), bench.scores(pod)
+            judge(pod, attempt.answer({"Asks": ""}), rows, scores)
         elif step == "remove" and len(bench.domain.cache):
             uids = bench.domain.cache.uids()
             bench.domain.cache.remove(uids[amount % len(uids)])

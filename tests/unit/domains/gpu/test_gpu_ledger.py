@@ -326,7 +326,7 @@ class LedgerMachine(RuleBasedStateMachine):
 TestLedgerMachine = LedgerMachine.TestCase
 
 
-def test_books_grow_with_rows_and_devices_and_rows_nobody_has_told_of_have_none() -> None:
+def test_a_ledger_grows_with_rows_and_devices_and_holds_nothing_of_rows_nobody_has_told_of() -> None:
     """As a ledger of one row says it, so does one of many."""
     few, many, row = make_ledger(make_node("n", extra={GPU: 20})), GpuLedger(), 700
     many.set_node(row, make_node("n", extra={GPU: 20}))

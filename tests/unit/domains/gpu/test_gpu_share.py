@@ -259,7 +259,7 @@ def test_filter_says_what_the_ledger_says_and_scores_are_the_documented_ones(
 
 @pytest.mark.parametrize("pod", [fraction("part", 200), whole("all", 1)], ids=["fraction", "whole"])
 def test_the_first_look_at_many_nodes_without_devices_tells_of_each(pod: Pod) -> None:
-    """Found by a mutant: books that grew as they were read answered in their old size, and the attempt failed."""
+    """Found by a mutant: arrays that grew as they were read answered in their old size, and the attempt failed."""
     nodes = [make_node(f"n{row}", extra={GPU: 1 if row == 3 else 0}) for row in range(3 * ROWS_FIRST)]
     names = {node.name for node in nodes}
     assert names - Bench(*nodes).refusals(pod).keys() == {"n3"}

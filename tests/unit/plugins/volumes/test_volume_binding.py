@@ -307,7 +307,7 @@ def test_a_volume_that_a_user_set_aside_is_its_claims_or_nobodys() -> None:
 
 
 async def test_where_nothing_may_be_written_promised_volumes_are_not_bound() -> None:
-    """A sandbox has no hands."""
+    """A sandbox writes nothing."""
     storage = Storage()
     storage.put(PV, volume("only", zone="a"))
     storage.put(PVC, claim("x", "local"))

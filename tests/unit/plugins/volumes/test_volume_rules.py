@@ -135,7 +135,7 @@ def test_preempting_the_user_of_a_claim_frees_it_in_thought_only() -> None:
     assert plugin.filter(view, scene.pod, rows).all()
 
 
-def test_the_stamp_changes_when_a_claim_comes_or_changes_who_may_use_it() -> None:
+def test_the_cache_key_changes_when_a_claim_comes_or_changes_who_may_use_it() -> None:
     scene = restricted(uses("new"))
     plugin = VolumeRestrictions(scene.context())
     seen = [plugin.cache_key(scene.view(), scene.pod)]
@@ -251,7 +251,7 @@ def test_a_claim_without_a_volume_is_refused_unless_it_waits_for_its_pod() -> No
     assert answer(claim("c", volume="lost")) == 'persistentvolume "lost" not found'
 
 
-def test_the_stamp_changes_with_whatever_the_answer_goes_by_and_with_nothing_else() -> None:
+def test_the_cache_key_changes_with_whatever_the_answer_goes_by_and_with_nothing_else() -> None:
     """A claim that comes, waits for its class, and gets its volume; what concerns other claims changes nothing."""
     scene = zoned({ZONE: "a"}, {ZONE: "b"})
     objects, plugin = scene.objects, VolumeZone(scene.context())

@@ -1,4 +1,4 @@
-"""Background background tasks: begun with the domain, begun again when they fail, and never in anybody's way."""
+"""Background tasks: begun with the domain, begun again when they fail, and never in anybody's way."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def lived(learner: Learner, seconds: float) -> tuple[BackgroundTasks, list[float
     return background_tasks, learner.begun_s
 
 
-def test_a_duty_runs_while_its_domain_does() -> None:
+def test_a_background_task_runs_while_its_domain_does() -> None:
     learner = Learner()
     assert implements(learner, BackgroundPlugin)
     assert not implements(PrioritySort(), BackgroundPlugin)
@@ -96,7 +96,7 @@ def test_one_that_had_run_steadily_is_begun_again_soon() -> None:
     assert begun_s[9] - begun_s[8] - STEADY_S - 1 <= 2
 
 
-def test_a_domain_without_duties_has_nothing_to_run() -> None:
+def test_a_domain_without_background_tasks_has_nothing_to_run() -> None:
     loop = SimLoop(1)
     background_tasks = BackgroundTasks(SimClock(loop), random.Random(1))
     simulate(background_tasks.run("gpu", plugins_with()), loop)
@@ -127,7 +127,7 @@ class Employer:
         await asyncio.Event().wait()
 
 
-async def test_the_processes_of_a_duty_end_with_it() -> None:
+async def test_the_processes_of_a_background_task_end_with_it() -> None:
     employer = Employer()
     running = asyncio.create_task(
         BackgroundTasks(SystemClock(), random.Random(1)).run("forecast", plugins_with(employer))
@@ -223,7 +223,7 @@ class Watchman:
             await asyncio.sleep(60.0)
 
 
-def test_a_program_carries_out_the_duties_of_its_plugins_and_outlives_them() -> None:
+def test_a_program_runs_the_background_tasks_of_its_plugins_and_outlives_them() -> None:
     loop = SimLoop(3)
 
     async def live() -> tuple[Program, str]:

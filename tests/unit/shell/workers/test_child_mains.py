@@ -210,7 +210,9 @@ def test_a_background_process_gives_way_and_keeps_within_its_memory(
     assert background_task.written == {"/proc/self/oom_score_adj": "1000"}
 
 
-def test_a_process_whose_duty_cannot_be_made_ends_though_its_stdin_does_not(background_task: BackgroundChild) -> None:
+def test_a_process_whose_background_task_cannot_be_made_ends_though_its_stdin_does_not(
+    background_task: BackgroundChild,
+) -> None:
     """A process ends with its main thread unless other threads are to be waited for."""
     before = {one for one in threading.enumerate() if not one.daemon}
     background_task.asking.write(pickle.dumps(Opening("nowhere.at_all:Clerk", None, 1)))

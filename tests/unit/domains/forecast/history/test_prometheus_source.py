@@ -217,7 +217,9 @@ async def test_node_totals_come_with_who_stood_where() -> None:
             assert reading.totals.nodes == ("n1", "n2")
             np.testing.assert_array_equal(reading.totals.values[:, 0], [[10, 11, np.nan, 13], [20, 21, 22, 23]])
             start = GRID.start_s
-            assert sorted(reading.totals.placement_intervals, key=lambda stay: (stay.node, stay.begin_s)) == [
+            assert sorted(
+                reading.totals.placement_intervals, key=lambda interval: (interval.node, interval.begin_s)
+            ) == [
                 PlacementInterval("shop/web", "n1", start, start + 2 * STEP_S),
                 PlacementInterval("shop/web", "n1", start, start + 2 * STEP_S),
                 PlacementInterval("shop/web", "n1", start + 3 * STEP_S, start + 4 * STEP_S),

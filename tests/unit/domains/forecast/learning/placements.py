@@ -11,23 +11,23 @@ from tests.unit.domains.forecast.weeks import DAY_S, FIVE_MINUTES_S, MONDAY_S
 END_S = MONDAY_S + 14 * DAY_S
 
 
-def wandering_stays(moves: list[int], *, nodes: int, replicas: int, seed: int = 0) -> tuple[PlacementInterval, ...]:
+def wandering_intervals(moves: list[int], *, nodes: int, replicas: int, seed: int = 0) -> tuple[PlacementInterval, ...]:
     """Each service has so many replicas on nodes drawn at random, and moves one of them so many times."""
     rng = np.random.default_rng(seed)
-    stays = []
+    intervals = []
     for service, count in enumerate(moves):
         begin_s = [MONDAY_S - DAY_S] * replicas
         where = rng.integers(0, nodes, replicas).tolist()
         for moment_s in np.sort(rng.uniform(MONDAY_S, END_S, count)).tolist():
             replica = int(rng.integers(0, replicas))
-            stays.append(PlacementInterval(f"s{service:03}", f"n{where[replica]}", begin_s[replica], moment_s))
+            intervals.append(PlacementInterval(f"s{service:03}", f"n{where[replica]}", begin_s[replica], moment_s))
             begin_s[replica] = moment_s
             where[replica] = (where[replica] + int(rng.integers(1, nodes))) % nodes
-        stays += [
+        intervals += [
             PlacementInterval(f"s{service:03}", f"n{node}", began, END_S + DAY_S)
             for node, began in zip(where, begin_s, strict=True)
         ]
-    return tuple(stays)
+    return tuple(intervals)
 
 
 def own_cycles(services: int, *, weekends: bool = False, seed: int = 2) -> NDArray[np.float64]:
@@ -43,7 +43,7 @@ def own_cycles(services: int, *, weekends: bool = False, seed: int = 2) -> NDArr
 
 
 def totals_of(
-    stays: tuple[PlacementInterval, ...],
+    intervals: tuple[PlacementInterval, ...],
     weight: NDArray[np.float64],
     *,
     nodes: int,
@@ -59,12 +59,14 @@ def totals_of(
     rng = np.random.default_rng(seed)
     steps = round(14 * DAY_S / FIVE_MINUTES_S)
     use = np.repeat(rng.uniform(0, 2, (nodes, 1)), steps, axis=1)
-    for stay in stays:
-        begin, end = (np.clip((moment - MONDAY_S) / FIVE_MINUTES_S, 0, steps) for moment in (stay.begin_s, stay.end_s))
-        service, during = int(stay.service[1:]), slice(int(begin), int(end))
+    for interval in intervals:
+        begin, end = (
+            np.clip((moment - MONDAY_S) / FIVE_MINUTES_S, 0, steps) for moment in (interval.begin_s, interval.end_s)
+        )
+        service, during = int(interval.service[1:]), slice(int(begin), int(end))
         cycle_of = 1.0 if own is None else own[service, during]
-        use[int(stay.node[1:]), during] += weight[service] * stay.replicas * cycle_of
+        use[int(interval.node[1:]), during] += weight[service] * interval.replicas * cycle_of
     shape = 1 + cycle * np.cos(2 * np.pi * (np.arange(steps) / 288 - 20 / 24))
     values = use * shape * (1 + noise * rng.normal(size=use.shape))
     names = tuple(f"n{node}" for node in range(nodes))
-    return NodeTotals(MONDAY_S, FIVE_MINUTES_S, names, ("log",), values[:, None].astype(np.float32), stays)
+    return NodeTotals(MONDAY_S, FIVE_MINUTES_S, names, ("log",), values[:, None].astype(np.float32), intervals)

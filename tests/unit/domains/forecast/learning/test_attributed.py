@@ -11,11 +11,11 @@ from domains.forecast.learning.attributed import with_attribution
 from domains.forecast.learning.attribution import AttributionSettings, attribute
 from domains.forecast.learning.fit import fit
 from domains.forecast.settings.fit import FitSettings
-from tests.unit.domains.forecast.learning.placements import END_S, totals_of, wandering_stays
+from tests.unit.domains.forecast.learning.placements import END_S, totals_of, wandering_intervals
 from tests.unit.domains.forecast.weeks import MONDAY_S, make_series
 
 WEIGHT = np.array([1.0, 0.5, 2.0, 0.8])
-TOTALS = totals_of(wandering_stays([10, 10, 10, 1], nodes=8, replicas=3), WEIGHT, nodes=8, noise=0.1, cycle=0.5)
+TOTALS = totals_of(wandering_intervals([10, 10, 10, 1], nodes=8, replicas=3), WEIGHT, nodes=8, noise=0.1, cycle=0.5)
 FOUND = attribute(TOTALS, AttributionSettings())
 
 

@@ -9,7 +9,7 @@ import pytest
 from domains.forecast.curves.usage import NodeTotals, PlacementInterval
 from domains.forecast.learning import replica_changes
 from domains.forecast.learning.attribution import Attribution, AttributionSettings, Verdict, attribute
-from tests.unit.domains.forecast.learning.placements import END_S, own_cycles, totals_of, wandering_stays
+from tests.unit.domains.forecast.learning.placements import END_S, own_cycles, totals_of, wandering_intervals
 from tests.unit.domains.forecast.weeks import DAY_S, MONDAY_S
 
 SETTINGS = AttributionSettings()
@@ -35,7 +35,7 @@ def test_a_fleet_of_200_services_on_300_nodes_gives_its_weights_back_within_a_te
     moved = rng.integers(0, 16, 200)
     weight = rng.uniform(0.3, 2, 200)
     totals = totals_of(
-        wandering_stays(moved.tolist(), nodes=300, replicas=8), weight, nodes=300, noise=0.1, cycle=cycle
+        wandering_intervals(moved.tolist(), nodes=300, replicas=8), weight, nodes=300, noise=0.1, cycle=cycle
     )
 
     found = attribute(totals, SETTINGS)
@@ -52,9 +52,9 @@ def test_services_with_days_of_their_own_give_their_weights_back_too(weekends: b
     rng = np.random.default_rng(5)
     moved = rng.integers(0, 16, 200)
     weight, own = rng.uniform(0.3, 2, 200), own_cycles(200, weekends=weekends)
-    stays = wandering_stays(moved.tolist(), nodes=300, replicas=8)
+    intervals = wandering_intervals(moved.tolist(), nodes=300, replicas=8)
 
-    found = attribute(totals_of(stays, weight, nodes=300, noise=0.1, own=own), SETTINGS)
+    found = attribute(totals_of(intervals, weight, nodes=300, noise=0.1, own=own), SETTINGS)
 
     movers, known = found.moves >= 5, found.verdict[:, 0] == Verdict.DETERMINED
     assert (known & movers).sum() >= 0.98 * movers.sum()
@@ -67,9 +67,9 @@ def test_weights_of_very_different_size_are_right_or_said_to_be_uncertain() -> N
     """Lognormal: the smallest are lost in a tenth of noise of whole nodes."""
     rng = np.random.default_rng(6)
     weight = rng.lognormal(0, 1, 200)
-    stays = wandering_stays(rng.integers(5, 16, 200).tolist(), nodes=300, replicas=8)
+    intervals = wandering_intervals(rng.integers(5, 16, 200).tolist(), nodes=300, replicas=8)
 
-    found = attribute(totals_of(stays, weight, nodes=300, noise=0.1, own=own_cycles(200)), SETTINGS)
+    found = attribute(totals_of(intervals, weight, nodes=300, noise=0.1, own=own_cycles(200)), SETTINGS)
 
     known = found.verdict[:, 0] == Verdict.DETERMINED
     assert known.sum() > 160
@@ -83,8 +83,8 @@ def test_weights_of_very_different_size_are_right_or_said_to_be_uncertain() -> N
 
 def test_the_shape_of_each_service_is_found() -> None:
     own = own_cycles(20)
-    stays = wandering_stays([12] * 20, nodes=30, replicas=3)
-    found = attribute(totals_of(stays, np.ones(20), nodes=30, noise=0.05, own=own), SETTINGS)
+    intervals = wandering_intervals([12] * 20, nodes=30, replicas=3)
+    found = attribute(totals_of(intervals, np.ones(20), nodes=30, noise=0.05, own=own), SETTINGS)
 
     truth = own[:, : 7 * 288].reshape(20, 168, 12).mean(axis=2)
     assert (found.verdict == Verdict.DETERMINED).all()
@@ -100,12 +100,12 @@ def test_a_service_seen_to_move_at_noon_only_is_no_certainty() -> None:
         PlacementInterval("s000", f"n{day % 5}", MONDAY_S + day * DAY_S + 39_600, MONDAY_S + day * DAY_S + 46_800)
         for day in range(14)
     ]
-    others = wandering_stays([0, 12, 12, 12, 12], nodes=10, replicas=3)
+    others = wandering_intervals([0, 12, 12, 12, 12], nodes=10, replicas=3)
     own = own_cycles(5)
     own[0] = 1 + 0.9 * np.cos(2 * np.pi * (np.arange(4_032) / 288 - 0.5))
-    stays = (*away, *(stay for stay in others if stay.service != "s000"))
+    intervals = (*away, *(interval for interval in others if interval.service != "s000"))
 
-    found = attribute(totals_of(stays, rng.uniform(1, 2, 5), nodes=10, noise=0.02, own=own), SETTINGS)
+    found = attribute(totals_of(intervals, rng.uniform(1, 2, 5), nodes=10, noise=0.02, own=own), SETTINGS)
 
     assert found.moves[0] >= 5
     assert found.verdict[:, 0].tolist() == [Verdict.NOISY, 0, 0, 0, 0]
@@ -114,7 +114,7 @@ def test_a_service_seen_to_move_at_noon_only_is_no_certainty() -> None:
 
 def test_standard_errors_are_as_large_as_the_errors() -> None:
     weight = np.random.default_rng(1).uniform(0.3, 2, 60)
-    totals = totals_of(wandering_stays([12] * 60, nodes=60, replicas=5), weight, nodes=60, noise=0.1)
+    totals = totals_of(wandering_intervals([12] * 60, nodes=60, replicas=5), weight, nodes=60, noise=0.1)
 
     found = attribute(totals, SETTINGS)
     ratio = (found.weight[:, 0] - weight) / found.standard_error[:, 0]
@@ -123,8 +123,8 @@ def test_standard_errors_are_as_large_as_the_errors() -> None:
 
 
 def test_services_that_always_moved_together_are_named_and_not_guessed() -> None:
-    alone = wandering_stays([10] * 6, nodes=20, replicas=3)
-    twin = tuple(msgspec.structs.replace(stay, service="s006") for stay in alone if stay.service == "s002")
+    alone = wandering_intervals([10] * 6, nodes=20, replicas=3)
+    twin = tuple(msgspec.structs.replace(interval, service="s006") for interval in alone if interval.service == "s002")
     weight = np.array([1, 0.5, 0.8, 1.2, 0.7, 0.9, 0.4])
 
     found = attribute(totals_of(alone + twin, weight, nodes=20, noise=0.1), SETTINGS)
@@ -139,10 +139,10 @@ def test_services_that_always_moved_together_are_named_and_not_guessed() -> None
 
 def test_a_service_that_is_always_the_sum_of_two_others_confuses_all_three() -> None:
     first, second = (
-        wandering_stays([8, 8], nodes=10, replicas=2)[:10],
-        wandering_stays([8, 8], nodes=10, replicas=2)[10:],
+        wandering_intervals([8, 8], nodes=10, replicas=2)[:10],
+        wandering_intervals([8, 8], nodes=10, replicas=2)[10:],
     )
-    both = tuple(msgspec.structs.replace(stay, service="s002") for stay in first + second)
+    both = tuple(msgspec.structs.replace(interval, service="s002") for interval in first + second)
 
     found = attribute(totals_of(first + second + both, np.array([1.0, 0.5, 0.8]), nodes=10, noise=0.05), SETTINGS)
 
@@ -152,7 +152,7 @@ def test_a_service_that_is_always_the_sum_of_two_others_confuses_all_three() -> 
 
 def test_a_weight_too_small_for_the_noise_is_told_as_noisy_with_its_error() -> None:
     weight = np.array([0.002, 2.0, 2.0, 2.0])
-    totals = totals_of(wandering_stays([6] * 4, nodes=4, replicas=4), weight, nodes=4, noise=0.9)
+    totals = totals_of(wandering_intervals([6] * 4, nodes=4, replicas=4), weight, nodes=4, noise=0.9)
 
     found = attribute(totals, SETTINGS)
 
@@ -163,7 +163,7 @@ def test_a_weight_too_small_for_the_noise_is_told_as_noisy_with_its_error() -> N
 
 def test_a_service_that_uses_nothing_is_known_to_use_nothing() -> None:
     weight = np.array([0.0, 1.0, 2.0, 1.5])
-    totals = totals_of(wandering_stays([30] * 4, nodes=12, replicas=4), weight, nodes=12, noise=0.05)
+    totals = totals_of(wandering_intervals([30] * 4, nodes=12, replicas=4), weight, nodes=12, noise=0.05)
 
     found = attribute(totals, SETTINGS)
 
@@ -174,7 +174,7 @@ def test_a_service_that_uses_nothing_is_known_to_use_nothing() -> None:
 def test_totals_without_noise_give_the_weights_themselves() -> None:
     weight = np.array([1.0, 0.5, 2.0, 0.8])
 
-    found = attribute(totals_of(wandering_stays([8] * 4, nodes=6, replicas=3), weight, nodes=6, noise=0), SETTINGS)
+    found = attribute(totals_of(wandering_intervals([8] * 4, nodes=6, replicas=3), weight, nodes=6, noise=0), SETTINGS)
 
     assert (found.verdict == Verdict.DETERMINED).all()
     assert errors_of(found, weight).max() < 0.02
@@ -183,7 +183,7 @@ def test_totals_without_noise_give_the_weights_themselves() -> None:
 @pytest.mark.parametrize("lie", [np.nan, -1.0, 500.0])
 def test_gaps_lies_and_spikes_do_not_bend_the_weights(lie: float) -> None:
     weight = np.random.default_rng(2).uniform(0.5, 2, 30)
-    totals = totals_of(wandering_stays([10] * 30, nodes=30, replicas=4), weight, nodes=30, noise=0.1)
+    totals = totals_of(wandering_intervals([10] * 30, nodes=30, replicas=4), weight, nodes=30, noise=0.1)
     totals.values[np.random.default_rng(3).random(totals.values.shape) < 0.02] = lie
 
     found = attribute(totals, SETTINGS)
@@ -193,7 +193,7 @@ def test_gaps_lies_and_spikes_do_not_bend_the_weights(lie: float) -> None:
 
 
 def test_a_dimension_without_samples_is_unmeasured() -> None:
-    totals = totals_of(wandering_stays([8] * 3, nodes=6, replicas=2), np.ones(3), nodes=6, noise=0.1)
+    totals = totals_of(wandering_intervals([8] * 3, nodes=6, replicas=2), np.ones(3), nodes=6, noise=0.1)
 
     found = attribute(msgspec.structs.replace(totals, values=np.full_like(totals.values, np.nan)), SETTINGS)
 
@@ -202,20 +202,20 @@ def test_a_dimension_without_samples_is_unmeasured() -> None:
 
 
 def test_a_restart_on_the_same_node_is_no_move() -> None:
-    stays = tuple(
+    intervals = tuple(
         PlacementInterval("s000", "n0", MONDAY_S + n * 3_600, MONDAY_S + (n + 1) * 3_600) for n in range(14 * 24)
     )
 
-    found = attribute(totals_of(stays, np.ones(1), nodes=1, noise=0.1), SETTINGS)
+    found = attribute(totals_of(intervals, np.ones(1), nodes=1, noise=0.1), SETTINGS)
 
     assert found.moves.tolist() == [0]
     assert found.undetermined[0].verdict == Verdict.STILL
     assert found.undetermined[0].confused_with == ()
 
 
-def test_several_replicas_in_one_stay_count_each() -> None:
-    one_by_one = wandering_stays([9] * 5, nodes=8, replicas=2)
-    doubled = tuple(msgspec.structs.replace(stay, replicas=2) for stay in one_by_one)
+def test_several_replicas_in_one_placement_interval_count_each() -> None:
+    one_by_one = wandering_intervals([9] * 5, nodes=8, replicas=2)
+    doubled = tuple(msgspec.structs.replace(interval, replicas=2) for interval in one_by_one)
     weight = np.array([1.0, 0.5, 1.5, 2.0, 0.7])
 
     found = attribute(totals_of(doubled, weight, nodes=8, noise=0.05), SETTINGS)
@@ -224,7 +224,7 @@ def test_several_replicas_in_one_stay_count_each() -> None:
 
 
 def test_blocks_of_nodes_add_up_to_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    totals = totals_of(wandering_stays([9] * 10, nodes=15, replicas=3), np.ones(10), nodes=15, noise=0.1)
+    totals = totals_of(wandering_intervals([9] * 10, nodes=15, replicas=3), np.ones(10), nodes=15, noise=0.1)
     whole = attribute(totals, SETTINGS)
     monkeypatch.setattr(replica_changes, "BLOCK_COUNTS_MAX", 200)
 
@@ -232,7 +232,7 @@ def test_blocks_of_nodes_add_up_to_the_whole(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_shape_of_the_day_is_found() -> None:
-    totals = totals_of(wandering_stays([6] * 4, nodes=8, replicas=4), np.ones(4), nodes=8, noise=0.05, cycle=0.6)
+    totals = totals_of(wandering_intervals([6] * 4, nodes=8, replicas=4), np.ones(4), nodes=8, noise=0.05, cycle=0.6)
 
     shape = attribute(totals, SETTINGS).shape[0]
 
@@ -241,27 +241,27 @@ def test_the_shape_of_the_day_is_found() -> None:
     assert shape.mean() == pytest.approx(1, abs=0.01)
 
 
-def test_no_stays_and_no_steps_are_no_error() -> None:
+def test_no_placement_intervals_and_no_steps_are_no_error() -> None:
     empty = NodeTotals(0, 300, ("n0",), ("log",), np.zeros((1, 1, 0), np.float32), ())
 
     assert attribute(empty, SETTINGS).services == ()
-    stay = PlacementInterval("s000", "n0", 0, 900)
+    interval = PlacementInterval("s000", "n0", 0, 900)
     assert (
-        attribute(msgspec.structs.replace(empty, placement_intervals=(stay,)), SETTINGS).undetermined[0].verdict
+        attribute(msgspec.structs.replace(empty, placement_intervals=(interval,)), SETTINGS).undetermined[0].verdict
         == Verdict.STILL
     )
 
 
 @pytest.mark.parametrize(
-    ("stay", "message"),
+    ("interval", "message"),
     [
         (PlacementInterval("shop", "n0", 10.0, 5.0), "stay of shop on n0: ends at 5.0"),
         (PlacementInterval("shop", "n0", float("nan"), 5.0), "stay of shop on n0"),
         (PlacementInterval("shop", "n0", 0.0, 5.0, -1), "-1 replicas"),
     ],
 )
-def test_stays_that_cannot_be_are_refused(stay: PlacementInterval, message: str) -> None:
-    totals = NodeTotals(0, 300, ("n0",), ("log",), np.zeros((1, 1, 4), np.float32), (stay,))
+def test_placement_intervals_that_cannot_be_are_refused(interval: PlacementInterval, message: str) -> None:
+    totals = NodeTotals(0, 300, ("n0",), ("log",), np.zeros((1, 1, 4), np.float32), (interval,))
 
     with pytest.raises(ValueError, match=message):
         attribute(totals, SETTINGS)
@@ -273,10 +273,10 @@ def test_settings_that_cannot_be_are_refused_by_field(field: str) -> None:
         AttributionSettings(**{field: 0})  # type: ignore[arg-type]
 
 
-def test_a_stay_beyond_the_window_is_no_move() -> None:
-    stays = (
+def test_a_placement_interval_beyond_the_window_is_no_move() -> None:
+    intervals = (
         PlacementInterval("s000", "n0", MONDAY_S - DAY_S, END_S + DAY_S),
         PlacementInterval("s000", "n9", MONDAY_S, END_S),
     )
 
-    assert attribute(totals_of(stays[:1], np.ones(1), nodes=1, noise=0.1), SETTINGS).moves.tolist() == [0]
+    assert attribute(totals_of(intervals[:1], np.ones(1), nodes=1, noise=0.1), SETTINGS).moves.tolist() == [0]

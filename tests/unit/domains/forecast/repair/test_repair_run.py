@@ -26,7 +26,7 @@ STEPS = 3
 
 
 class World:
-    """An API server with one service, its controller and its kubelets; foreign hands; one run that a controller drives.
+    """An API server with one service, its controller and its kubelets; whoever else acts on it; one run that a controller drives.
 
     The controller knows only what it asked for; `crash` loses its reservation and everything it was about to do or hear.
     """
@@ -121,7 +121,7 @@ class World:
             self.feed(Event.READY_ON_TARGET if self.reserved else Event.READY_ELSEWHERE)
 
     def delete(self, choice: int) -> None:
-        """A foreign hand heeds no budget."""
+        """Whoever deletes a pod asks no budget."""
         if self.ready:
             uid = sorted(self.ready)[choice % len(self.ready)]
             self.lose(uid)

@@ -105,7 +105,7 @@ def test_nodes_are_told_by_quantiles_of_their_predicted_peak_and_when_the_fulles
     assert scene.values("node_expected_ratio", tuesday_evening_s)["cpu", "1"] == pytest.approx(6 / 4, rel=1e-3)
 
 
-def test_what_is_still_to_be_counted_takes_the_last_whole_picture_away_from_nobody() -> None:
+def test_what_is_still_to_be_counted_takes_the_last_whole_snapshot_away_from_nobody() -> None:
     scene = Scene()
     scene.plugin.adopt(profiles())
     assert scene.values("catch_up_rows") == {(): 3}

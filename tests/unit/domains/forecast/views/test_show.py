@@ -160,7 +160,7 @@ async def test_a_node_that_is_gone_is_not_shown_though_its_pods_still_are_counte
 
 
 @pytest.mark.parametrize("turns", range(8))
-async def test_a_picture_is_of_one_set_of_profiles_whenever_others_come_into_force(turns: int) -> None:
+async def test_a_snapshot_is_of_one_set_of_profiles_whenever_others_come_into_force(turns: int) -> None:
     fleet = ShownFleet(
         *(make_node(f"n{number}", cpu_milli=10_000) for number in range(1_100)), args={"dimensions": ["cpu"]}
     )
