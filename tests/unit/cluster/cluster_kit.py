@@ -26,6 +26,7 @@ from multisched.cluster.controllers.run import run_controllers
 from multisched.cluster.kubelet.kubelets import Kubelets
 from multisched.cluster.kubelet.stages import StageSet
 from multisched.cluster.kubelet.stages_builtin import builtin_stages
+from multisched.testing.builders import node_document
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 PATIENCE_S = 120.0
@@ -139,11 +140,7 @@ async def a_cluster(
 
 
 def a_node(name: str = "n", cpu: str = "100", pods: str = "1000", **labels: str) -> Document:
-    resources = {"cpu": cpu, "memory": "1Ti", "pods": pods}
-    return {
-        "metadata": {"name": name, "labels": labels},
-        "status": {"capacity": resources, "allocatable": dict(resources)},
-    }
+    return node_document(name, cpu=cpu, memory="1Ti", pods=pods, labels=labels)
 
 
 def a_pod_spec(cpu: str = "10m", node: str = "n", **spec: Any) -> Document:

@@ -106,6 +106,20 @@ class ScoreBy:
         return np.fromiter((self._rule(pod, name) for name in names), np.int64, len(rows))
 
 
+class Asks:
+    """Has pods named `slow...` wait for an answer that says nothing."""
+
+    name = "Asks"
+    depends_on = Dependency.ATTEMPT
+    response_timeout_s = 1.0
+
+    def request(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
+        return "" if pod.name.startswith("slow") else None
+
+    async def response(self, request: object) -> object:
+        raise AssertionError("the test answers")
+
+
 POINTS = {
     "AddPod",
     "RemovePod",

@@ -18,7 +18,7 @@ from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import CPU, Pod
 from multisched.testing.builders import make_node, make_pod
-from tests.unit.cycle.cycle_kit import Domain, Waiting
+from tests.unit.cycle.cycle_kit import Asks, Domain, Waiting
 from tests.unit.state.state_kit import NamespaceRoom
 
 MAX_MILLI = 1000
@@ -66,20 +66,6 @@ class NamespaceQuota:
         if other.namespace == pod.namespace:
             cycle.state.write(_THOUGHT, cycle.state.read(_THOUGHT) + sign * other.requests.get(CPU, 0))
         return SUCCESS
-
-
-class Asks:
-    """Has pods wait for an answer that says nothing."""
-
-    name = "Asks"
-    depends_on = Dependency.ATTEMPT
-    response_timeout_s = 1.0
-
-    def request(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
-        return "" if pod.name.startswith("slow") else None
-
-    async def response(self, request: object) -> object:
-        raise AssertionError("the test answers")
 
 
 def room_of(domain: Domain) -> NamespaceRoom:

@@ -108,6 +108,14 @@ class LateWord(LeasesOnLoop):
 class ProgramSite(Site):
     """A site, and programs that run against it."""
 
+    async def lose_a_leader(self) -> None:
+        """A program leads for a while, and dies without a word."""
+        first, _ = self.program("first")
+        leading = self.loop.create_task(first.run())
+        await asyncio.sleep(2.0)
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+
     async def holders(self) -> set[str]:
         leases = await self.send("GET", LEASES)
         return {lease["spec"].get("holderIdentity") or "" for lease in leases["items"]}
@@ -308,11 +316,7 @@ def test_who_loses_the_lease_while_it_lists_does_not_lead_by_that_list() -> None
 
 def test_after_an_expired_lease_the_new_leader_waits_one_bind_deadline() -> None:
     async def scene(site: ProgramSite) -> None:
-        first, _ = site.program("first")
-        leading = site.loop.create_task(first.run())
-        await asyncio.sleep(2.0)
-        leading.cancel()
-        await asyncio.gather(leading, return_exceptions=True)
+        await site.lose_a_leader()
         died = site.loop.time()
         assert await site.holders() == {"first"}
 
@@ -353,11 +357,7 @@ def test_a_leader_of_all_domains_asks_for_the_pods_of_no_single_node() -> None:
     """Its own list has all binds of the last leader. With thousands of nodes a question about each would take minutes."""
 
     async def scene(site: ProgramSite) -> None:
-        first, _ = site.program("first")
-        leading = site.loop.create_task(first.run())
-        await asyncio.sleep(2.0)
-        leading.cancel()
-        await asyncio.gather(leading, return_exceptions=True)
+        await site.lose_a_leader()
 
         second, transport = site.program("second")
         waiting = site.loop.create_task(second.run())

@@ -26,7 +26,7 @@ from multisched.framework.registry import BuiltPlugin, PluginSet, PluginSetupErr
 from multisched.model.objects import Node, Pod
 from multisched.state.transaction import NotTaken, assume_all
 from multisched.testing.builders import make_cache, make_context, make_node, make_pod
-from tests.unit.cycle.cycle_kit import Domain, Waiting
+from tests.unit.cycle.cycle_kit import Asks, Domain, Waiting
 from tests.unit.state.state_kit import Tickets
 
 CPU_MILLI = 100
@@ -49,20 +49,6 @@ class HighestDevice(GpuShare):
             return ()
         having_room = [index for index, free in enumerate(devices.free) if free >= demand.milli]
         return tuple(having_room[-demand.count :])
-
-
-class Asks:
-    """Has every pod wait for an answer that says nothing."""
-
-    name = "Asks"
-    depends_on = Dependency.ATTEMPT
-    response_timeout_s = 1.0
-
-    def request(self, cycle: CycleView, pod: Pod, rows: Rows) -> object | None:
-        return "" if pod.name.startswith("slow") else None
-
-    async def response(self, request: object) -> object:
-        raise AssertionError("the test answers")
 
 
 def fraction(name: str, milli: int, count: int = 1, **fields: Any) -> Pod:
