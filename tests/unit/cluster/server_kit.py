@@ -11,6 +11,7 @@ from multisched.cluster.api.server import ApiServer
 from multisched.cluster.api.watch import WatchStream
 from multisched.cluster.base.request import ADMIN, ApiRequest, UserInfo
 from multisched.model.wire import JSON, Response
+from multisched.testing.builders import container, pod_document
 
 PODS = "/api/v1/namespaces/default/pods"
 
@@ -63,17 +64,9 @@ def watch(server: ApiServer, path: str) -> WatchStream:
     return answer
 
 
-def make_pod(name: str, **spec: Any) -> dict[str, Any]:
-    """A small pod."""
-    return {
-        "metadata": {"name": name, "labels": {"app": "x"}},
-        "spec": {"containers": [{"name": "c", "image": "x"}], **spec},
-    }
-
-
 def add_pod(server: ApiServer, name: str, **spec: Any) -> Any:
-    """Stores it."""
-    return must(server, "POST", PODS, make_pod(name, **spec))
+    """Stores a pod of one container named `c`."""
+    return must(server, "POST", PODS, pod_document(name, container("c"), labels={"app": "x"}, **spec))
 
 
 def bind(server: ApiServer, name: str, node: str) -> tuple[int, Any]:

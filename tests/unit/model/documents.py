@@ -1,4 +1,4 @@
-"""API documents for the decoder's tests: plain dicts, as a server would send them."""
+"""API documents for the decoder's tests: with no field but those that a test names, whatever their values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small clusters as the API's JSON."""
+"""Small clusters as the API's JSON. They are built here, as the judge shares nothing with the scheduler and its kits."""
 
 from __future__ import annotations
 
