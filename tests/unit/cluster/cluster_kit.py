@@ -26,11 +26,12 @@ from multisched.cluster.controllers.run import run_controllers
 from multisched.cluster.kubelet.kubelets import Kubelets
 from multisched.cluster.kubelet.stages import StageSet
 from multisched.cluster.kubelet.stages_builtin import builtin_stages
-from multisched.testing.builders import node_document
+from multisched.testing.builders import container, node_document, pod_document
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 PATIENCE_S = 120.0
 LOOK_EVERY_S = 0.05
+PAUSE = "registry.k8s.io/pause:3.10"
 
 
 class LoopClock:
@@ -145,22 +146,19 @@ def a_node(name: str = "n", cpu: str = "100", pods: str = "1000", **labels: str)
 
 def a_pod_spec(cpu: str = "10m", node: str = "n", **spec: Any) -> Document:
     """Bound at once where `node` is not empty: these tests are not about scheduling."""
-    container = {"name": "c", "image": "registry.k8s.io/pause:3.10", "resources": {"requests": {"cpu": cpu}}}
-    return {"containers": [container], **({"nodeName": node} if node else {}), **spec}
+    one = container("c", cpu=cpu, image=PAUSE)
+    return {"containers": [one], **({"nodeName": node} if node else {}), **spec}
 
 
 def a_pod(name: str, cpu: str = "10m", node: str = "n", metadata: Document | None = None, **spec: Any) -> Document:
-    return {
-        "metadata": {"name": name, "namespace": "default", **(metadata or {})},
-        "spec": a_pod_spec(cpu, node, **spec),
-    }
+    return pod_document(name, metadata=metadata or {}, **a_pod_spec(cpu, node, **spec))
 
 
 def a_replica_set(name: str, replicas: int, **spec: Any) -> Document:
     return _replicated(name, replicas, a_pod_spec(**spec))
 
 
-def a_deployment(name: str, replicas: int, *, image: str = "registry.k8s.io/pause:3.10", **spec: Any) -> Document:
+def a_deployment(name: str, replicas: int, *, image: str = PAUSE, **spec: Any) -> Document:
     pod = a_pod_spec()
     pod["containers"][0]["image"] = image
     made = _replicated(name, replicas, pod)

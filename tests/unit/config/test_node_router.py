@@ -10,6 +10,7 @@ from multisched.config import loading
 from multisched.config.nodes import NodeRouter, surely_share
 from multisched.model.objects import Node
 from multisched.model.selectors import LabelSelector, Operator, Requirement, Taint
+from multisched.testing.builders import make_node
 
 HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n"
 LABEL = "multisched.io/domain"
@@ -18,14 +19,8 @@ LABEL = "multisched.io/domain"
 def node(
     labels: dict[str, str] | None = None, *, gpus: int = 0, resource: str = "nvidia.com/gpu", taint: str = ""
 ) -> Node:
-    return Node(
-        name="n",
-        uid="u",
-        version=1,
-        labels=labels or {},
-        taints=(Taint(taint, "", "NoSchedule"),) if taint else (),
-        allocatable={"cpu": 1000, resource: gpus},
-    )
+    taints = (Taint(taint, "", "NoSchedule"),) if taint else ()
+    return make_node("n", extra={resource: gpus}, labels=labels or {}, taints=taints)
 
 
 def router(domains: str = "") -> NodeRouter:

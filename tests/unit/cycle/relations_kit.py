@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
-Document = dict[str, Any]
+from multisched.testing.builders import Document, container, node_document, pod_document
 
 REQUIRED, PREFERRED = (
     "requiredDuringSchedulingIgnoredDuringExecution",
@@ -67,10 +66,8 @@ class Drawn:
         }
 
     def pod(self, name: str, node: str = "") -> Document:
-        spec: Document = {
-            "nodeName": node,
-            "containers": [{"name": "c", "resources": {"requests": {"cpu": f"{100 * self.rng.randint(1, 4)}m"}}}],
-        }
+        one = container(cpu=f"{100 * self.rng.randint(1, 4)}m")
+        spec: Document = {}
         if self.chance(0.5):
             spec["affinity"] = {"podAffinity": self.side()} if self.chance(0.5) else {"podAntiAffinity": self.side()}
         if self.chance(0.5):
@@ -78,17 +75,9 @@ class Drawn:
         if self.chance(0.3):
             spec["nodeSelector"] = {"rack": self.rng.choice("ab")}
         namespace = self.rng.choice(["default", "default", "other"])
-        metadata = {"name": name, "namespace": namespace, "uid": f"uid-{name}", "labels": self.labels()}
-        return {"metadata": metadata, "spec": spec}
+        return pod_document(name, one, node=node, namespace=namespace, labels=self.labels(), **spec)
 
     def node(self, name: str) -> Document:
-        labels = {HOST: name, "rack": self.rng.choice("ab")} | (
-            {ZONE: self.rng.choice("xyz")} if self.chance(0.9) else {}
-        )
+        labels = {"rack": self.rng.choice("ab")} | ({ZONE: self.rng.choice("xyz")} if self.chance(0.9) else {})
         taints = [{"key": "t", "effect": "NoSchedule"}] if self.chance(0.2) else []
-        allocatable = {"cpu": "2", "memory": "8Gi", "pods": "20"}
-        return {
-            "metadata": {"name": name, "uid": f"uid-{name}", "labels": labels},
-            "spec": {"taints": taints},
-            "status": {"allocatable": allocatable},
-        }
+        return node_document(name, cpu="2", pods=20, labels=labels, taints=taints)

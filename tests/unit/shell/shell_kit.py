@@ -42,10 +42,10 @@ from multisched.shell.news_share import NewsShare
 from multisched.shell.preemptor import Preemptor
 from multisched.shell.scheduling.ports import DomainPorts
 from multisched.state.reservations import Reservations
+from multisched.testing.builders import GPU, Document, container, node_document, pod_document
 from multisched.testing.loop.sim_loop import SimClock, SimLoop
 from tests.unit.cycle.cycle_kit import POINTS, Domain
 
-Document = dict[str, Any]
 NO_TOLERATIONS: Mapping[str, tuple[Toleration, ...]] = {}
 HELD_S = 5.0
 WRITE_S = 0.01
@@ -268,22 +268,22 @@ class House:
     # -- what the watch says ---------------------------------------------------------------------------------------
 
     def see_node(self, name: str, *, cpu: str = "2", gpus: int = 0, **fields: Any) -> None:
-        amounts = {"cpu": cpu, "memory": "8Gi", "pods": "10"}
-        status = {"allocatable": {**amounts, "nvidia.com/gpu": str(gpus)} if gpus else amounts}
-        metadata = {"name": name, "uid": fields.pop("uid", f"uid-{name}"), "labels": fields.pop("labels", {})}
-        self.nodes.upsert(name, _raw({"metadata": metadata, "spec": fields, "status": status}))
+        """`uid`, and what `node_document` takes."""
+        own = {"uid": fields.pop("uid")} if "uid" in fields else {}
+        extra = {GPU: gpus} if gpus else {}
+        self.nodes.upsert(name, as_served(node_document(name, cpu=cpu, pods=10, extra=extra, metadata=own, **fields)))
 
     def lose_node(self, name: str) -> None:
         self.nodes.delete(name, None)
 
     def see_pod(self, name: str, *, cpu: str = "1", scheduler: str = "ours", **fields: Any) -> str:
-        """`phase` and `metadata` beside the spec's fields. Returns the uid."""
+        """`uid`, `phase`, and what `pod_document` takes. Returns the uid."""
         uid = fields.pop("uid", f"uid-{name}")
-        metadata = {"name": name, "namespace": "default", "uid": uid, **fields.pop("metadata", {})}
+        metadata = {"uid": uid, **fields.pop("metadata", {})}
         status = {"phase": fields.pop("phase", "Pending"), **fields.pop("status", {})}
-        containers = [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]
-        spec = {"schedulerName": scheduler, "containers": containers, **fields}
-        self.pods.upsert(f"default/{name}", _raw({"metadata": metadata, "spec": spec, "status": status}))
+        spec = {"schedulerName": scheduler, "containers": [container(cpu=cpu)], **fields}
+        document = pod_document(name, metadata=metadata, status=status, **spec)
+        self.pods.upsert(f"default/{name}", as_served(document))
         return str(uid)
 
     def lose_pod(self, name: str) -> None:
@@ -301,5 +301,5 @@ class House:
         return [event.reason for event in self.desk.events]
 
 
-def _raw(document: Document) -> msgspec.Raw:
+def as_served(document: Document) -> msgspec.Raw:
     return msgspec.Raw(orjson.dumps(document))

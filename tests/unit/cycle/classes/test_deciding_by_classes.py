@@ -30,8 +30,9 @@ from multisched.model.objects import Pod
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
+from multisched.testing.builders import Document
 from tests.unit.cycle.cycle_kit import Heard
-from tests.unit.cycle.relations_kit import Document, Drawn
+from tests.unit.cycle.relations_kit import Drawn
 
 CLUSTERS, BATCHES = 2_000, 20
 STEPS = 9

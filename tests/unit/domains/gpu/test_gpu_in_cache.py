@@ -19,7 +19,7 @@ from multisched.framework.ledger import rebuild
 from multisched.model.decode import ANNOTATION_BYTES_MAX, LABELS_MAX, Decoder
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import ClusterCache
-from multisched.testing.builders import GPU, make_cache, make_node, make_pod, row_of
+from multisched.testing.builders import GPU, make_cache, make_node, make_pod, pod_document, row_of
 
 OURS = "gpu-scheduler"
 SERVED = frozenset({OURS})
@@ -53,9 +53,9 @@ def as_decoded(pod: Pod, annotations: dict[str, str]) -> Pod:
     """Through the decoder of a program with a GPU ledger."""
     decoder = Decoder()
     decoder.keep(GpuLedger.annotations)
-    metadata = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid, "annotations": annotations}
-    spec = {"schedulerName": OURS, "nodeName": pod.node, "containers": [{"name": "c"}]}
-    return decoder.pod(orjson.dumps({"metadata": metadata, "spec": spec}))
+    own = {"namespace": pod.namespace, "uid": pod.uid}
+    document = pod_document(pod.name, node=pod.node, annotations=annotations, metadata=own, schedulerName=OURS)
+    return decoder.pod(orjson.dumps(document))
 
 
 @pytest.mark.parametrize("changes", TAMPERED.values(), ids=TAMPERED)

@@ -32,9 +32,9 @@ from multisched.queueing.entry import Failure
 from multisched.queueing.transitions import Place
 from multisched.shell.ingest import pods_and_nodes
 from multisched.shell.ingest.pods_and_nodes import NodeIngest
-from multisched.testing.builders import make_pod
+from multisched.testing.builders import container, make_pod, pod_document
 from multisched.testing.loop.sim_loop import SimLoop
-from tests.unit.shell.shell_kit import House
+from tests.unit.shell.shell_kit import House, as_served
 
 
 @pytest.fixture
@@ -361,40 +361,37 @@ def test_a_pod_that_is_deleted_on_its_way_counts_as_one_that_goes(house: House) 
 def test_a_pod_is_in_step_when_it_is_counted_where_the_server_has_it(house: House) -> None:
     """What a handover asks: nothing is counted of a pod that has ended, and what cannot be read holds nobody up."""
 
-    def as_served(node: str, phase: str = "Running", uid: str = "uid-p") -> msgspec.Raw:
-        metadata = {"name": "p", "namespace": "default", "uid": uid}
-        spec = {"nodeName": node, "containers": [{"name": "c"}]}
-        return msgspec.Raw(msgspec.json.encode({"metadata": metadata, "spec": spec, "status": {"phase": phase}}))
+    def on(node: str, phase: str = "Running", uid: str = "uid-p") -> msgspec.Raw:
+        return pod_as_served(node=node, phase=phase, metadata={"uid": uid})
 
-    assert not house.pods.is_in_step(as_served("a"))
+    assert not house.pods.is_in_step(on("a"))
     house.see_pod("p", nodeName="a", phase="Running")
-    assert house.pods.is_in_step(as_served("a"))
-    assert not house.pods.is_in_step(as_served("b"))
-    assert not house.pods.is_in_step(as_served("a", uid="uid-again"))
-    assert house.pods.is_in_step(as_served("b", phase="Succeeded"))
+    assert house.pods.is_in_step(on("a"))
+    assert not house.pods.is_in_step(on("b"))
+    assert not house.pods.is_in_step(on("a", uid="uid-again"))
+    assert house.pods.is_in_step(on("b", phase="Succeeded"))
     assert house.pods.is_in_step(msgspec.Raw(b"7"))
 
 
-def as_served(name: str = "p", *, node: str = "", phase: str = "Pending", **fields: Any) -> msgspec.Raw:
+def pod_as_served(
+    name: str = "p", *, cpu: str = "1", phase: str = "Pending", scheduler: str = "ours", **fields: Any
+) -> msgspec.Raw:
     """A pod as a list of the API server has it."""
-    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}", **fields.pop("metadata", {})}
-    container = {"name": "c", "resources": {"requests": {"cpu": fields.pop("cpu", "1")}}}
-    spec = {"schedulerName": "ours", "containers": [container], **fields}
-    spec |= {"nodeName": node} if node else {}
-    return msgspec.Raw(msgspec.json.encode({"metadata": metadata, "spec": spec, "status": {"phase": phase}}))
+    document = pod_document(name, container(cpu=cpu), status={"phase": phase}, schedulerName=scheduler, **fields)
+    return as_served(document)
 
 
 @pytest.mark.parametrize(
     ("raw", "is_wanted"),
     [
-        (as_served(), True),
-        (as_served(schedulerName="theirs"), False),
-        (as_served(node="a"), True),
-        (as_served(node="a", schedulerName="theirs"), True),
-        (as_served(node="a", phase="Succeeded"), False),
-        (as_served(node="a", phase="Failed"), False),
-        (as_served(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}), False),
-        (as_served(cpu="lots"), False),
+        (pod_as_served(), True),
+        (pod_as_served(scheduler="theirs"), False),
+        (pod_as_served(node="a"), True),
+        (pod_as_served(node="a", scheduler="theirs"), True),
+        (pod_as_served(node="a", phase="Succeeded"), False),
+        (pod_as_served(node="a", phase="Failed"), False),
+        (pod_as_served(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}), False),
+        (pod_as_served(cpu="lots"), False),
         (msgspec.Raw(b"7"), False),
     ],
 )
@@ -407,7 +404,7 @@ def test_a_pod_that_cannot_be_read_is_not_taken_anew(house: House) -> None:
     house.pods.take_anew("default/p", msgspec.Raw(b"7"))
     entry = house.cache.placed(uid)
     assert entry is not None
-    house.pods.take_anew("default/p", as_served(node="a"))
+    house.pods.take_anew("default/p", pod_as_served(node="a"))
     assert house.cache.nodes.requested(CPU)[house.domain.row("a")] == 1000
 
 

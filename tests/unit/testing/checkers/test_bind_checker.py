@@ -14,6 +14,7 @@ from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
 from multisched.config import loading
 from multisched.model.wire import MERGE_PATCH, STRATEGIC_MERGE_PATCH, Response
+from multisched.testing.builders import GPU, NOTHING, container, node_document, pod_document
 from multisched.testing.checkers.api.bind_checker import BindChecker
 from multisched.testing.checkers.told import Told
 from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
@@ -40,18 +41,15 @@ class Stand:
     async def post(self, path: str, document: Mapping[str, Any]) -> Response:
         return await self.api.request("POST", path, body=orjson.dumps(document))
 
-    async def add_node(self, name: str, labels: Mapping[str, str] | None = None, gpus: str = "0") -> None:
-        amounts = {"cpu": "1", "memory": "8Gi", "pods": "10", "nvidia.com/gpu": gpus}
-        status = {"allocatable": amounts, "capacity": amounts}
-        await self.post("/api/v1/nodes", {"metadata": {"name": name, "labels": labels or {}}, "status": status})
+    async def add_node(self, name: str, labels: Mapping[str, str] = NOTHING, gpus: int = 0) -> None:
+        await self.post("/api/v1/nodes", node_document(name, cpu="1", extra={GPU: gpus}, labels=labels))
 
     async def add_pod(
-        self, name: str, *, scheduler: str = "forecast-scheduler", cpu: str = "600m", **spec: Any
+        self, name: str, *, scheduler: str = "forecast-scheduler", cpu: str = "600m", **fields: Any
     ) -> None:
-        annotations = spec.pop("annotations", {})
-        container = {"name": "main", "image": "app", "resources": {"requests": {"cpu": cpu}}}
-        document = {"schedulerName": scheduler, "containers": [container], **spec}
-        await self.post(PODS, {"metadata": {"name": name, "annotations": annotations}, "spec": document})
+        """`fields`: as in `pod_document`."""
+        spec = {"schedulerName": scheduler, "containers": [container(cpu=cpu)], **fields}
+        await self.post(PODS, pod_document(name, **spec))
 
     async def write_lease(self, holder: str, *, name: str = "multisched-forecast") -> None:
         now = f"{self.clock.now():%Y-%m-%dT%H:%M:%S.%fZ}"
@@ -118,7 +116,7 @@ async def _overcommit(stand: Stand) -> None:
 
 
 async def _share_a_device_twice(stand: Stand) -> None:
-    await stand.add_node("gpu", gpus="1")
+    await stand.add_node("gpu", gpus=1)
     await stand.write_lease("me", name="multisched-gpu")
     for name in ("one", "two"):
         annotations = {"multisched.io/gpu-milli": "600", "multisched.io/gpu-devices": "0"}

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from multisched.model.objects import Node, Pod, PodSpec
+from multisched.model.objects import Pod
+from multisched.testing.builders import make_node, make_pod
 from multisched.testing.rules.devices import GPU_COUNT, fault_of_choice, fits_for_certain
 from multisched.testing.world.labels import GPU, GPU_DEVICES, GPU_MILLI
 
-FOUR = Node("n", "n", 1, allocatable={GPU: 4})
+FOUR = make_node("n", extra={GPU: 4})
 
 
 def pod(
     name: str = "p", whole: int = 0, *, node: str = "", scheduler: str = "gpu-scheduler", **annotations: str
 ) -> Pod:
     keys = {"milli": GPU_MILLI, "count": GPU_COUNT, "devices": GPU_DEVICES}
-    spec = PodSpec(scheduler_name=scheduler, requests={GPU: whole} if whole else {})
     told = {keys[key]: value for key, value in annotations.items()}
-    return Pod("default", name, name, 1, spec, node=node, annotations=told)
+    extra = {GPU: whole} if whole else {}
+    return make_pod(name, extra=extra, scheduler=scheduler, node=node, annotations=told)
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from multisched.model.objects import HostPort, Node, Pod, PodSpec
+from multisched.model.objects import HostPort, Pod, PodSpec
 from multisched.model.placement import SpreadConstraint
 from multisched.model.selectors import LabelSelector, Operator, Requirement
+from multisched.testing.builders import HOSTNAME, make_node, make_pod
 from multisched.testing.rules.inter_pod import allows, clash
-from multisched.testing.world.labels import HOSTNAME
 
 
 def holder(name: str, ip: str, protocol: str = "TCP", port: int = 80) -> Pod:
-    return Pod("default", name, name, 1, PodSpec(host_ports=(HostPort(ip, protocol, port),)))
+    return make_pod(name, spec=PodSpec(host_ports=(HostPort(ip, protocol, port),)))
 
 
 @pytest.mark.parametrize(
@@ -34,10 +34,9 @@ def test_two_pods_want_one_port(ours: Pod, theirs: Pod, do_clash: bool) -> None:
 def test_a_node_without_the_label_of_one_constraint_counts_for_none_of_them() -> None:
     selector = LabelSelector((Requirement("app", Operator.IN, ("web",)),))
     spread = tuple(SpreadConstraint(1, key, is_hard=True, selector=selector) for key in ("zone", HOSTNAME))
-    pod = Pod("default", "new", "new", 1, PodSpec(spread=spread), labels={"app": "web"})
-    here = Node("here", "here", 1, labels={"zone": "a", HOSTNAME: "here"})
-    empty = Node("empty", "empty", 1, labels={"zone": "a", HOSTNAME: "empty"})
-    bare = Node("bare", "bare", 1, labels={HOSTNAME: "bare"})
+    pod = make_pod("new", spec=PodSpec(spread=spread), labels={"app": "web"})
+    here, empty = (make_node(name, labels={"zone": "a"}) for name in ("here", "empty"))
+    bare = make_node("bare")
     standing = [(pod, here)]
 
     assert allows(pod, here, [here, bare], standing, lambda node: True)

@@ -7,18 +7,17 @@ import pytest
 from multisched.model.objects import Node, Pod, PodSpec
 from multisched.model.placement import PodAffinity, PodAffinityTerm, SpreadConstraint, WeightedPodTerm
 from multisched.model.selectors import LabelSelector, Operator, Requirement
+from multisched.testing.builders import HOSTNAME, make_node, make_pod
 from multisched.testing.rules.inter_pod_scores import by_affinity, by_spread
 
-HOSTNAME, ZONE = "kubernetes.io/hostname", "zone"
-A, B, C = (
-    Node(name, name, 1, labels={HOSTNAME: name, ZONE: zone}) for name, zone in (("a", "x"), ("b", "x"), ("c", "y"))
-)
+ZONE = "zone"
+A, B, C = (make_node(name, labels={ZONE: zone}) for name, zone in (("a", "x"), ("b", "x"), ("c", "y")))
 NODES = [A, B, C]
 WEB = LabelSelector((Requirement("app", Operator.IN, ("web",)),))
 
 
 def pod(name: str, app: str = "web", *, spec: PodSpec | None = None, namespace: str = "default") -> Pod:
-    return Pod(namespace, name, name, 1, spec or PodSpec(), labels={"app": app})
+    return make_pod(name, namespace=namespace, spec=spec, labels={"app": app})
 
 
 def liking(key: str, weight: int) -> PodSpec:
@@ -73,7 +72,7 @@ def test_nobody_there_is_as_good_everywhere() -> None:
 
 
 def test_a_node_without_the_key_scores_nothing_and_is_no_domain() -> None:
-    bare = Node("d", "d", 1, labels={HOSTNAME: "d"})
+    bare = make_node("d")
     assert by_spread(pod("p", spec=level(ZONE)), [A, bare], [A, bare], [(pod("q"), bare)]) == [100, 0]
     assert by_spread(pod("p", spec=level(ZONE)), [bare], [bare], []) == [0]
 

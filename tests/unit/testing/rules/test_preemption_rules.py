@@ -9,23 +9,24 @@ from msgspec.structs import replace
 
 from multisched.model.cluster_objects import PersistentVolume, PersistentVolumeClaim
 from multisched.model.object_kinds import ObjectKind
-from multisched.model.objects import HostPort, Node, Pod, PodSpec
+from multisched.model.objects import HostPort, Node, Pod
 from multisched.model.placement import PodAffinity, PodAffinityTerm, SpreadConstraint
 from multisched.model.selectors import LabelSelector, NodeSelector, NodeTerm, Operator, Requirement
 from multisched.model.volumes import PodVolume
 from multisched.state.object_store import ObjectStore
+from multisched.testing.builders import make_node, make_pod
 from multisched.testing.rules.preemption import fault_of_preemption
 
 ZONE, OLD_ZONE = "topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"
 
 
 def node(name: str, zone: str = "z0") -> Node:
-    labels = {"kubernetes.io/hostname": name, **({ZONE: zone} if zone else {})}
-    return Node(name, f"uid-{name}", 1, labels, allocatable={"cpu": 2000, "pods": 10})
+    return make_node(name, cpu_milli=2000, labels={ZONE: zone} if zone else {})
 
 
 def pod(name: str, cpu_milli: int = 1000, *, app: str = "any", **spec: Any) -> Pod:
-    return Pod("default", name, f"uid-{name}", 1, PodSpec(requests={"cpu": cpu_milli}, **spec), {"app": app})
+    made = make_pod(name, cpu_milli=cpu_milli, labels={"app": app})
+    return replace(made, spec=replace(made.spec, **spec))
 
 
 def with_claim(one: Pod) -> Pod:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.objects import Node, Pod, PodSpec
 from multisched.model.selectors import LabelSelector, Operator, Requirement, Taint, Toleration
+from multisched.testing.builders import make_node, make_pod
 from multisched.testing.rules.inter_pod import Standing
 from multisched.testing.rules.victims import (
     broken_for_certain,
@@ -34,13 +35,11 @@ def budget(
 
 
 def pod(name: str, app: str = "free", cpu_milli: int = 1000, priority: int = 0) -> Pod:
-    spec = PodSpec(priority=priority, requests={"cpu": cpu_milli})
-    return Pod("default", name, f"uid-{name}", 1, spec, {"app": app})
+    return make_pod(name, cpu_milli=cpu_milli, priority=priority, labels={"app": app})
 
 
 def node(name: str, *, is_cordoned: bool = False, taints: tuple[Taint, ...] = ()) -> Node:
-    labels, amounts = {"kubernetes.io/hostname": name}, {"cpu": 2000, "pods": 10}
-    return Node(name, f"uid-{name}", 1, labels, is_unschedulable=is_cordoned, taints=taints, allocatable=amounts)
+    return make_node(name, cpu_milli=2000, is_unschedulable=is_cordoned, taints=taints)
 
 
 @pytest.mark.parametrize(

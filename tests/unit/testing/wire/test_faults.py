@@ -11,6 +11,7 @@ import pytest
 from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
 from multisched.model.wire import AnswerLostError
+from multisched.testing.builders import node_document, pod_document
 from multisched.testing.checkers.api.api_checker import ApiChecker
 from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
 from multisched.testing.wire.faults import Faults
@@ -49,10 +50,8 @@ def _wire(loop: SimLoop) -> tuple[DirectTransport, FaultyTransport, Watcher, Fau
 
 
 async def _pod(api: DirectTransport, name: str) -> bytes:
-    node = {"metadata": {"name": "a"}, "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "9"}}}
-    await api.request("POST", "/api/v1/nodes", body=orjson.dumps(node))
-    spec = {"containers": [{"name": "main", "image": "app"}]}
-    pod = await api.request("POST", PODS, body=orjson.dumps({"metadata": {"name": name}, "spec": spec}))
+    await api.request("POST", "/api/v1/nodes", body=orjson.dumps(node_document("a")))
+    pod = await api.request("POST", PODS, body=orjson.dumps(pod_document(name)))
     uid = orjson.loads(pod.body)["metadata"]["uid"]
     return orjson.dumps({"metadata": {"name": name, "uid": uid}, "target": {"name": "a"}})
 

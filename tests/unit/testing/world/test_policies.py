@@ -13,6 +13,7 @@ from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
 from multisched.model.wire import MERGE_PATCH, Response
 from multisched.queueing.quarantine import REFUSALS_ALIKE_MAX
+from multisched.testing.builders import node_document, pod_document
 from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
 from multisched.testing.world.policies import HEEDED, NEVER, OWNER, POLICY, TENANT, TRUSTED, Policies
 
@@ -29,11 +30,8 @@ class Scene:
         self._api = DirectTransport(server)
 
     async def build(self, policy: str) -> None:
-        node = {"metadata": {"name": "node-1"}, "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "9"}}}
-        await self.send("POST", "/api/v1/nodes", node)
-        spec = {"containers": [{"name": "main", "image": "app"}]}
-        pod = {"metadata": {"name": "pod", "labels": {POLICY: policy}}, "spec": spec}
-        await self.send("POST", f"{NAMESPACE}/pods", pod)
+        await self.send("POST", "/api/v1/nodes", node_document("node-1"))
+        await self.send("POST", f"{NAMESPACE}/pods", pod_document("pod", labels={POLICY: policy}))
 
     async def send(self, method: str, path: str, body: Mapping[str, Any]) -> Response:
         kind = MERGE_PATCH if method == "PATCH" else "application/json"

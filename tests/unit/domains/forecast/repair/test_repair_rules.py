@@ -11,16 +11,16 @@ from domains.forecast.repair import rules
 from domains.forecast.repair.rules import group_of, why_fixed
 from multisched.model.cluster_objects import PersistentVolume, PersistentVolumeClaim
 from multisched.model.object_kinds import ObjectKind
-from multisched.model.objects import Node, Owner, Pod, PodSpec
+from multisched.model.objects import Node, Owner, Pod
 from multisched.model.selectors import NodeSelector, NodeTerm, Operator, Requirement, Taint
 from multisched.model.volumes import LocalVolume, PodVolume
 from multisched.state.object_store import ObjectStore
+from multisched.testing.builders import make_node, make_pod
 
 OURS = frozenset({"ours"})
-SPEC = PodSpec(scheduler_name="ours")
 WEB = Owner("ReplicaSet", "web-7d9", "rs")
-GOOD = Pod("default", "web-0", "uid", 1, spec=SPEC, owner=WEB, node="n", phase="Running", is_ready=True)
-NODE = Node("n", "uid-n", 1)
+GOOD = make_pod("web-0", scheduler="ours", owner=WEB, node="n", is_ready=True)
+NODE = make_node("n")
 SCRATCH, LOGS = LocalVolume("scratch"), LocalVolume("logs", is_host_path=True)
 
 
@@ -29,7 +29,7 @@ def pod(**changes: Any) -> Pod:
 
 
 def with_spec(annotations: dict[str, str] | None = None, **changes: Any) -> Pod:
-    return pod(spec=msgspec.structs.replace(SPEC, **changes), annotations=annotations or {})
+    return pod(spec=msgspec.structs.replace(GOOD.spec, **changes), annotations=annotations or {})
 
 
 def noted(name: str, value: str) -> Pod:
@@ -80,10 +80,10 @@ def test_pods_of_any_scheduler_may_move_where_that_is_configured() -> None:
 @pytest.mark.parametrize(
     ("node", "why"),
     [
-        (Node("n", "u", 1, is_unschedulable=True), rules.CORDONED),
-        (Node("n", "u", 1, taints=(Taint("ToBeDeletedByClusterAutoscaler", "", "NoSchedule"),)), rules.CORDONED),
-        (Node("n", "u", 1, taints=(Taint("node.kubernetes.io/not-ready", "", "NoExecute"),)), rules.NODE_SICK),
-        (Node("n", "u", 1, taints=(Taint("team", "search", "NoSchedule"),)), ""),
+        (make_node(is_unschedulable=True), rules.CORDONED),
+        (make_node(taints=(Taint("ToBeDeletedByClusterAutoscaler", "", "NoSchedule"),)), rules.CORDONED),
+        (make_node(taints=(Taint("node.kubernetes.io/not-ready", "", "NoExecute"),)), rules.NODE_SICK),
+        (make_node(taints=(Taint("team", "search", "NoSchedule"),)), ""),
     ],
 )
 def test_a_node_that_somebody_empties_or_nobody_hears_of_is_left_alone(node: Node, why: str) -> None:

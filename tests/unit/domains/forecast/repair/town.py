@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from domains.forecast.curves.predictor import Predictor
@@ -13,10 +12,10 @@ from domains.forecast.curves.profile_book import ProfileBook
 from domains.forecast.ledger.peak_ledger import PeakLedger
 from domains.forecast.repair.snapshot import Snapshot, take_snapshot
 from multisched.framework.repair import RepairScene
-from multisched.model.objects import CPU, Node, Owner, Pod, PodSpec
+from multisched.model.objects import Node, Owner, Pod
 from multisched.model.selectors import LabelSelector, Operator, Requirement
 from multisched.state.cluster_cache import ClusterCache
-from multisched.testing.builders import all_rows, make_cache, make_node, row_of
+from multisched.testing.builders import all_rows, make_cache, make_node, make_pod, row_of
 from tests.unit.domains.forecast.profiles import make_profiles
 
 HOURS = np.arange(168)
@@ -42,12 +41,8 @@ def node(name: str, *, cpu: int = 8_000, log: str = "100") -> Node:
 
 def pod(name: str, service: str = "web", at: str = "", **changes: Any) -> Pod:
     """`cpu`, `namespace`, and fields of a Pod."""
-    spec = PodSpec(scheduler_name="ours", requests={CPU: changes.pop("cpu", 100)})
-    made = Pod(
-        changes.pop("namespace", "default"), name, f"uid-{name}", 1, spec=spec, owner=WEB, node=at, phase="Running",
-        labels={"multisched.io/service": service, "app": service}, is_ready=True,
-    )  # fmt: skip
-    return msgspec.structs.replace(made, **changes)
+    own = {"owner": WEB, "is_ready": True, "labels": {"multisched.io/service": service, "app": service}}
+    return make_pod(name, cpu_milli=changes.pop("cpu", 100), scheduler="ours", node=at, **{**own, **changes})
 
 
 class Town:
