@@ -12,6 +12,11 @@ ROOT: Final = Path(__file__).parents[2]
 FUNCTION_LINES_MAX: Final = 70
 FILE_LINES_MAX: Final = 800
 CLASS_LINES_MAX: Final = 350
+APART: Final = {
+    "deploy": "manifests of `deploy/`, which no package holds",
+    "examples": "plugins and configurations of `tests/examples/`, written as users write theirs",
+}
+"""Folders of unit tests that mirror no folder of the product -> why."""
 
 
 @cache
@@ -98,3 +103,25 @@ def test_a_circle_would_be_seen() -> None:
         "c": ast.parse("import a"),
     }
     assert circles(known) == {frozenset("ab")}
+
+
+def strays(tests: Path, product: Path) -> list[str]:
+    """Folders of `tests` with Python files for which neither `multisched/` nor `domains/` has a package of that path."""
+    packages = set()
+    for start, root in (("multisched", product / "multisched"), ("domains", product)):
+        packages |= {path.parent.relative_to(root) for path in (product / start).rglob("__init__.py")}
+    folders = {path.parent.relative_to(tests) for path in tests.rglob("*.py")}
+    return sorted(str(folder) for folder in folders - packages)
+
+
+def test_the_folders_of_the_unit_tests_mirror_those_of_the_product() -> None:
+    assert strays(ROOT / "tests" / "unit", ROOT) == list(APART)
+
+
+def test_a_folder_of_tests_that_mirrors_nothing_would_be_seen(tmp_path: Path) -> None:
+    product = ("multisched", "multisched/shell", "domains/gpu", "docs")
+    of_tests = ("", "shell", "domains/gpu", "docs", "gpu", "shell/audit")
+    for file in (*(f"{one}/__init__.py" for one in product), *(f"tests/{one}/test_it.py" for one in of_tests)):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    assert strays(tmp_path / "tests", tmp_path) == ["docs", "gpu", "shell/audit"]
