@@ -229,7 +229,7 @@ def reasons() -> dict[Gap, str]:
     }
 
 
-def tell(met: Mapping[str, Met], folder: Path, *, is_write: bool) -> int:
+def judge(met: Mapping[str, Met], folder: Path, *, is_write: bool) -> int:
     """The verdict; with `is_write` the kept file becomes what is so now."""
     every, known = report_of(met, folder), reasons()
     whole = {gap for gap in known if gap.code == WHOLE and gap.path in every}
@@ -282,7 +282,7 @@ def main() -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         met = gather(Path(folder), options.first, options.seeds, options.jobs)
-        status = tell(met, Path(folder), is_write=options.write)
+        status = judge(met, Path(folder), is_write=options.write)
     print(f"{time.monotonic() - began:.0f} s")
     return status
 

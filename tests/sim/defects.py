@@ -386,9 +386,9 @@ def own_updates_lost() -> None:
 
 
 @defect
-def freed_room_tells_nobody() -> None:
+def freed_room_wakes_nobody() -> None:
     """Pods that wait for room do not hear of deleted pods."""
-    put(PodQueue, "on_event", lambda self, event, old, new, now_s, **told: Moved())
+    put(PodQueue, "on_event", lambda self, event, old, new, now_s, **how: Moved())
 
 
 @defect
@@ -638,8 +638,8 @@ def lease_not_checked_before_deletion() -> None:
     """Who led when a preemption was decided deletes the victims, whoever leads by then."""
     genuine = Preemptor._sent
 
-    async def sent(self: Preemptor, job: Any, send: Any) -> tuple[bool, str]:
-        return await genuine(self, replace(job, home=_Leading(job.home)), send)
+    async def sent(self: Preemptor, job: Any, send: Any, node: str = "") -> tuple[bool, str]:
+        return await genuine(self, replace(job, home=_Leading(job.home)), send, node)
 
     put(Preemptor, "_sent", sent)
 
@@ -710,7 +710,7 @@ def counts_stand_still() -> None:
 
 
 @defect
-def others_terms_not_heeded() -> None:
+def others_terms_ignored() -> None:
     """A pod goes by its own anti-affinity, and not by that of pods that are there."""
     put(PodDemands, "concern", lambda self, *asker: Concern(Asker(*asker), 0))
 

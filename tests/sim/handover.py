@@ -37,7 +37,7 @@ from multisched.whatif.repair_source import plans_of
 NODES = 3
 BIND_MIN_S, BIND_MAX_S = 0.2, 4.5
 """How long a bind is on its way to the server: within its deadline, and longer than it takes to tell of a node."""
-STORM_S, QUIET_S = 60.0, 40.0
+FAULTS_S, QUIET_S = 60.0, 40.0
 PODS_PATH = "/api/v1/namespaces/default/pods"
 
 HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\ndomains:\n"
@@ -282,7 +282,7 @@ class Site:
             await self.stop(replica)
 
 
-class Storm:
+class FaultSchedule:
     """What happens to the cluster and its replicas for `STORM_S`, drawn from the seed."""
 
     def __init__(self, site: Site, domains: tuple[str, ...], moves: str) -> None:
@@ -290,7 +290,7 @@ class Storm:
 
     async def run(self) -> None:
         site, loop = self.site, self.site.loop
-        end_s = loop.time() + STORM_S
+        end_s = loop.time() + FAULTS_S
         while loop.time() < end_s:
             await asyncio.sleep(site.rng.uniform(0.02, 1.2))
             what = site.rng.choices(
@@ -369,7 +369,7 @@ def run(seed: int, texts: dict[tuple[str, ...], str], moves: str) -> Found:
             site.start(leads, text)
         await asyncio.sleep(10.0)
         domains = tuple(domain.name for domain in configuration.domains)
-        await Storm(site, domains, moves).run()
+        await FaultSchedule(site, domains, moves).run()
         stranded = await _calm(site, configuration) if len(set(texts.values())) == 1 else ()
         await site.end()
         return Found(tuple(site.broken), site.happened, tuple(stranded))

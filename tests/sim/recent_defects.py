@@ -324,7 +324,7 @@ def late_refusals_keep_their_victims() -> None:
 
 
 @defect
-def resizes_told_when_they_are_asked_for() -> None:
+def resizes_count_when_they_are_requested() -> None:
     """Room that a resize frees is told of when its owner asks for it, and not when the kubelet has freed it."""
     genuine = cluster_changes.assigned_pod_events
 
@@ -343,12 +343,12 @@ def labels_left_out_of_parked_classes() -> None:
 
 
 @defect
-def ended_promises_told_to_the_less_urgent_alone() -> None:
+def ended_promises_wake_the_less_urgent_alone() -> None:
     """Who is as urgent as the pod that was promised a node does not hear of the end of that promise."""
     genuine = PodQueue.on_event
 
-    def on_event(self: PodQueue, *told: Any, priority_max: int | None = None) -> Any:
-        return genuine(self, *told, priority_max=None if priority_max is None else priority_max - 1)
+    def on_event(self: PodQueue, *arguments: Any, priority_max: int | None = None) -> Any:
+        return genuine(self, *arguments, priority_max=None if priority_max is None else priority_max - 1)
 
     put(PodQueue, "on_event", on_event)
 
@@ -416,12 +416,12 @@ def shares_go_by_what_is_wanted_now() -> None:
 @defect
 def lost_binds_free_room_in_silence() -> None:
     """Nobody hears that a pod, which was deleted or bound elsewhere on its way, takes no room of its node any more."""
-    genuine, tell = BindOutcomes.on_lost, BindOutcomes._tell_freed
+    genuine, wake = BindOutcomes.on_lost, BindOutcomes._tell_freed
 
     def lost(self: BindOutcomes, bind: Any) -> None:
         put(BindOutcomes, "_tell_freed", lambda self, held, node: None)
         genuine(self, bind)
-        put(BindOutcomes, "_tell_freed", tell)
+        put(BindOutcomes, "_tell_freed", wake)
 
     put(BindOutcomes, "on_lost", lost)
 

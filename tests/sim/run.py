@@ -70,7 +70,7 @@ class Summary:
         if self._slowest is None or report.quiet_s > self._slowest.quiet_s:
             self._slowest = report
 
-    def tell(self, seconds: float) -> None:
+    def show(self, seconds: float) -> None:
         for kind, count in sorted(self._faults.items(), key=lambda item: (-item[1], item[0])):
             print(f"{count:8} {kind}")
         if self._fewest is not None and self._slowest is not None:
@@ -107,7 +107,7 @@ def main() -> int:
     with ProcessPoolExecutor(max_workers=options.jobs, initializer=quiet) as pool:
         for seed, report, died in pool.map(partial(attempt, kinds=options.kinds), seeds):
             summary.take(seed, report, died)
-    summary.tell(time.monotonic() - began)
+    summary.show(time.monotonic() - began)
     return 1 if summary.failed else 0
 
 

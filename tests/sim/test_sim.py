@@ -48,6 +48,6 @@ def test_the_same_seed_gives_the_same_run_in_another_process() -> None:
     """Under another hash seed: no set or dict of ours decides anything by its order (I12)."""
     command = [sys.executable, "-c", "from multisched.testing.run.seeded_run import run_seed; print(run_seed(7).trace)"]
     environment = os.environ | {"PYTHONHASHSEED": "12345"}
-    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
 
-    assert int(told.stdout) == run_seed(7).trace
+    assert int(ended.stdout) == run_seed(7).trace

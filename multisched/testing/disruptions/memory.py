@@ -23,11 +23,11 @@ from multisched.testing.disruptions.scene import Disruption, Scene
 from multisched.testing.plugins.faulty import FAULTY
 from multisched.testing.processes.process import Process
 
-MISTOLD_MAX: Final = 24
+WRONG_PODS_MAX: Final = 24
 """Pods that are observed otherwise: more differences than the audit names in the log."""
 AUDITS: Final = 2
 """Of what may have changed meanwhile the first audit says nothing."""
-WRONG: Final = {"sim/told": "wrong"}
+WRONG: Final = {"sim/wrong": "wrong"}
 PORT: Final = 9_977
 
 
@@ -151,46 +151,48 @@ _WRONGS: Final = (
 # -- objects -----------------------------------------------------------------------------------------------------------
 
 
-async def _tell_wrong(scene: Scene) -> bool:
+async def _deliver_wrong(scene: Scene) -> bool:
     """A server tells objects otherwise than they are, at their very versions, and a pod that never was."""
     process = scene.replicas.leader()
-    if process is None or not process.checker.told.nodes:
+    if process is None or not process.checker.delivered.nodes:
         return False
     scene.replicas.was_corrupted = process.checker.watches.may_hear_twice = True
-    _mistell_pods(scene, process)
-    _mistell_nodes(scene, process)
+    _deliver_wrong_pods(scene, process)
+    _deliver_wrong_nodes(scene, process)
     await scene.pause(0.0, 0.5)
     for _ in range(AUDITS):
         await process.program.audit.once()
     return True
 
 
-def _mistell_pods(scene: Scene, process: Process) -> None:
-    told = process.checker.told
+def _deliver_wrong_pods(scene: Scene, process: Process) -> None:
+    delivered = process.checker.delivered
     found = [
         stored.document()
         for _, stored in scene.server.store.collection("pods").items()
-        if stored.document()["metadata"]["uid"] in told.pods
+        if stored.document()["metadata"]["uid"] in delivered.pods
     ]
     known = [
-        one for one in found if told.pods[one["metadata"]["uid"]].version == int(one["metadata"]["resourceVersion"])
+        one
+        for one in found
+        if delivered.pods[one["metadata"]["uid"]].version == int(one["metadata"]["resourceVersion"])
     ]
     scene.rng.shuffle(known)
-    for document in known[:MISTOLD_MAX]:
+    for document in known[:WRONG_PODS_MAX]:
         metadata = document["metadata"]
         metadata["labels"] = {**metadata.get("labels", {}), **WRONG}
-        _tell(process, document)
+        _deliver(process, document)
         for _ in ("wrong", "mended"):  # either may help a pod that was set aside, as far as the process knows
             scene.bind_checker.policies.pod_changed(metadata["uid"])
     moved = next((one for one in known if _is_plain(one)), None)
-    names = sorted(told.nodes)
+    names = sorted(delivered.nodes)
     if moved is not None:
         scene.bind_checker.misled_about.add(moved["spec"]["nodeName"])
         moved["spec"]["nodeName"] = scene.rng.choice(names)
-        _tell(process, moved)
-        told.unknowable.add(moved["metadata"]["uid"])
+        _deliver(process, moved)
+        delivered.unknowable.add(moved["metadata"]["uid"])
     spec = {"nodeName": scene.rng.choice(names), "schedulerName": "default-scheduler", "containers": [{"name": "main"}]}
-    _tell(process, orjson.loads(_ghost(f"told-{scene.mark()}", spec)))
+    _deliver(process, orjson.loads(_ghost(f"wrong-{scene.mark()}", spec)))
 
 
 def _is_plain(pod: dict[str, Any]) -> bool:
@@ -203,26 +205,26 @@ def _is_plain(pod: dict[str, Any]) -> bool:
     )
 
 
-def _tell(process: Process, document: dict[str, Any]) -> None:
+def _deliver(process: Process, document: dict[str, Any]) -> None:
     metadata = document["metadata"]
     process.program.pods.upsert(f"{metadata['namespace']}/{metadata['name']}", msgspec.Raw(orjson.dumps(document)))
 
 
-def _mistell_nodes(scene: Scene, process: Process) -> None:
+def _deliver_wrong_nodes(scene: Scene, process: Process) -> None:
     """Each of some nodes looks as if it took less than it does."""
-    told = process.checker.told
+    delivered = process.checker.delivered
     stored = dict(scene.server.store.collection("nodes").items())
     documents = [one.document() for one in stored.values()]
     known = [
         one
         for one in documents
-        if one["metadata"]["name"] in told.nodes
-        and told.nodes[one["metadata"]["name"]].version == int(one["metadata"]["resourceVersion"])
+        if one["metadata"]["name"] in delivered.nodes
+        and delivered.nodes[one["metadata"]["name"]].version == int(one["metadata"]["resourceVersion"])
     ]
     changes: tuple[dict[str, Any], ...] = (
         {"metadata": {"labels": WRONG}},
         {"spec": {"unschedulable": True}},
-        {"spec": {"taints": [{"key": "sim/told", "value": "", "effect": "NoSchedule"}]}},
+        {"spec": {"taints": [{"key": "sim/wrong", "value": "", "effect": "NoSchedule"}]}},
         {"status": {"allocatable": {CPU: "1"}}},
     )
     for document, change in zip(scene.rng.sample(known, min(len(known), len(changes))), changes, strict=False):
@@ -236,5 +238,5 @@ def _ghost(name: str, spec: dict[str, Any]) -> bytes:
 
 TABLE = (
     Disruption("memory miscounted", _miscount, 3),
-    Disruption("objects told wrong", _tell_wrong, 3),
+    Disruption("wrong objects delivered", _deliver_wrong, 3),
 )

@@ -182,19 +182,19 @@ async def _move_domain(scene: Scene) -> bool:
     there, back = {DOMAIN_LABEL: theirs}, {DOMAIN_LABEL: None}
     is_slow = scene.rng.random() < SLOW
     async with scene.slow_binds(name) if is_slow else scene.throttled():
-        await scene.world.crowds.add(name, 8, scheduler=f"{ours}-scheduler", heeds_taints=False)
+        await scene.world.crowds.add(name, 8, scheduler=f"{ours}-scheduler", respects_taints=False)
         await scene.pause(0.0, 0.06)
         if is_slow:
             await scene.until(lambda: scene.bind_checker.in_flight.is_bound_to(name), SENT_S)
         if not await scene.world.nodes.patch(name, {"metadata": {"labels": there}}):
             return False
-        await scene.world.crowds.add(name, 8, scheduler=f"{theirs}-scheduler", heeds_taints=False)
+        await scene.world.crowds.add(name, 8, scheduler=f"{theirs}-scheduler", respects_taints=False)
         await scene.pause(*(HANDED_OVER_S if is_slow else (0.5, 1.5)))
     await scene.pause(0.0, 6.5)
-    await scene.world.crowds.add(name, 4, scheduler=f"{theirs}-scheduler", heeds_taints=False)
+    await scene.world.crowds.add(name, 4, scheduler=f"{theirs}-scheduler", respects_taints=False)
     await scene.pause(0.0, 0.06)
     await scene.world.nodes.patch(name, {"metadata": {"labels": back}})
-    await scene.world.crowds.add(name, 4, scheduler=f"{ours}-scheduler", heeds_taints=False)
+    await scene.world.crowds.add(name, 4, scheduler=f"{ours}-scheduler", respects_taints=False)
     return True
 
 

@@ -44,7 +44,7 @@ async def _change_storage(scene: Scene) -> bool:
     await disks.set_capacity("z1", "20Gi")
     await disks.move_volume(scene.rng.randrange(4), scene.rng.choice(("z0", "z1__z2")))
     await disks.widen_class()
-    await disks.tell_no_capacity()
+    await disks.publish_no_capacity()
     return True
 
 

@@ -133,10 +133,10 @@ async def _open_gate(scene: Scene) -> bool:
     return pod is not None and await scene.world.open_gates(pod)
 
 
-async def _heed_policy(scene: Scene) -> bool:
+async def _comply_with_policy(scene: Scene) -> bool:
     """One of those that the API server refuses, at whatever stage it is."""
     pod = scene.any_pod(lambda pod: scene.bind_checker.policies.policy_of(pod.name) == OWNER)
-    return pod is not None and await scene.world.heed_policy(pod)
+    return pod is not None and await scene.world.comply_with_policy(pod)
 
 
 async def _bind_from_outside(scene: Scene) -> bool:
@@ -415,7 +415,7 @@ TABLE = (
     Disruption("waiting pods resized", _resize_waiting, 8),
     Disruption("infeasible pod shrunk", _shrink_infeasible),
     Disruption("gate opened", _open_gate),
-    Disruption("refused pod mended", _heed_policy),
+    Disruption("refused pod mended", _comply_with_policy),
     Disruption("foreign binds", _bind_from_outside),
     Disruption("giants placed", _place_giants),
     Disruption("crowd for one node", _crowd),

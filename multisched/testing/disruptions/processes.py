@@ -226,7 +226,7 @@ async def _add_hidden(scene: Scene) -> str:
 
 async def _fill_hidden(scene: Scene, name: str) -> None:
     """By pods that do not mind that it is cordoned."""
-    await scene.world.crowds.add(name, HIDDEN, heeds_taints=False)
+    await scene.world.crowds.add(name, HIDDEN, respects_taints=False)
     await scene.until(lambda: sum(pod.node == name for pod in scene.world.pods()) >= HIDDEN - 1)
 
 

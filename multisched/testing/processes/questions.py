@@ -127,10 +127,10 @@ class Questions:
         view = await self._explanations.pod(ExplainQuery(pod.namespace, pod.name, node, with_fixes=not node))
         is_whole = not any(note.endswith(UNASKED) for note in view.notes)
         if view.now is not None and view.now.node and is_whole:
-            self._judge(self._process.checker.told.pods.get(view.uid), view.domain, view.now.node)
+            self._judge(self._process.checker.delivered.pods.get(view.uid), view.domain, view.now.node)
         for fix in view.fixes or ():
-            if fix.node not in self._process.checker.told.nodes:
-                self._bind_checker.complain(f"{pod.key} is told to fit on {fix.node}, which is gone")
+            if fix.node not in self._process.checker.delivered.nodes:
+                self._bind_checker.complain(f"{pod.key} is said to fit on {fix.node}, which is gone")
 
     async def _ask_what_if(self) -> None:
         for document in self._rng.sample(MANIFESTS, PLANNED):
@@ -153,7 +153,7 @@ class Questions:
     async def _plan_one(self, plans: RepairPlans, domain: str) -> None:
         plan = await plans.plan(RepairAsked(domain=domain, moves=3))
         for move in plan.moves if not any("not known here" in note for note in plan.notes) else ():
-            self._judge(self._process.checker.told.pods.get(move.uid), plan.domain, move.to_node)
+            self._judge(self._process.checker.delivered.pods.get(move.uid), plan.domain, move.to_node)
 
     async def _dump(self) -> None:
         """As `multisched explain --dump` and `multisched repair plan --dump` do: of what the API server has."""
@@ -189,13 +189,13 @@ class Questions:
                 self._bind_checker.complain(f"a question was refused without a word: {type(refused).__name__}")
 
     def _judge(self, pod: Pod | None, domain: str, name: str) -> None:
-        told = self._process.checker.told
-        node = told.nodes.get(name)
+        delivered = self._process.checker.delivered
+        node = delivered.nodes.get(name)
         if pod is None:
             return
-        fault = "which is gone" if node is None else told.fault_of_node(pod, domain, node)
+        fault = "which is gone" if node is None else delivered.fault_of_node(pod, domain, node)
         if fault:
-            self._bind_checker.complain(f"I8: users are told that {pod.key} would go to {name}, {fault}")
+            self._bind_checker.complain(f"I8: an answer says that {pod.key} would go to {name}, {fault}")
 
 
 class _Watched(InThread):

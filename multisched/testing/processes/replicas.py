@@ -190,7 +190,7 @@ class Replicas:
 
     def knows_placed(self, uid: str) -> bool:
         """Every process has observed this pod."""
-        return all(uid in process.checker.told.pods for process in self.running)
+        return all(uid in process.checker.delivered.pods for process in self.running)
 
     def on_their_way(self, names: Collection[str]) -> list[Pod]:
         """Those of the pods for which some process has decided, and that the watch does not show on a node yet."""

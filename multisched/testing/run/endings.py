@@ -36,7 +36,7 @@ async def end(scene: Scene, struck: Counter[str], not_set_aside: NotSetAside) ->
     await _set_aside(scene, not_set_aside)
     await play_one(scene, struck)
     if not scene.setting.is_shipped:
-        await _tell_while_held(scene)
+        await _wake_while_held(scene)
     await _mend_refused(scene, struck, not_set_aside)
 
 
@@ -57,7 +57,7 @@ async def _mend_refused(scene: Scene, struck: Counter[str], not_set_aside: NotSe
     await _set_aside(scene, not_set_aside)
     for pod in scene.world.pods():
         if scene.bind_checker.policies.policy_of(pod.name) == OWNER:
-            struck["refused pod mended"] += await scene.world.heed_policy(pod)
+            struck["refused pod mended"] += await scene.world.comply_with_policy(pod)
     await scene.world.trust_namespace()
     struck["namespace trusted"] += 1
 
@@ -70,7 +70,7 @@ async def _set_aside(scene: Scene, not_set_aside: NotSetAside) -> None:
         await asyncio.sleep(2.0)
 
 
-async def _tell_while_held(scene: Scene) -> None:
+async def _wake_while_held(scene: Scene) -> None:
     """A pod is held at Permit while room comes free elsewhere, and nothing happens after that.
 
     The event of its attempt must bring it back (I3).

@@ -14,7 +14,7 @@ from multisched.testing.disruptions.scene import Scene
 from multisched.testing.run.endings import NotSetAside, end
 from multisched.testing.world.workloads import Workloads
 
-STORM_S = 30.0
+FAULTS_S = 30.0
 """Virtual seconds in which pods arrive and faults strike; what strikes last may go on for longer."""
 LULL = 10
 """So many disruptions at least share the time: few are not stretched over all of it."""
@@ -40,7 +40,7 @@ class FaultSchedule:
         kinds = self._kinds
         tasks = [asyncio.ensure_future(self._arrive()), asyncio.ensure_future(self._roll_out())]
         for kind in kinds:
-            await asyncio.sleep(self._rng.uniform(0.1, 2 * STORM_S / max(len(kinds), LULL)))
+            await asyncio.sleep(self._rng.uniform(0.1, 2 * FAULTS_S / max(len(kinds), LULL)))
             tasks.append(asyncio.ensure_future(self._strike(kind)))
         clearing = asyncio.ensure_future(self._clear())
         try:
@@ -66,12 +66,12 @@ class FaultSchedule:
             left -= burst
             for _ in range(burst):
                 await self._scene.world.add_pod()
-            await asyncio.sleep(self._rng.uniform(0.0, STORM_S / 8))
+            await asyncio.sleep(self._rng.uniform(0.0, FAULTS_S / 8))
 
     async def _roll_out(self) -> None:
         """Workloads one after the other, each in two rounds."""
         for number in range(self._setting.workloads):
-            await asyncio.sleep(self._rng.uniform(0.2, STORM_S / 5))
+            await asyncio.sleep(self._rng.uniform(0.2, FAULTS_S / 5))
             self.struck[await self._workloads.create(number)] += 1
-            await asyncio.sleep(self._rng.uniform(0.5, STORM_S / 6))
+            await asyncio.sleep(self._rng.uniform(0.5, FAULTS_S / 6))
             await self._workloads.repeat(number)

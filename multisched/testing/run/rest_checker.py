@@ -110,7 +110,7 @@ class RestChecker:
             self._complain(f"I3: {len(late)} feasible pods are not bound, for instance {late[0].key}")
         self._bind_checker.check_events()
         if not self._bind_checker.was_rewound:  # a restored backup has old conditions
-            self._check_told()
+            self._check_messages()
         aside = self.not_set_aside()
         if aside:
             self._complain(f"I10: {len(aside)} pods are refused for ever and not set aside, for instance {aside[0]}")
@@ -126,10 +126,10 @@ class RestChecker:
         if failures:
             self._complain(f"plugins failed: {failures[:3]}")
 
-    def _check_told(self) -> None:
+    def _check_messages(self) -> None:
         events = self._bind_checker.events()
         for process in self._replicas.running:
-            process.checker.check_told(self._calm_s, self._bind_checker.policies.condition_of)
+            process.checker.check_conditions(self._calm_s, self._bind_checker.policies.condition_of)
             process.checker.check_nominations()
             process.checker.events.check_true(events)
 

@@ -32,7 +32,7 @@ FILLED_MILLI, PRESSING_MILLI, MODEST_MILLI = 2_500, 2_700, 1_400
 """Of a room: the third has place beside the first, and not beside the second."""
 LATE_S: Final = 4.0
 """Longer than a slow bind is still on its way: its answer comes before the watch tells why."""
-TOLD_S: Final = 1.0
+ENDED_S: Final = 1.0
 """For what ends inside the program."""
 
 Loss = Callable[[Rooms, str], Awaitable[None]]
@@ -78,17 +78,17 @@ async def _keep_promise_elsewhere(scene: Scene) -> bool:
     await scene.until(lambda: promised(scene, pressing))
     here = {"nodeSelector": {HOSTNAME: first, BED: "promised"}}
     waiting = Sleeper(await rooms.pod("", here, milli=MODEST_MILLI, is_urgent=True), "a promise that ended", _nothing)
-    await scene.until(lambda: asleep(scene, waiting.pod), TOLD_S)
+    await scene.until(lambda: asleep(scene, waiting.pod), ENDED_S)
     before = leader(scene)
     await rooms.patch(second, spec={"unschedulable": None})
-    await scene.until(lambda: bool(standing(scene, [pressing])), 2 * TOLD_S)
+    await scene.until(lambda: bool(standing(scene, [pressing])), 2 * ENDED_S)
     is_elsewhere = any(pod.node == second for pod in standing(scene, [pressing]))
 
     def is_alone() -> bool:
         """Nothing else has helped yet."""
         return any(pod.uid == victim for pod in scene.world.pods())
 
-    await scene.until(lambda: not asleep(scene, waiting.pod) or not is_alone(), TOLD_S)
+    await scene.until(lambda: not asleep(scene, waiting.pod) or not is_alone(), ENDED_S)
     if is_elsewhere and is_alone():
         await check_awake(scene, [waiting], before)
     await scene.until(lambda: bool(standing(scene, [waiting.pod])))

@@ -54,11 +54,11 @@ async def _cut_line_short(scene: Scene) -> bool:
     for process in scene.replicas.running:
         process.transport.cut_short.add(name)
     await place(scene, "", 10, name=name)
-    twin = await place(scene, "", 10)
-    await scene.until(lambda: all_stand(scene, [name, twin]), REOPENED_S)
-    if is_led_by(scene, before) and standing(scene, [twin]) and not standing(scene, [name]):
+    second = await place(scene, "", 10)
+    await scene.until(lambda: all_stand(scene, [name, second]), REOPENED_S)
+    if is_led_by(scene, before) and standing(scene, [second]) and not standing(scene, [name]):
         scene.bind_checker.complain(f"I3: {name} is not heard of, whose line was cut short")
-    for one in (name, twin):
+    for one in (name, second):
         await scene.world.user.delete_named(one)
     return True
 

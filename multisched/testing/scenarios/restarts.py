@@ -31,7 +31,7 @@ LED_AGAIN_S: Final = 8.0
 """Until a lease that was given back is held by somebody, and its nodes are used."""
 GIVEN_BACK_S: Final = 4.0
 """Until a pod whose node is gone is on its way no more: PreBind looks once a second."""
-TOLD_S: Final = 8.0
+WRITTEN_S: Final = 8.0
 """Until a condition stands at its pod, after a write whose answer was lost."""
 UNSEEN_S: Final = 1.0
 """How long no watch tells anything."""
@@ -119,39 +119,37 @@ async def _lose_node(scene: Scene) -> bool:
         scene.bind_checker.complain(f"I5: {name} is on its way to {node}, which is gone")
     await disks.unselect_node(claim)
     await scene.world.nodes.add(number)
-    twin = await place(scene, node, 10)
-    await scene.until(lambda: has_node() and bool(standing(scene, [twin])), TOLD_S)
-    if is_led_by(scene, before) and standing(scene, [twin]) and parked(scene, [name]):
+    second = await place(scene, node, 10)
+    await scene.until(lambda: has_node() and bool(standing(scene, [second])), WRITTEN_S)
+    if is_led_by(scene, before) and standing(scene, [second]) and parked(scene, [name]):
         scene.bind_checker.complain(f"I3: {name} is not decided anew, and {node} is there again")
-    await scene.world.user.delete_named(twin)
+    await scene.world.user.delete_named(second)
     await scene.world.user.delete_named(name)
     await scene.pause(0.2, 0.5)
     await scene.world.nodes.delete(number)
     return True
 
 
-async def _tell_again(scene: Scene) -> bool:
+async def _write_condition_again(scene: Scene) -> bool:
     """A pod is refused for one reason, for another, and for the first again. Nobody answers the write of the second, and for a
     while no Event can be written."""
     node, site, faults = emptiest(scene), scene.mark(), scene.faults
     faults.unreachable.add("/events")
     name = await place(scene, "", 10, spec={"nodeSelector": {"site": site}})
-    await scene.until(lambda: bool(_told(scene, name)))
-    first, before = _told(scene, name), steady_leader(scene)
+    await scene.until(lambda: bool(_condition(scene, name)))
+    first, before = _condition(scene, name), steady_leader(scene)
     faults.unanswered.add(f"/pods/{name}/status")
     await scene.world.nodes.patch(node, {"metadata": {"labels": {"site": site}}, "spec": {"unschedulable": True}})
-    await scene.until(lambda: _told(scene, name) != first)
+    await scene.until(lambda: _condition(scene, name) != first)
     await scene.world.nodes.patch(node, {"metadata": {"labels": {"site": None}}, "spec": {"unschedulable": None}})
     await scene.pause(OUTAGE_S / 2, OUTAGE_S)
     faults.unreachable.clear()
     await scene.until(lambda: bool(_message(scene, name) == first and parked(scene, [name])))
     faults.unanswered.clear()
-    await scene.until(lambda: _told(scene, name) == _message(scene, name), TOLD_S)
+    await scene.until(lambda: _condition(scene, name) == _message(scene, name), WRITTEN_S)
     said = _message(scene, name)
-    if is_led_by(scene, before) and parked(scene, [name]) and _told(scene, name) != said:
-        scene.bind_checker.complain(
-            f"I3: the owner of {name} reads {_told(scene, name)!r}, and was to be told {said!r}"
-        )
+    if is_led_by(scene, before) and parked(scene, [name]) and _condition(scene, name) != said:
+        scene.bind_checker.complain(f"I3: the owner of {name} reads {_condition(scene, name)!r}, and not {said!r}")
     await scene.world.user.delete_named(name)
     return True
 
@@ -185,7 +183,7 @@ def _holder(scene: Scene, lease: str) -> Process | None:
     return next((one for one in free if lease in scene.bind_checker.leases.held_by(one.identity)), None)
 
 
-def _told(scene: Scene, name: str) -> str:
+def _condition(scene: Scene, name: str) -> str:
     """What stands at the pod."""
     return scene.bind_checker.policies.condition_of(name)
 
@@ -206,6 +204,6 @@ SCENARIOS: Final[Scenarios] = (
     ("successor of edited pods", _edit_and_succeed),
     ("made anew unseen", _recreate_unseen),
     ("node lost at PreBind", _lose_node),
-    ("told again", _tell_again),
+    ("condition written again", _write_condition_again),
     ("lease taken", _take_over_one),
 )

@@ -99,8 +99,8 @@ class Rooms:
         return uid
 
     def _are_known(self) -> bool:
-        told = [process.checker.told for process in self.scene.replicas.running]
-        return all(one.nodes.keys() >= set(self._names) and one.pods.keys() >= set(self._uids) for one in told)
+        delivered = [process.checker.delivered for process in self.scene.replicas.running]
+        return all(one.nodes.keys() >= set(self._names) and one.pods.keys() >= set(self._uids) for one in delivered)
 
     async def patch(self, node: str, **fields: Any) -> None:
         await self.scene.world.nodes.patch(node, fields)
@@ -196,12 +196,12 @@ async def check_awake(scene: Scene, waiting: Sequence[Sleeper], before: Process 
 
 def _has_heard(scene: Scene, process: Process) -> bool:
     """Of the rooms and of all pods that may go there, by what its watches have handed on."""
-    told, bind_checker = process.checker.told, scene.bind_checker
-    pods = _versions(told.pods.values()) == _versions(bind_checker.pods().values())
+    delivered, bind_checker = process.checker.delivered, scene.bind_checker
+    pods = _versions(delivered.pods.values()) == _versions(bind_checker.pods().values())
     return (
         pods
-        and _rooms(told.nodes) == _rooms(bind_checker.nodes())
-        and not any(map(told.held.get, _versions(told.pods.values())))
+        and _rooms(delivered.nodes) == _rooms(bind_checker.nodes())
+        and not any(map(delivered.held.get, _versions(delivered.pods.values())))
     )
 
 

@@ -111,11 +111,11 @@ def closely(scene: Scene) -> Iterator[None]:
 
 async def must_come(scene: Scene, node: str, name: str, why: str) -> None:
     """Complains if the pod stays parked though nothing keeps it off the node: a plain pod that comes then shows that."""
-    before, twin = steady_leader(scene), await place(scene, node, 10)
-    await scene.until(partial(all_stand, scene, [name, twin]), COMES_S)
-    if is_led_by(scene, before) and standing(scene, [twin]) and parked(scene, [name]):
+    before, second = steady_leader(scene), await place(scene, node, 10)
+    await scene.until(partial(all_stand, scene, [name, second]), COMES_S)
+    if is_led_by(scene, before) and standing(scene, [second]) and parked(scene, [name]):
         scene.bind_checker.complain(f"I3: {name} waits for {node}, and may go there: {why}")
-    await scene.world.user.delete_named(twin)
+    await scene.world.user.delete_named(second)
 
 
 async def must_wait(scene: Scene, node: str, name: str, why: str, *, beside: Sequence[str] = ()) -> None:
@@ -123,12 +123,12 @@ async def must_wait(scene: Scene, node: str, name: str, why: str, *, beside: Seq
 
     `beside`: pods that keep it off as long as they stand.
     """
-    before, twin = steady_leader(scene), await place(scene, node, 10)
-    await scene.until(lambda: bool(standing(scene, [twin])), COMES_S)
+    before, second = steady_leader(scene), await place(scene, node, 10)
+    await scene.until(lambda: bool(standing(scene, [second])), COMES_S)
     await scene.until(lambda: bool(standing(scene, [name]) or parked(scene, [name])), COMES_S)
     if is_led_by(scene, before) and standing(scene, [name]) and all_stand(scene, beside):
         scene.bind_checker.complain(f"I1: {name} stands on {node}, and must not: {why}")
-    await scene.world.user.delete_named(twin)
+    await scene.world.user.delete_named(second)
 
 
 def steady_leader(scene: Scene) -> PodQueue | None:

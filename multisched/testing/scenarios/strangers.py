@@ -1,6 +1,6 @@
 """Scenarios of what happens between a decision and its POST: each rule is broken by somebody else while a bind waits after a 429.
 
-Once that is heard nothing may be sent any more (`stale_decisions`, `Told.fault_of_bind`). And of binds whose answers are
+Once that is heard nothing may be sent any more (`stale_decisions`, `DeliveredState.fault_of_bind`). And of binds whose answers are
 lost: they are never given up, nor tried elsewhere, whatever else goes wrong.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, Final
 from multisched.model.objects import CPU
 from multisched.testing.disruptions.scene import Scene
 from multisched.testing.scenarios.steps import SCHEDULER, Scenarios, emptiest, several
-from multisched.testing.wire.faults import APPLIED, LATE, LATE_408, LATE_500, LOST, REFUSED, TOLD_TO_WAIT
+from multisched.testing.wire.faults import APPLIED, LATE, LATE_408, LATE_500, LOST, REFUSED, THROTTLED
 from multisched.testing.world.labels import HOSTNAME, ZONE
 from multisched.testing.world.nodes import GPU_NODES
 
@@ -26,7 +26,7 @@ SETTLED_S: Final = 6.0
 TOGETHER: Final = 5
 """Of the short ones, in one run."""
 TAINT: Final = "sim/late"
-UNTOLD_S: Final = 9.5
+UNDELIVERED_S: Final = 9.5
 """How long no watch tells of pods while a bind is unknown."""
 
 Happens = Callable[[str], Awaitable[object]]
@@ -36,7 +36,7 @@ Happens = Callable[[str], Awaitable[object]]
 async def _between(scene: Scene, node: str, happens: Happens, **ours: Any) -> bool:
     """A pod is decided on and its bind gets a 429. Then something happens; after that it may be sent at any moment."""
     answers = scene.faults.bind_answers
-    answers[NAME] = repeat(TOLD_TO_WAIT)
+    answers[NAME] = repeat(THROTTLED)
     try:
         asked = {"spec": {}, "scheduler": SCHEDULER, "cpu": "10m", "is_urgent": False, **ours}
         await scene.world.place_lowly(node, name=NAME, **asked)
@@ -55,7 +55,7 @@ async def _between(scene: Scene, node: str, happens: Happens, **ours: Any) -> bo
 def _chosen(scene: Scene) -> str:
     """The node for which somebody has decided; empty for none."""
     uids = [pod.uid for pod in scene.replicas.on_their_way([NAME])]
-    held = [process.checker.told.held for process in scene.replicas.running]
+    held = [process.checker.delivered.held for process in scene.replicas.running]
     return next((nodes[uid] for uid in uids for nodes in held if uid in nodes), "")
 
 
@@ -193,8 +193,8 @@ async def _delete(scene: Scene) -> bool:
 
 async def _lose_answers(scene: Scene) -> bool:
     """What was sent may be applied, and no watch tells of it. Whatever is answered next says nothing of what was sent before."""
-    pairs = product((APPLIED, LATE, LOST, LATE_500, LATE_408), (REFUSED, TOLD_TO_WAIT))
-    scripts = {f"{NAME}-{at}": (TOLD_TO_WAIT, first, *[then] * 4) for at, (first, then) in enumerate(pairs)}
+    pairs = product((APPLIED, LATE, LOST, LATE_500, LATE_408), (REFUSED, THROTTLED))
+    scripts = {f"{NAME}-{at}": (THROTTLED, first, *[then] * 4) for at, (first, then) in enumerate(pairs)}
     answers = scene.faults.bind_answers
     try:
         for name, script in scripts.items():
@@ -202,8 +202,8 @@ async def _lose_answers(scene: Scene) -> bool:
             await scene.world.place_lowly("", {}, name=name, is_urgent=False, scheduler=SCHEDULER, cpu="10m")
         await scene.until(lambda: len(scene.replicas.on_their_way(scripts)) == len(scripts))
         for process in scene.replicas.running:
-            process.transport.pods_late_until_s = scene.now_s() + UNTOLD_S
-        await scene.pause(UNTOLD_S, UNTOLD_S + 0.5)
+            process.transport.pods_late_until_s = scene.now_s() + UNDELIVERED_S
+        await scene.pause(UNDELIVERED_S, UNDELIVERED_S + 0.5)
     finally:
         for name in scripts:
             del answers[name]

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from multisched.model.wire import Response
 
-TOLD_TO_WAIT, FORBIDDEN, REFUSED, LOST, APPLIED, LATE, LATE_500, LATE_408 = (
+THROTTLED, FORBIDDEN, REFUSED, LOST, APPLIED, LATE, LATE_500, LATE_408 = (
     "429",
     "403",
     "refused",

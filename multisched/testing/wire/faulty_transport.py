@@ -23,7 +23,7 @@ from multisched.testing.wire.faults import (
     LATE_408,
     LATE_500,
     REFUSED,
-    TOLD_TO_WAIT,
+    THROTTLED,
     BindWatcher,
     Faults,
     garbled,
@@ -67,7 +67,7 @@ _WITHOUT_RIGHTS = Response(
     b'{"kind":"Status","status":"Failure","code":403,"reason":"Forbidden","message":"pods \\"x\\" is forbidden: User \\"system'
     b':serviceaccount:kube-system:multisched\\" cannot create resource \\"pods/binding\\" in API group \\"\\""}',
 )
-_ANSWERS = {TOLD_TO_WAIT: _ODD[-1], FORBIDDEN: _WITHOUT_RIGHTS, LATE_500: _UNSURE[2], LATE_408: _UNSURE[1]}
+_ANSWERS = {THROTTLED: _ODD[-1], FORBIDDEN: _WITHOUT_RIGHTS, LATE_500: _UNSURE[2], LATE_408: _UNSURE[1]}
 _POD_OF_BINDING = re.compile(r"/pods/([^/]+)/binding")
 LATE_S = 2.0
 
@@ -111,15 +111,15 @@ class FaultyTransport:
         if "/binding" in path and body is not None:
             self._check_uncut()
             self._watcher.bind_sent(self._sender, path, body)
-            told: Response | None = None
+            response: Response | None = None
             try:
-                told = await self._send(self._bind(path, body, content_type, timeout_s))
+                response = await self._send(self._bind(path, body, content_type, timeout_s))
             except ConnectFailedError:
-                told = Response(0, b"")  # it certainly never arrived
+                response = Response(0, b"")  # it certainly never arrived
                 raise
             finally:
-                self._watcher.bind_answered(self._sender, body, told)
-            return told
+                self._watcher.bind_answered(self._sender, body, response)
+            return response
         if method == "DELETE" and "/pods/" in path:
             self._check_uncut()
             self._watcher.victim_sent(self._sender, path)
@@ -221,10 +221,10 @@ class FaultyTransport:
         is_cut = not is_timed_out and faults.strikes("write cut", faults.cut)
         answer = Response(504, _PAGE if is_timed_out and faults.rng.random() < 0.3 else _TIMED_OUT)
         if not (is_timed_out or is_cut) or faults.rng.random() < 0.5:
-            told = await self._inner.request(
+            response = await self._inner.request(
                 method, path, body=body, content_type=content_type, accept=accept, timeout_s=timeout_s
             )
-            answer = answer if is_timed_out else told
+            answer = answer if is_timed_out else response
         if is_cut:
             await asyncio.sleep(timeout_s)
             raise AnswerLostError("no answer (injected)")

@@ -37,7 +37,7 @@ class Crowds:
         cpu: str = "500m",
         prefix: str = "",
         limits: Mapping[str, str] | None = None,
-        heeds_taints: bool = True,
+        respects_taints: bool = True,
         is_mixed: bool = False,
     ) -> list[str]:
         """Small plain pods that go to this one node; their names. Mixed: some crowds are after more than CPU (`traits`)."""
@@ -49,7 +49,7 @@ class Crowds:
             spec = small_spec(scheduler, cpu) | {"nodeSelector": {HOSTNAME: node}}
             if limits:
                 spec["containers"][0]["resources"]["limits"] = dict(limits)
-            if not heeds_taints:
+            if not respects_taints:
                 spec["tolerations"] = [{"operator": "Exists"}]
             labels = {"app": f"app-{self._rng.randrange(5)}"}
             pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": names[-1], "labels": labels}, "spec": spec}

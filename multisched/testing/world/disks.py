@@ -174,7 +174,7 @@ class Disks:
         await self._send("DELETE", f"{CLASSES_PATH}/{EDGE}")
         await self._create(CLASSES_PATH, {"metadata": {"name": EDGE}, **_made_late(FAKE_PROVISIONER)})
 
-    async def tell_no_capacity(self) -> None:
+    async def publish_no_capacity(self) -> None:
         path = f"{CSI_PATH}/csidrivers/{TIGHT_DRIVER}"
         await self._send("PATCH", path, {"spec": {"storageCapacity": False}}, MERGE_PATCH)
 

@@ -92,9 +92,9 @@ class Kubelets:
         """What the kubelet has given the pod's container."""
         amounts = {"cpu": cpu}
         container = {"name": "main", "image": "a", "imageID": "", "ready": True, "restartCount": 0}
-        told = {**container, "allocatedResources": amounts, "resources": {"requests": amounts}}
+        status = {**container, "allocatedResources": amounts, "resources": {"requests": amounts}}
         path = f"{pods_path(pod.namespace)}/{pod.name}/status"
-        await self._user.send("PATCH", path, {"status": {"containerStatuses": [told]}}, MERGE_PATCH)
+        await self._user.send("PATCH", path, {"status": {"containerStatuses": [status]}}, MERGE_PATCH)
 
     async def _resize(self, pod: Pod, cpu: str) -> bool:
         patch = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": cpu}}}]}}

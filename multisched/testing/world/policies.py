@@ -26,7 +26,7 @@ from multisched.testing.world.storage import MADE
 
 REFUSED = 0.04
 """Of all pods."""
-POLICY, HEEDED = "policy", "heeded"
+POLICY, COMPLIANT = "policy", "compliant"
 """The label by which a pod is refused, and its value once the pod obeys its policy."""
 OWNER, TENANT, NEVER = "owner", "tenant", "never"
 """What helps: a change of the pod; a change of its namespace; nothing."""

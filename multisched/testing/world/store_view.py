@@ -53,20 +53,20 @@ class Reader:
         self._nodes: dict[bytes, Node] = {}
 
     def pod(self, raw: bytes | msgspec.Raw) -> Pod:
-        told = bytes(raw)
-        pod = self._pods.get(told)
+        data = bytes(raw)
+        pod = self._pods.get(data)
         if pod is None:
             pod = self._decoder.pod(raw)
             if pod.malformed and pod.node:
-                pod = self._decoder.pod(_shortened(told))
-            self._pods[told] = pod
+                pod = self._decoder.pod(_shortened(data))
+            self._pods[data] = pod
         return pod
 
     def node(self, raw: bytes | msgspec.Raw) -> Node:
-        told = bytes(raw)
-        node = self._nodes.get(told)
+        data = bytes(raw)
+        node = self._nodes.get(data)
         if node is None:
-            node = self._nodes[told] = self._decoder.node(raw)
+            node = self._nodes[data] = self._decoder.node(raw)
         return node
 
 

@@ -20,7 +20,7 @@ from multisched.testing.world.kubelets import Kubelets
 from multisched.testing.world.labels import GPU, GPU_MILLI, HOSTNAME, ODD
 from multisched.testing.world.nodes import NODES, Nodes, node_manifest
 from multisched.testing.world.pod_manifests import URGENT_EVERY, add_urgency, mixed_pod, number_of, small_spec
-from multisched.testing.world.policies import HEEDED, POLICY, TRUSTED, Policies
+from multisched.testing.world.policies import COMPLIANT, POLICY, TRUSTED, Policies
 from multisched.testing.world.relations import Relations
 from multisched.testing.world.services import Services
 from multisched.testing.world.storage import VOLUMES_PATH, Storage
@@ -221,9 +221,9 @@ class World:
     async def open_gates(self, pod: Pod) -> bool:
         return await self.patch_pod(pod, {"spec": {"schedulingGates": None}})
 
-    async def heed_policy(self, pod: Pod) -> bool:
+    async def comply_with_policy(self, pod: Pod) -> bool:
         """The pod is changed so that its policy refuses it no longer."""
-        return await self.patch_pod(pod, {"metadata": {"labels": {POLICY: HEEDED}}})
+        return await self.patch_pod(pod, {"metadata": {"labels": {POLICY: COMPLIANT}}})
 
     async def trust_namespace(self) -> None:
         """One policy does not hold in this namespace any more."""

@@ -104,7 +104,7 @@ class House:
     def is_known(self, one: str, uid: str) -> bool:
         return one in self.api_checker.bound
 
-    def is_told(self, pod: dict[str, Any], uid: str) -> bool:
+    def was_delivered(self, pod: dict[str, Any], uid: str) -> bool:
         return True
 
     def unheard(self, uid: str) -> Collection[str]:

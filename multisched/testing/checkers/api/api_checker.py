@@ -15,7 +15,7 @@ import orjson
 from multisched.cluster.api.server import ApiServer
 from multisched.model.objects import PODS, Node, Pod, Requests
 from multisched.model.wire import Response
-from multisched.testing.checkers.told import Ground
+from multisched.testing.checkers.delivered_state import Ground
 from multisched.testing.rules.inter_pod import bears_not, clash
 from multisched.testing.rules.node_affinity import wants
 from multisched.testing.world.labels import GPU, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED
@@ -128,9 +128,9 @@ class ApiChecker:
         """As the sender saw the pod when it decided. If it had not seen the pod then, as it was seen when it was sent."""
         if ground is None:
             return other.requests
-        told = ground.pods.get(other.uid)
-        if told is not None:
-            return _smaller(other.requests, told.requests)
+        delivered = ground.pods.get(other.uid)
+        if delivered is not None:
+            return _smaller(other.requests, delivered.requests)
         later = self.ground_of(other.uid, other.node)
         return other.requests if later is None else _smaller(other.requests, later.size)
 
@@ -217,7 +217,7 @@ class ApiChecker:
             uid = (event.get("regarding") or event.get("involvedObject") or {}).get("uid", "")
             node = str(event.get("note") or event.get("message")).rsplit(" ", 1)[-1]
             if self.bound.get(uid) != node and (uid, node) not in self.faked:
-                self.complain(f"I2: users were told that {uid} went to {node}; it is on {self.bound.get(uid)}")
+                self.complain(f"I2: an Event says that {uid} went to {node}; it is on {self.bound.get(uid)}")
 
 
 def _smaller(size: Requests, other: Requests) -> Requests:

@@ -23,7 +23,7 @@ from multisched.testing.checkers.api.feasible_pods import FeasiblePods
 from multisched.testing.checkers.api.lease_checker import LeaseChecker
 from multisched.testing.checkers.api.stale_decisions import Decision, fault_of_neighbours, fault_of_strangers
 from multisched.testing.checkers.api.write_log import WriteLog
-from multisched.testing.checkers.told import Ground, Homes, Told
+from multisched.testing.checkers.delivered_state import DeliveredState, Ground, Homes
 from multisched.testing.world.policies import Policies
 
 PRIORITY_MAX = 2_000_001_000
@@ -53,7 +53,7 @@ class BindChecker(ApiChecker):
         self.leases = LeaseChecker(configuration, now_s, self.complain, self._has_ours)
         self.in_flight = BindsInFlight(configuration, now_s, self.complain, self.leases.cannot_know)
         self.decisions = Decisions(self.bound, self.leases.did_not_know)
-        self.told = self.decisions.told
+        self.delivered = self.decisions.delivered
         """Sender -> what it has observed."""
         self.misled_about: set[str] = set()
         """Nodes of which some process saw a pod of theirs elsewhere, or could not know that others bind to it."""
@@ -78,15 +78,15 @@ class BindChecker(ApiChecker):
         if domain is None:
             self.complain(f"I7: a binding was sent for {key} of {pod.spec.scheduler_name}")
             return
-        told = self.told.get(sender)
-        if pod.gates and (told is None or uid not in told.pods or told.pods[uid].gates):
+        delivered = self.delivered.get(sender)
+        if pod.gates and (delivered is None or uid not in delivered.pods or delivered.pods[uid].gates):
             self.complain(f"I7: a binding was sent for {key}, which is gated")
         self.leases.check(sender, domain, f"a binding for {key}")
-        if told is not None:
+        if delivered is not None:
             self.decisions.sent(sender, pod, node)
             # Of a pod that is bound there already the sender asks for an answer, and changes nothing.
             fault = (
-                told.fault_of_bind(pod, domain, node) or self._fault_of_company(told, pod, domain, node)
+                delivered.fault_of_bind(pod, domain, node) or self._fault_of_company(delivered, pod, domain, node)
                 if is_first and pod.node != node
                 else ""
             )
@@ -97,14 +97,14 @@ class BindChecker(ApiChecker):
         self.in_flight.opened(sender, uid, domain)
         self.decisions.placed(sender, uid, self._groups[domain])
 
-    def _fault_of_company(self, told: Told, pod: Pod, domain: str, node: str) -> str:
+    def _fault_of_company(self, delivered: DeliveredState, pod: Pod, domain: str, node: str) -> str:
         """What others have done since the sender decided, as far as it has observed, that forbids to send; empty for nothing."""
-        ground, chosen = self.decisions.ground_of(pod.uid, node), told.chosen(pod.uid)
-        fault = fault_of_neighbours(told, pod, node)
+        ground, chosen = self.decisions.ground_of(pod.uid, node), delivered.chosen(pod.uid)
+        fault = fault_of_neighbours(delivered, pod, node)
         if fault or chosen is None or ground is None:
             return fault
         decision = Decision(ground.pods, chosen)
-        return fault_of_strangers(told, pod, domain, node, decision, self.decisions.strangers)
+        return fault_of_strangers(delivered, pod, domain, node, decision, self.decisions.strangers)
 
     def bind_answered(self, sender: str, body: bytes, answer: Response | None) -> None:
         """What the sender learned; nothing, if the answer was lost or the sender is gone."""
@@ -123,13 +123,13 @@ class BindChecker(ApiChecker):
         conditions = document.get("status", {}).get("conditions") or ()
         message = next((str(one.get("message")) for one in conditions if one.get("type") == SCHEDULED), None)
         uid = str(document.get("metadata", {}).get("uid"))
-        said = self.told[sender].said.get(uid) if sender in self.told else None
+        said = self.delivered[sender].said.get(uid) if sender in self.delivered else None
         if message is None or said is None:
             return
         if message != said:
-            self.complain(f"I3: {sender} tells the owner of {uid} {message[:60]!r}, after {said[:60]!r}")
+            self.complain(f"I3: {sender} writes to the owner of {uid} {message[:60]!r}, after {said[:60]!r}")
         elif self.in_flight.is_open(sender, uid) and not message.startswith(UNREADABLE):
-            self.complain(f"I3: {sender} tells the owner of {uid} {message[:60]!r} while it is being bound")
+            self.complain(f"I3: {sender} writes to the owner of {uid} {message[:60]!r} while it is being bound")
 
     def _judge_refusal(self, sender: str, uid: str, answer: Response | None) -> None:
         """I10: attempts at what the server always refuses are bounded."""
@@ -149,8 +149,8 @@ class BindChecker(ApiChecker):
     def _domains_at(self, sender: str, pod: Pod) -> list[str]:
         """The pod's own domain, and those that may use its node as the sender observed it."""
         own = self._domain_of.get(pod.spec.scheduler_name)
-        told = self.told.get(sender)
-        node = told.nodes.get(pod.node) if told is not None else self.nodes().get(pod.node)
+        delivered = self.delivered.get(sender)
+        node = delivered.nodes.get(pod.node) if delivered is not None else self.nodes().get(pod.node)
         found = [own] if own is not None else []
         return found + [d for d in self._groups if d != own and node is not None and self._homes.usable_by(d)(node)]
 

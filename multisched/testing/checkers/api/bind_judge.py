@@ -66,7 +66,7 @@ class Senders(Protocol):
         """Whoever placed `uid` must know of the bind of `one`."""
         ...
 
-    def is_told(self, pod: dict[str, Any], uid: str) -> bool:
+    def was_delivered(self, pod: dict[str, Any], uid: str) -> bool:
         """The pod was known as it is there when it was decided on, or when `uid` was."""
         ...
 
@@ -160,7 +160,7 @@ class BindJudge:
         lasting = self._at_every_pair_of_moments(uid, others, self._news(unheard))
         found = [finding for finding in found if finding.rule in SHARED or finding in lasting]
         for before, after in reversed(undo):
-            self._tell("Pod", after, before)
+            self._update("Pod", after, before)
         return found
 
     def _still(self, found: Sequence[Finding], uid: str, unheard: Collection[str]) -> list[Finding]:
@@ -172,10 +172,10 @@ class BindJudge:
     def _take_back(self, uid: str, unheard: Collection[str]) -> Iterator[_Pair]:
         """Leaves what was observed of these pods."""
         for change in reversed(self._changes):
-            told = change.after is not None and self._senders.is_told(change.after, uid)
-            past = self._as_news(change, uid) if _pod_of(change) in unheard and not told else None
+            was_delivered = change.after is not None and self._senders.was_delivered(change.after, uid)
+            past = self._as_news(change, uid) if _pod_of(change) in unheard and not was_delivered else None
             if past is not None:
-                self._tell("Pod", past.after, past.before)
+                self._update("Pod", past.after, past.before)
                 yield past.after, past.before
 
     def _news(self, settled: Collection[str] = ()) -> Iterator[_Change]:
@@ -192,7 +192,7 @@ class BindJudge:
                 break
             found = self._without(uid, found, change, undone)
         for past in reversed(undone):
-            self._tell(past.kind, past.before, past.after)
+            self._update(past.kind, past.before, past.after)
         return found
 
     def _at_every_pair_of_moments(self, uid: str, found: list[Finding], news: Iterable[_Change]) -> list[Finding]:
@@ -209,7 +209,7 @@ class BindJudge:
             if change.kind != "Pod":
                 found = self._at_every_moment(uid, self._without(uid, found, change, undone), pods)
         for past in reversed(undone):
-            self._tell(past.kind, past.before, past.after)
+            self._update(past.kind, past.before, past.after)
         return found
 
     def _without(self, uid: str, found: list[Finding], change: _Change, undone: list[_Change]) -> list[Finding]:
@@ -218,7 +218,7 @@ class BindJudge:
         if past is None:
             return found
         undone.append(past)
-        self._tell(past.kind, past.after, past.before)
+        self._update(past.kind, past.after, past.before)
         rules = {finding.rule for finding in self._judge.placement(uid)}
         return [finding for finding in found if finding.rule in rules]
 
@@ -236,7 +236,7 @@ class BindJudge:
         if stands and not stood:
             return None if self._senders.is_known(one, uid) else change
         if after is not None and not stood:
-            return None if self._senders.is_told(after, uid) else self._where_it_stands(change)
+            return None if self._senders.was_delivered(after, uid) else self._where_it_stands(change)
         return change if stood else None
 
     def _where_it_stands(self, change: _Change) -> _Change | None:
@@ -257,7 +257,7 @@ class BindJudge:
         for one, node in self._company.get(uid, {}).items():
             if one in waiting and one not in self._judge.pods:
                 after = _placed(waiting[one], node)
-                self._tell("Pod", None, after)
+                self._update("Pod", None, after)
                 yield None, after
 
     def _remove_later(self, uid: str) -> Iterator[_Pair]:
@@ -268,14 +268,14 @@ class BindJudge:
         for _, document in list(self._known["pods"].values()):
             one = document["metadata"]["uid"]
             if one in self._judge.pods and self._decisions.get(one, -1) > decided:
-                self._tell("Pod", document, None)
+                self._update("Pod", document, None)
                 yield document, None
 
     def _changed(self, change: _Change) -> None:
-        self._tell(change.kind, change.before, change.after)
+        self._update(change.kind, change.before, change.after)
         self._changes.append(change)
 
-    def _tell(self, kind: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> None:
+    def _update(self, kind: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> None:
         if before is not None and (after is None or before["metadata"]["uid"] != after["metadata"]["uid"]):
             self._judge.forget(kind, before)
         if after is not None:

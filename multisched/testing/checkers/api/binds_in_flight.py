@@ -10,7 +10,7 @@ from multisched.model.objects import Pod
 from multisched.model.wire import Response
 from multisched.testing.world.policies import is_unsure
 
-TELL_ALL = (200, 201, 404, 409)
+SETTLING = (200, 201, 404, 409)
 """Answers to a binding that settle all that was sent for the pod."""
 
 
@@ -91,7 +91,7 @@ class BindsInFlight:
         self._lied_about.discard(uid)
         if answer is not None and not is_unsure(answer) and is_true:
             # A refusal of one says nothing of those before it, which may be on their way.
-            for post in posts if answer.status in TELL_ALL else posts[-1:]:
+            for post in posts if answer.status in SETTLING else posts[-1:]:
                 post.is_definite = True
         self._open.pop((sender, uid), None)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from multisched.model.objects import Pod
 from multisched.model.version import is_covered, version_of
-from multisched.testing.checkers.told import Ground, Told
+from multisched.testing.checkers.delivered_state import DeliveredState, Ground
 
 
 class Decisions:
@@ -18,7 +18,7 @@ class Decisions:
         """`bound`: uid -> node of every binding that took effect. `did_not_know`: of two senders, for want of a lease."""
         self._bound = bound
         self._did_not_know = did_not_know
-        self.told: dict[str, Told] = {}
+        self.delivered: dict[str, DeliveredState] = {}
         """Sender -> what it has observed."""
         self.strangers: set[str] = set()
         """uids of pods that somebody else bound."""
@@ -32,7 +32,7 @@ class Decisions:
 
     def sent(self, sender: str, pod: Pod, node: str) -> None:
         """A binding leaves its process, which has observed what it binds."""
-        self._grounds[pod.uid, node] = self.told[sender].ground(sender, pod, node)
+        self._grounds[pod.uid, node] = self.delivered[sender].ground(sender, pod, node)
 
     def placed(self, sender: str, uid: str, group: str) -> None:
         self._placed_by[uid] = (sender, group)
@@ -43,11 +43,11 @@ class Decisions:
 
     def rewound(self, there: Mapping[str, Pod]) -> None:
         """A backup was restored, with these pods: nobody has observed what it has changed."""
-        for told in self.told.values():
-            told.rewound(there)
+        for delivered in self.delivered.values():
+            delivered.rewound(there)
         # Bindings on their way were decided on what was so before; what came back meanwhile none of them can have known.
         self._grounds = {
-            at: replace(ground, unknowable=ground.unknowable | self.told[ground.sender].unknowable)
+            at: replace(ground, unknowable=ground.unknowable | self.delivered[ground.sender].unknowable)
             for at, ground in self._grounds.items()
         }
 
@@ -66,12 +66,12 @@ class Decisions:
             return False
         return any(ours == theirs for ours, theirs in zip(first, last, strict=True))
 
-    def is_told(self, pod: dict[str, Any], uid: str) -> bool:
+    def was_delivered(self, pod: dict[str, Any], uid: str) -> bool:
         """Whoever sent the pod, or `uid`, had observed it as it is there when it decided on what it sent."""
         one, version = pod["metadata"]["uid"], version_of(pod["metadata"]["resourceVersion"])
         grounds = [self.ground_of(of, self._bound.get(of, "")) for of in (one, uid)]
-        told = [ground.pods[one].version for ground in grounds if ground is not None and one in ground.pods]
-        return any(is_covered(version, by) for by in told)
+        versions = [ground.pods[one].version for ground in grounds if ground is not None and one in ground.pods]
+        return any(is_covered(version, by) for by in versions)
 
     def unheard(self, uid: str) -> Collection[str]:
         """uids of pods of which whoever placed `uid` has missed a word."""
@@ -100,5 +100,5 @@ class Decisions:
 
     def line_lost(self, sender: str, uid: str) -> None:
         """A watch has dropped a line about this pod without a word."""
-        if sender in self.told:
-            self.told[sender].unknowable.add(uid)
+        if sender in self.delivered:
+            self.delivered[sender].unknowable.add(uid)

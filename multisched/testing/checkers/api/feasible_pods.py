@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from multisched.config.schema import Configuration
 from multisched.model.objects import PODS, Node, Pod
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE
-from multisched.testing.checkers.told import Homes
+from multisched.testing.checkers.delivered_state import Homes
 from multisched.testing.rules.devices import fits_for_certain
 from multisched.testing.rules.inter_pod import Standing, allows, clash
 from multisched.testing.rules.node_affinity import wants

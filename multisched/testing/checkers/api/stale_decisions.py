@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from multisched.model.objects import Node, Pod
-from multisched.testing.checkers.told import Told
+from multisched.testing.checkers.delivered_state import DeliveredState
 from multisched.testing.rules.devices import fraction_wanted
 from multisched.testing.rules.inter_pod import Standing, allows, bears_not, clash
 from multisched.testing.world.labels import GPU, GPU_INDICES, HONOURED
@@ -25,10 +25,10 @@ class Decision(NamedTuple):
     """The pod's own, as observed at that moment."""
 
 
-def fault_of_neighbours(told: Told, pod: Pod, name: str) -> str:
+def fault_of_neighbours(delivered: DeliveredState, pod: Pod, name: str) -> str:
     """Somebody on the node beside whom the pod may not stand; empty for nobody."""
-    known, node = told.pods.get(pod.uid, pod), told.nodes.get(name)
-    for one in told.standing_on(name):
+    known, node = delivered.pods.get(pod.uid, pod), delivered.nodes.get(name)
+    for one in delivered.standing_on(name):
         if one.uid == pod.uid:
             continue
         if bears_not(known, one) or bears_not(one, known):
@@ -65,35 +65,41 @@ def _hands_out(node: Node) -> bool:
 
 
 def fault_of_strangers(
-    told: Told, pod: Pod, domain: str, name: str, decision: Decision, strangers: Collection[str]
+    delivered: DeliveredState, pod: Pod, domain: str, name: str, decision: Decision, strangers: Collection[str]
 ) -> str:
     """A rule about other pods that the node kept when it was chosen, and keeps no more for what strangers did; empty for none.
 
     What pods of ours did since takes no part: those were decided on beside this one.
     """
-    node, known = told.nodes.get(name), told.pods.get(pod.uid, pod)
-    before = _as_strangers_were(told, decision.pods, strangers)
+    node, known = delivered.nodes.get(name), delivered.pods.get(pod.uid, pod)
+    before = _as_strangers_were(delivered, decision.pods, strangers)
     if node is None or (before is None and node.labels == decision.node.labels):
         return ""
-    is_usable, now = told.is_usable(domain), [at for at in told.standing() if at[0].uid != pod.uid]
-    if allows(known, node, told.nodes.values(), now, is_usable):
+    is_usable, now = delivered.is_usable(domain), [at for at in delivered.standing() if at[0].uid != pod.uid]
+    if allows(known, node, delivered.nodes.values(), now, is_usable):
         return ""
     then = [
         (one, decision.node if there.name == name else there)
         for one, there in (now if before is None else before)
         if one.uid != pod.uid
     ]
-    nodes = {**told.nodes, name: decision.node}.values()
+    nodes = {**delivered.nodes, name: decision.node}.values()
     if not allows(known, decision.node, nodes, then, is_usable):
         return ""  # it was so before, or pods of ours made it so
     return "though a rule about other pods forbids it since somebody else's came or went"
 
 
-def _as_strangers_were(told: Told, pods: Mapping[str, Pod], strangers: Collection[str]) -> list[Standing] | None:
+def _as_strangers_were(
+    delivered: DeliveredState, pods: Mapping[str, Pod], strangers: Collection[str]
+) -> list[Standing] | None:
     """Who stands now, but strangers' pods as they stood then; None: they stand as they did."""
-    then = {uid: pods[uid] for uid in strangers if uid in pods and pods[uid].node in told.nodes}
-    now = {uid: told.pods[uid] for uid in strangers if uid in told.pods and told.pods[uid].node in told.nodes}
+    then = {uid: pods[uid] for uid in strangers if uid in pods and pods[uid].node in delivered.nodes}
+    now = {
+        uid: delivered.pods[uid]
+        for uid in strangers
+        if uid in delivered.pods and delivered.pods[uid].node in delivered.nodes
+    }
     if then.keys() == now.keys():
         return None
-    ours = [(one, there) for one, there in told.standing() if one.uid not in now]
-    return ours + [(one, told.nodes[one.node]) for one in then.values()]
+    ours = [(one, there) for one, there in delivered.standing() if one.uid not in now]
+    return ours + [(one, delivered.nodes[one.node]) for one in then.values()]

@@ -16,9 +16,9 @@ from multisched.plugins.volumes.volume_promises import Promise, PromisedVolume
 from multisched.shell.program import Program
 from multisched.state.cluster_cache import Assumption
 from multisched.testing.checkers.api.bind_checker import BindChecker
+from multisched.testing.checkers.delivered_state import DeliveredState
 from multisched.testing.checkers.process.gpus import Gpus
 from multisched.testing.checkers.process.watches import WatchChecker
-from multisched.testing.checkers.told import Told
 from multisched.testing.rules.devices import fault_of_choice, fraction_wanted
 from multisched.testing.rules.inter_pod import allows, clash
 from multisched.testing.world.labels import GPU_DEVICES
@@ -30,7 +30,7 @@ class AssumptionChecker:
     def __init__(
         self,
         program: Program,
-        told: Told,
+        delivered: DeliveredState,
         watches: WatchChecker,
         bind_checker: BindChecker,
         identity: str,
@@ -38,7 +38,7 @@ class AssumptionChecker:
         gpus: Gpus,
     ) -> None:
         """`domain_of`: name of a scheduler -> its domain."""
-        self._program, self._told, self._watches = program, told, watches
+        self._program, self._delivered, self._watches = program, delivered, watches
         self._bind_checker, self._complain = bind_checker, bind_checker.complain
         self._identity = identity
         self._domain_of = domain_of
@@ -56,14 +56,14 @@ class AssumptionChecker:
             used = int(table.pod_count[row]) if resource == PODS else int(table.requested(resource)[row])
             if used + amount > node.allocatable.get(resource, 0):
                 self._complain(f"I1: {pod.key} was assumed on {node.name}, which has no room for its {resource}")
-        known = self._told.nodes.get(node.name)
-        fault = "which is gone" if known is None else self._told.fault_of_node(pod, domain, known)
+        known = self._delivered.nodes.get(node.name)
+        fault = "which is gone" if known is None else self._delivered.fault_of_node(pod, domain, known)
         if fault:
             self._complain(f"I8: {pod.key} was assumed on {node.name}, {fault}")
         pending = self._program.pods.pending.get(pod.uid)
         if pending is None and self._has_come_back(pod):
             pending = pod  # the answer about its lost bind was the first word of it since it came back with a backup
-            self._told.read(pod)
+            self._delivered.read(pod)
         if pending is None:
             self._complain(f"I7: {pod.key} was assumed after the watch had said that it is gone")
         elif pending.gates:
@@ -74,13 +74,13 @@ class AssumptionChecker:
         assumption = self._assume(pod, row, choices)
         if free:
             self._check_devices(pod, row, free)
-        self._told.assumed(pod.uid, node.name)
+        self._delivered.assumed(pod.uid, node.name)
         if pod.spec.volumes:
             self._check_promises()
         return assumption
 
     def forget(self, uid: str) -> bool:
-        self._told.given_up(uid)
+        self._delivered.given_up(uid)
         if self._program.cache.is_assumed(uid):
             self._bind_checker.given_up(self._identity, uid)
         return self._forget(uid)
@@ -119,12 +119,12 @@ class AssumptionChecker:
 
     def _check_rules(self, pod: Pod, node: Node, domain: str) -> None:
         """I1 of room and of pods that relate to each other, by what was observed, and of room that is nominated."""
-        known, standing = self._told.nodes.get(node.name), self._told.standing()
+        known, standing = self._delivered.nodes.get(node.name), self._delivered.standing()
         if known is not None:
-            lack = self._told.lack(known, self._told.pods.get(pod.uid, pod))
+            lack = self._delivered.lack(known, self._delivered.pods.get(pod.uid, pod))
             if lack:
                 self._complain(f"I1: {pod.key} was assumed on {node.name}, {lack}")
-            if not allows(pod, known, self._told.nodes.values(), standing, self._told.is_usable(domain)):
+            if not allows(pod, known, self._delivered.nodes.values(), standing, self._delivered.is_usable(domain)):
                 self._complain(f"I1: {pod.key} was assumed on {node.name} against a rule about other pods")
         cache = self._program.cache
         row = cache.nodes.row_of(node.name)

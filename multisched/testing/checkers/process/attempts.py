@@ -148,8 +148,8 @@ class AttemptChecker:
         if came is not None and popped.attempts == 1:
             firsts, retries = (now - then for now, then in zip(self._turns.before(pod.namespace), came, strict=True))
             if retries > firsts + LEAD_ATTEMPTS:
-                told = f"{retries:.0f} retries of other namespaces, and {firsts:.0f} first attempts"
-                self.complain(f"I3: {pod.key} was tried for the first time after {told}")
+                found = f"{retries:.0f} retries of other namespaces, and {firsts:.0f} first attempts"
+                self.complain(f"I3: {pod.key} was tried for the first time after {found}")
         self._turns.firsts += 1
 
     def _check_turn(self, popped: QueuedPod) -> None:
@@ -225,5 +225,5 @@ class AttemptChecker:
         least_s, most_s = self.settings.initial_backoff_s, self.settings.max_backoff_s
         waits_s = min(least_s * 2 ** (min(failures, 60) - 1), most_s)
         if abs(entry.retry_at_s - now_s - waits_s) > EXACT_S:
-            told = f"{entry.retry_at_s - now_s:.2f} s after {failures} failures, not for {waits_s:.2f} s"
-            self.complain(f"I3: {entry.pod.key} backs off for {told}")
+            found = f"{entry.retry_at_s - now_s:.2f} s after {failures} failures, not for {waits_s:.2f} s"
+            self.complain(f"I3: {entry.pod.key} backs off for {found}")

@@ -112,5 +112,5 @@ class ClassChecker:
         if not np.array_equal(pod_class.total, fresh.total):
             at = int((pod_class.total != fresh.total).argmax())
             name = self._table.node(int(pod_class.rows[at])).name
-            told = f"{int(pod_class.total[at])} on {name}, and {int(fresh.total[at])} where it is asked anew"
-            self._complain(f"I12: {pod_class.pod.key} scores {told}")
+            scores = f"{int(pod_class.total[at])} on {name}, and {int(fresh.total[at])} where it is asked anew"
+            self._complain(f"I12: {pod_class.pod.key} scores {scores}")

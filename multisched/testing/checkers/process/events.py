@@ -69,7 +69,7 @@ class EventChecker:
     def _check_counts(self, uid: str, message: str) -> None:
         fault = fault_of_counts(message)
         if fault:
-            self._complain(f"I3: {self._identity} tells of {uid} that {fault} refuse it: {message[:160]!r}")
+            self._complain(f"I3: {self._identity} writes of {uid} that {fault} refuse it: {message[:160]!r}")
 
     async def drain(self, timeout_s: float) -> bool:
         self.is_drained = await self._drain(timeout_s)
@@ -77,9 +77,9 @@ class EventChecker:
 
     def check_true(self, stored: Iterable[Mapping[str, Any]]) -> None:
         """`stored`: all Events that the API server has, in the shape of core/v1."""
-        for news in self._told(stored) - self._recorded:
+        for news in self._written(stored) - self._recorded:
             self._complain(
-                f"I3: {self._identity} told of {news.uid} what it never said: {news.reason} {news.note[:80]!r}"
+                f"I3: {self._identity} wrote of {news.uid} what it never recorded: {news.reason} {news.note[:80]!r}"
             )
 
     def check_whole(self, stored: Iterable[Mapping[str, Any]]) -> None:
@@ -88,16 +88,16 @@ class EventChecker:
         dropped = statistics.dropped_full, statistics.dropped_refused, statistics.dropped_unreachable
         if any(dropped) or not self.is_drained:
             return
-        for news, times in (self._recorded - self._told(stored)).items():
+        for news, times in (self._recorded - self._written(stored)).items():
             self._complain(
                 f"I3: {self._identity} left {times} times unsaid of {news.uid}: {news.reason} {news.note[:80]!r}"
             )
 
-    def _told(self, stored: Iterable[Mapping[str, Any]]) -> Counter[_News]:
-        told: Counter[_News] = Counter()
+    def _written(self, stored: Iterable[Mapping[str, Any]]) -> Counter[_News]:
+        written: Counter[_News] = Counter()
         for event in stored:
             if event.get("reportingInstance") == self._identity:
                 note, about = event["message"][:NOTE_CHARS], event.get("related", {}).get("uid", "")
                 news = _News(event["involvedObject"]["uid"], event["type"], event["reason"], note, about)
-                told[news] += event.get("series", {}).get("count", 1)
-        return told
+                written[news] += event.get("series", {}).get("count", 1)
+        return written

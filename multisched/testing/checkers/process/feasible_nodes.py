@@ -16,7 +16,7 @@ from multisched.framework.objects_view import hidden
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 from multisched.shell.program import Program
-from multisched.testing.checkers.told import Told
+from multisched.testing.checkers.delivered_state import DeliveredState
 from multisched.testing.rules.devices import fits_for_certain, wants_devices
 from multisched.testing.rules.inter_pod import Standing, allows, clash
 from multisched.testing.rules.node_affinity import wants
@@ -30,7 +30,7 @@ class FeasibleNodes:
     """As one process sees them."""
 
     program: Program
-    told: Told
+    delivered: DeliveredState
     _known: dict[str, tuple[tuple[int, int], DomainNodes]] = field(default_factory=dict)
     """Domain -> its latest moment, and what it was made of."""
 
@@ -40,23 +40,25 @@ class FeasibleNodes:
             return None  # terms may be about them
         router = self.program.router
         rows = next(router.rows_of(worker) for worker in router.workers() if worker.name == domain)
-        made_of = self.told.changes, rows.generation
+        made_of = self.delivered.changes, rows.generation
         known = self._known.get(domain)
         if known is None or known[0] != made_of:
             known = self._known[domain] = made_of, self._made(domain)
         return known[1]
 
     def _made(self, domain: str) -> DomainNodes:
-        standing = self.told.standing()
-        on: dict[str, list[Pod]] = {name: [] for name in self.told.nodes}
+        standing = self.delivered.standing()
+        on: dict[str, list[Pod]] = {name: [] for name in self.delivered.nodes}
         for one, there in standing:
             on[there.name].append(one)
         is_used = used_by(self.program, domain)
         nodes = [
-            node for node in self.told.nodes.values() if not (node.is_unschedulable or node.malformed) and is_used(node)
+            node
+            for node in self.delivered.nodes.values()
+            if not (node.is_unschedulable or node.malformed) and is_used(node)
         ]
         used = {name: taken_by(pods) for name, pods in on.items()}
-        return DomainNodes(self, domain, standing, on, used, nodes, self.told.is_usable(domain))
+        return DomainNodes(self, domain, standing, on, used, nodes, self.delivered.is_usable(domain))
 
     def is_promised(self, pod: Pod) -> bool:
         """The pod was promised a node, or budgets cannot be read: it need not preempt, or does not."""
@@ -80,8 +82,8 @@ class DomainNodes:
 
     def node_for(self, pod: Pod) -> str:
         """A node that takes the pod, by its name; empty if there is none, or if that cannot be said."""
-        told = self._feasible.told
-        pod = told.pods.get(pod.uid, pod)
+        delivered = self._feasible.delivered
+        pod = delivered.pods.get(pod.uid, pod)
         nodes = self._nodes if is_judged(pod) else ()
         return next(
             (
@@ -97,16 +99,16 @@ class DomainNodes:
 
         Or a pod that wants devices and nothing else.
         """
-        told = self._feasible.told
-        pod = told.pods.get(pod.uid, pod)
+        delivered = self._feasible.delivered
+        pod = delivered.pods.get(pod.uid, pod)
         is_simple = is_plain(pod) or (is_bare(pod) and wants_devices(pod))
         nodes = self._nodes if is_judged(pod) and is_simple and pod.spec.can_preempt else ()
         return next((node.name for node in nodes if self._makes_room(pod, node)), "")
 
     def _makes_room(self, pod: Pod, node: Node) -> bool:
-        told = self._feasible.told
+        delivered = self._feasible.delivered
         going = {one.uid for one in self._on[node.name] if _is_less_urgent(one, pod)}
-        if not going or told.fault_of_node(pod, self._domain, node) or self._is_promised(node.name, pod):
+        if not going or delivered.fault_of_node(pod, self._domain, node) or self._is_promised(node.name, pod):
             return False
         here = [one for one in self._on[node.name] if one.uid not in going]
         if not has_room(pod, node, taken_by(here)) or not pod.spec.required_features <= set(node.declared_features):
@@ -114,12 +116,12 @@ class DomainNodes:
         if _has_guest(here) or not fits_for_certain(pod, node, here):
             return False
         left = [(one, there) for one, there in self._standing if one.uid not in going]
-        return allows(pod, node, told.nodes.values(), left, self._is_usable)
+        return allows(pod, node, delivered.nodes.values(), left, self._is_usable)
 
     def _takes(self, pod: Pod, node: Node) -> bool:
         """Whatever room there is."""
-        told = self._feasible.told
-        if told.fault_of_node(pod, self._domain, node) or self._is_promised(node.name, pod):
+        delivered = self._feasible.delivered
+        if delivered.fault_of_node(pod, self._domain, node) or self._is_promised(node.name, pod):
             return False
         if not pod.spec.required_features <= set(node.declared_features):
             return False
@@ -128,7 +130,7 @@ class DomainNodes:
             return False
         if _has_guest(here):
             return False
-        return allows(pod, node, told.nodes.values(), self._standing, self._is_usable)
+        return allows(pod, node, delivered.nodes.values(), self._standing, self._is_usable)
 
     def _is_promised(self, node: str, pod: Pod) -> bool:
         nominator = self._feasible.program.nominator

@@ -8,15 +8,15 @@ from functools import partial
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
 from multisched.testing.checkers.api.bind_checker import BindChecker
+from multisched.testing.checkers.delivered_state import DeliveredState
 from multisched.testing.checkers.process.feasible_nodes import used_by
-from multisched.testing.checkers.told import Told
 
 
 class LeadershipChecker:
     """Stands before the workers of one program."""
 
-    def __init__(self, program: Program, told: Told, bind_checker: BindChecker, identity: str) -> None:
-        self._program, self._told = program, told
+    def __init__(self, program: Program, delivered: DeliveredState, bind_checker: BindChecker, identity: str) -> None:
+        self._program, self._delivered = program, delivered
         self._bind_checker, self._complain = bind_checker, bind_checker.complain
         self._identity = identity
         for worker in program.router.workers():
@@ -32,10 +32,10 @@ class LeadershipChecker:
         """Stands before `DomainWorker.lead`: who begins to decide knows of every bind that was made before (I9)."""
         is_used = used_by(self._program, worker.name)
         for pod in self._bind_checker.bound_pods():
-            node = self._told.nodes.get(pod.node)
-            known = self._told.pods.get(pod.uid)
-            is_known = self._told.held.get(pod.uid) == pod.node or (known is not None and known.node == pod.node)
-            if node is not None and is_used(node) and not is_known and pod.uid not in self._told.unknowable:
+            node = self._delivered.nodes.get(pod.node)
+            known = self._delivered.pods.get(pod.uid)
+            is_known = self._delivered.held.get(pod.uid) == pod.node or (known is not None and known.node == pod.node)
+            if node is not None and is_used(node) and not is_known and pod.uid not in self._delivered.unknowable:
                 self._complain(
                     f"I9: {self._identity} leads {worker.name}, and knows nothing of {pod.key} on {pod.node}"
                 )

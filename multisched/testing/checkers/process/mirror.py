@@ -1,7 +1,7 @@
 """One process' cache beside what it has observed: whatever a watch hands on counts at once, and nothing else does.
 
 To wait until a wrong sum lets a pod onto a full node takes a full node. Here it shows at the next look, wherever it is.
-`Told` is kept beside the program, so that the two sides share no code but that which decodes.
+`DeliveredState` is kept beside the program, so that the two sides share no code but that which decodes.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from multisched.model.objects import PODS, Pod
 from multisched.shell.program import Program
 from multisched.state.cluster_cache import PlacedPod
 from multisched.state.reservations import is_stand_in
-from multisched.testing.checkers.told import Told
+from multisched.testing.checkers.delivered_state import DeliveredState
 from multisched.testing.plugins.faulty import FAULTY
 
 Alike = dict[str, tuple[Pod, Pod]]
 """uid -> the pod as it counts and as it was observed, which have been found to be the same: neither ever changes."""
 
 
-def fault_of_cache(program: Program, told: Told, alike: Alike) -> str:
+def fault_of_cache(program: Program, delivered: DeliveredState, alike: Alike) -> str:
     """The first pod or node that counts otherwise than it was observed; empty for none (I4)."""
-    there = {uid: pod.node or told.held.get(uid, "") for uid, pod in told.pods.items()}
+    there = {uid: pod.node or delivered.held.get(uid, "") for uid, pod in delivered.pods.items()}
     entries = {entry.pod.uid: entry for entry in program.cache}
     for uid, node in there.items():
         if node and uid not in entries:
-            return f"I4: {told.pods[uid].key} counts nowhere, and was told to be on {node}"
+            return f"I4: {delivered.pods[uid].key} counts nowhere, and was delivered on {node}"
     for uid, entry in entries.items():
-        pod = told.pods.get(uid)
+        pod = delivered.pods.get(uid)
         if pod is None:
-            return f"I4: {entry.pod.key} counts on {entry.node}, and was told to be gone"
+            return f"I4: {entry.pod.key} counts on {entry.node}, and was delivered as gone"
         if there[uid] != entry.node:
-            return f"I4: {pod.key} counts on {entry.node}, and was told to be on {there[uid]!r}"
+            return f"I4: {pod.key} counts on {entry.node}, and was delivered on {there[uid]!r}"
         known = alike.get(uid)
         if known is not None and known[0] is entry.pod and known[1] is pod:
             continue
@@ -42,9 +42,9 @@ def fault_of_cache(program: Program, told: Told, alike: Alike) -> str:
             return f"I4: {pod.key} counts with {fault}"
         alike[uid] = entry.pod, pod
     here = {node.name: node.version for _, node in program.cache.nodes.live_rows()}
-    said = {node.name: node.version for node in told.nodes.values()}
+    said = {node.name: node.version for node in delivered.nodes.values()}
     if here != said:
-        return f"I4: nodes are known as {sorted(here.items() ^ said.items())[:2]}, as here and as they were told"
+        return f"I4: nodes are known as {sorted(here.items() ^ said.items())[:2]}, as here and as they were delivered"
     return ""
 
 
@@ -52,34 +52,34 @@ def _fault_of_entry(entry: PlacedPod, pod: Pod) -> str:
     if pod.malformed or entry.pod.malformed:
         return ""  # what it holds is read in another way here
     if entry.pod.requests != pod.requests:
-        return f"{dict(entry.pod.requests)}, and was told to take {dict(pod.requests)}"
+        return f"{dict(entry.pod.requests)}, and was delivered with {dict(pod.requests)}"
     if entry.pod.labels != pod.labels:
-        return f"labels {dict(entry.pod.labels)}, and was told to have {dict(pod.labels)}"
+        return f"labels {dict(entry.pod.labels)}, and was delivered with {dict(pod.labels)}"
     if entry.pod.is_deleting != pod.is_deleting:
-        return f"is_deleting {entry.pod.is_deleting}, and was told otherwise"
+        return f"is_deleting {entry.pod.is_deleting}, and was delivered otherwise"
     return ""
 
 
-def fault_of_rows(program: Program, told: Told) -> str:
+def fault_of_rows(program: Program, delivered: DeliveredState) -> str:
     """The first node whose columns are not the sum of what was observed there (I4)."""
     table = program.cache.nodes
-    sums: dict[str, Counter[str]] = {name: Counter() for name in told.nodes}
-    for pod, node in told.standing():
+    sums: dict[str, Counter[str]] = {name: Counter() for name in delivered.nodes}
+    for pod, node in delivered.standing():
         sums[node.name].update({**pod.requests, PODS: 1})
     columns = {resource: table.requested(resource) for resource in table.resources}
     offered = {resource: table.allocatable(resource) for resource in table.resources}
     for name, used in sums.items():
         row = table.row_of(name)
         if row is None:
-            return f"I4: node {name} is not known, and was told to be there"
+            return f"I4: node {name} is not known, and was delivered"
         for resource, column in columns.items():
             if int(column[row]) != used[resource]:
-                return f"I4: {name} counts {int(column[row])} {resource} in use, and was told of {used[resource]}"
-            node = told.nodes[name]
+                return f"I4: {name} counts {int(column[row])} {resource} in use, and was delivered {used[resource]}"
+            node = delivered.nodes[name]
             amount = 0 if node.malformed else node.allocatable.get(resource, 0)
             if int(offered[resource][row]) != amount:
                 return (
-                    f"I4: {name} counts with {int(offered[resource][row])} {resource}, and was told to offer {amount}"
+                    f"I4: {name} counts with {int(offered[resource][row])} {resource}, and was delivered with {amount}"
                 )
     return ""
 

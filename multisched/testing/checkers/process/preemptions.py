@@ -13,8 +13,8 @@ from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 from multisched.shell.preemptor import Home
 from multisched.shell.program import Program
+from multisched.testing.checkers.delivered_state import DeliveredState
 from multisched.testing.checkers.process.feasible_nodes import used_by
-from multisched.testing.checkers.told import Told
 from multisched.testing.rules.inter_pod import Standing, keeps_off
 from multisched.testing.rules.preemption import fault_of_preemption
 from multisched.testing.rules.victims import broken_for_certain, fault_of_victims, is_plain, would_do
@@ -26,7 +26,7 @@ class PreemptionChecker:
     def __init__(
         self,
         program: Program,
-        told: Told,
+        delivered: DeliveredState,
         configuration: Configuration,
         domain_of: Mapping[str, str],
         complain: Callable[[str], None],
@@ -34,7 +34,7 @@ class PreemptionChecker:
         is_plain: bool,
     ) -> None:
         """`domain_of`: name of a scheduler -> its domain. `is_plain`: no plugin asks outside or fails."""
-        self._program, self._told = program, told
+        self._program, self._delivered = program, delivered
         self._domain_of = domain_of
         self._complain = complain
         self._is_plain = is_plain
@@ -59,10 +59,10 @@ class PreemptionChecker:
         cache, domain = self._program.cache, self._domain_of[pod.spec.scheduler_name]
         nodes = {node.name: node for _, node in cache.nodes.live_rows()}
         standing = [(e.pod, nodes[e.node]) for e in cache if not e.pod.is_terminal and e.node in nodes]
-        is_usable, is_used = self._told.is_usable(domain), used_by(self._program, domain)
+        is_usable, is_used = self._delivered.is_usable(domain), used_by(self._program, domain)
         if self._is_plain and preemption.node in nodes:
             node = nodes[preemption.node]
-            fault = self._told.fault_of_node(pod, domain, node) or fault_of_preemption(
+            fault = self._delivered.fault_of_node(pod, domain, node) or fault_of_preemption(
                 pod, node, preemption.victims, nodes.values(), standing, is_usable, cache.objects
             )
             if fault:

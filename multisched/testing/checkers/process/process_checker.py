@@ -17,6 +17,7 @@ from multisched.queueing.transitions import Place
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
 from multisched.testing.checkers.api.bind_checker import BindChecker
+from multisched.testing.checkers.delivered_state import DeliveredState, Homes
 from multisched.testing.checkers.process.assumptions import AssumptionChecker
 from multisched.testing.checkers.process.attempts import AttemptChecker
 from multisched.testing.checkers.process.classes import ClassChecker
@@ -39,7 +40,6 @@ from multisched.testing.checkers.process.reserves import ReserveChecker
 from multisched.testing.checkers.process.sandbox import SandboxChecker
 from multisched.testing.checkers.process.scores import ScoreChecker
 from multisched.testing.checkers.process.watches import WatchChecker
-from multisched.testing.checkers.told import Homes, Told
 from multisched.testing.loop.sim_loop import SimLoop
 from multisched.testing.plugins.permit_holds import HoldLonger
 from multisched.testing.world.api_user import NAMESPACE
@@ -74,7 +74,7 @@ class ProcessChecker:
         self._bind_checker, complain = bind_checker, bind_checker.complain
         self._identity = identity
         policies = {domain.name: domain.policy.compile() for domain in configuration.domains}
-        self.told = bind_checker.told[identity] = Told(
+        self.delivered = bind_checker.delivered[identity] = DeliveredState(
             bind_checker.objects.reader, Homes(configuration).usable_by, policies
         )
         domain_of = {name: d.name for d in configuration.domains for name in d.scheduler_names}
@@ -82,12 +82,12 @@ class ProcessChecker:
         self.is_tampered_with = False
         """Its memory has been made wrong, and the audit is at it: what it holds is no fault of its own."""
         self._gpus = Gpus(program.cache)
-        self.watches = WatchChecker(program, self.told, bind_checker.policies, identity, complain, self._freed)
-        AssumptionChecker(program, self.told, self.watches, bind_checker, identity, domain_of, self._gpus)
-        PreemptionChecker(program, self.told, configuration, domain_of, complain, is_plain=is_plain)
+        self.watches = WatchChecker(program, self.delivered, bind_checker.policies, identity, complain, self._freed)
+        AssumptionChecker(program, self.delivered, self.watches, bind_checker, identity, domain_of, self._gpus)
+        PreemptionChecker(program, self.delivered, configuration, domain_of, complain, is_plain=is_plain)
         self.events = EventChecker(program.events, identity, complain)
         self.reserves = ReserveChecker(program, bind_checker)
-        LeadershipChecker(program, self.told, bind_checker, identity)
+        LeadershipChecker(program, self.delivered, bind_checker, identity)
         self._write = program.conditions.write
         program.conditions.write = self.write  # type: ignore[method-assign]
         self._looks = 0
@@ -99,7 +99,7 @@ class ProcessChecker:
         self._is_paused = partial(loop.is_paused, identity)
         self._requeues: list[RequeueChecker] = []
         self._classes: list[ClassChecker] = []
-        feasible = FeasibleNodes(program, self.told) if is_steady else None
+        feasible = FeasibleNodes(program, self.delivered) if is_steady else None
         for worker, domain in zip(program.router.workers(), configuration.domains, strict=True):
             judged = frozenset(p.name for p in (*worker.plugins.pre_filter, *worker.plugins.filter))
             AttemptChecker(worker.name, worker.queue, domain.queue, complain, feasible, judged).begin()
@@ -111,7 +111,7 @@ class ProcessChecker:
         """Its answers are compared with such as nothing was kept for, and its scores with the formulas."""
         table, complain = self.program.cache.nodes, self._bind_checker.complain
         scores = ScoreChecker(
-            self.told,
+            self.delivered,
             table,
             complain,
             is_packing=worker.name == PACKING,
@@ -135,7 +135,7 @@ class ProcessChecker:
 
     def write(self, pod: ObjectRef, condition: Condition, lease: LeaseHolder) -> None:
         """Stands before `ApiConditionWriter.write`: what a condition says from now on."""
-        self.told.said[pod.uid] = condition.message
+        self.delivered.said[pod.uid] = condition.message
         self.events.said(pod.uid, condition.message)
         self._write(pod, condition, lease)
 
@@ -150,7 +150,7 @@ class ProcessChecker:
         has_moved = self._has_moved()
         self._is_stirred |= has_moved
         if has_moved or not self._looks % ASKED_EVERY:
-            self._complain_of(fault_of_cache(self.program, self.told, self._alike))
+            self._complain_of(fault_of_cache(self.program, self.delivered, self._alike))
         if not self._looks % DEEP_EVERY and self._is_stirred:
             self._is_stirred = False
             self._look_deep()
@@ -167,7 +167,7 @@ class ProcessChecker:
 
     def _has_moved(self) -> bool:
         """Something was observed, or some row was written, since the last look."""
-        before, self._seen = self._seen, (self.told.changes, self.program.cache.nodes.row_log.sequence)
+        before, self._seen = self._seen, (self.delivered.changes, self.program.cache.nodes.row_log.sequence)
         return before != self._seen
 
     def _look_at_queues(self) -> None:
@@ -186,7 +186,7 @@ class ProcessChecker:
                 self._complain_of(*plugin.broken, *(f"I5: {uid} is held at Permit past its time" for uid in late))
 
     def _look_deep(self) -> None:
-        self._complain_of(fault_of_rows(self.program, self.told), fault_of_ledgers(self.program))
+        self._complain_of(fault_of_rows(self.program, self.delivered), fault_of_ledgers(self.program))
         for worker in self.program.router.workers():
             try:
                 worker.queue.validate()
@@ -200,20 +200,22 @@ class ProcessChecker:
 
     def check_rest(self) -> None:
         """What must be over when all is done."""
-        self._complain_of(leftover(self.program), fault_of_cache(self.program, self.told, self._alike))
+        self._complain_of(leftover(self.program), fault_of_cache(self.program, self.delivered, self._alike))
         self._look_deep()
         for requeues in self._requeues:
             requeues.check_rest()
 
-    def check_told(self, since_s: float, condition_of: Callable[[str], str]) -> None:
+    def check_conditions(self, since_s: float, condition_of: Callable[[str], str]) -> None:
         """The condition of each pod that was refused since then has the words of the last refusal (I3)."""
         for worker in self.program.router.workers():
             for entry in worker.queue.entries() if worker.is_leading else ():
                 is_late = entry.place is Place.UNSCHEDULABLE and not entry.is_quarantined and entry.since_s >= since_s
-                told = condition_of(entry.pod.name) if is_late and entry.pod.namespace == NAMESPACE else entry.message
-                is_of_a_cycle = not told.startswith(FAILED)  # a failure on the way back to the queue is reported too
-                if told != entry.message and is_of_a_cycle:
-                    self._complain_of(f"I3: the owner of {entry.pod.key} was told {told!r}, not {entry.message!r}")
+                written = (
+                    condition_of(entry.pod.name) if is_late and entry.pod.namespace == NAMESPACE else entry.message
+                )
+                is_of_a_cycle = not written.startswith(FAILED)  # a failure on the way back to the queue is reported too
+                if written != entry.message and is_of_a_cycle:
+                    self._complain_of(f"I3: the owner of {entry.pod.key} reads {written!r}, not {entry.message!r}")
 
     def check_nominations(self) -> None:
         """Whoever leads the pod's domain next reads of its promise what is written on it (I5)."""
@@ -230,7 +232,7 @@ class ProcessChecker:
     def has_heard_all(self) -> bool:
         """Of the deletion of every pod, and has nothing more to do about any."""
         is_deciding = any(len(worker.queue) for worker in self.program.router.workers())
-        return not (self.told.pods or is_deciding or leftover(self.program))
+        return not (self.delivered.pods or is_deciding or leftover(self.program))
 
     def check_emptied(self) -> None:
         """Once all pods are gone, nothing is kept for any of them (I5)."""

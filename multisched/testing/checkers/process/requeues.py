@@ -67,9 +67,9 @@ class RequeueChecker:
 
     # -- what has just happened ------------------------------------------------------------------------------------
 
-    def on_event(self, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float, **told: Any) -> Moved:
+    def on_event(self, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float, **how: Any) -> Moved:
         """Stands before `PodQueue.on_event`: once all events of this step have passed, nobody waits whom the node takes."""
-        moved = self._on_event(event, old, new, now_s, **told)
+        moved = self._on_event(event, old, new, now_s, **how)
         self.look_at(_node_of(event, old, new))
         return moved
 
@@ -90,7 +90,7 @@ class RequeueChecker:
                 is_parked = kept.place is Place.UNSCHEDULABLE and wants(kept.pod, node)
                 entry = worker.queue.entry(uid) if is_parked else None
                 if entry is not None and self._may_ask_about(entry) and self._is_taken(entry, row):
-                    self._tell(entry, node.name)
+                    self._complain_of_sleep(entry, node.name)
 
     def _is_taken(self, entry: QueueEntry, row: int) -> bool:
         try:
@@ -176,11 +176,11 @@ class RequeueChecker:
         for entry in entries:
             node = self._node_for(classes, entry.pod, entry.attempts + 1)
             if node:
-                self._tell(entry, node)
+                self._complain_of_sleep(entry, node)
 
-    def _tell(self, entry: QueueEntry, node: str) -> None:
-        told = f"{', '.join(entry.plugins)}: {entry.message[:80]}"
-        self._complain(f"I3: {entry.pod.key} was not woken, and its filters take {node} ({told})")
+    def _complain_of_sleep(self, entry: QueueEntry, node: str) -> None:
+        refusal = f"{', '.join(entry.plugins)}: {entry.message[:80]}"
+        self._complain(f"I3: {entry.pod.key} was not woken, and its filters take {node} ({refusal})")
 
     def _node_for(self, classes: ClassCache, pod: Pod, attempt: int) -> str:
         """A node that all filters pass, and that is free; empty for none."""

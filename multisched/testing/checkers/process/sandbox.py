@@ -96,14 +96,14 @@ class SandboxChecker:
             return
         if entry.refusal is not None or fresh.refusal is not None:
             if entry.refusal != fresh.refusal:
-                told = f"{entry.refusal}, and by {fresh.refusal} in a program made anew"
-                self._complain(f"I12: {pod.key} is refused by {told}")
+                found = f"{entry.refusal}, and by {fresh.refusal} in a program made anew"
+                self._complain(f"I12: {pod.key} is refused by {found}")
             return
         ours, theirs = dict(_answers(entry, table)), dict(_answers(fresh, others))
         wrong = next((name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)), "")
         if wrong:
-            told = f"{ours.get(wrong)} on {wrong}, and {theirs.get(wrong)} in a program made anew"
-            self._complain(f"I12: {pod.key} is answered {told}")
+            found = f"{ours.get(wrong)} on {wrong}, and {theirs.get(wrong)} in a program made anew"
+            self._complain(f"I12: {pod.key} is answered {found}")
 
 
 def _outcome(result: Result) -> tuple[str, list[str], list[int]]:
@@ -117,13 +117,13 @@ def _outcome(result: Result) -> tuple[str, list[str], list[int]]:
 def _have_one_size(pod: Pod, table: NodeTable) -> bool:
     """False where an image is larger on one node than on another: then the first that reported it counts (`ImageLocality`)."""
     wanted = {normalized(image) for image in (*pod.spec.images, *pod.spec.image_volumes)}
-    told = {
+    found = {
         (name, image.size_bytes)
         for _, node in table.live_rows()
         for image in node.images
         for name in wanted.intersection(image.names)
     }
-    return len({name for name, _ in told}) == len(told)
+    return len({name for name, _ in found}) == len(found)
 
 
 def _is_alike(program: Program, sandbox: SchedulerSandbox, ledger: Ledger) -> bool:

@@ -19,7 +19,7 @@ from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.model.objects import CPU, MEMORY, Node, Pod
 from multisched.model.selectors import PREFER_NO_SCHEDULE
 from multisched.state.node_table import NodeTable
-from multisched.testing.checkers.told import Told
+from multisched.testing.checkers.delivered_state import DeliveredState
 from multisched.testing.rules.devices import WHOLE_MILLI, fraction_wanted
 from multisched.testing.rules.inter_pod_scores import MOST, by_affinity, by_spread
 from multisched.testing.rules.node_affinity import wants
@@ -33,7 +33,7 @@ IMAGE_MIN, IMAGE_MAX = 23 << 20, 1000 << 20
 class ScoreChecker:
     """As one process gives them."""
 
-    told: Told
+    delivered: DeliveredState
     table: NodeTable
     complain: Callable[[str], None]
     is_packing: bool
@@ -47,7 +47,7 @@ class ScoreChecker:
     def check(self, entry: EquivalenceClass, pod: Pod) -> None:
         """Every feasible row of a class that was scored just now."""
         rows = entry.rows[entry.feasible].tolist()
-        nodes = [self.told.nodes[name] for name in map(self._name, rows) if name in self.told.nodes]
+        nodes = [self.delivered.nodes[name] for name in map(self._name, rows) if name in self.delivered.nodes]
         if not rows or len(nodes) != len(rows):
             return
         judges = {
@@ -66,8 +66,8 @@ class ScoreChecker:
             given = column.final[entry.feasible].tolist()
             if wanted is not None and given != wanted:
                 at = next(at for at, score in enumerate(wanted) if score != given[at])
-                told = f"{given[at]} by {column.plugin.name}, not {wanted[at]}"
-                self.complain(f"I3: {nodes[at].name} scores {told} for {pod.key}")
+                points = f"{given[at]} by {column.plugin.name}, not {wanted[at]}"
+                self.complain(f"I3: {nodes[at].name} scores {points} for {pod.key}")
                 return
         for name in sorted(judges.keys() & self.plugins) if entry.scores else ():
             if len(set(judges[name](pod, nodes) or ())) > 1:
@@ -87,7 +87,7 @@ class ScoreChecker:
     def _used(self, node: Node, counted: Callable[[Pod], Mapping[str, int]]) -> Counter[str]:
         """What the pods of a node take, each of them counted so."""
         used: Counter[str] = Counter()
-        for one in self.told.standing_on(node.name):
+        for one in self.delivered.standing_on(node.name):
             used.update(counted(one))
         return used
 
@@ -125,12 +125,12 @@ class ScoreChecker:
         return [_of_whole(free, whole) if whole else _of_fraction(free, milli, count) for free in rows]
 
     def _of_relations(self, pod: Pod, nodes: Sequence[Node]) -> list[int]:
-        return by_affinity(pod, nodes, self.told.standing())
+        return by_affinity(pod, nodes, self.delivered.standing())
 
     def _of_spread(self, pod: Pod, nodes: Sequence[Node]) -> list[int] | None:
-        is_usable = self.told.is_usable(self.domain)
-        reach = [node for node in self.told.nodes.values() if is_usable(node) and wants(pod, node)]
-        return by_spread(pod, nodes, reach, self.told.standing())
+        is_usable = self.delivered.is_usable(self.domain)
+        reach = [node for node in self.delivered.nodes.values() if is_usable(node) and wants(pod, node)]
+        return by_spread(pod, nodes, reach, self.delivered.standing())
 
     def _of_affinity(self, pod: Pod, nodes: Sequence[Node]) -> list[int]:
         preferred = pod.spec.affinity.preferred
@@ -150,7 +150,7 @@ class ScoreChecker:
         return [MOST - MOST * one // largest if largest else MOST for one in raw]
 
     def _of_images(self, pod: Pod, nodes: Sequence[Node]) -> list[int] | None:
-        everywhere, spec = self.told.nodes.values(), pod.spec
+        everywhere, spec = self.delivered.nodes.values(), pod.spec
         held = dict.fromkeys((node.name for node in nodes), 0)
         for image in spec.images:
             sizes = {n.name: one.size_bytes for n in everywhere for one in n.images if image in one.names}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from multisched.shell.program import Program
-from multisched.testing.checkers.told import Told
+from multisched.testing.checkers.delivered_state import DeliveredState
 from multisched.testing.world.policies import Policies
 
 
@@ -29,14 +29,14 @@ class WatchChecker:
     def __init__(
         self,
         program: Program,
-        told: Told,
+        delivered: DeliveredState,
         policies: Policies,
         identity: str,
         complain: Callable[[str], None],
         on_freed: Callable[[str], None],
     ) -> None:
         """`on_freed` hears of each node on which a pod takes less than before."""
-        self._told, self._policies = told, policies
+        self._delivered, self._policies = delivered, policies
         self._identity = identity
         self._complain = complain
         self._on_freed = on_freed
@@ -58,7 +58,7 @@ class WatchChecker:
 
     def upsert(self, key: str, raw: msgspec.Raw) -> None:
         """Stands before `PodIngest.upsert`: no version goes back, and no deleted uid comes again (I6)."""
-        freed = self._told.pod_told(key, raw)
+        freed = self._delivered.pod_delivered(key, raw)
         if freed:
             self._on_freed(freed)
         try:
@@ -83,19 +83,19 @@ class WatchChecker:
     def delete(self, key: str, raw: msgspec.Raw | None) -> None:
         uid = self._uids.pop(key, "")
         self._gone.add(_decoder.decode(raw).metadata.uid if raw is not None else uid)
-        self._told.pod_gone(key)
+        self._delivered.pod_gone(key)
         self._delete(key, raw)
 
     def drop(self, uid: str) -> None:
-        self._told.drop(uid)
+        self._delivered.drop(uid)
         self._drop(uid)
 
     def upsert_node(self, key: str, raw: msgspec.Raw) -> None:
-        self._told.node_told(key, raw)
+        self._delivered.node_delivered(key, raw)
         self._upsert_node(key, raw)
 
     def delete_node(self, key: str, raw: msgspec.Raw | None) -> None:
-        self._told.node_gone(key)
+        self._delivered.node_gone(key)
         self._delete_node(key, raw)
 
     def rewound(self) -> None:

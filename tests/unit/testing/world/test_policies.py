@@ -15,7 +15,7 @@ from multisched.model.wire import MERGE_PATCH, Response
 from multisched.queueing.quarantine import REFUSALS_ALIKE_MAX
 from multisched.testing.builders import node_document, pod_document
 from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
-from multisched.testing.world.policies import HEEDED, NEVER, OWNER, POLICY, TENANT, TRUSTED, Policies
+from multisched.testing.world.policies import COMPLIANT, NEVER, OWNER, POLICY, TENANT, TRUSTED, Policies
 
 NAMESPACE = "/api/v1/namespaces/default"
 REFUSED = Response(422, b'{"message": "policy denied the binding to node-1"}')
@@ -48,7 +48,7 @@ class Scene:
 @pytest.mark.parametrize(
     ("policy", "path", "label", "value", "status"),
     [
-        (OWNER, f"{NAMESPACE}/pods/pod", POLICY, HEEDED, 201),
+        (OWNER, f"{NAMESPACE}/pods/pod", POLICY, COMPLIANT, 201),
         (OWNER, NAMESPACE, TRUSTED, "yes", 422),
         (TENANT, NAMESPACE, TRUSTED, "yes", 201),
         (TENANT, f"{NAMESPACE}/pods/pod", "other", "yes", 422),

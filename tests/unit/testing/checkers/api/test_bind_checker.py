@@ -16,7 +16,7 @@ from multisched.config import loading
 from multisched.model.wire import MERGE_PATCH, STRATEGIC_MERGE_PATCH, Response
 from multisched.testing.builders import GPU, NOTHING, container, node_document, pod_document
 from multisched.testing.checkers.api.bind_checker import BindChecker
-from multisched.testing.checkers.told import Told
+from multisched.testing.checkers.delivered_state import DeliveredState
 from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
 from multisched.testing.settings.setting import ASKING
 from multisched.testing.world.policies import Policies
@@ -60,16 +60,16 @@ class Stand:
             lease["spec"] = spec
             await self.api.request("PUT", f"{LEASES}/{name}", body=orjson.dumps(lease))
 
-    def hear(self) -> Told:
+    def hear(self) -> DeliveredState:
         """Tells `me` of all that is there."""
-        told = self.bind_checker.told.setdefault(
-            "me", Told(self.bind_checker.objects.reader, lambda domain: lambda node: True, {})
+        delivered = self.bind_checker.delivered.setdefault(
+            "me", DeliveredState(self.bind_checker.objects.reader, lambda domain: lambda node: True, {})
         )
         for key, stored in self.server.store.collection("pods").objects.items():
-            told.pod_told(key, msgspec.Raw(stored.raw))
+            delivered.pod_delivered(key, msgspec.Raw(stored.raw))
         for name, stored in self.server.store.collection("nodes").objects.items():
-            told.node_told(name, msgspec.Raw(stored.raw))
-        return told
+            delivered.node_delivered(name, msgspec.Raw(stored.raw))
+        return delivered
 
     async def resize(self, name: str, cpu: str) -> None:
         patch = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": cpu}}}]}}
@@ -82,11 +82,11 @@ class Stand:
 
     def decide(self, name: str, node: str, *, unheard: str = "") -> tuple[str, bytes]:
         """Decided on and sent by `me`, who has heard of all but one."""
-        told = self.hear()
+        delivered = self.hear()
         if unheard:
-            told.unknowable.add(self.uid(unheard))
+            delivered.unknowable.add(self.uid(unheard))
         self.bind_checker.assumed(self.uid(name), node)
-        told.assumed(self.uid(name), node)
+        delivered.assumed(self.uid(name), node)
         return self.sent(name, node)
 
     async def apply(self, path: str, body: bytes) -> None:
@@ -267,8 +267,8 @@ async def _tell_while_binding(stand: Stand) -> None:
         (_bind_too_many, "I10: 17 bindings of forecast on the wire"),
         (_bind_soon_after_a_deletion, "I9: successor sent a binding for default/second 3.00 s before"),
         (_bind_to_another_of_the_name, "I8: me sent default/first to a, which is another node than the one"),
-        (_tell_the_older, "I3: me tells the owner of"),
-        (_tell_while_binding, "I3: me tells the owner of"),
+        (_tell_the_older, "I3: me writes to the owner of"),
+        (_tell_while_binding, "I3: me writes to the owner of"),
         (_release_too_early, "I11: me gave multisched-forecast back with 1 bindings on the wire"),
     ],
     ids=lambda value: value.__name__.strip("_") if callable(value) else "",

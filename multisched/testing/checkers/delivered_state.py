@@ -62,7 +62,7 @@ class Ground:
 
 
 @dataclass(slots=True)
-class Told:
+class DeliveredState:
     """One process: all that its watches have handed on, and what it holds itself."""
 
     reader: Reader
@@ -91,7 +91,7 @@ class Told:
 
     # -- as the watches hand on ------------------------------------------------------------------------------------
 
-    def pod_told(self, key: str, raw: msgspec.Raw) -> str:
+    def pod_delivered(self, key: str, raw: msgspec.Raw) -> str:
         """The node on which the pod takes less than before; empty for none."""
         try:
             pod = self.reader.pod(raw)
@@ -123,7 +123,7 @@ class Told:
         self.said.pop(uid, None)
         self.unknowable.discard(uid)
 
-    def node_told(self, key: str, raw: msgspec.Raw) -> None:
+    def node_delivered(self, key: str, raw: msgspec.Raw) -> None:
         self.changes += 1
         try:
             self.nodes[key] = self.reader.node(raw)
@@ -188,7 +188,7 @@ class Told:
         """What its process had observed of the node that forbids to send the binding; empty for nothing."""
         node = self.nodes.get(name)
         if node is None:
-            return "which is gone, as it was told"
+            return "which is gone, as it was delivered"
         decided_for = self.chosen(pod.uid)
         if decided_for is not None and decided_for.uid != node.uid:
             return "which is another node than the one that it was decided for"

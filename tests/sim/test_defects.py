@@ -1,0 +1,59 @@
+"""Every planted defect fits the program as it is: what it puts in the place of a function takes that function's calls.
+
+A replacement that did not would raise at its first call, and count as caught by a seed that has shown nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+from inspect import Parameter
+
+import pytest
+
+from tests.sim import defects, recent_defects
+from tests.sim.mutants import FIRST, UNSHOWN
+
+
+@pytest.mark.parametrize("name", sorted(recent_defects.DEFECTS))
+def test_a_defect_takes_the_calls_of_what_it_replaces(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    put: list[tuple[object, object]] = []
+
+    def note(owner: object, attribute: str, replacement: object) -> None:
+        put.append((inspect.getattr_static(owner, attribute), replacement))
+
+    monkeypatch.setattr(defects, "put", note)
+    monkeypatch.setattr(recent_defects, "put", note)
+
+    recent_defects.DEFECTS[name]()
+
+    assert put
+    for genuine, replacement in put:
+        check_fit(genuine, replacement)
+
+
+def test_every_defect_has_a_first_seed_or_none_that_shows_it() -> None:
+    assert FIRST.keys() | UNSHOWN == recent_defects.DEFECTS.keys()
+    assert not FIRST.keys() & UNSHOWN
+
+
+def check_fit(genuine: object, replacement: object) -> None:
+    if isinstance(genuine, property):
+        assert isinstance(replacement, property)
+        return
+    if isinstance(genuine, staticmethod | classmethod):
+        genuine = genuine.__func__
+    if not inspect.isfunction(genuine):
+        assert isinstance(replacement, type(genuine))
+        return
+    assert callable(replacement)
+    assert inspect.iscoroutinefunction(genuine) == inspect.iscoroutinefunction(replacement)
+    taken = inspect.signature(replacement)
+    for only_needed in (False, True):
+        parameters = [
+            one
+            for one in inspect.signature(genuine).parameters.values()
+            if one.default is Parameter.empty or not only_needed
+        ]
+        given = [None for one in parameters if one.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)]
+        named = {one.name: None for one in parameters if one.kind is Parameter.KEYWORD_ONLY}
+        taken.bind(*given, **named)
