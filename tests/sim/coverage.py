@@ -36,7 +36,7 @@ SEEDS = 200
 FEW_SEEDS = 5
 
 FOLDERS = (
-    *(f"multisched/{name}" for name in ("state", "cycle", "queueing", "shell", "client", "plugins")),
+    *(f"multisched/{name}" for name in ("state", "cycle", "queueing", "shell", "whatif", "client", "plugins")),
     "domains/gpu",
 )
 TRANSPORT = ("transport.py", "connection_pool.py", "answer_reader.py", "line_stream.py", "auth.py")

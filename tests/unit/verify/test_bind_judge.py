@@ -43,7 +43,7 @@ class Town:
     def is_known(self, one: str, uid: str) -> bool:
         return one in self.ours
 
-    def is_told(self, pod: dict[str, Any], uid: str) -> bool:
+    def was_delivered(self, pod: dict[str, Any], uid: str) -> bool:
         return pod["metadata"]["uid"] in self.told
 
     def unheard(self, uid: str) -> Collection[str]:
