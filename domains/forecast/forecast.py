@@ -16,8 +16,8 @@ from domains.forecast.curves.flat_peaks import Amounts
 from domains.forecast.curves.level_score import PODS_PER_LOOK, Rung, fleet_square
 from domains.forecast.curves.node_curves import Outlook
 from domains.forecast.curves.predictor import FALLBACK_REASONS, Prediction, Predictor
-from domains.forecast.curves.profile_book import Curve, ProfileBook
 from domains.forecast.curves.profiles import NO_PROFILES, Profiles, told_of
+from domains.forecast.curves.quantized_profiles import Curve, ProfileBook
 from domains.forecast.learning.from_files import History, load_history
 from domains.forecast.ledger.capacity_gaps import CapacityGaps, Gap
 from domains.forecast.ledger.peak_ledger import PeakLedger, load_factor

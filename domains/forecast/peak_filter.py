@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from domains.forecast.curves.flat_peaks import Amounts
 from domains.forecast.curves.node_curves import worst_slots
-from domains.forecast.curves.profile_book import FLOAT_QUANTA, Curve, ProfileBook
+from domains.forecast.curves.quantized_profiles import FLOAT_QUANTA, Curve, ProfileBook
 from domains.forecast.forecast import Forecast
 from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import StateKey

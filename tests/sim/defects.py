@@ -38,9 +38,9 @@ from multisched.plugins.node_ports import NodePorts
 from multisched.plugins.node_unschedulable import NodeUnschedulable
 from multisched.plugins.topology.inter_pod_affinity import InterPodAffinity
 from multisched.plugins.topology.pod_topology_spread import PodTopologySpread
+from multisched.plugins.volumes.assumed_volumes import VolumePromises
 from multisched.plugins.volumes.volume_binder import VolumeBinder
 from multisched.plugins.volumes.volume_masks import RowMasks
-from multisched.plugins.volumes.volume_promises import VolumePromises
 from multisched.queueing import quarantine
 from multisched.queueing.backoff import BackoffPods
 from multisched.queueing.entry import Entry, Moved

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from domains.forecast.curves.flat_peaks import Amounts
 from domains.forecast.curves.node_curves import Outlook
-from domains.forecast.curves.profile_book import Curve
+from domains.forecast.curves.quantized_profiles import Curve
 from multisched.framework.node_view import Scores
 from multisched.framework.normalize import MAX_SCORE
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.curves.profile_book import FLOAT_QUANTA, Curve, Floats, Quanta
+from domains.forecast.curves.quantized_profiles import FLOAT_QUANTA, Curve, Floats, Quanta
 from multisched.framework.node_view import Rows
 
 TILE_ROWS: Final = 512

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from domains.forecast.curves.profile_book import Curve, ProfileBook
+from domains.forecast.curves.quantized_profiles import Curve, ProfileBook
 from domains.forecast.service import class_of, service_of
 from domains.forecast.units import MILLI
 from multisched.model.objects import CPU, MEMORY, Pod

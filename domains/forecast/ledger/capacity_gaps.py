@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from domains.forecast.curves.capacity import Capacity, MeasuredCapacity, Source
-from domains.forecast.curves.profile_book import STAND_IN_REPLICAS
+from domains.forecast.curves.quantized_profiles import STAND_IN_REPLICAS
 from domains.forecast.ledger.peak_ledger import PeakLedger
 from multisched.framework.measures import shown_query
 from multisched.model.objects import Node

@@ -19,7 +19,7 @@ from domains.forecast.curves.capacity import UNKNOWN, Capacity, MeasuredCapacity
 from domains.forecast.curves.flat_peaks import ROWS_FIRST, Amounts, FlatPeaks
 from domains.forecast.curves.node_curves import NodeCurves, Outlook
 from domains.forecast.curves.predictor import SOURCES, Demand, Predictor
-from domains.forecast.curves.profile_book import FLOAT_QUANTA, Curve
+from domains.forecast.curves.quantized_profiles import FLOAT_QUANTA, Curve
 from multisched.framework.node_view import Rows, columns_at
 from multisched.model.objects import Node, Pod
 

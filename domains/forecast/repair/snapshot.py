@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 import msgspec
 import numpy as np
 
-from domains.forecast.curves.profile_book import ProfileBook, Quanta
+from domains.forecast.curves.quantized_profiles import ProfileBook, Quanta
 from domains.forecast.ledger.peak_ledger import PeakLedger
 from domains.forecast.repair.case import MOVABLE, NO_GANG, Disruptions, Floats, Ints, Nodes, Pods, RepairCase
 from domains.forecast.repair.rules import group_of, why_fixed

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from domains.forecast.curves.predictor import Demand, Predictor
-from domains.forecast.curves.profile_book import ProfileBook
 from domains.forecast.curves.profiles import Profiles
+from domains.forecast.curves.quantized_profiles import ProfileBook
 from domains.forecast.ledger.peak_ledger import PeakLedger
 from domains.forecast.units import MILLI
 from multisched.framework.node_view import NodeView, Rows

@@ -21,10 +21,10 @@ from multisched.framework.ports import ObjectRef, VolumeAnswer, VolumeReply, Vol
 from multisched.model.cluster_objects import SELECTED_NODE_ANNOTATION, PersistentVolume, PersistentVolumeClaim
 from multisched.model.objects import Pod
 from multisched.model.version import Version, is_covered, is_older
+from multisched.plugins.volumes.assumed_volumes import Promise, PromisedNode, PromisedVolume
 from multisched.plugins.volumes.volume_ledger import VolumeLedger
 from multisched.plugins.volumes.volume_matching import claim_id
 from multisched.plugins.volumes.volume_planner import cannot_translate
-from multisched.plugins.volumes.volume_promises import Promise, PromisedNode, PromisedVolume
 
 CONFLICTS_MAX = 3
 """Writes of one promise that meet a newer object before the pod is given up."""

@@ -17,9 +17,9 @@ from multisched.framework.objects_view import ObjectsView
 from multisched.framework.status import Status
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
+from multisched.plugins.volumes.assumed_volumes import Promise, PromisedNode, PromisedVolume, VolumePromises
 from multisched.plugins.volumes.volume_matching import NOTHING, claim_id
 from multisched.plugins.volumes.volume_planner import Offer, VolumePlanner, refusal
-from multisched.plugins.volumes.volume_promises import Promise, PromisedNode, PromisedVolume, VolumePromises
 
 READ_KINDS = (
     ObjectKind.PERSISTENT_VOLUME,

@@ -26,10 +26,10 @@ from multisched.model.cluster_objects import (
     StorageClass,
 )
 from multisched.model.objects import Pod
+from multisched.plugins.volumes.assumed_volumes import VolumePromises
 from multisched.plugins.volumes.pod_claims import claim_not_found, not_its_own
 from multisched.plugins.volumes.volume_masks import RowMasks
 from multisched.plugins.volumes.volume_matching import NOTHING, Choice, ClassVolumes, VolumeIndex, claim_id
-from multisched.plugins.volumes.volume_promises import VolumePromises
 
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
 

@@ -11,8 +11,8 @@ from multisched.framework.ledger import NO_CHOICES, Choices
 from multisched.model.cluster_objects import PersistentVolume
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import PODS, Node, Pod
+from multisched.plugins.volumes.assumed_volumes import Promise, PromisedVolume
 from multisched.plugins.volumes.volume_ledger import VolumeLedger
-from multisched.plugins.volumes.volume_promises import Promise, PromisedVolume
 from multisched.shell.program import Program
 from multisched.state.cluster_cache import Assumption
 from multisched.testing.checkers.api.bind_checker import BindChecker

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.model.objects import Pod
 from multisched.plugins.resource_scoring import ShapePoint
+from multisched.plugins.volumes.assumed_volumes import PromisedNode, PromisedVolume
 from multisched.plugins.volumes.volume_binding import ScoringVolumeBinding
 from multisched.plugins.volumes.volume_binding_args import VolumeBindingArgs
 from multisched.plugins.volumes.volume_planner import (
@@ -19,7 +20,6 @@ from multisched.plugins.volumes.volume_planner import (
     UNBOUND_IMMEDIATE,
     VOLUME_MISSING,
 )
-from multisched.plugins.volumes.volume_promises import PromisedNode, PromisedVolume
 from multisched.testing.builders import decode_node, decode_pod, node_document, pod_document
 from tests.unit.plugins.volumes.storage_documents import csi_node, ephemeral
 from tests.unit.plugins.volumes.volume_scenes import (

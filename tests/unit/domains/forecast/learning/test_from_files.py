@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from domains.forecast.csv_lines import HistoryError, history_files
-from domains.forecast.curves.profile_book import ProfileBook
 from domains.forecast.curves.profiles import Origin
+from domains.forecast.curves.quantized_profiles import ProfileBook
 from domains.forecast.history import usage_csv
 from domains.forecast.learning.from_files import History, load_history
 from domains.forecast.settings.args import PeakSettings

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from domains.forecast.curves.capacity import Capacity, Source
 from domains.forecast.curves.predictor import Demand, Predictor
-from domains.forecast.curves.profile_book import FLOAT_QUANTA, ProfileBook
 from domains.forecast.curves.profiles import Profiles
+from domains.forecast.curves.quantized_profiles import FLOAT_QUANTA, ProfileBook
 from domains.forecast.ledger.peak_ledger import CATCH_UP_ROWS, PeakLedger
 from domains.forecast.service import service_of
 from multisched.framework.ledger import Ledger, rebuild

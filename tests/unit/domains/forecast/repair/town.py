@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from domains.forecast.curves.predictor import Predictor
-from domains.forecast.curves.profile_book import ProfileBook
+from domains.forecast.curves.quantized_profiles import ProfileBook
 from domains.forecast.ledger.peak_ledger import PeakLedger
 from domains.forecast.repair.snapshot import Snapshot, take_snapshot
 from multisched.framework.repair import RepairScene
