@@ -48,7 +48,7 @@ SETTLED_S: Final = 2.0
 ONCE_LIMIT_S: Final = 300.0
 RATE_WINDOW_S: Final = 2.0
 INTERRUPTED: Final = 128 + signal.SIGINT
-_TOLD: Final = ("pod", "node", "rule")
+_LOGGED: Final = ("pod", "node", "rule")
 
 
 async def demo(options: DemoOptions) -> int:
@@ -145,7 +145,7 @@ class _Demo:
             code = await self._follow(program, expected)
             if self._cluster.returncode is None and (self._options.is_once or self._options.output == "json"):
                 judged = await judge_cluster(transport, judged_domains(self._options.configuration))
-                _tell(judged)
+                _log(judged)
                 code = ExitCode.PROBLEM if judged.violations and code == ExitCode.OK else code
                 if self._options.output == "json":
                     print(_result(program, expected, judged))  # noqa: T201
@@ -265,11 +265,11 @@ def _quantiles_ms(latencies_s: Any) -> tuple[float, float]:
     return 1000 * quantile(ordered, 0.5), 1000 * quantile(ordered, 0.99)
 
 
-def _tell(judged: Report) -> None:
+def _log(judged: Report) -> None:
     """Pods that stand against a required rule: there are none, or it is a fault of ours."""
     for finding in judged.violations:
         logger.error(
-            "a pod stands against a required rule", extra={k: v for k, v in finding._asdict().items() if k in _TOLD}
+            "a pod stands against a required rule", extra={k: v for k, v in finding._asdict().items() if k in _LOGGED}
         )
 
 

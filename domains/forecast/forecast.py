@@ -16,8 +16,8 @@ from domains.forecast.curves.flat_peaks import Amounts
 from domains.forecast.curves.level_score import PODS_PER_LOOK, Rung, fleet_square
 from domains.forecast.curves.node_curves import Outlook
 from domains.forecast.curves.predictor import FALLBACK_REASONS, Prediction, Predictor
-from domains.forecast.curves.profiles import NO_PROFILES, Profiles, told_of
-from domains.forecast.curves.quantized_profiles import Curve, ProfileBook
+from domains.forecast.curves.profiles import NO_PROFILES, Profiles, profiles_text
+from domains.forecast.curves.quantized_profiles import Curve, QuantizedProfiles
 from domains.forecast.learning.from_files import History, load_history
 from domains.forecast.ledger.capacity_gaps import CapacityGaps, Gap
 from domains.forecast.ledger.peak_ledger import PeakLedger, load_factor
@@ -168,9 +168,9 @@ class Forecast:
 
     def export_state(self) -> Learned:
         """See `framework.introspection.StateExportPlugin`."""
-        book = self._ledger.predictor.book
+        quantized = self._ledger.predictor.quantized
         answers = {name: one.answers() for name, one in self._measured()}
-        return Learned(None if book is None else book.profiles, self._rung.number, answers)
+        return Learned(None if quantized is None else quantized.profiles, self._rung.number, answers)
 
     def import_state(self, handed: object) -> None:
         """See `framework.introspection.StateExportPlugin`."""
@@ -192,9 +192,9 @@ class Forecast:
         return self._ledger.predictor.dimensions
 
     def statistics(self) -> PeakStatistics:
-        history, book, curves = self._history, self._ledger.predictor.book, self._ledger.curves
+        history, quantized, curves = self._history, self._ledger.predictor.quantized, self._ledger.curves
         return PeakStatistics(
-            0 if book is None else len(book.profiles.services),
+            0 if quantized is None else len(quantized.profiles.services),
             history.sample_count,
             history.problem_count,
             dict(self.fallbacks),
@@ -206,18 +206,20 @@ class Forecast:
     def worst(self, pod: Pod, row: int) -> Worst | None:
         """Where the row is fullest with the pod, over the dimensions of which it states a capacity; None without profiles,
         or where none is stated."""
-        curve, book = self._ledger.predictor.predict(pod).curve, self._ledger.predictor.book
-        if curve is None or book is None:
+        curve, quantized = self._ledger.predictor.predict(pod).curve, self._ledger.predictor.quantized
+        if curve is None or quantized is None:
             return None
         rows = np.array([row], np.intp)
         held = self._ledger.settled(rows).of(rows)[0]
-        load = (held if self._ledger.holds(pod.uid, row) else held + curve.quanta) * book.quantum_milli
+        load = (held if self._ledger.holds(pod.uid, row) else held + curve.quanta) * quantized.quantum_milli
         capacity = self._ledger.capacity(rows)
         percent = np.where(capacity >= 0, 100.0 * load / np.maximum(capacity, 1.0), -1.0)
         dimension, slot = divmod(int(percent.argmax()), percent.shape[1])
         if percent[dimension, slot] < 0:
             return None
-        return Worst(book.dimensions[dimension], book.profiles.slot_name(slot), float(percent[dimension, slot]))
+        return Worst(
+            quantized.dimensions[dimension], quantized.profiles.slot_name(slot), float(percent[dimension, slot])
+        )
 
     def refit_state(self) -> RefitState | None:
         """How the refit goes; None where there is none."""
@@ -237,12 +239,14 @@ class Forecast:
 
     def health(self, now_s: float) -> str:
         """How old the profiles are, and what failed; empty where there are none and nothing is learned."""
-        state, book = self.refit_state(), self._ledger.predictor.book
+        state, quantized = self.refit_state(), self._ledger.predictor.quantized
         if state is not None:
             return state.detail(now_s)
-        return "" if book is None else told_of(book.profiles.version, now_s - book.profiles.newest_s)
+        return (
+            "" if quantized is None else profiles_text(quantized.profiles.version, now_s - quantized.profiles.newest_s)
+        )
 
-    def tell(self, pod: Pod, row: int) -> str:
+    def describe(self, pod: Pod, row: int) -> str:
         """Where the row is fullest over the week, with the pod."""
         found = self.worst(pod, row)
         if found is None:
@@ -260,13 +264,13 @@ class Forecast:
         from domains.forecast.views.show import document_of
 
         make, now_s = document_of(query), ports.clock.now().timestamp()
-        told = self.health(now_s)
+        remark = self.health(now_s)
         asked = query.options.get("name", "") if query.name == "node" else ""
-        if self._ledger.predictor.book is None:
-            why = told.removeprefix(NO_PROFILES).removeprefix("; ")
+        if self._ledger.predictor.quantized is None:
+            why = remark.removeprefix(NO_PROFILES).removeprefix("; ")
             raise NoViewError(f"no profiles are in force yet{f': {why}' if why else ''}", status=503)
         fleet = await take_fleet(self._ledger, self._nodes, ports.rows, asked)
-        snapshot = ForecastSnapshot(fleet.book.profiles, now_s, self._domain, told, fleet)
+        snapshot = ForecastSnapshot(fleet.quantized.profiles, now_s, self._domain, remark, fleet)
         return lambda: make(snapshot)
 
     # -- repair (`framework.repair.RepairingPlugin`) -------------------------------------------------------------------
@@ -290,25 +294,25 @@ class Forecast:
             context.domain,
             settings.carrying,
             Budget(settings.moves_per_window, settings.moves_per_node, settings.moves_per_service),
-            Forecasts(self.peaks, self._promise, self._ledger.withdraw),
+            Forecasts(self.peaks, self._reserve, self._ledger.withdraw),
         )
 
     def peaks(self, node: str) -> Mapping[str, float]:
         """Dimension -> predicted peak of what stands on the node now, as a share of its capacity, where it states one."""
-        row, book = self._node_row(node), self._ledger.predictor.book
-        if row is None or book is None:
+        row, quantized = self._node_row(node), self._ledger.predictor.quantized
+        if row is None or quantized is None:
             return {}
         rows = np.array([row], np.intp)
-        load = (self._ledger.settled(rows).of(rows)[0] * book.quantum_milli).max(axis=1)
+        load = (self._ledger.settled(rows).of(rows)[0] * quantized.quantum_milli).max(axis=1)
         capacity = self._ledger.capacity(rows)[:, 0]
         stated = zip(self.dimensions, load.tolist(), capacity.tolist(), strict=True)
         # A node that has none of a dimension has a milli-unit of it: whatever is used there is too much.
         return {name: used / max(has, 1.0) for name, used, has in stated if has >= 0}
 
-    def _promise(self, pod: Pod, node: str) -> None:
+    def _reserve(self, pod: Pod, node: str) -> None:
         row = self._node_row(node)
         if row is not None:
-            self._ledger.promise(pod, row)
+            self._ledger.reserve(pod, row)
 
     def repair_status(self) -> RepairStatus:
         """See `framework.moving.CarriesOutRepairs`."""
@@ -343,7 +347,7 @@ class Forecast:
     def _predictor(self, profiles: Profiles | None) -> Predictor:
         known = set() if profiles is None else set(profiles.dimensions)
         dimensions = self._settings.dimensions or tuple(sorted({CPU, MEMORY} | known))
-        return Predictor(dimensions, None if profiles is None else ProfileBook(profiles, dimensions))
+        return Predictor(dimensions, None if profiles is None else QuantizedProfiles(profiles, dimensions))
 
     def _begin(self) -> None:
         self._weights = np.array([self._settings.weights.get(name, 1.0) for name in self.dimensions])
@@ -374,10 +378,10 @@ class Forecast:
         ledger, seen = self._ledger, self._seen
         if seen is not None and seen.rows is rows and seen.mark == curve.mark and seen.sequence == ledger.sequence:
             return seen.outlook, seen.factors
-        book = ledger.predictor.book
-        assert book is not None, "curves are made of profiles"
+        quantized = ledger.predictor.quantized
+        assert quantized is not None, "curves are made of profiles"
         outlook = ledger.outlook(rows, curve)
-        factors = load_factor(ledger.capacity(rows), book.quantum_milli, book.stand_in_milli)
+        factors = load_factor(ledger.capacity(rows), quantized.quantum_milli, quantized.stand_in_milli)
         self._seen = _Seen(curve.mark, rows, ledger.sequence, outlook, factors)
         return outlook, factors
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from domains.forecast.curves.flat_peaks import Amounts
 from domains.forecast.curves.node_curves import worst_slots
-from domains.forecast.curves.quantized_profiles import FLOAT_QUANTA, Curve, ProfileBook
+from domains.forecast.curves.quantized_profiles import FLOAT_QUANTA, Curve, QuantizedProfiles
 from domains.forecast.forecast import Forecast
 from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import StateKey
@@ -26,7 +26,7 @@ from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
 
 PERCENT_STEP: Final = 10
-PERCENT_TOLD_MAX: Final = 200
+PERCENT_SHOWN_MAX: Final = 200
 SENTENCES_WITH_SLOT_MAX: Final = 192
 """Sentences with a slot; from then on new ones tell the dimension only."""
 
@@ -41,7 +41,7 @@ class PeakFilter(Forecast):
     def __init__(self, args: Mapping[str, Any], context: PluginContext) -> None:
         super().__init__(args, context)
         self.reasons = ReasonTable(self.name)
-        self._told: set[str] = set()
+        self._sentences: set[str] = set()
         """Sentences with a slot that have a code."""
         self._threshold = self._settings.threshold_percent
 
@@ -60,8 +60,8 @@ class PeakFilter(Forecast):
         """uint8[rows]: refused where some dimension that the pod uses, and of which the node states a capacity, would
         pass the threshold in some slot."""
         codes = np.zeros(len(rows), np.uint8)
-        curve, book = self._predict(cycle, pod)[0].curve, self._ledger.predictor.book
-        if curve is None or book is None or not len(rows):
+        curve, quantized = self._predict(cycle, pod)[0].curve, self._ledger.predictor.quantized
+        if curve is None or quantized is None or not len(rows):
             return codes
         outlook, factors = self._look(rows, curve)
         peak, thought = outlook.peak, cycle.state.find(_THOUGHT) or {}
@@ -76,11 +76,11 @@ class PeakFilter(Forecast):
         percent = np.where(counts, percent, 0.0)
         refused: Bools = np.logical_or.reduce(percent > self._threshold, axis=0)
         if any_true(refused):
-            codes[refused] = self._codes(rows[refused], percent[:, refused], curve, book, thought)
+            codes[refused] = self._codes(rows[refused], percent[:, refused], curve, quantized, thought)
         return codes
 
     def _codes(
-        self, rows: Rows, percent: Amounts, curve: Curve, book: ProfileBook, thought: Mapping[int, Delta]
+        self, rows: Rows, percent: Amounts, curve: Curve, quantized: QuantizedProfiles, thought: Mapping[int, Delta]
     ) -> Codes:
         """uint8[rows]: of refused rows, by their fullest dimension and its fullest slot."""
         codes = np.zeros(len(rows), np.uint8)
@@ -89,20 +89,20 @@ class PeakFilter(Forecast):
         for dimension in np.unique(worst).tolist():
             at = (worst == dimension).nonzero()[0]
             slots = worst_slots(loads[at, dimension], curve.quanta[dimension])
-            steps = np.minimum(percent[dimension, at], PERCENT_TOLD_MAX) // PERCENT_STEP
+            steps = np.minimum(percent[dimension, at], PERCENT_SHOWN_MAX) // PERCENT_STEP
             kinds, of = np.unique(np.stack([slots, steps.astype(np.intp)]), axis=1, return_inverse=True)
-            told = [self._code(book, dimension, slot, step) for slot, step in kinds.T.tolist()]
-            codes[at] = np.array(told, np.uint8)[of.ravel()]
+            kind_codes = [self._code(quantized, dimension, slot, step) for slot, step in kinds.T.tolist()]
+            codes[at] = np.array(kind_codes, np.uint8)[of.ravel()]
         return codes
 
-    def _code(self, book: ProfileBook, dimension: int, slot: int, step: int) -> int:
-        name, passed = book.dimensions[dimension], max(step * PERCENT_STEP, self._threshold)
-        said = f"node(s) fit now, {name} at {book.profiles.slot_name(slot)} would be over {passed:.0f} %"
-        if said not in self._told:
-            if len(self._told) >= SENTENCES_WITH_SLOT_MAX:
+    def _code(self, quantized: QuantizedProfiles, dimension: int, slot: int, step: int) -> int:
+        name, passed = quantized.dimensions[dimension], max(step * PERCENT_STEP, self._threshold)
+        said = f"node(s) fit now, {name} at {quantized.profiles.slot_name(slot)} would be over {passed:.0f} %"
+        if said not in self._sentences:
+            if len(self._sentences) >= SENTENCES_WITH_SLOT_MAX:
                 said = f"node(s) fit now, {name} would be over {self._threshold:.0f} % at its predicted peak"
             else:
-                self._told.add(said)
+                self._sentences.add(said)
         return self.reasons.code(Code.UNSCHEDULABLE, said)
 
     def _load(self, rows: Rows, thought: Mapping[int, Delta]) -> NDArray[np.int32]:
@@ -115,7 +115,7 @@ class PeakFilter(Forecast):
 
     def _think(self, cycle: CycleView, other: Pod, row: int, sign: int) -> None:
         """Always a new mapping with a new array: the state is copied shallowly."""
-        if other.uid.startswith(STAND_IN) and self._ledger.has_promise(row):
+        if other.uid.startswith(STAND_IN) and self._ledger.has_reservation(row):
             return  # the ledger counts it already
         curve = self._ledger.predictor.predict(other).curve
         if curve is not None:

@@ -44,11 +44,11 @@ class DeviceRow:
         self.has_fractions = False
 
     def copy(self) -> DeviceRow:
-        twin = DeviceRow()
-        twin.device_count, twin.is_honoured = self.device_count, self.is_honoured
-        twin.holds, twin.free = dict(self.holds), list(self.free)
-        twin.has_whole, twin.has_fractions = self.has_whole, self.has_fractions
-        return twin
+        copied = DeviceRow()
+        copied.device_count, copied.is_honoured = self.device_count, self.is_honoured
+        copied.holds, copied.free = dict(self.holds), list(self.free)
+        copied.has_whole, copied.has_fractions = self.has_whole, self.has_fractions
+        return copied
 
     @staticmethod
     def is_for(node: Node | None) -> bool:

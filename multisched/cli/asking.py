@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
-Told = str | Iterable[str] | None
+Output = str | Iterable[str] | None
 """What a command has to say: at once, or part by part."""
 
 
@@ -108,17 +108,17 @@ def with_options(shared: Callable[..., T]) -> Callable[[Callable[Concatenate[T, 
     return decorate
 
 
-def asking(shared: Callable[..., T]) -> Callable[[Callable[Concatenate[T, ...], Told]], Callable[..., None]]:
+def asking(shared: Callable[..., T]) -> Callable[[Callable[Concatenate[T, ...], Output]], Callable[..., None]]:
     """As `with_options`; what the command returns is printed. A question without an answer ends with a sentence that says why."""
 
-    def decorate(command: Callable[Concatenate[T, ...], Told]) -> Callable[..., None]:
+    def decorate(command: Callable[Concatenate[T, ...], Output]) -> Callable[..., None]:
         ask = with_options(shared)(command)
 
         @wraps(ask)
         def run(**given: Any) -> None:
             with answered():
-                told = ask(**given)
-                for part in (told,) if isinstance(told, str) else told or ():
+                output = ask(**given)
+                for part in (output,) if isinstance(output, str) else output or ():
                     show(part)
 
         return run

@@ -56,7 +56,7 @@ def _header(conversion: Conversion, source: str) -> Iterator[str]:
 
 
 def _line(finding: Finding) -> str:
-    return f"{finding.severity.value}: line {finding.line}: {finding.told}"
+    return f"{finding.severity.value}: line {finding.line}: {finding.text}"
 
 
 def _comment(text: str, lead: str) -> list[str]:

@@ -442,7 +442,7 @@ def _drive(start: Callable[[], Awaitable[int]]) -> None:
     import anyio
 
     async def command() -> int:
-        with _told():
+        with _errors_reported():
             return await start()
 
     try:
@@ -459,7 +459,7 @@ def _has_uvloop() -> bool:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _errors_reported() -> Iterator[None]:
     """Turns what a user can cause into a sentence and an exit code; everything else is a bug and keeps its traceback."""
     from multisched.client.errors import CredentialsError
     from multisched.framework.registry import PluginSetupError
@@ -467,19 +467,19 @@ def _told() -> Iterator[None]:
     from multisched.observe.certificates import CertificateError
     from multisched.observe.server import ServerError
 
-    told: list[tuple[BaseException, ExitCode]] = []  # raising inside except* would wrap the exit in a group
+    failures: list[tuple[BaseException, ExitCode]] = []  # raising inside except* would wrap the exit in a group
     try:
         yield
     except* BrokenPipeError:  # the reader of a pipe has ended; click knows what to do about the bare error
-        told.append((BrokenPipeError(errno.EPIPE, "nobody reads"), ExitCode.PROBLEM))
+        failures.append((BrokenPipeError(errno.EPIPE, "nobody reads"), ExitCode.PROBLEM))
     except* RefusedError as group:
-        told.append((group, _first(group).code))
+        failures.append((group, _first(group).code))
     except* (PluginSetupError, ServerError, CertificateError) as group:
-        told.append((group, ExitCode.USAGE))
+        failures.append((group, ExitCode.USAGE))
     except* (CredentialsError, TransportError) as group:
-        told.append((group, ExitCode.NO_CLUSTER))
-    if told:
-        error, code = told[0]
+        failures.append((group, ExitCode.NO_CLUSTER))
+    if failures:
+        error, code = failures[0]
         if isinstance(error, BrokenPipeError):
             raise error
         _fail("\n".join(dict.fromkeys(_sentences(error))), code)

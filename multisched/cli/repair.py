@@ -76,8 +76,8 @@ def apply(source: Server | Dump, asked: RepairAsked, output: str) -> Iterator[st
     if not found.moves:
         return
     body = msgspec.json.encode(RunAsked(digest_of(found)))
-    told = _status_of(source, f"/api/v1/repair/run{_query(asked)}", body=body)
-    yield f"begun: {told.steps} moves in domain {told.domain}, plan {told.digest}; multisched repair status shows how it goes"
+    started = _status_of(source, f"/api/v1/repair/run{_query(asked)}", body=body)
+    yield f"begun: {started.steps} moves in domain {started.domain}, plan {started.digest}; multisched repair status shows how it goes"
 
 
 def status(server: Server, domain: str, output: str) -> str:

@@ -96,9 +96,9 @@ def answer(
     timeout_s: float = TIMEOUT_S,
 ) -> T:
     """What `ask` brings, decoded. Raises AskError, also for an answer that `decode` cannot read."""
-    told = ask(server, path, body=body, is_change=is_change, timeout_s=timeout_s)
+    reply = ask(server, path, body=body, is_change=is_change, timeout_s=timeout_s)
     try:
-        return decode(told)
+        return decode(reply)
     except UNREADABLE as error:
         raise AskError(f"{server.url} is no multisched of this version: {error}", ExitCode.PROBLEM) from error
 

@@ -102,7 +102,7 @@ class Access(msgspec.Struct, frozen=True):
     verify_tls: bool
     tls_server_name: str | None
     proxy: str | None
-    file_stamps: tuple[tuple[int, int], ...]
+    file_versions: tuple[tuple[int, int], ...]
     """Modification time and size of the three files: a renewed certificate keeps its name."""
     configuration: Any
 
@@ -112,7 +112,7 @@ class Access(msgspec.Struct, frozen=True):
 
 
 def _connection_parts(access: Access) -> tuple[object, ...]:
-    files = (access.ca_file, access.cert_file, access.key_file, access.file_stamps)
+    files = (access.ca_file, access.cert_file, access.key_file, access.file_versions)
     return (access.host, files, access.verify_tls, access.tls_server_name, access.proxy)
 
 
@@ -204,12 +204,12 @@ def _access(configuration: Any) -> Access:
         verify_tls=configuration.verify_ssl,
         tls_server_name=configuration.tls_server_name,
         proxy=configuration.proxy,
-        file_stamps=tuple(_stamp(file) for file in files),
+        file_versions=tuple(_file_version(file) for file in files),
         configuration=configuration,
     )
 
 
-def _stamp(file: str | None) -> tuple[int, int]:
+def _file_version(file: str | None) -> tuple[int, int]:
     if file is None:
         return (0, 0)
     try:

@@ -56,7 +56,7 @@ class History:
             )
         was_trusted = self.is_trusted
         self._doubting.add(path)
-        self._tell(was_trusted)
+        self._report(was_trusted)
 
     def went_back(self, path: str) -> None:
         """It is clear that the server's history is another one than was seen: all start over, the caller by its next list."""
@@ -69,7 +69,7 @@ class History:
         for other, relist in self._relists.items():
             if other != path:
                 relist()
-        self._tell(was_trusted)
+        self._report(was_trusted)
 
     def must_start_over(self, path: str) -> bool:
         """True if the next list is to be taken up whatever its versions say."""
@@ -83,15 +83,15 @@ class History:
         """A list that was new enough has been handed on."""
         was_trusted = self.is_trusted
         self._doubting.discard(path)
-        self._tell(was_trusted)
+        self._report(was_trusted)
 
     def _settle(self, path: str) -> None:
         was_trusted = self.is_trusted
         self._doubting.discard(path)
         self._to_start_over.discard(path)
-        self._tell(was_trusted)
+        self._report(was_trusted)
 
-    def _tell(self, was_trusted: bool) -> None:
+    def _report(self, was_trusted: bool) -> None:
         if was_trusted == self.is_trusted:
             return
         if not was_trusted:

@@ -99,8 +99,8 @@ class LeaseKeeper:
 
     def _lead(self, *, after_expiry: bool, started: float) -> None:
         self.term.begin(after_expiry=after_expiry, started=started)
-        told = {"lease": self._name, "term": self.term.number, "after_expiry": after_expiry}
-        logger.info("lease acquired", extra=told)
+        fields = {"lease": self._name, "term": self.term.number, "after_expiry": after_expiry}
+        logger.info("lease acquired", extra=fields)
         self._enter(LeaseState.LEADING)
 
     # ---- leading

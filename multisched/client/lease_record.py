@@ -63,7 +63,7 @@ class Holding(msgspec.Struct, frozen=True):
     annotations: Mapping[str, str]
 
 
-NOT_TOLD: Final = Holding("somebody whose lease cannot be read", {})
+NOT_READABLE: Final = Holding("somebody whose lease cannot be read", {})
 NOT_THERE: Final = Holding("somebody whose lease was deleted, if there was one", {})
 
 
@@ -84,8 +84,8 @@ class Expiry:
 
     def at_s(self, record: LeaseRecord | None) -> float:
         """None: it cannot be read. The duration of one that was given back is nobody's."""
-        told_s = record.spec.duration_s if record is not None and record.spec.holder else None
-        return self._changed_s + (told_s or self._duration_s)
+        stated_s = record.spec.duration_s if record is not None and record.spec.holder else None
+        return self._changed_s + (stated_s or self._duration_s)
 
 
 class LeaseWatcher:
@@ -114,13 +114,13 @@ class LeaseWatcher:
         try:
             response = await self._transport.request("GET", self._path, timeout_s=READ_TIMEOUT_S)
         except TransportError:
-            return self._last if self._last is not None else NOT_TOLD
+            return self._last if self._last is not None else NOT_READABLE
         record = read_record(response) if response.status == 200 else None
         if record is not None:
             return self._judge(record)
         if response.status in (403, 404):
-            return self._judge_missing(NOT_THERE if response.status == 404 else NOT_TOLD)
-        return self._last or NOT_TOLD
+            return self._judge_missing(NOT_THERE if response.status == 404 else NOT_READABLE)
+        return self._last or NOT_READABLE
 
     def _judge(self, record: LeaseRecord) -> Holding | None:
         self._looked_s, self._record = self._clock.monotonic(), record

@@ -30,10 +30,10 @@ class Finding(msgspec.Struct, frozen=True):
     message: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}: {self.severity.value}: {self.told}"
+        return f"{self.file}:{self.line}:{self.column}: {self.severity.value}: {self.text}"
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """The path with what is to be said of it."""
         return f"{self.path}: {self.message}"
 

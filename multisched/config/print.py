@@ -53,8 +53,8 @@ def _explain(properties: dict[str, Any], model: type[BaseModel]) -> None:
     sentences = sentences_of(model)
     for name, field in model.model_fields.items():
         if name in sentences:
-            told = {"description": sentences[name], **properties[str(field.alias)]}
-            properties[str(field.alias)] = dict(sorted(told.items()))
+            described = {"description": sentences[name], **properties[str(field.alias)]}
+            properties[str(field.alias)] = dict(sorted(described.items()))
 
 
 def _tidy(schema: Any) -> None:

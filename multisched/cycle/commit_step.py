@@ -114,11 +114,13 @@ class CommitStep:
     def _placed(
         self, pod: Pod, assumption: Assumption, pod_class: EquivalenceClass, view: CycleView, attempt: int
     ) -> Placed:
-        promised = self._nominator.node_of(pod.uid)
+        nominated_node = self._nominator.node_of(pod.uid)
         self._nominator.remove(pod.uid)  # from now on it counts on the row itself
         # What Reserve and later points write belongs to this pod alone; the class shares the state they start from.
         own = CycleView(self._cache.nodes, view.state.copy(), attempt, view.responses)
-        return Placed(pod, assumption.node, assumption.annotations, own, relates=pod_class.relates, promised=promised)
+        return Placed(
+            pod, assumption.node, assumption.annotations, own, relates=pod_class.relates, nominated_node=nominated_node
+        )
 
     def _record(
         self, snapshot: ScoreSnapshot, pod: Pod, attempt: int, candidates: Sequence[Candidate], node: str

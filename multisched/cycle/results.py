@@ -32,7 +32,7 @@ class Placed(msgspec.Struct, frozen=True):
     """Permit plugin -> seconds it wants to wait at most."""
     relates: bool = False
     """Some filter goes by what stands on other nodes, too."""
-    promised: str = ""
+    nominated_node: str = ""
     """The node that was promised to it until now; empty: none."""
 
 

@@ -120,7 +120,7 @@ class SchedulingCycle:
         view, generation, seen = pod_class.view, self._rows.generation, copy(pod_class)
         as_seen = self._diagnose(pod_class, pod, attempt) if self._may_refuse_late else None
         snapshot = self.records.snapshot(pod_class)
-        dependency_versions, promised = self.classes.dependency_versions(pod_class, pod), self.nominator.sequence
+        dependency_versions, nominations = self.classes.dependency_versions(pod_class, pod), self.nominator.sequence
         answers = yield asked
         view = replace(view, responses=self._remote.settled(asked, answers))
         if not self._remote.drop_left(choice, generation):
@@ -136,7 +136,7 @@ class SchedulingCycle:
         # What other rows hold, and what was promised, may count for each row: if that moved, no row is as it was.
         is_same = (
             self.classes.dependency_versions(pod_class, pod) == dependency_versions
-            and self.nominator.sequence == promised
+            and self.nominator.sequence == nominations
         )
         versions = choice.versions if is_same else None
         candidates = [

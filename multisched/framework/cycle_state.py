@@ -40,6 +40,6 @@ class CycleState:
 
     def copy(self) -> CycleState:
         """A shallow copy for an overlay: plugins copy what AddPod and RemovePod change."""
-        twin = CycleState()
-        twin._values = dict(self._values)
-        return twin
+        copied = CycleState()
+        copied._values = dict(self._values)
+        return copied

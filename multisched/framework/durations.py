@@ -34,9 +34,9 @@ class Durations:
 
     def copy(self) -> Durations:
         """As it is now; the original goes on counting."""
-        twin = Durations(self.bounds_s)
-        twin.counts, twin.sum_s = self.counts.copy(), self.sum_s
-        return twin
+        copied = Durations(self.bounds_s)
+        copied.counts, copied.sum_s = self.counts.copy(), self.sum_s
+        return copied
 
 
 def growing(first_s: float, factor: float, count: int) -> tuple[float, ...]:

@@ -16,7 +16,7 @@ from multisched.model.objects import Pod
 class ExplainPlugin(Plugin, Protocol):
     """A plugin that knows more of a node than a score can say: `explain` repeats it."""
 
-    def tell(self, pod: Pod, row: int) -> str:
+    def describe(self, pod: Pod, row: int) -> str:
         """What it knows of the row for the pod as things are now, as the end of a sentence; empty: nothing."""
         ...
 

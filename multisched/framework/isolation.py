@@ -353,7 +353,7 @@ def _filtered(runner: Runner, plugin: Plugin, view: CycleView, request: Isolated
         if result.status.code is Code.SKIP:
             return np.zeros(len(rows), np.uint8), {}
         if not result.status.is_success:
-            return everywhere, {1: _told(runner, plugin, "PreFilter", result.status)}
+            return everywhere, {1: _outcome(runner, plugin, "PreFilter", result.status)}
         if result.nodes is not None:
             wanted = result.nodes
             outside = np.fromiter((view.nodes.node(row).name not in wanted for row in rows.tolist()), np.bool_)
@@ -362,7 +362,7 @@ def _filtered(runner: Runner, plugin: Plugin, view: CycleView, request: Isolated
     else:
         codes = np.array(runner.filter(plugin, view, request.pod, rows))
         found = (int(code) for code in np.unique(codes) if code)
-        statuses = {code: _told(runner, plugin, "Filter", plugin.reasons.status(code)) for code in found}
+        statuses = {code: _outcome(runner, plugin, "Filter", plugin.reasons.status(code)) for code in found}
     if outside.any():
         free = next(code for code in range(1, 256) if code not in statuses)
         codes[outside & (codes == 0)] = free
@@ -371,7 +371,7 @@ def _filtered(runner: Runner, plugin: Plugin, view: CycleView, request: Isolated
     return codes, statuses
 
 
-def _told(runner: Runner, plugin: Plugin, point: str, status: Status) -> tuple[Code, tuple[str, ...]]:
+def _outcome(runner: Runner, plugin: Plugin, point: str, status: Status) -> tuple[Code, tuple[str, ...]]:
     if status.code.is_rejection:
         return status.code, status.reasons
     raise runner.failure(plugin, point, status.message or f"answered {status.code.value}")

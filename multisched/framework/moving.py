@@ -147,7 +147,7 @@ class Mover(Keeper, Evictor, Protocol):
         """True while the node is there and the domain may use it."""
         ...
 
-    def tell(self, kind: str, regarding: ObjectRef, reason: str, note: str) -> None:
+    def record_event(self, kind: str, regarding: ObjectRef, reason: str, note: str) -> None:
         """An event; `kind` is Normal or Warning."""
         ...
 
@@ -202,5 +202,5 @@ class CarriesOutRepairs(Plugin, Protocol):
 
 def digest_of(plan: RepairPlan) -> str:
     """Equal for plans that move the same pods in the same order to the same nodes."""
-    told: list[Any] = [plan.domain, *([move.uid, move.from_node, move.to_node] for move in plan.moves)]
-    return sha256(msgspec.json.encode(told)).hexdigest()[:12]
+    parts: list[Any] = [plan.domain, *([move.uid, move.from_node, move.to_node] for move in plan.moves)]
+    return sha256(msgspec.json.encode(parts)).hexdigest()[:12]

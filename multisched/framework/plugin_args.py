@@ -91,7 +91,7 @@ class Fields:
 
     def refuse_at(self, path: str, reason: str, *, is_key: bool = False) -> None:
         """The same, by the whole path."""
-        if not any(_is_within(path, told.path) or _is_within(told.path, path) for told in self._problems):
+        if not any(_is_within(path, other.path) or _is_within(other.path, path) for other in self._problems):
             self._problems.append(ArgsProblem(path, reason, is_key))
 
     def take(self, error: PluginArgsError) -> None:
@@ -102,7 +102,7 @@ class Fields:
     def is_refused(self, name: str = "") -> bool:
         """True if something is wrong with the field, or without a name with anything here."""
         path = self.at(name) if name else self.path
-        return any(_is_within(told.path, path) for told in self._problems)
+        return any(_is_within(other.path, path) for other in self._problems)
 
     # -- what is there ---------------------------------------------------------------------------------------------
 

@@ -65,7 +65,7 @@ class RepairScene(msgspec.Struct, frozen=True):
     """Of the domain, ascending."""
     standing: Sequence[tuple[Pod, int]]
     """Every pod on any row, whatever its domain: bound, assumed, waiting in Permit."""
-    promised: Sequence[tuple[Pod, int]]
+    nominated: Sequence[tuple[Pod, int]]
     """Pending pods and the rows they are nominated to."""
     objects: ObjectsView
     scheduler_names: frozenset[str]

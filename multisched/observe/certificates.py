@@ -30,15 +30,15 @@ class ServerCertificate:
         self.context = empty_server_context()
         self._cert_file, self._key_file = cert_file, key_file
         self._is_lasting = is_lasting
-        self._stamp = self._read_stamp()
+        self._file_versions = self._read_file_versions()
         self.expires_at = self._load()
 
     def reload_if_changed(self) -> bool:
         """True if there was something new. Raises CertificateError and keeps the old one if the new is not usable."""
-        if not self._is_lasting or (stamp := self._read_stamp()) == self._stamp:
+        if not self._is_lasting or (versions := self._read_file_versions()) == self._file_versions:
             return False
         self.expires_at = self._load()
-        self._stamp = stamp
+        self._file_versions = versions
         return True
 
     def _load(self) -> datetime:
@@ -49,7 +49,7 @@ class ServerCertificate:
             raise CertificateError(f"server.tls: {self._cert_file}, {self._key_file}: {error}") from error
         return expires_at
 
-    def _read_stamp(self) -> tuple[int, ...]:
+    def _read_file_versions(self) -> tuple[int, ...]:
         try:
             stats = [path.stat() for path in (self._cert_file, self._key_file)]
         except OSError as error:

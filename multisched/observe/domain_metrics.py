@@ -49,13 +49,13 @@ class DomainCounts:
 
     def copy(self) -> DomainCounts:
         """As they are now."""
-        twin = copy(self)
-        twin.attempts = _copied(self.attempts)
-        twin.waits = _copied(self.waits)
-        twin.tries, twin.binds = self.tries.copy(), self.binds.copy()
-        twin.outcomes = dict(self.outcomes)
-        twin.plugins = _copied(self.plugins)
-        return twin
+        copied = copy(self)
+        copied.attempts = _copied(self.attempts)
+        copied.waits = _copied(self.waits)
+        copied.tries, copied.binds = self.tries.copy(), self.binds.copy()
+        copied.outcomes = dict(self.outcomes)
+        copied.plugins = _copied(self.plugins)
+        return copied
 
 
 class DomainCountsCollector(Collector):

@@ -37,9 +37,9 @@ class HealthReport(msgspec.Struct, frozen=True):
 
     def render(self) -> str:
         """`[+]name ok` and `[-]name failed: why`, as kube-scheduler's `?verbose`; remarks as `[+]name ok: what`."""
-        told = {name: " ".join(text.split()) for name, text in self.remarks.items()}
+        texts = {name: " ".join(text.split()) for name, text in self.remarks.items()}
         lines = [f"[-]{name} failed: {why}" if why else f"[+]{name} ok" for name, why in self.findings.items()]
-        lines += [f"[+]{name} ok: {text}" if text else f"[+]{name} ok" for name, text in told.items()]
+        lines += [f"[+]{name} ok: {text}" if text else f"[+]{name} ok" for name, text in texts.items()]
         return "\n".join([*map(escaped, lines), "ok" if self.is_good else "failed", ""])
 
 

@@ -31,7 +31,7 @@ LINGER_S: Final = 0.05
 _QUIET: Final = {"aiohttp": logging.WARNING, "asyncio": logging.WARNING, "kubernetes_asyncio": logging.WARNING}
 
 
-_NOT_TOLD: Final = tuple(
+_NOT_LOGGED: Final = tuple(
     name for name in ("logThreads", "logProcesses", "logMultiprocessing", "logAsyncioTasks") if hasattr(logging, name)
 )
 """What `logging` looks up for each record and no line of ours says."""
@@ -106,7 +106,7 @@ class _NonBlockingHandler(logging.Handler):
     def __init__(self, writer: LineWriter) -> None:
         super().__init__()
         self._writer = writer
-        self._dropped_told = 0
+        self._dropped_reported = 0
 
     def createLock(self) -> None:
         """No lock: appending to the queue needs none, and the loop must never wait for another thread."""
@@ -120,11 +120,11 @@ class _NonBlockingHandler(logging.Handler):
             self._writer.dropped += 1
             return
         dropped = self._writer.dropped
-        if dropped > self._dropped_told:
-            lost, self._dropped_told = dropped - self._dropped_told, dropped
-            told = logging.LogRecord(__name__, logging.WARNING, "", 0, "log lines dropped", None, None)
-            told.lines = lost
-            self._writer.write(self.format(told).encode())
+        if dropped > self._dropped_reported:
+            lost, self._dropped_reported = dropped - self._dropped_reported, dropped
+            notice = logging.LogRecord(__name__, logging.WARNING, "", 0, "log lines dropped", None, None)
+            notice.lines = lost
+            self._writer.write(self.format(notice).encode())
 
 
 @contextmanager
@@ -141,13 +141,13 @@ def logging_to(
     root.setLevel(level.upper())
     for name, quiet in _QUIET.items():
         logging.getLogger(name).setLevel(quiet)
-    told = {name: getattr(logging, name) for name in _NOT_TOLD}
-    for name in _NOT_TOLD:
+    switches = {name: getattr(logging, name) for name in _NOT_LOGGED}
+    for name in _NOT_LOGGED:
         setattr(logging, name, False)
     try:
         yield writer
     finally:
-        for name, value in told.items():
+        for name, value in switches.items():
             setattr(logging, name, value)
         root.handlers[:] = before
         root.setLevel(before_level)

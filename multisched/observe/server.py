@@ -267,7 +267,7 @@ class _Routes:
             with_fixes=request.query.get("fix", "") in ("1", "true"),
             names=_number(request, "names", NODES_NAMED, NODES_NAMED_MAX),
         )
-        return await _told(self._sources.explain.pod(query))
+        return await _explained(self._sources.explain.pod(query))
 
     async def _what_if(self, request: web.Request) -> web.Response:
         """A manifest as JSON; `?replicas=N`."""
@@ -278,7 +278,7 @@ class _Routes:
             document = orjson.loads(await request.read())
         except orjson.JSONDecodeError as error:
             return _text(400, f"the manifest is no JSON: {error}")
-        return await _told(self._sources.explain.what_if(document, replicas))
+        return await _explained(self._sources.explain.what_if(document, replicas))
 
     async def _view(self, request: web.Request) -> web.Response:
         """Whatever the query says is the plugin's."""
@@ -348,7 +348,7 @@ def _optional(request: web.Request, name: str) -> int | None:
     return _number(request, name, 0, PLAN_MOVES_MAX) if name in request.query else None
 
 
-async def _told(asked: Awaitable[PodView | WhatIfView]) -> web.Response:
+async def _explained(asked: Awaitable[PodView | WhatIfView]) -> web.Response:
     try:
         view = await asked
     except NotExplainedError as error:

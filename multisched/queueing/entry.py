@@ -185,6 +185,6 @@ class Entry(msgspec.Struct, eq=False):
         if len(story) > STORY_STEPS:
             del story[0]
 
-    def tell(self) -> list[str]:
+    def history(self) -> list[str]:
         """The story, oldest first."""
         return [f"{at_s:.3f}s {event} → {place}" for at_s, event, place in self.story]

@@ -185,7 +185,7 @@ class ParkedPods:
                         seen += 1
                         at = (entry.place, *entry.waits_for)
                         if self._keys.get(uid) != (refusers, namespace, key) or at != refusers:
-                            said = "; ".join(entry.tell())
+                            said = "; ".join(entry.history())
                             raise QueueInvariantError(f"pod {uid} is indexed under {refusers} [{said}]")
         if not seen == len(self._keys) == len(self._deadlines) == sum(self._counts.values()):
             raise QueueInvariantError(f"{seen} pods parked, {len(self._keys)} keys, {len(self._deadlines)} deadlines")

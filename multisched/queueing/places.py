@@ -66,7 +66,7 @@ class EntryPlaces:
         """The only way in which an entry changes its place. Raises QueueInvariantError where the step is forbidden."""
         origin = entry.place
         if (origin, target) not in ALLOWED:
-            check(entry.uid, origin, target, entry.tell())
+            check(entry.uid, origin, target, entry.history())
         stays = origin in POPPED and target in POPPED
         if not stays:
             self._leave(entry)
@@ -169,7 +169,9 @@ class EntryPlaces:
         for uid, entry in self.entries.items():
             homes = [index for index in indices if uid in index]
             if homes != [self._index_of(entry.place)]:
-                raise QueueInvariantError(f"pod {uid} is {entry.place}, found in {homes} [{'; '.join(entry.tell())}]")
+                raise QueueInvariantError(
+                    f"pod {uid} is {entry.place}, found in {homes} [{'; '.join(entry.history())}]"
+                )
             if (entry.place is _GATED) == entry.gate.is_success:
                 raise QueueInvariantError(f"pod {uid} is {entry.place}, its gate says {entry.gate}")
         sizes = [len(index) for index in indices]

@@ -235,8 +235,8 @@ class PodQueue:
         if len(self._parked):
             own_uid = old.uid if isinstance(old, Pod) and new is None else ""
             for entry, how in self._parked.affected(event, old, new, self._hints):
-                is_told = priority_max is None or entry.pod.spec.priority <= priority_max
-                if is_told and entry.pod.uid != own_uid:
+                is_notified = priority_max is None or entry.pod.spec.priority <= priority_max
+                if is_notified and entry.pod.uid != own_uid:
                     self._requeue(entry, how, _label(event), tally)
         return tally.moved()
 
@@ -352,7 +352,7 @@ class PodQueue:
     def _attempted(self, uid: str) -> Entry:
         entry = self._entries.get(uid)
         if entry is None or entry.place not in POPPED:
-            place, story = (Place.ABSENT, []) if entry is None else (entry.place, entry.tell())
+            place, story = (Place.ABSENT, []) if entry is None else (entry.place, entry.history())
             raise QueueInvariantError(
                 f"pod {uid}: an attempt ended that was not under way: {place} [{'; '.join(story)}]"
             )

@@ -135,7 +135,7 @@ class DomainMover:
         self._held = None
         self._view.reservations.release(uid)
         if is_free:
-            self._view.router.tell_promise_ended(stand_in, stand_in.nominated_node, self._view.clock.monotonic())
+            self._view.router.notify_nomination_ended(stand_in, stand_in.nominated_node, self._view.clock.monotonic())
 
     # -- writes ----------------------------------------------------------------------------------------------------
 
@@ -152,5 +152,5 @@ class DomainMover:
             return KeepReply(KeepAnswer.UNKNOWN, NOT_LEADING)
         return await self._hands.keeper.write(document)
 
-    def tell(self, kind: str, regarding: ObjectRef, reason: str, note: str) -> None:
+    def record_event(self, kind: str, regarding: ObjectRef, reason: str, note: str) -> None:
         self._hands.events.record(Event(regarding, kind, reason, "Repairing", note, self._hands.reporter))

@@ -21,7 +21,7 @@ from multisched.framework.traits import traits_of
 from multisched.model.object_kinds import ObjectKind
 from multisched.shell.audit.sides import Here, NamedSide, Side
 from multisched.shell.ingest.event_timing import EventTimes
-from multisched.shell.ingest.objects import ObjectIngest, Tell
+from multisched.shell.ingest.objects import Notify, ObjectIngest
 from multisched.state.object_store import ObjectStore
 
 AUDITED_EVERY = 5
@@ -56,13 +56,13 @@ class ObjectWatch:
         store: ObjectStore,
         build: ReflectorFactory,
         *,
-        tell: Tell,
+        notify: Notify,
         events: EventSink,
         reporter: str,
         times: EventTimes,
     ) -> None:
         self._store = store
-        self.ingests = {k: ObjectIngest(k, store, tell, events, reporter) for k in kinds}
+        self.ingests = {k: ObjectIngest(k, store, notify, events, reporter) for k in kinds}
         self.reflectors: Mapping[ObjectKind, Reflector] = {
             kind: build(kind.definition.path, times.watching(kind.value, ingest), on_refused=ingest.refused)
             for kind, ingest in self.ingests.items()

@@ -95,7 +95,7 @@ class Home(Protocol):
         """Nothing more is written for one of the domain's preemptors."""
         ...
 
-    def promise_ended(self, pod: Pod, node: str) -> None:
+    def nomination_ended(self, pod: Pod, node: str) -> None:
         """A pod is promised this node no more: who left it the room hears of it, though the server need not know."""
         ...
 
@@ -216,8 +216,8 @@ class Preemptor:
         seconds = self._clock.monotonic() - began
         job.home.observer.preemption_ended("error" if failures or problems else "success", seconds)
         for text in (*problems, *failures):
-            told = {"pod": job.pod.key, "node": job.preemption.node, "error": text}
-            logger.warning("preemption", extra=told)
+            fields = {"pod": job.pod.key, "node": job.preemption.node, "error": text}
+            logger.warning("preemption", extra=fields)
         if self._jobs.get(job.pod.uid) is not job:
             self._finish(job)  # the watch has shown all victims going before the server answered
             return
@@ -240,7 +240,7 @@ class Preemptor:
                 self._nominator.remove(other.uid)
                 if is_stand_in(other):  # a place that is kept: no pod has it
                     continue
-                job.home.promise_ended(other, job.preemption.node)
+                job.home.nomination_ended(other, job.preemption.node)
                 problem = await self._cleared(job, other)
                 if problem:
                     problems.append(f"the nomination of {other.key} was not taken back: {problem}")
@@ -265,7 +265,7 @@ class Preemptor:
         """The node is not what it was promised to be: the nomination ends, here and on the pod."""
         if self._nominator.node_of(job.pod.uid) == job.preemption.node:
             self._nominator.remove(job.pod.uid)
-            job.home.promise_ended(job.pod, job.preemption.node)
+            job.home.nomination_ended(job.pod, job.preemption.node)
             await self._cleared(job, job.pod)
 
     def _end(self, job: _Job, *, failed: bool) -> None:
@@ -344,7 +344,7 @@ class Preemptor:
         if not job.home.may_use(node):
             return NO_NODE
         if home is not None and home.preempt_placed(victim.uid, job.preemption.plugin):
-            self._tell(job, victim, f"{note} (in kube-scheduler memory).")
+            self._record_event(job, victim, f"{note} (in kube-scheduler memory).")
             return ""
         ref, timeout_s = pod_ref(victim), job.home.write_timeout_s
         why = f"{job.pod.spec.scheduler_name}: preempting to accommodate a higher priority pod"
@@ -355,7 +355,7 @@ class Preemptor:
             is_gone, problem = await self._sent(job, send, node)
             if is_gone or problem:
                 return problem
-        self._tell(job, victim, note)
+        self._record_event(job, victim, note)
         return ""
 
     async def _sent(self, job: _Job, send: Callable[[], Awaitable[WriteReply]], node: str = "") -> tuple[bool, str]:
@@ -375,7 +375,7 @@ class Preemptor:
             await anyio.sleep(max(reply.retry_after_s, RETRY_DELAY_S * 2**attempt))
         return False, message or "no answer"
 
-    def _tell(self, job: _Job, victim: Pod, note: str) -> None:
+    def _record_event(self, job: _Job, victim: Pod, note: str) -> None:
         reporter = job.pod.spec.scheduler_name
         self._events.record(
             Event(pod_ref(victim), "Normal", "Preempted", "Preempting", note, reporter, related=pod_ref(job.pod))

@@ -172,7 +172,7 @@ class Program:
             watched_kinds(worker.plugins for worker in self.router.workers()),
             self.cache.objects,
             self._reflector,
-            tell=self._tell_all,
+            notify=self._notify_all,
             events=self.events,
             reporter=reporter,
             times=self.event_times,
@@ -325,8 +325,8 @@ class Program:
             is_closing=self._closing.is_set,
         )
 
-    def _tell_all(self, event: ClusterEvent, old: EventObject, new: EventObject) -> None:
-        self.router.tell(event, old, new, self.clock.monotonic())
+    def _notify_all(self, event: ClusterEvent, old: EventObject, new: EventObject) -> None:
+        self.router.notify(event, old, new, self.clock.monotonic())
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -396,7 +396,7 @@ class Program:
             self._outside.on_ready()
         await self._takeover.open(worker)
         worker.lead()
-        self.pods.tell_owners(worker)
+        self.pods.notify_owners(worker)
         if self.leases.get(worker.name) is None:
             return
         await self.leases.until_lost(worker.name)

@@ -209,25 +209,25 @@ def _plugin_metrics(program: Program, worker: DomainWorker) -> list[PluginMetric
 
 def health_of(program: Program) -> str:
     """What `/readyz?verbose` tells beside its checks: what is stale, what goes on with what it has, and what fails again and again."""
-    now_s, told = program.clock.now().timestamp(), list[str]()
+    now_s, remarks = program.clock.now().timestamp(), list[str]()
     if not program.history.is_trusted:
-        told.append("the server's lists are older than what is known: nothing is decided until that is settled")
+        remarks.append("the server's lists are older than what is known: nothing is decided until that is settled")
     for worker in program.router.workers():
         for built in worker.plugins.built:
             plugin = built.plugin
             if implements(plugin, HealthPlugin):
                 with contextlib.suppress(PluginFailure):
                     text = worker.runner.call(plugin, "Health", partial(plugin.health, now_s))
-                    told += [f"{worker.name}/{plugin.name}: {text}"] if text else []
+                    remarks += [f"{worker.name}/{plugin.name}: {text}"] if text else []
     for task in program.background.states():
         if task.failures:
             since_s = now_s - task.last_error_s
             how = "runs again" if task.is_running else "is begun again soon"
-            told.append(
+            remarks.append(
                 f"{task.domain}/{task.plugin}: its background task has ended {task.failures}x, last {since_s:.0f} s ago, and {how}:"
                 f" {task.last_error}"
             )
-    return "; ".join(told)
+    return "; ".join(remarks)
 
 
 def _read_judge(judge: ClusterJudge | None) -> JudgeReading | None:

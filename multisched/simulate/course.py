@@ -32,7 +32,7 @@ from multisched.shell.program import Program, ProgramPorts
 from multisched.simulate.lessons import Learning, Lessons
 from multisched.simulate.moment_load import SERIES_ANNOTATION, Readings
 from multisched.simulate.policies import run_registry, with_studies
-from multisched.simulate.repairs import Doors, Opening, Visit, is_at_rest, openings, status_of
+from multisched.simulate.repairs import Opening, RepairGate, Visit, is_at_rest, openings, status_of
 from multisched.simulate.scenario import CAPACITY_ANNOTATION, Event, NodeSpec, Policy, Scenario, Service
 from multisched.simulate.usage_table import filled
 from multisched.testing.loop.sim_loop import SimLoop, simulate
@@ -49,7 +49,7 @@ SETTLE_MAX_S = 30.0
 """How long pods that did not find a node at once are waited for, and a replica of a release."""
 READY_MAX_S = 60.0
 STOP_MAX_S = 30.0
-UNPLACED_TOLD = 3
+UNPLACED_SHOWN = 3
 
 _BINDING = re.compile(r"/pods/([^/?]+)/binding(?:\?|$)")
 
@@ -154,8 +154,8 @@ class Run:
         self._server.interceptors.append(self._bindings)
         self._api = DirectTransport(self._server)
         self._repair = policy.repair
-        self._doors = Doors()
-        self._server.interceptors.append(self._doors)
+        self._gate = RepairGate()
+        self._server.interceptors.append(self._gate)
         self._visits: list[Visit] = []
         self._readings = self._first_readings()
         self._observer = QuietObserver()
@@ -285,28 +285,28 @@ class Run:
         assert self._repair is not None, "windows are of a repair"
         in_all, in_window = self._repair.moves(self._scenario.replicas)
         self._clock.leap_to(window.opens_s)
-        if self._doors.count + in_window > in_all or self._clock.epoch_s() >= window.closes_s:
+        if self._gate.count + in_window > in_all or self._clock.epoch_s() >= window.closes_s:
             return
         self._read_moment()
         for replica in self._replicas.values():
             await self._be_ready(replica.pod)
-        begun, before = status_of(self._program), self._doors.count
-        self._doors.is_open = True
+        begun, before = status_of(self._program), self._gate.count
+        self._gate.is_open = True
         while self._clock.epoch_s() < window.closes_s and not is_at_rest(begun, status_of(self._program)):
             await asyncio.sleep(PACE_S)
             await self._replace_evicted()
-        self._doors.is_open = False
+        self._gate.is_open = False
         now = status_of(self._program)
         has_plan = now.counts["plans"] > begun.counts["plans"]
         has_stopped = now.counts["stopped"] > begun.counts["stopped"]
         reason = "" if has_plan and not has_stopped else now.reason or "no plan was made"
-        self._visits.append(Visit(window.opens_s, self._doors.count - before, reason))
+        self._visits.append(Visit(window.opens_s, self._gate.count - before, reason))
 
     async def _replace_evicted(self) -> None:
         """As the workloads' controllers do: a pod for each that was evicted, which is ready once it stands."""
         standing = {replica.pod: replica for replica in self._replicas.values()}
-        while self._doors.evicted:
-            pod = self._doors.evicted.pop(0)
+        while self._gate.evicted:
+            pod = self._gate.evicted.pop(0)
             self._end_stay(pod, self._clock.epoch_s())
             await self._create(standing[pod], standing[pod].owner)
         for replica in self._replicas.values():
@@ -425,10 +425,10 @@ class Run:
         unplaced = [replica.pod for replica in self._pending()]
         for pod in list(self._bindings.bound):
             self._end_stay(pod, math.inf)
-        told = [*self._stopped, *(f"{pod} found no node" for pod in unplaced)]
+        notes = [*self._stopped, *(f"{pod} found no node" for pod in unplaced)]
         failures = tuple(dict.fromkeys(self._observer.failures))
         return Course(
-            tuple(self._placement_intervals), self._moves, self._created, tuple(told), failures, tuple(self._visits)
+            tuple(self._placement_intervals), self._moves, self._created, tuple(notes), failures, tuple(self._visits)
         )
 
 

@@ -100,11 +100,11 @@ def _table(document: Document) -> str:
             rows.append("".join(f"<td>{escaped_html(cell)}</td>" for cell in (policy["name"], name, *figures)))
     top = "".join(f"<th>{escaped_html(name)}</th>" for name in head)
     body = "".join(f"<tr>{row}</tr>" for row in rows)
-    told = (
+    legend = (
         "<p>Means over the seeds. CV and max/mean of the nodes' load at the two busiest hours of each day; top: the highest"
         " load of any node in any slot, 1 is its capacity; nodes that pass 80 % and 100 % in any slot; moves, also per 100 replicas.</p>"
     )
-    return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>{told}'
+    return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>{legend}'
 
 
 def _notes(document: Document) -> str:

@@ -58,7 +58,7 @@ def openings(repair: Repair, scenario: Scenario) -> list[Opening]:
     return [Opening(span.opens_s, span.closes_s) for span in sorted(inside)]
 
 
-class Doors:
+class RepairGate:
     """`server.Interceptor`: see the module. Keeps which pods were evicted until the run has seen to them."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ from multisched.simulate.scenario_schema import API_VERSION
 
 KIND = "SimulationReport"
 DIGITS = 6
-TOLD_MAX = 10
+SHOWN_MAX = 10
 """Sentences of one kind that the table tells; all stand in the document."""
 
 HEAD = (
@@ -196,9 +196,9 @@ def table_of(document: Document) -> str:
         f"{document['scenario']}: {document['replicas']} replicas of {document['services']} services on"
         f" {document['nodes']} nodes; judged {judged['from']} to {judged['to']}; means over {len(document['seeds'])} seeds"
     )
-    told = "cv, max/mean: at the two busiest hours of each day; top: the highest load of any node, 1 is its capacity"
+    legend = "cv, max/mean: at the two busiest hours of each day; top: the highest load of any node, 1 is its capacity"
     return "\n".join(
-        [head, "", as_table(HEAD, rows), "", told, *(f"note: {escaped(note)}" for note in notes_of(document))]
+        [head, "", as_table(HEAD, rows), "", legend, *(f"note: {escaped(note)}" for note in notes_of(document))]
     )
 
 
@@ -210,4 +210,4 @@ def notes_of(document: Document) -> list[str]:
             stops = [f"repair of {one['at']}: {one['stopped']}" for one in run["repairs"] if one["stopped"]]
             texts = (*run["unplaced"], *run["failures"], *stops)
             found += [f"{policy['name']}, seed {run['seed']}: {text}" for text in texts]
-    return [*found[:TOLD_MAX], f"{len(found) - TOLD_MAX} more; -o json has all"] if len(found) > TOLD_MAX else found
+    return [*found[:SHOWN_MAX], f"{len(found) - SHOWN_MAX} more; -o json has all"] if len(found) > SHOWN_MAX else found

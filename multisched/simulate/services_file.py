@@ -47,16 +47,16 @@ def read_services(path: Path, problems: list[Problem]) -> list[Service]:
 
 
 def _service(path: Path, line: int, row: dict[str, str], problems: list[Problem]) -> Service:
-    def tell(column: str, message: str) -> None:
+    def report(column: str, message: str) -> None:
         problems.append(Problem(str(path), line, 1, column, message))
 
     name = row["service"]
     if not re.fullmatch(SERVICE_NAME, name):
-        tell("service", f"{name[:40]!r} is no name; write at most 40 lower-case letters, digits and dashes")
+        report("service", f"{name[:40]!r} is no name; write at most 40 lower-case letters, digits and dashes")
     replicas = row["replicas"]
     is_count = replicas.isdecimal() and int(replicas) <= REPLICAS_MAX
     if not is_count:
-        tell("replicas", f"{replicas[:40]!r} is no whole number from 0 to {REPLICAS_MAX}")
+        report("replicas", f"{replicas[:40]!r} is no whole number from 0 to {REPLICAS_MAX}")
     requests = {}
     for column, text in row.items():
         is_gib = column.endswith(REQUEST_GIB)
@@ -65,8 +65,8 @@ def _service(path: Path, line: int, row: dict[str, str], problems: list[Problem]
         quantity = f"{text}Gi" if is_gib else text
         try:
             if parse_milli(quantity) < 0:
-                tell(column, f"{text[:40]!r} is below zero")
+                report(column, f"{text[:40]!r} is below zero")
         except QuantityError as error:
-            tell(column, f"{error}; write a number such as 0.5")
+            report(column, f"{error}; write a number such as 0.5")
         requests[column.removesuffix(REQUEST_GIB if is_gib else REQUEST)] = quantity
     return Service(name, int(replicas) if is_count else 0, requests)

@@ -111,16 +111,16 @@ class UsageReader:
             with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
                 self._read_lines(str(path), csv.reader(file))
         except OSError as error:
-            self._tell(str(path), 1, "", f"cannot be read: {error.strerror}; name a readable CSV file")
+            self._report(str(path), 1, "", f"cannot be read: {error.strerror}; name a readable CSV file")
         except csv.Error as error:
-            self._tell(str(path), 1, "", f"is not CSV: {error}")
+            self._report(str(path), 1, "", f"is not CSV: {error}")
 
     def _read_lines(self, file: str, rows: Iterator[list[str]]) -> None:
         header = [name.strip().lower() for name in next(rows, [])]
         missing = [name for name in ("timestamp", "dimension", "value") if name not in header]
         if missing or not {"service", "pod"} & set(header):
             lacking = ", ".join(missing) or "service or pod"
-            self._tell(file, 1, "", f"no column {lacking}; begin the file with {HEADER}")
+            self._report(file, 1, "", f"no column {lacking}; begin the file with {HEADER}")
             return
         places = tuple(
             header.index(name) if name in header else -1
@@ -135,9 +135,9 @@ class UsageReader:
             except _BadLineError as error:
                 bad += 1
                 if bad <= PROBLEMS_MAX:
-                    self._tell(file, line, error.column, str(error))
+                    self._report(file, line, error.column, str(error))
         if bad > PROBLEMS_MAX:
-            self._tell(file, 1, "", f"{bad - PROBLEMS_MAX} more lines are no samples")
+            self._report(file, 1, "", f"{bad - PROBLEMS_MAX} more lines are no samples")
 
     def _add(self, row: list[str], width: int, places: tuple[int, ...], line: int) -> None:
         if len(row) != width:
@@ -184,7 +184,7 @@ class UsageReader:
             raise _BadLineError("", f"beyond the {SERIES_MAX} series that are kept")
         return _Series()
 
-    def _tell(self, file: str, line: int, column: str, message: str) -> None:
+    def _report(self, file: str, line: int, column: str, message: str) -> None:
         self.problems.append(Problem(file, line, 1, column, message))
 
     # -- the table -------------------------------------------------------------------------------------------------
@@ -193,19 +193,19 @@ class UsageReader:
         """None after problems that leave no grid to put samples on."""
         if not self._series:
             if not self.problems:
-                self._tell(self._files[0] if self._files else "", 1, "", "has no samples")
+                self._report(self._files[0] if self._files else "", 1, "", "has no samples")
             return None
         times = np.unique(np.array(sorted(set(self._times.values()))))
         step_s = _step_s(times)
         if step_s <= 0 or DAY_S % step_s:
             text = "one sample only" if len(times) < 2 else f"samples {step_s} s apart, which do not divide a day"
-            self._tell(self._files[0], 1, "timestamp", f"{text}; give samples in steps such as 300 s or 900 s")
+            self._report(self._files[0], 1, "timestamp", f"{text}; give samples in steps such as 300 s or 900 s")
             return None
         start_s = int(times[0])
         steps = int((times[-1] - start_s) // step_s) + 1
         if steps * len(self._series) > CELLS_MAX:
             text = f"{steps} steps of {step_s} s times {len(self._series)} series are more than {CELLS_MAX}"
-            self._tell(self._files[0], 1, "timestamp", f"{text}; give fewer days or coarser samples")
+            self._report(self._files[0], 1, "timestamp", f"{text}; give fewer days or coarser samples")
             return None
         services, pods = (tuple(sorted({n for p, n, _ in self._series if p is is_pod})) for is_pod in (False, True))
         dimensions = tuple(sorted({dimension for _, _, dimension in self._series}))
@@ -221,7 +221,7 @@ class UsageReader:
         steps, beside = np.divmod(seconds - start_s, step_s)
         for place in np.flatnonzero(beside)[:1]:
             text = f"{written(seconds[place])} is off the grid of {step_s} s that begins at {written(start_s)}"
-            self._tell_at(lines[place], "timestamp", f"{text}; round the timestamps")
+            self._report_at(lines[place], "timestamp", f"{text}; round the timestamps")
         numbers = steps.astype(np.int64)
         order = np.argsort(numbers, kind="stable")
         again = np.flatnonzero(np.diff(numbers[order]) == 0)
@@ -229,14 +229,14 @@ class UsageReader:
             first, second = lines[order[place]], lines[order[place + 1]]
             where = f"line {first % LINES_MAX} of {self._files[first // LINES_MAX]}"
             more = f" (and {len(again) - 1} more)" if len(again) > 1 else ""
-            self._tell_at(
+            self._report_at(
                 second, "timestamp", f"the same service, dimension and time stand in {where}{more}; remove one"
             )
         into[numbers] = np.frombuffer(series.values)
 
-    def _tell_at(self, place: int, column: str, message: str) -> None:
+    def _report_at(self, place: int, column: str, message: str) -> None:
         file, line = divmod(int(place), LINES_MAX)
-        self._tell(self._files[file], line, column, message)
+        self._report(self._files[file], line, column, message)
 
 
 def read_usage(paths: Sequence[Path], problems: list[Problem]) -> UsageTable | None:

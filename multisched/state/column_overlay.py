@@ -26,13 +26,13 @@ class ColumnOverlay(Overlay):
     def __init__(
         self,
         table: NodeTable,
-        promised: NominatedRequests | None,
-        promised_pods: Callable[[], Iterable[tuple[int, Pod]]],
+        nominated: NominatedRequests | None,
+        nominated_pods: Callable[[], Iterable[tuple[int, Pod]]],
     ) -> None:
-        """`promised_pods`: row and pod of those behind `promised`; asked for only when somebody reads ports."""
+        """`nominated_pods`: row and pod of those behind `nominated`; asked for only when somebody reads ports."""
         super().__init__(table)
-        self._promised = promised
-        self._promised_pods = promised_pods
+        self._nominated = nominated
+        self._nominated_pods = nominated_pods
         self._standing: PodColumns | None = None
         self._away: Bools | None = None
         self._columns: dict[str, Int64] = {}
@@ -98,16 +98,16 @@ class ColumnOverlay(Overlay):
             else:
                 amounts = self._amounts[resource] = self._standing.requested(resource)
                 column[self._standing.rows] -= (amounts * self._away).sum(axis=0)
-        if self._promised is not None:
-            column[self._promised.rows] += self._promised.amounts(resource)
+        if self._nominated is not None:
+            column[self._nominated.rows] += self._nominated.amounts(resource)
         return column
 
     def _add_ports(self, users: dict[PortKey, Users]) -> None:
         if self._standing is not None and self._away is not None:
             for k, i in np.argwhere(self._away & self._standing.has_ports).tolist():
                 self._account_ports(int(self._standing.rows[i]), self._standing.pod(k, i), -1, users)
-        if self._promised is not None:
-            for row, pod in self._promised_pods():
+        if self._nominated is not None:
+            for row, pod in self._nominated_pods():
                 self._account_ports(row, pod, 1, users)
 
     @staticmethod

@@ -137,25 +137,25 @@ class LedgerRegistry:
 
     def restore(self, pod: Pod, row: int) -> None:
         for ledger in self._ledgers.values():
-            self._tell(ledger, "restore", _restore, ledger, pod, row)
+            self._notify(ledger, "restore", _restore, ledger, pod, row)
 
     def restore_stray(self, pod: Pod) -> None:
         """A pod whose node nobody knows holds of the cluster alone."""
         for ledger in self._of_cluster:
-            self._tell(ledger, "restore", _restore, ledger, pod, ANY_ROW)
+            self._notify(ledger, "restore", _restore, ledger, pod, ANY_ROW)
 
     def release(self, uid: str) -> None:
         for ledger in self._ledgers.values():
-            self._tell(ledger, "release", ledger.release, uid)
+            self._notify(ledger, "release", ledger.release, uid)
 
     def release_row(self, uid: str) -> None:
         """The pod's node is gone, the pod is not: what it held of the cluster stays held."""
         for ledger in self._of_rows:
-            self._tell(ledger, "release", ledger.release, uid)
+            self._notify(ledger, "release", ledger.release, uid)
 
     def set_node(self, row: int, node: Node | None) -> None:
         for ledger in self._ledgers.values():
-            self._tell(ledger, "set_node", ledger.set_node, row, node)
+            self._notify(ledger, "set_node", ledger.set_node, row, node)
 
     def versions(self, pod: Pod, row: int) -> tuple[int, ...]:
         """What a decision about this pod on this row has read of the ledgers."""
@@ -173,7 +173,7 @@ class LedgerRegistry:
         """The audit has compared this ledger with the pods and found it true."""
         self.broken.pop(name, None)
 
-    def _tell(self, ledger: Ledger, what: str, function: Callable[..., object], *args: Any) -> None:
+    def _notify(self, ledger: Ledger, what: str, function: Callable[..., object], *args: Any) -> None:
         try:
             function(*args)
         except Exception as error:  # noqa: BLE001 - a plugin ends here; the cache's own state must stay whole

@@ -20,7 +20,7 @@ DEVICE_MILLI = 1000
 DEVICES_MAX = 256
 
 
-class DeviceBook:
+class DeviceUsage:
     """Thousandths of each device of one node that its pods hold, and who holds whole ones."""
 
     def __init__(self, node: Node, is_ours: Callable[[Pod], bool]) -> None:

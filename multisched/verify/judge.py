@@ -59,7 +59,7 @@ class Judge:
         self._spread = SpreadCounts(self._standing, self._domains)
         self._gone: dict[str, Pod] = {}
         self._problems = Problems()
-        self._tell: dict[str, Callable[[Json], None]] = {
+        self._readers: dict[str, Callable[[Json], None]] = {
             "Namespace": self._namespace,
             "Node": self._node,
             "StorageClass": self._storage_class,
@@ -91,15 +91,15 @@ class Judge:
 
     # -- learning --------------------------------------------------------------------------------------------------
 
-    def tell(self, kind: str, document: Json) -> None:
+    def add(self, kind: str, document: Json) -> None:
         """An object that is new or has changed. Kinds that matter to no rule are left out."""
-        tell = self._tell.get(kind)
-        if tell is None:
+        reader = self._readers.get(kind)
+        if reader is None:
             return
         try:
-            tell(document)
+            reader(document)
         except Unreadable as error:
-            self._problems.tell(_shown_name(kind, document), str(error))
+            self._problems.add(_shown_name(kind, document), str(error))
 
     def forget(self, kind: str, document: Json) -> None:
         """An object that has been deleted."""
@@ -126,7 +126,7 @@ class Judge:
 
     def bind(self, pod: Json, node: str) -> list[Finding]:
         """Puts a pod on a node, and judges that placement by all that stands there already."""
-        self.tell("Pod", {**pod, "spec": {**mapping(pod, "spec"), "nodeName": node}})
+        self.add("Pod", {**pod, "spec": {**mapping(pod, "spec"), "nodeName": node}})
         name, namespace, uid = name_of(pod)
         return self.placement(uid or f"{namespace or 'default'}/{name}")
 
@@ -178,15 +178,15 @@ class Judge:
         if pod is None or node is None:
             return []
         storage = self._storage
-        books = self._books(node, storage.attached_to(node.name))
+        usage = self._usage(node, storage.attached_to(node.name))
         for other in self._standing.on[node.name].values():
             if other is not pod:
-                books.add(other, storage.attached_by(other))
+                usage.add(other, storage.attached_by(other))
         others = Others(self._standing, knows_order=True)
-        faults = [*books.faults(pod, storage.attached_by(pod)), *self._faults(pod, node, others)]
+        faults = [*usage.faults(pod, storage.attached_by(pod)), *self._faults(pod, node, others)]
         return [_finding(pod, fault) for fault in faults]
 
-    def _books(self, node: Node, attached: Mapping[str, str]) -> NodeUsage:
+    def _usage(self, node: Node, attached: Mapping[str, str]) -> NodeUsage:
         return NodeUsage(node, self._storage.limits.get(node.name, {}), attached, self._domains.binds_devices)
 
     def findings(self) -> list[Finding]:
@@ -208,12 +208,12 @@ class Judge:
     def _taken(self, node: Node, pods: Iterable[Pod]) -> Iterator[tuple[Pod, list[Fault]]]:
         """What each pod takes that the ones before it had. Who has no right to it does not count for those after it."""
         storage = self._storage
-        books = self._books(node, {})
+        usage = self._usage(node, {})
         for pod in pods:
             volumes = storage.attached_by(pod)
-            faults = list(books.faults(pod, volumes))
+            faults = list(usage.faults(pod, volumes))
             if not faults:
-                books.add(pod, volumes)
+                usage.add(pod, volumes)
             yield pod, faults
 
     def _faults(self, pod: Pod, node: Node, others: Others) -> Iterator[Fault]:
@@ -254,7 +254,7 @@ def judge(
     by_kind: dict[str, list[Json]] = {}
     for kind, document in objects:
         by_kind.setdefault(kind, []).append(document)
-    told = Judge(domains)
+    cluster = Judge(domains)
     late: dict[str, Json] = {}
     wanted = set(order or ())
     for kind in KINDS:
@@ -263,12 +263,12 @@ def judge(
             if uid in wanted:
                 late[str(uid)] = document
             else:
-                told.tell(kind, document)
+                cluster.add(kind, document)
     if order is None:
-        return told.findings()
+        return cluster.findings()
     found = []
     for uid in order:
         if uid in late:
-            told.tell("Pod", late[uid])
-            found += told.placement(uid)
+            cluster.add("Pod", late[uid])
+            found += cluster.placement(uid)
     return found

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 from multisched.verify.demands import HostPort, Requests
-from multisched.verify.devices import DeviceBook
+from multisched.verify.devices import DeviceUsage
 from multisched.verify.findings import Fault
 from multisched.verify.objects import Disk, Node, Pod
 
@@ -27,13 +27,13 @@ class NodeUsage:
         attached: Mapping[str, str],
         binds_devices: Callable[[Pod], bool],
     ) -> None:
-        """`limits`: driver -> volumes; `attached`: volume -> its driver, whoever uses it; `binds_devices`: see `DeviceBook`."""
-        self._room = _RoomBook(node)
+        """`limits`: driver -> volumes; `attached`: volume -> its driver, whoever uses it; `binds_devices`: see `DeviceUsage`."""
+        self._room = _ResourceUsage(node)
         self._ports: dict[tuple[str, int], list[tuple[HostPort, Pod]]] = {}
         self._disks: list[tuple[Disk, Pod]] = []
         self._limits = limits
         self._attached = dict(attached)
-        self._devices = DeviceBook(node, binds_devices)
+        self._devices = DeviceUsage(node, binds_devices)
 
     def faults(self, pod: Pod, volumes: Mapping[str, str]) -> Iterator[Fault]:
         """What speaks against the pod beside those that were added. `volumes`: its volumes, with their drivers."""
@@ -76,7 +76,7 @@ class NodeUsage:
                 )
 
 
-class _RoomBook:
+class _ResourceUsage:
     """Sums of requests, by the most and by the least that pods may have asked for when they came."""
 
     def __init__(self, node: Node) -> None:
@@ -100,11 +100,11 @@ class _RoomBook:
             return
         surely_over = self._over(self._least, pod.demand.least, self._room)
         is_sure = any(not self._was_more(resource, self._least[resource] + amount) for resource, amount in surely_over)
-        told = "; ".join(
+        text = "; ".join(
             f"{self._most[resource] + amount} of {self._room.get(resource, 0)}{_UNITS.get(resource, '')} {resource}"
             for resource, amount in over
         )
-        yield Fault("resources", f"with it the node's pods ask for {told}", is_sure)
+        yield Fault("resources", f"with it the node's pods ask for {text}", is_sure)
 
     def _over(self, sums: Mapping[str, int], requests: Requests, room: Requests) -> list[tuple[str, int]]:
         wanted = {**requests, PODS: 1}

@@ -54,7 +54,7 @@ class Problems:
     def __init__(self) -> None:
         self.found: list[Problem] = []
 
-    def tell(self, what: str, problem: str) -> None:
+    def add(self, what: str, problem: str) -> None:
         self.found.append(Problem(what, problem))
 
     def part(self, what: str, where: str, default: T, read: Callable[..., T], *args: object) -> T:
@@ -62,7 +62,7 @@ class Problems:
         try:
             return read(*args)
         except Unreadable as error:
-            self.tell(what, f"{where}.{error}" if where else str(error))
+            self.add(what, f"{where}.{error}" if where else str(error))
             return default
 
 

@@ -142,8 +142,8 @@ def taint_faults(
 ) -> Iterator[Fault]:
     """NoExecute always; NoSchedule only if it was there before the pod, as far as that is known. `lapsed`: tolerations
     that it may have been given when it was placed."""
-    is_told = any(taint.key == UNSCHEDULABLE.key for taint in node.taints)
-    cordon = (UNSCHEDULABLE,) if node.is_unschedulable and not is_told else ()
+    is_tainted = any(taint.key == UNSCHEDULABLE.key for taint in node.taints)
+    cordon = (UNSCHEDULABLE,) if node.is_unschedulable and not is_tainted else ()
     for taint in untolerated(tolerations, (*node.taints, *cordon)):
         message = f"it does not tolerate {taint}"
         if taint.effect == "NoExecute":
@@ -164,12 +164,12 @@ def taint_faults(
 def affinity_faults(pod: Pod, node: Node) -> Iterator[Fault]:
     for key, value in pod.node_labels:
         if node.labels.get(key) != value:
-            yield Fault("nodeAffinity", f"its nodeSelector wants {key}={value}, the node has {_told(node, key)}")
+            yield Fault("nodeAffinity", f"its nodeSelector wants {key}={value}, the node has {_shown(node, key)}")
             return
     if pod.node_affinity is not None and not pod.node_affinity.matches(node.labels, node.name):
         yield Fault("nodeAffinity", "its required node affinity does not match the node")
 
 
-def _told(node: Node, key: str) -> str:
+def _shown(node: Node, key: str) -> str:
     value = node.labels.get(key)
     return "no such label" if value is None else f"{key}={value}"

@@ -46,30 +46,30 @@ def report(
     objects: Iterable[tuple[str, Json]], domains: Sequence[Domain] = (), unreadable: Sequence[Problem] = ()
 ) -> Report:
     """Judges a cluster given as (kind, document), in the order of `KINDS`."""
-    told = Judge(domains)
+    judge = Judge(domains)
     for kind, document in objects:
-        told.tell(kind, document)
-    return report_of(told, unreadable, has_domains=bool(domains))
+        judge.add(kind, document)
+    return report_of(judge, unreadable, has_domains=bool(domains))
 
 
-def report_of(told: Judge, unreadable: Sequence[Problem] = (), *, has_domains: bool) -> Report:
+def report_of(judge: Judge, unreadable: Sequence[Problem] = (), *, has_domains: bool) -> Report:
     """By a judge that knows the cluster."""
-    found = told.findings()
+    found = judge.findings()
     not_judged = [] if has_domains else [Unjudged("domain", "needs --config FILE")]
-    if told.lacks_claims:
+    if judge.lacks_claims:
         not_judged.append(Unjudged("volumes", "pods have claims and the input has none; add pv,pvc,sc,csinodes"))
     strays = [
         Problem(f"pod {pod.key}", f"spec.nodeName: node {pod.node} is not in the input")
-        for pod in told.pods.values()
-        if pod.node not in told.nodes
+        for pod in judge.pods.values()
+        if pod.node not in judge.nodes
     ]
     return Report(
         [finding for finding in found if finding.is_sure],
         [finding for finding in found if not finding.is_sure],
-        [*unreadable, *told.problems, *strays],
+        [*unreadable, *judge.problems, *strays],
         not_judged,
-        len(told.nodes),
-        len(told.pods),
+        len(judge.nodes),
+        len(judge.pods),
     )
 
 

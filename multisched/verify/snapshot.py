@@ -79,7 +79,7 @@ class Snapshot:
         except msgspec.ValidationError as error:
             if depth == 0:
                 raise SnapshotError(f"it is no list of objects ({error}); take it by `{KUBECTL}`") from error
-            self.problems.tell("an item of the list", f"is no object: {shown(bytes(raw[:64]))}")
+            self.problems.add("an item of the list", f"is no object: {shown(bytes(raw[:64]))}")
             return
         found = shell.kind if isinstance(shell.kind, str) else ""
         if found == "List" or (found.endswith("List") and shell.items is not None):
@@ -90,7 +90,7 @@ class Snapshot:
         elif not found and not kind:
             if depth == 0:
                 raise SnapshotError(f"kind: is missing; it is no list of objects. Take it by `{KUBECTL}`")
-            self.problems.tell("an item of the list", "kind: is missing")
+            self.problems.add("an item of the list", "kind: is missing")
         elif depth == 0:
             raise SnapshotError(f"kind: {shown(found)} says nothing of pods and nodes; take a list by `{KUBECTL}`")
 
@@ -98,7 +98,7 @@ class Snapshot:
         try:
             document = orjson.loads(raw)
         except orjson.JSONDecodeError as error:
-            self.problems.tell(f"a {kind.lower()}", f"is no JSON: {error}")
+            self.problems.add(f"a {kind.lower()}", f"is no JSON: {error}")
             return
         if isinstance(document, dict):
             self._raws[kind].append(raw)

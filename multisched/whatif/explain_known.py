@@ -121,7 +121,7 @@ def describe(program: Program, known: KnownPod, query: ExplainQuery) -> PodView:
     attempts = tuple(reader.attempt(record) for record in reversed(records))
     on_node = reader.on_node(records[-1], query.node) if query.node and records else None
     made = records[-1].attempt if records else 0
-    notes = tuple(_told(program, worker, pod, dict.fromkeys(filter(None, (known.node, query.node)))))
+    notes = tuple(_plugin_notes(program, worker, pod, dict.fromkeys(filter(None, (known.node, query.node)))))
     view = _changed(base, attempts=attempts, on_node=on_node, attempts_made=made, notes=notes)
     entry = worker.queue.entry(pod.uid)
     if known.is_bound or known.refusal or entry is None:
@@ -141,14 +141,14 @@ def describe(program: Program, known: KnownPod, query: ExplainQuery) -> PodView:
     )
 
 
-def _told(program: Program, worker: DomainWorker, pod: Pod, nodes: Iterable[str]) -> Iterator[str]:
+def _plugin_notes(program: Program, worker: DomainWorker, pod: Pod, nodes: Iterable[str]) -> Iterator[str]:
     """What plugins know of these nodes beyond their scores."""
     for node in nodes:
         row = program.cache.nodes.row_of(node)
         if row is None:
             continue
         for built in worker.plugins.built:
-            if implements(built.plugin, ExplainPlugin) and (said := built.plugin.tell(pod, row)):
+            if implements(built.plugin, ExplainPlugin) and (said := built.plugin.describe(pod, row)):
                 yield f"{built.plugin.name} says of {node}: {said}"
 
 

@@ -59,10 +59,10 @@ class ProgramExplanations:
             names = [node.name for _, node in nodes.live_rows()]
             await self._in_thread(lambda: require_node(query.node, names))
         view = describe(self._program, known, query)
-        is_told = any(attempt.snapshot in ("own", "earlier") for attempt in view.attempts[:1])
+        is_explained = any(attempt.snapshot in ("own", "earlier") for attempt in view.attempts[:1])
         if query.node:
-            is_told = view.on_node is not None
-        if known.worker is None or known.refusal or (is_told and not query.with_fixes):
+            is_explained = view.on_node is not None
+        if known.worker is None or known.refusal or (is_explained and not query.with_fixes):
             return view
         return await self._try_out(lambda sandbox: complete(view, sandbox, known.pod, query))
 

@@ -32,9 +32,9 @@ TRIALS_MAX = 64
 """Attempts made for one pod: some milliseconds each at 5,000 nodes."""
 TRIALS_PER_KIND = 12
 FIXES_PER_KIND = 3
-TOLD_BY_KUBELET = frozenset({"kubernetes.io/hostname", "kubernetes.io/os", "kubernetes.io/arch"})
+SET_BY_KUBELET = frozenset({"kubernetes.io/hostname", "kubernetes.io/os", "kubernetes.io/arch"})
 """Labels that say what a node is; a kubelet sets them, and sets them again. No fix changes them."""
-TOLD_BY_CLOUD = frozenset({
+SET_BY_CLOUD = frozenset({
     "topology.kubernetes.io/zone", "topology.kubernetes.io/region", "node.kubernetes.io/instance-type",
     "failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region",
     "beta.kubernetes.io/instance-type", "beta.kubernetes.io/os", "beta.kubernetes.io/arch",
@@ -262,7 +262,7 @@ class _Guesses:
     def _node_labels(self) -> Iterator[_Trial]:
         for node in self._nodes(self._refused_by_only("NodeAffinity")):
             for key, value in self._labels_wanted(node):
-                if key in TOLD_BY_KUBELET or (key in TOLD_BY_CLOUD and key in node.labels):
+                if key in SET_BY_KUBELET or (key in SET_BY_CLOUD and key in node.labels):
                     continue
                 labels = {k: v for k, v in node.labels.items() if k != key} | ({} if value is None else {key: value})
                 changed = msgspec.structs.replace(node, labels=labels)

@@ -25,7 +25,7 @@ from multisched.whatif.sandbox import SchedulerSandbox
 ROOM: Final = "NodeResourcesFit"
 ANSWERS_MAX: Final = 10_000
 """Answers of classes that are kept, a byte per row each."""
-FAILURES_TOLD: Final = 3
+FAILURES_SHOWN: Final = 3
 _OF_THE_ROW: Final = frozenset({Dependency.NODE, Dependency.NODES, Dependency.ROW})
 """Where the answer about a row depends on no pod elsewhere, so that it is one for all pods of the class that stand elsewhere."""
 
@@ -56,8 +56,8 @@ class StandingFits:
 
     def notes(self) -> tuple[str, ...]:
         """Plugins that failed."""
-        told = list(self._failures.items())[:FAILURES_TOLD]
-        return tuple(f"for {number} pods no node was found, as a plugin failed: {text}" for text, number in told)
+        shown = list(self._failures.items())[:FAILURES_SHOWN]
+        return tuple(f"for {number} pods no node was found, as a plugin failed: {text}" for text, number in shown)
 
     def _answer(self, pod: Pod, asked: Pod) -> Bools:
         signature = self._classes.signature(asked)
@@ -66,7 +66,7 @@ class StandingFits:
             return known
         if signature is not None and signature not in self._relates:
             pod_class = self._classes.find(asked, 1)
-            if not self._hangs_on_others(pod_class):
+            if not self._depends_on_others(pod_class):
                 if len(self._answers) >= ANSWERS_MAX:
                     self._answers.clear()
                 self._answers[signature] = mask = self._mask(pod_class)
@@ -77,14 +77,14 @@ class StandingFits:
         with self._sandbox.without_pod(standing.pod):
             return self._mask(self._classes.find(asked, 1))
 
-    def _hangs_on_others(self, pod_class: EquivalenceClass) -> bool:
+    def _depends_on_others(self, pod_class: EquivalenceClass) -> bool:
         columns = {
             column.plugin.name: column for column in pod_class.filters if column.plugin.name not in self._left_out
         }
         if any(column.depends_on not in _OF_THE_ROW for column in columns.values()):
             return True
-        told = pod_class.pre_filtered_by_key.values()
-        return any(one.nodes is not None or one.status.code not in (Code.SUCCESS, Code.SKIP) for one in told)
+        results = pod_class.pre_filtered_by_key.values()
+        return any(one.nodes is not None or one.status.code not in (Code.SUCCESS, Code.SKIP) for one in results)
 
     def _mask(self, pod_class: EquivalenceClass) -> Bools:
         mask = np.zeros(len(self._rows.rows), np.bool_)

@@ -19,14 +19,14 @@ def plan_on(sandbox: SchedulerSandbox, asked: RepairAsked) -> RepairPlan:
     worker, plugin = choose(sandbox.program, asked.domain)
     fits = StandingFits(sandbox, worker, plugin.name)
     cache, program = sandbox.cache, sandbox.program
-    promised = ((pod, cache.nodes.row_of(pod.nominated_node)) for pod in sandbox.nominator.pods())
+    nominated = ((pod, cache.nodes.row_of(pod.nominated_node)) for pod in sandbox.nominator.pods())
     plan = plugin.plan_repair(
         RepairScene(
             domain=worker.name,
             nodes=cache.nodes,
             rows=program.router.rows_of(worker).rows,
             standing=tuple((entry.pod, entry.row) for entry in cache if entry.row >= 0),
-            promised=tuple((pod, row) for pod, row in promised if row is not None),
+            nominated=tuple((pod, row) for pod, row in nominated if row is not None),
             objects=cache.objects,
             scheduler_names=frozenset(program.scheduler_names[worker.name]),
             fits=fits,

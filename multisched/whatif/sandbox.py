@@ -38,7 +38,7 @@ from multisched.shell.ingest.priority_classes import PriorityClass, class_of
 from multisched.shell.observer import SilentObserver
 from multisched.shell.program import Program, ProgramPorts
 
-UNREADABLE_TOLD = 5
+UNREADABLE_SHOWN = 5
 """Objects of a dump that cannot be read and are named; beyond, only their number is given."""
 _IN_THOUGHT = Status.error("placed in thought only")
 
@@ -117,9 +117,9 @@ class DumpedCluster(msgspec.Struct, frozen=True):
                     objects.append((others[kind], others[kind].definition.decode(raw)))
             except (DecodeError, *UNREADABLE) as error:
                 unreadable.append(str(error))
-        notes = tuple(f"an object of the dump cannot be read: {text}" for text in unreadable[:UNREADABLE_TOLD])
-        if len(unreadable) > UNREADABLE_TOLD:
-            notes = (*notes, f"{len(unreadable) - UNREADABLE_TOLD} more objects of the dump cannot be read")
+        notes = tuple(f"an object of the dump cannot be read: {text}" for text in unreadable[:UNREADABLE_SHOWN])
+        if len(unreadable) > UNREADABLE_SHOWN:
+            notes = (*notes, f"{len(unreadable) - UNREADABLE_SHOWN} more objects of the dump cannot be read")
         if not nodes:
             notes = (*notes, "the dump has no nodes; write one with kubectl get nodes,pods,... -A -o json")
         known = tuple(classes) or None

@@ -70,7 +70,7 @@ def judged(problem: Mapping[str, Any]) -> dict[str, list[Finding]]:
     told = Judge()
     for field, kind in FIELDS.items():
         for document in problem.get(field) or ():
-            told.tell(kind, document)
+            told.add(kind, document)
     names = [node["metadata"]["name"] for node in problem["nodes"]]
     found = {name: told.bind(problem["pod"], name) for name in names}
     assert not told.problems

@@ -38,7 +38,7 @@ from multisched.plugins.node_ports import NodePorts
 from multisched.plugins.node_unschedulable import NodeUnschedulable
 from multisched.plugins.topology.inter_pod_affinity import InterPodAffinity
 from multisched.plugins.topology.pod_topology_spread import PodTopologySpread
-from multisched.plugins.volumes.assumed_volumes import VolumePromises
+from multisched.plugins.volumes.assumed_volumes import AssumedVolumes
 from multisched.plugins.volumes.volume_binder import VolumeBinder
 from multisched.plugins.volumes.volume_masks import RowMasks
 from multisched.queueing import quarantine
@@ -669,8 +669,8 @@ def no_unreserve_after_permit() -> None:
 def volumes_not_waited_for() -> None:
     """PreBind writes what was promised and lets the pod go at once."""
 
-    async def hasty(self: VolumeBinder, pod: Any, promise: Any, written: Any, timeout_s: float) -> None:
-        del self, pod, promise, written, timeout_s
+    async def hasty(self: VolumeBinder, pod: Any, pod_volumes: Any, written: Any, timeout_s: float) -> None:
+        del self, pod, pod_volumes, written, timeout_s
 
     put(VolumeBinder, "_wait", hasty)
 
@@ -678,19 +678,19 @@ def volumes_not_waited_for() -> None:
 @defect
 def volumes_promised_to_nobody() -> None:
     """Commit takes no volumes, so PreBind has nothing to do."""
-    put(VolumePromises, "hold", lambda self, uid, promise: None)
+    put(AssumedVolumes, "hold", lambda self, uid, pod_volumes: None)
 
 
 @defect
 def volumes_promised_twice() -> None:
     """What one pod was promised may be promised to the next."""
-    put(VolumePromises, "volumes", property(lambda self: {}))
+    put(AssumedVolumes, "volumes", property(lambda self: {}))
 
 
 @defect
 def volumes_never_given_back() -> None:
     """What was promised stays promised, whatever becomes of the pod."""
-    put(VolumePromises, "release", lambda self, uid: None)
+    put(AssumedVolumes, "release", lambda self, uid: None)
 
 
 @defect

@@ -416,12 +416,12 @@ def shares_go_by_what_is_wanted_now() -> None:
 @defect
 def lost_binds_free_room_in_silence() -> None:
     """Nobody hears that a pod, which was deleted or bound elsewhere on its way, takes no room of its node any more."""
-    genuine, wake = BindOutcomes.on_lost, BindOutcomes._tell_freed
+    genuine, wake = BindOutcomes.on_lost, BindOutcomes._notify_freed
 
     def lost(self: BindOutcomes, bind: Any) -> None:
-        put(BindOutcomes, "_tell_freed", lambda self, held, node: None)
+        put(BindOutcomes, "_notify_freed", lambda self, held, node: None)
         genuine(self, bind)
-        put(BindOutcomes, "_tell_freed", wake)
+        put(BindOutcomes, "_notify_freed", wake)
 
     put(BindOutcomes, "on_lost", lost)
 
@@ -490,8 +490,8 @@ def unknown_binds_given_up_when_refused() -> None:
 def promised_ports_not_looked_at() -> None:
     """Room is kept for who is promised a node, and the port that it wants is not."""
 
-    def columns(self: NominatedPodsFilter, pod: Pod, promised: Any) -> ColumnOverlay:
-        return ColumnOverlay(self._table, promised, list)
+    def columns(self: NominatedPodsFilter, pod: Pod, nominated: Any) -> ColumnOverlay:
+        return ColumnOverlay(self._table, nominated, list)
 
     put(NominatedPodsFilter, "columns", columns)
 

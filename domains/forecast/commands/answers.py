@@ -26,27 +26,27 @@ STEP_S: Final = 300
 
 def services(asked: Asked, output: str) -> str:
     """Raises AskError, as all of these."""
-    return _told(document(asked, "services"), output, tables.services)
+    return _rendered(document(asked, "services"), output, tables.services)
 
 
 def service(asked: Asked, name: str, output: str) -> str:
-    return _told(document(asked, "service", name=name), output, tables.service)
+    return _rendered(document(asked, "service", name=name), output, tables.service)
 
 
 def nodes(asked: Asked, limit: int, output: str) -> str:
-    return _told(document(asked, "nodes"), output, tables.nodes, limit)
+    return _rendered(document(asked, "nodes"), output, tables.nodes, limit)
 
 
 def node(asked: Asked, name: str, limit: int, output: str) -> str:
-    return _told(document(asked, "node", name=name), output, tables.node, limit)
+    return _rendered(document(asked, "node", name=name), output, tables.node, limit)
 
 
 def at(asked: Asked, moment: str, limit: int, output: str) -> str:
-    return _told(document(asked, "at", moment=moment), output, tables.at, limit)
+    return _rendered(document(asked, "at", moment=moment), output, tables.at, limit)
 
 
 def backtest(asked: Asked, limit: int, output: str) -> str:
-    return _told(document(asked, "backtest"), output, tables.backtest, limit)
+    return _rendered(document(asked, "backtest"), output, tables.backtest, limit)
 
 
 def report(asked: Asked, usage: Sequence[Path], output: str) -> str:
@@ -69,10 +69,10 @@ def document(asked: Asked, what: str, **options: str) -> Document:
     return document_of(asked.source, VIEW, query, fields=("version", "zone"))
 
 
-def _told(found: Document, output: str, tell: Any, *more: int) -> str:
+def _rendered(found: Document, output: str, render: Any, *more: int) -> str:
     if output in ("json", "yaml"):
         return as_document(found, output)
-    text: str = tell(found, *more, is_wide=output == "wide")
+    text: str = render(found, *more, is_wide=output == "wide")
     return text
 
 

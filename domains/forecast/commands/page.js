@@ -97,11 +97,11 @@
     const mean = past ? measured(0, service, dimension) : [], top = past ? measured(1, service, dimension) : [];
     const most = highest([peak, high, mean, top]) || 1, count = week.length;
     const x = (at) => L + ((W - L - R) * (at + 0.5)) / count, y = (value) => T + (H - T - B) * (1 - value / most);
-    const told = `${name}: peak ${amount(known.peak)} at ${slotName(known.slot)}, mean ${amount(known.mean)}, from ` +
+    const summary = `${name}: peak ${amount(known.peak)} at ${slotName(known.slot)}, mean ${amount(known.mean)}, from ` +
       `${known.origin}${known.error === null ? "" : `, error ${(100 * known.error).toFixed(1)} %`}`;
     const box = element("section");
-    box.append(element("h3", {}, told));
-    const svg = drawn(box, "svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": told });
+    box.append(element("h3", {}, summary));
+    const svg = drawn(box, "svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": summary });
     for (const part of [0, 0.5, 1]) {
       drawn(svg, "line", { class: "grid", x1: L, x2: W - R, y1: y(part * most), y2: y(part * most) });
       drawn(svg, "text", { x: L - 5, y: y(part * most) + 4, "text-anchor": "end" }, amount(part * most));
@@ -229,10 +229,10 @@
     byId("slotname").textContent = slotName(Number(byId("slot").value));
     const side = N > 1500 ? 12 : 26, across = Math.floor(960 / side), high = Math.ceil(N / across) * side;
     const svg = document.createElementNS(NS, "svg");
-    const told = when === "peak" ? "at each node's own peak" : `at ${slotName(slot)}`;
+    const summary = when === "peak" ? "at each node's own peak" : `at ${slotName(slot)}`;
     svg.setAttribute("viewBox", `0 0 960 ${high}`);
     svg.setAttribute("role", "img");
-    svg.setAttribute("aria-label", `Heat map of ${N} nodes ${told}; the table of nodes has the figures`);
+    svg.setAttribute("aria-label", `Heat map of ${N} nodes ${summary}; the table of nodes has the figures`);
     const counts = [0, 0, 0, 0, 0, 0];
     for (let node = 0; node < N; node++) {
       const found = when === "peak" ? fullest(node, only) : at(node, only, slot), kind = classOf(found.share);
@@ -284,7 +284,7 @@
     }
     return found;
   };
-  const tell = (worst) => worst.dimension < 0 ? "-" :
+  const worstText = (worst) => worst.dimension < 0 ? "-" :
     `${fleet.dimensions[worst.dimension]} ${percent(worst.share)} at ${slotName(worst.slot)}`;
   const topNode = () => {
     let found = null;
@@ -292,7 +292,7 @@
       const worst = fullest(node);
       if (!found || worst.share > found.worst.share) found = { node, worst };
     }
-    return found ? `${fleet.nodes[found.node].node}, ${tell(found.worst)}` : "-";
+    return found ? `${fleet.nodes[found.node].node}, ${worstText(found.worst)}` : "-";
   };
   const tryOut = () => {
     const asked = Math.trunc(Number(byId("count").value)) || 0, service = Number(byId("which").value);
@@ -313,7 +313,7 @@
       `Fullest node before: ${was}; then: ${topNode()}. Each replica ${sign > 0 ? "goes where the fullest moment stays lowest" :
         "leaves the fullest node that has one"}; the scheduler heeds more than that: multisched explain --what-if asks it.`;
     const rows = [...changed].map(([node, count]) =>
-      [fleet.nodes[node].node, `${count > 0 ? "+" : ""}${count}`, tell(before.get(node)), tell(fullest(node))]);
+      [fleet.nodes[node].node, `${count > 0 ? "+" : ""}${count}`, worstText(before.get(node)), worstText(fullest(node))]);
     byId("outcome").replaceChildren(element("p", {}, text), table(["node", "replicas", "fullest before", "then"], rows));
     heat();
   };

@@ -48,12 +48,12 @@ def _embedded(document: Document) -> str:
 
 def _lead(document: Document) -> str:
     made = datetime.fromtimestamp(document["nowSeconds"], UTC)
-    told = document["state"] or (f"profiles {document['version']}" if document["version"] else "profiles of files")
+    text = document["state"] or (f"profiles {document['version']}" if document["version"] else "profiles of files")
     left_out = document["servicesLeftOut"]
     services = f"{len(document['services'])} services" + (
         f" that use most; {left_out} more left out" if left_out else ""
     )
-    return f"{made:%Y-%m-%d %H:%M} UTC, {document['now']} in {document['zone']}; {told}; {services}."
+    return f"{made:%Y-%m-%d %H:%M} UTC, {document['now']} in {document['zone']}; {text}; {services}."
 
 
 def _sections(document: Document) -> Iterator[str]:
@@ -62,10 +62,10 @@ def _sections(document: Document) -> Iterator[str]:
         yield from _node_sections(document)
     yield "<h2>Services</h2>"
     history = document["history"]
-    told = (
+    text = (
         "each week alike; no history is kept here, --usage FILE.csv draws one" if history is None else "the last days"
     )
-    yield f'<p class="scripted">Use per replica, {told}: the band in which new samples are expected, the predicted peak,'
+    yield f'<p class="scripted">Use per replica, {text}: the band in which new samples are expected, the predicted peak,'
     yield " the mean and the highest sample of each slot.</p>"
     notes = [] if history is None else history.get("notes", [])
     if notes:

@@ -39,8 +39,8 @@ def service(found: Document, *, is_wide: bool) -> str:
     parts = [f"{escaped(found['service'])}   per replica, hour by hour in {found['zone']}; {_version(found)}"]
     for row in found["dimensions"]:
         head = f"{row['dimension']}   peak {amount(row['highest'])} at {row['at']}, mean {amount(row['mean'])}"
-        told = f"{head}, from {row['origin']}, error {fraction(row['error'])}"
-        parts.append(week(told, row["highest"], row["peak"]))
+        line = f"{head}, from {row['origin']}, error {fraction(row['error'])}"
+        parts.append(week(line, row["highest"], row["peak"]))
     return "\n\n".join(parts)
 
 
@@ -72,14 +72,14 @@ def _node_row(one: Document, *, is_wide: bool) -> list[object]:
 def node(found: Document, limit: int, *, is_wide: bool) -> str:
     """Its week, then its pods by their share of its fullest moment."""
     one = found["node"]
-    told = f"{one['node']}   {one['pods']} pods, {one['unknown']} of them without a profile of their own"
-    parts = [f"{told}; hour by hour in {found['zone']}"]
+    line = f"{one['node']}   {one['pods']} pods, {one['unknown']} of them without a profile of their own"
+    parts = [f"{line}; hour by hour in {found['zone']}"]
     for row in one["dimensions"]:
-        told = f"{row['dimension']}   peak {of_capacity(row['share'], row['peak'])} at {row['at']}"
+        line = f"{row['dimension']}   peak {of_capacity(row['share'], row['peak'])} at {row['at']}"
         if row["share"] is not None:
-            told += f" ({amount(row['peak'])} of {amount(row['capacity'])})"
+            line += f" ({amount(row['peak'])} of {amount(row['capacity'])})"
         parts.append(
-            week(f"{told}, now {of_capacity(row['nowShare'], row['now'])}", row["peak"], row["week"], row["capacity"])
+            week(f"{line}, now {of_capacity(row['nowShare'], row['now'])}", row["peak"], row["week"], row["capacity"])
         )
     if found["standing"]:
         first = found["standing"][0]
@@ -136,10 +136,10 @@ def backtest(found: Document, limit: int, *, is_wide: bool) -> str:
         figures = [fraction(one[kind], 2) for kind in ("error", "model", "quantile", *(["flat"] if is_wide else []))]
         rows.append([one["service"], one["dimension"], one["chosen"], *figures, one["why"]])
     parts += [as_table(head, rows, is_wide=is_wide), *_more(found["series"], limit)]
-    told = (
+    line = (
         "errors: mean pinball loss of the peak over the mean use; of the chosen kind, the model, the quantile by hour"
     )
-    return "\n\n".join([*parts, told])
+    return "\n\n".join([*parts, line])
 
 
 _SPREAD: Final = ("p50", "p90", "p99")
@@ -213,5 +213,5 @@ def _version(found: Document) -> str:
 
 def _footer(found: Document) -> str:
     domain = f"domain {found['domain']}; " if found.get("domain") else ""
-    told = escaped(found["state"]) or _version(found)
-    return f"{domain}{told}; it is {found['now']} ({found['zone']})"
+    line = escaped(found["state"]) or _version(found)
+    return f"{domain}{line}; it is {found['now']} ({found['zone']})"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from domains.forecast.curves.quantized_profiles import Curve, ProfileBook
+from domains.forecast.curves.quantized_profiles import Curve, QuantizedProfiles
 from domains.forecast.service import class_of, service_of
 from domains.forecast.units import MILLI
 from multisched.model.objects import CPU, MEMORY, Pod
@@ -84,11 +84,11 @@ def _is_alike(last: Pod, pod: Pod) -> bool:
 class Predictor:
     """Immutable but for its memory of what it said before: other profiles make another predictor."""
 
-    def __init__(self, dimensions: Sequence[str], book: ProfileBook | None = None) -> None:
-        """`book`: profiles in force, of the same dimensions; None: there are none, and requests speak."""
-        assert book is None or book.dimensions == tuple(dimensions), "profiles of other dimensions"
+    def __init__(self, dimensions: Sequence[str], quantized: QuantizedProfiles | None = None) -> None:
+        """`quantized`: profiles in force, of the same dimensions; None: there are none, and requests speak."""
+        assert quantized is None or quantized.dimensions == tuple(dimensions), "profiles of other dimensions"
         self.dimensions = tuple(dimensions)
-        self.book = book
+        self.quantized = quantized
         self._known: dict[tuple[str, str, str, int, int], Prediction] = {}
         self._curves: dict[Hashable, Curve] = {}
         self._last: tuple[Pod | None, Prediction] = (None, _NOTHING)
@@ -96,7 +96,7 @@ class Predictor:
     @property
     def version(self) -> int:
         """Of the profiles; 0 without any."""
-        return 0 if self.book is None else self.book.profiles.version
+        return 0 if self.quantized is None else self.quantized.profiles.version
 
     def predict(self, pod: Pod) -> Prediction:
         """What the pod will use. Depends on its service, class, namespace, CPU and memory only."""
@@ -120,8 +120,10 @@ class Predictor:
         if known is None:
             if len(self._known) >= PREDICTIONS_MAX:
                 self._known.clear()
-            book = self.book
-            known = self._known[demand] = self._by_requests(demand) if book is None else self._by_profile(demand, book)
+            quantized = self.quantized
+            known = self._known[demand] = (
+                self._by_requests(demand) if quantized is None else self._by_profile(demand, quantized)
+            )
         return known
 
     def _by_requests(self, demand: Demand) -> Prediction:
@@ -132,25 +134,25 @@ class Predictor:
         requested = {CPU: demand.cpu_milli, MEMORY: demand.memory_bytes * MILLI}
         return tuple(requested.get(name, 0) for name in self.dimensions)
 
-    def _by_profile(self, demand: Demand, book: ProfileBook) -> Prediction:
+    def _by_profile(self, demand: Demand, quantized: QuantizedProfiles) -> Prediction:
         requested = self._requested(demand)
-        source, fallback = book.service(demand.namespace, demand.service), ""
+        source, fallback = quantized.service(demand.namespace, demand.service), ""
         if source is None:
-            source, fallback = book.service(demand.namespace, demand.service_class), CLASS
+            source, fallback = quantized.service(demand.namespace, demand.service_class), CLASS
         if source is None:
-            source, fallback = book.namespace(demand.namespace), NAMESPACE
+            source, fallback = quantized.namespace(demand.namespace), NAMESPACE
         if source is None:
             fallback = NO_HISTORY if demand.service else NO_SERVICE
-        lacking = book.lacking(source)
+        lacking = quantized.lacking(source)
         if not fallback and any(
-            name in (CPU, MEMORY) for name, lacks in zip(book.dimensions, lacking, strict=True) if lacks
+            name in (CPU, MEMORY) for name, lacks in zip(quantized.dimensions, lacking, strict=True) if lacks
         ):
             fallback = PARTIAL_HISTORY
         flat = tuple(milli if lacks else 0 for milli, lacks in zip(requested, lacking, strict=True))
-        mark = (book.number, source, flat)
+        mark = (quantized.number, source, flat)
         curve = self._curves.get(mark)
         if curve is None:
             if len(self._curves) >= CURVES_MAX:
                 self._curves.clear()
-            curve = self._curves[mark] = book.curve(source, flat)
+            curve = self._curves[mark] = quantized.curve(source, flat)
         return Prediction(demand, requested, fallback, curve)

@@ -143,12 +143,12 @@ def no_profiles(dimensions: tuple[str, ...] = (), slot_s: int = SLOT_S_DEFAULT) 
 NO_PROFILES: Final = "no profiles yet"
 
 
-def told_of(version: int, age_s: float) -> str:
+def profiles_text(version: int, age_s: float) -> str:
     """Profiles in force, in words; version 0: of files that were read at the start."""
-    return f"profiles {version or 'read at the start'}, {duration_told(age_s)} old"
+    return f"profiles {version or 'read at the start'}, {duration_text(age_s)} old"
 
 
-def duration_told(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"

@@ -1,4 +1,4 @@
-"""ProfileBook: profiles as placement counts them: whole numbers of a quantum, which add up and come off without a trace.
+"""QuantizedProfiles: profiles as placement counts them: whole numbers of a quantum, which add up and come off without a trace.
 
 Made once for each set of profiles that is put in force; immutable but for namespaces' means, which are made when first
 asked for.
@@ -53,14 +53,14 @@ class Curve:
         """bool[dimensions]"""
 
 
-class ProfileBook:
+class QuantizedProfiles:
     """The profiles in force, in whole numbers of a quantum per dimension."""
 
     def __init__(self, profiles: Profiles, dimensions: Sequence[str]) -> None:
         self.profiles = profiles
         self.dimensions = tuple(dimensions)
         self.number = next(_numbers)
-        """Another for each book of the process: what is cached under one is never taken for another's."""
+        """Another for each object of the process: what is cached under one is never taken for another's."""
         at = {name: index for index, name in enumerate(profiles.dimensions)}
         self._at = tuple(at.get(name) for name in self.dimensions)
         self._numbers = profiles.numbers()

@@ -41,10 +41,10 @@ def load_history(files: Sequence[str], *, fit: FitSettings, window_days: float) 
     """Reads the files, unless this process has read the same ones before and they are unchanged since: what-if builds the
     domain anew for each question. Raises HistoryError.
     """
-    return _loaded(tuple((name, *_stamp(name)) for name in files), fit, window_days)
+    return _loaded(tuple((name, *_file_version(name)) for name in files), fit, window_days)
 
 
-def _stamp(name: str) -> tuple[int, int]:
+def _file_version(name: str) -> tuple[int, int]:
     """When the file was written, and its size; zeros for one that cannot be read, which reading tells."""
     try:
         found = Path(name).stat()

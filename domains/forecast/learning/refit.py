@@ -17,7 +17,7 @@ from typing import Final
 import anyio
 import msgspec
 
-from domains.forecast.curves.profiles import NO_PROFILES, Profiles, duration_told, told_of
+from domains.forecast.curves.profiles import NO_PROFILES, Profiles, duration_text, profiles_text
 from domains.forecast.curves.usage import Look, Seen
 from domains.forecast.history.source import PollingSource, Source, SourceError
 from domains.forecast.learning.study import Findings, Learn, Order, Refused, Study
@@ -91,12 +91,12 @@ class RefitState(msgspec.Struct):
 
     def detail(self, now_s: float) -> str:
         """In a sentence, for `/readyz`."""
-        told = told_of(self.version, self.age_s(now_s)) if self.version else NO_PROFILES
+        words = profiles_text(self.version, self.age_s(now_s)) if self.version else NO_PROFILES
         if self.last_error:
-            since = duration_told(now_s - self.last_error_s)
+            since = duration_text(now_s - self.last_error_s)
             refits = "1 refit" if self.failures_in_a_row == 1 else f"{self.failures_in_a_row} refits"
-            told += f"; {refits} failed, the last {since} ago: {self.last_error}"
-        return told
+            words += f"; {refits} failed, the last {since} ago: {self.last_error}"
+        return words
 
 
 class Refit:
@@ -182,7 +182,7 @@ class Refit:
         self._covered = found.covered
         self._state.refits += 1
         self._state.failures_in_a_row, self._state.last_error = 0, ""
-        self._tell(found.notes)
+        self._report(found.notes)
         self._state.duration_s = ports.clock.monotonic() - began_s
         logger.info(
             "profiles in force", extra={"version": found.profiles.version, "services": len(found.profiles.services)}
@@ -262,7 +262,7 @@ class Refit:
         wait_s = interval_s if not failures else min(interval_s, RETRY_S * 2.0 ** min(failures - 1, 20))
         return wait_s * (1 + JITTER * ports.rng.random())
 
-    def _tell(self, notes: tuple[str, ...]) -> None:
+    def _report(self, notes: tuple[str, ...]) -> None:
         """Keeps the notes, and logs those that the last reading did not have: nobody looks for what nobody knows of."""
         for note in sorted(set(notes) - set(self._state.notes), key=notes.index):
             logger.warning("history is not whole", extra={"note": note[:ERROR_CHARS_MAX]})

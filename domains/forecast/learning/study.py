@@ -83,8 +83,12 @@ class Study:
                 profiles = await in_thread(lambda: self._learn(reading, order.version, order.now_s))
         except TimeoutError as error:  # a process that computes for ever is not asked again
             raise TimeoutError(f"not learned within {order.deadline_s:g} s") from error
-        told = (reading_notes(reading, order.grid.steps), profile_notes(profiles), weight_notes(reading, profiles))
-        notes = (*reading.notes, *(note for notes in told for note in notes))
+        note_groups = (
+            reading_notes(reading, order.grid.steps),
+            profile_notes(profiles),
+            weight_notes(reading, profiles),
+        )
+        notes = (*reading.notes, *(note for notes in note_groups for note in notes))
         return Findings(profiles, covered_by(reading), notes, reading.capacities)
 
     @property

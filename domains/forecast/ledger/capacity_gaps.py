@@ -55,7 +55,7 @@ class CapacityGaps:
 
     def __init__(self) -> None:
         self._seen = (-1, -1)
-        self._told: dict[tuple[str, str], int] = {}
+        self._reported: dict[tuple[str, str], int] = {}
         self.found: tuple[Gap, ...] = ()
         """As of the last look."""
 
@@ -67,11 +67,11 @@ class CapacityGaps:
         self._seen = mark
         self.found = tuple(gaps_of(ledger))
         now = {(gap.dimension, gap.kind): gap.nodes for gap in self.found}
-        self._told = {key: count for key, count in self._told.items() if key in now}
+        self._reported = {key: count for key, count in self._reported.items() if key in now}
         for gap in self.found:
             key = (gap.dimension, gap.kind)
-            if gap.nodes >= AGAIN_RATIO * self._told.get(key, 0):
-                self._told[key] = gap.nodes
+            if gap.nodes >= AGAIN_RATIO * self._reported.get(key, 0):
+                self._reported[key] = gap.nodes
                 logger.warning("nodes without a capacity", extra={"note": str(gap)})
 
 

@@ -52,7 +52,7 @@ class PeakLedger:
         self.pods: dict[str, Pod] | None = None
         """uid -> pod, while somebody wants to know (`keep_pods`)."""
         self._held: dict[str, tuple[int, Demand]] = {}
-        self._promised: tuple[int, Demand] | None = None
+        self._reserved: tuple[int, Demand] | None = None
         """Row and demand of a pod that is to come, which no pod's entry says."""
         self._nodes: dict[int, Node] = {}
         self._version = [0] * ROWS_FIRST
@@ -98,7 +98,7 @@ class PeakLedger:
         if (row in self._nodes) is (node is None):
             self.capacity_changes += 1
         if node is None:
-            if self._promised is not None and self._promised[0] == row:
+            if self._reserved is not None and self._reserved[0] == row:
                 self.withdraw()
             self._nodes.pop(row, None)
         else:
@@ -138,25 +138,25 @@ class PeakLedger:
 
     # -- promises --------------------------------------------------------------------------------------------------
 
-    def promise(self, pod: Pod, row: int) -> None:
+    def reserve(self, pod: Pod, row: int) -> None:
         """A pod like this one counts on the row beside those that are held, until `withdraw`: one at a time. `held` does not
         tell of it, as no pod stands there yet."""
         self.withdraw()
-        self._promised = (row, self.predictor.predict(pod).demand)
-        self._add(*self._promised, 1)
+        self._reserved = (row, self.predictor.predict(pod).demand)
+        self._add(*self._reserved, 1)
 
     def withdraw(self) -> None:
         """What was promised counts no more. Idempotent."""
-        promised, self._promised = self._promised, None
-        if promised is not None:
-            self._add(*promised, -1)
+        reserved, self._reserved = self._reserved, None
+        if reserved is not None:
+            self._add(*reserved, -1)
 
-    def has_promise(self, row: int) -> bool:
-        return self._promised is not None and self._promised[0] == row
+    def has_reservation(self, row: int) -> bool:
+        return self._reserved is not None and self._reserved[0] == row
 
     def _counted(self) -> list[tuple[int, Demand]]:
         """Of all that counts on rows."""
-        return [*self._held.values(), *(() if self._promised is None else (self._promised,))]
+        return [*self._held.values(), *(() if self._reserved is None else (self._reserved,))]
 
     # -- profiles --------------------------------------------------------------------------------------------------
 
@@ -223,10 +223,10 @@ class PeakLedger:
     def fleet_load(self) -> Amounts:
         """float64[dimensions, slots]: what all rows are predicted to use, over what all that say so have."""
         assert self._curves is not None, "there are no profiles"
-        assert self.predictor.book is not None
+        assert self.predictor.quantized is not None
         self._begin_counting()
         fleet = np.where(self._fleet > 0, self._fleet, np.inf).reshape(-1, 1)
-        return self._total * self.predictor.book.quantum_milli / fleet
+        return self._total * self.predictor.quantized.quantum_milli / fleet
 
     def rows(self) -> Rows:
         """Those that have nodes, ascending."""
@@ -263,17 +263,17 @@ class PeakLedger:
 
     def _begin(self) -> None:
         """Empty sums of the predictor's dimensions."""
-        dimensions, book = self.predictor.dimensions, self.predictor.book
+        dimensions, quantized = self.predictor.dimensions, self.predictor.quantized
         self._capacities = tuple(self.stated.get(name) or default_capacity(name) for name in dimensions)
         self._capacity: Amounts = np.full((len(dimensions), len(self._version)), UNKNOWN, np.float64)
         self._fleet: Amounts = np.zeros(len(dimensions))
         self._flat = FlatPeaks(len(dimensions))
-        self._curves = None if book is None else NodeCurves(len(dimensions), book.profiles.slots)
-        self._total = np.zeros((len(dimensions), 1 if book is None else book.profiles.slots), np.int64)
+        self._curves = None if quantized is None else NodeCurves(len(dimensions), quantized.profiles.slots)
+        self._total = np.zeros((len(dimensions), 1 if quantized is None else quantized.profiles.slots), np.int64)
         self._sources: NDArray[np.int32] = np.zeros((len(SOURCES), len(self._version)), np.int32)
         self._due: dict[int, list[Demand]] = {}
         self._is_counting = False
-        if book is None:
+        if quantized is None:
             self._is_counting = True
             for row, demand in self._counted():
                 prediction = self.predictor.of(demand)

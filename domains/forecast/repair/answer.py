@@ -37,8 +37,8 @@ def answer(scene: RepairScene, asked: RepairAsked, ledger: PeakLedger, settings:
     dimensions = ledger.predictor.dimensions
     limits = limits_of(settings, asked, dimensions)
     snapshot = take_snapshot(scene, ledger, scene.scheduler_names if settings.movable is Movable.OWN else None)
-    book = ledger.predictor.book
-    assert book is not None, "a snapshot is taken of profiles"
+    quantized = ledger.predictor.quantized
+    assert quantized is not None, "a snapshot is taken of profiles"
 
     def fits(number: int) -> Bools:
         return scene.fits(snapshot.pods[number])
@@ -49,7 +49,7 @@ def answer(scene: RepairScene, asked: RepairAsked, ledger: PeakLedger, settings:
         limits, plan = msgspec.structs.replace(limits, threshold=lowest.threshold), lowest.plan
     else:
         plan = plan_repair(case, limits, fits)
-    told = _Telling(snapshot, limits, book.profiles)
+    report = _PlanReport(snapshot, limits, quantized.profiles)
     codes, reasons = why_not(case, limits)
     kept = Counter(reasons[code] for code in codes[codes > 0].tolist())
     unknown = [
@@ -58,14 +58,14 @@ def answer(scene: RepairScene, asked: RepairAsked, ledger: PeakLedger, settings:
     ]
     return RepairPlan(
         domain=scene.domain,
-        profiles_version=book.profiles.version,
-        threshold_percent=dict(zip(dimensions, (100 * told.threshold).tolist(), strict=True)),
-        moves=told.moves(plan),
+        profiles_version=quantized.profiles.version,
+        threshold_percent=dict(zip(dimensions, (100 * report.threshold).tolist(), strict=True)),
+        moves=report.moves(plan),
         mended=plan.mended,
-        left=tuple(RepairLeft(one.node, told.peak(one.peak), one.why) for one in plan.unmended),
+        left=tuple(RepairLeft(one.node, report.peak(one.peak), one.why) for one in plan.unmended),
         least_moves=plan.least_moves,
-        worst_before=told.peak(plan.worst_before),
-        worst_after=told.peak(plan.worst_after),
+        worst_before=report.peak(plan.worst_before),
+        worst_after=report.peak(plan.worst_after),
         nodes=len(case.nodes.names),
         pods=len(case.pods.names),
         movable=len(codes) - kept.total(),
@@ -82,7 +82,7 @@ def _foreign(scene: RepairScene, snapshot: Snapshot, plan: Plan) -> Iterator[str
         yield f"{moves} of the moves are of pods that {name} places: where their replacements go is its choice"
 
 
-class _Telling:
+class _PlanReport:
     """Makes the moves once more, in their order, on the loads of the nodes they touch."""
 
     def __init__(self, snapshot: Snapshot, limits: RepairLimits, profiles: Profiles) -> None:

@@ -54,7 +54,7 @@ class Forecasts(msgspec.Struct, frozen=True):
 
     peaks: Callable[[str], Mapping[str, float]]
     """Node -> dimension -> the peak, a share of capacity, of what stands there now; no node, no dimensions."""
-    promise: Callable[[Pod, str], None]
+    reserve: Callable[[Pod, str], None]
     """The curve of a pod like this one counts on a node from now on."""
     withdraw: Callable[[], None]
     """It does not count any more. Idempotent."""
@@ -81,7 +81,7 @@ class Carrier:
         self._counts = counts
         self._ready_timeout_s = ready_timeout_s
         self._todo: list[Action] = []
-        self._told = ""
+        self._detail = ""
         """What the last refusal said."""
 
     async def carry(self, first: Event) -> Record:
@@ -112,7 +112,7 @@ class Carrier:
         """Advances the run and stores it, before anything is done."""
         before, was = self.record, self._run
         if event in (Event.WINDOW_CLOSED, Event.TARGET_GONE, Event.POD_GONE):
-            self._told = ""
+            self._detail = ""
         run, actions = advance(was, event)
         if run.is_over:
             self._todo = list(actions)
@@ -126,7 +126,7 @@ class Carrier:
         if run.place != was.place:
             self.record = msgspec.structs.replace(self.record, begun=None)
         if run.state is State.STOPPED:
-            reason = f"{run.reason}: {self._told}" if self._told else run.reason
+            reason = f"{run.reason}: {self._detail}" if self._detail else run.reason
             self.record = msgspec.structs.replace(self.record, stops=self.record.stops + 1, reason=reason)
         logger.info("repair", extra={"event": event.name, "state": run.state.name, "move": self.record.task.words})
         await self._keep()
@@ -194,8 +194,8 @@ class Carrier:
             return Event.POD_GONE
         if not mover.has_node(task.target):
             return Event.TARGET_GONE
-        self._told = self._hold(pod)
-        return Event.RESERVE_REFUSED if self._told else Event.RESERVED
+        self._detail = self._hold(pod)
+        return Event.RESERVE_REFUSED if self._detail else Event.RESERVED
 
     def _hold(self, like: Pod) -> str:
         """Empty, or why the target takes nobody."""
@@ -203,7 +203,7 @@ class Carrier:
         self._release()
         refusal = self._mover.hold(task.uid, like, task.target, handed=self._forecasts.withdraw)
         if not refusal:
-            self._forecasts.promise(like, task.target)
+            self._forecasts.reserve(like, task.target)
         return refusal
 
     def _release(self) -> None:
@@ -238,15 +238,15 @@ class Carrier:
         assert pod.owner is not None, "looked at before"
         peers = mover.peers(pod.namespace, pod.owner.uid)
         missing = [one.key for one in peers if not one.node or one.is_deleting or not one.is_ready]
-        self._told = f"{missing[0]} is not ready" if missing else mover.budget_refusal(pod)
-        if not self._told and len(peers) > PEERS_MAX:
-            self._told = f"its service has {len(peers)} replicas, more than {PEERS_MAX}"
-        if self._told:
+        self._detail = f"{missing[0]} is not ready" if missing else mover.budget_refusal(pod)
+        if not self._detail and len(peers) > PEERS_MAX:
+            self._detail = f"its service has {len(peers)} replicas, more than {PEERS_MAX}"
+        if self._detail:
             return Event.MAY_NOT_LEAVE
         if not mover.has_node(task.target):
             return Event.TARGET_GONE
-        self._told = self._hold(pod)  # what is more important may have taken the place
-        if self._told:
+        self._detail = self._hold(pod)  # what is more important may have taken the place
+        if self._detail:
             return Event.RESERVE_REFUSED
         begun = Begun(pod.owner.uid, tuple(one.uid for one in peers), len(peers))
         self.record = msgspec.structs.replace(self.record, begun=begun)
@@ -259,15 +259,15 @@ class Carrier:
             await self._feed(Event.WINDOW_CLOSED)
             return Event.EVICT_REFUSED
         if not mover.is_kept():
-            self._told = f"its place on {task.target} was taken back"
+            self._detail = f"its place on {task.target} was taken back"
             return Event.EVICT_REFUSED
         mover.hand_over(frozenset(begun.known))
         reply = await mover.evict(task.ref, timeout_s=mover.write_timeout_s)
-        self._told = reply.message
+        self._detail = reply.message
         match reply.answer:
             case EvictAnswer.EVICTED:
                 note = f"Evicted from {task.source}; a place on {task.target} is kept for its replacement"
-                mover.tell("Normal", task.ref, "Repair", note)
+                mover.record_event("Normal", task.ref, "Repair", note)
                 return Event.EVICTED
             case EvictAnswer.GONE:
                 return Event.POD_GONE
@@ -293,10 +293,10 @@ class Carrier:
             if self._mover.standing(task.uid) is None:
                 replacement = self._replacement(begun)
                 if replacement is not None and replacement.is_ready:
-                    self._told = replacement.node if replacement.node != task.target else ""
+                    self._detail = replacement.node if replacement.node != task.target else ""
                     return Event.READY_ON_TARGET if replacement.node == task.target else Event.READY_ELSEWHERE
             await asyncio.sleep(POLL_S)
-        self._told = f"within {self._ready_timeout_s:g} s"
+        self._detail = f"within {self._ready_timeout_s:g} s"
         return Event.NOT_READY
 
     def _replacement(self, begun: Begun) -> Pod | None:
@@ -328,8 +328,8 @@ class Carrier:
         after = self._found("" if replacement is None else replacement.node, ready)
         dimensions = self.record.dimensions
         threshold = tuple(share for _, share in self.record.threshold)
-        self._told = should_stop(task.foretold(dimensions), before, after, threshold=threshold)
-        return Event.CHECK_FAILED if self._told else Event.CHECK_PASSED
+        self._detail = should_stop(task.foretold(dimensions), before, after, threshold=threshold)
+        return Event.CHECK_FAILED if self._detail else Event.CHECK_PASSED
 
     def _found(self, node: str, ready: int) -> Found:
         task, dimensions = self.record.task, self.record.dimensions

@@ -155,8 +155,8 @@ class RepairControl:
             return None
         self._problem = ""
         self._counts.plans += 1
-        told = {"domain": self._domain, "digest": digest_of(plan), "moves": len(plan.moves), "left": len(plan.left)}
-        logger.info("repair planned", extra=told)
+        fields = {"domain": self._domain, "digest": digest_of(plan), "moves": len(plan.moves), "left": len(plan.left)}
+        logger.info("repair planned", extra=fields)
         return plan
 
     async def _preview(self, mover: Mover, span: Span) -> None:
@@ -206,21 +206,23 @@ class RepairControl:
             self._record = await carrier.carry(first)
         finally:
             self._carrier = None
-        self._tell_end(mover)
+        self._report_end(mover)
 
-    def _tell_end(self, mover: Mover) -> None:
+    def _report_end(self, mover: Mover) -> None:
         record = self._record
         assert record.run is not None, "a run has ended"
         is_finished = record.run.state is State.FINISHED
         self._counts.finished += is_finished
         self._counts.stopped += not is_finished
-        told = {"domain": self._domain, "digest": record.digest, "steps": len(record.tasks), "reason": record.reason}
+        fields = {"domain": self._domain, "digest": record.digest, "steps": len(record.tasks), "reason": record.reason}
         if is_finished:
-            logger.info("repair finished", extra=told)
+            logger.info("repair finished", extra=fields)
             return
-        logger.warning("repair stopped", extra=told)
+        logger.warning("repair stopped", extra=fields)
         task = record.task
-        mover.tell("Warning", ObjectRef("Node", "", task.target, ""), "RepairStopped", f"{task.words}: {record.reason}")
+        mover.record_event(
+            "Warning", ObjectRef("Node", "", task.target, ""), "RepairStopped", f"{task.words}: {record.reason}"
+        )
 
     # -- for people ------------------------------------------------------------------------------------------------
 

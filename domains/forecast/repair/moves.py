@@ -70,7 +70,7 @@ class Board:
         self.reason_codes, self.reasons = why_not(case, limits)
         self._pods_by_node, self._first = _by_node(case)
         self._kinds = _kinds(case)
-        self._stamp, self._last_stamp = 0, 0
+        self._version, self._last_version = 0, 0
         self._known_targets: dict[tuple[int, int], tuple[int, ...]] = {}
 
     # What stands where
@@ -130,7 +130,7 @@ class Board:
 
     def targets(self, pod: int) -> tuple[int, ...]:
         """Nodes that bear the pod without passing a threshold, that it fits and that budgets allow; the emptiest first."""
-        key = (pod, self._stamp)
+        key = (pod, self._version)
         known = self._known_targets.get(key)
         if known is None:
             if len(self._known_targets) >= KNOWN_TARGETS_MAX:
@@ -289,7 +289,7 @@ class Board:
         """The move stands inside the `with`, and is taken back behind it."""
         ends = [move.source, move.target]
         loads, peaks = self.loads[ends].copy(), self.peaks[ends].copy()
-        stamp = self._stamp
+        version = self._version
         self.make(move)
         try:
             yield
@@ -298,7 +298,7 @@ class Board:
             assert taken == move
             self.loads[ends], self.peaks[ends] = loads, peaks
             self._count(move, -1)
-            self._stamp = stamp
+            self._version = version
 
     def make(self, move: Move) -> None:
         """For good."""
@@ -309,8 +309,8 @@ class Board:
             self.peaks[node] = self.loads[node].max(axis=1)
         self.moves.append(move)
         self._count(move, 1)
-        self._last_stamp += 1
-        self._stamp = self._last_stamp
+        self._last_version += 1
+        self._version = self._last_version
 
     def _count(self, move: Move, sign: int) -> None:
         requests = self.case.pods.requests[move.pod]

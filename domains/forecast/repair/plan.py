@@ -210,12 +210,12 @@ def _why(board: Board, search: Search, node: int) -> str:
         return f"no more pods could be asked where they fit after {limits.fits_max} (fits_max)"
     if homeless:
         fitting = sum(bool(board.fits(pod).any()) for pod in homeless)
-        told = f"of its {len(movable)} pods that may move, {len(homeless)} find no node"
+        text = f"of its {len(movable)} pods that may move, {len(homeless)} find no node"
         reasons = (
             (len(homeless) - fitting, "fit no other node by its rules"),
             (fitting, "would push each over its threshold, or find no room"),
         )
-        return f"{told}: {', '.join(f'{count} {why}' for count, why in reasons if count)}{f'; {kept}' if kept else ''}"
+        return f"{text}: {', '.join(f'{count} {why}' for count, why in reasons if count)}{f'; {kept}' if kept else ''}"
     return NOT_FOUND
 
 

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 import msgspec
 import numpy as np
 
-from domains.forecast.curves.quantized_profiles import ProfileBook, Quanta
+from domains.forecast.curves.quantized_profiles import Quanta, QuantizedProfiles
 from domains.forecast.ledger.peak_ledger import PeakLedger
 from domains.forecast.repair.case import MOVABLE, NO_GANG, Disruptions, Floats, Ints, Nodes, Pods, RepairCase
 from domains.forecast.repair.rules import group_of, why_fixed
@@ -59,8 +59,8 @@ class _Numbers(dict[K, int]):
 
 def take_snapshot(scene: RepairScene, ledger: PeakLedger, ours: frozenset[str] | None) -> Snapshot:
     """`ours`: schedulers whose pods may move; None: all. Raises RepairRefusedError where no plan can be made of the scene."""
-    book = ledger.predictor.book
-    if book is None:
+    quantized = ledger.predictor.quantized
+    if quantized is None:
         raise RepairRefusedError(
             "no profiles are in force yet, so no peak is predicted; name historyDir, files, history or profilesFile "
             "in the args of PeakForecast, or wait for the first refit",
@@ -73,54 +73,54 @@ def take_snapshot(scene: RepairScene, ledger: PeakLedger, ours: frozenset[str] |
         raise RepairRefusedError(f"PodDisruptionBudgets cannot be read ({hidden}); nothing is moved past them", 409)
     at = {row: number for number, row in enumerate(scene.rows.tolist())}
     standing = [(pod, at[row]) for pod, row in scene.standing if row in at]
-    promised = [(pod, at[row]) for pod, row in scene.promised if row in at]
+    nominated = [(pod, at[row]) for pod, row in scene.nominated if row in at]
     pods = _PodColumns(scene, ledger, ours, standing)
     capacity = ledger.capacity(scene.rows).T / 1.0
     capacity = np.where(capacity < 0, np.nan, np.maximum(capacity, NOTHING))
     resources = _resources(pods.distinct_requests())
     quotas = Quotas(scene.objects)
     case = RepairCase(
-        dimensions=book.dimensions,
+        dimensions=quantized.dimensions,
         nodes=Nodes(
             names=tuple(scene.nodes.node(row).name for row in at),
-            loads=_loads(scene, ledger, book, capacity, promised),
+            loads=_loads(scene, ledger, quantized, capacity, nominated),
             capacity=capacity,
-            free=_free(scene, resources, promised),
+            free=_free(scene, resources, nominated),
         ),
         pods=pods.columns(resources),
-        curves=pods.curves(book),
+        curves=pods.curves(quantized),
         disruptions=disruptions(scene.objects, [pod for pod, _ in standing]),
         gang_spare=np.zeros(pods.gangs, np.int64),
         quota_room=quotas.room(pods.namespaces, resources),
         fixed_reasons=pods.reasons,
     )
-    notes = (*quotas.notes(pods.namespaces), *_unstated(book, capacity))
+    notes = (*quotas.notes(pods.namespaces), *_unstated(quantized, capacity))
     return Snapshot(case, tuple(pod for pod, _ in standing), pods.services, notes)
 
 
 def _loads(
     scene: RepairScene,
     ledger: PeakLedger,
-    book: ProfileBook,
+    quantized: QuantizedProfiles,
     capacity: Floats,
-    promised: Iterable[tuple[Pod, int]],
+    nominated: Iterable[tuple[Pod, int]],
 ) -> Floats:
     """float64[nodes, dimensions, slots] in shares of capacity; NaN where a node does not state it."""
-    loads: Floats = ledger.settled(scene.rows).of(scene.rows) * book.quantum_milli
-    for pod, number in promised:
+    loads: Floats = ledger.settled(scene.rows).of(scene.rows) * quantized.quantum_milli
+    for pod, number in nominated:
         curve = ledger.predictor.predict(pod).curve
         if curve is not None:
-            loads[number] += curve.quanta * book.quantum_milli
+            loads[number] += curve.quanta * quantized.quantum_milli
     loads /= capacity[:, :, None]
     return loads
 
 
-def _free(scene: RepairScene, resources: tuple[str, ...], promised: Iterable[tuple[Pod, int]]) -> Ints:
+def _free(scene: RepairScene, resources: tuple[str, ...], nominated: Iterable[tuple[Pod, int]]) -> Ints:
     """int64[nodes, resources]: allocatable less what pods on the row take and what promised ones will."""
     allocatable = scene.nodes.amounts(Amount.ALLOCATABLE, resources, scene.rows)
     requested = scene.nodes.amounts(Amount.REQUESTED, resources, scene.rows)
     free: Ints = np.ascontiguousarray((allocatable - requested).T)
-    for pod, number in promised:
+    for pod, number in nominated:
         free[number] -= [1 if name == PODS else pod.requests.get(name, 0) for name in resources]
     return free
 
@@ -130,8 +130,8 @@ def _resources(requests: Iterable[Requests]) -> tuple[str, ...]:
     return (PODS, *sorted({name for one in requests for name in one} - {PODS}))
 
 
-def _unstated(book: ProfileBook, capacity: Floats) -> Iterable[str]:
-    for name, stated in zip(book.dimensions, np.isfinite(capacity).T, strict=True):
+def _unstated(quantized: QuantizedProfiles, capacity: Floats) -> Iterable[str]:
+    for name, stated in zip(quantized.dimensions, np.isfinite(capacity).T, strict=True):
         if not stated.all():
             lacking = len(stated) - int(np.count_nonzero(stated))
             yield f"{name}: {lacking} of {len(stated)} nodes do not state their capacity; there it does not count"
@@ -197,11 +197,11 @@ class _PodColumns:
             cold_start=np.zeros(len(fixed), np.uint8),
         )
 
-    def curves(self, book: ProfileBook) -> Floats:
+    def curves(self, quantized: QuantizedProfiles) -> Floats:
         """float64[curves, dimensions, slots], in milli-units."""
-        curves: Floats = np.empty((len(self._quanta), len(book.dimensions), book.profiles.slots))
+        curves: Floats = np.empty((len(self._quanta), len(quantized.dimensions), quantized.profiles.slots))
         for number, quanta in enumerate(self._quanta):
-            curves[number] = quanta * book.quantum_milli
+            curves[number] = quanta * quantized.quantum_milli
         return curves
 
 

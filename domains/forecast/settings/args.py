@@ -117,8 +117,8 @@ def _read(settings: Fields) -> PeakSettings:
     """Notes what is wrong in `settings`."""
     percentile = settings.above_zero("percentile", PERCENTILE, 100)
     learning = _learning(settings, percentile)
-    told = () if learning is None else learning.dimensions
-    dimensions = settings.names("dimensions", RESOURCES_MAX) or tuple(one.name for one in told if one.name)
+    learned = () if learning is None else learning.dimensions
+    dimensions = settings.names("dimensions", RESOURCES_MAX) or tuple(one.name for one in learned if one.name)
     weights = tuple(by_dimension(settings, "weights", dimensions, RESOURCES_MAX))
     return PeakSettings(
         files=_files(settings),
@@ -128,7 +128,7 @@ def _read(settings: Fields) -> PeakSettings:
         capacities=({} if learning is None else learning.capacities()) | dict(_capacities(settings, dimensions)),
         mode=Mode(settings.choice("mode", Mode.SCORE.value, [mode.value for mode in Mode])),
         threshold_percent=settings.above_zero("thresholdPercent", THRESHOLD_PERCENT, THRESHOLD_PERCENT_MAX),
-        weights={one.name: one.weight for one in told}
+        weights={one.name: one.weight for one in learned}
         | {name: settings.below("weights", weights).number(name, 1.0, 0, WEIGHT_MAX) for name in weights},
         history_dir=settings.text("historyDir"),
         learning=learning,

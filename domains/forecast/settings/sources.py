@@ -262,8 +262,8 @@ def _capacity(settings: Fields, name: str) -> Capacity | QueryCapacity:
     try:
         return read_capacity(found)
     except CapacityError as error:
-        told = str(error)
-        settings.refuse("capacity", told if ";" in told else f"{told}; {fix}")
+        words = str(error)
+        settings.refuse("capacity", words if ";" in words else f"{words}; {fix}")
         return default_capacity(name)
 
 

@@ -105,7 +105,7 @@ def pods_of(snapshot: ForecastSnapshot) -> Mapping[int, int] | None:
         return None
     found: dict[int, int] = {}
     for (row, demand), pods in fleet.counts().items():
-        number = fleet.book.service(demand.namespace, demand.service)
+        number = fleet.quantized.service(demand.namespace, demand.service)
         if isinstance(number, int) and row in fleet.places:
             found[number] = found.get(number, 0) + pods
     return found

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from domains.forecast.curves.predictor import SOURCES
 from domains.forecast.curves.profiles import Origin
-from domains.forecast.curves.quantized_profiles import FLOAT_QUANTA, ProfileBook
+from domains.forecast.curves.quantized_profiles import FLOAT_QUANTA, QuantizedProfiles
 from domains.forecast.ledger.peak_ledger import PeakLedger
 from multisched.framework.introspection import PluginMetric
 from multisched.framework.node_view import Rows
@@ -38,58 +38,60 @@ class Figures:
         self._ledger = ledger
         self._rows = rows
         self._fallbacks = fallbacks
-        self._of_book: tuple[int, list[PluginMetric]] = (0, [])
+        self._profile_metrics: tuple[int, list[PluginMetric]] = (0, [])
         self._of_nodes: list[PluginMetric] = []
 
     def all(self, now_s: float, state: RefitState | None, loads: Mapping[str, NodeLoad]) -> list[PluginMetric]:
         """Everything at this moment (epoch seconds). `state`: of the refit, where there is one."""
-        book, ledger = self._ledger.predictor.book, self._ledger
+        quantized, ledger = self._ledger.predictor.quantized, self._ledger
         text = "Pods bound without a profile of their own, by what stood in for it."
         fallbacks: _Values = {(reason,): count for reason, count in self._fallbacks.items()}
         found = [PluginMetric("forecast_fallback", text, fallbacks, ("reason",), is_counter=True)]
-        if book is not None:
-            if self._of_book[0] != book.number:
-                self._of_book = (book.number, _of_profiles(book))
-            found += self._of_book[1]
-            age: _Values = {(): now_s - book.profiles.newest_s} if book.profiles.newest_s else {}
+        if quantized is not None:
+            if self._profile_metrics[0] != quantized.number:
+                self._profile_metrics = (quantized.number, _of_profiles(quantized))
+            found += self._profile_metrics[1]
+            age: _Values = {(): now_s - quantized.profiles.newest_s} if quantized.profiles.newest_s else {}
             found.append(PluginMetric("forecast_profiles_age_seconds", "Since the newest sample in them.", age))
-        left: _Values = {(): ledger.rows_left if book is not None else 0}
+        left: _Values = {(): ledger.rows_left if quantized is not None else 0}
         found.append(PluginMetric("forecast_catch_up_rows", "Nodes to be counted anew by the profiles.", left))
         if not ledger.rows_left:
-            self._of_nodes = self._nodes(now_s, book)
+            self._of_nodes = self._nodes(now_s, quantized)
         return found + self._of_nodes + _measured(loads) + _of_refits(state)
 
     # -- nodes -----------------------------------------------------------------------------------------------------
 
-    def _nodes(self, now_s: float, book: ProfileBook | None) -> list[PluginMetric]:
+    def _nodes(self, now_s: float, quantized: QuantizedProfiles | None) -> list[PluginMetric]:
         rows = self._rows()
         pods = self._ledger.sources(rows).tolist()
         sources: _Values = {(name,): count for name, count in zip(SOURCES, pods, strict=True)}
         text = "Pods on the domain's nodes, by what speaks for them; no_history and no_service are requests."
         found = [PluginMetric("forecast_pods", text, sources, ("source",))]
-        if book is None or not len(rows):
+        if quantized is None or not len(rows):
             return found
         curves, capacity = self._ledger.settled(rows), self._ledger.capacity(rows)
-        unit = book.quantum_milli / FLOAT_QUANTA
+        unit = quantized.quantum_milli / FLOAT_QUANTA
         with np.errstate(divide="ignore", invalid="ignore"):
             peaks = np.where(capacity > 0, curves.peaks(rows) * unit / capacity, np.nan)
             expected = np.where(
-                capacity > 0, curves.at_slot(rows, book.profiles.slot_of(now_s)) * unit / capacity, np.nan
+                capacity > 0, curves.at_slot(rows, quantized.profiles.slot_of(now_s)) * unit / capacity, np.nan
             )
         times: _Values = {}
-        for dimension, (name, shares) in enumerate(zip(book.dimensions, peaks, strict=True)):
+        for dimension, (name, shares) in enumerate(zip(quantized.dimensions, peaks, strict=True)):
             if np.isfinite(shares).any():
                 fullest = curves.of(rows[[int(np.nanargmax(shares))]])[0, dimension]
-                times[(name,)] = float(fullest.argmax() * book.profiles.slot_s)
+                times[(name,)] = float(fullest.argmax() * quantized.profiles.slot_s)
         label = ("dimension", "quantile")
         ahead = "Predicted peak of nodes over their capacity, at the fullest moment of the week; quantile over nodes."
         text = "When the node with the highest predicted peak is fullest: seconds since Monday 00:00 in the profiles' zone."
         now = "Predicted load of nodes over their capacity at this time of the week; quantile over nodes."
         return [
             *found,
-            PluginMetric("forecast_node_peak_ratio", ahead, _quantiles(book.dimensions, peaks, QUANTILES), label),
+            PluginMetric("forecast_node_peak_ratio", ahead, _quantiles(quantized.dimensions, peaks, QUANTILES), label),
             PluginMetric("forecast_node_peak_time_seconds", text, times, ("dimension",)),
-            PluginMetric("forecast_node_expected_ratio", now, _quantiles(book.dimensions, expected, QUANTILES), label),
+            PluginMetric(
+                "forecast_node_expected_ratio", now, _quantiles(quantized.dimensions, expected, QUANTILES), label
+            ),
         ]
 
 
@@ -117,9 +119,9 @@ def _quantiles(names: tuple[str, ...], values: NDArray[np.float64], asked: Mappi
     return found
 
 
-def _of_profiles(book: ProfileBook) -> list[PluginMetric]:
+def _of_profiles(quantized: QuantizedProfiles) -> list[PluginMetric]:
     """Of profiles, which never change."""
-    profiles = book.profiles
+    profiles = quantized.profiles
     kinds: _Values = {
         (name, origin.name.lower()): int((profiles.origin[:, number] == origin).sum())
         for number, name in enumerate(profiles.dimensions)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from domains.forecast.curves.predictor import Demand, Predictor
 from domains.forecast.curves.profiles import Profiles
-from domains.forecast.curves.quantized_profiles import ProfileBook
+from domains.forecast.curves.quantized_profiles import QuantizedProfiles
 from domains.forecast.ledger.peak_ledger import PeakLedger
 from domains.forecast.units import MILLI
 from multisched.framework.node_view import NodeView, Rows
@@ -42,10 +42,10 @@ class Standing(msgspec.Struct, frozen=True):
 class Fleet(msgspec.Struct, frozen=True):
     """All nodes of a domain. Dimensions are those of the forecast, which may be others than those of the profiles."""
 
-    book: ProfileBook
+    quantized: QuantizedProfiles
     nodes: tuple[str, ...]
     loads: NDArray[np.int32]
-    """int32[nodes, dimensions, slots], in quanta of the book."""
+    """int32[nodes, dimensions, slots], in quanta of the profiles."""
     capacity: NDArray[np.float64]
     """float64[dimensions, nodes] in plain units; NaN where a node states none."""
     held: Mapping[str, tuple[int, Demand]]
@@ -57,11 +57,11 @@ class Fleet(msgspec.Struct, frozen=True):
 
     @property
     def dimensions(self) -> tuple[str, ...]:
-        return self.book.dimensions
+        return self.quantized.dimensions
 
     def quantum(self) -> NDArray[np.float64]:
         """float64[dimensions]: how much a quantum is, in plain units."""
-        return self.book.quantum_milli[:, 0] / MILLI
+        return self.quantized.quantum_milli[:, 0] / MILLI
 
     def counts(self) -> dict[tuple[int, Demand], int]:
         """(row, demand) -> pods. Counted in pieces: one go over a hundred thousand would keep the loop from its turn."""
@@ -74,7 +74,7 @@ class Fleet(msgspec.Struct, frozen=True):
 
     def predictor(self) -> Predictor:
         """One of its own, for the thread that asks."""
-        return Predictor(self.book.dimensions, self.book)
+        return Predictor(self.quantized.dimensions, self.quantized)
 
 
 class ForecastSnapshot(msgspec.Struct, frozen=True):
@@ -101,15 +101,15 @@ async def take_fleet(ledger: PeakLedger, nodes: NodeView, rows: Rows, asked: str
     """`asked`: the node whose pods are to be named. Rows ascend. Raises NoViewError."""
     names = [nodes.node(row).name for row in rows.tolist()]
     for _ in range(TRIES):
-        book, adopted = ledger.predictor.book, ledger.adopted
-        if book is None:
+        quantized, adopted = ledger.predictor.quantized, ledger.adopted
+        if quantized is None:
             raise NoViewError("no profiles are in force yet", status=503)
         is_behind = True
         while is_behind:
             is_behind = ledger.catch_up()
             await asyncio.sleep(0)
-        loads = np.empty((len(rows), len(book.dimensions), book.profiles.slots), np.int32)
-        capacity = np.empty((len(book.dimensions), len(rows)))
+        loads = np.empty((len(rows), len(quantized.dimensions), quantized.profiles.slots), np.int32)
+        capacity = np.empty((len(quantized.dimensions), len(rows)))
         for begin in range(0, len(rows), ROWS_PER_PIECE):
             if ledger.adopted != adopted:
                 break
@@ -121,7 +121,7 @@ async def take_fleet(ledger: PeakLedger, nodes: NodeView, rows: Rows, asked: str
             # A node that went meanwhile, whose row may be another's by now, is left out.
             kept = np.array([nodes.row_of(name) == row for name, row in zip(names, rows.tolist(), strict=True)], bool)
             capacity = np.where(capacity >= 0, capacity / MILLI, np.nan)[:, kept]
-            return _fleet(ledger, nodes, rows[kept], book, loads[kept], capacity, asked)
+            return _fleet(ledger, nodes, rows[kept], quantized, loads[kept], capacity, asked)
     raise NoViewError("new profiles came into force again and again; ask again in a moment", status=503)
 
 
@@ -129,7 +129,7 @@ def _fleet(
     ledger: PeakLedger,
     nodes: NodeView,
     rows: Rows,
-    book: ProfileBook,
+    quantized: QuantizedProfiles,
     loads: NDArray[np.int32],
     capacity: NDArray[np.float64],
     asked: str,
@@ -142,4 +142,4 @@ def _fleet(
             Standing(f"{pod.namespace}/{pod.name}", ledger.predictor.predict(pod).demand) for pod in nodes.pods_on(row)
         )
     names = tuple(nodes.node(row).name for row in places)
-    return Fleet(book, names, loads, capacity, ledger.holdings(), places, standing)
+    return Fleet(quantized, names, loads, capacity, ledger.holdings(), places, standing)

@@ -173,7 +173,7 @@ def _services_on(fleet: Fleet, kept: Sequence[int], chosen: Sequence[int]) -> li
     found: list[dict[int, int]] = [{} for _ in kept]
     for (row, demand), pods in fleet.counts().items():
         node = at_node.get(fleet.places.get(row, -1))
-        number = fleet.book.service(demand.namespace, demand.service)
+        number = fleet.quantized.service(demand.namespace, demand.service)
         if node is not None and isinstance(number, int) and number in at_service:
             service = at_service[number]
             found[node][service] = found[node].get(service, 0) + pods

@@ -183,12 +183,12 @@ class Admission:
         containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
         for item in items:
             if item.get("type") == "Container":
-                told = [text for entry in spec.get("containers") or () for text in _container_defaults(entry, item)]
+                applied = [text for entry in spec.get("containers") or () for text in _container_defaults(entry, item)]
                 for entry in spec.get("initContainers") or ():
-                    told += _container_defaults(entry, item, "init container")
-                if told:
+                    applied += _container_defaults(entry, item, "init container")
+                if applied:
                     annotations = pod["metadata"].setdefault("annotations", {})
-                    annotations["kubernetes.io/limit-ranger"] = f"LimitRanger plugin set: {'; '.join(told)}"
+                    annotations["kubernetes.io/limit-ranger"] = f"LimitRanger plugin set: {'; '.join(applied)}"
         refusals: list[str] = []
         for item in items:
             if item.get("type") == "Container":
@@ -203,13 +203,13 @@ class Admission:
 
 def _container_defaults(entry: Document, item: Mapping[str, Any], kind: str = "container") -> list[str]:
     """Fills in what the container leaves open, and says what."""
-    resources, told = entry.setdefault("resources", {}), []
+    resources, applied = entry.setdefault("resources", {}), []
     for field, source in (("requests", item.get("defaultRequest")), ("limits", item.get("default"))):
         missing = {name: amount for name, amount in (source or {}).items() if name not in (resources.get(field) or {})}
         if missing:
             resources[field] = {**(resources.get(field) or {}), **missing}
-            told.append(f"{', '.join(sorted(missing))} {field.removesuffix('s')} for {kind} {entry['name']}")
-    return told
+            applied.append(f"{', '.join(sorted(missing))} {field.removesuffix('s')} for {kind} {entry['name']}")
+    return applied
 
 
 def _pod_totals(spec: Document) -> Document:

@@ -277,10 +277,10 @@ def _event(document: Document) -> Causes:
     is_default = actual == "" and namespace in ("default", "kube-system")
     if actual != namespace and not is_default:
         return [errors.invalid_value("involvedObject.namespace", actual, "does not match event.namespace")]
-    return _told_event(document) if document.get("eventTime") else []
+    return _timed_event(document) if document.get("eventTime") else []
 
 
-def _told_event(document: Document) -> Causes:
+def _timed_event(document: Document) -> Causes:
     """What events.k8s.io asks of an event, in whichever version it comes."""
     causes: Causes = []
     if not document.get("reportingComponent"):

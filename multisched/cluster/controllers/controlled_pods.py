@@ -280,9 +280,9 @@ class ControlledPods:
             if answer.is_success:
                 created = answer.document
                 self._note(owner["metadata"]["uid"], version_of(created))
-                self._tell(owner, "SuccessfulCreate", f"Created pod: {created['metadata']['name']}")
+                self._record(owner, "SuccessfulCreate", f"Created pod: {created['metadata']['name']}")
             elif answer.status != _CONFLICT:
-                self._tell(owner, "FailedCreate", f"Error creating: {answer.message}", kind="Warning")
+                self._record(owner, "FailedCreate", f"Error creating: {answer.message}", kind="Warning")
                 raise RefusedError(answer)
 
         await each(pods, post)
@@ -300,17 +300,17 @@ class ControlledPods:
                 answer.expect(404, _CONFLICT)
             except (RefusedError, TransportError) as error:
                 self._going.discard(metadata["uid"])
-                self._tell(owner, "FailedDelete", f"Error deleting: {error}", kind="Warning")
+                self._record(owner, "FailedDelete", f"Error deleting: {error}", kind="Warning")
                 raise
-            self._tell(owner, "SuccessfulDelete", f"Deleted pod: {metadata['name']}")
+            self._record(owner, "SuccessfulDelete", f"Deleted pod: {metadata['name']}")
             if self._cache.find(f"{metadata['namespace']}/{metadata['name']}") is None:
                 self._going.discard(metadata["uid"])
 
         await each(pods, drop)
 
-    def _tell(self, owner: Document, reason: str, message: str, *, kind: str = "Normal") -> None:
+    def _record(self, owner: Document, reason: str, message: str, *, kind: str = "Normal") -> None:
         if self._events is not None:
-            self._events.tell(self._owners, owner, kind, reason, message)
+            self._events.record(self._owners, owner, kind, reason, message)
 
     def _note(self, owner_uid: str, version: int) -> None:
         self._written[owner_uid] = max(version, self._written.get(owner_uid, 0))

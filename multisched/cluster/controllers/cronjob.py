@@ -92,7 +92,7 @@ class CronJobController:
         }
         answer = (await self._context.client.create(JOBS, namespace, job)).expect(409)
         if answer.is_success:
-            self._events.tell(CRON_JOBS, cron_job, "Normal", "SuccessfulCreate", f"Created job {name}")
+            self._events.record(CRON_JOBS, cron_job, "Normal", "SuccessfulCreate", f"Created job {name}")
             return answer.document
         return (await self._context.client.get(JOBS, namespace, name)).expect().document
 
@@ -113,7 +113,7 @@ class CronJobController:
             JOBS, metadata["namespace"], metadata["name"], uid=metadata["uid"], propagation="Background"
         )
         answer.expect(404, 409)
-        self._events.tell(CRON_JOBS, cron_job, "Normal", "SuccessfulDelete", f"Deleted job {metadata['name']}")
+        self._events.record(CRON_JOBS, cron_job, "Normal", "SuccessfulDelete", f"Deleted job {metadata['name']}")
 
     async def _write(
         self, cron_job: Document, jobs: Sequence[Document], active: Sequence[Document], last: str | None

@@ -106,7 +106,7 @@ class Dependents:
             self._under.setdefault(owner.uid, {})[item.uid] = None
         if item.owners or item.is_deleting:
             self._changed(item.uid)
-        self._tell_owners(before)
+        self._notify_owners(before)
 
     def remove(self, uid: str) -> None:
         """Takes an object's end."""
@@ -116,9 +116,9 @@ class Dependents:
         self._unfile(gone)
         for dependent in self._under.get(uid, ()):
             self._changed(dependent)
-        self._tell_owners(gone)
+        self._notify_owners(gone)
 
-    def _tell_owners(self, item: Owned | None) -> None:
+    def _notify_owners(self, item: Owned | None) -> None:
         for owner in item.owners if item is not None else ():
             found = self._objects.get(owner.uid)
             if found is not None and found.is_deleting:

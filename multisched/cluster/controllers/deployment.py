@@ -121,7 +121,7 @@ class DeploymentController:
         created = answer.expect().document
         self._note(deployment, answer)
         if body["spec"]["replicas"]:
-            self._tell_scaled(deployment, created, 0, body["spec"]["replicas"])
+            self._record_scaled(deployment, created, 0, body["spec"]["replicas"])
         await self._annotate_deployment(deployment, revision)
         return created
 
@@ -216,13 +216,13 @@ class DeploymentController:
             deployment, replica_set, {"metadata": {"annotations": annotations}, "spec": {"replicas": replicas}}
         )
         if not has_size:
-            self._tell_scaled(deployment, replica_set, replica_set["spec"].get("replicas", 1), replicas)
+            self._record_scaled(deployment, replica_set, replica_set["spec"].get("replicas", 1), replicas)
         return not has_size
 
-    def _tell_scaled(self, deployment: Document, replica_set: Document, before: int, after: int) -> None:
+    def _record_scaled(self, deployment: Document, replica_set: Document, before: int, after: int) -> None:
         name, way = replica_set["metadata"]["name"], "up" if before < after else "down"
         text = f"Scaled {way} replica set {name} from {before} to {after}"
-        self._events.tell(DEPLOYMENTS, deployment, "Normal", "ScalingReplicaSet", text)
+        self._events.record(DEPLOYMENTS, deployment, "Normal", "ScalingReplicaSet", text)
 
     async def _patch(self, deployment: Document, replica_set: Document, body: Document) -> None:
         metadata = replica_set["metadata"]

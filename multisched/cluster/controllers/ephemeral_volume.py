@@ -85,4 +85,4 @@ class EphemeralVolumeController:
             await self._complain(pod, volume, f"{who} {why}")
 
     async def _complain(self, pod: Document, volume: Document, why: str) -> None:
-        self._events.tell(PODS, pod, "Warning", "FailedBinding", f"ephemeral volume {volume['name']}: {why}")
+        self._events.record(PODS, pod, "Warning", "FailedBinding", f"ephemeral volume {volume['name']}: {why}")

@@ -94,7 +94,7 @@ class EventWriter:
         self._recorder = recorder
         self._component = component
 
-    def tell(self, resource: Resource, about: Document, kind: str, reason: str, message: str) -> None:
+    def record(self, resource: Resource, about: Document, kind: str, reason: str, message: str) -> None:
         """`kind` is Normal or Warning."""
         metadata = about["metadata"]
         digest = hashlib.sha256("\0".join((metadata["uid"], self._component, kind, reason, message)).encode())

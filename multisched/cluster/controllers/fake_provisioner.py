@@ -110,12 +110,12 @@ class FakeProvisioner:
             return
         who = f"{metadata['namespace']}/{metadata['name']}"
         text = f'External provisioner is provisioning volume for claim "{who}"'
-        self._events.tell(CLAIMS, claim, "Normal", "Provisioning", text)
+        self._events.record(CLAIMS, claim, "Normal", "Provisioning", text)
         volume = self._volume(name, claim, storage_class, terms)
         answer = (await self._context.client.create(VOLUMES, "", volume)).expect(409)
         if answer.is_success:
             text = f"Successfully provisioned volume {name}"
-            self._events.tell(CLAIMS, claim, "Normal", "ProvisioningSucceeded", text)
+            self._events.record(CLAIMS, claim, "Normal", "ProvisioningSucceeded", text)
 
     async def _accessible_from(self, claim: Document, storage_class: Document) -> list[Document] | None:
         """Node selector terms of the new volume, none for one that every node reaches; None: the chosen node is gone."""
@@ -136,7 +136,7 @@ class FakeProvisioner:
         """The scheduler chooses again when its choice is taken from the claim."""
         metadata = claim["metadata"]
         text = f'failed to get target node: nodes "{annotations_of(claim)[SELECTED_NODE]}" not found'
-        self._events.tell(CLAIMS, claim, "Warning", "ProvisioningFailed", text)
+        self._events.record(CLAIMS, claim, "Warning", "ProvisioningFailed", text)
         versions = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
         body = {"metadata": {**versions, "annotations": {SELECTED_NODE: None}}}
         client = self._context.client

@@ -87,7 +87,7 @@ class JobController:
         if any(c["type"] == "Suspended" and c["status"] == "True" for c in status.get("conditions") or ()):
             condition = {"type": "Suspended", "status": "False", "reason": "JobResumed", "message": "Job resumed"}
             fresh["conditions"] = set_condition(status, condition, timestamp(now))
-            self._events.tell(JOBS, job, "Normal", "Resumed", "Job resumed")
+            self._events.record(JOBS, job, "Normal", "Resumed", "Job resumed")
         await write_status(self._context.client, JOBS, job, fresh)
         wait_s = self._backoff_left_s(pods, failed)
         wanted = wanted_active(spec, done=done)
@@ -140,9 +140,9 @@ class JobController:
             fresh["completionTime"] = now
         await write_status(self._context.client, JOBS, job, fresh)
         if kind == "Complete":
-            self._events.tell(JOBS, job, "Normal", "Completed", "Job completed")
+            self._events.record(JOBS, job, "Normal", "Completed", "Job completed")
         else:
-            self._events.tell(JOBS, job, "Warning", reason, message)
+            self._events.record(JOBS, job, "Warning", reason, message)
         return None
 
     async def _suspend(self, job: Document, fresh: Document, active: Sequence[Document]) -> float | None:
@@ -151,7 +151,7 @@ class JobController:
         now, before = timestamp(self._context.now()), job.get("status") or {}
         fresh |= {"startTime": None, "conditions": set_condition(before, condition, now)}
         if fresh["conditions"] != (before.get("conditions") or []):
-            self._events.tell(JOBS, job, "Normal", "Suspended", "Job suspended")
+            self._events.record(JOBS, job, "Normal", "Suspended", "Job suspended")
         await write_status(self._context.client, JOBS, job, fresh)
         return None
 

@@ -183,7 +183,7 @@ class ClaimController:
             return
         else:
             text = "no persistent volumes available for this claim and no storage class is set"
-            self._writes.events.tell(CLAIMS, claim, "Normal", "FailedBinding", text)
+            self._writes.events.record(CLAIMS, claim, "Normal", "FailedBinding", text)
         await self._writes.claim_status(claim, "Pending", None)
 
     async def _takes_default_class(self, claim: Document) -> bool:
@@ -202,20 +202,20 @@ class ClaimController:
         if names:
             who = f"pod {names[0]}" if len(names) == 1 else f"pods {','.join(names)}"
             reason, text = "WaitForPodScheduled", f"waiting for {who} to be scheduled"
-        self._writes.events.tell(CLAIMS, claim, "Normal", reason, text)
+        self._writes.events.record(CLAIMS, claim, "Normal", reason, text)
 
     async def _ask_provisioner(self, claim: Document, storage_class: Document | None) -> None:
         """Names the provisioner on the claim, which is how it hears of it."""
         events = self._writes.events
         if storage_class is None:
             text = f'storageclass.storage.k8s.io "{class_of(claim)}" not found'
-            events.tell(CLAIMS, claim, "Warning", "ProvisioningFailed", text)
+            events.record(CLAIMS, claim, "Warning", "ProvisioningFailed", text)
             return
         wanted = str(storage_class["provisioner"])
         provisioner = CSI_DRIVER_OF_PLUGIN.get(wanted, wanted)
         if provisioner.startswith("kubernetes.io/"):
             text = f"no volume plugin matched name: {provisioner}"
-            events.tell(CLAIMS, claim, "Warning", "ProvisioningFailed", text)
+            events.record(CLAIMS, claim, "Warning", "ProvisioningFailed", text)
             return
         if annotations_of(claim).get(PROVISIONER) != provisioner:
             names = {BETA_PROVISIONER: provisioner, PROVISIONER: provisioner}
@@ -225,7 +225,7 @@ class ClaimController:
             " system administrator. If volume creation is delayed, please verify that the provisioner is running and"
             " correctly registered."
         )
-        events.tell(CLAIMS, claim, "Normal", "ExternalProvisioning", text)
+        events.record(CLAIMS, claim, "Normal", "ExternalProvisioning", text)
 
     async def _bind_to_named(self, claim: Document) -> None:
         volume = self._context.volumes.find(f"/{claim['spec']['volumeName']}")
@@ -244,7 +244,7 @@ class ClaimController:
             return
         else:
             reason, text = "FailedBinding", f'volume "{name}" already bound to a different claim.'
-        self._writes.events.tell(CLAIMS, claim, "Warning", reason, text)
+        self._writes.events.record(CLAIMS, claim, "Warning", reason, text)
         await self._writes.claim_status(claim, "Pending", None)
 
     # -- claims that were bound ------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ class ClaimController:
     async def _lose(self, claim: Document, reason: str, text: str) -> None:
         if (claim.get("status") or {}).get("phase") != "Lost":
             claim = await self._writes.claim_status(claim, "Lost", None)
-            self._writes.events.tell(CLAIMS, claim, "Warning", reason, text)
+            self._writes.events.record(CLAIMS, claim, "Warning", reason, text)
 
 
 class VolumeController:
@@ -339,7 +339,7 @@ class VolumeController:
         name = volume["metadata"]["name"]
         text = f'error getting deleter volume plugin for volume "{name}": no deletable volume plugin matched'
         volume = await self._writes.patch(VOLUMES, volume, {"status": {"phase": "Failed", "message": text}}, "status")
-        self._writes.events.tell(VOLUMES, volume, "Warning", "VolumeFailedDelete", text)
+        self._writes.events.record(VOLUMES, volume, "Warning", "VolumeFailedDelete", text)
 
     async def _give_back(self, volume: Document) -> None:
         """The claim took another volume: one that was made for it goes, any other is free again."""
@@ -356,6 +356,6 @@ class VolumeController:
     async def _say_modes_differ(self, volume: Document, claim: Document) -> None:
         events, why = self._writes.events, "due to incompatible volumeMode."
         text = f'Cannot bind PersistentVolume to requested PersistentVolumeClaim "{claim["metadata"]["name"]}" {why}'
-        events.tell(VOLUMES, volume, "Warning", "VolumeMismatch", text)
+        events.record(VOLUMES, volume, "Warning", "VolumeMismatch", text)
         text = f'Cannot bind PersistentVolume "{volume["metadata"]["name"]}" to requested PersistentVolumeClaim {why}'
-        events.tell(CLAIMS, claim, "Warning", "VolumeMismatch", text)
+        events.record(CLAIMS, claim, "Warning", "VolumeMismatch", text)

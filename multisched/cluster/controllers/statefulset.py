@@ -197,9 +197,9 @@ class StatefulSetController:
                 await self._create_claims(stateful_set, ordinal)
                 await self._pods.create(stateful_set, [pod])
             except RefusedError as refused:
-                self._tell(stateful_set, "Create", pod, refused)
+                self._record(stateful_set, "Create", pod, refused)
                 raise
-            self._tell(stateful_set, "Create", pod)
+            self._record(stateful_set, "Create", pod)
 
         await each(missing, make)
 
@@ -236,17 +236,17 @@ class StatefulSetController:
         try:
             await self._pods.delete(stateful_set, [pod])
         except RefusedError as refused:
-            self._tell(stateful_set, "Delete", pod, refused)
+            self._record(stateful_set, "Delete", pod, refused)
             raise
-        self._tell(stateful_set, "Delete", pod)
+        self._record(stateful_set, "Delete", pod)
 
-    def _tell(self, stateful_set: Document, verb: str, pod: Document, refused: RefusedError | None = None) -> None:
+    def _record(self, stateful_set: Document, verb: str, pod: Document, refused: RefusedError | None = None) -> None:
         names = f"{verb} Pod {pod['metadata']['name']} in StatefulSet {stateful_set['metadata']['name']}"
         if refused is None:
             kind, reason, message = "Normal", f"Successful{verb}", f"{names} successful"
         else:
             kind, reason, message = "Warning", f"Failed{verb}", f"{names} failed error: {refused.answer.message}"
-        self._events.tell(STATEFUL_SETS, stateful_set, kind, reason, message)
+        self._events.record(STATEFUL_SETS, stateful_set, kind, reason, message)
 
     # --- claims --------------------------------------------------------------------------------------------------
 
@@ -268,7 +268,7 @@ class StatefulSetController:
             if answer.expect(_CONFLICT).status != _CONFLICT:
                 pod, name = stateful_pods.pod_name(stateful_set, ordinal), stateful_set["metadata"]["name"]
                 message = f"Create Claim {metadata['name']} Pod {pod} in StatefulSet {name} success"
-                self._events.tell(STATEFUL_SETS, stateful_set, "Normal", "SuccessfulCreate", message)
+                self._events.record(STATEFUL_SETS, stateful_set, "Normal", "SuccessfulCreate", message)
 
     async def _own_claims(self, stateful_set: Document, pod: Document) -> None:
         for _, claim in stateful_pods.claims_of(stateful_set, ordinal_of(stateful_set, pod)):

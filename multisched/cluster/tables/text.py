@@ -74,9 +74,9 @@ def _long_duration(hours: int) -> str:
     return f"{years}y{rest}d" if years < 8 and rest else f"{years}y"
 
 
-def since(stamp: Any, now: datetime) -> str:
+def since(timestamp: Any, now: datetime) -> str:
     """The age of a timestamp."""
-    return human_duration((now - parse_timestamp(stamp)).total_seconds()) if stamp else UNKNOWN
+    return human_duration((now - parse_timestamp(timestamp)).total_seconds()) if timestamp else UNKNOWN
 
 
 def age(document: Document, now: datetime) -> str:

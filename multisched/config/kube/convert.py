@@ -38,7 +38,7 @@ from multisched.config.kube.schema import (
     KubeConfiguration,
     KubeProfile,
 )
-from multisched.config.kube.settings import client_of, lease_of, queue_of, tell_process_settings
+from multisched.config.kube.settings import client_of, lease_of, queue_of, report_process_settings
 from multisched.config.plugins import plugin_registry, points_of, resolve_profile
 from multisched.config.profile import check_args
 from multisched.config.schema import API_VERSION, BUILT_IN_DOMAINS, DOMAINS_MAX, KIND, WEIGHT_MAX, Configuration
@@ -126,7 +126,7 @@ class _Converter:
         if len(profiles) > DOMAINS_MAX:
             self._document.add(("profiles",), f"has {len(profiles)} profiles; at most {DOMAINS_MAX} become domains")
             return {}
-        self._tell_nodes_looked_at()
+        self._report_nodes_looked_at()
         extenders = list(self._extenders())
         scheduler_names = list(self._scheduler_names(profiles))
         domains: list[dict[str, Any]] = []
@@ -145,7 +145,7 @@ class _Converter:
         lease = lease_of(self._kube.leader_election, self._findings)
         data: dict[str, Any] = {"apiVersion": API_VERSION, "kind": KIND, "domains": domains, **lease}
         data |= client_of(self._kube.client_connection, self._kube.leader_election, self._findings)
-        tell_process_settings(self._kube, self._findings)
+        report_process_settings(self._kube, self._findings)
         return data
 
     # -- names -----------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ class _Converter:
             for point, index in error.repeated:
                 self._document.add((*at, "plugins", point, "enabled", index), "stands there twice; remove one")
             return {}
-        self._tell_missing(at, profile)
+        self._report_missing(at, profile)
         for name, point in placed.mended:
             text = f"{name} runs at {point} and not at {NEEDS[point][0]}, which fails every pod of kube-scheduler"
             self._findings.warn((*at, "plugins", point), f"{text}; here it runs at both")
@@ -232,7 +232,7 @@ class _Converter:
             points[point] = (fallback,)
         return PlacedPlugins(order, placed.weights, points)
 
-    def _tell_missing(self, at: Path, profile: KubeProfile) -> None:
+    def _report_missing(self, at: Path, profile: KubeProfile) -> None:
         """Names what the file enables, and what upstream enables by default, that is not here."""
         own = named(profile.plugins)
         for name, point in own.items():
@@ -276,27 +276,27 @@ class _Converter:
             if not _check_args(self._document, path, one.name, one.args):
                 continue
             if _takes_args(one.name):
-                self._tell_args(path, one.name, args)
+                self._report_args(path, one.name, args)
                 found[one.name] = args
             elif args:
                 known = "takes no arguments" if _is_known(one.name) else "is not known here"
                 self._findings.warn((*path, "args"), f"{one.name} {known}; its arguments are left out")
         if any(self._ignored()):
             # Upstream puts what extenders look after in the place of what the file says (scheduler.go, buildExtenders).
-            self._tell_ignored(at, profile)
+            self._report_ignored(at, profile)
             found["NodeResourcesFit"] = {
                 **found.get("NodeResourcesFit", {}),
                 "ignoredResources": list(self._ignored()),
             }
         return found
 
-    def _tell_ignored(self, at: Path, profile: KubeProfile) -> None:
+    def _report_ignored(self, at: Path, profile: KubeProfile) -> None:
         for index, one in enumerate(profile.plugin_config):
             if one.name == "NodeResourcesFit" and one.args.get("ignoredResources"):
                 text = "as upstream, what extenders look after (ignoredByScheduler) stands in their place"
                 self._findings.note((*at, "pluginConfig", index, "args", "ignoredResources"), text)
 
-    def _tell_args(self, path: Path, plugin: str, args: Mapping[str, Any]) -> None:
+    def _report_args(self, path: Path, plugin: str, args: Mapping[str, Any]) -> None:
         if plugin == "DefaultPreemption" and args:
             text = "every candidate node is looked at, as upstream does at 100 percent: these change nothing"
             self._findings.note((*path, "args"), text)
@@ -319,7 +319,7 @@ class _Converter:
         for extender in self._kube.extenders:
             yield from (r.name for r in extender.managed_resources if r.ignored_by_scheduler)
 
-    def _tell_nodes_looked_at(self) -> None:
+    def _report_nodes_looked_at(self) -> None:
         """Every percentage below 100 decides among fewer nodes than we do."""
         text = "all nodes are looked at, as with 100"
         whole = self._kube.percentage_of_nodes_to_score

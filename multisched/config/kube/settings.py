@@ -97,7 +97,7 @@ def client_of(connection: KubeClientConnection, election: KubeLeaderElection, fi
     return {"client": found} if found else {}
 
 
-def tell_process_settings(kube: KubeConfiguration, findings: Findings) -> None:
+def report_process_settings(kube: KubeConfiguration, findings: Findings) -> None:
     """Settings of kube-scheduler's process that have nothing to govern here."""
     if kube.parallelism is not None:
         text = "nodes are not shared out among goroutines: all are looked at in one vector operation"

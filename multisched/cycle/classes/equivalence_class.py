@@ -54,7 +54,7 @@ class EquivalenceClass:
         self.skipped: frozenset[str] = frozenset()
         self.relates = False
         """Some filter goes by what stands on other rows, too."""
-        self.told: tuple[PreFilterResult, ...] = ()
+        self.pre_filter_results: tuple[PreFilterResult, ...] = ()
         """What the PreFilter plugins said whose answers hold for one attempt."""
         self.pre_filtered_by_key: dict[str, PreFilterResult] = {}
         """What the PreFilter plugins said whose answers hold while their cache keys stand."""

@@ -1,7 +1,7 @@
 """The PreFilter answers of a class: asked for when it is made, and asked again where they may not hold any more.
 
 Owns nothing but what it knows of the plugins. Writes what PreFilter says of a class: `refusal`, `narrowed`, `narrowed_by`,
-`skipped`, `relates`, `told` and `pre_filtered_by_key`. Called by `ClassCache` alone.
+`skipped`, `relates`, `pre_filter_results` and `pre_filtered_by_key`. Called by `ClassCache` alone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ClassPreFilters:
                 continue
             result = self._runner.pre_filter(plugin, pod_class.view, pod_class.pod)
             if plugin.name in self._anew:
-                pod_class.told += (result,)
+                pod_class.pre_filter_results += (result,)
             elif plugin.name in pod_class.cache_keys:
                 pod_class.pre_filtered_by_key[plugin.name] = result
             if result.status.code is Code.SKIP:
@@ -57,16 +57,16 @@ class ClassPreFilters:
 
         Who is asked brings its state up to date.
         """
-        if self._anew and not self._is_told_the_same(pod_class):
+        if self._anew and not self._has_same_results(pod_class):
             return False
-        return not moved or self._is_still_told(pod_class, moved)
+        return not moved or self._has_same_keyed_results(pod_class, moved)
 
-    def _is_told_the_same(self, pod_class: EquivalenceClass) -> bool:
+    def _has_same_results(self, pod_class: EquivalenceClass) -> bool:
         again = (p for p in self._plugins if p.name in self._anew)
-        told = tuple(self._runner.pre_filter(p, pod_class.view, pod_class.pod) for p in again)
-        return told[: len(pod_class.told)] == pod_class.told
+        results = tuple(self._runner.pre_filter(p, pod_class.view, pod_class.pod) for p in again)
+        return results[: len(pod_class.pre_filter_results)] == pod_class.pre_filter_results
 
-    def _is_still_told(self, pod_class: EquivalenceClass, moved: frozenset[str]) -> bool:
+    def _has_same_keyed_results(self, pod_class: EquivalenceClass, moved: frozenset[str]) -> bool:
         return all(
             self._runner.pre_filter(plugin, pod_class.view, pod_class.pod) == pod_class.pre_filtered_by_key.get(name)
             for name, plugin in self._keyed.items()

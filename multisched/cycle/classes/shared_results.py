@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.classes.shared_scores import SharedScores
-from multisched.cycle.classes.topology_groups import RowGroupBook, RowGroups
+from multisched.cycle.classes.topology_groups import RowGroupCache, RowGroups
 from multisched.framework.caching import SignPlugin, TopologyKeysPlugin
 from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Codes, Scores
@@ -44,7 +44,7 @@ class SharedAnswers:
         self._runner = runner
         self._signers = {p.name: p for p in signers if not _reads_pods(p)}
         self._grouping = {p.name: p for p in those(keyed, TopologyKeysPlugin)}
-        self._groups = RowGroupBook(table, rows)
+        self._groups = RowGroupCache(table, rows)
         self._codes: dict[Hashable, tuple[_Mark, Codes]] = {}
         self._scores: dict[Hashable, tuple[_Mark, SharedScores]] = {}
 

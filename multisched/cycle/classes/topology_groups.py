@@ -47,7 +47,7 @@ class RowGroups:
         return np.sort(firsts[firsts >= 0])
 
 
-class RowGroupBook:
+class RowGroupCache:
     """Makes the groups, once for all classes, and anew when a node object changed."""
 
     def __init__(self, table: NodeTable, rows: DomainRows) -> None:

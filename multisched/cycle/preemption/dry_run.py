@@ -233,8 +233,8 @@ class AttemptDryRun:
         failed = self._failed
         if failed.signature is None:
             return None
-        hangs_on_nodes = any(p.depends_on.reads_all_nodes for p in self._filters)
-        nodes_version = self._runs.table.nodes_version if hangs_on_nodes else 0
+        depends_on_nodes = any(p.depends_on.reads_all_nodes for p in self._filters)
+        nodes_version = self._runs.table.nodes_version if depends_on_nodes else 0
         return failed.plugin, type(rule), failed.signature, failed.skipped, nodes_version
 
     def _report(self, cache: VictimCache, rows: Rows, tally: _Tally) -> None:

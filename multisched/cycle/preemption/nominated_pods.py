@@ -53,12 +53,12 @@ class NominatedPodsFilter:
         """
         if not len(self._nominator):
             return {}
-        promised = self._nominator.requests(pod, self._table)
-        if promised is None or not len(pod_class.rows):
+        nominated = self._nominator.requests(pod, self._table)
+        if nominated is None or not len(pod_class.rows):
             return {}
-        at = np.searchsorted(pod_class.rows, promised.rows)
+        at = np.searchsorted(pod_class.rows, nominated.rows)
         at[at == len(pod_class.rows)] = 0
-        is_asked = pod_class.rows[at] == promised.rows
+        is_asked = pod_class.rows[at] == nominated.rows
         if not everywhere:
             is_asked &= pod_class.feasible[at]
         at = np.sort(at[is_asked])
@@ -73,7 +73,7 @@ class NominatedPodsFilter:
             if sensitivities
             else np.zeros(len(at), np.bool_)
         )
-        together = self._blocked_by_columns(pod_class, pod, attempt, at[~alone], promised)
+        together = self._blocked_by_columns(pod_class, pod, attempt, at[~alone], nominated)
         return together | self._blocked_by_rows(pod_class, pod, attempt, at[alone])
 
     def sensitivities(self, plugins: Sequence[FilterPlugin], view: CycleView, pod: Pod) -> list[PodSensitivity] | None:
@@ -103,7 +103,7 @@ class NominatedPodsFilter:
         """Those whose PreFilter did not skip the pod."""
         return [p for p in self._extensions if p.name not in skipped]
 
-    def columns(self, pod: Pod, promised: NominatedRequests | None) -> ColumnOverlay:
+    def columns(self, pod: Pod, nominated: NominatedRequests | None) -> ColumnOverlay:
         """The node table with the promised pods on it."""
 
         def pods() -> list[tuple[int, Pod]]:
@@ -114,7 +114,7 @@ class NominatedPodsFilter:
                     found += [(row, one) for one in ahead if one.spec.host_ports]
             return found
 
-        return ColumnOverlay(self._table, promised, pods)
+        return ColumnOverlay(self._table, nominated, pods)
 
     def refusal_of_move(
         self, pod_class: EquivalenceClass, pod: Pod, row: int, left: tuple[Pod, int] | None
@@ -134,12 +134,12 @@ class NominatedPodsFilter:
         return _added(overlay, ahead, row) or self._refusal(pod_class, overlay.view, pod, row)
 
     def _blocked_by_columns(
-        self, pod_class: EquivalenceClass, pod: Pod, attempt: int, at: Rows, promised: NominatedRequests
+        self, pod_class: EquivalenceClass, pod: Pod, attempt: int, at: Rows, nominated: NominatedRequests
     ) -> Blocked:
         blocked = Blocked()
         if not len(at):
             return blocked
-        view, rows = replace(pod_class.view, nodes=self.columns(pod, promised), attempt=attempt), pod_class.rows[at]
+        view, rows = replace(pod_class.view, nodes=self.columns(pod, nominated), attempt=attempt), pod_class.rows[at]
         for column in pod_class.filters:
             plugin = column.plugin
             codes = column.codes[at]

@@ -59,12 +59,12 @@ class VictimCache:
 
     def renew(self, table: NodeTable, nominator: Nominator) -> None:
         """Forgets the rows on which something has changed."""
-        row, start, promise = self._sequences
+        row, start, nomination = self._sequences
         self._sequences = table.row_log.sequence, table.start_log.sequence, nominator.sequence
         if row < 0:
             return
         rows, starts = table.row_log.since(row), table.start_log.since(start)
-        nodes = nominator.changed_since(promise)
+        nodes = nominator.changed_since(nomination)
         if rows is None or starts is None or nodes is None or len(self.statuses) > STATUSES_MAX:
             self.known[:] = False
             self.statuses.clear()
@@ -100,8 +100,8 @@ class VictimCache:
 
     def report(self, rows: Rows) -> Counter[Status]:
         """Why the pod does not fit on these rows although somebody may be displaced."""
-        told = self.refusal[rows[self.has_lower[rows]]]
-        counts = np.bincount(told[told >= 0], minlength=len(self.statuses))
+        refusals = self.refusal[rows[self.has_lower[rows]]]
+        counts = np.bincount(refusals[refusals >= 0], minlength=len(self.statuses))
         return Counter({status: int(count) for status, count in zip(self.statuses, counts, strict=True) if count})
 
 

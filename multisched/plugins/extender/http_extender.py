@@ -165,9 +165,9 @@ class HTTPExtenders:
         except ExtenderError as error:
             if not settings.is_ignorable:
                 raise
-            self._tell_failure(client, settings.filter_verb, error)
+            self._report_failure(client, settings.filter_verb, error)
             return left
-        self._tell_success(client, settings.filter_verb)
+        self._report_success(client, settings.filter_verb)
         reasons.update(_reasons(settings.url, found, left))
         return kept
 
@@ -178,9 +178,9 @@ class HTTPExtenders:
             body = await self._post(client, settings.prioritize_verb, self._arguments(settings, pod, nodes))
             found = _read(client, settings.prioritize_verb, read_priorities, body)
         except ExtenderError as error:
-            self._tell_failure(client, settings.prioritize_verb, error)
+            self._report_failure(client, settings.prioritize_verb, error)
             return {}
-        self._tell_success(client, settings.prioritize_verb)
+        self._report_success(client, settings.prioritize_verb)
         return {name: score * settings.weight * SCORE_SCALE for name, score in found.items()}
 
     def verdicts(self, cycle: CycleView, pod: Pod, rows: Rows) -> Mapping[int, Status]:
@@ -242,9 +242,9 @@ class HTTPExtenders:
             except ExtenderError as error:
                 if not settings.is_ignorable:
                     raise
-                self._tell_failure(client, settings.preempt_verb, error)
+                self._report_failure(client, settings.preempt_verb, error)
             else:
-                self._tell_success(client, settings.preempt_verb)
+                self._report_success(client, settings.preempt_verb)
         return PreemptionVerdict(left)
 
     async def _preempted(
@@ -310,13 +310,13 @@ class HTTPExtenders:
                     await self._bound(client, request)
             except (ExtenderError, TimeoutError) as error:
                 if client.settings.is_ignorable:
-                    self._tell_failure(client, client.settings.bind_verb, error)
+                    self._report_failure(client, client.settings.bind_verb, error)
                     continue
                 if isinstance(error, ExtenderError) and not error.was_sent:
                     return BindReply(BindAnswer.REJECTED, message=str(error))
                 text = str(error) or f"no answer within {timeout_s:g} s"
                 raise ExtenderError(_named(client, client.settings.bind_verb, text)) from error
-            self._tell_success(client, client.settings.bind_verb)
+            self._report_success(client, client.settings.bind_verb)
             said = _named(client, client.settings.bind_verb, "said that it bound the pod, which is bound nowhere")
             return BindReply(BindAnswer.DELEGATED, message=said)
         return None
@@ -337,14 +337,14 @@ class HTTPExtenders:
     async def _post(self, client: ExtenderClient, verb: str, body: bytes) -> bytes:
         return await client.post(verb, body, answer_bytes_max=answer_bytes_max(body))
 
-    def _tell_failure(self, client: ExtenderClient, verb: str, error: BaseException) -> None:
+    def _report_failure(self, client: ExtenderClient, verb: str, error: BaseException) -> None:
         """Once for each failure that goes on: an ignored failure is not reported to every pod."""
         key = (client.settings.url, verb)
         if key not in self._failing:
             self._failing.add(key)
             logger.warning("extender passed over", extra={"extender": client.settings.url, "error": str(error)})
 
-    def _tell_success(self, client: ExtenderClient, verb: str) -> None:
+    def _report_success(self, client: ExtenderClient, verb: str) -> None:
         key = (client.settings.url, verb)
         if key in self._failing:
             self._failing.discard(key)
@@ -385,8 +385,8 @@ def _reasons(url: str, found: FilterAnswer, asked: Sequence[str]) -> dict[str, S
         for name, text in failed.items():
             if name not in nodes:
                 continue
-            told = text if (code, text) in texts or len(texts) < REASONS_MAX else f"node(s) refused by extender {url}"
-            said[name] = texts.setdefault((code, told), Status(code, NAME, (told,)))
+            reason = text if (code, text) in texts or len(texts) < REASONS_MAX else f"node(s) refused by extender {url}"
+            said[name] = texts.setdefault((code, reason), Status(code, NAME, (reason,)))
     return said
 
 

@@ -119,7 +119,7 @@ def _by_key(keyed: Iterable[_Keyed]) -> Sources:
     return {key: tuple(sources) for key, sources in found.items()}
 
 
-class AffinityRuleBook:
+class AffinityRuleCache:
     """Finds and remembers the rules of pods."""
 
     def __init__(self, args: InterPodAffinityArgs, objects: ObjectsView, counts: PodCountsView) -> None:
@@ -158,16 +158,16 @@ class AffinityRuleBook:
             return self._made(
                 pod, concern, is_kept=False
             )  # pods that stand there in thought may demand what nobody else does
-        hangs_on = (concern.number, len(concern.sums), concern.is_silent, self._objects.version(ObjectKind.NAMESPACE))
+        versions = (concern.number, len(concern.sums), concern.is_silent, self._objects.version(ObjectKind.NAMESPACE))
         key = (id(affinity), id(pod.labels), pod.namespace)
         known = self._remembered.get(key)
-        if known is not None and known[0] == hangs_on:
+        if known is not None and known[0] == versions:
             return known[1]
         rules = self._made(pod, concern, is_kept=True)
         if len(self._remembered) >= RULES_KEPT:
             self._remembered.clear()
         self._make_room(len(pod.labels) + pod.spec.size_bytes // BYTES_PER_TEXT)
-        self._remembered[key] = (hangs_on, rules, (affinity, pod.labels))  # kept so that their ids stay their own
+        self._remembered[key] = (versions, rules, (affinity, pod.labels))  # kept so that their ids stay their own
         return rules
 
     def namespace_labels(self, namespace: str) -> Mapping[str, str]:
@@ -208,9 +208,9 @@ class AffinityRuleBook:
         own_liked = tuple(query.has(pod.namespace, pod.labels) for _, query, _ in liked)
         needs_labels = any(_selects_by_labels(term) for term in (*own.required, *own.anti_required))
         unknown = hidden(self._objects, ObjectKind.NAMESPACE) if needs_labels else ""
-        told = concern.number if has_own or lanes else 0
+        concern_number = concern.number if has_own or lanes else 0
         keys = frozenset(topology for topology, *_ in (*near, *far, *liked, *existing, *theirs))
-        signed = (near, far, liked, keys, told, own_near, own_far, own_liked, unknown)
+        signed = (near, far, liked, keys, concern_number, own_near, own_far, own_liked, unknown)
         key = (signed, lanes)
         rules = self._rules.get(key) if is_kept else None
         if rules is None:

@@ -173,15 +173,15 @@ class DomainTally:
             held = is_meant.take(self.codes)
         return held.nonzero()[0]
 
-    def twin(self) -> DomainTally:
+    def copy(self) -> DomainTally:
         """A copy that changes on its own; it follows nothing any more."""
-        twin = object.__new__(DomainTally)
-        twin.codes, twin._size, twin.pods = self.codes, self._size, self.pods
-        twin._dense, twin._sparse = self._dense.copy(), None if self._sparse is None else dict(self._sparse)
-        twin._eligible = self._eligible
-        twin._none, twin.unlabelled = self._none, self.unlabelled
-        twin._followed, twin._seen, twin.flipped = [], [], None
-        return twin
+        copied = object.__new__(DomainTally)
+        copied.codes, copied._size, copied.pods = self.codes, self._size, self.pods
+        copied._dense, copied._sparse = self._dense.copy(), None if self._sparse is None else dict(self._sparse)
+        copied._eligible = self._eligible
+        copied._none, copied.unlabelled = self._none, self.unlabelled
+        copied._followed, copied._seen, copied.flipped = [], [], None
+        return copied
 
     def _add_all(self, count: AnySum, weight: int) -> None:
         rows, pods, amounts = count.columns()

@@ -25,7 +25,7 @@ from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 from multisched.model.placement import DemandKind, PodAffinity, PodAffinityTerm
 from multisched.plugins.columns import NOUGHT, Selection, zeros
-from multisched.plugins.topology.affinity_rules import AffinityRuleBook, AffinityRules, Sources
+from multisched.plugins.topology.affinity_rules import AffinityRuleCache, AffinityRules, Sources
 from multisched.plugins.topology.domain_tally import DomainTally, versions
 from multisched.plugins.topology.inter_pod_affinity_args import InterPodAffinityArgs
 
@@ -36,14 +36,14 @@ Tallies = dict[str, DomainTally]
 class _FilterState:
     """PreFilter's state: pods per domain that the pod must be near to, or must not be near to."""
 
-    __slots__ = ("_was_first", "affinity", "anti", "existing", "is_twin", "rules")
+    __slots__ = ("_was_first", "affinity", "anti", "existing", "is_copy", "rules")
 
     def __init__(self, nodes: NodeView, rules: AffinityRules) -> None:
         self.rules = rules
         self.affinity = _tallies(nodes, rules.affinity)
         self.anti = _tallies(nodes, rules.anti)
         self.existing = _tallies(nodes, rules.existing)
-        self.is_twin = False
+        self.is_copy = False
         self._was_first: bool | None = None
         """Whether such a pod was the first of its kind when the moved rows were read last; None: they were not yet."""
 
@@ -51,23 +51,23 @@ class _FilterState:
         """Catches up with the pods that came and went; False if it must be made anew."""
         return (
             rules is self.rules
-            and not self.is_twin
+            and not self.is_copy
             and _follow(nodes, self.affinity, rules.affinity)
             and _follow(nodes, self.anti, rules.anti)
             and _follow(nodes, self.existing, rules.existing)
         )
 
-    def twin(self) -> _FilterState:
+    def copy(self) -> _FilterState:
         """A copy that changes on its own."""
-        if self.is_twin:
+        if self.is_copy:
             return self
-        twin = object.__new__(_FilterState)
-        twin.rules, twin.is_twin, twin._was_first = self.rules, True, self._was_first
-        twin.affinity, twin.anti, twin.existing = (
-            {key: tally.twin() for key, tally in tallies.items()}
+        copied = object.__new__(_FilterState)
+        copied.rules, copied.is_copy, copied._was_first = self.rules, True, self._was_first
+        copied.affinity, copied.anti, copied.existing = (
+            {key: tally.copy() for key, tally in tallies.items()}
             for tallies in (self.affinity, self.anti, self.existing)
         )
-        return twin
+        return copied
 
     def near(self, selection: Selection) -> Bools:
         """bool[rows]: the required affinity is met: a pod that matches all terms in the row's domain of every key.
@@ -143,7 +143,7 @@ class InterPodAffinity:
     traits = Traits(reads_objects=(ObjectKind.NAMESPACE,))
 
     def __init__(self, args: InterPodAffinityArgs, context: PluginContext) -> None:
-        self._book = AffinityRuleBook(args, context.objects, context.nodes.pod_counts)
+        self._rule_cache = AffinityRuleCache(args, context.objects, context.nodes.pod_counts)
         self._nodes = context.nodes
         self.reasons = ReasonTable(self.name)
         # In this order: of several, a row is refused for the last, as upstream, and `filter` takes the largest code.
@@ -157,11 +157,11 @@ class InterPodAffinity:
         )
 
     def sign(self, pod: Pod) -> Hashable:
-        rules = self._book.rules_of(pod)
+        rules = self._rule_cache.rules_of(pod)
         return 0 if rules is None else rules.number
 
     def cache_key(self, cycle: CycleView, pod: Pod) -> SplitCacheKey | None:
-        rules = self._book.rules_of(pod, cycle.nodes.pod_counts)
+        rules = self._rule_cache.rules_of(pod, cycle.nodes.pod_counts)
         if rules is None:
             return None
         counts = cycle.nodes.pod_counts
@@ -172,7 +172,7 @@ class InterPodAffinity:
 
     def topology_keys(self, cycle: CycleView, pod: Pod) -> tuple[str, ...] | None:
         """The topology keys of all terms."""
-        rules = self._book.rules_of(pod, cycle.nodes.pod_counts)
+        rules = self._rule_cache.rules_of(pod, cycle.nodes.pod_counts)
         if rules is None:
             return None
         groups = (rules.affinity, rules.anti, rules.existing, rules.soft)
@@ -180,7 +180,7 @@ class InterPodAffinity:
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
         """Brings the pods per domain up to date; skips a pod that wants nothing and that nobody keeps away."""
-        rules = self._book.rules_of(pod, cycle.nodes.pod_counts)
+        rules = self._rule_cache.rules_of(pod, cycle.nodes.pod_counts)
         if rules is None or not rules.filters:
             return PreFilterResult(SKIP)
         if rules.unknown:
@@ -201,7 +201,10 @@ class InterPodAffinity:
 
     def pod_sensitivity(self, cycle: CycleView, pod: Pod) -> PodSensitivity:
         """Pods that the required terms are about, and those whose required anti-affinity is about the pod."""
-        rules, labels = self._book.rules_of(pod, cycle.nodes.pod_counts), self._book.namespace_labels(pod.namespace)
+        rules, labels = (
+            self._rule_cache.rules_of(pod, cycle.nodes.pod_counts),
+            self._rule_cache.namespace_labels(pod.namespace),
+        )
 
         def matters(other: Pod) -> bool:
             if rules is not None and rules.affinity and rules.own_near.has(other.namespace, other.labels):
@@ -216,7 +219,7 @@ class InterPodAffinity:
         state = cycle.state.find(_FILTER)
         if state is None:
             return SUCCESS
-        state = state.twin()
+        state = state.copy()
         rules = state.rules
         if rules.own_near.has(other.namespace, other.labels):
             for tally in state.affinity.values():
@@ -250,7 +253,7 @@ class InterPodAffinity:
 
     def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status:
         """Brings the preferences per domain up to date; skips a pod that no placed pod bears upon."""
-        rules = self._book.rules_of(pod, cycle.nodes.pod_counts)
+        rules = self._rule_cache.rules_of(pod, cycle.nodes.pod_counts)
         if rules is None or not rules.soft:
             return SKIP
         state = cycle.state.find(_SCORE)
@@ -328,7 +331,7 @@ class InterPodAffinity:
     def _kept_away_by(self, pod: Pod, own: PodAffinity, left: Iterable[str]) -> Iterator[str]:
         """Topology keys of terms, its own and others', that keep the pod away; `left`: keys of which a node lost its value."""
         yield from (term.topology_key for term in own.anti_required)
-        rules = self._book.rules_of(pod)
+        rules = self._rule_cache.rules_of(pod)
         if rules is not None:
             yield from rules.existing
         # Terms by a key that no node has any more are not counted.
@@ -342,14 +345,14 @@ class InterPodAffinity:
         """By the labels first, which few pods have: asked about every pod that comes or goes."""
         if term.selector is None or not term.selector.matches(other.labels):
             return False
-        return self._book.scope(term, pod.namespace).has(other.namespace, other.labels)
+        return self._rule_cache.scope(term, pod.namespace).has(other.namespace, other.labels)
 
     def _keeps_away(self, counts: PodCountsView, pod: Pod, other: Pod) -> Sequence[tuple[str, int]]:
         """The other pod's required anti-affinity terms that are about this one: how many by topology key."""
         affinity = other.spec.pod_affinity
         if affinity is None or not affinity.anti_required:
             return ()
-        asker = Asker(pod.namespace, pod.labels, self._book.namespace_labels(pod.namespace))
+        asker = Asker(pod.namespace, pod.labels, self._rule_cache.namespace_labels(pod.namespace))
         effect = counts.effect(asker, affinity, other.namespace)
         return tuple((lane.key, terms) for lane, terms, _ in effect if lane.kind is DemandKind.ANTI_REQUIRED)
 

@@ -24,7 +24,7 @@ from multisched.plugins.topology.domain_tally import versions
 from multisched.plugins.topology.pod_topology_spread_args import PodTopologySpreadArgs
 from multisched.plugins.topology.spread_counts import HOSTNAME, LEFT_OUT, HardSpread, SoftSpread
 from multisched.plugins.topology.spread_eligibility import EligibleRows
-from multisched.plugins.topology.spread_rules import SpreadRule, SpreadRuleBook
+from multisched.plugins.topology.spread_rules import SpreadRule, SpreadRuleCache
 
 _HARD: StateKey[HardSpread] = StateKey("PodTopologySpread.hard")
 _SOFT: StateKey[SoftSpread] = StateKey("PodTopologySpread.soft")
@@ -44,17 +44,17 @@ class PodTopologySpread:
     traits = Traits(reads_feasible=True, reads_objects=KINDS)
 
     def __init__(self, args: PodTopologySpreadArgs, context: PluginContext) -> None:
-        self._book = SpreadRuleBook(args, context.objects)
+        self._rule_cache = SpreadRuleCache(args, context.objects)
         self._eligible = EligibleRows()
         self.reasons = ReasonTable(self.name)
         self._missing = self.reasons.code(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, f"{_UNMET} (missing required label)")
         self._skewed = self.reasons.code(Code.UNSCHEDULABLE, _UNMET)
 
     def sign(self, pod: Pod) -> Hashable:
-        return self._book.rules_of(pod) or ()
+        return self._rule_cache.rules_of(pod) or ()
 
     def cache_key(self, cycle: CycleView, pod: Pod) -> SplitCacheKey | None:
-        rules = self._book.rules_of(pod)
+        rules = self._rule_cache.rules_of(pod)
         if rules is None:
             return None
         counts = cycle.nodes.pod_counts
@@ -65,14 +65,14 @@ class PodTopologySpread:
 
     def topology_keys(self, cycle: CycleView, pod: Pod) -> tuple[str, ...] | None:
         """The topology keys; the soft hostname counts each row's own pods."""
-        rules = self._book.rules_of(pod)
+        rules = self._rule_cache.rules_of(pod)
         if rules is None or any(rule.key == HOSTNAME for rule in rules.soft):
             return None
         return tuple(sorted({rule.key for rule in (*rules.hard, *rules.soft)}))
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
         """Brings the pods per domain of the hard constraints up to date; skips pods without any."""
-        rules = self._book.rules_of(pod)
+        rules = self._rule_cache.rules_of(pod)
         if rules is None or not rules.hard:
             return PreFilterResult(SKIP)
         state = cycle.state.find(_HARD)
@@ -110,7 +110,7 @@ class PodTopologySpread:
 
     def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status:
         """Brings the pods per domain of the soft constraints up to date; skips pods without any."""
-        rules = self._book.rules_of(pod)
+        rules = self._rule_cache.rules_of(pod)
         if rules is None or not rules.soft:
             return SKIP
         state = cycle.state.find(_SOFT)
@@ -152,7 +152,7 @@ class PodTopologySpread:
         )
 
     def _hard(self, pod: Pod) -> tuple[SpreadRule, ...]:
-        rules = self._book.rules_of(pod)
+        rules = self._rule_cache.rules_of(pod)
         return () if rules is None else rules.hard
 
     def _after_pod_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
@@ -172,7 +172,7 @@ class PodTopologySpread:
         """Labels or tolerations changed so that other rules hold for the pod."""
         if not isinstance(old, Pod) or not isinstance(new, Pod):
             return Hint.SKIP
-        return Hint.SKIP if self._book.rules_of(old) is self._book.rules_of(new) else Hint.QUEUE
+        return Hint.SKIP if self._rule_cache.rules_of(old) is self._rule_cache.rules_of(new) else Hint.QUEUE
 
     def _after_node_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
         """A node with all topology keys came, went, or changed its domain or its taints."""

@@ -32,9 +32,11 @@ def unreadable(preferred: Sequence[PreferredTerm]) -> str:
     found: dict[str, None] = {}
     for index, preference in enumerate(preferred):
         if preference.weight and not preference.term.is_valid:
-            told = list(_of_expressions(preference.term.expressions, f"[{index}].matchExpressions"))
+            expression_errors = list(_of_expressions(preference.term.expressions, f"[{index}].matchExpressions"))
             # Anything else is refused by the API server, so there is no sentence that anybody knows.
-            found |= dict.fromkeys(told or [f"[{index}]: is no node selector term; mend its operator, key or values"])
+            found |= dict.fromkeys(
+                expression_errors or [f"[{index}]: is no node selector term; mend its operator, key or values"]
+            )
     texts = list(found)
     return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]" if texts else ""
 

@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 class HardSpread:
     """PreFilter's state: the constraints that must hold."""
 
-    __slots__ = ("_is_twin", "lanes", "rules")
+    __slots__ = ("_is_copy", "lanes", "rules")
 
     def __init__(self, cycle: CycleView, rules: SpreadRules, eligible: EligibleRows) -> None:
         self.rules = rules
@@ -43,11 +43,11 @@ class HardSpread:
             )
             for rule in rules.hard
         ]
-        self._is_twin = False
+        self._is_copy = False
 
     def follow(self, nodes: NodeView, rules: SpreadRules) -> bool:
         """Catches up with the pods that came and went; False if it must be made anew."""
-        if rules is not self.rules or self._is_twin:
+        if rules is not self.rules or self._is_copy:
             return False
         return all(lane.tally.follow(nodes, lane.rule.sources) for lane in self.lanes)
 
@@ -72,42 +72,47 @@ class HardSpread:
         """The state with so many more pods of these labels and the pod's namespace on the row; an overlay copy, if it is none yet."""
         if any(lane.tally.codes.item(row) == 0 for lane in self.lanes):
             return self
-        state = self if self._is_twin else self._twin()
+        state = self if self._is_copy else self._copy()
         for lane in state.lanes:
             if lane.rule.matches(labels):
                 lane.tally.add(row, change, change)
         return state
 
-    def _twin(self) -> HardSpread:
-        twin = object.__new__(HardSpread)
-        twin.rules, twin._is_twin = self.rules, True
-        twin.lanes = [lane.twin() for lane in self.lanes]
-        return twin
+    def _copy(self) -> HardSpread:
+        copied = object.__new__(HardSpread)
+        copied.rules, copied._is_copy = self.rules, True
+        copied.lanes = [lane.copy() for lane in self.lanes]
+        return copied
 
 
 class _HardLane:
     """One constraint with its domains."""
 
-    __slots__ = ("_domains", "_told", "rule", "tally")
+    __slots__ = ("_domains", "_last_verdicts", "rule", "tally")
 
     def __init__(self, nodes: NodeView, rule: SpreadRule, eligible: Bools, domains: Int32) -> None:
         self.rule = rule
         self.tally = DomainTally(nodes, rule.key, rule.sources, eligible)
         self._domains = domains
-        self._told: Codes | None = None
+        self._last_verdicts: Codes | None = None
         """The verdicts when the moved rows were read last."""
 
-    def twin(self) -> _HardLane:
-        twin = object.__new__(_HardLane)
-        twin.rule, twin._domains, twin._told, twin.tally = self.rule, self._domains, None, self.tally.twin()
-        return twin
+    def copy(self) -> _HardLane:
+        copied = object.__new__(_HardLane)
+        copied.rule, copied._domains, copied._last_verdicts, copied.tally = (
+            self.rule,
+            self._domains,
+            None,
+            self.tally.copy(),
+        )
+        return copied
 
     def moved_rows(self, missing: int, skewed: int) -> Rows | None:
         """Rows of the domains with another verdict than when this was asked last; None for the first time."""
-        before, self._told = self._told, self.verdicts(missing, skewed)
+        before, self._last_verdicts = self._last_verdicts, self.verdicts(missing, skewed)
         if before is None:
             return None
-        domains = (before != self._told).nonzero()[0].tolist()
+        domains = (before != self._last_verdicts).nonzero()[0].tolist()
         return self.tally.rows_of(domains) if domains else NO_ROWS
 
     def verdicts(self, missing: int, skewed: int) -> Codes:

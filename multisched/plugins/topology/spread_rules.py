@@ -72,7 +72,7 @@ class SpreadRules:
         self.soft_sources = tuple(source for rule in self.soft for source in rule.sources)
 
 
-class SpreadRuleBook:
+class SpreadRuleCache:
     """Finds and remembers the rules of pods."""
 
     def __init__(self, args: PodTopologySpreadArgs, objects: ObjectsView) -> None:
@@ -102,10 +102,10 @@ class SpreadRuleBook:
             return rules
         if not pod.spec.spread and not (self._defaults and self._selectors.may_have(pod)):
             return None
-        hangs_on = () if pod.spec.spread else self._selectors.versions()
+        versions = () if pod.spec.spread else self._selectors.versions()
         key = (id(pod.spec), id(pod.labels), id(pod.owner), pod.namespace)
         known = self._remembered.get(key)
-        if known is not None and known[0] == hangs_on:
+        if known is not None and known[0] == versions:
             if pod.spec.spread:
                 self._latest = (pod, known[1])
             return known[1]
@@ -115,7 +115,7 @@ class SpreadRuleBook:
             self._remembered.clear()
             self._rules.clear()
             self._bytes = 0
-        self._remembered[key] = (hangs_on, rules, pod.spec, pod.labels, pod.owner)
+        self._remembered[key] = (versions, rules, pod.spec, pod.labels, pod.owner)
         return rules
 
     def _made(self, pod: Pod) -> SpreadRules | None:

@@ -1,6 +1,6 @@
-"""What pods on their way to their nodes have been promised: volumes for claims, and nodes to provision for.
+"""What is assumed for pods on their way to their nodes: volumes for claims, and nodes to provision for.
 
-Kept by `VolumeLedger`, and read by the planner, so that no volume is promised twice.
+Kept by `VolumeLedger`, and read by the planner, so that no volume is assumed twice.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 
-class PromisedVolume(msgspec.Struct, frozen=True):
+class AssumedVolume(msgspec.Struct, frozen=True):
     """A volume for a claim."""
 
     volume: str
@@ -19,7 +19,7 @@ class PromisedVolume(msgspec.Struct, frozen=True):
     claim_id: str
 
 
-class PromisedNode(msgspec.Struct, frozen=True):
+class AssumedProvision(msgspec.Struct, frozen=True):
     """A node for which a claim's volume is to be made."""
 
     claim: str
@@ -27,17 +27,17 @@ class PromisedNode(msgspec.Struct, frozen=True):
     node: str
 
 
-class Promise(msgspec.Struct, frozen=True):
+class PodVolumes(msgspec.Struct, frozen=True):
     """What one pod holds: volumes for some of its claims, provisioning for others."""
 
     row: int
     node: str
-    volumes: tuple[PromisedVolume, ...] = ()
-    provisions: tuple[PromisedNode, ...] = ()
+    volumes: tuple[AssumedVolume, ...] = ()
+    provisions: tuple[AssumedProvision, ...] = ()
 
 
 class _Shared:
-    """Name -> what it is promised to, with the pods that hold the promise."""
+    """Name -> what it is assumed for, with the pods that hold it."""
 
     def __init__(self) -> None:
         self.to: dict[str, str] = {}
@@ -54,15 +54,15 @@ class _Shared:
             del self._holders[name], self.to[name]
 
 
-class VolumePromises:
+class AssumedVolumes:
     """Pod -> what it holds; and what is taken, whoever holds it."""
 
     def __init__(self) -> None:
-        self._held: dict[str, Promise] = {}
+        self._held: dict[str, PodVolumes] = {}
         self._volumes = _Shared()
         self._nodes = _Shared()
         self.version = 0
-        """Raised by each promise that comes or goes."""
+        """Raised by each pod that comes or goes."""
 
     @property
     def volumes(self) -> Mapping[str, str]:
@@ -74,29 +74,29 @@ class VolumePromises:
         """`claim_id` of a claim to be provisioned -> the node it will be provisioned for."""
         return self._nodes.to
 
-    def of(self, uid: str) -> Promise | None:
+    def of(self, uid: str) -> PodVolumes | None:
         """What the pod holds; None for a pod that holds nothing."""
         return self._held.get(uid)
 
-    def held(self) -> Mapping[str, Promise]:
+    def held(self) -> Mapping[str, PodVolumes]:
         """uid -> Promise. A copy."""
         return dict(self._held)
 
-    def hold(self, uid: str, promise: Promise) -> None:
+    def hold(self, uid: str, pod_volumes: PodVolumes) -> None:
         """The pod, which holds nothing, holds this."""
-        self._held[uid] = promise
+        self._held[uid] = pod_volumes
         self.version += 1
-        for volume in promise.volumes:
+        for volume in pod_volumes.volumes:
             self._volumes.add(volume.volume, volume.claim_id, uid)
-        for provision in promise.provisions:
+        for provision in pod_volumes.provisions:
             self._nodes.add(provision.claim_id, provision.node, uid)
 
     def release(self, uid: str) -> None:
-        promise = self._held.pop(uid, None)
-        if promise is None:
+        pod_volumes = self._held.pop(uid, None)
+        if pod_volumes is None:
             return
         self.version += 1
-        for volume in promise.volumes:
+        for volume in pod_volumes.volumes:
             self._volumes.remove(volume.volume, uid)
-        for provision in promise.provisions:
+        for provision in pod_volumes.provisions:
             self._nodes.remove(provision.claim_id, uid)

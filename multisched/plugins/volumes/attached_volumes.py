@@ -78,7 +78,7 @@ class _Index(Generic[K, V]):
         return self._found.pop(key, ())
 
 
-class _RowBook:
+class _RowVolumes:
     """What was read to count one row, so that it can be taken back."""
 
     __slots__ = ("attachments", "held", "own_claims", "used")
@@ -110,7 +110,7 @@ class AttachedVolumes:
         self._forget_all()
 
     def _forget_all(self) -> None:
-        self._books: dict[int, _RowBook] = {}
+        self._by_row: dict[int, _RowVolumes] = {}
         self._limits: dict[str, Int64] = {}
         self._used: dict[str, Int64] = {}
         self._holders: _Index[Attached, int] = _Index()
@@ -148,8 +148,8 @@ class AttachedVolumes:
         """(driver -> limit, driver -> volumes there, what the pods use) of a row if these pods were on it."""
         node = self._nodes.node(row).name
         limits = self._limits_of(node)
-        book = self._book(node, pods) if limits else _RowBook()
-        return limits, book.used, book.held
+        counted = self._read_row(node, pods) if limits else _RowVolumes()
+        return limits, counted.used, counted.held
 
     # -- keeping up ------------------------------------------------------------------------------------------------
 
@@ -232,31 +232,31 @@ class AttachedVolumes:
         limits = self._limits_of(node)
         if not limits:
             return 0
-        book = self._books[row] = self._book(node, self._nodes.pods_on(row))
+        counted = self._by_row[row] = self._read_row(node, self._nodes.pods_on(row))
         for driver, limit in limits.items():
             self._column(self._limits, driver, NO_LIMIT, row)[row] = limit
-            self._column(self._used, driver, 0, row)[row] = book.used.get(driver, 0)
-        for attached in book.held:
+            self._column(self._used, driver, 0, row)[row] = counted.used.get(driver, 0)
+        for attached in counted.held:
             self._holders.add(attached, row)
-        for claim in book.own_claims:
+        for claim in counted.own_claims:
             self._rows_of_own_claim.add(claim, row)
-        for name, volume in book.attachments:
+        for name, volume in counted.attachments:
             self._rows_of_attachment.add(name, row)
             self._rows_of_attached_volume.add(volume, row)
-        return len(book.held) + len(book.attachments)
+        return len(counted.held) + len(counted.attachments)
 
     def _take_back(self, row: int) -> None:
-        book = self._books.pop(row, None)
-        if book is None:
+        counted = self._by_row.pop(row, None)
+        if counted is None:
             return
         for driver, limits in self._limits.items():
             limits[row] = NO_LIMIT
             self._used[driver][row] = 0
-        for attached in book.held:
+        for attached in counted.held:
             self._holders.discard(attached, row)
-        for claim in book.own_claims:
+        for claim in counted.own_claims:
             self._rows_of_own_claim.discard(claim, row)
-        for name, volume in book.attachments:
+        for name, volume in counted.attachments:
             self._rows_of_attachment.discard(name, row)
             self._rows_of_attached_volume.discard(volume, row)
 
@@ -281,31 +281,31 @@ class AttachedVolumes:
             return {}
         return {driver.name: driver.volumes_max for driver in csi_node.drivers if driver.volumes_max is not None}
 
-    def _book(self, node: str, pods: Iterable[Pod]) -> _RowBook:
+    def _read_row(self, node: str, pods: Iterable[Pod]) -> _RowVolumes:
         """Pods whose claims cannot be found, or are not theirs, count nothing: they are there already."""
-        book = _RowBook()
+        counted = _RowVolumes()
         for pod in pods:
             for volume in pod.spec.volumes:
                 if volume.claim is not None:
                     attached = self._of_claim((pod.namespace, volume.claim))
                 elif volume.is_ephemeral:
                     own = (pod.namespace, f"{pod.name}-{volume.name}")
-                    book.own_claims.add(own)
+                    counted.own_claims.add(own)
                     attached = self._of_claim(own)
                 else:
                     attached = _of_disk(volume.migrated) if volume.migrated is not None else None
                 if attached is not None:
-                    book.held.add(attached)
-        for driver, _ in book.held.union(self._attachments(node, book)):
-            book.used[driver] = book.used.get(driver, 0) + 1
-        return book
+                    counted.held.add(attached)
+        for driver, _ in counted.held.union(self._attachments(node, counted)):
+            counted.used[driver] = counted.used.get(driver, 0) + 1
+        return counted
 
-    def _attachments(self, node: str, book: _RowBook) -> Iterable[Attached]:
+    def _attachments(self, node: str, counted: _RowVolumes) -> Iterable[Attached]:
         """What is attached to the node, whoever uses it: volumes of pods that are gone are detached later."""
         for attachment in self._objects.attachments_on(node):
             if not attachment.volume:
                 continue
-            book.attachments.append((attachment.name, attachment.volume))
+            counted.attachments.append((attachment.name, attachment.volume))
             volume = self._objects.volume(attachment.volume)
             if attachment.attacher and volume is not None and (volume.csi_driver or volume.csi_handle):
                 yield attachment.attacher, volume.csi_handle

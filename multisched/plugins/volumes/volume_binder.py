@@ -1,4 +1,4 @@
-"""PreBind of VolumeBinding: writes what a pod was promised, then waits until its claims are bound.
+"""PreBind of VolumeBinding: writes what is assumed for a pod, then waits until its claims are bound.
 
 Owns nothing. Writes name the versions they were made from; one that meets a newer object looks at it and, where the promise
 still stands, writes again. There is no way back in the API: what has been written stays, and the pod's next attempt finds
@@ -21,13 +21,13 @@ from multisched.framework.ports import ObjectRef, VolumeAnswer, VolumeReply, Vol
 from multisched.model.cluster_objects import SELECTED_NODE_ANNOTATION, PersistentVolume, PersistentVolumeClaim
 from multisched.model.objects import Pod
 from multisched.model.version import Version, is_covered, is_older
-from multisched.plugins.volumes.assumed_volumes import Promise, PromisedNode, PromisedVolume
+from multisched.plugins.volumes.assumed_volumes import AssumedProvision, AssumedVolume, PodVolumes
 from multisched.plugins.volumes.volume_ledger import VolumeLedger
 from multisched.plugins.volumes.volume_matching import claim_id
 from multisched.plugins.volumes.volume_planner import cannot_translate
 
 CONFLICTS_MAX = 3
-"""Writes of one promise that meet a newer object before the pod is given up."""
+"""Writes for one pod that meet a newer object before the pod is given up."""
 
 NEWS_MAX_S = 5.0
 """How long the watch may take to bring the object that a write met."""
@@ -39,7 +39,7 @@ POLL_GROWTH = 1.5
 
 
 class BindError(Exception):
-    """The pod's volumes cannot be bound as promised; the text is for its owner."""
+    """The pod's volumes cannot be bound as assumed; the text is for its owner."""
 
 
 class BindDeniedError(BindError):
@@ -49,8 +49,8 @@ class BindDeniedError(BindError):
 class _Written(msgspec.Struct, frozen=True):
     """What was written, with the version it has since: an older object in the store says nothing yet."""
 
-    volumes: tuple[tuple[PromisedVolume, Version], ...]
-    provisions: tuple[tuple[PromisedNode, Version], ...]
+    volumes: tuple[tuple[AssumedVolume, Version], ...]
+    provisions: tuple[tuple[AssumedProvision, Version], ...]
 
 
 class VolumeBinder:
@@ -62,24 +62,24 @@ class VolumeBinder:
         self._ledger = ledger
         self._writer = writer
 
-    async def bind(self, pod: Pod, promise: Promise, *, timeout_s: float) -> None:
-        """Returns once all of the promise is bound. Raises BindError, at the latest after the writes and `timeout_s`."""
+    async def bind(self, pod: Pod, pod_volumes: PodVolumes, *, timeout_s: float) -> None:
+        """Returns once all of it is bound. Raises BindError, at the latest after the writes and `timeout_s`."""
         written = _Written(
-            tuple([(volume, await self._bind_volume(volume)) for volume in promise.volumes]),
-            tuple([(provision, await self._select_node(provision)) for provision in promise.provisions]),
+            tuple([(volume, await self._bind_volume(volume)) for volume in pod_volumes.volumes]),
+            tuple([(provision, await self._select_node(provision)) for provision in pod_volumes.provisions]),
         )
         try:
-            await self._wait(pod, promise, written, timeout_s)
+            await self._wait(pod, pod_volumes, written, timeout_s)
         except BindError as error:
             raise BindError(f"binding volumes: {error}") from error
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    async def _bind_volume(self, promised: PromisedVolume) -> Version:
+    async def _bind_volume(self, assumed: AssumedVolume) -> Version:
         """The version of the volume that names the claim."""
         reply = VolumeReply(VolumeAnswer.CONFLICT)
         for _ in range(CONFLICTS_MAX):
-            volume, claim = self._volume(promised.volume), self._claim(promised.claim, promised.claim_id)
+            volume, claim = self._volume(assumed.volume), self._claim(assumed.claim, assumed.claim_id)
             owner = volume.claim
             _check_unbound(claim, volume.name)
             if owner is not None and (owner.namespace, owner.name, owner.uid) == (
@@ -100,24 +100,24 @@ class VolumeBinder:
             if reply.answer is not VolumeAnswer.CONFLICT:
                 break
             await _news(partial(self._objects.volume, volume.name), volume.version)
-        return _version(reply, promised.volume)
+        return _version(reply, assumed.volume)
 
-    async def _select_node(self, promised: PromisedNode) -> Version:
+    async def _select_node(self, assumed: AssumedProvision) -> Version:
         """The version of the claim that names the node."""
         reply = VolumeReply(VolumeAnswer.CONFLICT)
         for _ in range(CONFLICTS_MAX):
-            claim = self._claim(promised.claim, promised.claim_id)
+            claim = self._claim(assumed.claim, assumed.claim_id)
             node = claim.annotations.get(SELECTED_NODE_ANNOTATION)
-            if node == promised.node:
+            if node == assumed.node:
                 return claim.version
             if node is not None:
                 raise BindError(f'persistentvolumeclaim "{claim.name}" is being provisioned for node "{node}"')
             _check_unbound(claim, "")
-            reply = await self._writer.select_node(_ref(claim), claim.version, promised.node)
+            reply = await self._writer.select_node(_ref(claim), claim.version, assumed.node)
             if reply.answer is not VolumeAnswer.CONFLICT:
                 break
             await _news(partial(self._objects.claim, claim.namespace, claim.name), claim.version)
-        return _version(reply, promised.claim)
+        return _version(reply, assumed.claim)
 
     def _volume(self, name: str) -> PersistentVolume:
         volume = self._objects.volume(name)
@@ -126,7 +126,7 @@ class VolumeBinder:
         return volume
 
     def _claim(self, key: str, expected: str) -> PersistentVolumeClaim:
-        """The claim of the promise; one of another uid under its name is another claim."""
+        """The claim of this uid; one of another uid under its name is another claim."""
         namespace, _, name = key.partition("/")
         claim = self._objects.claim(namespace, name)
         if claim is None or claim_id(claim) != expected:
@@ -135,53 +135,53 @@ class VolumeBinder:
 
     # -- waiting ---------------------------------------------------------------------------------------------------
 
-    async def _wait(self, pod: Pod, promise: Promise, written: _Written, timeout_s: float) -> None:
+    async def _wait(self, pod: Pod, pod_volumes: PodVolumes, written: _Written, timeout_s: float) -> None:
         loop = asyncio.get_running_loop()
         deadline_s, pause_s = loop.time() + timeout_s, POLL_FIRST_S
-        while not self._is_bound(pod, promise, written):
+        while not self._is_bound(pod, pod_volumes, written):
             left_s = deadline_s - loop.time()
             if left_s <= 0:
                 raise BindError("context deadline exceeded")
             await asyncio.sleep(min(pause_s, left_s))
             pause_s = min(pause_s * POLL_GROWTH, POLL_MAX_S)
 
-    def _is_bound(self, pod: Pod, promise: Promise, written: _Written) -> bool:
+    def _is_bound(self, pod: Pod, pod_volumes: PodVolumes, written: _Written) -> bool:
         """True once every claim is bound. Raises BindError for what will never be, or not on this node."""
-        row = self._nodes.row_of(promise.node)
+        row = self._nodes.row_of(pod_volumes.node)
         if row is None:
-            raise BindError(f'failed to get node "{promise.node}": node "{promise.node}" not found')
-        if self._ledger.promises.of(pod.uid) is not promise:
+            raise BindError(f'failed to get node "{pod_volumes.node}": node "{pod_volumes.node}" not found')
+        if self._ledger.assumed_volumes.of(pod.uid) is not pod_volumes:
             raise BindError(f'pod does not exist any more: pod "{pod.name}" not found')
-        return all(self._is_volume_bound(v, version, promise.node, row) for v, version in written.volumes) and all(
+        return all(self._is_volume_bound(v, version, pod_volumes.node, row) for v, version in written.volumes) and all(
             self._is_provisioned(p, version, row) for p, version in written.provisions
         )
 
-    def _is_volume_bound(self, promised: PromisedVolume, version: Version, node: str, row: int) -> bool:
-        volume, claim = self._volume(promised.volume), self._claim(promised.claim, promised.claim_id)
-        is_told = volume.claim is not None and bool(volume.claim.uid)
-        if not _has_seen(volume, version, is_told=is_told):
+    def _is_volume_bound(self, assumed: AssumedVolume, version: Version, node: str, row: int) -> bool:
+        volume, claim = self._volume(assumed.volume), self._claim(assumed.claim, assumed.claim_id)
+        is_applied = volume.claim is not None and bool(volume.claim.uid)
+        if not _has_seen(volume, version, is_applied=is_applied):
             return False
         self._check_reach(volume, node, row, doing="failed to translate pv to csi: ")
-        if not is_told:
+        if not is_applied:
             raise BindError(f'ClaimRef got reset for pv "{volume.name}"')
         _check_unbound(claim, volume.name)
         return claim.is_fully_bound
 
-    def _is_provisioned(self, promised: PromisedNode, version: Version, row: int) -> bool:
-        namespace, _, name = promised.claim.partition("/")
+    def _is_provisioned(self, assumed: AssumedProvision, version: Version, row: int) -> bool:
+        namespace, _, name = assumed.claim.partition("/")
         claim = self._objects.claim(namespace, name)
-        if claim is None or claim_id(claim) != promised.claim_id:
-            raise BindError(f'failed to check provisioning pvc: persistentvolumeclaims "{promised.claim}" not found')
+        if claim is None or claim_id(claim) != assumed.claim_id:
+            raise BindError(f'failed to check provisioning pvc: persistentvolumeclaims "{assumed.claim}" not found')
         node = claim.annotations.get(SELECTED_NODE_ANNOTATION)
-        if not _has_seen(claim, version, is_told=node is not None):
+        if not _has_seen(claim, version, is_applied=node is not None):
             return False
-        if node != promised.node:
+        if node != assumed.node:
             raise BindError(f'provisioning failed for PVC "{name}"')
         if claim.volume:
             volume = self._objects.volume(claim.volume)
             if volume is None:
                 return False
-            self._check_reach(volume, promised.node, row)
+            self._check_reach(volume, assumed.node, row)
         return claim.is_fully_bound
 
     def _check_reach(self, volume: PersistentVolume, node: str, row: int, *, doing: str = "") -> None:
@@ -217,11 +217,11 @@ async def _news(find: Callable[[], PersistentVolume | PersistentVolumeClaim | No
             await asyncio.sleep(POLL_FIRST_S)
 
 
-def _has_seen(item: PersistentVolume | PersistentVolumeClaim, written: Version, *, is_told: bool) -> bool:
-    """True once the watch has brought our write, or a later one. `is_told`: the object says what was written."""
+def _has_seen(item: PersistentVolume | PersistentVolumeClaim, written: Version, *, is_applied: bool) -> bool:
+    """True once the watch has brought our write, or a later one. `is_applied`: the object says what was written."""
     if is_covered(written, item.version):
         return True
-    return is_told and not is_older(item.version, written)
+    return is_applied and not is_older(item.version, written)
 
 
 def _version(reply: VolumeReply, name: str) -> Version:

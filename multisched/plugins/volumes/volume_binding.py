@@ -144,18 +144,18 @@ class VolumeBinding:
     # -- binding ---------------------------------------------------------------------------------------------------
 
     def pre_bind_pre_flight(self, cycle: CycleView, pod: Pod, node: str) -> Status:
-        """A pod all of whose claims are bound was promised nothing."""
-        return SKIP if self._ledger.promises.of(pod.uid) is None else SUCCESS
+        """A pod all of whose claims are bound has nothing assumed."""
+        return SKIP if self._ledger.assumed_volumes.of(pod.uid) is None else SUCCESS
 
     async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
-        """Binds what was promised and waits for the persistent volume controller, `bindTimeoutSeconds` at most."""
-        promise = self._ledger.promises.of(pod.uid)
-        if promise is None:
+        """Binds what is assumed and waits for the persistent volume controller, `bindTimeoutSeconds` at most."""
+        pod_volumes = self._ledger.assumed_volumes.of(pod.uid)
+        if pod_volumes is None:
             return SUCCESS
         if self._binder is None:
             return Status.error("nothing may be written here; volumes cannot be bound")
         try:
-            await self._binder.bind(pod, promise, timeout_s=self._args.bind_timeout_s)
+            await self._binder.bind(pod, pod_volumes, timeout_s=self._args.bind_timeout_s)
         except BindDeniedError as error:
             return Status.denied(str(error))
         except BindError as error:
@@ -174,7 +174,7 @@ class VolumeBinding:
             _on(ObjectKind.CSI_NODE, either, _after_csi_node),
             _on(ObjectKind.CSI_DRIVER, Action.UPDATE, _after_csi_driver),
             _on(ObjectKind.CSI_STORAGE_CAPACITY, either, _after_capacity),
-            _on(Resource.ASSIGNED_POD, Action.DELETE, _after_promise),
+            _on(Resource.ASSIGNED_POD, Action.DELETE, _after_assumed),
         )
 
 
@@ -292,8 +292,8 @@ def _after_capacity(pod: Pod, old: EventObject, new: EventObject) -> Hint:
     return Hint.QUEUE if now is not None and (before is None or now > before) else Hint.SKIP
 
 
-def _after_promise(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """A pod with claims left its node: as long as it was on its way there, volumes were promised to it. Upstream keeps such
-    promises too, and tells nobody of their end."""
+def _after_assumed(pod: Pod, old: EventObject, new: EventObject) -> Hint:
+    """A pod with claims left its node: as long as it was on its way there, volumes were assumed for it. Upstream keeps such
+    volumes too, and tells nobody when it drops them."""
     had_claims = isinstance(old, Pod) and any(volume.has_claim for volume in old.spec.volumes)
     return Hint.QUEUE if had_claims else Hint.SKIP

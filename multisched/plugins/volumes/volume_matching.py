@@ -57,7 +57,7 @@ class ClassVolumes:
         """Some volume's size is no whole number of bytes."""
         self._free_slots: list[int] = []
         self._groups: dict[NodeSelector | None, int] = {None: 0}
-        self._promised: dict[tuple[str, str], set[int]] = {}
+        self._prebound: dict[tuple[str, str], set[int]] = {}
         """(namespace, name) of a claim -> slots of the volumes whose claimRef names it."""
         self._order: Int32 | None = None
         self._reach: tuple[int, int, Int32, Int32] | None = None
@@ -73,7 +73,7 @@ class ClassVolumes:
             self._order = None
         before = self._volumes[slot]
         if before is not None:
-            self._unpromise(slot, before)
+            self._drop_prebound(slot, before)
             if before.capacity_nano != volume.capacity_nano:
                 self._order = None
         self._volumes[slot] = volume
@@ -85,7 +85,7 @@ class ClassVolumes:
         self._has_fractions |= bool(volume.capacity_nano % NANO)
         self._group[slot] = self._group_of(volume.node_affinity)
         if volume.claim is not None:
-            self._promised.setdefault((volume.claim.namespace, volume.claim.name), set()).add(slot)
+            self._prebound.setdefault((volume.claim.namespace, volume.claim.name), set()).add(slot)
 
     def remove(self, name: str) -> None:
         """The volume is gone; unknown names are ignored."""
@@ -94,7 +94,7 @@ class ClassVolumes:
             return
         before = self._volumes[slot]
         if before is not None:
-            self._unpromise(slot, before)
+            self._drop_prebound(slot, before)
         self._volumes[slot] = None
         self._free_slots.append(slot)
         self._order = None
@@ -136,13 +136,13 @@ class ClassVolumes:
                     self._group[slot] = self._groups.setdefault(volume.node_affinity, len(self._groups))
         return self._groups.setdefault(affinity, len(self._groups))
 
-    def _unpromise(self, slot: int, before: PersistentVolume) -> None:
+    def _drop_prebound(self, slot: int, before: PersistentVolume) -> None:
         if before.claim is not None:
             key = (before.claim.namespace, before.claim.name)
-            slots = self._promised[key]
+            slots = self._prebound[key]
             slots.discard(slot)
             if not slots:
-                del self._promised[key]
+                del self._prebound[key]
 
     # -- matching --------------------------------------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class ClassVolumes:
         Where there is one the row gets it or none: a free volume of the right size does not come into it.
         """
         slots = {
-            slot for slot in self._promised.get((claim.namespace, claim.name), ()) if _is_for(self.volume(slot), claim)
+            slot for slot in self._prebound.get((claim.namespace, claim.name), ()) if _is_for(self.volume(slot), claim)
         }
         own = claim_id(claim)
         slots |= {

@@ -1,8 +1,8 @@
 """What a pod's claims need, and what each row offers them: the rules of VolumeBinding without its life cycle.
 
 Pure but for the caches below it (`volume_masks`, `volume_matching`). The plugin's Filter asks about many rows, its
-ledger about one. Both read promises to pods on their way (`VolumePromises`) beside the object store, so that no volume
-is promised twice.
+ledger about one. Both read what is assumed for pods on their way (`AssumedVolumes`) beside the object store, so that no
+volume is assumed twice.
 Source: kube-scheduler 1.36, plugins/volumebinding/binder.go and volume_binding.go.
 """
 
@@ -26,7 +26,7 @@ from multisched.model.cluster_objects import (
     StorageClass,
 )
 from multisched.model.objects import Pod
-from multisched.plugins.volumes.assumed_volumes import VolumePromises
+from multisched.plugins.volumes.assumed_volumes import AssumedVolumes
 from multisched.plugins.volumes.pod_claims import claim_not_found, not_its_own
 from multisched.plugins.volumes.volume_masks import RowMasks
 from multisched.plugins.volumes.volume_matching import NOTHING, Choice, ClassVolumes, VolumeIndex, claim_id
@@ -84,9 +84,9 @@ class Offer(msgspec.Struct):
 class VolumePlanner:
     """The rules, over a view of objects and what is assumed."""
 
-    def __init__(self, objects: ObjectsView, promises: VolumePromises) -> None:
+    def __init__(self, objects: ObjectsView, assumed_volumes: AssumedVolumes) -> None:
         self._objects = objects
-        self._promises = promises
+        self._assumed_volumes = assumed_volumes
         self.masks = RowMasks(objects)
         self._index = VolumeIndex(objects)
 
@@ -195,12 +195,12 @@ class VolumePlanner:
     def selected_node(self, claim: PersistentVolumeClaim) -> str | None:
         """The node for which the claim is, or is about to be, provisioned."""
         node = claim.annotations.get(SELECTED_NODE_ANNOTATION)
-        return node if node is not None else self._promises.nodes.get(claim_id(claim))
+        return node if node is not None else self._assumed_volumes.nodes.get(claim_id(claim))
 
     def _match(self, claims: Sequence[PersistentVolumeClaim], nodes: NodeView, rows: Rows, offer: Offer) -> None:
         """A volume for each claim, the smallest claim first; no two of the pod's claims get the same."""
         taken: dict[str, list[Choice]] = {}
-        assumed = self._promises.volumes
+        assumed = self._assumed_volumes.volumes
         for claim in sorted(claims, key=lambda c: c.request_nano):
             volumes = self._index.of_class(claim.class_name)
             others = taken.setdefault(claim.class_name, [])

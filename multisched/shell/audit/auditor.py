@@ -209,10 +209,10 @@ class Audit:
         self._counters.inner += len(now.content)
         now.found.extend(now.content)
         self._counters.last_s = self._clock.monotonic() - began_s
-        self._tell(now.found)
+        self._report(now.found)
         return now.found
 
-    def _tell(self, found: Sequence[Difference]) -> None:
+    def _report(self, found: Sequence[Difference]) -> None:
         for difference in found[:LOGGED_MAX]:
             logger.error(
                 "audit: difference mended",
@@ -400,11 +400,11 @@ class Audit:
                 self._cache.mend_row(row)
 
     async def _check_ledgers(self, now: _Round) -> None:
-        def tell(key: str, what: str) -> None:
+        def report(key: str, what: str) -> None:
             now.found.append(Difference("ledger", key, what))
             self._counters.inner += 1
 
-        await self._ledgers.check(tell)
+        await self._ledgers.check(report)
 
 
 def _item_of(raw: msgspec.Raw) -> _Item:

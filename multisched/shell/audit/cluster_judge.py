@@ -48,7 +48,7 @@ _UNREAD: Final[Mapping[str, str]] = {
 
 
 Begin = Callable[[], Awaitable[None]]
-Tell = Callable[[str, Sequence[bytes]], Awaitable[None]]
+AddPage = Callable[[str, Sequence[bytes]], Awaitable[None]]
 
 
 class JudgeError(RefusedError):
@@ -60,30 +60,30 @@ class JudgeError(RefusedError):
 
 async def judge_cluster(transport: Transport, domains: Sequence[Domain]) -> Report:
     """Every pod of the cluster, in this process. Raises JudgeError, or TransportError where no server answers."""
-    told = Judge(domains)
+    judge = Judge(domains)
 
     async def begin() -> None:
-        nonlocal told
-        told = Judge(domains)
+        nonlocal judge
+        judge = Judge(domains)
 
-    async def tell(kind: str, items: Sequence[bytes]) -> None:
+    async def add_page(kind: str, items: Sequence[bytes]) -> None:
         for raw in items:
-            told.tell(kind, _document(raw))
+            judge.add(kind, _document(raw))
 
-    refused = await _listed(transport, begin, tell)
-    found = report_of(told, has_domains=bool(domains))
+    refused = await _listed(transport, begin, add_page)
+    found = report_of(judge, has_domains=bool(domains))
     unread = [Unjudged(_UNREAD[kind], f"{kind} cannot be listed: {why}") for kind, why in refused.items()]
     return found._replace(not_judged=[*found.not_judged, *unread])
 
 
-async def _listed(transport: Transport, begin: Begin, tell: Tell) -> Mapping[str, str]:
+async def _listed(transport: Transport, begin: Begin, add_page: AddPage) -> Mapping[str, str]:
     """Tells all pages, from the beginning where a list expired; what may not be read."""
     for _ in range(LIST_TRIES):
         refused: dict[str, str] = {}
         await begin()
         try:
             async for kind, items in cluster_pages(transport, refused):
-                await tell(kind, [bytes(raw) for raw in items])
+                await add_page(kind, [bytes(raw) for raw in items])
         except Gone:
             continue
         except (ApiError, MalformedAnswerError) as error:
@@ -121,16 +121,16 @@ class JudgeAssistant(Assistant):
     def __init__(self, settings: object, ports: ProcessPorts) -> None:
         assert isinstance(settings, tuple)
         self._domains: Sequence[Domain] = settings
-        self._told = Judge(self._domains)
+        self._judge = Judge(self._domains)
 
     async def answer(self, question: object) -> object:
         """None for a `_Page`; findings for `_Judge`."""
         if isinstance(question, _Page):
             for raw in question.items:
-                self._told.tell(question.kind, _document(raw))
+                self._judge.add(question.kind, _document(raw))
             return None
-        told, self._told = self._told, Judge(self._domains)
-        return [one for one in told.findings() if one.is_sure] if isinstance(question, _Judge) else None
+        judge, self._judge = self._judge, Judge(self._domains)
+        return [one for one in judge.findings() if one.is_sure] if isinstance(question, _Judge) else None
 
 
 FACTORY: Final = "multisched.shell.audit.cluster_judge:JudgeAssistant"
@@ -190,7 +190,7 @@ class ClusterJudge:
         """Once, now."""
         began_s = self._clock.monotonic()
         try:
-            await _listed(self._transport, self._begin, self._tell)
+            await _listed(self._transport, self._begin, self._add_page)
             found: list[Finding] = await self._process.ask(_Judge())
         finally:
             with anyio.CancelScope(shield=True):
@@ -207,7 +207,7 @@ class ClusterJudge:
     async def _begin(self) -> None:
         await self._process.ask(_Begin())
 
-    async def _tell(self, kind: str, items: Sequence[bytes]) -> None:
+    async def _add_page(self, kind: str, items: Sequence[bytes]) -> None:
         await self._process.ask(_Page(kind, items))
 
     def _report(self, finding: Finding) -> None:

@@ -122,8 +122,8 @@ def _is_being_resized(document: Json) -> bool:
     if any(text(one, "type").startswith("PodResize") for one in objects(status, "conditions")):
         return True
     containers = {text(one, "name"): one for field in ("containers", "initContainers") for one in objects(spec, field)}
-    told = [one for field in ("containerStatuses", "initContainerStatuses") for one in objects(status, field)]
-    pairs = [(containers.get(text(one, "name"), spec), one) for one in told]
+    statuses = [one for field in ("containerStatuses", "initContainerStatuses") for one in objects(status, field)]
+    pairs = [(containers.get(text(one, "name"), spec), one) for one in statuses]
     return any(_differ(asked, given) for asked, given in [*pairs, (spec, status)])
 
 

@@ -17,7 +17,7 @@ from multisched.state.ledgers import RowlessLedger
 
 logger = logging.getLogger(__name__)
 
-Tell = Callable[[str, str], None]
+Report = Callable[[str, str], None]
 """(pod, node or uid, what is wrong there): reported as it is mended."""
 
 
@@ -33,20 +33,20 @@ class LedgerAudit:
     def __init__(self, cache: ClusterCache) -> None:
         self._cache = cache
 
-    async def check(self, tell: Tell) -> None:
+    async def check(self, report: Report) -> None:
         """Compares all ledgers; those that were broken are trusted again afterwards. Never fails for what a ledger raises."""
         registry = self._cache.ledgers
         for ledger in registry:
             before = registry.broken.get(ledger.name)
             try:
-                await self._check_ledger(ledger, tell)
+                await self._check_ledger(ledger, report)
             except Exception as error:  # noqa: BLE001 - a plugin ends here
                 logger.warning("audit: ledger failed", extra={"ledger": ledger.name, "error": str(error)})
             else:
                 if registry.broken.get(ledger.name) is before:  # it may have failed again while it was checked
                     registry.trust(ledger.name)
 
-    async def _check_ledger(self, ledger: Ledger, tell: Tell) -> None:
+    async def _check_ledger(self, ledger: Ledger, report: Report) -> None:
         if ledger.name in self._cache.ledgers.broken:
             for row, node in list(self._cache.nodes.live_rows()):
                 ledger.set_node(row, node)  # it may have missed some
@@ -54,17 +54,17 @@ class LedgerAudit:
         for rows in slices(range(table.size), SLICE_ROWS):
             nodes = {row: found for row in rows if (found := table.node_at(row)) is not None}
             pods = [(pod, row) for row in nodes for pod in table.pods_by_uid(row).values()]
-            self._check_holds(ledger, nodes, pods, held, tell)
+            self._check_holds(ledger, nodes, pods, held, report)
             if not isinstance(ledger, RowlessLedger):
-                self._check_sums(ledger, nodes, pods, tell)
+                self._check_sums(ledger, nodes, pods, report)
             await asyncio.sleep(0)
         if isinstance(ledger, RowlessLedger):
             for uids in slices(self._cache.stray_uids(), SLICE_ITEMS):
-                self._check_holds(ledger, {}, self._placed(uids), held, tell)
+                self._check_holds(ledger, {}, self._placed(uids), held, report)
                 await asyncio.sleep(0)
-            self._check_sums_of_cluster(ledger, tell)
+            self._check_sums_of_cluster(ledger, report)
         for uids in slices(list(held), SLICE_ITEMS):
-            self._check_leaks(ledger, uids, tell)
+            self._check_leaks(ledger, uids, report)
             await asyncio.sleep(0)
 
     def _placed(self, uids: Sequence[str]) -> list[Placed]:
@@ -73,7 +73,7 @@ class LedgerAudit:
         return [(entry.pod, entry.row) for entry in entries if entry is not None]
 
     def _check_holds(
-        self, ledger: Ledger, nodes: Nodes, placed: Sequence[Placed], held: Mapping[str, object], tell: Tell
+        self, ledger: Ledger, nodes: Nodes, placed: Sequence[Placed], held: Mapping[str, object], report: Report
     ) -> None:
         """Rebuilds a part of the ledger from its confirmed pods and compares; assumed pods are known to it alone."""
         pods = {pod.uid: (pod, row) for pod, row in placed if not self._cache.is_assumed(pod.uid)}
@@ -83,13 +83,13 @@ class LedgerAudit:
         held = ledger.held()  # the snapshot is older than this moment
         for uid, (pod, row) in pods.items():
             if held.get(uid) != wanted.get(uid):
-                tell(pod.key, f"ledger {ledger.name} holds {held.get(uid)}, its pod says {wanted.get(uid)}")
+                report(pod.key, f"ledger {ledger.name} holds {held.get(uid)}, its pod says {wanted.get(uid)}")
                 ledger.release(uid)
                 if ledger.concerns(pod):
                     ledger.restore(pod, row)
 
     @staticmethod
-    def _check_sums(ledger: Ledger, nodes: Nodes, pods: Sequence[Placed], tell: Tell) -> None:
+    def _check_sums(ledger: Ledger, nodes: Nodes, pods: Sequence[Placed], report: Report) -> None:
         """What a ledger sums up by row is what the row's pods make of it; assumed ones have their bindings' annotations."""
         if not isinstance(ledger, SummingLedger):
             return
@@ -98,19 +98,19 @@ class LedgerAudit:
         for row, node in nodes.items():
             here, wanted = ledger.sums(row), fresh.sums(row)
             if here != wanted:
-                tell(node.name, f"ledger {ledger.name} has {here} for the row, its pods make {wanted}")
+                report(node.name, f"ledger {ledger.name} has {here} for the row, its pods make {wanted}")
                 ledger.recount(row)
 
     @staticmethod
-    def _check_sums_of_cluster(ledger: RowlessLedger, tell: Tell) -> None:
+    def _check_sums_of_cluster(ledger: RowlessLedger, report: Report) -> None:
         """What a ledger about the cluster sums up is what its holds make, which were compared with the pods."""
         here = ledger.cluster.sums()
         ledger.cluster.recount()
         wanted = ledger.cluster.sums()
         if here != wanted:
-            tell(ledger.name, f"ledger {ledger.name} has {here} in all, its holds make {wanted}")
+            report(ledger.name, f"ledger {ledger.name} has {here} in all, its holds make {wanted}")
 
-    def _check_leaks(self, ledger: Ledger, uids: Sequence[str], tell: Tell) -> None:
+    def _check_leaks(self, ledger: Ledger, uids: Sequence[str], report: Report) -> None:
         """Nothing is held for a pod that stands on no row; or, of a ledger about the cluster, for one that is gone."""
         leaked = [uid for uid in uids if not self._stands(ledger, uid)]
         if not leaked:
@@ -118,7 +118,7 @@ class LedgerAudit:
         held = ledger.held()
         for uid in leaked:
             if uid in held:
-                tell(uid, f"ledger {ledger.name} holds {held[uid]} for a pod that is on no node")
+                report(uid, f"ledger {ledger.name} holds {held[uid]} for a pod that is on no node")
                 ledger.release(uid)
 
     def _stands(self, ledger: Ledger, uid: str) -> bool:

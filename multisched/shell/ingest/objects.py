@@ -27,19 +27,19 @@ logger = logging.getLogger(__name__)
 REPORTED_MAX = 10_000
 """Malformed objects of a kind whose fault was reported once; beyond, the oldest may be reported again."""
 
-Tell = Callable[[ClusterEvent, EventObject, EventObject], None]
+Notify = Callable[[ClusterEvent, EventObject, EventObject], None]
 
 
 class ObjectIngest:
     """Objects of one kind into the store."""
 
-    def __init__(self, kind: ObjectKind, store: ObjectStore, tell: Tell, events: EventSink, by: str) -> None:
+    def __init__(self, kind: ObjectKind, store: ObjectStore, notify: Notify, events: EventSink, by: str) -> None:
         """`by`: the schedulerName in whose name events are reported."""
         self.kind = kind
         self.malformed = 0
         self._store = store
         self._decode = kind.definition.decode
-        self._tell = tell
+        self._notify = notify
         self._sink = events
         self._by = by
         self._reported: dict[str, str] = {}
@@ -62,7 +62,7 @@ class ObjectIngest:
         version = self._store.version(self.kind)
         before = self._store.set(self.kind, item)
         if self._store.version(self.kind) != version:
-            self._tell(self._events[Action.ADD if before is None else Action.UPDATE], before, item)
+            self._notify(self._events[Action.ADD if before is None else Action.UPDATE], before, item)
 
     def delete(self, key: str, raw: msgspec.Raw | None) -> None:
         del raw
@@ -70,21 +70,21 @@ class ObjectIngest:
         self._reported.pop(key, None)
         before = self._store.remove(self.kind, namespace, name)
         if before is not None:
-            self._tell(self._events[Action.DELETE], before, None)
+            self._notify(self._events[Action.DELETE], before, None)
 
     def replaced(self, version: str) -> None:
         if self._store.unreadable(self.kind):
             logger.info("kind can be read again", extra={"kind": self.kind.value})
             self._store.set_unreadable(self.kind, "")
-            self._tell(ClusterEvent(Resource.WILDCARD, Action.ALL, f"{self.kind.value}Readable"), None, None)
+            self._notify(ClusterEvent(Resource.WILDCARD, Action.ALL, f"{self.kind.value}Readable"), None, None)
         count = len(self._store.all(self.kind))
         logger.info("objects listed", extra={"kind": self.kind.value, "version": version, "objects": count})
 
     def refused(self, error: str) -> None:
         """The server does not serve the kind, or does not let us read it. What was known of it stands as it was."""
         if not self._store.unreadable(self.kind):
-            told = {"kind": self.kind.value, "error": error, "path": self.kind.definition.path}
-            logger.error("kind cannot be read; grant get, list and watch on it, or disable who reads it", extra=told)
+            fields = {"kind": self.kind.value, "error": error, "path": self.kind.definition.path}
+            logger.error("kind cannot be read; grant get, list and watch on it, or disable who reads it", extra=fields)
         self._store.set_unreadable(self.kind, error)
 
     def _report(self, item: ClusterObject) -> None:
@@ -94,8 +94,8 @@ class ObjectIngest:
             del self._reported[next(iter(self._reported))]
         self._reported[item.key] = item.malformed
         self.malformed += 1
-        told = {"kind": self.kind.value, "key": item.key, "error": item.malformed}
-        logger.warning("object is malformed", extra=told)
+        fields = {"kind": self.kind.value, "key": item.key, "error": item.malformed}
+        logger.warning("object is malformed", extra=fields)
         ref = ObjectRef(self.kind.value, item.namespace, item.name, item.uid, self.kind.definition.api_version)
         note = f"Not used for scheduling: {item.malformed}"
         self._sink.record(Event(ref, "Warning", f"Malformed{self.kind.value}", "Scheduling", note, self._by))

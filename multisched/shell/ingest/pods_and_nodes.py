@@ -183,7 +183,7 @@ class PodIngest:
             return
         self._going(uid)
         left = msgspec.structs.replace(entry.pod, node=entry.node)
-        self._router.tell_pod(
+        self._router.notify_pod(
             ASSIGNED_POD_DELETE, left, None, self._cache.nodes.row_of(entry.node), self._clock.monotonic()
         )
         pending = self._pending.get(uid)
@@ -207,7 +207,7 @@ class PodIngest:
 
     def _placed(self, pod: Pod) -> None:
         now_s = self._clock.monotonic()
-        pending, promised = self._pending.pop(pod.uid, None), self._nominator.node_of(pod.uid)
+        pending, nominated_node = self._pending.pop(pod.uid, None), self._nominator.node_of(pod.uid)
         self._nominator.remove(pod.uid)
         self._refused.pop(pod.uid, None)
         self._uids[pod.key] = pod.uid
@@ -221,21 +221,21 @@ class PodIngest:
             worker.queue.remove(pod.uid)
             worker.waiting.drop(pod.uid)
         if before is None or pending is not None:
-            self._router.tell_pod(ASSIGNED_POD_ADD, None, pod, self._cache.nodes.row_of(pod.node), now_s)
-            if promised not in ("", pod.node):
-                self._router.tell_promise_ended(pod, promised, now_s)
+            self._router.notify_pod(ASSIGNED_POD_ADD, None, pod, self._cache.nodes.row_of(pod.node), now_s)
+            if nominated_node not in ("", pod.node):
+                self._router.notify_nomination_ended(pod, nominated_node, now_s)
         if before is not None:
-            self._tell_left(before, pod, now_s)
+            self._notify_left(before, pod, now_s)
 
-    def _tell_left(self, before: PlacedPod, pod: Pod, now_s: float) -> None:
+    def _notify_left(self, before: PlacedPod, pod: Pod, now_s: float) -> None:
         """What a pod held before this update, on its way or bound: room that it leaves helps who waits for it."""
         stood = before.pod if before.pod.node else msgspec.structs.replace(before.pod, node=before.node)
         row = self._cache.nodes.row_of(stood.node)
         if stood.node != pod.node:
-            self._router.tell_pod(ASSIGNED_POD_DELETE, stood, None, row, now_s)
+            self._router.notify_pod(ASSIGNED_POD_DELETE, stood, None, row, now_s)
             return
         for event in assigned_pod_events(stood, pod):
-            self._router.tell_pod(event, stood, pod, row, now_s)
+            self._router.notify_pod(event, stood, pod, row, now_s)
 
     def _pended(self, pod: Pod) -> None:
         worker = self._router.worker_of(pod)
@@ -270,13 +270,13 @@ class PodIngest:
             return  # turned back: the worker has announced its room
         after, row = msgspec.structs.replace(entry.pod, node=entry.node), self._cache.nodes.row_of(entry.node)
         for event in assigned_pod_events(before, after):
-            self._router.tell_pod(event, before, after, row, self._clock.monotonic())
+            self._router.notify_pod(event, before, after, row, self._clock.monotonic())
 
     def _wait(self, worker: DomainWorker, pod: Pod, before: Pod | None) -> None:
         self._refused.pop(pod.uid, None)
         self._pending[pod.uid] = pod
         self._uids[pod.key] = pod.uid
-        promised = self._nominator.node_of(pod.uid)
+        nominated_node = self._nominator.node_of(pod.uid)
         if not self._cache.is_assumed(pod.uid):  # else it counts on its row already
             self._nominator.set(pod, before)
             if before is None:
@@ -287,9 +287,9 @@ class PodIngest:
             worker.failures.report(pod, "SchedulingGated", placement.status.message)
         worker.intake.wake()
         if before is None:
-            self._router.tell_listeners(UNSCHEDULED_POD_ADD, None, pod, now_s)
-        elif promised not in ("", self._nominator.node_of(pod.uid)):  # which the server need not know of
-            self._router.tell_promise_ended(before, promised, now_s)
+            self._router.notify_listeners(UNSCHEDULED_POD_ADD, None, pod, now_s)
+        elif nominated_node not in ("", self._nominator.node_of(pod.uid)):  # which the server need not know of
+            self._router.notify_nomination_ended(before, nominated_node, now_s)
 
     def _enqueue(self, worker: DomainWorker, pod: Pod, before: Pod | None, now_s: float) -> Placement | None:
         if before is not None:
@@ -313,7 +313,7 @@ class PodIngest:
         self.malformed += 1
         worker.failures.report(pod, "Unschedulable", refusal)
 
-    def tell_owners(self, worker: DomainWorker) -> None:
+    def notify_owners(self, worker: DomainWorker) -> None:
         """The domain is led from now on: pods that no attempt will report on get the reason why they wait."""
         for entry in list(worker.queue.entries(Place.GATED)):
             if not entry.pod.gates:
@@ -323,16 +323,16 @@ class PodIngest:
                 worker.failures.report(refused.pod, "Unschedulable", refused.message)
 
     def _forget_pending(self, worker: DomainWorker, uid: str) -> None:
-        pod, promised = self._pending.pop(uid, None), self._nominator.node_of(uid)
+        pod, nominated_node = self._pending.pop(uid, None), self._nominator.node_of(uid)
         self._nominator.remove(uid)
         worker.queue.remove(uid)
         worker.waiting.drop(uid)
         if pod is None:
             return
         now_s = self._clock.monotonic()
-        self._router.tell_listeners(UNSCHEDULED_POD_DELETE, pod, None, now_s)
-        if promised:  # the server need not know of it
-            self._router.tell_promise_ended(pod, promised, now_s)
+        self._router.notify_listeners(UNSCHEDULED_POD_DELETE, pod, None, now_s)
+        if nominated_node:  # the server need not know of it
+            self._router.notify_nomination_ended(pod, nominated_node, now_s)
 
     def _gone(self, uid: str) -> None:
         pending = self._pending.get(uid)
@@ -354,7 +354,7 @@ class PodIngest:
             row = self._cache.nodes.row_of(entry.node)
             # A pod that was only assumed names no node, and to hints a pod without a node frees no room.
             freed = entry.pod if entry.pod.node else msgspec.structs.replace(entry.pod, node=entry.node)
-            self._router.tell_pod(ASSIGNED_POD_DELETE, freed, None, row, self._clock.monotonic())
+            self._router.notify_pod(ASSIGNED_POD_DELETE, freed, None, row, self._clock.monotonic())
 
     def _forget_key(self, pod: Pod) -> None:
         if self._uids.get(pod.key) == pod.uid:
@@ -406,9 +406,9 @@ class NodeIngest:
         now_s = self._clock.monotonic()
         if before is not None and before.uid != node.uid:
             nobody = self._router.uses_of(None)
-            self._router.tell_node(before, None, used, nobody, now_s)
+            self._router.notify_node(before, None, used, nobody, now_s)
             before, used = None, nobody
-        self._router.tell_node(before, node, used, uses, now_s)
+        self._router.notify_node(before, node, used, uses, now_s)
         if before is None or not differ_in_version_only(before, node):
             self._look_again(node.name)
 
@@ -425,7 +425,7 @@ class NodeIngest:
         node = self._cache.remove_node(key)
         self._reported.pop(key, None)
         if node is not None:
-            self._router.tell_node(node, None, used, self._router.uses_of(None), self._clock.monotonic())
+            self._router.notify_node(node, None, used, self._router.uses_of(None), self._clock.monotonic())
             self._look_again(key)
 
     def replaced(self, version: str) -> None:

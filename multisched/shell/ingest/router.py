@@ -65,30 +65,30 @@ class Router:
 
     # -- events ----------------------------------------------------------------------------------------------------
 
-    def tell(self, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float) -> None:
+    def notify(self, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float) -> None:
         """Wakes the pods the event may help, in every domain; one that wildcards leave out, where a plugin has registered it."""
         for worker, _ in self._workers:
             if event.is_in_wildcard or worker.queue.hears(event):
                 self.told = event.label
                 self._wake(worker, worker.queue.on_event(event, old, new, now_s))
 
-    def tell_pod(self, event: ClusterEvent, old: Pod | None, new: Pod | None, row: int | None, now_s: float) -> None:
-        """As `tell`, of a pod on this row: domains to which it is nothing hear of a distant pod."""
+    def notify_pod(self, event: ClusterEvent, old: Pod | None, new: Pod | None, row: int | None, now_s: float) -> None:
+        """As `notify`, of a pod on this row: domains to which it is nothing hear of a distant pod."""
         self.told, distant = event.label, _distant(event)
         for worker, rows in self._workers:
             is_near = row is not None and rows.use_of(row) is not Use.NONE
             self._wake(worker, worker.queue.on_event(event if is_near else distant, old, new, now_s))
             if event is ASSIGNED_POD_DELETE and old is not None and old.is_preempted:
-                worker.nominations.try_promised(old.node)
+                worker.nominations.retry_nominated(old.node)
 
-    def tell_listeners(self, event: ClusterEvent, old: Pod | None, new: Pod | None, now_s: float) -> None:
-        """As `tell`, to domains in which a plugin has registered the event: pods that come by thousands wake nobody else."""
+    def notify_listeners(self, event: ClusterEvent, old: Pod | None, new: Pod | None, now_s: float) -> None:
+        """As `notify`, to domains in which a plugin has registered the event: pods that come by thousands wake nobody else."""
         self.told = event.label
         for worker, _ in self._workers:
             if worker.queue.hears(event):
                 self._wake(worker, worker.queue.on_event(event, old, new, now_s))
 
-    def tell_node(
+    def notify_node(
         self, before: Node | None, after: Node | None, used: Sequence[Use], uses: Sequence[Use], now_s: float
     ) -> None:
         """A node came, changed or went. `used` and `uses`: what `uses_of` said before and says now."""
@@ -101,13 +101,13 @@ class Router:
                 self.told = NODE_DELETE.label
                 self._wake(worker, worker.queue.on_event(NODE_DELETE, before, None, now_s))
                 if does is Use.NONE and before is not None:
-                    worker.nominations.try_promised(before.name)
+                    worker.nominations.retry_nominated(before.name)
             elif does:
                 for event in changes:
                     self.told = event.label
                     self._wake(worker, worker.queue.on_event(event, before, after, now_s))
 
-    def tell_promise_ended(self, pod: Pod, node: str, now_s: float) -> None:
+    def notify_nomination_ended(self, pod: Pod, node: str, now_s: float) -> None:
         """A pending pod is no longer nominated to the node: as good as a deleted pod to those it stood before.
 
         Pods of higher priority never left it the room, and hear nothing (source: kube-scheduler 1.36, eventhandlers.go).

@@ -55,7 +55,7 @@ NODES_LISTED_MAX: Final = 16
 """So many nodes that are to be admitted at once are listed one by one; for more of them everything is."""
 SELECTIONS_MAX: Final = 16
 """Other configurations that are kept compiled."""
-TOLD_MAX: Final = 1_000
+REPORTED_MAX: Final = 1_000
 """Rows whose wait was logged once."""
 
 
@@ -124,7 +124,7 @@ class Handover:
         self._watchers: dict[str, LeaseWatcher] = {}
         self._selections: dict[str | None, _Claims | None] = {}
         self._seen: dict[str, str] = {}
-        self._told: set[tuple[str, int, Version]] = set()
+        self._reported: set[tuple[str, int, Version]] = set()
 
     def guard(self, keepers: Mapping[str, LeaseKeeper], rows: Mapping[str, DomainRows]) -> None:
         """`keepers`: by group; `rows`: by domain. Without keepers there is one process, and nothing to hand over."""
@@ -160,8 +160,8 @@ class Handover:
             else:
                 keeper.term.count_as_new()
         if is_led and self._groups[domain] in made:
-            told = {"domain": domain, "seconds": round(made[self._groups[domain]].term.unseen_in_s(), 1)}
-            logger.info("no lease, and pods of ours stand here: waiting for whoever may have held one", extra=told)
+            fields = {"domain": domain, "seconds": round(made[self._groups[domain]].term.unseen_in_s(), 1)}
+            logger.info("no lease, and pods of ours stand here: waiting for whoever may have held one", extra=fields)
 
     @staticmethod
     def _made_unseen(keepers: Mapping[str, LeaseKeeper]) -> dict[str, LeaseKeeper]:
@@ -264,7 +264,7 @@ class Handover:
             return None
         obstacle = self._obstacle(one.domain, node, one.version, others)
         if obstacle:
-            self._tell(one, node, obstacle)
+            self._report(one, node, obstacle)
         return None if obstacle else node
 
     async def _let_in_once_counted(self, one: _Withheld, node: Node) -> None:
@@ -284,7 +284,7 @@ class Handover:
         used = self._router.uses_of(one.row)
         one.rows.admit(one.row, one.version)
         uses = self._router.uses_of(one.row)
-        self._router.tell_node(node, node, used, uses, self._clock.monotonic())
+        self._router.notify_node(node, node, used, uses, self._clock.monotonic())
 
     async def _counts_all_on(self, name: str) -> bool:
         """True if every pod that the API server has on the node is counted here: the last leader's binds among them."""
@@ -296,12 +296,12 @@ class Handover:
                     return False
         return True
 
-    def _tell(self, one: _Withheld, node: Node, obstacle: str) -> None:
+    def _report(self, one: _Withheld, node: Node, obstacle: str) -> None:
         key = (one.domain, one.row, one.version)
-        if key not in self._told:
-            if len(self._told) >= TOLD_MAX:
-                self._told.clear()
-            self._told.add(key)
+        if key not in self._reported:
+            if len(self._reported) >= REPORTED_MAX:
+                self._reported.clear()
+            self._reported.add(key)
             logger.info("node waits", extra={"node": node.name, "domain": one.domain, "why": obstacle})
 
     # -- the others ------------------------------------------------------------------------------------------------

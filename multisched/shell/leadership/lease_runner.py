@@ -4,7 +4,7 @@ Binds are sent by the program's loop alone. Right before each it compares the le
 (`LeaseTerm.may_bind`, I9). The thread only moves that deadline on, after a renewal that succeeded, counted from its
 request. So a thread that stops, late or not, ends the binds in time. The thread in turn renews only while the loop
 comes around: a process that hangs loses its leases, by the bound by which `/livez` fails. What the thread has to tell
-comes to the loop by `tell`. Owned by `Program`.
+comes to the loop by `call_on_loop`. Owned by `Program`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LeaseRunner(Protocol):
         """False: the program hangs, and must not hold its leases any longer."""
         ...
 
-    def tell(self, function: Callable[..., object], *args: object) -> None:
+    def call_on_loop(self, function: Callable[..., object], *args: object) -> None:
         """Calls a function on the program's loop."""
         ...
 
@@ -62,7 +62,7 @@ class LeasesOnLoop:
     def is_alive(self) -> bool:
         return True
 
-    def tell(self, function: Callable[..., object], *args: object) -> None:
+    def call_on_loop(self, function: Callable[..., object], *args: object) -> None:
         function(*args)
 
     async def run(self, keepers: Sequence[LeaseKeeper]) -> None:
@@ -93,7 +93,7 @@ class LeasesInThread:
     def is_alive(self) -> bool:
         return self._clock.monotonic() - self._beaten_s <= HEARTBEAT_AGE_MAX_S
 
-    def tell(self, function: Callable[..., object], *args: object) -> None:
+    def call_on_loop(self, function: Callable[..., object], *args: object) -> None:
         try:
             if self._program is not None:
                 self._program.call_soon_threadsafe(function, *args)
@@ -141,12 +141,12 @@ class LeasesInThread:
             asyncio.run(self._keep(keepers))
         except BaseException as raised:  # noqa: BLE001 - passed to the program, which ends with it
             error = raised
-        self.tell(_settle, self._ended, error)
+        self.call_on_loop(_settle, self._ended, error)
 
     async def _keep(self, keepers: Sequence[LeaseKeeper]) -> None:
         async with anyio.create_task_group() as tasks:
             self._loop, self._tasks = asyncio.get_running_loop(), tasks
-            self.tell(_settle, self._begun, None)
+            self.call_on_loop(_settle, self._begun, None)
             async with self._connect() as transport:
                 self.connected = transport
                 async with anyio.create_task_group() as kept:

@@ -147,7 +147,7 @@ class Leases:
                     settings.retry_period_s,
                     self._configuration.client.bind_timeout_s,
                 ),
-                on_change=partial(self._runner.tell, self._changed, group),
+                on_change=partial(self._runner.call_on_loop, self._changed, group),
                 is_alive=self._runner.is_alive,
             )
         return keeper.term

@@ -80,8 +80,8 @@ class BindOutcomes:
             except Exception as error:  # noqa: BLE001 - a plugin ends here
                 self._runner.failure(plugin, "PostBind", error)
         note = f"Successfully assigned {pod.key} to {node}"
-        told = Event(pod_ref(pod), "Normal", "Scheduled", "Binding", note, pod.spec.scheduler_name)
-        self._outside.events.record(told)
+        event = Event(pod_ref(pod), "Normal", "Scheduled", "Binding", note, pod.spec.scheduler_name)
+        self._outside.events.record(event)
 
     def on_refused(self, bind: Bind, status: Status) -> None:
         """Nothing was sent for this pod, or it is certainly not bound: everything is undone and it waits again."""
@@ -96,7 +96,7 @@ class BindOutcomes:
             self._queue.remove(uid)
             self._queue.done(uid)
         # Last, when it is no longer in flight: else it would be woken by the room that it gives back itself.
-        self._tell_freed(held, bind.placed.node)
+        self._notify_freed(held, bind.placed.node)
 
     def on_lost(self, bind: Bind) -> None:
         """The pod is gone or bound elsewhere: undone here, and never requeued; the watch accounts for the truth."""
@@ -105,14 +105,14 @@ class BindOutcomes:
         self._cycle.give_up(bind.placed, Status.error("gone"))
         self._queue.remove(bind.placed.pod.uid)
         self._queue.done(bind.placed.pod.uid)
-        self._tell_freed(held, bind.placed.node)
+        self._notify_freed(held, bind.placed.node)
 
     def _held(self, placed: Placed) -> Pod:
         """The pod as it counts on its row: it may have changed since it was placed."""
         entry = self._cache.placed(placed.pod.uid)
         return placed.pod if entry is None else entry.pod
 
-    def _tell_freed(self, pod: Pod, node: str) -> None:
+    def _notify_freed(self, pod: Pod, node: str) -> None:
         """Room that was held became free again: as good as a deleted pod, which stood on the node, to who waits for room."""
         freed = replace(pod, node=node)
-        self._listeners.tell(ASSIGNED_POD_DELETE, freed, None, self._outside.clock.monotonic())
+        self._listeners.notify(ASSIGNED_POD_DELETE, freed, None, self._outside.clock.monotonic())

@@ -192,8 +192,8 @@ class BindingCycle:
             self._limit.leave()
         self._outside.observer.bind_ended(placed.pod, outcome, self._outside.clock.monotonic() - began)
         if outcome is not Outcome.BOUND:
-            told = bind.named(self._domain) | {"outcome": outcome.name, "error": answer.message}
-            logger.warning("pod not bound", extra=told)
+            fields = bind.named(self._domain) | {"outcome": outcome.name, "error": answer.message}
+            logger.warning("pod not bound", extra=fields)
         match outcome:
             case Outcome.BOUND:
                 self._outcomes.on_bound(bind)

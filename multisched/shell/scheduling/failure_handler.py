@@ -30,28 +30,28 @@ class FailureHandler:
         """Requeues a refused pod, and tells its owner why. `refusal`: what the API server's refusals have in common."""
         self.refused += 1
         pod = result.pod
-        promised = self._nominations.node_of(pod.uid)
+        nominated_before = self._nominations.node_of(pod.uid)
         nominated = self._nominations.nominate(result)
         failure = Failure(
             result.rejectors, result.pending, is_error=result.is_error, message=result.message, refusal=refusal
         )
         placement = self._queue.fail(pod.uid, failure, self._outside.clock.monotonic())
-        if promised and promised != self._nominations.node_of(pod.uid):
-            self._nominations.promise_ended(pod, promised)
+        if nominated_before and nominated_before != self._nominations.node_of(pod.uid):
+            self._nominations.nomination_ended(pod, nominated_before)
         if placement.place is Place.ABSENT:
             return  # it was deleted meanwhile: no condition is left to write
         reason = "SchedulerError" if result.is_error else "Unschedulable"
         self.report(pod, reason, placement.set_aside or result.message, nominated)
         self._intake.wake()
 
-    def retry(self, pod: Pod, why: str, *, is_told: bool) -> None:
+    def retry(self, pod: Pod, why: str, *, is_reported: bool) -> None:
         """What the decision was made of is no more: the pod is tried again, at once for the first few times.
 
-        `is_told`: its condition says why, since that may not be over at once.
+        `is_reported`: its condition says why, since that may not be over at once.
         """
         failure = Failure(without_backoff=True, message=why)
         placement = self._queue.fail(pod.uid, failure, self._outside.clock.monotonic())
-        if is_told and placement.place is not Place.ABSENT:
+        if is_reported and placement.place is not Place.ABSENT:
             self.report(pod, "Unschedulable", why)
         self._intake.wake()
 
@@ -63,5 +63,5 @@ class FailureHandler:
         ref = pod_ref(pod)
         self._outside.conditions.write(ref, condition, self._outside.lease)
         if reason != "SchedulingGated":
-            told = Event(ref, "Warning", "FailedScheduling", "Scheduling", message, pod.spec.scheduler_name)
-            self._outside.events.record(told)
+            event = Event(ref, "Warning", "FailedScheduling", "Scheduling", message, pod.spec.scheduler_name)
+            self._outside.events.record(event)

@@ -72,7 +72,7 @@ class DomainNominations:
             self._under_way.add()
         return node if node != known else None
 
-    def try_promised(self, node: str) -> None:
+    def retry_nominated(self, node: str) -> None:
         """Pods that were promised the node are decided anew: it left the domain, or a victim left it.
 
         No hint need tell them, and until then others leave them room that they may no longer be able to take.
@@ -108,10 +108,10 @@ class DomainNominations:
         """Nothing more is written for one of this domain's preemptors."""
         self._under_way.done()
 
-    def promise_ended(self, pod: Pod, node: str) -> None:
+    def nomination_ended(self, pod: Pod, node: str) -> None:
         """A pod is promised this node no more. Where the server never got the promise, no watch shows its end."""
         self._conditions.end_nomination(pod.uid)
-        self._listeners.tell_promise_ended(pod, node, self._clock.monotonic())
+        self._listeners.notify_nomination_ended(pod, node, self._clock.monotonic())
 
     def let_go(self, pod: Pod, *, failed: bool) -> None:
         """Victims that go wake the pod by their events; what it missed of them while it was held is made good here.

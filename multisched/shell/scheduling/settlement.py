@@ -40,19 +40,21 @@ class Settlement:
         match result:
             case Placed():
                 self._observer.attempt_ended(entry.pod, "scheduled", seconds)
-                if result.promised not in ("", result.node):
-                    self._nominations.promise_ended(result.pod, result.promised)
+                if result.nominated_node not in ("", result.node):
+                    self._nominations.nomination_ended(result.pod, result.nominated_node)
                 self._binding.begin(result, entry.attempts)
                 latest = self._queue.pod(entry.pod.uid) or entry.pod
                 if not ask_alike(entry.pod, latest):
                     self._binding.revise(latest)
             case Conflicted():
-                self.decide_anew(entry, result.refusal or "its node was taken", seconds, is_told=bool(result.refusal))
+                self.decide_anew(
+                    entry, result.refusal or "its node was taken", seconds, is_reported=bool(result.refusal)
+                )
             case Unplaced():
                 self._observer.attempt_ended(entry.pod, "error" if result.is_error else "unschedulable", seconds)
                 self._failures.requeue(result)
 
-    def decide_anew(self, entry: QueuedPod, why: str, seconds: float, *, is_told: bool = False) -> None:
-        """The attempt came to nothing, as what it was made of is no more. `is_told`: the pod's condition says why."""
+    def decide_anew(self, entry: QueuedPod, why: str, seconds: float, *, is_reported: bool = False) -> None:
+        """The attempt came to nothing, as what it was made of is no more. `is_reported`: the pod's condition says why."""
         self._observer.attempt_ended(entry.pod, "conflict", seconds)
-        self._failures.retry(entry.pod, why, is_told=is_told)
+        self._failures.retry(entry.pod, why, is_reported=is_reported)

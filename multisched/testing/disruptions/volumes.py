@@ -105,7 +105,7 @@ async def _lose_controllers(scene: Scene) -> bool:
         await disks.add_claim(claim, IN_TREE if claim == late[-1] else NOBODYS)
     claims += [f"aside-{key}", *late]
     names = [await _place(scene, SPARE_NODE, _of_claim(claim)) for claim in claims]
-    await scene.until(lambda: len(_promised(scene, claims)) > 2)
+    await scene.until(lambda: len(_selected_nodes(scene, claims)) > 2)
     await _disturb_storage(scene, claims, late)
     await scene.pause(ABSENT_MIN_S, ABSENT_MAX_S)
     scene.world.storage.start()
@@ -116,7 +116,7 @@ async def _lose_controllers(scene: Scene) -> bool:
     return True
 
 
-def _promised(scene: Scene, claims: Sequence[str]) -> dict[str, str]:
+def _selected_nodes(scene: Scene, claims: Sequence[str]) -> dict[str, str]:
     """Claim -> the volume that names it."""
     volumes = scene.world.storage.volumes()
     return {one.claim.name: one.name for one in volumes if one.claim is not None and one.claim.name in claims}
@@ -125,10 +125,10 @@ def _promised(scene: Scene, claims: Sequence[str]) -> dict[str, str]:
 async def _disturb_storage(scene: Scene, claims: Sequence[str], late: Sequence[str]) -> None:
     """To each that waits something else happens."""
     disks = scene.world.disks
-    promised = _promised(scene, claims)
-    wanted = [claim for claim in claims if claim in promised and not claim.startswith("aside")]
+    selected = _selected_nodes(scene, claims)
+    wanted = [claim for claim in claims if claim in selected and not claim.startswith("aside")]
     for claim, act in zip(wanted, (disks.delete_volume, disks.reset_volume), strict=False):
-        await act(promised[claim])
+        await act(selected[claim])
     for claim in wanted[2:3]:
         await disks.delete_claim(claim)
     for claim in wanted[3:4]:

@@ -1,7 +1,7 @@
 """Isolated plugins under virtual time: the same questions, run by the same code, answered after a drawn delay.
 
 What it leaves out is the thread or process itself: those answer in real time, which virtual time does not wait for. A
-plugin that really hangs would hang the simulation; name it in `hangs` instead, and it never answers. BackgroundTasks of plugins are given
+plugin that really hangs would hang the simulation; name it in `stuck` instead, and it never answers. BackgroundTasks of plugins are given
 `VirtualThreads` (`ProgramPorts.background_threads`), and then have no processes either; the cluster's judge has a `VirtualProcess`.
 """
 
@@ -81,29 +81,29 @@ class _NoMeters:
 class VirtualWorkers:
     """Implements `isolation.Workshop`."""
 
-    def __init__(self, rng: random.Random, hangs: Collection[str] = ()) -> None:
-        """`hangs`: names of pods about which no plugin ever answers."""
+    def __init__(self, rng: random.Random, stuck: Collection[str] = ()) -> None:
+        """`stuck`: names of pods about which no plugin ever answers."""
         self._rng = rng
-        self._hangs = hangs
+        self._stuck = stuck
 
     def worker(self, plugin: Plugin, use: PluginUse) -> Worker:
-        return _VirtualWorker(plugin, use.timeout_s, self._rng, self._hangs)
+        return _VirtualWorker(plugin, use.timeout_s, self._rng, self._stuck)
 
     async def close(self) -> None:
         """Nothing runs beside the loop."""
 
 
 class _VirtualWorker:
-    def __init__(self, plugin: Plugin, timeout_s: float, rng: random.Random, hangs: Collection[str]) -> None:
+    def __init__(self, plugin: Plugin, timeout_s: float, rng: random.Random, stuck: Collection[str]) -> None:
         self._plugin = plugin
         self._timeout_s = timeout_s
         self._rng = rng
-        self._hangs = hangs
+        self._stuck = stuck
 
     async def run(self, question: IsolatedRequest) -> IsolatedResponse:
         try:
             with anyio.fail_after(self._timeout_s):
-                if question.pod.name in self._hangs:
+                if question.pod.name in self._stuck:
                     await asyncio.Event().wait()
                 await asyncio.sleep(self._rng.uniform(0.0, DELAY_MAX_S))
         except TimeoutError:

@@ -98,7 +98,7 @@ class Restless:
         reply = await mover.evict(regarding, timeout_s=mover.write_timeout_s)
         if reply.answer not in (EvictAnswer.EVICTED, EvictAnswer.UNKNOWN):
             return
-        mover.tell("Normal", regarding, "Moving", f"goes to {node}")
+        mover.record_event("Normal", regarding, "Moving", f"goes to {node}")
         mover.hand_over(known)
         if rng.random() < GIVES_UP:
             raise GaveUpError

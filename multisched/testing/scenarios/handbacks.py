@@ -23,7 +23,7 @@ from multisched.testing.scenarios.rooms import (
     leader,
     wake_up,
 )
-from multisched.testing.scenarios.steps import Scenarios, named, place, promised, standing
+from multisched.testing.scenarios.steps import Scenarios, named, nominated, place, standing
 from multisched.testing.world.labels import HOSTNAME
 
 HALF_MILLI: Final = 2_500
@@ -68,14 +68,14 @@ async def _bind_elsewhere(rooms: Rooms, name: str) -> None:
         await rooms.scene.world.strangers.bind(pod, node)
 
 
-async def _keep_promise_elsewhere(scene: Scene) -> bool:
+async def _nominate_elsewhere(scene: Scene) -> bool:
     """A pod that was promised a room finds another one before its victim has gone. One that is as urgent has place beside the
     victim, and none beside the promise."""
     rooms = Rooms(scene)
     first, second = await rooms.room("promised"), await rooms.room("promised", unschedulable=True)
     victim = await rooms.holder(first, milli=FILLED_MILLI)
     pressing = await rooms.pod("promised", milli=PRESSING_MILLI, is_urgent=True)
-    await scene.until(lambda: promised(scene, pressing))
+    await scene.until(lambda: nominated(scene, pressing))
     here = {"nodeSelector": {HOSTNAME: first, BED: "promised"}}
     waiting = Sleeper(await rooms.pod("", here, milli=MODEST_MILLI, is_urgent=True), "a promise that ended", _nothing)
     await scene.until(lambda: asleep(scene, waiting.pod), ENDED_S)
@@ -101,7 +101,7 @@ async def _nothing() -> None: ...
 async def _turn_away(scene: Scene) -> bool:
     """A pod that is held at Permit is displaced by a more urgent one, and later there is room elsewhere."""
     if scene.setting.is_shipped:
-        return await _keep_promise_elsewhere(scene)  # nobody is held at Permit there
+        return await _nominate_elsewhere(scene)  # nobody is held at Permit there
     rooms = Rooms(scene)
     first, second = await rooms.room("held"), await rooms.room("held")
     full = await rooms.holder(second, milli=HALF_MILLI)
@@ -122,6 +122,6 @@ async def _turn_away(scene: Scene) -> bool:
 SCENARIOS: Final[Scenarios] = (
     ("bind to a pod that is gone", partial(_lose_bind, lose=_delete)),
     ("bind to a pod that is elsewhere", partial(_lose_bind, lose=_bind_elsewhere)),
-    ("promise kept elsewhere", _keep_promise_elsewhere),
+    ("promise kept elsewhere", _nominate_elsewhere),
     ("held pod displaced", _turn_away),
 )

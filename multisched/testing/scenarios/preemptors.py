@@ -19,8 +19,8 @@ from multisched.testing.scenarios.steps import (
     emptiest,
     is_led_by,
     named,
+    nominated,
     place,
-    promised,
     several,
     standing,
     steady_leader,
@@ -44,7 +44,7 @@ def _wants_port(milli: int) -> dict[str, Any]:
     return {"containers": [{"name": "main", "image": "app-0:v1", "resources": resources, "ports": ports}]}
 
 
-async def _promise_port(scene: Scene) -> bool:
+async def _nominate_for_port(scene: Scene) -> bool:
     """An urgent pod waits for the room of others. The port that it wants too is free, and smaller pods would like it."""
     node = emptiest(scene)
     free = PLAIN_MILLI - used(scene)[node]
@@ -52,7 +52,7 @@ async def _promise_port(scene: Scene) -> bool:
     await scene.until(lambda: all_stand(scene, fillers))
     left = PLAIN_MILLI - used(scene)[node]
     pressing = await place(scene, node, 10, spec=_wants_port(left + FILLED_MILLI - SPARE_MILLI), is_urgent=True)
-    await scene.until(lambda: promised(scene, pressing))
+    await scene.until(lambda: nominated(scene, pressing))
     eager = [await place(scene, node, 10, spec=_wants_port(5)) for _ in range(2)]
     await scene.until(lambda: bool(standing(scene, [pressing])), HELPED_S)
     for name in (*eager, pressing, *fillers):
@@ -68,7 +68,7 @@ async def _bear_with_the_urgent(scene: Scene) -> bool:
     averse = await place(scene, node, 10, spec=spec)
     await scene.until(lambda: bool(standing(scene, [averse])))
     pressing = await place(scene, node, 10, is_urgent=True, labels=labels)
-    await scene.until(lambda: promised(scene, pressing), HELPED_S)
+    await scene.until(lambda: nominated(scene, pressing), HELPED_S)
     for name in (pressing, averse):
         await scene.world.user.delete_named(name)
     return True
@@ -81,25 +81,25 @@ async def _fill_exactly(scene: Scene) -> bool:
     lowly = await rooms.pod("exact", milli=LARGE_MILLI)
     await scene.until(lambda: bool(standing(scene, [lowly])))
     pressing = await rooms.pod("exact", milli=PLAIN_MILLI, is_urgent=True)
-    await scene.until(lambda: promised(scene, pressing), HELPED_S)
-    if is_led_by(scene, before) and standing(scene, [lowly]) and not promised(scene, pressing):
+    await scene.until(lambda: nominated(scene, pressing), HELPED_S)
+    if is_led_by(scene, before) and standing(scene, [lowly]) and not nominated(scene, pressing):
         scene.bind_checker.complain(f"I3: {pressing} preempts nobody, and would fill {node}")
     await _clear(scene, [node], [pressing, lowly])
     return True
 
 
-async def _promise_twice(scene: Scene) -> bool:
+async def _nominate_twice(scene: Scene) -> bool:
     """Two urgent pods as important as each other displace one pod each of a large node. Neither takes the other's promise back."""
     rooms, before = Rooms(scene), steady_leader(scene)
     node = await rooms.room("twice", cpu="8")
     lowly = [await rooms.pod("twice", milli=LARGE_MILLI) for _ in range(3)]
     await scene.until(partial(all_stand, scene, lowly))
     first = await rooms.pod("twice", milli=LARGE_MILLI, is_urgent=True)
-    await scene.until(lambda: promised(scene, first), HELPED_S)
-    is_promised = promised(scene, first)
+    await scene.until(lambda: nominated(scene, first), HELPED_S)
+    was_nominated = nominated(scene, first)
     second = await rooms.pod("twice", milli=LARGE_MILLI, is_urgent=True)
-    await scene.until(lambda: promised(scene, second), HELPED_S)
-    if is_led_by(scene, before) and is_promised and promised(scene, second) and not promised(scene, first):
+    await scene.until(lambda: nominated(scene, second), HELPED_S)
+    if is_led_by(scene, before) and was_nominated and nominated(scene, second) and not nominated(scene, first):
         scene.bind_checker.complain(f"I7: {first} has lost its promise to {second}, which is as urgent")
     await scene.until(partial(all_stand, scene, [first, second]), HELPED_S)
     await _clear(scene, [node], [first, second, *lowly])
@@ -145,11 +145,11 @@ async def _clear(scene: Scene, nodes: Sequence[str], pods: Sequence[str]) -> Non
         await scene.world.user.delete_named(name)
 
 
-PROMISES: Final[Scenarios] = (
-    ("port promised", _promise_port),
+NOMINATIONS: Final[Scenarios] = (
+    ("port promised", _nominate_for_port),
     ("urgent pod kept off by another's rule", _bear_with_the_urgent),
     ("urgent pod as large as a node", _fill_exactly),
-    ("two urgent pods on a large node", _promise_twice),
+    ("two urgent pods on a large node", _nominate_twice),
     ("pods started between two urgent ones", _start_meanwhile),
 )
-SCENARIOS: Final[Scenarios] = (("promises and rules of preemptors", several(PROMISES, len(PROMISES))),)
+SCENARIOS: Final[Scenarios] = (("promises and rules of preemptors", several(NOMINATIONS, len(NOMINATIONS))),)

@@ -78,7 +78,7 @@ def all_stand(scene: Scene, names: Sequence[str]) -> bool:
     return len(standing(scene, names)) == len(names)
 
 
-def promised(scene: Scene, name: str) -> bool:
+def nominated(scene: Scene, name: str) -> bool:
     """The pod was promised a node, or has one."""
     return any(pod.nominated_node or pod.node for pod in named(scene, [name]))
 

@@ -11,9 +11,9 @@ from multisched.testing.scenarios.steps import (
     SCHEDULER,
     Scenarios,
     emptiest,
+    nominated,
     parked,
     place,
-    promised,
     standing,
     used,
 )
@@ -71,7 +71,7 @@ async def _give_up(scene: Scene) -> bool:
     filler = await place(scene, node, max(PLAIN_MILLI - LEFT_MILLI - used(scene)[node], 100))
     await scene.until(lambda: bool(standing(scene, [filler])))
     pressing = await place(scene, node, PLAIN_MILLI - LEFT_MILLI + 200, is_urgent=True)
-    await scene.until(lambda: promised(scene, pressing))
+    await scene.until(lambda: nominated(scene, pressing))
     waiting = await place(scene, node, LEFT_MILLI - 100, is_urgent=True)
     await scene.until(lambda: bool(parked(scene, [waiting])), 1.0)
     await scene.world.user.delete_named(pressing)

@@ -29,9 +29,9 @@ class Ears:
         self.told: list[tuple[ClusterEvent, str, str]] = []
         self.events: list[Event] = []
         self.store = ObjectStore()
-        self.ingest = ObjectIngest(kind, self.store, self.tell, self, "ours")
+        self.ingest = ObjectIngest(kind, self.store, self.notify, self, "ours")
 
-    def tell(self, event: ClusterEvent, old: EventObject, new: EventObject) -> None:
+    def notify(self, event: ClusterEvent, old: EventObject, new: EventObject) -> None:
         self.told.append((event, "" if old is None else old.name, "" if new is None else new.name))
 
     def record(self, event: Event) -> None:

@@ -119,7 +119,7 @@ def test_an_isolated_rule_about_rows_holds_although_its_answers_are_old(seed: in
 
 def test_a_hang_is_an_error_under_virtual_time_too() -> None:
     async def story() -> None:
-        workers = VirtualWorkers(random.Random(0), hangs=("victim",))
+        workers = VirtualWorkers(random.Random(0), stuck=("victim",))
         async with open_house(isolated("process"), workshop=workers) as house:
             await make_pods(house, "victim")
             await house.bound(*OTHERS, within_s=1.0)

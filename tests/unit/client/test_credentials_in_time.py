@@ -19,7 +19,7 @@ pytestmark = pytest.mark.looptime
 
 def access(token: str = "one", **fields: Any) -> Access:
     parts: dict[str, Any] = dict.fromkeys(("ca_file", "cert_file", "key_file", "tls_server_name", "proxy"))
-    parts |= {"host": "https://server", "verify_tls": True, "file_stamps": (), "configuration": None, **fields}
+    parts |= {"host": "https://server", "verify_tls": True, "file_versions": (), "configuration": None, **fields}
     return Access(authorization=f"Bearer {token}", **parts)
 
 
@@ -81,7 +81,7 @@ async def test_a_refused_token_is_renewed_by_force_once_for_all_who_were_refused
         {"verify_tls": False},
         {"tls_server_name": "other"},
         {"proxy": "http://proxy"},
-        {"file_stamps": ((1, 2),)},
+        {"file_versions": ((1, 2),)},
     ],
 )
 async def test_whatever_else_the_new_credentials_say_is_something_to_try(changed: dict[str, Any]) -> None:

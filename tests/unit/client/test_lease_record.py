@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from multisched.client.lease_record import NOT_THERE, NOT_TOLD, Holding, LeaseWatcher
+from multisched.client.lease_record import NOT_READABLE, NOT_THERE, Holding, LeaseWatcher
 from multisched.model.wire import ConnectFailedError
 from tests.unit.client.scripted import Answer, LoopClock, ScriptedTransport, a_refusal, answer
 
@@ -24,7 +24,7 @@ async def test_while_the_server_is_away_the_last_holder_counts_as_holding() -> N
     watcher = LeaseWatcher(transport, LoopClock(), "ms", "job", duration_s=15.0, grace_s=5.0)
     holding = Holding("other", {"says": "hello"})
 
-    assert await watcher.read() == NOT_TOLD
+    assert await watcher.read() == NOT_READABLE
     assert await watcher.read() == holding
     assert await watcher.read() == holding
     said.append(a_refusal(500))
@@ -70,7 +70,7 @@ async def test_a_lease_that_cannot_be_read_any_more_counts_as_held_until_it_woul
     assert await watcher.read() is None
 
 
-@pytest.mark.parametrize(("status", "holding"), [(403, NOT_TOLD), (404, NOT_THERE)])
+@pytest.mark.parametrize(("status", "holding"), [(403, NOT_READABLE), (404, NOT_THERE)])
 async def test_a_lease_that_was_never_read_counts_as_held_for_as_long_as_one_may_be(
     status: int, holding: Holding
 ) -> None:

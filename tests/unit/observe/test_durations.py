@@ -117,10 +117,10 @@ class Tells:
     def upsert(self, key: str, raw: msgspec.Raw) -> None:
         match key:
             case "node":
-                self.router.tell_listeners(NODE_ADD, None, None, 0.0)
+                self.router.notify_listeners(NODE_ADD, None, None, 0.0)
 
     def delete(self, key: str, raw: msgspec.Raw | None) -> None:
-        self.router.tell_pod(ASSIGNED_POD_DELETE, make_pod("p"), None, None, 0.0)
+        self.router.notify_pod(ASSIGNED_POD_DELETE, make_pod("p"), None, None, 0.0)
 
     def replaced(self, version: str) -> None:
         self.versions.append(version)

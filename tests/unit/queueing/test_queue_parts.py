@@ -195,7 +195,7 @@ def test_an_entry_remembers_its_last_eight_steps_oldest_first() -> None:
     entry = Entry("u", make_pod("u"), 0, 0.0, 0.0)
     for step in range(10):
         entry.remember(step / 4, f"event {step}", Place.ACTIVE)
-    assert entry.tell() == [f"{step / 4:.3f}s event {step} → active" for step in range(2, 10)]
+    assert entry.history() == [f"{step / 4:.3f}s event {step} → active" for step in range(2, 10)]
 
 
 def test_a_kind_nobody_registered_is_counted_and_not_kept() -> None:

@@ -140,7 +140,7 @@ async def test_what_it_sends_and_asks_goes_out_as_it_is() -> None:
         assert (await mover.write(b"x")).answer is KeepAnswer.KEPT
         assert await mover.read() == b"kept"
         assert cast("Any", await mover.plan(RepairAsked(domain="another"))) == "a plan"
-        mover.tell("Normal", REF, "Moved", "to b")
+        mover.record_event("Normal", REF, "Moved", "to b")
         assert outside.sent == [
             ("evict", "stands", 3.0),
             ("write", b"x"),

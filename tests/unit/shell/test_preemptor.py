@@ -288,8 +288,8 @@ def test_a_write_that_nobody_answers_is_given_up_after_five_times(
             *[("delete", "low-1")] * ATTEMPTS_MAX,
             ("clear", "high"),
         ]
-        told_of = [vars(one)["error"] for one in caplog.records if one.getMessage() == "preemption"]
-        assert told_of == [f"victim default/low-1 was not removed: {told}"]
+        profiles_text = [vars(one)["error"] for one in caplog.records if one.getMessage() == "preemption"]
+        assert profiles_text == [f"victim default/low-1 was not removed: {told}"]
 
     play(scene)
 

@@ -98,7 +98,7 @@ class LateWord(LeasesOnLoop):
         super().__init__(transport)
         self._late_s = late_s
 
-    def tell(self, function: Callable[..., object], *args: object) -> None:
+    def call_on_loop(self, function: Callable[..., object], *args: object) -> None:
         if self._late_s:
             asyncio.get_running_loop().call_later(self._late_s, function, *args)
         else:

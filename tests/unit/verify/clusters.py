@@ -103,5 +103,5 @@ def maybe(*objects: Told, domains: tuple[Domain, ...] = ()) -> set[tuple[str, st
 def problems(*objects: Told) -> list[tuple[str, str]]:
     told = Judge()
     for kind, document in objects:
-        told.tell(kind, document)
+        told.add(kind, document)
     return [(one.object, one.problem) for one in told.problems]

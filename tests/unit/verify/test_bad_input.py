@@ -202,8 +202,8 @@ def test_no_value_anywhere_makes_it_fail() -> None:
                 at[path[-1]] = odd
                 told = Judge()
                 for other in RICH:
-                    told.tell(*other)
-                told.tell(kind, changed)
+                    told.add(*other)
+                told.add(kind, changed)
                 told.findings()
                 told.placement("uid-default-rich")
 

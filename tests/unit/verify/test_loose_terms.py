@@ -53,7 +53,7 @@ def is_forbidden(pod: dict[str, Any], other: dict[str, Any]) -> bool:
 def test_who_is_kept_away_is_what_the_selectors_say_whoever_came_and_went(seed: int) -> None:
     rng, judge, standing = Random(seed), Judge(), dict[str, dict[str, Any]]()
     for node in NODES:
-        judge.tell(*node)
+        judge.add(*node)
     for step in range(60):
         name = f"p{rng.randrange(8)}"
         if standing.pop(name, None) is not None:
@@ -108,7 +108,7 @@ def calls_to_judge(shape: Any, make: Any, count: int) -> int:
     sys.setprofile(counted)
     try:
         for kind, document in (*NODES, *pods):
-            judge.tell(kind, document)
+            judge.add(kind, document)
         assert judge.findings() == []
     finally:
         sys.setprofile(before)

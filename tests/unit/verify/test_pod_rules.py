@@ -359,7 +359,7 @@ def test_told_the_order_each_placement_is_judged_by_what_stood_before_it() -> No
 def test_a_bind_is_judged_as_it_happens_and_a_pod_that_went_no_longer_counts() -> None:
     told = Judge()
     for kind, document in NODES:
-        told.tell(kind, document)
+        told.add(kind, document)
     first, second = (web(name, "", affinity=anti_affinity(term()))[1] for name in ("first", "second"))
     assert told.bind(first, "a1") == []
     assert [one.rule for one in told.bind(second, "a1")] == ["podAntiAffinity"]

@@ -164,7 +164,7 @@ class Moody:
             raise RuntimeError("in a mood")
         return np.full(len(rows), self._no if pod.name == "silent" else 0, np.uint8)
 
-    def tell(self, pod: Pod, row: int) -> str:
+    def describe(self, pod: Pod, row: int) -> str:
         return f"{pod.name} or another" if pod.name != "held" else ""
 
 

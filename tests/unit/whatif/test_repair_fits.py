@@ -18,7 +18,7 @@ from multisched.model.objects import Pod
 from multisched.shell.domain import DomainWorker
 from multisched.testing.builders import Document, node_document
 from multisched.whatif import repair_fits
-from multisched.whatif.repair_fits import FAILURES_TOLD, ROOM, StandingFits
+from multisched.whatif.repair_fits import FAILURES_SHOWN, ROOM, StandingFits
 from multisched.whatif.sandbox import DumpedCluster, SchedulerSandbox
 from tests.unit.whatif.clusters import CONFIGURATION, NOW, clusters, configuration, hard_pods, small_pod
 
@@ -174,7 +174,7 @@ def test_of_plugins_that_fail_the_first_three_are_told() -> None:
         "nodes:", f"profile: {{plugins: {{enabled: [{{name: '{__name__}:FailsEach'}}]}}}}, nodes:"
     )
     pods = [
-        small_pod(f"p-{number}", node="a", labels={"team": f"team-{number}"}) for number in range(FAILURES_TOLD + 1)
+        small_pod(f"p-{number}", node="a", labels={"team": f"team-{number}"}) for number in range(FAILURES_SHOWN + 1)
     ]
     items = [msgspec.Raw(orjson.dumps(document)) for document in (node_document("a"), *pods)]
     sandbox = SchedulerSandbox(loading.parse(text, "test"), DumpedCluster(items, NOW))
@@ -183,7 +183,7 @@ def test_of_plugins_that_fail_the_first_three_are_told() -> None:
     for pod in standing(sandbox):
         assert not fits(pod).any()
     said = [note.rpartition("no room for ")[2] for note in fits.notes()]
-    assert said == [pod.labels["team"] for pod in standing(sandbox)][:FAILURES_TOLD]
+    assert said == [pod.labels["team"] for pod in standing(sandbox)][:FAILURES_SHOWN]
 
 
 class FailsEach(Fails):

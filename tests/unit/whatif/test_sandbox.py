@@ -18,7 +18,7 @@ from multisched.model.objects import Pod
 from multisched.model.wire import ConnectFailedError, Response
 from multisched.observe.explain_view import ExplainQuery
 from multisched.testing.builders import node_document
-from multisched.whatif.sandbox import UNREADABLE_TOLD, ClusterSnapshot, DumpedCluster, SchedulerSandbox
+from multisched.whatif.sandbox import UNREADABLE_SHOWN, ClusterSnapshot, DumpedCluster, SchedulerSandbox
 from tests.unit.shell.program_kit import CONFIGURATION, Cluster, play
 from tests.unit.whatif.clusters import CONFIGURATION as DUMPED
 from tests.unit.whatif.clusters import NOW, configuration, dump_of, small_pod
@@ -55,13 +55,13 @@ def test_a_dump_gives_nodes_pods_objects_and_classes() -> None:
     assert (clock.monotonic(), clock.now()) == (7.0, NOW)
 
 
-@pytest.mark.parametrize("count", [1, UNREADABLE_TOLD, UNREADABLE_TOLD + 1, UNREADABLE_TOLD + 5])
+@pytest.mark.parametrize("count", [1, UNREADABLE_SHOWN, UNREADABLE_SHOWN + 1, UNREADABLE_SHOWN + 5])
 def test_of_many_objects_that_cannot_be_read_a_few_are_told_and_the_others_counted(count: int) -> None:
     broken = [{"kind": "Node", "metadata": {"name": 7}} for _ in range(count)]
     notes = SchedulerSandbox(configuration(), dumped(node_document("n1"), *broken)).notes
     told = [note for note in notes if note.startswith("an object of the dump cannot be read: ")]
-    assert len(told) == min(count, UNREADABLE_TOLD)
-    more = count - UNREADABLE_TOLD
+    assert len(told) == min(count, UNREADABLE_SHOWN)
+    more = count - UNREADABLE_SHOWN
     assert list(notes[len(told) :]) == ([f"{more} more objects of the dump cannot be read"] if more > 0 else [])
 
 

@@ -96,7 +96,7 @@ class BindJudge:
         self._read: dict[str, tuple[dict[str, Stored], int]] = {}
         """Key of the store -> its objects, which a restore replaces, and the version up to which they were read."""
         self._changes: deque[_Change] = deque()
-        self._promised: dict[str, tuple[float, str]] = {}
+        self._assumed: dict[str, tuple[float, str]] = {}
         """uid -> when, and on which node, the program last assumed it."""
         self._decisions: dict[str, int] = {}
         """uid -> its place in the order of decisions."""
@@ -107,9 +107,9 @@ class BindJudge:
     def assumed(self, uid: str, node: str) -> None:
         """The program decided to place a pod."""
         now_s = self._now_s()
-        self._promised = {one: at for one, at in self._promised.items() if at[0] >= now_s - NEWS_S}
-        self._company[uid] = {one: where for one, (_, where) in self._promised.items() if one != uid}
-        self._promised[uid] = (now_s, node)
+        self._assumed = {one: at for one, at in self._assumed.items() if at[0] >= now_s - NEWS_S}
+        self._company[uid] = {one: where for one, (_, where) in self._assumed.items() if one != uid}
+        self._assumed[uid] = (now_s, node)
         self._decided += 1
         self._decisions[uid] = self._decided
 
@@ -279,7 +279,7 @@ class BindJudge:
         if before is not None and (after is None or before["metadata"]["uid"] != after["metadata"]["uid"]):
             self._judge.forget(kind, before)
         if after is not None:
-            self._judge.tell(kind, after)
+            self._judge.add(kind, after)
 
 
 def _new(known: _Known, collection: StoredKind) -> list[tuple[str, Stored | None]]:

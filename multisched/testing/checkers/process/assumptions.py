@@ -11,7 +11,7 @@ from multisched.framework.ledger import NO_CHOICES, Choices
 from multisched.model.cluster_objects import PersistentVolume
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import PODS, Node, Pod
-from multisched.plugins.volumes.assumed_volumes import Promise, PromisedVolume
+from multisched.plugins.volumes.assumed_volumes import AssumedVolume, PodVolumes
 from multisched.plugins.volumes.volume_ledger import VolumeLedger
 from multisched.shell.program import Program
 from multisched.state.cluster_cache import Assumption
@@ -76,7 +76,7 @@ class AssumptionChecker:
             self._check_devices(pod, row, free)
         self._delivered.assumed(pod.uid, node.name)
         if pod.spec.volumes:
-            self._check_promises()
+            self._check_assumed_volumes()
         return assumption
 
     def forget(self, uid: str) -> bool:
@@ -97,25 +97,25 @@ class AssumptionChecker:
         if fault:
             self._complain(f"I12: {pod.key} on {self._program.cache.nodes.node(row).name}: {fault}")
 
-    def _check_promises(self) -> None:
-        """I1 of volumes, before anything is written: each is promised to one claim.
+    def _check_assumed_volumes(self) -> None:
+        """I1 of volumes, before anything is written: each is assumed for one claim.
 
-        One that the controller has meanwhile bound to another claim than it was promised to does not count: the API server
-        refuses that promise's write.
+        One that the controller has meanwhile bound to another claim than it was assumed for does not count: the API server
+        refuses that write.
         """
-        promised: dict[str, str] = {}
-        for volume in self._promised_volumes():
+        claims: dict[str, str] = {}
+        for volume in self._assumed_volumes():
             known = self._program.cache.objects.get(ObjectKind.PERSISTENT_VOLUME, "", volume.volume)
             bound_to = known.claim if isinstance(known, PersistentVolume) else None
             if bound_to is not None and bound_to.uid not in ("", volume.claim_id):
                 continue
-            if promised.setdefault(volume.volume, volume.claim_id) != volume.claim_id:
+            if claims.setdefault(volume.volume, volume.claim_id) != volume.claim_id:
                 self._complain(f"I1: volume {volume.volume} is promised to two claims")
 
-    def _promised_volumes(self) -> list[PromisedVolume]:
+    def _assumed_volumes(self) -> list[AssumedVolume]:
         ledgers = [ledger for ledger in self._program.cache.ledgers if isinstance(ledger, VolumeLedger)]
-        promises = [promise for ledger in ledgers for promise in ledger.held().values()]
-        return [volume for promise in promises if isinstance(promise, Promise) for volume in promise.volumes]
+        held = [one for ledger in ledgers for one in ledger.held().values()]
+        return [volume for one in held if isinstance(one, PodVolumes) for volume in one.volumes]
 
     def _check_rules(self, pod: Pod, node: Node, domain: str) -> None:
         """I1 of room and of pods that relate to each other, by what was observed, and of room that is nominated."""
@@ -128,8 +128,8 @@ class AssumptionChecker:
                 self._complain(f"I1: {pod.key} was assumed on {node.name} against a rule about other pods")
         cache = self._program.cache
         row = cache.nodes.row_of(node.name)
-        promised = [p for p in self._program.nominator.on(node.name) if p.uid != pod.uid and not cache.placed(p.uid)]
-        ahead = [p for p in promised if p.spec.priority >= pod.spec.priority]
+        nominated = [p for p in self._program.nominator.on(node.name) if p.uid != pod.uid and not cache.placed(p.uid)]
+        ahead = [p for p in nominated if p.spec.priority >= pod.spec.priority]
         for other in ahead:
             if clash(pod, other) is not None:
                 self._complain(f"I1: {pod.key} was assumed on {node.name}, whose port is promised to {other.key}")

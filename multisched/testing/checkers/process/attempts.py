@@ -213,7 +213,7 @@ class AttemptChecker:
         node = moment.node_for(pod) if moment is not None else ""
         if node:
             self.complain(f"I3: {pod.key} was refused, and {node} takes it ({failure.message[:80]})")
-        if moment is None or feasible.is_promised(pod):
+        if moment is None or feasible.is_nominated(pod):
             return
         node = moment.node_by_preemption(pod)
         if node:

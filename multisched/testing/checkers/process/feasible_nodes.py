@@ -60,7 +60,7 @@ class FeasibleNodes:
         used = {name: taken_by(pods) for name, pods in on.items()}
         return DomainNodes(self, domain, standing, on, used, nodes, self.delivered.is_usable(domain))
 
-    def is_promised(self, pod: Pod) -> bool:
+    def is_nominated(self, pod: Pod) -> bool:
         """The pod was promised a node, or budgets cannot be read: it need not preempt, or does not."""
         unread = hidden(self.program.cache.objects, ObjectKind.POD_DISRUPTION_BUDGET)
         return bool(self.program.nominator.node_of(pod.uid) or pod.nominated_node or unread)
@@ -108,7 +108,7 @@ class DomainNodes:
     def _makes_room(self, pod: Pod, node: Node) -> bool:
         delivered = self._feasible.delivered
         going = {one.uid for one in self._on[node.name] if _is_less_urgent(one, pod)}
-        if not going or delivered.fault_of_node(pod, self._domain, node) or self._is_promised(node.name, pod):
+        if not going or delivered.fault_of_node(pod, self._domain, node) or self._is_nominated(node.name, pod):
             return False
         here = [one for one in self._on[node.name] if one.uid not in going]
         if not has_room(pod, node, taken_by(here)) or not pod.spec.required_features <= set(node.declared_features):
@@ -121,7 +121,7 @@ class DomainNodes:
     def _takes(self, pod: Pod, node: Node) -> bool:
         """Whatever room there is."""
         delivered = self._feasible.delivered
-        if delivered.fault_of_node(pod, self._domain, node) or self._is_promised(node.name, pod):
+        if delivered.fault_of_node(pod, self._domain, node) or self._is_nominated(node.name, pod):
             return False
         if not pod.spec.required_features <= set(node.declared_features):
             return False
@@ -132,7 +132,7 @@ class DomainNodes:
             return False
         return allows(pod, node, delivered.nodes.values(), self._standing, self._is_usable)
 
-    def _is_promised(self, node: str, pod: Pod) -> bool:
+    def _is_nominated(self, node: str, pod: Pod) -> bool:
         nominator = self._feasible.program.nominator
         return any(p.uid != pod.uid and p.spec.priority >= pod.spec.priority for p in nominator.on(node))
 

@@ -84,7 +84,7 @@ def fault_of_rows(program: Program, delivered: DeliveredState) -> str:
     return ""
 
 
-def fault_of_promises(program: Program) -> str:
+def fault_of_nominations(program: Program) -> str:
     """The first promise of a node that is kept for nobody, or whose room is not counted as it is (I5)."""
     nominator, table = program.nominator, program.cache.nodes
     kept: dict[str, Counter[str]] = {}
@@ -100,11 +100,11 @@ def fault_of_promises(program: Program) -> str:
         return ""
     anybody = Pod(namespace="sim", name="anybody", uid="anybody", version=0)
     lowest = all(pod.spec.priority >= anybody.spec.priority for pod in nominator.pods())
-    promised = nominator.requests(anybody, table)
-    if promised is None or not lowest:
+    nominated = nominator.requests(anybody, table)
+    if nominated is None or not lowest:
         return ""
     for resource in (PODS, "cpu", "memory"):
-        amounts = dict(zip(promised.rows.tolist(), promised.amounts(resource).tolist(), strict=True))
+        amounts = dict(zip(nominated.rows.tolist(), nominated.amounts(resource).tolist(), strict=True))
         for name, wanted in kept.items():
             row = table.row_of(name)
             if row is not None and amounts.get(row, 0) != wanted[resource]:

@@ -69,7 +69,7 @@ class PreemptionChecker:
                 self._complain(f"I7: {pod.key} is to preempt on {node.name} in vain: {fault}")
         if not is_plain(pod) or not self._sees_all:
             return
-        standing += self._promised_before(pod, nodes, standing)
+        standing += self._nominated_before(pod, nodes, standing)
         known = cache.objects.all(ObjectKind.POD_DISRUPTION_BUDGET)
         budgets = [budget for budget in known if isinstance(budget, PodDisruptionBudget)]
         if preemption.node in nodes:
@@ -86,7 +86,9 @@ class PreemptionChecker:
                 )
                 return
 
-    def _promised_before(self, pod: Pod, nodes: Mapping[str, Node], standing: Sequence[Standing]) -> Sequence[Standing]:
+    def _nominated_before(
+        self, pod: Pod, nodes: Mapping[str, Node], standing: Sequence[Standing]
+    ) -> Sequence[Standing]:
         """Pods that are promised a node before this one, which has no rules about others itself.
 
         As upstream, their own rules count where some pod that stands has one about this pod: else InterPodAffinity skips it.

@@ -30,7 +30,7 @@ from multisched.testing.checkers.process.mirror import (
     fault_of_cache,
     fault_of_emptiness,
     fault_of_ledgers,
-    fault_of_promises,
+    fault_of_nominations,
     fault_of_rows,
     leftover,
 )
@@ -146,7 +146,7 @@ class ProcessChecker:
         if self.is_tampered_with:
             return
         self._looks += 1
-        self._complain_of(fault_of_promises(self.program))
+        self._complain_of(fault_of_nominations(self.program))
         has_moved = self._has_moved()
         self._is_stirred |= has_moved
         if has_moved or not self._looks % ASKED_EVERY:
@@ -223,10 +223,10 @@ class ProcessChecker:
         leading = [worker.queue for worker in self.program.router.workers() if worker.is_leading]
         for pod in self._bind_checker.pods().values():
             entry = next((queue.entry(pod.uid) for queue in leading if queue.entry(pod.uid) is not None), None)
-            promised = nominator.node_of(pod.uid)
-            if entry is not None and not entry.is_quarantined and promised != pod.nominated_node:
+            nominated = nominator.node_of(pod.uid)
+            if entry is not None and not entry.is_quarantined and nominated != pod.nominated_node:
                 self._complain_of(
-                    f"I5: {pod.key} was promised {promised!r}, and {pod.nominated_node!r} is written on it"
+                    f"I5: {pod.key} was promised {nominated!r}, and {pod.nominated_node!r} is written on it"
                 )
 
     def has_heard_all(self) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from multisched.cycle.classes import topology_groups
-from multisched.cycle.classes.topology_groups import RowGroupBook
+from multisched.cycle.classes.topology_groups import RowGroupCache
 from multisched.cycle.results import Placed
 from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Rows, Scores
@@ -139,7 +139,7 @@ def test_groupings_are_made_once_and_kept_within_a_bound(monkeypatch: pytest.Mon
     monkeypatch.setattr(topology_groups, "GROUPINGS_MAX", 2)
     labels = [{"zone": f"z{number % 2}", "rack": f"r{number % 3}"} for number in range(60)]
     domain = Domain(*(make_node(f"n{number}", labels=one) for number, one in enumerate(labels)))
-    book = RowGroupBook(domain.cache.nodes, domain.rows)
+    book = RowGroupCache(domain.cache.nodes, domain.rows)
     zones, racks = book.by_labels(("zone",)), book.by_labels(("rack",))
     assert zones is not None
     assert racks is not None

@@ -116,9 +116,9 @@ async def test_mixed_units_are_told_with_file_and_line_and_left_out(tmp_path: Pa
         note
         == f"{tmp_path}/use.csv, line 9, column unit: is millicores, and cpu is in cores; write all of it in one unit"
     )
-    book = made._ledger.predictor.book
-    assert book is not None
-    assert book.profiles.peak.max() == pytest.approx(1, rel=0.05)
+    quantized = made._ledger.predictor.quantized
+    assert quantized is not None
+    assert quantized.profiles.peak.max() == pytest.approx(1, rel=0.05)
 
 
 async def test_a_note_is_logged_when_it_is_new_and_not_at_every_refit(

@@ -86,11 +86,11 @@ async def test_explain_is_told_where_a_node_is_fullest_with_the_pod_counted_once
     cache.set_node(make_node("n", cpu_milli=4_000))
     there = make_pod("there", cpu_milli=100, labels={"app": "web"}, node="n")
     cache.place(there)
-    assert made.tell(there, 0) == "", "nothing is known yet"
+    assert made.describe(there, 0) == "", "nothing is known yet"
     await learn(made)
-    assert made.tell(there, 0).endswith("20:00: 50 % of capacity")
-    assert made.tell(POD, 0).startswith("with this pod its fullest moment is cpu at ")
-    assert made.tell(POD, 0).endswith("20:00: 100 % of capacity")
+    assert made.describe(there, 0).endswith("20:00: 50 % of capacity")
+    assert made.describe(POD, 0).startswith("with this pod its fullest moment is cpu at ")
+    assert made.describe(POD, 0).endswith("20:00: 100 % of capacity")
 
 
 async def test_the_next_life_begins_with_the_profiles_of_the_last(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ async def test_a_process_of_its_own_learns_the_same_and_its_death_is_one_failed_
     assert away._refit is not None
     try:
         assert await away._refit.once(ports), away.refit_state()
-        expected, found = here._ledger.predictor.book, away._ledger.predictor.book
+        expected, found = here._ledger.predictor.quantized, away._ledger.predictor.quantized
         assert expected is not None
         assert found is not None
         assert found.profiles.services == expected.profiles.services
@@ -170,9 +170,9 @@ async def test_a_spoilt_file_costs_nothing_where_there_is_a_source(tmp_path: Pat
     made = plugin(settings(tmp_path), ClusterCache())
     await learn(made)
     kept = (tmp_path / "profiles").read_bytes()
-    book = made._ledger.predictor.book
-    assert book is not None
-    assert len(kept) == len(dumps(book.profiles))
+    quantized = made._ledger.predictor.quantized
+    assert quantized is not None
+    assert len(kept) == len(dumps(quantized.profiles))
     (tmp_path / "profiles").write_bytes(b"rubbish")
     with pytest.raises(PluginArgsError, match="profilesFile"):
         plugin({"profilesFile": str(tmp_path / "profiles")}, ClusterCache())

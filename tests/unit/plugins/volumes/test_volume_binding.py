@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.model.objects import Pod
 from multisched.plugins.resource_scoring import ShapePoint
-from multisched.plugins.volumes.assumed_volumes import PromisedNode, PromisedVolume
+from multisched.plugins.volumes.assumed_volumes import AssumedProvision, AssumedVolume
 from multisched.plugins.volumes.volume_binding import ScoringVolumeBinding
 from multisched.plugins.volumes.volume_binding_args import VolumeBindingArgs
 from multisched.plugins.volumes.volume_planner import (
@@ -236,11 +236,11 @@ def test_the_smallest_claim_chooses_first_and_takes_the_smallest_volume() -> Non
     storage.put(PVC, claim("large", "local", size="3Gi"), claim("little", "local", size="1Gi"))
     storage.assume(pod("p", "large", "little"), "n0")
 
-    promise = storage.ledger.promises.of("uid-p")
+    promise = storage.ledger.assumed_volumes.of("uid-p")
     assert promise is not None
     assert promise.volumes == (
-        PromisedVolume("small", "default/little", "claim-little"),
-        PromisedVolume("mid", "default/large", "claim-large"),
+        AssumedVolume("small", "default/little", "claim-little"),
+        AssumedVolume("mid", "default/large", "claim-large"),
     )
 
 
@@ -359,9 +359,9 @@ def test_pods_of_one_claim_share_its_promise_and_its_node() -> None:
     storage.put(PVC, claim("x"))
     first, second = pod("first", "x"), pod("second", "x")
     storage.assume(first, "n1")
-    promise = storage.ledger.promises.of(first.uid)
+    promise = storage.ledger.assumed_volumes.of(first.uid)
     assert promise is not None
-    assert promise.provisions == (PromisedNode("default/x", "claim-x", "n1"),)
+    assert promise.provisions == (AssumedProvision("default/x", "claim-x", "n1"),)
 
     assert storage.refused(second) == dict.fromkeys(EVERY - {"n1"}, (BIND_CONFLICT,))
     storage.assume(second, "n1")
@@ -415,7 +415,7 @@ def test_no_volume_is_promised_to_two_claims_whatever_happens(walk: list[tuple[s
         elif storage.ledger.fits(one, row) == "":
             storage.ledger.take(one, row)
             assert storage.ledger.fits(one, row) == ""
-        held = [storage.ledger.promises.of(p.uid) for p in pods]
+        held = [storage.ledger.assumed_volumes.of(p.uid) for p in pods]
         owners: dict[str, set[str]] = {}
         nodes: dict[str, set[str]] = {}
         for promise in filter(None, held):
@@ -424,8 +424,8 @@ def test_no_volume_is_promised_to_two_claims_whatever_happens(walk: list[tuple[s
             for provision in promise.provisions:
                 nodes.setdefault(provision.claim, set()).add(provision.node)
         assert all(len(of) == 1 for of in (*owners.values(), *nodes.values()))
-        assert storage.ledger.promises.volumes.keys() == owners.keys()
-        assert len(storage.ledger.promises.nodes) == len(nodes)
+        assert storage.ledger.assumed_volumes.volumes.keys() == owners.keys()
+        assert len(storage.ledger.assumed_volumes.nodes) == len(nodes)
 
 
 # -- scores ------------------------------------------------------------------------------------------------------------

@@ -485,7 +485,7 @@ def test_who_does_not_lead_tells_nobody_and_the_next_leader_tells_all_who_would_
         house.see_pod("bad", cpu="lots")
         assert not house.desk.conditions
         house.worker.lead()
-        house.pods.tell_owners(house.worker)
+        house.pods.notify_owners(house.worker)
     told = {pod: (one.reason, one.message) for pod, one in house.desk.conditions}
     assert told.keys() == {"held", "bad"}
     assert told["held"] == ("SchedulingGated", "quota is used up")

@@ -30,11 +30,11 @@ def a_budget(selector: Any) -> msgspec.Raw:
 def test_an_object_that_is_deleted_is_known_no_more_and_events_say_so() -> None:
     told: list[tuple[str, str | None]] = []
 
-    def tell(event: ClusterEvent, old: EventObject, new: EventObject) -> None:
+    def notify(event: ClusterEvent, old: EventObject, new: EventObject) -> None:
         told.append((event.label, old.name if isinstance(old, ClusterObject) else None))
 
     store, kind = ObjectStore(), ObjectKind.PERSISTENT_VOLUME_CLAIM
-    ingest = ObjectIngest(kind, store, tell, Desk(), "ours")
+    ingest = ObjectIngest(kind, store, notify, Desk(), "ours")
     for namespace in ("team", "other"):
         metadata = {"name": "data", "namespace": namespace, "uid": f"uid-{namespace}"}
         ingest.upsert(f"{namespace}/data", msgspec.Raw(orjson.dumps({"metadata": metadata, "spec": {}})))
@@ -50,11 +50,11 @@ def test_an_object_of_any_kind_is_decoded_stored_and_wakes_who_registered_the_ki
     store, woken = ObjectStore(), list[tuple[str, int]]()
     queue = make_queue(plugins=[Listening(FIT, EventRegistration(ClusterEvent(kind, Action.ALL)))])
 
-    def tell(event: ClusterEvent, old: EventObject, new: EventObject) -> None:
+    def notify(event: ClusterEvent, old: EventObject, new: EventObject) -> None:
         park(queue, make_pod(event.label))
         woken.append((event.label, queue.on_event(event, old, new, 0.0).backoff))
 
-    ingest = ObjectIngest(kind, store, tell, Desk(), "ours")
+    ingest = ObjectIngest(kind, store, notify, Desk(), "ours")
     named = {"name": "x", "namespace": "team", "uid": "u"}
     for version, labels in (("1", None), ("2", None), ("3", "no labels")):
         metadata = {**named, "resourceVersion": version, "labels": labels}

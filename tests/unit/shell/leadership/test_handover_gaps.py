@@ -215,7 +215,7 @@ def test_a_node_waits_for_another_leader_for_as_long_as_that_one_may_use_it() ->
 
 def test_other_configurations_and_what_was_told_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handover_module, "SELECTIONS_MAX", 2)
-    monkeypatch.setattr(handover_module, "TOLD_MAX", 2)
+    monkeypatch.setattr(handover_module, "REPORTED_MAX", 2)
 
     async def scene(site: Site) -> None:
         replica = site.start(["forecast"], TWO)
@@ -235,7 +235,7 @@ def test_other_configurations_and_what_was_told_are_remembered_within_bounds(mon
 def test_each_node_that_waits_is_told_once_and_those_that_were_told_are_remembered_within_a_bound(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(handover_module, "TOLD_MAX", 3)
+    monkeypatch.setattr(handover_module, "REPORTED_MAX", 3)
 
     async def scene(site: Site) -> None:
         for name in ("o", "p", "q"):
@@ -249,10 +249,10 @@ def test_each_node_that_waits_is_told_once_and_those_that_were_told_are_remember
         await asyncio.sleep(5.0)
         told = [vars(record) for record in caplog.records if record.message == "node waits"]
         assert sorted((one["node"], one["domain"]) for one in told) == [(name, "forecast") for name in "opq"]
-        assert len(new.program.handover._told) == 3
+        assert len(new.program.handover._reported) == 3
         await site.set_gpus("n", 0)
         await asyncio.sleep(0.6)
-        assert 1 <= len(new.program.handover._told) <= 3
+        assert 1 <= len(new.program.handover._reported) <= 3
 
     with caplog.at_level(logging.INFO):
         play(scene)

@@ -78,7 +78,7 @@ class Scene:
             clock=self.clock,
             rng=random.Random(1),
             settings=LeaseSettings(retry_period_s=0.02),
-            on_change=lambda state: self.runner.tell(self.hear, state),
+            on_change=lambda state: self.runner.call_on_loop(self.hear, state),
             is_alive=self.runner.is_alive,
         )
 
@@ -240,11 +240,11 @@ async def test_before_the_thread_is_connected_nothing_is_sent_and_then_everythin
 
 def test_what_a_thread_tells_a_program_that_has_ended_is_dropped() -> None:
     stage = Scene()
-    stage.runner.tell(stage.hear, LeaseState.LEADING)
+    stage.runner.call_on_loop(stage.hear, LeaseState.LEADING)
     loop = asyncio.new_event_loop()
     loop.close()
     stage.runner._program = loop
-    stage.runner.tell(stage.hear, LeaseState.LEADING)
+    stage.runner.call_on_loop(stage.hear, LeaseState.LEADING)
     assert stage.told == []
 
 
@@ -276,7 +276,7 @@ async def test_on_the_programs_own_loop_all_leases_are_kept_side_by_side() -> No
             clock=clock,
             rng=random.Random(1),
             settings=LeaseSettings(retry_period_s=0.02),
-            on_change=lambda state: runner.tell(lambda name, state: told.append((name, state)), name, state),
+            on_change=lambda state: runner.call_on_loop(lambda name, state: told.append((name, state)), name, state),
         )
 
     keepers = [keeper("a"), keeper("b")]

@@ -9,7 +9,7 @@ import pytest
 
 from domains.forecast.csv_lines import HistoryError, history_files
 from domains.forecast.curves.profiles import Origin
-from domains.forecast.curves.quantized_profiles import ProfileBook
+from domains.forecast.curves.quantized_profiles import QuantizedProfiles
 from domains.forecast.history import usage_csv
 from domains.forecast.learning.from_files import History, load_history
 from domains.forecast.settings.args import PeakSettings
@@ -33,7 +33,7 @@ def peak(history: History, namespace: str, service: str) -> dict[str, int] | Non
     """Resource -> milli-units in the fullest slot of the week, of the service that is meant by that name there."""
     profiles = history.profiles
     assert profiles is not None
-    source = ProfileBook(profiles, profiles.dimensions).service(namespace, service)
+    source = QuantizedProfiles(profiles, profiles.dimensions).service(namespace, service)
     if not isinstance(source, int):
         return None
     found = zip(profiles.dimensions, profiles.peak[source].max(axis=1).tolist(), strict=True)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from domains.forecast.curves.capacity import Capacity, Source
 from domains.forecast.curves.predictor import Demand, Predictor
 from domains.forecast.curves.profiles import Profiles
-from domains.forecast.curves.quantized_profiles import FLOAT_QUANTA, ProfileBook
+from domains.forecast.curves.quantized_profiles import FLOAT_QUANTA, QuantizedProfiles
 from domains.forecast.ledger.peak_ledger import CATCH_UP_ROWS, PeakLedger
 from domains.forecast.service import service_of
 from multisched.framework.ledger import Ledger, rebuild
@@ -42,7 +42,7 @@ def make_profiles(peaks: Mapping[str, Mapping[str, NDArray[np.float64]]], versio
 
 
 def make_predictor(peaks: Mapping[str, Mapping[str, NDArray[np.float64]]]) -> Predictor:
-    return Predictor(DIMENSIONS, ProfileBook(make_profiles(peaks), DIMENSIONS) if peaks else None)
+    return Predictor(DIMENSIONS, QuantizedProfiles(make_profiles(peaks), DIMENSIONS) if peaks else None)
 
 
 def make_ledger(peaks: Mapping[str, Mapping[str, NDArray[np.float64]]] = PEAKS) -> PeakLedger:
@@ -115,15 +115,15 @@ def test_what_stands_in_for_a_profile_is_the_class_the_namespace_or_requests(
 
     assert prediction.fallback == fallback
     assert prediction.curve is not None
-    assert predictor.book is not None
+    assert predictor.quantized is not None
     if log is not None:
-        quantum = predictor.book.quantum_milli[1, 0]
+        quantum = predictor.quantized.quantum_milli[1, 0]
         assert np.abs(prediction.curve.quanta[1] * quantum - log * 1000).max() <= quantum / 2
     if log == 0:
         assert prediction.curve.quanta[:, 0].tolist() == [
             1000,
             0,
-            -(-(2**30) * 1000 // round(predictor.book.quantum_milli[2, 0])),
+            -(-(2**30) * 1000 // round(predictor.quantized.quantum_milli[2, 0])),
         ]
 
 
@@ -352,7 +352,7 @@ def test_a_promise_counts_until_it_is_withdrawn_and_is_nobodys_pod(
             one.set_node(row, make_node(f"n{row}", cpu_milli=4000))
         one.restore(pod_of("web", "w", cpu=100), 0)
     before, version = sums(ledger), ledger.version(1)
-    ledger.promise(pod_of("api", "a", cpu=200), 1)
+    ledger.reserve(pod_of("api", "a", cpu=200), 1)
     wanted.restore(pod_of("api", "a", cpu=200), 1)
     assert sums(ledger) == sums(wanted) != before
     assert ledger.version(1) != version
@@ -363,9 +363,9 @@ def test_a_promise_counts_until_it_is_withdrawn_and_is_nobodys_pod(
     ledger.withdraw()
     ledger.withdraw()
     assert sums(ledger) == before
-    ledger.promise(pod_of("api", "a", cpu=200), 1)
+    ledger.reserve(pod_of("api", "a", cpu=200), 1)
     ledger.set_node(1, None)
-    assert not ledger.has_promise(1), "another node may have the row next"
+    assert not ledger.has_reservation(1), "another node may have the row next"
     assert sums(ledger) == before
 
 

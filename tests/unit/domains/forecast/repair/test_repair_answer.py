@@ -69,10 +69,10 @@ def test_auto_tells_the_thresholds_that_the_moves_reach_and_a_question_goes_befo
 def peaks(town: Town, name: str) -> dict[str, float]:
     """Percent of capacity, by the ledger."""
     rows = np.array([row_of(town.cache, name)], np.intp)
-    book = town.ledger.predictor.book
-    assert book is not None
-    share = town.ledger.settled(rows).of(rows)[0] * book.quantum_milli / town.ledger.capacity(rows)
-    return dict(zip(book.dimensions, (100 * share.max(axis=1)).tolist(), strict=True))
+    quantized = town.ledger.predictor.quantized
+    assert quantized is not None
+    share = town.ledger.settled(rows).of(rows)[0] * quantized.quantum_milli / town.ledger.capacity(rows)
+    return dict(zip(quantized.dimensions, (100 * share.max(axis=1)).tolist(), strict=True))
 
 
 crowds = st.lists(

@@ -43,13 +43,13 @@ def test_loads_are_the_ledgers_curves_and_the_sum_of_what_pods_add(
     case = town.snapshot(("a", "b", "c"), promised).case
 
     rows = np.array([row_of(town.cache, name) for name in case.nodes.names], np.intp)
-    ledger, book = town.ledger, town.ledger.predictor.book
-    assert book is not None
-    milli = ledger.settled(rows).of(rows) * book.quantum_milli
+    ledger, quantized = town.ledger, town.ledger.predictor.quantized
+    assert quantized is not None
+    milli = ledger.settled(rows).of(rows) * quantized.quantum_milli
     for one, at in promised:
         curve = ledger.predictor.predict(one).curve
         assert curve is not None
-        milli[case.nodes.names.index(at)] += curve.quanta * book.quantum_milli
+        milli[case.nodes.names.index(at)] += curve.quanta * quantized.quantum_milli
     capacity = ledger.capacity(rows).T
     stated = capacity != UNKNOWN
     np.testing.assert_array_equal(np.isfinite(case.nodes.loads).all(axis=2), stated)
@@ -62,7 +62,7 @@ def test_loads_are_the_ledgers_curves_and_the_sum_of_what_pods_add(
     for one, at in promised:
         curve = ledger.predictor.predict(one).curve
         assert curve is not None
-        summed[case.nodes.names.index(at)] += curve.quanta * book.quantum_milli
+        summed[case.nodes.names.index(at)] += curve.quanta * quantized.quantum_milli
     np.testing.assert_allclose(summed, milli, rtol=1e-12)
 
 
@@ -83,7 +83,7 @@ def test_pods_of_other_domains_and_schedulers_count_and_stay() -> None:
 def test_room_is_what_requests_leave_the_number_of_pods_among_them() -> None:
     town = Town([node("a"), node("b")], [pod("p", at="a", cpu=3_000), pod("q", at="a", cpu=1_000)])
 
-    case = town.snapshot(promised=[(pod("n", cpu=500), "b")]).case
+    case = town.snapshot(nominated=[(pod("n", cpu=500), "b")]).case
 
     assert case.nodes.free.tolist() == [[8, 4_000], [9, 7_500]]
     assert case.pods.requests.tolist() == [[1, 3_000], [1, 1_000]]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from domains.forecast.curves.predictor import Predictor
-from domains.forecast.curves.quantized_profiles import ProfileBook
+from domains.forecast.curves.quantized_profiles import QuantizedProfiles
 from domains.forecast.ledger.peak_ledger import PeakLedger
 from domains.forecast.repair.snapshot import Snapshot, take_snapshot
 from multisched.framework.repair import RepairScene
@@ -30,8 +30,8 @@ DIMENSIONS = ("cpu", "log")
 
 
 def make_ledger(*, has_profiles: bool = True) -> PeakLedger:
-    book = ProfileBook(PROFILES, DIMENSIONS) if has_profiles else None
-    return PeakLedger("peaks", Predictor(DIMENSIONS, book), {})
+    quantized = QuantizedProfiles(PROFILES, DIMENSIONS) if has_profiles else None
+    return PeakLedger("peaks", Predictor(DIMENSIONS, quantized), {})
 
 
 def node(name: str, *, cpu: int = 8_000, log: str = "100") -> Node:
@@ -54,21 +54,21 @@ class Town:
         for one in pods:
             self.cache.place(one)
 
-    def scene(self, rows: Sequence[str] | None = None, promised: Iterable[tuple[Pod, str]] = ()) -> RepairScene:
+    def scene(self, rows: Sequence[str] | None = None, nominated: Iterable[tuple[Pod, str]] = ()) -> RepairScene:
         at = all_rows(self.cache) if rows is None else np.array(sorted(row_of(self.cache, r) for r in rows), np.intp)
         return RepairScene(
             domain="forecast",
             nodes=self.cache.nodes,
             rows=at,
             standing=tuple((entry.pod, entry.row) for entry in self.cache if entry.row >= 0),
-            promised=tuple((one, row_of(self.cache, name)) for one, name in promised),
+            nominated=tuple((one, row_of(self.cache, name)) for one, name in nominated),
             objects=self.cache.objects,
             scheduler_names=OURS,
             fits=lambda _: np.ones(len(at), np.bool_),
         )
 
-    def snapshot(self, rows: Sequence[str] | None = None, promised: Iterable[tuple[Pod, str]] = ()) -> Snapshot:
-        return take_snapshot(self.scene(rows, promised), self.ledger, OURS)
+    def snapshot(self, rows: Sequence[str] | None = None, nominated: Iterable[tuple[Pod, str]] = ()) -> Snapshot:
+        return take_snapshot(self.scene(rows, nominated), self.ledger, OURS)
 
 
 def selector(**labels: str) -> LabelSelector:
