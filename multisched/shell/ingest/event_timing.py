@@ -39,11 +39,9 @@ class EventTimes:
 
     def measure(self, kind: str, call: Callable[[], None]) -> None:
         """Calls, and notes how long that took and what came of it."""
-        self._router.told = ""
         started_s = self._stopwatch()
-        call()
+        label = self._router.label_of(call) or f"{kind}Other"
         seconds = self._stopwatch() - started_s
-        label = self._router.told or f"{kind}Other"
         found = self.durations.get(label)
         if found is None:
             found = self.durations[label] = Durations(BUCKETS_S)

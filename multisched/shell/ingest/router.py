@@ -8,7 +8,7 @@ synchronous; called by ingest and by the workers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
 from msgspec.structs import replace
@@ -40,8 +40,8 @@ class Router:
     def __init__(self) -> None:
         self._workers: list[tuple[DomainWorker, DomainRows]] = []
         self._by_name: dict[str, DomainWorker] = {}
-        self.told = ""
-        """The label of the last event passed on; whoever wants that of one step empties it before."""
+        self._label = ""
+        """Of the event that was passed on last."""
 
     def add(self, worker: DomainWorker, rows: DomainRows, scheduler_names: Iterable[str]) -> None:
         self._workers.append((worker, rows))
@@ -65,16 +65,22 @@ class Router:
 
     # -- events ----------------------------------------------------------------------------------------------------
 
+    def label_of(self, handle: Callable[[], object]) -> str:
+        """Handles one change; the label of the last event that this passed on, empty if it passed none on."""
+        self._label = ""
+        handle()
+        return self._label
+
     def notify(self, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float) -> None:
         """Wakes the pods the event may help, in every domain; one that wildcards leave out, where a plugin has registered it."""
         for worker, _ in self._workers:
             if event.is_in_wildcard or worker.queue.hears(event):
-                self.told = event.label
+                self._label = event.label
                 self._wake(worker, worker.queue.on_event(event, old, new, now_s))
 
     def notify_pod(self, event: ClusterEvent, old: Pod | None, new: Pod | None, row: int | None, now_s: float) -> None:
         """As `notify`, of a pod on this row: domains to which it is nothing hear of a distant pod."""
-        self.told, distant = event.label, _distant(event)
+        self._label, distant = event.label, _distant(event)
         for worker, rows in self._workers:
             is_near = row is not None and rows.use_of(row) is not Use.NONE
             self._wake(worker, worker.queue.on_event(event if is_near else distant, old, new, now_s))
@@ -83,7 +89,7 @@ class Router:
 
     def notify_listeners(self, event: ClusterEvent, old: Pod | None, new: Pod | None, now_s: float) -> None:
         """As `notify`, to domains in which a plugin has registered the event: pods that come by thousands wake nobody else."""
-        self.told = event.label
+        self._label = event.label
         for worker, _ in self._workers:
             if worker.queue.hears(event):
                 self._wake(worker, worker.queue.on_event(event, old, new, now_s))
@@ -95,16 +101,16 @@ class Router:
         changes = node_events(before, after) if before is not None and after is not None else ()
         for (worker, _), did, does in zip(self._workers, used, uses, strict=True):
             if does > did:
-                self.told = NODE_ADD.label
+                self._label = NODE_ADD.label
                 self._wake(worker, worker.queue.on_event(NODE_ADD, None, after, now_s))
             elif did > does:
-                self.told = NODE_DELETE.label
+                self._label = NODE_DELETE.label
                 self._wake(worker, worker.queue.on_event(NODE_DELETE, before, None, now_s))
                 if does is Use.NONE and before is not None:
                     worker.nominations.retry_nominated(before.name)
             elif does:
                 for event in changes:
-                    self.told = event.label
+                    self._label = event.label
                     self._wake(worker, worker.queue.on_event(event, before, after, now_s))
 
     def notify_nomination_ended(self, pod: Pod, node: str, now_s: float) -> None:
