@@ -1,7 +1,7 @@
 """PreBind of VolumeBinding: writes what is assumed for a pod, then waits until its claims are bound.
 
-Owns nothing. Writes name the versions they were made from; one that meets a newer object looks at it and, where the promise
-still stands, writes again. There is no way back in the API: what has been written stays, and the pod's next attempt finds
+Owns nothing. Writes name the versions they were made from; one that meets a newer object looks at it and, where it
+is still assumed, writes again. There is no way back in the API: what has been written stays, and the pod's next attempt finds
 it. The waiting looks at the object store, never at the API server.
 Source: kube-scheduler 1.36, plugins/volumebinding/binder.go, BindPodVolumes and checkBindings.
 """

@@ -1,6 +1,6 @@
 """VolumeBinding: a pod goes where its claims are, or can be, bound to volumes; then binds them and waits for that.
 
-The rules are in `volume_planner`, the writes and the waiting in `volume_binder`. Promises to pods on their way are in
+The rules are in `volume_planner`, the writes and the waiting in `volume_binder`. What is assumed for pods on their way is in
 `volume_ledger`; commit takes them, so there is nothing to do at Reserve. `shape` turns on scoring by how full volumes,
 or the room for them, get (upstream's gate StorageCapacityScoring, off there).
 """
