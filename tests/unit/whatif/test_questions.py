@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -22,6 +23,8 @@ from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError, PodView
+from multisched.shell.program import Program, ProgramPorts
+from multisched.testing.loop.sim_loop import SimClock
 from multisched.whatif.explain_source import QUESTIONS_MAX, ProgramExplanations
 from multisched.whatif.repair_source import RepairPlans
 from tests.unit.domains.forecast.profiles import make_profiles
@@ -278,6 +281,17 @@ def test_the_program_plans_by_itself_too_beside_its_loop() -> None:
         plan = await cluster.program.repairs.plan(RepairAsked(domain="forecast"))
         assert (plan.domain, plan.nodes, plan.pods) == ("forecast", 2, 1)
         assert cluster.thread_uses > 0
+
+    play(scene, prepare=two_nodes)
+
+
+def test_a_program_without_a_planner_refuses_to_plan() -> None:
+    async def scene(cluster: Cluster) -> None:
+        clock, observer = SimClock(cluster.loop), lambda domain: cluster.observer
+        ports = ProgramPorts(cluster.transport, clock, random.Random(1), "other", "kube-system", observer)
+        program = Program(loading.parse(CONFIGURATION, "test"), ports)
+        with pytest.raises(RepairRefusedError, match="nobody plans repairs in this process"):
+            await program.repairs.plan(RepairAsked(domain="forecast"))
 
     play(scene, prepare=two_nodes)
 
