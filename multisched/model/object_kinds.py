@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 
@@ -76,8 +76,34 @@ class KindDefinition(msgspec.Struct, Generic[T], frozen=True):
         return f"/{'apis' if self.group else 'api'}/{self.api_version}/{self.plural}"
 
 
-class ObjectKind(Enum):
-    """Kinds that plugins may read; the value is the kind's name in the API."""
+class DefinedKind(Enum):
+    """An enumeration of definitions, one member for each API group and kind.
+
+    The value names a kind in labels of events, metrics and logs: its name in the API, and for a later entry of the same
+    name from another group NAME.GROUP, as kubectl tells them apart.
+    """
+
+    definition: KindDefinition[ClusterObject]
+
+    __hash__ = object.__hash__  # Enum's own hashes the name, in Python, ten times for every pod
+
+    def __new__(cls, definition: KindDefinition[Any]) -> Self:
+        namesakes = [one.definition.group for one in cls if one.definition.name == definition.name]
+        if definition.group in namesakes:
+            raise ValueError(f"{definition.name} of {definition.api_version} is defined twice")
+        kind = object.__new__(cls)
+        kind._value_ = f"{definition.name}.{definition.group or 'core'}" if namesakes else definition.name
+        kind.definition = definition
+        return kind
+
+    @property
+    def resource(self) -> str:
+        """Its plural for metrics, told apart as the value is."""
+        return self.definition.plural + self._value_.removeprefix(self.definition.name)
+
+
+class ObjectKind(DefinedKind):
+    """Kinds that plugins may read."""
 
     NAMESPACE = KindDefinition("Namespace", CORE, decode_namespace, is_in_wildcard=True)
     SERVICE = KindDefinition("Service", CORE, decode_service)
@@ -108,13 +134,3 @@ class ObjectKind(Enum):
         index_of=lambda one: one.node,
         node_of=lambda one: one.node,
     )
-
-    definition: KindDefinition[ClusterObject]
-
-    __hash__ = object.__hash__  # Enum's own hashes the name, in Python, ten times for every pod
-
-    def __new__(cls, definition: KindDefinition[Any]) -> ObjectKind:
-        kind = object.__new__(cls)
-        kind._value_ = definition.name
-        kind.definition = definition
-        return kind

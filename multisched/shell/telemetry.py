@@ -120,7 +120,7 @@ def read(program: Program) -> Readings:
             "nodes": _read_reflector(program.reflectors["nodes"], program.nodes.malformed),
             "pods": _read_reflector(program.reflectors["pods"], program.pods.malformed),
             **{
-                kind.definition.plural: _read_reflector(reflector, program.objects.ingests[kind].malformed)
+                kind.resource: _read_reflector(reflector, program.objects.ingests[kind].malformed)
                 for kind, reflector in program.objects.reflectors.items()
             },
         },

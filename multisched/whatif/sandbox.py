@@ -95,7 +95,8 @@ class DumpedCluster(msgspec.Struct, frozen=True):
 
     def read(self, decoder: Decoder) -> ClusterSnapshot:
         """Kinds that scheduling does not read are passed over."""
-        others = {kind.value: kind for kind in ObjectKind}
+        others = {(kind.definition.group, kind.definition.name): kind for kind in ObjectKind}
+        by_name = {kind.value: kind for kind in ObjectKind}  # for items without an apiVersion
         nodes: list[Node] = []
         placed: list[Pod] = []
         pending: list[Pod] = []
@@ -104,7 +105,8 @@ class DumpedCluster(msgspec.Struct, frozen=True):
         unreadable: list[str] = []
         for raw in self.items:
             try:
-                kind = msgspec.json.decode(raw, type=_Kind).kind
+                told = msgspec.json.decode(raw, type=_Kind)
+                kind = told.kind
                 if kind == "Node":
                     nodes.append(decoder.node(raw))
                 elif kind == "Pod":
@@ -113,8 +115,8 @@ class DumpedCluster(msgspec.Struct, frozen=True):
                         (placed if pod.node else pending).append(pod)
                 elif kind == "PriorityClass":
                     classes.append(class_of(raw))
-                elif kind in others:
-                    objects.append((others[kind], others[kind].definition.decode(raw)))
+                elif (other := others.get((told.group, kind)) if told.apiVersion else by_name.get(kind)) is not None:
+                    objects.append((other, other.definition.decode(raw)))
             except (DecodeError, *UNREADABLE) as error:
                 unreadable.append(str(error))
         notes = tuple(f"an object of the dump cannot be read: {text}" for text in unreadable[:UNREADABLE_SHOWN])
@@ -138,6 +140,11 @@ class DumpedCluster(msgspec.Struct, frozen=True):
 
 class _Kind(msgspec.Struct):
     kind: str = ""
+    apiVersion: str = ""
+
+    @property
+    def group(self) -> str:
+        return self.apiVersion.rpartition("/")[0]
 
 
 def _learning(program: Program) -> Iterator[tuple[tuple[str, str], StateExportPlugin]]:

@@ -96,6 +96,7 @@ class ObjectIngest:
         self.malformed += 1
         fields = {"kind": self.kind.value, "key": item.key, "error": item.malformed}
         logger.warning("object is malformed", extra=fields)
-        ref = ObjectRef(self.kind.value, item.namespace, item.name, item.uid, self.kind.definition.api_version)
+        definition = self.kind.definition
+        ref = ObjectRef(definition.name, item.namespace, item.name, item.uid, definition.api_version)
         note = f"Not used for scheduling: {item.malformed}"
-        self._sink.record(Event(ref, "Warning", f"Malformed{self.kind.value}", "Scheduling", note, self._by))
+        self._sink.record(Event(ref, "Warning", f"Malformed{definition.name}", "Scheduling", note, self._by))

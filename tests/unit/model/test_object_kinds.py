@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import cast
+
+import msgspec
 import pytest
 
-from multisched.framework.events import Resource
+from multisched.framework.events import Action, ClusterEvent, EventRegistration, Resource
 from multisched.model.decode_objects import decode_namespace
-from multisched.model.object_kinds import KindDefinition, ObjectKind
+from multisched.model.object_kinds import DefinedKind, KindDefinition, ObjectKind
+from multisched.queueing.hints import HintTable
+from multisched.shell.ingest.objects import ObjectIngest
+from multisched.state.object_store import ObjectStore, _Shelf
+from tests.unit.queueing.builders import FIT, Listening
+from tests.unit.shell.shell_kit import Desk
 
 
 @pytest.mark.parametrize(
@@ -27,6 +35,51 @@ def test_name_and_version_say_where_a_kind_is_listed(name: str, api_version: str
 def test_no_two_things_that_have_events_go_by_one_name() -> None:
     names = [one.value for one in (*ObjectKind, *Resource)]
     assert len(set(names)) == len(names)
+
+
+class Namesakes(DefinedKind):
+    """A quota of Kubernetes', and one that another group calls the same."""
+
+    OURS = KindDefinition("ResourceQuota", "v1", decode_namespace)
+    THEIRS = KindDefinition("ResourceQuota", "quota.example.org/v1alpha1", decode_namespace)
+
+
+def test_kinds_of_one_name_from_two_groups_are_two_and_the_first_keeps_its_name() -> None:
+    assert [(kind.value, kind.resource, kind.definition.path) for kind in Namesakes] == [
+        ("ResourceQuota", "resourcequotas", "/api/v1/resourcequotas"),
+        (
+            "ResourceQuota.quota.example.org",
+            "resourcequotas.quota.example.org",
+            "/apis/quota.example.org/v1alpha1/resourcequotas",
+        ),
+    ]
+
+
+def test_a_plugin_that_waits_for_one_of_two_namesakes_is_not_woken_by_the_other() -> None:
+    ours, theirs = (cast(ObjectKind, kind) for kind in Namesakes)
+    hints = HintTable([Listening(FIT, EventRegistration(ClusterEvent(theirs, Action.ALL)))], lambda *told: None)
+    assert [hints.is_of_interest(ClusterEvent(kind, Action.ADD)) for kind in (ours, theirs)] == [False, True]
+
+
+def test_events_of_namesakes_have_labels_of_their_own() -> None:
+    told, store = list[str](), ObjectStore()
+    for kind in Namesakes:
+        known = cast(ObjectKind, kind)
+        store._shelves[known] = _Shelf(lambda one: one.namespace)
+        ingest = ObjectIngest(known, store, lambda event, old, new: told.append(event.label), Desk(), "ours")
+        ingest.upsert("q", msgspec.Raw(b'{"metadata": {"name": "q", "uid": "u"}}'))
+    assert told == ["ResourceQuotaAdd", "ResourceQuota.quota.example.orgAdd"]
+
+
+def test_a_kind_that_is_entered_twice_is_refused() -> None:
+    with pytest.raises((ValueError, RuntimeError)) as refused:
+
+        class Twice(DefinedKind):
+            FIRST = KindDefinition("Widget", "example.org/v1", decode_namespace)
+            SECOND = KindDefinition("Widget", "example.org/v2", decode_namespace)
+
+    cause = refused.value.__cause__ or refused.value  # older Pythons wrap it
+    assert str(cause) == "Widget of example.org/v2 is defined twice"
 
 
 def test_wildcards_stand_for_what_upstream_unrolls_them_to_and_for_namespaces_and_attachments() -> None:

@@ -71,6 +71,15 @@ def test_a_dump_without_classes_or_nodes_says_which_is_missing() -> None:
     assert empty.notes == ("the dump has no nodes; write one with kubectl get nodes,pods,... -A -o json",)
 
 
+def test_an_object_of_a_dump_is_told_by_its_group_where_it_names_one() -> None:
+    def service(name: str, **version: str) -> dict[str, Any]:
+        return {"kind": "Service", **version, "metadata": {"name": name, "namespace": "default", "uid": name}}
+
+    documents = service("core", apiVersion="v1"), service("other", apiVersion="serving.example/v1"), service("bare")
+    sandbox = SchedulerSandbox(configuration(), dumped(node_document("n1"), *documents))
+    assert [one.name for one in sandbox.cache.objects.services("default")] == ["core", "bare"]
+
+
 async def test_a_sandbox_reaches_no_network() -> None:
     transport = SchedulerSandbox(configuration(), dumped(node_document("n1"))).program.transport
     with pytest.raises(ConnectFailedError, match=r"^DELETE /api/v1/pods: a sandbox has no network$"):
