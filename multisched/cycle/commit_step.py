@@ -164,6 +164,7 @@ class CommitStep:
             rejectors=found.rejectors,
             pending=found.pending,
             is_error=not status.code.is_rejection,
+            condition_reason=status.condition_reason,
         )
 
     def _refusal(self, pod_class: EquivalenceClass, view: CycleView, pod: Pod, row: int) -> Status | None:

@@ -48,6 +48,8 @@ class Unplaced(msgspec.Struct, frozen=True):
     """The node promised to it; empty: none, any more; None: as before."""
     preemption: Preemption | None = None
     """Whom the shell removes for it."""
+    condition_reason: str = ""
+    """As `Status.condition_reason`, of the plugin that refused the pod."""
 
     @property
     def victims(self) -> tuple[Pod, ...]:

@@ -244,7 +244,13 @@ class SchedulingCycle:
         self.records.failed(pod, attempt, status)
         is_error = status.code is Code.ERROR
         names = frozenset({status.plugin})
-        return Unplaced(pod, status.message, rejectors=frozenset() if is_error else names, is_error=is_error)
+        return Unplaced(
+            pod,
+            status.message,
+            rejectors=frozenset() if is_error else names,
+            is_error=is_error,
+            condition_reason=status.condition_reason,
+        )
 
     def give_up(self, placed: Placed, status: Status) -> Unplaced:
         """Undoes a placement that a later point, or the API server, turned away."""
@@ -298,4 +304,5 @@ def _unplaced(pod: Pod, message: str, found: Diagnosis, after: Aftermath) -> Unp
         found.pending,
         nominated_node=after.nominated_node,
         preemption=after.preemption,
+        condition_reason=found.pre_filter.condition_reason if found.pre_filter is not None else "",
     )

@@ -139,7 +139,7 @@ class Condition(msgspec.Struct, frozen=True):
 
     status: str
     reason: str
-    """Unschedulable, SchedulingGated or SchedulerError."""
+    """Unschedulable, SchedulingGated or SchedulerError, unless a plugin has given another one (`Status.condition_reason`)."""
     message: str
     type: str = "PodScheduled"
     nominated_node: str | None = None

@@ -221,7 +221,8 @@ def in_full(plugin: Plugin, point: str, status: Status) -> Status:
     """A plugin's own status, with its name on it. The sentence of an Error says where it happened, as upstream's does."""
     if status.code is not Code.ERROR:
         return status.by(plugin.name)
-    return Status(Code.ERROR, plugin.name, (sentence(plugin, point, status.message),), status.is_denied)
+    text = sentence(plugin, point, status.message)
+    return Status(Code.ERROR, plugin.name, (text,), status.is_denied, status.condition_reason)
 
 
 def sentence(plugin: Plugin, point: str, text: str) -> str:

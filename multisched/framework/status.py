@@ -43,6 +43,10 @@ class Status(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...] = ()
     is_denied: bool = False
     """The reasons are the API server's words: it refused, for good, what was asked of it for this pod."""
+    condition_reason: str = ""
+    """One word: the reason in the pod's PodScheduled condition. Empty: Unschedulable, or SchedulerError for an error.
+
+    It counts where the status is about the pod, and not about one node: from PreFilter, Reserve, Permit and PreBind."""
 
     def __post_init__(self) -> None:
         """Refused where it is made, in the plugin, and not where it is read."""
@@ -51,6 +55,9 @@ class Status(msgspec.Struct, frozen=True):
         for reason in self.reasons:
             if not isinstance(reason, str):
                 raise TypeError(f"Status: reason {reason!r} is not a text")
+        word = self.condition_reason
+        if word and not (isinstance(word, str) and word.isascii() and word.isidentifier()):
+            raise ValueError(f"Status: condition_reason {word!r} is not one word")
         if not all(map(str.isascii, self.reasons)):
             whole = tuple(whole_characters(reason) for reason in self.reasons)
             msgspec.structs.force_setattr(self, "reasons", whole)
@@ -91,7 +98,9 @@ class Status(msgspec.Struct, frozen=True):
 
     def by(self, plugin: str) -> Status:
         """The same status with the plugin's name on it."""
-        return self if self.plugin == plugin else Status(self.code, plugin, self.reasons, self.is_denied)
+        if self.plugin == plugin:
+            return self
+        return Status(self.code, plugin, self.reasons, self.is_denied, self.condition_reason)
 
 
 SUCCESS = Status()

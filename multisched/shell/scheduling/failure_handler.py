@@ -40,7 +40,7 @@ class FailureHandler:
             self._nominations.nomination_ended(pod, nominated_before)
         if placement.place is Place.ABSENT:
             return  # it was deleted meanwhile: no condition is left to write
-        reason = "SchedulerError" if result.is_error else "Unschedulable"
+        reason = result.condition_reason or ("SchedulerError" if result.is_error else "Unschedulable")
         self.report(pod, reason, placement.set_aside or result.message, nominated)
         self._intake.wake()
 

@@ -61,6 +61,8 @@ def test_half_a_character_in_a_reason_is_a_question_mark_and_all_else_stays() ->
 MALFORMED: list[Any] = [
     lambda: Status("Success"),  # type: ignore[arg-type]
     lambda: Status(Code.ERROR, reasons="one text is no tuple"),  # type: ignore[arg-type]
+    lambda: Status(Code.UNSCHEDULABLE, condition_reason=3),  # type: ignore[arg-type]
+    lambda: Status(Code.UNSCHEDULABLE, condition_reason="two words"),
     lambda: Status.unschedulable(3),  # type: ignore[arg-type]
     lambda: PreFilterResult(True),  # type: ignore[arg-type]
     lambda: PreFilterResult(SUCCESS, ["a-list"]),  # type: ignore[arg-type]

@@ -7,9 +7,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import anyio
+import numpy as np
 import pytest
 
 from multisched.client.binder import READ_TIMEOUT_S
+from multisched.framework.dependency import Dependency
+from multisched.framework.node_view import Codes, Rows
+from multisched.framework.points import CycleView, PermitResult, PreFilterResult
 from multisched.framework.ports import (
     BindAnswer,
     BindReply,
@@ -19,6 +23,8 @@ from multisched.framework.ports import (
     PodTruth,
     UnreachableError,
 )
+from multisched.framework.status import SUCCESS, Code, Status
+from multisched.model.objects import Pod
 from multisched.testing.loop.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import HELD_S, Holding, House
 
@@ -78,6 +84,53 @@ def test_a_pod_that_fits_nowhere_is_told_so_as_condition_and_event_under_its_lea
         assert house.desk.attempts == [("p", "unschedulable"), ("p", "scheduled")]
 
     play(scene)
+
+
+class OverQuota:
+    """Refuses pods by name at one point each, with a reason of its own for the condition."""
+
+    name = "OverQuota"
+    depends_on = Dependency.ATTEMPT
+
+    def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
+        return PreFilterResult(self._say(pod, "pre-filter"))
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        return np.zeros(len(rows), np.uint8)
+
+    def reserve(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        return self._say(pod, "reserve")
+
+    def unreserve(self, cycle: CycleView, pod: Pod, node: str) -> None: ...
+
+    def permit(self, cycle: CycleView, pod: Pod, node: str) -> PermitResult:
+        return PermitResult(self._say(pod, "permit"))
+
+    def _say(self, pod: Pod, point: str) -> Status:
+        code = Code.ERROR if pod.name == "error" and point == "reserve" else Code.UNSCHEDULABLE
+        is_meant = pod.name == point or code is Code.ERROR
+        return Status(code, reasons=("too much",), condition_reason="QuotaExceeded") if is_meant else SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("pre-filter", "0/1 nodes are available: too much."),
+        ("reserve", "0/1 nodes are available: 1 too much."),
+        ("permit", "0/1 nodes are available: 1 too much."),
+        ("error", 'running Reserve plugin "OverQuota": too much'),
+    ],
+)
+def test_a_plugin_that_refuses_a_pod_may_give_the_reason_of_its_condition(name: str, words: str) -> None:
+    async def scene(house: House) -> None:
+        house.see_pod(name)
+        house.see_pod("p", cpu="3")
+        await asyncio.sleep(0.5)
+        plain = Condition("False", "Unschedulable", "0/1 nodes are available: 1 Insufficient cpu.")
+        assert dict(house.desk.conditions) == {name: Condition("False", "QuotaExceeded", words), "p": plain}
+        assert {event.reason for event in house.desk.events} == {"FailedScheduling"}
+
+    play(scene, OverQuota())
 
 
 @pytest.mark.parametrize(
