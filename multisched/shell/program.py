@@ -40,6 +40,7 @@ from multisched.model.limited_toleration import LimitedToleration
 from multisched.model.selectors import Toleration
 from multisched.model.wire import Transport
 from multisched.shell.audit.auditor import Audit
+from multisched.shell.audit.pod_mending import PodMending
 from multisched.shell.audit.sides import NodeSide, PodSide, Side
 from multisched.shell.binding.volume_writes import CountedVolumeWriter
 from multisched.shell.catch_up import CatchUp
@@ -163,6 +164,9 @@ class Program:
         nodes = NodeRouter(configuration)
         domains = self._domain_builder()
         self.pods = self._pod_ingest(domains.add_all(nodes))
+        self.mending = PodMending(
+            self.pods, self.cache, self.router, self.decoder, outside.clock, going=self.preemptor.saw_going
+        )
         reporter = configuration.domains[0].scheduler_names[0]
         self.nodes = NodeIngest(
             self.cache, self.router, self.decoder, outside.clock, self.events, reporter, disputed=nodes.disputed
@@ -272,7 +276,7 @@ class Program:
     def _audit(self) -> Audit:
         sides: list[Side] = [
             NodeSide(self.cache, self.nodes, self.reflectors["nodes"]),
-            PodSide(self.cache, self.pods, self.reflectors["pods"], RUNNING_PODS),
+            PodSide(self.cache, self.pods, self.mending, self.reflectors["pods"], RUNNING_PODS),
             *self.objects.sides(),
         ]
         rng = random.Random(self._outside.rng.random())  # noqa: S311 - jitter, not a secret
@@ -282,6 +286,7 @@ class Program:
             self.binder,
             self.cache,
             self.pods,
+            self.mending,
             sides,
             self.history,
             self.clock,

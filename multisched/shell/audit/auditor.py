@@ -35,6 +35,7 @@ from multisched.model.objects import Pod
 from multisched.model.version import NO_VERSION, Version, is_covered, is_older, version_of
 from multisched.model.wire import UNREADABLE, Transport, TransportError
 from multisched.shell.audit.ledgers import LedgerAudit
+from multisched.shell.audit.pod_mending import PodMending
 from multisched.shell.audit.sides import Here, Side
 from multisched.shell.audit.slices import SLICE_ITEMS, SLICE_ROWS, slices
 from multisched.shell.ingest.pods_and_nodes import PodIngest
@@ -143,6 +144,7 @@ class Audit:
         binder: Binder,
         cache: ClusterCache,
         pods: PodIngest,
+        mending: PodMending,
         sides: Sequence[Side],
         history: History,
         clock: Clock,
@@ -156,6 +158,7 @@ class Audit:
         self._cache = cache
         self._ledgers = LedgerAudit(cache)
         self._pods = pods
+        self._mending = mending
         self._sides = sides
         self._history = history
         self._clock = clock
@@ -355,7 +358,7 @@ class Audit:
                 what = f"answered to be bound to {entry.node!r}, on no node in the API"
                 now.found.append(Difference("pod", pod.key, what))
                 self._counters.unbound += 1
-                self._pods.unbind(pod.uid)
+                self._mending.unbind(pod.uid)
 
     # -- the cache against itself ----------------------------------------------------------------------------------
 
@@ -364,12 +367,12 @@ class Audit:
         for pods in slices(list(self._pods.pending.values()), SLICE_ITEMS):
             for pod in pods:
                 is_known = self._pods.pending.get(pod.uid) is pod and pod.uid not in now.gone
-                if is_known and self._pods.is_lost(pod):
+                if is_known and self._mending.is_lost(pod):
                     mark = ("queue", pod.uid, pod.version)
                     difference = Difference("queue", pod.key, "pending, and in no queue", mark)
                     if self._counts(now, difference, is_proven=False):
                         self._counters.inner += 1
-                        self._pods.readmit(pod)
+                        self._mending.readmit(pod)
             await asyncio.sleep(0)
 
     async def _check_rows(self, now: _Round) -> None:

@@ -13,6 +13,7 @@ import msgspec
 
 from multisched.client.reflector import Reflector
 from multisched.model.version import Version
+from multisched.shell.audit.pod_mending import PodMending
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
 from multisched.state.cluster_cache import ClusterCache, PodState
 
@@ -93,17 +94,20 @@ class PodSide:
     every = 1
     path = "/api/v1/pods"
 
-    def __init__(self, cache: ClusterCache, pods: PodIngest, reflector: Reflector, selector: str) -> None:
+    def __init__(
+        self, cache: ClusterCache, pods: PodIngest, mending: PodMending, reflector: Reflector, selector: str
+    ) -> None:
         self.reflector = reflector
         self.selector = selector
         self._cache = cache
         self._pods = pods
+        self._mending = mending
 
     def find(self, key: str, uid: str) -> Here | None:
         return self.here(uid)
 
     def is_wanted(self, raw: msgspec.Raw) -> bool:
-        return self._pods.is_wanted(raw)
+        return self._mending.is_wanted(raw)
 
     def handles(self) -> Sequence[str]:
         """Uids."""
@@ -133,7 +137,7 @@ class PodSide:
         return "" if pod is None else pod_fault(pod, raw)
 
     def take_anew(self, here: Here, raw: msgspec.Raw) -> None:
-        self._pods.take_anew(here.key, raw)
+        self._mending.take_anew(here.key, raw)
 
 
 class NodeSide(NamedSide):

@@ -118,51 +118,14 @@ class PodIngest:
         """Of a placed, pending or refused pod, NAMESPACE/NAME; empty for one that is not known."""
         return self._uids.get(key, "")
 
-    # -- for the audit ---------------------------------------------------------------------------------------------
-
     @property
     def pending(self) -> Mapping[str, Pod]:
         """uid -> pod of ours that waits for a node, as last seen."""
         return self._pending
 
-    def is_wanted(self, raw: msgspec.Raw) -> bool:
-        """True if this pod must be known here: it is on a node, or it waits and one of our domains can take it."""
-        try:
-            pod = self._decoder.pod(raw)
-        except DecodeError:
-            return False
-        if pod.is_terminal:
-            return False
-        if pod.node:
-            return True
-        return self._router.worker_of(pod) is not None and not pod.is_deleting and not _refusal(pod)
-
     def drop(self, uid: str) -> None:
         """The pod is gone, and no watch will say so."""
         self._gone(uid)
-
-    def take_anew(self, key: str, raw: msgspec.Raw) -> None:
-        """The pod is known in this very version, and held something else: where it waits, and where it counts."""
-        try:
-            pod = self.with_policy(self._decoder.pod(raw))
-        except DecodeError:
-            return
-        self.upsert(key, raw)
-        worker = self._router.worker_of(pod)
-        if self._cache.is_assumed(pod.uid) and not pod.node and worker is not None:
-            self._revise(worker, pod, _refusal(pod))  # what waits may have been right, and what counts not
-
-    def is_lost(self, pod: Pod) -> bool:
-        """True for a pending pod that waits in no queue and is not on its way to a node either (I3)."""
-        worker = self._router.worker_of(pod)
-        return worker is not None and pod.uid not in worker.queue and self._cache.placed(pod.uid) is None
-
-    def readmit(self, pod: Pod) -> None:
-        """A lost pod goes back to its queue."""
-        worker = self._router.worker_of(pod)
-        if worker is not None:
-            worker.queue.add(pod, self._clock.monotonic())
-            worker.intake.wake()
 
     def replaced(self, version: str) -> None:
         logger.info("pods listed", extra={"version": version, "placed": len(self._cache)})
@@ -175,20 +138,6 @@ class PodIngest:
             return True
         entry = self._cache.placed(pod.uid)
         return pod.is_terminal or (entry is not None and entry.node == pod.node)
-
-    def unbind(self, uid: str) -> None:
-        """The API server had answered that the pod is bound, and it is not: its room is given back, and it waits again."""
-        entry = self._cache.placed(uid)
-        if entry is None or not self._cache.forget(uid):
-            return
-        self._going(uid)
-        left = msgspec.structs.replace(entry.pod, node=entry.node)
-        self._router.notify_pod(
-            ASSIGNED_POD_DELETE, left, None, self._cache.nodes.row_of(entry.node), self._clock.monotonic()
-        )
-        pending = self._pending.get(uid)
-        if pending is not None:
-            self.readmit(pending)
 
     def with_policy(self, pod: Pod) -> Pod:
         """The pod as its domain sees it: with the tolerations that policy adds. Pods themselves are never edited."""
@@ -250,15 +199,15 @@ class PodIngest:
             if self._cache.is_assumed(pod.uid):
                 self._cache.revise(pod)  # it holds its room till it is gone, and no spreading counts it
             return
-        refusal = _refusal(pod)
+        refusal = refusal_of(pod)
         if refusal:
             self._refuse(worker, pod, refusal)
         else:
             self._wait(worker, pod, before)
         if self._cache.is_assumed(pod.uid) and (before is None or not ask_alike(before, pod)):
-            self._revise(worker, pod, refusal or ("the pod was gated again" if pod.gates else ""))
+            self.revise(worker, pod, refusal or ("the pod was gated again" if pod.gates else ""))
 
-    def _revise(self, worker: DomainWorker, pod: Pod, refusal: str) -> None:
+    def revise(self, worker: DomainWorker, pod: Pod, refusal: str) -> None:
         """A pod on its way to a node has changed. Its row counts it as it is now; the room it gives back is announced."""
         entry = self._cache.placed(pod.uid)
         assert entry is not None, "an assumed pod has an entry"
@@ -451,7 +400,8 @@ def _dispute(claimants: Sequence[str]) -> str:
     )
 
 
-def _refusal(pod: Pod) -> str:
+def refusal_of(pod: Pod) -> str:
+    """Why no domain can ever place the pod as it is; empty for most."""
     if pod.malformed:
         return f"the pod cannot be scheduled: {pod.malformed}"
     if pod.spec.unsupported:

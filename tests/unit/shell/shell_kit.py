@@ -35,6 +35,7 @@ from multisched.model.decode import Decoder
 from multisched.model.objects import Pod
 from multisched.model.selectors import Toleration
 from multisched.queueing.pod_queue import PodQueue
+from multisched.shell.audit.pod_mending import PodMending
 from multisched.shell.domain import DomainWorker
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
 from multisched.shell.ingest.router import Router
@@ -245,6 +246,9 @@ class House:
             tolerations=tolerations,
             going=self.preemptor.saw_going,
             offer=self.reservations.offer,
+        )
+        self.mending = PodMending(
+            self.pods, self.cache, self.router, decoder, self.clock, going=self.preemptor.saw_going
         )
         self.nodes = NodeIngest(
             self.cache, self.router, decoder, self.clock, self.desk, "ours", disputed=lambda node: ()
