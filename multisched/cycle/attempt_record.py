@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec.structs import replace
 
-from multisched.cycle.classes.equivalence_class import EquivalenceClass
+from multisched.cycle.classes.equivalence_class import ClassIdentity, EquivalenceClass
 from multisched.cycle.classes.placement_log import PlacementLog
 from multisched.cycle.classes.score_snapshot import Mark, Score, ScoreSnapshot
 from multisched.cycle.diagnosis import Diagnosis
@@ -154,12 +155,29 @@ class _Snapshots:
         self.nbytes += nbytes
 
 
+class _ClassSnapshots:
+    """The snapshots that are shared by attempts of one class."""
+
+    __slots__ = ("fixed_changes", "left", "placed", "refused")
+
+    def __init__(self) -> None:
+        self.placed: ScoreSnapshot | None = None
+        """For the pods that it placed since."""
+        self.left = 0
+        """Placed pods until the next one."""
+        self.fixed_changes = 0
+        """`EquivalenceClass.fixed_changes` as it was then: when it moved, the snapshot no longer tells the scores that read no pods."""
+        self.refused: ScoreSnapshot | None = None
+        """For those that it refused."""
+
+
 class AttemptRecords:
     """The records of one domain."""
 
     def __init__(self, stopwatch: Callable[[], float]) -> None:
         self._stopwatch = stopwatch
         self._sampled_every = SAMPLED_EVERY
+        self._by_class: WeakKeyDictionary[ClassIdentity, _ClassSnapshots] = WeakKeyDictionary()
         self._placed = PlacementLog()
         self._rare = _Generations(REFUSED_PODS_KEPT)
         self._samples = _Snapshots(SAMPLED_BYTES_MAX)
@@ -174,10 +192,10 @@ class AttemptRecords:
     def placed(self, pod: Pod, attempt: int, pod_class: EquivalenceClass, at: int, node: str) -> None:
         """The pod is assumed on the class's row number `at`. Called for every placed pod, before the class is renewed."""
         now_s = self._stopwatch()
-        snapshots = pod_class.snapshots
+        snapshots = self._by_class.get(pod_class.identity) or self._new_snapshots(pod_class)
         snapshot = snapshots.placed
         if snapshot is None or snapshots.left <= 0 or snapshots.fixed_changes != pod_class.fixed_changes:
-            snapshot = self._sample(pod, attempt, pod_class, now_s)
+            snapshot = self._sample(pod, attempt, pod_class, snapshots, now_s)
         snapshots.left -= 1
         # A pod that goes to the node promised to it has a class of that one row, and nobody scores it.
         total = pod_class.total.item(at) if pod_class.is_scored else 0
@@ -190,11 +208,17 @@ class AttemptRecords:
         log = self._placed.room()
         log += (pod.uid, attempt, now_s, node, at, finals, total, snapshot)
 
-    def _sample(self, pod: Pod, attempt: int, pod_class: EquivalenceClass, now_s: float) -> ScoreSnapshot:
-        snapshot = pod_class.snapshots.placed = _snapshot_of(pod_class, now_s)
+    def _new_snapshots(self, pod_class: EquivalenceClass) -> _ClassSnapshots:
+        kept = self._by_class[pod_class.identity] = _ClassSnapshots()
+        return kept
+
+    def _sample(
+        self, pod: Pod, attempt: int, pod_class: EquivalenceClass, snapshots: _ClassSnapshots, now_s: float
+    ) -> ScoreSnapshot:
+        snapshot = snapshots.placed = _snapshot_of(pod_class, now_s)
         snapshot.of = (pod.uid, attempt)
         self._samples.keep(snapshot)
-        pod_class.snapshots.left, pod_class.snapshots.fixed_changes = self._sampled_every, pod_class.fixed_changes
+        snapshots.left, snapshots.fixed_changes = self._sampled_every, pod_class.fixed_changes
         return snapshot
 
     def snapshot(self, pod_class: EquivalenceClass) -> ScoreSnapshot:
@@ -230,9 +254,10 @@ class AttemptRecords:
     ) -> None:
         """No row took the pod."""
         now_s = self._stopwatch()
-        snapshot = pod_class.snapshots.refused
+        snapshots = self._by_class.get(pod_class.identity) or self._new_snapshots(pod_class)
+        snapshot = snapshots.refused
         if snapshot is None or not snapshot.shows(mark_of(pod_class), pod_class.refusal, pod_class.filters):
-            snapshot = pod_class.snapshots.refused = _snapshot_of(pod_class, now_s, with_scores=False)
+            snapshot = snapshots.refused = _snapshot_of(pod_class, now_s, with_scores=False)
             self._refusals.keep(snapshot)
         if late or blocked:
             self._refusals.weigh(STATUS_BYTES * (len(late) + len(blocked)))

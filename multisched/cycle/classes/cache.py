@@ -19,10 +19,9 @@ from msgspec.structs import replace
 from multisched.cycle.classes.cache_keys import CacheKeys
 from multisched.cycle.classes.changes import Changes, positions
 from multisched.cycle.classes.columns import NO_TOTALS
-from multisched.cycle.classes.equivalence_class import EquivalenceClass
+from multisched.cycle.classes.equivalence_class import ClassIdentity, EquivalenceClass
 from multisched.cycle.classes.filters import ClassFilters, check_failure
 from multisched.cycle.classes.pre_filters import ClassPreFilters
-from multisched.cycle.classes.score_snapshot import ClassSnapshots
 from multisched.cycle.classes.scores import ClassScores, is_for_one_attempt
 from multisched.cycle.classes.shared_results import SharedAnswers
 from multisched.cycle.classes.signatures import Signatures
@@ -140,7 +139,7 @@ class ClassCache:
         fewer.scores, fewer.moving_scores = [], []
         fewer.total = NO_TOTALS
         fewer.is_scored = False
-        fewer.snapshots = ClassSnapshots()
+        fewer.identity = ClassIdentity()
         return fewer
 
     def dependency_versions(self, pod_class: EquivalenceClass, pod: Pod) -> Hashable:

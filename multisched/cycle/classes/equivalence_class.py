@@ -1,6 +1,7 @@
 """A class of identical pods: what the plugins said of each row, plugin by plugin, and what follows for the class.
 
-Owned by the class cache. Each of its parts alone writes what it is asked for, and all may read everything.
+Owned by the class cache. Each of its parts alone writes what it is asked for, and all may read everything. Nobody outside
+this folder writes a class; a test holds this.
 """
 
 from __future__ import annotations
@@ -10,12 +11,17 @@ from collections.abc import Hashable, Mapping
 import numpy as np
 
 from multisched.cycle.classes.columns import NO_BOOLS, NO_TOTALS, FilterColumn, ScoreColumn, Totals
-from multisched.cycle.classes.score_snapshot import ClassSnapshots
 from multisched.framework.node_view import NO_ROWS, Bools, Rows
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.status import Code, Status
 from multisched.framework.traits import traits_of
 from multisched.model.objects import Pod
+
+
+class ClassIdentity:
+    """Stands for a class until it is begun anew, and ends with it. What others keep of a class, they keep by this, weakly."""
+
+    __slots__ = ("__weakref__",)
 
 
 class EquivalenceClass:
@@ -27,6 +33,8 @@ class EquivalenceClass:
         self.view = view
         self.signature: Hashable | None = None
         """Equal for all pods of the class; None for a pod that is a class of its own."""
+        self.identity = ClassIdentity()
+        """Another one whenever rows and columns are others; copies for one attempt share it."""
         self.domain_size = 0
         """Rows of the domain, narrowed or not."""
         self.rows: Rows = NO_ROWS
@@ -81,9 +89,6 @@ class EquivalenceClass:
         self.is_scored = False
         self.fixed_changes = 0
         """How often `fixed_total` has become another one."""
-        # Written by `attempt_record`.
-        self.snapshots = ClassSnapshots()
-        """What it keeps of the class; its own."""
 
     @property
     def is_of_one_row(self) -> bool:

@@ -159,19 +159,3 @@ class ScoreSnapshot:
         self.total = self.total[:0].copy()
         self.filters = ()
         self.scores = ()
-
-
-class ClassSnapshots:
-    """What the records of attempts keep of one class."""
-
-    __slots__ = ("fixed_changes", "left", "placed", "refused")
-
-    def __init__(self) -> None:
-        self.placed: ScoreSnapshot | None = None
-        """For the pods that it placed since."""
-        self.left = 0
-        """Placed pods until the next one."""
-        self.fixed_changes = 0
-        """`EquivalenceClass.fixed_changes` as it was then: when it moved, the snapshot no longer tells the scores that read no pods."""
-        self.refused: ScoreSnapshot | None = None
-        """For those that it refused."""

@@ -23,6 +23,7 @@ from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
 from multisched.model.selectors import Taint
+from multisched.state.change_log import ChangeLog
 from multisched.testing.builders import make_node, make_pod
 from tests.unit.cycle.cycle_kit import IN_TREE_USED, Domain, FilterBy, Waiting
 
@@ -250,6 +251,26 @@ def test_of_a_dropped_score_snapshot_the_scores_that_move_with_every_pod_are_sti
     assert [score.plugin for score in after.scores[1:]] == [OTHERS]
     assert sum(score.weight * score.final for score in after.scores) == after.total == before.total
     assert all(isinstance(score.final, int) for score in (*before.scores, *after.scores))
+
+
+def test_a_class_that_is_begun_anew_takes_a_score_snapshot_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    domain = Domain(*(make_node(name) for name in NAMES), in_tree=tuple(IN_TREE_USED))
+    first, alike, after = (make_pod(name, cpu_milli=1) for name in ("first", "alike", "after"))
+    domain.schedule(first)
+    domain.schedule(alike)
+    monkeypatch.setattr(ChangeLog, "since", lambda self, sequence: None)  # too long ago to know
+    domain.schedule(after)
+    assert [last(domain, pod).is_own_snapshot for pod in (first, alike, after)] == [True, False, True]
+
+
+def test_what_is_kept_of_a_class_ends_with_it() -> None:
+    domain = Domain(*(make_node(name) for name in NAMES), in_tree=tuple(IN_TREE_USED))
+    domain.schedule(make_pod("placed", cpu_milli=1))
+    domain.schedule(make_pod("large", cpu_milli=10**6))
+    kept = domain.cycle.records._by_class
+    assert len(kept) == 2
+    domain.cycle.classes.forget_all()
+    assert len(kept) == 0
 
 
 def test_an_attempt_that_is_made_again_counts_once() -> None:
