@@ -164,9 +164,7 @@ class Program:
         nodes = NodeRouter(configuration)
         domains = self._domain_builder()
         self.pods = self._pod_ingest(domains.add_all(nodes))
-        self.mending = PodMending(
-            self.pods, self.cache, self.router, self.decoder, outside.clock, going=self.preemptor.saw_going
-        )
+        self.mending = self._pod_mending()
         reporter = configuration.domains[0].scheduler_names[0]
         self.nodes = NodeIngest(
             self.cache, self.router, self.decoder, outside.clock, self.events, reporter, disputed=nodes.disputed
@@ -228,6 +226,9 @@ class Program:
             going=self.preemptor.saw_going,
             offer=self.reservations.offer,
         )
+
+    def _pod_mending(self) -> PodMending:
+        return PodMending(self.pods, self.cache, self.router, self.decoder, self.clock, going=self.preemptor.saw_going)
 
     def _handover(self) -> Handover:
         handover = Handover(
