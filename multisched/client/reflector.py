@@ -235,7 +235,9 @@ class Reflector:
         self._settled.set()
 
     async def _pause(self, delay_s: float) -> None:
-        """A backoff, which a requested relist cuts short."""
+        """A backoff. A relist that is requested meanwhile cuts it short; one that was requested before leaves none of it."""
+        if self._is_relist_requested:
+            return
         self._hurry.clear()
         try:
             async with asyncio.timeout(delay_s):

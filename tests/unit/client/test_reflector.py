@@ -489,6 +489,19 @@ async def test_a_relist_that_is_requested_before_the_watch_begins_is_made_in_its
         assert stage.versions_watched == ["11"]
 
 
+@pytest.mark.parametrize("failing", [AnswerLostError("reset"), a_refusal(429, retry_after="9"), a_list(5)])
+async def test_a_relist_that_is_requested_while_a_list_fails_is_made_right_after_it(failing: Answer) -> None:
+    """The last one is a list from the past, which is not used."""
+    async with staged([a_list(10), failing, a_list(11)], [FOREVER, FOREVER]) as stage:
+        await asyncio.sleep(1.0)
+        stage.transport.latency_s = 2.0
+        stage.reflector.request_relist()
+        await asyncio.sleep(1.0)
+        await stage.reflector.relist()
+        assert [asked.at for asked in stage.transport.of("GET")][1:] == pytest.approx([1.0, 3.0], abs=0.01)
+        assert stage.mirror.replacements == ["10", "11"]
+
+
 async def test_relists_are_made_at_once_however_short_the_watch_between_them_was() -> None:
     async with staged([a_list(10)] * 9, [FOREVER] * 9) as stage:
         await stage.reflector.wait_synced()
