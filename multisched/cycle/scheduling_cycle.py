@@ -24,7 +24,7 @@ from multisched.cycle.preemption.dry_run import DryRuns
 from multisched.cycle.preemption.nominated_pods import Blocked, NominatedPodsFilter
 from multisched.cycle.preemption.post_filter import Aftermath, PostFilterRuns
 from multisched.cycle.remote_responses import Choice, RemoteResponses
-from multisched.cycle.results import Attempt, Conflicted, Placed, RemoteRequest, Result, Unplaced
+from multisched.cycle.results import Attempt, Placed, RemoteRequest, Result, Unplaced
 from multisched.framework.node_view import Bools, Int64, Rows, any_true
 from multisched.framework.points import CycleView, QueuedPod
 from multisched.framework.registry import PluginSet
@@ -85,9 +85,9 @@ class SchedulingCycle:
         pod = self._as_nominated(pod)
         known = pod.nominated_node or pod.spec.affinity.named_node
         if known and not self.plugins.remote:
-            placed = self._place_on(known, pod, attempt)
-            if placed is not None:
-                return placed
+            result = self._place_on(known, pod, attempt)
+            if result is not None:
+                return result
         pod_class = self.classes.find(pod, attempt)
         if pod_class.refusal is not None:
             found = self._diagnose(pod_class, pod, attempt)
@@ -156,7 +156,8 @@ class SchedulingCycle:
     def _place_on(self, node: str, pod: Pod, attempt: int) -> Result | None:
         """The pod on the node promised to it, or else the only one that PreFilter leaves it, if that takes it.
 
-        No other is looked at, none is scored, and no class is looked for: none but this pod would be in it.
+        No other is looked at, none is scored, and no class is looked for: none but this pod would be in it. A ledger that
+        keeps it away at commit ends the attempt: among all nodes the pod would go to this one again.
         """
         row = self._cache.nodes.row_of(node)
         if row is None or not self._rows.has(row):
@@ -164,8 +165,7 @@ class SchedulingCycle:
         pod_class = self.classes.alone(pod, attempt, row, is_sole=not pod.nominated_node)
         if pod_class is None or not pod_class.feasible[0] or self._nominated.blocked(pod_class, pod, attempt):
             return None
-        result = self._commit.at_once(pod_class, pod, attempt, 0)
-        return None if isinstance(result, Conflicted) else result
+        return self._commit.at_once(pod_class, pod, attempt, 0)
 
     def refusal_of_move(self, leaving: Pod | None, replacement: Pod, node: str) -> str:
         """Why the node would not take the replacement once `leaving` has left the node it stands on; empty: it would.

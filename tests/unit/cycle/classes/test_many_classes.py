@@ -5,16 +5,18 @@ from __future__ import annotations
 import orjson
 import pytest
 
+from multisched.cycle.attempt_record import ATTEMPTS_KEPT
 from multisched.cycle.classes import cache
-from multisched.cycle.results import Placed
+from multisched.cycle.results import Conflicted, Placed
 from multisched.framework.points import QueuedPod
 from multisched.model.decode import Decoder
 from multisched.model.objects import Pod
-from multisched.testing.builders import make_node
+from multisched.testing.builders import make_node, make_pod
 from tests.perf.core_bench import Core
 from tests.perf.relations_bench import free_hosts, is_placed, waiting_pods
 from tests.perf.shapes import BY_NAME, REPLICAS
 from tests.unit.cycle.cycle_kit import Domain, ScoreBy
+from tests.unit.state.state_kit import NamespaceRoom
 
 NODES = 40
 SERVICES = 12
@@ -81,6 +83,20 @@ def test_a_pod_that_its_one_node_does_not_take_is_refused_as_any_other(node: str
     assert not is_placed(core, QueuedPod(daemon(node, cpu="1000"), 0.0, 1))
     (record,) = core.cycle.records.read("daemon")
     assert why in record.message
+
+
+@pytest.mark.parametrize("is_nominated", [False, True], ids=["the node it names", "the node promised to it"])
+def test_a_pod_that_a_ledger_keeps_from_its_one_node_is_decided_once_and_recorded_once(*, is_nominated: bool) -> None:
+    domain = Domain(make_node("a"), make_node("b"), in_tree=("NodeAffinity", "NodeResourcesFit"))
+    domain.cache.ledgers.register(NamespaceRoom(500))
+    pod = make_pod("urgent", cpu_milli=600) if is_nominated else daemon("a", cpu="600m")
+    if is_nominated:
+        domain.nominator.nominate(pod, "a")
+    for attempt in range(1, ATTEMPTS_KEPT + 1):
+        assert isinstance(domain.schedule(pod, attempt), Conflicted), "so that it is tried again"
+    records = domain.cycle.records.read(pod.uid)
+    assert [(one.attempt, one.passed_over) for one in records] == [(n + 1, ("a",)) for n in range(ATTEMPTS_KEPT)]
+    assert domain.cycle.classes.misses == 0
 
 
 def test_where_no_plugin_goes_by_node_affinity_the_named_node_is_one_of_many() -> None:
