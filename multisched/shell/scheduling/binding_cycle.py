@@ -124,12 +124,11 @@ class BindingCycle:
 
     def _turn_back(self, uid: str, status: Status) -> bool:
         """False for a pod of whose bind something may have been sent."""
-        if self._pre_bind.end(uid, status):
-            return True
         bind = self._unsent.get(uid)
         if bind is None:
             return False
         bind.turned_back = status
+        self._pre_bind.end(uid)
         return True
 
     # -- the steps -------------------------------------------------------------------------------------------------
@@ -158,7 +157,7 @@ class BindingCycle:
         self._tasks.start_soon(self._pre_bind_first, bind, work)
 
     async def _pre_bind_first(self, bind: Bind, work: Sequence[PreBindPlugin] | Status) -> None:
-        status = work if isinstance(work, Status) else await self._pre_bind.run(bind.placed, work)
+        status = work if isinstance(work, Status) else await self._pre_bind.run(bind, work)
         if status.is_success:
             self._enqueue(bind)
         else:

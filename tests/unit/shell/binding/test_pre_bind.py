@@ -9,8 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
-from multisched.framework.points import CycleView, Plugin
-from multisched.framework.status import SKIP, SUCCESS, Status
+from multisched.framework.points import CycleView, PermitResult, Plugin
+from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.framework.traits import Traits
 from multisched.model.objects import Pod
 from multisched.shell.binding import pre_bind
@@ -42,6 +42,7 @@ class SlowVolumes:
     def __init__(self) -> None:
         self.takes_s = 600.0
         self.at_work = 0
+        self.begun: list[str] = []
         self.looked_at: list[tuple[str, str]] = []
 
     def pre_bind_pre_flight(self, cycle: CycleView, pod: Pod, node: str) -> Status:
@@ -50,6 +51,7 @@ class SlowVolumes:
 
     async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
         self.at_work += 1
+        self.begun.append(pod.name)
         try:
             await asyncio.sleep(self.takes_s)
         finally:
@@ -136,6 +138,66 @@ def test_a_scheduler_that_stops_does_not_wait_for_volumes() -> None:
         assert house.desk.posts == []
         assert house.node_of("slow") is None
         assert "the scheduler stopped while the pod waited at PreBind" in house.told("slow")[0]
+
+    play(scene)
+
+
+class Waits:
+    """Holds every pod at Permit."""
+
+    name = "Waits"
+
+    def permit(self, cycle: CycleView, pod: Pod, node: str) -> PermitResult:
+        return PermitResult(Status(Code.WAIT), 60.0)
+
+
+def test_pre_bind_never_begins_for_a_pod_that_is_turned_back_before_its_first_step() -> None:
+    async def scene(house: House, volumes: SlowVolumes) -> None:
+        house.see_pod("slow")
+        await asyncio.sleep(0.1)
+        house.worker.waiting.allow("uid-slow", "Waits")
+        house.see_node("a", cpu="0")
+        await asyncio.sleep(0.1)
+        assert volumes.begun == []
+        assert house.node_of("slow") is None
+        assert "node a takes the pod no more" in house.told("slow")[0]
+        assert house.worker.is_drained
+
+    play(scene, Waits())
+
+
+def test_a_pod_that_waits_for_its_turn_at_pre_bind_is_turned_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pre_bind, "PRE_BINDS_MAX", 1)
+
+    async def scene(house: House, volumes: SlowVolumes) -> None:
+        house.see_pod("slow-1")
+        await asyncio.sleep(0.1)
+        house.see_pod("slow-2")
+        await asyncio.sleep(0.1)
+        assert house.worker.preempt_placed("uid-slow-2", "Test")
+        await asyncio.sleep(0.1)
+        assert (house.node_of("slow-1"), house.node_of("slow-2")) == ("a", None)
+        await asyncio.sleep(1300.0)
+        assert volumes.begun == ["slow-1", "slow-2"]
+        assert house.desk.posts == [("slow-1", "a"), ("slow-2", "a")]
+
+    play(scene)
+
+
+def test_a_scheduler_that_stops_does_not_wait_for_pods_that_wait_for_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pre_bind, "PRE_BINDS_MAX", 1)
+
+    async def scene(house: House, volumes: SlowVolumes) -> None:
+        house.see_pod("slow-1")
+        house.see_pod("slow-2")
+        await asyncio.sleep(1.0)
+        house.worker.close_intake()
+        with anyio.fail_after(pre_bind.CLOSING_S + 1.0):
+            await house.worker.drained()
+        assert "the scheduler stopped while the pod waited at PreBind" in house.told("slow-2")[0]
+        assert len(volumes.begun) == 1
 
     play(scene)
 
