@@ -71,10 +71,6 @@ class WaitingPodTable:
         entry.decided(status)
         return True
 
-    def drop(self, uid: str) -> None:
-        """The pod is gone: whoever holds it is notified as for a rejection."""
-        self.reject(uid, "", "the pod was deleted while it waited")
-
     def expire(self, now_s: float) -> int:
         """Rejects every pod whose earliest deadline has passed; returns how many."""
         late = [

@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 UNSCHEDULED_POD_ADD = ClusterEvent(Resource.UNSCHEDULED_POD, Action.ADD, "UnschedulablePodAdd")
 UNSCHEDULED_POD_DELETE = ClusterEvent(Resource.UNSCHEDULED_POD, Action.DELETE, "UnschedulablePodDelete")
+_DELETED = "the pod was deleted before it was bound"
 REPORTED_MAX = 10_000
 """Objects whose fault was reported once; beyond, the oldest may be reported again."""
 
@@ -166,9 +167,9 @@ class PodIngest:
         worker = self._router.worker_of(pod)
         is_ours = before is not None and before.node == pod.node
         if worker is not None and pending is not None and not is_ours:
-            # Bound by someone else while it waited here, at Permit too, or was being decided.
+            # Bound by someone else while it waited here, was being decided, or was on its way to another node.
             worker.queue.remove(pod.uid)
-            worker.waiting.drop(pod.uid)
+            worker.binding.turn_back(pod.uid, Status.error(f"somebody else bound it to {pod.node} meanwhile"))
         if before is None or pending is not None:
             self._router.notify_pod(ASSIGNED_POD_ADD, None, pod, self._cache.nodes.row_of(pod.node), now_s)
             if nominated_node not in ("", pod.node):
@@ -250,7 +251,7 @@ class PodIngest:
     def _refuse(self, worker: DomainWorker, pod: Pod, refusal: str) -> None:
         """A pod that cannot be scheduled at all gets one message, and costs nothing more."""
         if pod.uid in self._pending:
-            self._forget_pending(worker, pod.uid)
+            self._forget_pending(worker, pod.uid, refusal)
         known = self._refused.get(pod.uid)
         if known is not None and known.message == refusal:
             self._refused[pod.uid] = known._replace(pod=pod)
@@ -271,11 +272,11 @@ class PodIngest:
             if refused.domain == worker.name:
                 worker.failures.report(refused.pod, "Unschedulable", refused.message)
 
-    def _forget_pending(self, worker: DomainWorker, uid: str) -> None:
+    def _forget_pending(self, worker: DomainWorker, uid: str, why: str = _DELETED) -> None:
         pod, nominated_node = self._pending.pop(uid, None), self._nominator.node_of(uid)
         self._nominator.remove(uid)
         worker.queue.remove(uid)
-        worker.waiting.drop(uid)
+        worker.binding.turn_back(uid, Status.error(why))
         if pod is None:
             return
         now_s = self._clock.monotonic()
@@ -299,7 +300,7 @@ class PodIngest:
             self._forget_key(entry.pod)
             worker = self._router.worker_of(entry.pod)
             if worker is not None:
-                worker.waiting.drop(uid)
+                worker.binding.turn_back(uid, Status.error(_DELETED))
             row = self._cache.nodes.row_of(entry.node)
             # A pod that was only assumed names no node, and to hints a pod without a node frees no room.
             freed = entry.pod if entry.pod.node else msgspec.structs.replace(entry.pod, node=entry.node)

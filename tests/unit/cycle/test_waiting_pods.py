@@ -65,11 +65,11 @@ def test_no_plugin_holds_a_pod_longer_than_the_named_bound() -> None:
     assert held.table.next_deadline_s() == WAIT_MAX_S
 
 
-def test_a_deleted_pod_is_let_go_and_an_unknown_one_is_ignored() -> None:
+def test_a_wait_that_is_ended_is_over_and_an_unknown_one_is_ignored() -> None:
     held = Held()
     uid = held.hold("p", A=5.0)
-    held.table.drop(uid)
-    held.table.drop(uid)
+    assert held.table.end(uid, Status.error("deleted"))
+    assert not held.table.end(uid, Status.error("deleted"))
     assert len(held.decided[uid]) == 1
     assert not held.decided[uid][0].is_success
     assert held.table.next_deadline_s() is None
@@ -107,7 +107,7 @@ def test_a_timeout_that_rejects_the_others_too_is_told_once_to_each(late: str) -
 
 calls = st.lists(
     st.tuples(
-        st.sampled_from(("allow", "reject", "drop", "expire")),
+        st.sampled_from(("allow", "reject", "end", "expire")),
         st.sampled_from(("uid-p", "uid-q")),
         st.sampled_from("AB"),
         st.floats(0, 20),
@@ -128,8 +128,8 @@ def test_every_pod_is_decided_at_most_once_and_never_left_without_a_deadline(
                 held.table.allow(uid, plugin)
             case "reject":
                 held.table.reject(uid, plugin, "no")
-            case "drop":
-                held.table.drop(uid)
+            case "end":
+                held.table.end(uid, Status.error("deleted"))
             case _:
                 held.table.expire(now_s)
         waiting = {pod.uid for pod in held.table.waiting()}

@@ -202,17 +202,64 @@ def test_a_scheduler_that_stops_does_not_wait_for_pods_that_wait_for_their_turn(
     play(scene)
 
 
-def test_a_pod_that_is_deleted_while_it_waits_is_not_bound() -> None:
+class Reserves:
+    """Reserves for every pod, and keeps account in `story`, which it shares with others."""
+
+    def __init__(self, name: str, story: list[str]) -> None:
+        self.name = name
+        self._story = story
+
+    def reserve(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        self._story.append(f"{self.name} +{pod.name}")
+        return SUCCESS
+
+    def unreserve(self, cycle: CycleView, pod: Pod, node: str) -> None:
+        self._story.append(f"{self.name} -{pod.name}")
+
+
+LEAVES: dict[str, tuple[Callable[[House], object], str | None]] = {
+    "deleted": (lambda house: house.lose_pod("slow"), None),
+    "being deleted": (
+        lambda house: house.see_pod("slow", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}),
+        None,
+    ),
+    "ended": (lambda house: house.see_pod("slow", phase="Failed"), None),
+    "bound elsewhere": (lambda house: house.see_pod("slow", nodeName="b"), "b"),
+}
+"""What others do to the pod "slow", and the node it stands on then."""
+
+
+@pytest.mark.parametrize("where", ["at a plugin", "waiting for its turn"])
+@pytest.mark.parametrize(("leave", "node"), LEAVES.values(), ids=LEAVES)
+def test_a_pod_that_leaves_during_its_pre_bind_gives_back_all_it_holds_at_once(
+    leave: Callable[[House], object], node: str | None, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pre_bind, "PRE_BINDS_MAX", 1)
+    story: list[str] = []
+
     async def scene(house: House, volumes: SlowVolumes) -> None:
-        house.see_pod("slow")
-        await asyncio.sleep(1.0)
-        house.lose_pod("slow")
+        first, second = ("slow", "slow-other") if where == "at a plugin" else ("slow-other", "slow")
+        house.see_pod(first)
+        await asyncio.sleep(0.1)
+        house.see_pod(second)
+        await asyncio.sleep(0.1)
+        assert volumes.begun == [first]
+        house.see_node("b")
+        story.clear()
+
+        leave(house)
+        await asyncio.sleep(0.1)
+        assert story == ["B -slow", "A -slow"]
+        assert house.node_of("slow") == node
+        assert [pod.name for pod in house.cache.nodes.pods_on(house.domain.row("a"))] == ["slow-other"]
+        assert volumes.at_work == 1, "the other has its place now"
         await asyncio.sleep(700.0)
-        assert house.desk.posts == []
+        assert house.desk.posts == [("slow-other", "a")]
+        assert house.node_of("slow") == node, "what the watch has confirmed is not forgotten"
         assert len(house.worker.queue) == 0
         assert house.worker.is_drained
 
-    play(scene)
+    play(scene, Reserves("A", story), Reserves("B", story))
 
 
 def test_a_plugin_that_fails_as_it_is_ended_does_not_hide_why_the_pod_is_turned_back() -> None:
