@@ -64,6 +64,7 @@ from multisched.shell.preemptor import Preemptor
 from multisched.shell.repairs import PlanRepair, Repairs
 from multisched.shell.workers.background_processes import ChildProcess, OpenProcess
 from multisched.shell.workers.background_tasks import BackgroundTasks
+from multisched.shell.workers.background_threads import BackgroundThreads
 from multisched.shell.workers.plugin_workers import PluginWorkers
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.nominator import Nominator
@@ -108,7 +109,7 @@ class ProgramPorts(msgspec.Struct, frozen=True):
     lease_runner: LeaseRunner | None = None
     """Where leases are renewed; None: on the program's own loop."""
     background_threads: Callable[[], InThread] | None = None
-    """Where the background tasks of plugins compute; None: in threads."""
+    """Where the background tasks of plugins compute, and where the first audit imports; None: in threads."""
     plan_repairs: Callable[[Program], PlanRepair] | None = None
     """Who plans repairs on a copy of the program; None: nobody."""
     open_process: OpenProcess = ChildProcess
@@ -282,6 +283,7 @@ class Program:
         ]
         rng = random.Random(self._outside.rng.random())  # noqa: S311 - jitter, not a secret
         period_s = self._configuration.client.audit_period_s
+        threads = self._outside.background_threads
         return Audit(
             self._outside.transport,
             self.binder,
@@ -292,6 +294,7 @@ class Program:
             self.history,
             self.clock,
             rng,
+            in_thread=BackgroundThreads() if threads is None else threads(),
             bind_deadline_s=self._configuration.client.bind_timeout_s,
             period_s=period_s,
         )

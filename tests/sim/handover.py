@@ -31,6 +31,7 @@ from multisched.model.objects import CPU
 from multisched.model.wire import JSON, MERGE_PATCH, ConnectFailedError, LineStream, Response
 from multisched.shell.program import LeaseLostError, Program, ProgramPorts
 from multisched.testing.loop.sim_loop import PROCESS, SimClock, SimLoop, simulate
+from multisched.testing.loop.virtual_workers import VirtualThreads
 from multisched.testing.processes.quiet_observer import QuietObserver
 from multisched.whatif.repair_source import plans_of
 
@@ -246,6 +247,7 @@ class Site:
             identity,
             "kube-system",
             observer=lambda domain: QuietObserver(),
+            background_threads=VirtualThreads,
             plan_repairs=plans_of,
         )
         program = context.run(Program, loading.parse(text, "handover"), outside)

@@ -29,6 +29,7 @@ from multisched.client.binder import READ_TIMEOUT_S
 from multisched.client.errors import ApiError
 from multisched.client.history import History
 from multisched.client.lister import MalformedAnswerError, list_pages
+from multisched.framework.background import InThread
 from multisched.framework.ports import Binder, Clock, UnreachableError
 from multisched.model.decode_metadata import with_valid_text
 from multisched.model.objects import Pod
@@ -36,7 +37,7 @@ from multisched.model.version import NO_VERSION, Version, is_covered, is_older, 
 from multisched.model.wire import UNREADABLE, Transport, TransportError
 from multisched.shell.audit.ledgers import LedgerAudit
 from multisched.shell.audit.pod_mending import PodMending
-from multisched.shell.audit.sides import Here, Side
+from multisched.shell.audit.sides import Here, Side, load_judge
 from multisched.shell.audit.slices import SLICE_ITEMS, SLICE_ROWS, slices
 from multisched.shell.ingest.pods_and_nodes import PodIngest
 from multisched.state.cluster_cache import NO_ROW, ClusterCache, PlacedPod
@@ -150,6 +151,7 @@ class Audit:
         clock: Clock,
         rng: random.Random,
         *,
+        in_thread: InThread,
         bind_deadline_s: float,
         period_s: float = AUDIT_PERIOD_S,
     ) -> None:
@@ -163,6 +165,7 @@ class Audit:
         self._history = history
         self._clock = clock
         self._rng = rng
+        self._in_thread = in_thread
         self._binder = binder
         self._bind_deadline_s = bind_deadline_s
         self._period_s = max(period_s, AUDIT_PERIOD_MIN_S)
@@ -177,6 +180,7 @@ class Audit:
         for side in self._sides:
             await side.reflector.wait_settled()
         await anyio.sleep(self._rng.uniform(0.2, 1.0) * self._period_s)
+        await self._in_thread(load_judge)
         number = 0
         while True:
             began_s = self._clock.monotonic()

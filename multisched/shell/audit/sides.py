@@ -7,6 +7,7 @@ the kinds in the object store is `object_watch.ObjectSide`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Protocol
 
 import msgspec
@@ -16,6 +17,11 @@ from multisched.model.version import Version
 from multisched.shell.audit.pod_mending import PodMending
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
 from multisched.state.cluster_cache import ClusterCache, PodState
+
+
+def load_judge() -> None:
+    """Imports what reads contents, and the judge with it: 10 ms that only audits need, and that no step of one should take."""
+    import_module("multisched.shell.audit.content")
 
 
 class Here(msgspec.Struct, frozen=True):
@@ -130,7 +136,7 @@ class PodSide:
 
     def content_fault(self, here: Here, raw: msgspec.Raw) -> str:
         """Of an assumed pod too, which counts as it is pending."""
-        from multisched.shell.audit.content import pod_fault  # with the judge, which the first audit alone needs
+        from multisched.shell.audit.content import pod_fault  # which `load_judge` has brought
 
         entry = self._cache.placed(here.uid)
         pod = self._pods.pending.get(here.uid) if entry is None else entry.pod

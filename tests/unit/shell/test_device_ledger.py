@@ -15,6 +15,7 @@ from multisched.shell.program import Program, ProgramPorts
 from multisched.testing.builders import GPU
 from multisched.testing.checkers.invariants import differences
 from multisched.testing.loop.sim_loop import SimLoop, simulate
+from multisched.testing.loop.virtual_workers import VirtualThreads
 from multisched.testing.processes.quiet_observer import QuietObserver
 from tests.unit.shell.program_kit import PODS, Site
 
@@ -34,7 +35,13 @@ class GpuSite(Site):
     @asynccontextmanager
     async def program(self) -> AsyncIterator[Program]:
         ports = ProgramPorts(
-            self.api, self.clock, random.Random(1), "tester", "kube-system", observer=lambda domain: QuietObserver()
+            self.api,
+            self.clock,
+            random.Random(1),
+            "tester",
+            "kube-system",
+            observer=lambda domain: QuietObserver(),
+            background_threads=VirtualThreads,
         )
         program = Program(loading.parse(CONFIGURATION, "test"), ports)
         running = self.loop.create_task(program.run())

@@ -14,6 +14,7 @@ from multisched.model.objects import Pod
 from multisched.shell.program import Program, ProgramPorts
 from multisched.testing.checkers.invariants import differences
 from multisched.testing.loop.sim_loop import SimLoop, simulate
+from multisched.testing.loop.virtual_workers import VirtualThreads
 from multisched.testing.processes.quiet_observer import QuietObserver
 from tests.unit.shell.program_kit import Site
 
@@ -45,7 +46,13 @@ def test_a_pod_that_somebody_binds_while_permit_holds_it_is_theirs(is_same_node:
         for name in ("a", "b"):
             await site.add_node(name)
         outside = ProgramPorts(
-            site.api, site.clock, random.Random(1), "me", "kube-system", observer=lambda name: QuietObserver()
+            site.api,
+            site.clock,
+            random.Random(1),
+            "me",
+            "kube-system",
+            observer=lambda name: QuietObserver(),
+            background_threads=VirtualThreads,
         )
         program = Program(loading.parse(CONFIGURATION, "test"), outside)
         running = loop.create_task(program.run())

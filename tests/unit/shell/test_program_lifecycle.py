@@ -21,6 +21,7 @@ from multisched.shell.program import DRAIN_S, EVENTS_DRAIN_S, LeaseLostError, Pr
 from multisched.shell.telemetry import ProgramQueues, read
 from multisched.testing.checkers.invariants import differences
 from multisched.testing.loop.sim_loop import SimLoop, simulate
+from multisched.testing.loop.virtual_workers import VirtualThreads
 from multisched.testing.processes.quiet_observer import QuietObserver
 from tests.unit.shell.program_kit import Site
 
@@ -132,6 +133,7 @@ class ProgramSite(Site):
             "kube-system",
             observer=lambda name: QuietObserver(),
             lease_runner=LateWord(transport, leases_late_s),
+            background_threads=VirtualThreads,
         )
         return Program(loading.parse(configuration, "test"), outside), transport
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import orjson
@@ -44,6 +45,9 @@ domains:
 lease: {enabled: false}
 """
 TWO_PERIODS_S = 130.0
+CONTENT = "multisched.shell.audit.content"
+
+T = TypeVar("T")
 
 
 class DeafTransport(DirectTransport):
@@ -92,6 +96,8 @@ class Stage(Site):
     def __init__(self, loop: SimLoop) -> None:
         super().__init__(loop)
         self.transport = DeafTransport(self.server)
+        self.has_loaded_beside = False
+        """The judge has been imported by what was to run beside the loop."""
         self.configuration: Configuration = loading.parse(CONFIGURATION, "test")
         ports = ProgramPorts(
             self.transport,
@@ -100,8 +106,16 @@ class Stage(Site):
             "tester",
             "kube-system",
             observer=lambda domain: QuietObserver(),
+            background_threads=lambda: self._beside,
         )
         self.program = Program(self.configuration, ports)
+
+    async def _beside(self, work: Callable[[], T]) -> T:
+        """At once: virtual time does not wait for threads."""
+        was_there = CONTENT in sys.modules
+        found = work()
+        self.has_loaded_beside |= not was_there and CONTENT in sys.modules
+        return found
 
     async def add_pod(self, name: str, *, cpu: str = "500m", **fields: Any) -> None:
         """With a port of its host, which the cache holds too."""
@@ -148,6 +162,25 @@ def test_a_quiet_cluster_shows_no_difference_in_an_hour() -> None:
 
         assert stage.found.audits >= 59
         assert (stage.found.differences, stage.found.failures) == (0, 0)
+
+    play(scene)
+
+
+def test_the_judge_is_imported_beside_the_loop_before_the_first_audit_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, CONTENT, raising=False)
+    was_there: list[bool] = []
+
+    async def note(method: str, path: str) -> None:
+        if method == "GET" and "limit=" in path:
+            was_there.append(CONTENT in sys.modules)
+
+    async def scene(stage: Stage) -> None:
+        assert CONTENT not in sys.modules, "a program that starts does not pay for it"
+        stage.transport.after = note
+        await asyncio.sleep(TWO_PERIODS_S)
+        assert stage.found.audits >= 1
+        assert set(was_there) == {True}
+        assert stage.has_loaded_beside
 
     play(scene)
 
