@@ -62,6 +62,8 @@ class Conflicted(msgspec.Struct, frozen=True):
     pod: Pod
     refusal: str = ""
     """The node and what a ledger has against it, where no filter said so; empty where others had taken the rows."""
+    rejector: str = ""
+    """The plugin whose ledger about the cluster refuses the pod, wherever it goes; empty for any other refusal."""
 
 
 Result = Placed | Unplaced | Conflicted

@@ -72,6 +72,8 @@ class ClusterLedger(Protocol):
     """
 
     name: str
+    plugin: str
+    """Name of the plugin that owns it. A pod that the ledger refuses at commit waits for the events that this plugin has registered."""
 
     def concerns(self, pod: Pod) -> bool:
         """True if this pod takes anything from the ledger; others are never asked about."""

@@ -32,7 +32,7 @@ class Failure(msgspec.Struct, frozen=True):
     is_error: bool = False
     """A failure of ours (a plugin raised, a request failed): retried after an error backoff of its own."""
     without_backoff: bool = False
-    """A commit conflict: straight back to active, CONFLICTS_IN_A_ROW times at most, then as an error."""
+    """A commit conflict: straight back to active, CONFLICTS_IN_A_ROW times at most, then as what else is said of it."""
     message: str = ""
     """The sentence for people, shown by `entries`."""
     refusal: str = ""

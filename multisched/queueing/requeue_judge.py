@@ -18,7 +18,7 @@ from multisched.queueing.quarantine import API_SERVER
 from multisched.queueing.transitions import Place
 
 CONFLICTS_IN_A_ROW = 3
-"""Commit conflicts after which a pod goes straight back to active; the next one backs off as an error."""
+"""Commit conflicts after which a pod goes straight back to active; the next one counts as any failure: it parks, or is an error."""
 
 BY_SERVER: Final = frozenset({API_SERVER})
 """The rejectors of an entry that is set aside as quarantined."""
@@ -43,7 +43,7 @@ class RequeueJudge:
             entry.backoff_until_s = now_s
             return Requeue.AT_ONCE
         entry.conflicts = 0
-        is_error = failure.is_error or failure.without_backoff or not (failure.rejectors or failure.pending)
+        is_error = failure.is_error or not (failure.rejectors or failure.pending)
         if is_error:
             entry.errors += 1
             if failure.refusal and entry.note_refusal(failure.refusal):

@@ -56,10 +56,10 @@ def commit(
     Otherwise gives the ledger's refusal on the best of those that passed the filters. A refusal by a ledger about the
     cluster ends it before any row is looked at.
     """
-    reason = cache.ledgers.fits_cluster(pod)
-    if reason:
+    refusal = cache.ledgers.fits_cluster(pod)
+    if refusal.reason:
         conflicts.true += 1
-        return NotTaken(reason)
+        return NotTaken(refusal.reason, plugin=refusal.plugin)
     why_not = TAKEN
     for candidate in candidates:
         row = candidate.row

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Final, NamedTuple, cast
 
 from multisched.framework.ledger import NO_CHOICES, AnnotatedLedger, ChoiceLedger, Choices, ClusterLedger, Ledger
 from multisched.framework.runner import PluginFailure
@@ -32,6 +32,7 @@ class RowlessLedger:
     def __init__(self, cluster: ClusterLedger) -> None:
         self.cluster = cluster
         self.name = cluster.name
+        self.plugin = cluster.plugin
 
     def concerns(self, pod: Pod) -> bool:
         return self.cluster.concerns(pod)
@@ -68,6 +69,16 @@ class RowlessLedger:
         return RowlessLedger(self.cluster.empty_copy())
 
 
+class ClusterRefusal(NamedTuple):
+    """What a ledger about the cluster has against a pod, and the plugin that owns it; empty where none has anything."""
+
+    reason: str = ""
+    plugin: str = ""
+
+
+_NO_REFUSAL: Final = ClusterRefusal()
+
+
 class LedgerRegistry:
     """All ledgers by name; implements `framework.context.Ledgers`."""
 
@@ -102,9 +113,13 @@ class LedgerRegistry:
         """Empty if every ledger of rows could take the pod there, else the first reason. PluginFailure for one that fails."""
         return self._first_reason(self._of_rows, pod, row, choices)
 
-    def fits_cluster(self, pod: Pod) -> str:
+    def fits_cluster(self, pod: Pod) -> ClusterRefusal:
         """The same of the ledgers about the cluster: for what they say no row is any better."""
-        return self._first_reason(self._of_cluster, pod, ANY_ROW, NO_CHOICES)
+        for ledger in self._of_cluster:
+            reason = self._first_reason((ledger,), pod, ANY_ROW, NO_CHOICES)
+            if reason:
+                return ClusterRefusal(reason, ledger.plugin)
+        return _NO_REFUSAL
 
     def _first_reason(self, ledgers: Sequence[Ledger], pod: Pod, row: int, choices: Choices) -> str:
         for ledger in ledgers:

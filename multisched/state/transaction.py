@@ -29,13 +29,15 @@ class NotTaken(msgspec.Struct, frozen=True):
     the rows."""
     pod: Pod | None = None
     """The first of several that found no place; None where there is but one."""
+    plugin: str = ""
+    """Who owns the ledger about the cluster that refuses it; empty for any other refusal."""
 
 
 def assume(cache: ClusterCache, pod: Pod, row: int, choose: Choose) -> Assumption | NotTaken:
     """One pod on a row that passed the filters. Raises PluginFailure for a plugin or a ledger that fails."""
-    reason = cache.ledgers.fits_cluster(pod)
-    if reason:
-        return NotTaken(reason)
+    refusal = cache.ledgers.fits_cluster(pod)
+    if refusal.reason:
+        return NotTaken(refusal.reason, plugin=refusal.plugin)
     choices = choose(pod, row)
     reason = cache.ledgers.fits(pod, row, choices)
     return NotTaken(f"node {cache.nodes.node(row).name}: {reason}") if reason else cache.assume(pod, row, choices)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from multisched.cycle.results import Unplaced
 from multisched.framework.ports import Condition, Event, pod_ref
 from multisched.model.objects import Pod
-from multisched.queueing.entry import Failure
+from multisched.queueing.entry import NOBODY, Failure
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import Place
 from multisched.shell.scheduling.intake import Intake
@@ -44,12 +44,14 @@ class FailureHandler:
         self.report(pod, reason, placement.set_aside or result.message, nominated)
         self._intake.wake()
 
-    def retry(self, pod: Pod, why: str, *, is_reported: bool) -> None:
+    def retry(self, pod: Pod, why: str, *, is_reported: bool = False, rejector: str = "") -> None:
         """What the decision was made of is no more: the pod is tried again, at once for the first few times.
 
-        `is_reported`: its condition says why, since that may not be over at once.
+        `is_reported`: its condition says why, since that may not be over at once. `rejector`: after these times the pod waits for the
+        events of this plugin. Empty: it backs off as after an error.
         """
-        failure = Failure(without_backoff=True, message=why)
+        rejectors = frozenset({rejector}) if rejector else NOBODY
+        failure = Failure(rejectors, without_backoff=True, message=why)
         placement = self._queue.fail(pod.uid, failure, self._outside.clock.monotonic())
         if is_reported and placement.place is not Place.ABSENT:
             self.report(pod, "Unschedulable", why)

@@ -47,14 +47,14 @@ class Settlement:
                 if not ask_alike(entry.pod, latest):
                     self._binding.revise(latest)
             case Conflicted():
-                self.decide_anew(
-                    entry, result.refusal or "its node was taken", seconds, is_reported=bool(result.refusal)
-                )
+                self._observer.attempt_ended(entry.pod, "conflict", seconds)
+                why = result.refusal or "its node was taken"
+                self._failures.retry(entry.pod, why, is_reported=bool(result.refusal), rejector=result.rejector)
             case Unplaced():
                 self._observer.attempt_ended(entry.pod, "error" if result.is_error else "unschedulable", seconds)
                 self._failures.requeue(result)
 
-    def decide_anew(self, entry: QueuedPod, why: str, seconds: float, *, is_reported: bool = False) -> None:
-        """The attempt came to nothing, as what it was made of is no more. `is_reported`: the pod's condition says why."""
+    def decide_anew(self, entry: QueuedPod, why: str, seconds: float) -> None:
+        """The attempt came to nothing, as what it was made of is no more."""
         self._observer.attempt_ended(entry.pod, "conflict", seconds)
-        self._failures.retry(entry.pod, why, is_reported=is_reported)
+        self._failures.retry(entry.pod, why)

@@ -140,7 +140,7 @@ def test_a_pod_that_the_quota_refused_at_commit_is_placed_once_there_is_room() -
     assert isinstance(second.schedule(taker), Placed)
     refused = attempt.answer({"Asks": ""})
     assert isinstance(refused, Conflicted)
-    assert refused.refusal == "namespace default has 400m of its CPU left"
+    assert (refused.refusal, refused.rejector) == ("namespace default has 400m of its CPU left", "NamespaceQuota")
     assert first.cycle.conflicts.true == 1
     assert first.cache.placed(slow.uid) is None
     again = first.schedule(make_pod("again", cpu_milli=600))

@@ -333,7 +333,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.place_after(known, 2)
             return
         known.conflicts = 0
-        is_error = is_conflict or not plugins | pending
+        is_error = not plugins | pending
         if is_error:
             known.errors += 1
             known.until_s = self.now_s + min(2 ** (known.errors - 1), 10)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import anyio
@@ -14,6 +14,7 @@ import pytest
 
 from multisched.cycle.bind_outcome import Outcome
 from multisched.framework.dependency import Dependency
+from multisched.framework.events import Action, ClusterEvent, EventRegistration, Resource
 from multisched.framework.isolation import IsolatedError
 from multisched.framework.node_view import Codes, Rows
 from multisched.framework.points import CycleView, PermitResult
@@ -29,10 +30,11 @@ from multisched.framework.ports import (
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
+from multisched.queueing.requeue_judge import CONFLICTS_IN_A_ROW
 from multisched.queueing.transitions import Place
 from multisched.testing.loop.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import House
-from tests.unit.state.state_kit import Tickets
+from tests.unit.state.state_kit import NamespaceRoom, Tickets
 
 CREATED, UNKNOWN, CONFLICT = (BindReply(BindAnswer[name]) for name in ("CREATED", "UNKNOWN", "CONFLICT"))
 
@@ -521,6 +523,47 @@ def test_what_a_ledger_has_against_its_node_reaches_the_pod() -> None:
         assert house.desk.posts == [("first", "a"), ("second", "a")]
 
     play(scene)
+
+
+class NamespaceQuota:
+    """Owns the ledger and filters nothing: only at commit is a pod refused. Room comes by pods that go."""
+
+    name = "NamespaceQuota"
+
+    def events_to_register(self) -> Sequence[EventRegistration]:
+        return [EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE))]
+
+    def reserve(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        return SUCCESS
+
+    def unreserve(self, cycle: CycleView, pod: Pod, node: str) -> None:
+        """It keeps no account but the ledger."""
+
+
+def test_a_pod_that_a_quota_refuses_at_commit_waits_for_the_events_of_its_plugin() -> None:
+    """A race is over after a few tries at once. From then on nothing but a pod that goes brings room."""
+    loop = SimLoop(seed=3)
+
+    async def main() -> None:
+        house = House(loop, "a", plugins=[NamespaceQuota()])
+        house.cache.ledgers.register(NamespaceRoom(1000))
+        house.see_pod("standing", cpu="800m", nodeName="a")
+        async with house.at_work():
+            house.see_pod("late", cpu="500m")
+            await asyncio.sleep(0.1)
+            house.see_pod("small", cpu="100m", nodeName="a")
+            house.see_node("b")
+            await asyncio.sleep(200.0)
+            assert house.desk.attempts == [("late", "conflict")] * (CONFLICTS_IN_A_ROW + 1)
+            entry = house.worker.queue.entry("uid-late")
+            assert entry is not None
+            assert (entry.place, entry.plugins) == (Place.UNSCHEDULABLE, ("NamespaceQuota",))
+            assert house.told("late")[-1] == "namespace default has 200m of its CPU left"
+            house.lose_pod("standing")
+            await asyncio.sleep(0.1)
+            assert [name for name, _ in house.desk.posts] == ["late"]
+
+    simulate(main(), loop)
 
 
 def test_a_pod_at_permit_goes_back_to_the_queue_when_the_intake_closes() -> None:

@@ -99,6 +99,7 @@ class NamespaceRoom:
     """A ledger about the cluster: at most so many milli-CPU for the pods of each namespace."""
 
     name = "namespace-room"
+    plugin = "NamespaceQuota"
 
     def __init__(self, max_milli: int) -> None:
         self.max_milli = max_milli

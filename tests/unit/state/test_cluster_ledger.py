@@ -90,7 +90,9 @@ def test_what_the_cluster_refuses_at_commit_is_a_conflict_of_which_no_row_is_loo
     for number in range(2):
         assert not isinstance(scene.commit(pod_of(f"p{number}"), 1, scene.read(pod_of(f"p{number}"), 1)), NotTaken)
     scene.conflicts, scene.rechecks = Conflicts(), 0
-    assert scene.commit(late, 0, candidates) == NotTaken("namespace red has 0m of its CPU left")
+    assert scene.commit(late, 0, candidates) == NotTaken(
+        "namespace red has 0m of its CPU left", plugin="NamespaceQuota"
+    )
     assert scene.conflicts == Conflicts(true=1)
     assert scene.rechecks == 0
     assert scene.cache.placed("late") is None
@@ -113,7 +115,9 @@ def test_a_pod_that_is_forgotten_or_deleted_gives_its_room_back() -> None:
     for number in range(2):
         assume(scene.cache, pod_of(f"p{number}"), 0, choose_nothing)
     late = pod_of("late")
-    assert assume(scene.cache, late, 1, choose_nothing) == NotTaken("namespace red has 0m of its CPU left")
+    assert assume(scene.cache, late, 1, choose_nothing) == NotTaken(
+        "namespace red has 0m of its CPU left", plugin="NamespaceQuota"
+    )
     assert scene.cache.forget("p0")
     assert not isinstance(assume(scene.cache, late, 1, choose_nothing), NotTaken)
     scene.cache.place(pod_of("p1", node="n0"))
@@ -130,7 +134,7 @@ def test_a_pod_whose_node_is_gone_or_unknown_holds_what_it_held() -> None:
     scene.cache.remove_node("n0")
     assert scene.room.used["red"] == 1000
     assert scene.tickets.at == {}, "what it held of the row went with the row"
-    assert scene.cache.ledgers.fits_cluster(pod_of("late"))
+    assert scene.cache.ledgers.fits_cluster(pod_of("late")).reason
     scene.cache.place(pod_of("early", node="n9", cpu=200))
     assert scene.room.used["red"] == 700, "a stray that was resized"
     scene.cache.set_node(make_node("n0", uid="another", labels={"at": "x"}))
@@ -224,8 +228,8 @@ def test_it_is_asked_about_no_row_and_apart_from_those_of_rows() -> None:
     scene = Scene()
     pod = pod_of("p", cpu=1200)
     assert scene.cache.ledgers.fits(pod, 0) == ""
-    assert scene.cache.ledgers.fits_cluster(pod) == "namespace red has 1000m of its CPU left"
-    assert scene.cache.ledgers.fits_cluster(pod_of("free", cpu=0)) == ""
+    assert scene.cache.ledgers.fits_cluster(pod) == ("namespace red has 1000m of its CPU left", "NamespaceQuota")
+    assert scene.cache.ledgers.fits_cluster(pod_of("free", cpu=0)).reason == ""
     assert scene.cache.ledgers.concern(pod)
     assert len({scene.cache.ledgers.versions(pod, row) for row in range(4)}) == 1
 
@@ -278,6 +282,6 @@ def test_one_that_fails_as_it_is_told_takes_no_pod_until_it_is_mended(point: str
     words = rf"its books are wrong since it failed \({point}: ConnectionError: down\)"
     with pytest.raises(PluginFailure, match=words):
         assume(cache, pod_of("late"), 0, choose_nothing)
-    assert cache.ledgers.fits_cluster(make_pod("free", make_spec(0))) == ""
+    assert cache.ledgers.fits_cluster(make_pod("free", make_spec(0))).reason == ""
     cache.ledgers.trust("namespace-room")
-    assert cache.ledgers.fits_cluster(pod_of("late")) == ""
+    assert cache.ledgers.fits_cluster(pod_of("late")).reason == ""

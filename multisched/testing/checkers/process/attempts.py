@@ -52,7 +52,7 @@ class _Course:
             self.conflicts += 1
             return 0
         self.conflicts = 0
-        if failure.is_error or failure.without_backoff or not (failure.rejectors or failure.pending):
+        if failure.is_error or not (failure.rejectors or failure.pending):
             self.errors += 1
             return self.errors
         self.errors = 0

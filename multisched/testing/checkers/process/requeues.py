@@ -196,7 +196,7 @@ class RequeueChecker:
         cache = self._program.cache
         name = cache.nodes.node(row).name
         return not self._program.nominator.ahead_on(name, pod) and not (
-            cache.ledgers.fits_cluster(pod) or cache.ledgers.fits(pod, row)
+            cache.ledgers.fits_cluster(pod).reason or cache.ledgers.fits(pod, row)
         )
 
 
