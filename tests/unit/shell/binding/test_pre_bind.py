@@ -184,6 +184,39 @@ def test_a_pod_that_waits_for_its_turn_at_pre_bind_is_turned_back_at_once(monkey
     play(scene)
 
 
+class Drags:
+    """Who gives up its reserve for slow-1 turns back slow-2, whose turn it is at that very moment."""
+
+    name = "Drags"
+    house: House
+
+    def reserve(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        return SUCCESS
+
+    def unreserve(self, cycle: CycleView, pod: Pod, node: str) -> None:
+        if pod.name == "slow-1":
+            assert self.house.worker.preempt_placed("uid-slow-2", "Drags")
+
+
+def test_a_pod_that_is_turned_back_as_its_turn_comes_hands_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pre_bind, "PRE_BINDS_MAX", 1)
+    drags = Drags()
+
+    async def scene(house: House, volumes: SlowVolumes) -> None:
+        drags.house = house
+        for number in (1, 2, 3):
+            house.see_pod(f"slow-{number}")
+            await asyncio.sleep(0.1)
+        assert house.worker.preempt_placed("uid-slow-1", "Test")
+        await asyncio.sleep(0.1)
+        assert volumes.begun == ["slow-1", "slow-3"]
+        assert [house.node_of(f"slow-{number}") for number in (1, 2, 3)] == [None, None, "a"]
+        await asyncio.sleep(2000.0)
+        assert sorted(house.desk.posts) == [("slow-1", "a"), ("slow-2", "a"), ("slow-3", "a")]
+
+    play(scene, drags)
+
+
 def test_a_scheduler_that_stops_does_not_wait_for_pods_that_wait_for_their_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
