@@ -1,5 +1,4 @@
-"""Composition root: the real clock, network, randomness and signals around the program, and
-around the parts of the embedded cluster.
+"""Composition root: the real clock, network, randomness and signals around the program.
 
 Everything here is wiring. Whoever wants the scheduler without a network uses `shell.program.Program` directly.
 """
@@ -8,26 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import os
 import random
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import anyio
 import anyio.abc
-import orjson
 from msgspec.structs import replace
 
 from multisched.client.transport import HttpTransport, connect
-from multisched.config.options import ClusterOptions, ExitCode, KubeletsOptions, RefusedError, RunOptions
+from multisched.config.options import ExitCode, RunOptions
 from multisched.config.schema import Configuration
 from multisched.model.wire import Transport, TransportError
 from multisched.observe.access import REVIEWS_AT_ONCE, DelegatedAuthenticator
@@ -52,22 +48,11 @@ logger = logging.getLogger(__name__)
 
 REACHABLE_CHECK_S = 5.0
 REACHABLE_PAUSE_MAX_S = 10.0
-CREATES_IN_FLIGHT = 32
 GATHER_FROM = 4
 """Requests under way from which on answers are gathered: who binds a pod now and then is not kept waiting."""
 GATHER_S = 0.003
 GATHER_TURNS = 2
 """Turns of the loop until what has been gathered is worked off: answers are read in one, their tasks go on in the next."""
-
-_COLLECTIONS = {
-    "Pod": "/api/v1/namespaces/default/pods",
-    "Job": "/apis/batch/v1/namespaces/default/jobs",
-    "Deployment": "/apis/apps/v1/namespaces/default/deployments",
-    "Node": "/api/v1/nodes",
-    "StorageClass": "/apis/storage.k8s.io/v1/storageclasses",
-    "CSIDriver": "/apis/storage.k8s.io/v1/csidrivers",
-    "CSINode": "/apis/storage.k8s.io/v1/csinodes",
-}
 
 
 class SystemClock:
@@ -190,7 +175,7 @@ async def gather_answers(transport: HttpTransport, sleep: Callable[[float], None
             await asyncio.sleep(0)
 
 
-async def _wait_reachable(transport: Transport) -> None:
+async def wait_reachable(transport: Transport) -> None:
     """Retries until an API server answers; says so meanwhile."""
     pause_s = 0.5
     while True:
@@ -249,7 +234,7 @@ async def run(options: RunOptions) -> ExitCode:
                 waiting = anyio.CancelScope()
                 await tasks.start(_stop_on_signal, program, waiting)
                 with waiting:
-                    await _wait_reachable(transport)
+                    await wait_reachable(transport)
                 code = await until_ended(program) if not program.is_closing else ExitCode.OK
                 tasks.cancel_scope.cancel()
     return code
@@ -273,133 +258,6 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
             yield from _leaves(error)
         else:
             yield error
-
-
-async def cluster(options: ClusterOptions) -> ExitCode:
-    """`multisched cluster`: the embedded cluster with controllers, fake kubelets and nodes, until SIGTERM."""
-    from multisched.cluster.controllers.run import run_controllers
-    from multisched.cluster.embedded import EmbeddedCluster
-    from multisched.cluster.kubelet.kubelets import Kubelets
-    from multisched.cluster.kubelet.stages_builtin import builtin_stages
-    from multisched.cluster.seed import demo_nodes, demo_storage
-
-    clock = SystemClock()
-    rng = random.Random()  # noqa: S311 - jitter
-    if options.kubeconfig.exists() and not is_embedded_kubeconfig(options.kubeconfig):
-        raise RefusedError(f"{options.kubeconfig} is somebody's kubeconfig; name a file that does not exist")
-
-    async def controllers(running: EmbeddedCluster) -> None:
-        await run_controllers(running.transport(), clock=clock, rng=rng)
-
-    async def kubelets(running: EmbeddedCluster) -> None:
-        await Kubelets(running.transport(), clock=clock, rng=rng, stages=builtin_stages("fast")).run()
-
-    with _logging_for_people(), _port_taken(options.port):
-        async with EmbeddedCluster.start(clock, port=options.port, parts=[controllers, kubelets]) as running:
-            nodes = demo_nodes(options.nodes)
-            await create_all(running.transport(), [*nodes, *demo_storage(nodes)])
-            unfinished = options.kubeconfig.with_name(options.kubeconfig.name + ".partial")
-            running.write_kubeconfig(unfinished)
-            unfinished.replace(options.kubeconfig)
-            print(f"embedded cluster: {running.url}\nexport KUBECONFIG={options.kubeconfig}", flush=True)  # noqa: T201
-            await (_input_ended() if options.until_input_ends else _signalled())
-    return ExitCode.OK
-
-
-@contextlib.contextmanager
-def _port_taken(port: int) -> Iterator[None]:
-    """Says so when nobody can listen there."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-        raise RefusedError(f"127.0.0.1:{port} is taken; name another --port, or 0 for any free one") from error
-
-
-def is_embedded_kubeconfig(path: Path) -> bool:
-    """True for a file that `cluster` has written, which may be written over; a user's own must not be."""
-    try:
-        contexts = orjson.loads(path.read_bytes())["contexts"]
-        return [context["name"] for context in contexts] == ["embedded", "embedded-token"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-async def _signalled() -> None:
-    """Until SIGTERM or Ctrl-C."""
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for _ in signals:
-            return
-
-
-async def _input_ended() -> None:
-    """Until a signal, or until whoever holds the other end of standard input is gone."""
-    loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
-    pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    try:
-        async with anyio.create_task_group() as tasks:
-
-            async def ended() -> None:
-                await reader.read()
-                tasks.cancel_scope.cancel()
-
-            tasks.start_soon(ended)
-            await _signalled()
-            tasks.cancel_scope.cancel()
-    finally:
-        pipe.close()
-
-
-@contextlib.contextmanager
-def _logging_for_people() -> Iterator[None]:
-    """Warnings of a command that somebody runs by hand."""
-    clock = SystemClock()
-    with logging_to(sys.stderr.buffer, level="warning", form="console", clock=clock, is_terminal=sys.stderr.isatty()):
-        yield
-
-
-async def kubelets(options: KubeletsOptions) -> ExitCode:
-    """`multisched kubelets`: fake kubelets, and a provisioner of fake volumes, for any cluster, until SIGTERM."""
-    from multisched.cluster.controllers.fake_provisioner import run_provisioner
-    from multisched.cluster.kubelet.kubelets import Kubelets
-    from multisched.cluster.kubelet.stages import load_stages
-    from multisched.cluster.kubelet.stages_builtin import builtin_stages
-
-    stages = builtin_stages("fast")
-    if options.stages is not None:
-        text = await anyio.Path(options.stages).read_text()
-        stages = load_stages(text, source=str(options.stages))
-    with _logging_for_people():
-        async with connect(options.kubeconfig, options.context) as transport, anyio.create_task_group() as tasks:
-            rng = random.Random(options.seed)  # noqa: S311 - jitter
-
-            async def work() -> None:
-                await _wait_reachable(transport)
-                clock = SystemClock()
-                tasks.start_soon(partial(run_provisioner, transport, clock=clock, rng=rng))
-                await Kubelets(transport, clock=clock, rng=rng, stages=stages).run()
-
-            tasks.start_soon(work)
-            await _signalled()
-            tasks.cancel_scope.cancel()
-    return ExitCode.OK
-
-
-async def create_all(transport: Transport, documents: Sequence[Mapping[str, Any]]) -> None:
-    """Creates objects, several at once; a refusal is logged with the server's sentence."""
-    waiting = iter(documents)
-
-    async def create() -> None:
-        for document in waiting:
-            path = _COLLECTIONS[document["kind"]]
-            answer = await transport.request("POST", path, body=orjson.dumps(document))
-            if answer.status >= 300:
-                logger.error("not created", extra={"kind": document["kind"], "answer": answer.body[:256].decode()})
-
-    async with anyio.create_task_group() as tasks:
-        for _ in range(CREATES_IN_FLIGHT):
-            tasks.start_soon(create)
 
 
 def default_identity() -> str:

@@ -24,11 +24,12 @@ import anyio
 import anyio.abc
 import orjson
 
-from multisched.app import SystemClock, build_program, create_all, is_embedded_kubeconfig, until_ended
+from multisched.app import SystemClock, build_program, until_ended
 from multisched.client.transport import connect
 from multisched.cluster.seed import demo_workload, pods_by_scheduler
 from multisched.config.domains import judged_domains
 from multisched.config.options import DemoOptions, ExitCode, RefusedError
+from multisched.embedded_app import create_all, is_embedded_kubeconfig
 from multisched.observe.logging import logging_to
 from multisched.observe.metrics import Metrics
 from multisched.observe.progress import DomainProgress, progress_view, quantile

@@ -27,8 +27,10 @@ from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.dependency import Dependency
 from multisched.framework.introspection import PluginMetric
+from multisched.framework.moving import RepairStatus
 from multisched.framework.node_view import Rows
 from multisched.framework.points import CycleView
+from multisched.framework.repair import RepairAsked, RepairPlan, RepairRefusedError, RepairScene
 from multisched.framework.traits import Traits
 from multisched.framework.views import Document, NoViewError, ViewPorts, ViewQuery
 from multisched.model.object_kinds import ObjectKind
@@ -41,8 +43,6 @@ if TYPE_CHECKING:
     from domains.forecast.repair.control import RepairControl
     from domains.forecast.settings.repair import RepairSettings
     from domains.forecast.views.figures import Figures
-    from multisched.framework.moving import RepairStatus
-    from multisched.framework.repair import RepairAsked, RepairPlan, RepairScene
 
 _PREDICTED: StateKey[tuple[Prediction, float]] = StateKey("PeakForecast.predicted")
 """What the pod adds, and the anchor of its scores: both stand as long as the pod's class does, whose signature has them."""
@@ -316,8 +316,6 @@ class Forecast:
 
     def repair_status(self) -> RepairStatus:
         """See `framework.moving.CarriesOutRepairs`."""
-        from multisched.framework.moving import RepairStatus
-
         if self._repair is None:
             return RepairStatus(domain=self._ledger.name.rpartition("/")[2], mode="off", is_open=False)
         return self._repair.status()
@@ -325,8 +323,6 @@ class Forecast:
     async def request_repair(self, asked: RepairAsked, digest: str) -> RepairStatus:
         """See `framework.moving.CarriesOutRepairs`."""
         if self._repair is None:
-            from multisched.framework.repair import RepairRefusedError
-
             raise RepairRefusedError("repair is off: give PeakForecast repair.mode and repair.windows", 409)
         return await self._repair.request(asked, digest)
 

@@ -12,6 +12,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -166,9 +167,11 @@ def cluster(
     """Run the embedded Kubernetes API server with fake nodes, for kubectl and for tests."""
 
     def start() -> Awaitable[int]:
-        from multisched import app as root
+        from multisched import embedded_app
 
-        return root.cluster(ClusterOptions(kubeconfig, nodes=nodes, port=port, until_input_ends=until_input_ends))
+        return embedded_app.cluster(
+            ClusterOptions(kubeconfig, nodes=nodes, port=port, until_input_ends=until_input_ends)
+        )
 
     _drive(start)
 
@@ -186,9 +189,9 @@ def kubelets(
     """
 
     def start() -> Awaitable[int]:
-        from multisched import app as root
+        from multisched import embedded_app
 
-        return root.kubelets(KubeletsOptions(kubeconfig, context, stages=stages, seed=seed))
+        return embedded_app.kubelets(KubeletsOptions(kubeconfig, context, stages=stages, seed=seed))
 
     _drive(start)
 
@@ -453,8 +456,6 @@ def _drive(start: Callable[[], Awaitable[int]]) -> None:
 
 
 def _has_uvloop() -> bool:
-    from importlib.util import find_spec
-
     return find_spec("uvloop") is not None
 
 

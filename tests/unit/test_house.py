@@ -25,6 +25,32 @@ PRIVATE_PART: Final = re.compile(
 """Words that were the project's own. Names have the field's: notify, timestamp, nominated, assumed, cache, copy."""
 PART: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 """A word of a name, in snake case or camel case."""
+LAZY_IMPORTS: Final = {
+    "multisched.cli.asking": (2, "every command is parsed at each start, and one is run"),
+    "multisched.cli.dump": (2, "who asks a server needs no sandbox"),
+    "multisched.cli.explain": (2, "who asks a server needs no sandbox"),
+    "multisched.cli.main": (30, "every command is parsed at each start, and one is run"),
+    "multisched.cli.options": (2, "a command without configuration needs no pydantic"),
+    "multisched.cli.repair": (2, "who asks a server needs no sandbox"),
+    "multisched.cli.server": (3, "most commands send no token of a kubeconfig"),
+    "multisched.cli.views": (3, "who asks a server needs no sandbox"),
+    "multisched.cluster.access.tokens": (1, "a cluster in process signs no token"),
+    "multisched.cluster.api.verbs": (1, "bodies are JSON but for those of people"),
+    "multisched.observe.logging": (1, "a program that logs JSON needs no rich"),
+    "multisched.observe.tables": (1, "most answers are tables"),
+    "multisched.shell.audit.sides": (2, "the judge comes with the first audit"),
+    "multisched.shell.program": (2, "most programs have no judge beside them"),
+    "multisched.shell.workers.background_threads": (1, "most programs are never asked"),
+    "multisched.shell.workers.plugin_process": (1, "a plugin of a cluster's own needs none of ours"),
+    "multisched.whatif.explain_source": (5, "most programs are never asked"),
+    "multisched.whatif.repair_source": (3, "most programs are never asked"),
+    "domains.forecast.commands.answers": (11, "each command needs its own few"),
+    "domains.forecast.commands.app": (7, "every command is parsed at each start, and one is run"),
+    "domains.forecast.forecast": (9, "the start of a program waits for no views, repairs and learning"),
+    "domains.forecast.learning.from_files": (4, "a forecast without files reads none"),
+    "domains.forecast.settings.args": (3, "most forecasts neither learn nor repair"),
+}
+"""Modules that import something in their functions -> how often, and why that is not at the top."""
 
 
 @cache
@@ -79,6 +105,34 @@ def imported(tree: ast.Module, known: Mapping[str, ast.Module]) -> Iterator[str]
                 yield whole if whole in known else node.module
         elif isinstance(node, ast.Import):
             yield from (name.name for name in node.names)
+
+
+def lazy_imports(tree: ast.Module) -> int:
+    """Import statements in functions."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return len({x for one in functions for x in ast.walk(one) if isinstance(x, ast.Import | ast.ImportFrom)})
+
+
+def test_what_is_imported_late_is_known_with_its_reason() -> None:
+    found = {name: lazy_imports(tree) for name, tree in modules().items()}
+    assert {name: count for name, count in found.items() if count} == {
+        name: count for name, (count, _) in LAZY_IMPORTS.items()
+    }
+
+
+def test_an_import_in_a_function_would_be_seen() -> None:
+    source = """
+        import a
+        if TYPE_CHECKING:
+            from b import c
+        class C:
+            import d
+            async def f(self):
+                def g():
+                    import e, f
+                from g import h
+    """
+    assert lazy_imports(ast.parse(inspect.cleandoc(source))) == 2
 
 
 def circles(known: Mapping[str, ast.Module]) -> set[frozenset[str]]:

@@ -19,7 +19,7 @@ from multisched.cluster.base.request import UserInfo
 from multisched.cluster.base.storage import Store
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from multisched.cluster.access.signing_key import SigningKey
 
 ISSUER = "https://kubernetes.default.svc.cluster.local"
 AUDIENCES = (ISSUER,)
@@ -29,8 +29,6 @@ TOKEN_S = 3_600
 TOKEN_S_MIN = 600
 VERIFIED_MAX = 1_024
 """Verified tokens remembered."""
-
-_COORDINATE_BYTES = 32
 
 
 def _encode(data: bytes) -> str:
@@ -48,7 +46,7 @@ class Tokens:
         self._store = store
         self._minting = minting
         self._fixed: dict[bytes, UserInfo] = {}
-        self._key: EllipticCurvePrivateKey | None = None
+        self._key: SigningKey | None = None
         self._verified: dict[bytes, dict[str, Any]] = {}
 
     def add_fixed(self, token: str, user: UserInfo) -> None:
@@ -107,36 +105,22 @@ class Tokens:
         extra = {"authentication.kubernetes.io/credential-id": (f"JTI={claims['jti']}",)}
         return UserInfo(claims["sub"], groups, account["uid"], extra)
 
-    def _private_key(self) -> EllipticCurvePrivateKey:
-        from cryptography.hazmat.primitives.asymmetric import ec
-
-        if self._key is None:
-            self._key = ec.generate_private_key(ec.SECP256R1())
-        return self._key
-
     def _sign(self, data: bytes) -> bytes:
-        from cryptography.hazmat.primitives import hashes
-        from cryptography.hazmat.primitives.asymmetric import ec, utils
+        if self._key is None:
+            from multisched.cluster.access.signing_key import SigningKey
 
-        r, s = utils.decode_dss_signature(self._private_key().sign(data, ec.ECDSA(hashes.SHA256())))
-        return r.to_bytes(_COORDINATE_BYTES, "big") + s.to_bytes(_COORDINATE_BYTES, "big")
+            self._key = SigningKey()
+        return self._key.sign(data)
 
     def _verify(self, token: str) -> dict[str, Any] | None:
         parts = token.split(".")
         if len(parts) != 3 or self._key is None:
             return None
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives import hashes
-        from cryptography.hazmat.primitives.asymmetric import ec, utils
-
         try:
-            raw = _decode(parts[2])
-            r = int.from_bytes(raw[:_COORDINATE_BYTES], "big")
-            s = int.from_bytes(raw[_COORDINATE_BYTES:], "big")
-            signature = utils.encode_dss_signature(r, s)
-            self._key.public_key().verify(signature, f"{parts[0]}.{parts[1]}".encode(), ec.ECDSA(hashes.SHA256()))
+            if not self._key.has_signed(f"{parts[0]}.{parts[1]}".encode(), _decode(parts[2])):
+                return None
             claims: dict[str, Any] = orjson.loads(_decode(parts[1]))
-        except (InvalidSignature, ValueError, binascii.Error):
+        except (ValueError, binascii.Error):
             return None
         return claims
 

@@ -1,0 +1,25 @@
+"""The key that signs tokens of service accounts."""
+
+from __future__ import annotations
+
+import pytest
+
+from multisched.cluster.access.signing_key import COORDINATE_BYTES, SigningKey
+
+DATA = b"head.claims"
+
+
+def test_a_key_knows_what_it_has_signed() -> None:
+    key = SigningKey()
+    assert key.has_signed(DATA, key.sign(DATA))
+    assert len(key.sign(DATA)) == 2 * COORDINATE_BYTES
+
+
+@pytest.mark.parametrize("signature", [b"", bytes(2 * COORDINATE_BYTES), bytes(range(200)), SigningKey().sign(DATA)])
+def test_a_key_refuses_what_it_has_not_signed(signature: bytes) -> None:
+    assert not SigningKey().has_signed(DATA, signature)
+
+
+def test_a_signature_is_of_what_was_signed() -> None:
+    key = SigningKey()
+    assert not key.has_signed(DATA + b"!", key.sign(DATA))
