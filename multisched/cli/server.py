@@ -22,6 +22,7 @@ from multisched.config.options import ExitCode
 from multisched.model.loopback_name import is_loopback_name
 from multisched.model.wire import UNREADABLE
 from multisched.observe.loopback import TokenFileError, read_token, token_folder
+from multisched.tls.contexts import client_context
 
 T = TypeVar("T")
 
@@ -109,11 +110,13 @@ def code_of(status: int) -> ExitCode:
 
 
 def _tls(server: Server) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=None if server.ca_file is None else str(server.ca_file))
-    if not server.is_verifying:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
+    authorities = b"" if server.ca_file is None else server.ca_file.read_bytes()
+    if server.ca_file is not None and not authorities:  # no authority at all would be the system's
+        raise AskError(f"{server.ca_file} is empty")
+    try:
+        return client_context(authorities, is_verifying=server.is_verifying)
+    except ssl.SSLError as error:
+        raise AskError(f"{server.ca_file} has no certificate: {error}") from error
 
 
 def _of_process(url: str) -> str:

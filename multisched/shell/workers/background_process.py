@@ -25,7 +25,7 @@ from multisched.client.prometheus import PrometheusMeter
 from multisched.framework.background import Assistant, ProcessPorts
 from multisched.framework.measures import Meter, MeterSettings
 from multisched.shell.workers.background_threads import BackgroundThreads
-from multisched.shell.workers.child_process import listen, send, taken_stdout
+from multisched.shell.workers.child_pipes import listen, send, taken_stdout
 
 NICENESS: Final = 10
 """A tenth of a core where others want all of it."""

@@ -19,7 +19,8 @@ import anyio
 from multisched.framework.background import BackgroundProcess, BackgroundProcessError
 from multisched.shell.workers.background_process import Opening, Reply
 from multisched.shell.workers.background_threads import BackgroundThreads
-from multisched.shell.workers.child_process import CLOSED_MAX_S, END_MAX_S, command_of, send
+from multisched.shell.workers.child_pipes import send
+from multisched.shell.workers.child_process import CLOSED_MAX_S, END_MAX_S, started
 
 _MAIN: Final = "multisched.shell.workers.background_process"
 _BROKEN: Final = (OSError, EOFError, pickle.PickleError)
@@ -83,7 +84,7 @@ class ChildProcess:
         if self._process is not None:
             return self._process
         with anyio.CancelScope(shield=True):  # one that is not known here could not be ended
-            process = await self._threads(_popen)
+            process = await self._threads(lambda: started(_MAIN))
             self._process = process
         self.started += 1
         logger.info("a process of a background task", extra={"pid": process.pid, "factory": self._opening.factory})
@@ -100,16 +101,6 @@ class ChildProcess:
         code = await self._threads(lambda: _waited(process))
         await self.close()
         return "it closed its pipes" if code is None else f"exit code {code}"
-
-
-def _popen() -> subprocess.Popen[bytes]:
-    """In a session of its own: Ctrl-C is for the program, which ends it."""
-    return subprocess.Popen(  # noqa: S603 - ourselves
-        command_of(_MAIN),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    )
 
 
 def _exchange(process: subprocess.Popen[bytes], question: object) -> Reply:

@@ -1,57 +1,39 @@
-"""What all child processes of a program have in common: how they are started, how they take over their pipes, how they end.
+"""How a program starts its child processes, and how long it waits for their ends. What is said through the pipes: `child_pipes`.
 
-A child answers on stdout what it is asked on stdin, in pickles; nothing else talks to it. It ends by itself when its stdin does,
-whatever it computes at that moment.
+A child has a session of its own: Ctrl-C is for the program, which ends its children.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import pickle
+import subprocess
 import sys
-import threading
-from collections.abc import Callable
-from typing import IO, BinaryIO, Final, TypeVar
+from typing import Final
+
+import anyio
+from anyio.abc import Process
 
 END_MAX_S: Final = 5.0
 """Until a killed process is gone; it is left to the system then."""
 CLOSED_MAX_S: Final = 1.0
 """From a process's closed pipes to its end: one that is killed while it ends loses its exit code."""
 
-T = TypeVar("T")
+
+async def opened(module: str) -> Process:
+    """A process that runs `main` of the module; the loop reads its pipes, as for small messages in each cycle."""
+    return await anyio.open_process(
+        _command(module), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None, start_new_session=True
+    )
 
 
-def command_of(module: str) -> list[str]:
-    """Runs `main` of the module, with the modules that this process finds."""
+def started(module: str) -> subprocess.Popen[bytes]:
+    """The same with pipes that block, for who reads large messages in a thread."""
+    return subprocess.Popen(  # noqa: S603 - ourselves
+        _command(module), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+
+
+def _command(module: str) -> list[str]:
+    """Python with the modules that this process finds."""
     boot = f"import json, sys\nsys.path[:] = json.loads(sys.argv[1])\nfrom {module} import main\nmain()\n"
     return [sys.executable, "-c", boot, json.dumps(sys.path)]
-
-
-def send(pipe: IO[bytes], message: object) -> None:
-    """Blocks where the other end does not read."""
-    pickle.dump(message, pipe, pickle.HIGHEST_PROTOCOL)
-    pipe.flush()
-
-
-# -- in the child ------------------------------------------------------------------------------------------------------
-
-
-def taken_stdout() -> BinaryIO:
-    """The pipe for answers. What is printed goes to stderr from now on, and meets none of them."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    return answers
-
-
-def listen(stdin: BinaryIO, read: Callable[[BinaryIO], T], take: Callable[[T], object]) -> None:
-    """In a thread: `take` is given what `read` reads, until that raises EOFError. Then the process ends."""
-
-    def run() -> None:
-        try:
-            while True:
-                take(read(stdin))
-        except EOFError:
-            os._exit(0)  # whoever asked is gone; the main thread may hang
-
-    threading.Thread(target=run, name="questions", daemon=True).start()

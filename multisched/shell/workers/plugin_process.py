@@ -18,7 +18,7 @@ from multisched.framework.frozen_nodes import RowRecord
 from multisched.framework.isolation import IsolatedRequest, IsolatedResponse, consider
 from multisched.framework.points import Plugin
 from multisched.framework.registry import Factory, Registry
-from multisched.shell.workers.child_process import listen, taken_stdout
+from multisched.shell.workers.child_pipes import listen, taken_stdout
 
 LENGTH_BYTES = 8
 

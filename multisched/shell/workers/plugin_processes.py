@@ -7,7 +7,6 @@ and bringing it up to date has its own deadline; the plugin's timeout counts its
 from __future__ import annotations
 
 import pickle
-import subprocess
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -22,7 +21,7 @@ from multisched.framework.frozen_nodes import RowRecord
 from multisched.framework.isolation import IsolatedError, IsolatedRequest, IsolatedResponse
 from multisched.framework.points import FilterPlugin, Plugin
 from multisched.framework.registry import PluginUse
-from multisched.shell.workers.child_process import CLOSED_MAX_S, END_MAX_S, command_of
+from multisched.shell.workers.child_process import CLOSED_MAX_S, END_MAX_S, opened
 from multisched.shell.workers.plugin_process import LENGTH_BYTES, frame
 
 PROCESSES_MAX = 2
@@ -100,12 +99,7 @@ class _PluginProcess:
     async def begin(self, request: IsolatedRequest) -> str:
         """Starts it if need be and sends the rows it lacks; says why the plugin could not be built."""
         if self._process is None:
-            self._process = await anyio.open_process(
-                command_of(_MAIN),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=None,
-            )
+            self._process = await opened(_MAIN)
             assert self._process.stdout is not None
             self._answers = BufferedByteReceiveStream(self._process.stdout)
             await self._send([frame(("build", (self._use.name, dict(self._use.args))))])

@@ -203,6 +203,14 @@ def test_no_token_goes_to_another_machine_in_the_clear(server: str, tmp_path: Pa
         assert "secret" not in err
 
 
+@pytest.mark.parametrize(("content", "told"), [("", "is empty"), ("no PEM", "has no certificate")])
+def test_a_file_of_authorities_without_any_is_refused(content: str, told: str, tmp_path: Path) -> None:
+    authorities = tmp_path / "ca.pem"
+    authorities.write_text(content)
+    code, _, err = call("queue", "--server", "https://127.0.0.1:1", "--ca-file", str(authorities))
+    assert (code, f"{authorities} {told}" in err) == (2, True)
+
+
 @pytest.mark.parametrize("server", ["localhost", "127.0.0.1", "127.8.8.8", "[::1]"])
 def test_a_token_may_go_to_this_machine_in_the_clear(server: str, tmp_path: Path) -> None:
     token = tmp_path / "token"

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from multisched.framework.dependency import Isolation
 from multisched.framework.isolation import IsolatedPlugin, IsolatedRequest, IsolatedResponse, Isolator
 from multisched.framework.registry import PluginUse, Registry
-from multisched.shell.workers import background_process, child_process, plugin_process
+from multisched.shell.workers import background_process, child_pipes, plugin_process
 from multisched.shell.workers.background_process import Opening, Reply
 from multisched.shell.workers.plugin_process import LENGTH_BYTES, frame
 from multisched.shell.workers.plugin_workers import PluginWorkers
@@ -57,7 +57,7 @@ class Child:
             SCHED_BATCH="batch",
             _exit=self.exits.put,
         )
-        for one in (module, child_process):
+        for one in (module, child_pipes):
             patch.setattr(one, "os", self.system, raising=False)
         patch.setattr(module, "sys", SimpleNamespace(stdin=SimpleNamespace(buffer=self.stdin)))
 
@@ -306,6 +306,6 @@ def test_a_reply_is_sent_at_once() -> None:
             self.sent = self.getvalue()
 
     replies: BinaryIO = Flushed()
-    child_process.send(replies, Reply("found"))
+    child_pipes.send(replies, Reply("found"))
     assert isinstance(replies, Flushed)
     assert pickle.loads(replies.sent) == Reply("found")
