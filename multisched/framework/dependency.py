@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
 
 
 class Dependency(Enum):
@@ -28,6 +29,31 @@ class Dependency(Enum):
         """True if a pod that comes to a row or leaves it may change the answer there."""
         self.reads_all_nodes = value in ("nodes", "cluster")
         self.reads_cache_key = value in ("cache key", "row and cache key")
+
+
+UNSTATED: Final = Dependency.ATTEMPT
+"""Of a plugin that does not say what it depends on: it may read anything."""
+
+
+def dependency_of(plugin: object) -> Dependency:
+    """What a plugin that was built says, or UNSTATED."""
+    found: Dependency = getattr(plugin, "depends_on", UNSTATED)
+    return found
+
+
+def why_wrong_dependency(plugin: object) -> str:
+    """What is wrong with what a plugin says of its dependency, and how to mend it; empty: nothing.
+
+    A Dependency under another public name is a slip of the pen: nobody would read it.
+    """
+    declared = getattr(plugin, "depends_on", UNSTATED)
+    if not isinstance(declared, Dependency):
+        return f"depends_on is {declared!r}; write a Dependency (multisched.framework.dependency)"
+    parts = [*getattr(type(plugin), "__mro__", ()), plugin]
+    for name, value in (item for part in parts for item in getattr(part, "__dict__", {}).items()):
+        if isinstance(value, Dependency) and name != "depends_on" and not name.startswith("_"):
+            return f"{name} is {value}, and nobody reads it; write depends_on"
+    return ""
 
 
 class Isolation(Enum):

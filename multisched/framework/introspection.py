@@ -23,7 +23,10 @@ class ExplainPlugin(Plugin, Protocol):
 
 @runtime_checkable
 class StateExportPlugin(Plugin, Protocol):
-    """A plugin that learned more than its configuration and the cluster say: a sandbox takes it over, to answer as it would."""
+    """A plugin that learned more than its configuration and the cluster say: a sandbox takes it over, to answer as it would.
+
+    Border: a domain's plugin is one (`Forecast`), and the sandbox knows no domain.
+    """
 
     def export_state(self) -> object:
         """What another instance with the same args needs to say the same; immutable, for it is read in a thread. Cheap."""

@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from multisched.framework.cycle_state import CycleState
-from multisched.framework.dependency import Dependency, Isolation
+from multisched.framework.dependency import Dependency, Isolation, dependency_of
 from multisched.framework.frozen_nodes import FrozenNodes, RowRecord
 from multisched.framework.ledger import ChoosingPlugin
 from multisched.framework.node_view import Codes, NodeView, Rows, Scores
@@ -280,7 +280,7 @@ class _Settled(msgspec.Struct, frozen=True):
 
 def _dependencies(plugin: Plugin) -> list[Dependency]:
     """What the plugin reads; one that does not say, or asks in every attempt, may read anything."""
-    declared = getattr(plugin, "depends_on", Dependency.ATTEMPT)
+    declared = dependency_of(plugin)
     return [declared] if declared is not Dependency.ATTEMPT else [Dependency.ATTEMPT, Dependency.CLUSTER]
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeGuard, TypeVar, cast
 import msgspec
 
 from multisched.framework.context import PluginContext
-from multisched.framework.dependency import Dependency, Isolation
+from multisched.framework.dependency import Isolation, why_wrong_dependency
 from multisched.framework.extender import ExtenderPlugin
 from multisched.framework.ledger import ChoosingPlugin
 from multisched.framework.points import (
@@ -131,7 +131,7 @@ class Registry:
         if not isinstance(getattr(plugin, "name", None), str) or not plugin.name:
             raise PluginSetupError(f"plugin {use.name}: has no name; give it a `name`")
         _refuse_halves(plugin, use)
-        if why := why_wrong(plugin):
+        if why := why_wrong(plugin) or why_wrong_dependency(plugin):
             raise PluginSetupError(f"plugin {use.name}: {why}")
         if not extension_points(plugin):
             raise PluginSetupError(f"plugin {use.name}: implements no extension point; see multisched.framework.points")
@@ -149,7 +149,7 @@ def _refuse_halves(plugin: Plugin, use: PluginUse) -> None:
     for method, protocol in (("filter", FilterPlugin), ("score", ScorePlugin)):
         if not callable(getattr(plugin, method, None)):
             continue
-        if not isinstance(getattr(plugin, "depends_on", None), Dependency):
+        if getattr(plugin, "depends_on", None) is None:
             raise PluginSetupError(f"plugin {use.name}: has {method} and no depends_on; say what it reads (Dependency)")
         if not implements(plugin, protocol) or not isinstance(getattr(plugin, "reasons", _NO_REASONS), ReasonTable):
             raise PluginSetupError(f"plugin {use.name}: has {method} and no reasons; give it a ReasonTable")

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from multisched.framework.dependency import Dependency
+from multisched.framework.dependency import Dependency, why_wrong_dependency
 from multisched.framework.node_view import Codes, Rows, Scores
 from multisched.framework.points import CycleView
 from multisched.framework.reasons import ReasonTable
@@ -63,6 +63,8 @@ class ScalarPlugin:
         name = getattr(wrapped, "name", None)
         if not isinstance(name, str) or not name:
             raise TypeError(f"{type(wrapped).__name__}: has no name; give the plugin a `name`")
+        if why := why_wrong_dependency(wrapped):
+            raise TypeError(why)
         self.name = name
         self.depends_on: Dependency = getattr(wrapped, "depends_on", Dependency.NODE)
         self.reasons = ReasonTable(name)

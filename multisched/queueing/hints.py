@@ -12,7 +12,7 @@ from enum import IntEnum
 
 from msgspec.structs import replace
 
-from multisched.framework.dependency import Dependency
+from multisched.framework.dependency import Dependency, dependency_of
 from multisched.framework.durations import Durations, growing
 from multisched.framework.events import ClusterEvent, EventObject, EventRegistration, Hint, QueueingHint, Resource
 from multisched.framework.points import EnqueueExtensions, Plugin
@@ -62,7 +62,7 @@ class HintTable:
         self._registrations: dict[str, Sequence[EventRegistration]] = {
             plugin.name: tuple(plugin.events_to_register()) for plugin in those(plugins, EnqueueExtensions)
         }
-        self._of_rows = frozenset(p.name for p in plugins if getattr(p, "depends_on", None) in _OF_ROWS)
+        self._of_rows = frozenset(p.name for p in plugins if dependency_of(p) in _OF_ROWS)
         self._on_error = on_error
         self._kinds: dict[tuple[str, int], dict[str, tuple[Listener, ...]]] = {}
         self._of_interest: dict[tuple[str, int], bool] = {}

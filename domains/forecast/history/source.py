@@ -62,7 +62,10 @@ class Source(Protocol):
 
 @runtime_checkable
 class PollingSource(Source, Protocol):
-    """A source that knows the moment only, and remembers."""
+    """A source that knows the moment only, and remembers.
+
+    Border: one kind of source does (`LoadSource`), and the refit knows no kind of source.
+    """
 
     interval_s: float
 
@@ -73,7 +76,10 @@ class PollingSource(Source, Protocol):
 
 @runtime_checkable
 class LookingSource(Source, Protocol):
-    """A source that can be asked about the moment, too."""
+    """A source that can be asked about the moment, too.
+
+    Border: one kind of source can (`PrometheusSource`), and the study knows no kind of source.
+    """
 
     async def look(self, asked: Look) -> Seen:
         """What is used on nodes at that moment. Raises SourceError."""

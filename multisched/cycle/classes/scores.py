@@ -18,7 +18,7 @@ from multisched.cycle.classes.shared_results import SharedAnswers
 from multisched.cycle.classes.shared_scores import Finals
 from multisched.cycle.classes.topology_groups import RowGroups
 from multisched.framework.caching import CacheKeyPlugin
-from multisched.framework.dependency import Dependency
+from multisched.framework.dependency import Dependency, dependency_of
 from multisched.framework.node_view import Bools, Rows, Scores, all_true, any_true
 from multisched.framework.normalize import MAX_SCORE
 from multisched.framework.points import PreScorePlugin, ScorePlugin
@@ -330,5 +330,5 @@ def _largest(pod_class: EquivalenceClass, column: ScoreColumn) -> int:
 
 
 def is_for_one_attempt(plugin: object) -> bool:
-    """A plugin that does not say what it depends on may depend on anything."""
-    return getattr(plugin, "depends_on", Dependency.ATTEMPT) is Dependency.ATTEMPT
+    """Whether it is asked again in every attempt."""
+    return dependency_of(plugin) is Dependency.ATTEMPT

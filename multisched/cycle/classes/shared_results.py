@@ -13,7 +13,7 @@ from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.classes.shared_scores import SharedScores
 from multisched.cycle.classes.topology_groups import RowGroupCache, RowGroups
 from multisched.framework.caching import SignPlugin, TopologyKeysPlugin
-from multisched.framework.dependency import Dependency
+from multisched.framework.dependency import dependency_of
 from multisched.framework.node_view import Codes, Scores
 from multisched.framework.points import FilterPlugin, Plugin, ScorePlugin
 from multisched.framework.registry import those
@@ -95,5 +95,4 @@ class SharedAnswers:
 
 
 def _reads_pods(plugin: object) -> bool:
-    """A plugin that does not say what it depends on may read anything."""
-    return getattr(plugin, "depends_on", Dependency.ATTEMPT).reads_pods
+    return dependency_of(plugin).reads_pods

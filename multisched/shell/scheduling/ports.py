@@ -26,7 +26,10 @@ class DomainPorts(msgspec.Struct, frozen=True):
 
 
 class Listeners(Protocol):
-    """All domains, this one among them: whoever waits for room hears of room that comes back."""
+    """All domains, this one among them: whoever waits for room hears of room that comes back.
+
+    Border: ingest has them (`Router`), above the parts of a domain.
+    """
 
     def notify(self, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float) -> None: ...
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from multisched.framework.context import PluginContext
-from multisched.framework.dependency import Dependency, Isolation
+from multisched.framework.dependency import Dependency, Isolation, dependency_of
 from multisched.framework.node_view import Codes, Rows
 from multisched.framework.points import CycleView, Plugin
 from multisched.framework.reasons import ReasonTable
@@ -22,8 +22,9 @@ from multisched.framework.registry import (
     build_profile,
     extension_points,
 )
+from multisched.framework.scalar import ScalarPlugin
 from multisched.framework.status import SUCCESS, Status
-from multisched.model.objects import Pod
+from multisched.model.objects import Node, Pod
 from multisched.plugins import IN_TREE
 from multisched.testing.builders import make_context
 
@@ -78,6 +79,36 @@ class NoDependency:
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
         return np.zeros(len(rows), np.uint8)
+
+
+class SlipOfThePen(Plain):
+    name = "SlipOfThePen"
+    depend_on = Dependency.NODE
+
+
+class NamesNothing(Plain):
+    name = "NamesNothing"
+
+    def __init__(self) -> None:
+        self.depends_on = "node"
+
+
+class KeepsOne(Plain):
+    name = "KeepsOne"
+    depends_on = Dependency.ROW
+    _was = Dependency.NODE
+
+
+class ScalarSlip:
+    name = "ScalarSlip"
+    dependsOn = Dependency.ROW
+
+    def filter(self, pod: Pod, node: Node) -> bool:
+        return True
+
+
+def make_scalar_slip() -> Plugin:
+    return ScalarPlugin(ScalarSlip())
 
 
 class NoReasons:
@@ -139,12 +170,22 @@ def test_a_factory_gets_what_it_takes() -> None:
         (f"{HERE}:Nameless", {}, "has no name"),
         (f"{HERE}:NoDependency", {}, "has filter and no depends_on"),
         (f"{HERE}:NoReasons", {}, "has filter and no reasons"),
+        (f"{HERE}:SlipOfThePen", {}, "depend_on is Dependency.NODE, and nobody reads it; write depends_on"),
+        (f"{HERE}:NamesNothing", {}, "depends_on is 'node'; write a Dependency"),
+        (f"{HERE}:make_scalar_slip", {}, "dependsOn is Dependency.ROW, and nobody reads it; write depends_on"),
         ("NodeResourcesFit", {"scoringStrateg": {}}, "scoringStrateg"),
     ],
 )
 def test_what_cannot_be_built_says_which_and_why(path: str, args: dict[str, Any], words: str) -> None:
     with pytest.raises(PluginSetupError, match=words):
         built(path, **args)
+
+
+def test_what_a_plugin_says_of_its_dependency_is_all_that_is_read() -> None:
+    assert [dependency_of(built(f"{HERE}:{name}")) for name in ("Plain", "KeepsOne")] == [
+        Dependency.ATTEMPT,
+        Dependency.ROW,
+    ]
 
 
 def test_a_name_is_registered_once() -> None:
