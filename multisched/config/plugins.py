@@ -51,6 +51,7 @@ DEFAULT_PROFILE: Final = Profile(
         PluginUse("NodeResourcesBalancedAllocation"),
         PluginUse("ImageLocality"),
         PluginUse("DefaultBinder"),
+        PluginUse("NodeDeclaredFeatures"),
     )
 )
 """What a domain of the user's own starts from: kube-scheduler's plugins, order and weights, queue order QOSSort."""

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from multisched.config import loading
 from multisched.config import print as config_print
-from multisched.config.plugins import plugin_registry, resolve_profile
+from multisched.config.kube.points import DEFAULT_PLUGINS
+from multisched.config.plugins import base_profile, plugin_registry, resolve_profile
 from multisched.config.schema import Configuration, NodeRule
 from multisched.config.sections import format_duration, parse_duration
 from multisched.framework.registry import PluginUse
@@ -47,6 +48,14 @@ def test_without_a_file_three_domains_are_served() -> None:
     )
     lease = configuration.lease
     assert (lease.duration_s, lease.renew_deadline_s, lease.retry_period_s) == (15.0, 10.0, 2.0)
+
+
+def test_a_domain_of_the_users_own_starts_from_kube_schedulers_plugins() -> None:
+    uses = base_profile("default").plugins
+    wanted = {"QOSSort" if name == "PrioritySort" else name: weight for name, weight in DEFAULT_PLUGINS.items()}
+    assert [use.name for use in uses] == list(wanted)
+    # Upstream's DynamicResources prefers devices, which nothing here offers.
+    assert {use.name: use.weight for use in uses} == wanted | {"DynamicResources": 1}
 
 
 @pytest.mark.parametrize(
