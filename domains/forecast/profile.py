@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from domains.forecast.peak_forecast import PeakForecast, peak_forecast
 from domains.forecast.settings.args import checked_settings
+from multisched.framework.default_profile import default_with
 from multisched.framework.plugin_args import ArgsReader
-from multisched.framework.registry import Factory, PluginUse, Profile
+from multisched.framework.registry import Factory, PluginUse
 from multisched.model.selectors import Toleration
 
 SCHEDULER_NAME = "forecast-scheduler"
@@ -23,27 +24,8 @@ PLUGINS: Mapping[str, Factory] = {PeakForecast.name: peak_forecast}
 
 ARGS_READERS: Mapping[str, ArgsReader] = {PeakForecast.name: checked_settings}
 
-PROFILE = Profile(
-    plugins=(
-        PluginUse("SchedulingGates"),
-        PluginUse("QOSSort"),
-        PluginUse("NodeUnschedulable"),
-        PluginUse("NodeName"),
-        PluginUse("TaintToleration", weight=3),
-        PluginUse("NodeAffinity", weight=2),
-        PluginUse("NodePorts"),
-        PluginUse("NodeResourcesFit", weight=0),
-        PluginUse("VolumeRestrictions"),
-        PluginUse("NodeVolumeLimits"),
-        PluginUse("VolumeBinding"),
-        PluginUse("VolumeZone"),
-        PluginUse("PodTopologySpread", weight=2),
-        PluginUse("InterPodAffinity", weight=2),
-        PluginUse("DynamicResources"),
-        PluginUse("DefaultPreemption"),
-        PluginUse("ImageLocality"),
-        PluginUse("PeakForecast", weight=10),
-        PluginUse("DefaultBinder"),
-        PluginUse("NodeDeclaredFeatures"),
-    )
+PROFILE = default_with(
+    PluginUse("NodeResourcesFit", weight=0),
+    before={"DefaultBinder": PluginUse("PeakForecast", weight=10)},
+    without=("NodeResourcesBalancedAllocation",),
 )

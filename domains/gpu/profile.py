@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from domains.gpu.demand import GPU, GPU_MILLI
 from domains.gpu.gpu_share import GpuShare
-from multisched.framework.registry import Factory, PluginUse, Profile
+from multisched.framework.default_profile import default_with
+from multisched.framework.registry import Factory, PluginUse
 from multisched.model.limited_toleration import LimitedToleration, PodRule
 from multisched.model.selectors import NO_SCHEDULE
 
@@ -43,28 +44,7 @@ PACKING: Mapping[str, object] = {
 }
 """CPU and memory follow the GPUs: full nodes first, so that whole nodes stay free for large pods."""
 
-PROFILE = Profile(
-    plugins=(
-        PluginUse("SchedulingGates"),
-        PluginUse("QOSSort"),
-        PluginUse("NodeUnschedulable"),
-        PluginUse("NodeName"),
-        PluginUse("TaintToleration", weight=3),
-        PluginUse("NodeAffinity", weight=2),
-        PluginUse("NodePorts"),
-        PluginUse("NodeResourcesFit", args=PACKING),
-        PluginUse("VolumeRestrictions"),
-        PluginUse("NodeVolumeLimits"),
-        PluginUse("VolumeBinding"),
-        PluginUse("VolumeZone"),
-        PluginUse("PodTopologySpread", weight=2),
-        PluginUse("InterPodAffinity", weight=2),
-        PluginUse("GpuShare", weight=10),
-        PluginUse("DynamicResources"),
-        PluginUse("DefaultPreemption"),
-        PluginUse("NodeResourcesBalancedAllocation"),
-        PluginUse("ImageLocality"),
-        PluginUse("DefaultBinder"),
-        PluginUse("NodeDeclaredFeatures"),
-    )
+PROFILE = default_with(
+    PluginUse("NodeResourcesFit", args=PACKING),
+    before={"DynamicResources": PluginUse("GpuShare", weight=10)},
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from multisched.framework.registry import Factory, PluginUse, Profile
+from multisched.framework.default_profile import default_with
+from multisched.framework.registry import Factory, PluginUse
 from multisched.model.selectors import NO_SCHEDULE, Toleration
 
 SCHEDULER_NAME = "job-scheduler"
@@ -24,26 +25,9 @@ POLICY: Mapping[str, object] = {
 
 PLUGINS: Mapping[str, Factory] = {}
 
-PROFILE = Profile(
-    plugins=(
-        PluginUse("SchedulingGates"),
-        PluginUse("QOSSort"),
-        PluginUse("NodeUnschedulable"),
-        PluginUse("NodeName"),
-        PluginUse("TaintToleration", weight=3),
-        PluginUse("NodeAffinity", weight=2),
-        PluginUse("NodePorts"),
-        PluginUse("NodeResourcesFit"),
-        PluginUse("VolumeRestrictions"),
-        PluginUse("NodeVolumeLimits"),
-        PluginUse("VolumeBinding"),
-        PluginUse("VolumeZone"),
-        PluginUse("PodTopologySpread", weight=0),
-        PluginUse("InterPodAffinity", weight=0),
-        PluginUse("DynamicResources"),
-        PluginUse("DefaultPreemption"),
-        PluginUse("DefaultBinder"),
-        PluginUse("NodeDeclaredFeatures"),
-    )
+PROFILE = default_with(
+    PluginUse("PodTopologySpread", weight=0),
+    PluginUse("InterPodAffinity", weight=0),
+    without=("NodeResourcesBalancedAllocation", "ImageLocality"),
 )
 """Every filter, few scores: short jobs gain nothing from balance or image locality, and a burst pays for each score."""

@@ -15,6 +15,7 @@ from typing import Final, get_type_hints
 from msgspec.structs import replace
 
 from multisched.config.schema import BUILT_IN_DOMAINS, DomainConfig, PluginEntry
+from multisched.framework.default_profile import DEFAULT_PROFILE
 from multisched.framework.plugin_args import ArgsReader
 from multisched.framework.registry import (
     EXTENSION_POINTS,
@@ -29,32 +30,6 @@ from multisched.plugins.args_readers import ARGS_READERS
 
 ALL: Final = "*"
 RESOURCES_FIT: Final = "NodeResourcesFit"
-
-DEFAULT_PROFILE: Final = Profile(
-    plugins=(
-        PluginUse("SchedulingGates"),
-        PluginUse("QOSSort"),
-        PluginUse("NodeUnschedulable"),
-        PluginUse("NodeName"),
-        PluginUse("TaintToleration", weight=3),
-        PluginUse("NodeAffinity", weight=2),
-        PluginUse("NodePorts"),
-        PluginUse("NodeResourcesFit"),
-        PluginUse("VolumeRestrictions"),
-        PluginUse("NodeVolumeLimits"),
-        PluginUse("VolumeBinding"),
-        PluginUse("VolumeZone"),
-        PluginUse("PodTopologySpread", weight=2),
-        PluginUse("InterPodAffinity", weight=2),
-        PluginUse("DynamicResources"),
-        PluginUse("DefaultPreemption"),
-        PluginUse("NodeResourcesBalancedAllocation"),
-        PluginUse("ImageLocality"),
-        PluginUse("DefaultBinder"),
-        PluginUse("NodeDeclaredFeatures"),
-    )
-)
-"""What a domain of the user's own starts from: kube-scheduler's plugins, order and weights, queue order QOSSort."""
 
 
 def plugin_registry() -> Registry:

@@ -1,0 +1,63 @@
+"""What kube-scheduler runs by default, and profiles that differ from it in little.
+
+Names only: the registry finds the plugins. A domain says what it changes, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from multisched.framework.registry import PluginUse, Profile
+
+DEFAULT_PROFILE: Final = Profile(
+    plugins=(
+        PluginUse("SchedulingGates"),
+        PluginUse("QOSSort"),
+        PluginUse("NodeUnschedulable"),
+        PluginUse("NodeName"),
+        PluginUse("TaintToleration", weight=3),
+        PluginUse("NodeAffinity", weight=2),
+        PluginUse("NodePorts"),
+        PluginUse("NodeResourcesFit"),
+        PluginUse("VolumeRestrictions"),
+        PluginUse("NodeVolumeLimits"),
+        PluginUse("VolumeBinding"),
+        PluginUse("VolumeZone"),
+        PluginUse("PodTopologySpread", weight=2),
+        PluginUse("InterPodAffinity", weight=2),
+        PluginUse("DynamicResources"),
+        PluginUse("DefaultPreemption"),
+        PluginUse("NodeResourcesBalancedAllocation"),
+        PluginUse("ImageLocality"),
+        PluginUse("DefaultBinder"),
+        PluginUse("NodeDeclaredFeatures"),
+    )
+)
+"""What a domain of the user's own starts from: kube-scheduler's plugins, order and weights, queue order QOSSort."""
+
+_NONE: Final[Mapping[str, PluginUse]] = MappingProxyType({})
+
+
+def default_with(
+    *changed: PluginUse, before: Mapping[str, PluginUse] = _NONE, without: Collection[str] = ()
+) -> Profile:
+    """The default profile with `changed` in place of their namesakes, and without some.
+
+    `before`: plugin of the default -> another one that comes before it. Raises ValueError for a name that the default does not have.
+    """
+    known = {use.name for use in DEFAULT_PROFILE.plugins}
+    named = {*(use.name for use in changed), *before, *without}
+    if not named <= known:
+        raise ValueError(f"not in the default profile: {sorted(named - known)}")
+    in_place = {use.name: use for use in changed}
+
+    def uses() -> Iterator[PluginUse]:
+        for use in DEFAULT_PROFILE.plugins:
+            if use.name in before:
+                yield before[use.name]
+            if use.name not in without:
+                yield in_place.get(use.name, use)
+
+    return Profile(tuple(uses()))
