@@ -131,15 +131,6 @@ class Profiles(msgspec.Struct, frozen=True):
 DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
-def no_profiles(dimensions: tuple[str, ...] = (), slot_s: int = SLOT_S_DEFAULT) -> Profiles:
-    """Of no service: everything falls back to requests."""
-    empty = np.zeros((0, len(dimensions), WEEK_S // slot_s), np.float32)
-    flat = np.zeros((0, len(dimensions)))
-    return Profiles(
-        0, 0.0, 0.0, (), dimensions, empty, empty, empty, flat.astype(np.uint8), flat.astype(np.float32), slot_s=slot_s
-    )
-
-
 NO_PROFILES: Final = "no profiles yet"
 
 

@@ -65,18 +65,6 @@ def fit(usage: Usage, settings: FitSettings, version: int, now_s: float) -> Prof
     )
 
 
-def backtest_usage(usage: Usage, settings: FitSettings) -> Backtest:
-    """How each kind of profile would have done, float32[services, dimensions] each; for reports. Raises ValueError as `fit`."""
-    _check(usage)
-    series, step_s = _series(usage, settings)
-    grid = _grid(usage, series.shape[1], step_s, settings)
-    found = np.empty((4, len(series)), np.float32)
-    for begin in range(0, len(series), CHUNK):
-        judged = backtest(_clean(series[begin : begin + CHUNK], grid), step_s, grid, settings)
-        found[:, begin : begin + CHUNK] = msgspec.structs.astuple(judged)
-    return Backtest(*found.reshape(4, len(usage.services), len(usage.dimensions)))
-
-
 def _check(usage: Usage) -> None:
     shape = (len(usage.services), len(usage.dimensions))
     if usage.values.ndim != 3 or usage.values.shape[:2] != shape:

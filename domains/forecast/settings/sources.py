@@ -150,12 +150,6 @@ class HistorySettings(msgspec.Struct, frozen=True):
         return max(1, round(self.window_days * DAY_S / self.step_s))
 
 
-def read_history_settings(document: object, path: str = "args.history") -> HistorySettings:
-    """Raises PluginArgsError with all that is wrong."""
-    with Fields(document, path, HISTORY) as settings:
-        return history_of(settings)
-
-
 def history_of(settings: Fields) -> HistorySettings:
     """Notes what is wrong in `settings`, which is read with the fields of HISTORY."""
     dimensions = tuple(_dimension(entry) for entry in settings.entries("dimensions", _DIMENSION, DIMENSIONS_MAX))

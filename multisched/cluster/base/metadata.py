@@ -131,15 +131,8 @@ def key_of(resource: Resource, namespace: str, name: str) -> str:
     return f"{namespace}/{name}" if resource.namespaced else name
 
 
-def list_item(resource: Resource, raw: bytes) -> bytes:
-    """An object as it stands in a list: built-in kinds leave out `kind` and `apiVersion` there."""
-    if resource.is_custom:
-        return raw
-    return b"{" + raw[len(item_prefix(resource)) :]
-
-
 def item_prefix(resource: Resource) -> bytes:
-    """What `list_item` cuts off."""
+    """What an object of a built-in kind begins with, and leaves out in a list."""
     return b'{"kind":"%s","apiVersion":"%s",' % (resource.kind.encode(), resource.api_version.encode())
 
 

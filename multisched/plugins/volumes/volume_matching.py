@@ -102,11 +102,6 @@ class ClassVolumes:
     def __len__(self) -> int:
         return len(self._slot_of)
 
-    @property
-    def group_count(self) -> int:
-        """Distinct node affinities that are kept."""
-        return len(self._groups)
-
     def volume(self, slot: int) -> PersistentVolume:
         found = self._volumes[slot]
         assert found is not None, f"slot {slot} is empty"

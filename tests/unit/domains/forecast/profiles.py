@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.curves.profiles import Profiles
+from domains.forecast.curves.profiles import SLOT_S_DEFAULT, Profiles
+from domains.forecast.units import WEEK_S
 
 
 def make_profiles(
@@ -21,3 +22,12 @@ def make_profiles(
     names = tuple(name.replace("__", "/") for name in services)
     origin, error = np.zeros(peak.shape[:2], np.uint8), np.zeros(peak.shape[:2], np.float32)
     return Profiles(version, 0.0, 0.0, names, dimensions, peak, peak, peak, origin, error)
+
+
+def no_profiles(dimensions: tuple[str, ...] = (), slot_s: int = SLOT_S_DEFAULT) -> Profiles:
+    """Of no service: everything falls back to requests."""
+    empty = np.zeros((0, len(dimensions), WEEK_S // slot_s), np.float32)
+    flat = np.zeros((0, len(dimensions)))
+    return Profiles(
+        0, 0.0, 0.0, (), dimensions, empty, empty, empty, flat.astype(np.uint8), flat.astype(np.float32), slot_s=slot_s
+    )

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domains.forecast.curves.profiles import Origin, Profiles, no_profiles
+from domains.forecast.curves.profiles import Origin, Profiles
 from domains.forecast.curves.profiles_file import (
     BAND_ERROR_MAX,
     CONFIG_MAP_BYTES,
@@ -25,6 +25,7 @@ from domains.forecast.curves.profiles_file import (
 from domains.forecast.curves.usage import Usage
 from domains.forecast.learning.fit import fit
 from domains.forecast.settings.fit import FitSettings
+from tests.unit.domains.forecast.profiles import no_profiles
 from tests.unit.domains.forecast.weeks import MONDAY_S, make_series
 
 ROUNDING = 1e-6

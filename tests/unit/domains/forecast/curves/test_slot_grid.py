@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domains.forecast.curves.profiles import no_profiles
 from domains.forecast.curves.slot_grid import STEPS_MAX, SlotGrid, slot_grid, slots_of
+from tests.unit.domains.forecast.profiles import no_profiles
 from tests.unit.domains.forecast.weeks import DAY_S, MONDAY_S
 
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "Pacific/Chatham")

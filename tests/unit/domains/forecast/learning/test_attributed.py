@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from domains.forecast.curves.profiles import Origin, no_profiles
+from domains.forecast.curves.profiles import Origin
 from domains.forecast.curves.usage import Usage
 from domains.forecast.learning.attributed import with_attribution
 from domains.forecast.learning.attribution import AttributionSettings, attribute
 from domains.forecast.learning.fit import fit
 from domains.forecast.settings.fit import FitSettings
 from tests.unit.domains.forecast.learning.placements import END_S, totals_of, wandering_intervals
+from tests.unit.domains.forecast.profiles import no_profiles
 from tests.unit.domains.forecast.weeks import MONDAY_S, make_series
 
 WEIGHT = np.array([1.0, 0.5, 2.0, 0.8])

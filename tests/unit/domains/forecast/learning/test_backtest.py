@@ -5,10 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from domains.forecast.curves.profiles import Backtest
+from domains.forecast.curves.usage import Usage
 from domains.forecast.learning.backtest import pinball
-from domains.forecast.learning.fit import backtest_usage
+from domains.forecast.learning.fit import fit
 from domains.forecast.settings.fit import FitSettings
 from tests.unit.domains.forecast.weeks import make_series, make_usage
+
+
+def backtest_of(usage: Usage) -> Backtest:
+    """How each kind of profile would have done."""
+    found = fit(usage, FitSettings(), 1, 0.0).tested
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize(("truth", "loss"), [(1.0, 0.0), (3.0, 1.8), (0.0, 0.1)])
@@ -25,7 +34,7 @@ def test_no_known_sample_is_no_loss_of_zero() -> None:
 
 
 def test_a_profile_with_slots_beats_one_quantile_where_there_are_cycles() -> None:
-    judged = backtest_usage(make_usage(make_series(services=8)), FitSettings())
+    judged = backtest_of(make_usage(make_series(services=8)))
 
     assert (judged.slot_quantile < 0.5 * judged.flat_quantile).all()
     assert (judged.regression < 0.5 * judged.flat_quantile).all()
@@ -34,14 +43,14 @@ def test_a_profile_with_slots_beats_one_quantile_where_there_are_cycles() -> Non
 
 def test_errors_are_relative_to_the_mean_of_the_series() -> None:
     values = make_series(services=1)
-    judged = backtest_usage(make_usage(np.concatenate([values, 1_000 * values])), FitSettings())
+    judged = backtest_of(make_usage(np.concatenate([values, 1_000 * values])))
 
     assert judged.regression[0, 0] == pytest.approx(judged.regression[1, 0], rel=1e-3)
 
 
 @pytest.mark.parametrize(("days", "held"), [(14, 7.0), (10, 3.5), (5, 1.75), (3, np.nan)])
 def test_a_shorter_history_is_judged_on_fewer_days(days: int, held: float) -> None:
-    judged = backtest_usage(make_usage(make_series(days=days)), FitSettings())
+    judged = backtest_of(make_usage(make_series(days=days)))
 
     np.testing.assert_equal(judged.holdout_days[0, 0], np.float32(held))
     assert np.isnan(judged.regression[0, 0]) == (days < 7)
@@ -52,8 +61,8 @@ def test_the_last_days_do_not_leak_into_what_is_judged() -> None:
     changed = values.copy()
     changed[:, 7 * 288 :] *= 10
 
-    calm = backtest_usage(make_usage(values), FitSettings())
-    wild = backtest_usage(make_usage(changed), FitSettings())
+    calm = backtest_of(make_usage(values))
+    wild = backtest_of(make_usage(changed))
 
     assert wild.regression[0, 0] > 5 * calm.regression[0, 0]
 
@@ -62,6 +71,6 @@ def test_a_service_that_ended_before_the_last_days_is_not_judged() -> None:
     values = make_series(days=28)
     values[:, 20 * 288 :] = np.nan
 
-    judged = backtest_usage(make_usage(values), FitSettings())
+    judged = backtest_of(make_usage(values))
 
     assert np.isnan([judged.regression[0, 0], judged.slot_quantile[0, 0], judged.holdout_days[0, 0]]).all()

@@ -13,12 +13,12 @@ from domains.forecast.history.usage_csv import CsvSource
 from domains.forecast.learning.opening import open_sources, refit_settings
 from domains.forecast.learning.refit import RefitSettings
 from domains.forecast.service_names import PodName
-from domains.forecast.settings.sources import read_history_settings
 from multisched.app import SystemClock
 from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
 from multisched.framework.plugin_args import PluginArgsError
 from multisched.shell.workers.background_tasks import NetworkMeasures
+from tests.unit.domains.forecast.history_settings import read_history_settings
 
 
 async def known() -> Mapping[PodName, str]:

@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 
 from domains.forecast.curves.predictor import Predictor
-from domains.forecast.curves.profiles import Profiles, no_profiles
+from domains.forecast.curves.profiles import Profiles
 from domains.forecast.curves.usage import Look, Seen, Usage
 from domains.forecast.history.prometheus_source import PrometheusSource
 from domains.forecast.history.source import Reading, Source, SourceError
@@ -32,6 +32,7 @@ from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
 from tests.leaping_loop import leap
 from tests.unit.client.servers import raw_serving
 from tests.unit.domains.forecast.history.prometheus_kit import RealClock, SmallPrometheus, ports_at, source_of
+from tests.unit.domains.forecast.profiles import no_profiles
 
 T = TypeVar("T")
 NOW_S = 1_700_000_000.0

@@ -17,11 +17,11 @@ from domains.forecast.settings.sources import (
     LoadSettings,
     PrometheusSettings,
     QueryCapacity,
-    read_history_settings,
 )
 from multisched.framework.measures import MeterSettings
 from multisched.framework.plugin_args import PluginArgsError
 from multisched.framework.ports import ExtenderTrust
+from tests.unit.domains.forecast.history_settings import read_history_settings
 
 FULL = """
 stepSeconds: 60
