@@ -198,9 +198,9 @@ class Concurrency(Section):
     cycles: int = Field(default=8, ge=1, le=256)
     """Scheduling cycles that may wait for outside answers at the same time."""
     bind_workers: int = Field(default=64, ge=1, le=1024)
-    """Pods that may be in PreBind and bind at the same time."""
+    """Binds under way at the same time. The smaller of this and maxInFlightBinds counts; PreBind has its own bound."""
     max_in_flight_binds: int = Field(default=64, ge=1, le=1024)
-    """The most binding requests on the wire; the adaptive limit moves below it."""
+    """The most binding requests on the wire; the adaptive limit moves below it. The smaller of this and bindWorkers counts."""
 
 
 class Queue(Section):
