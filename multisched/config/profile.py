@@ -6,7 +6,7 @@ Called by `loading`, and by `kube.convert` for the arguments of a KubeSchedulerC
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from pydantic.alias_generators import to_camel
@@ -17,6 +17,7 @@ from multisched.config.schema import DomainConfig
 from multisched.config.structure import nearest
 from multisched.framework.plugin_args import PluginArgsError
 from multisched.framework.registry import PluginSetupError, Profile, Registry
+from multisched.plugins.args_readers import WITHOUT_EFFECT
 
 _PART: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 
@@ -57,6 +58,13 @@ def check_args(document: Document, path: Path, plugin: str, args: Mapping[str, A
             document.add((*path, *inner), problem.reason, of_key=problem.is_key)
         return False
     return True
+
+
+def without_effect(domain: DomainConfig) -> Iterator[str]:
+    """Arguments of the domain's profile that are good and change nothing, with why."""
+    for entry in domain.profile.plugins.enabled:
+        if entry.args and entry.name in WITHOUT_EFFECT:
+            yield f"{domain.name}: {entry.name}: {', '.join(entry.args)}: {WITHOUT_EFFECT[entry.name]}"
 
 
 def _parts(text: str) -> Path:

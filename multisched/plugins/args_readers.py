@@ -26,3 +26,9 @@ ARGS_READERS: Final[Mapping[str, ArgsReader]] = {
     "VolumeBinding": VolumeBindingArgs.from_config,
 }
 """By plugin. These are all whose arguments v1 knows."""
+
+WITHOUT_EFFECT: Final[Mapping[str, str]] = {
+    "DefaultPreemption": "every candidate node is looked at, as upstream does at 100 percent: these change nothing",
+    "DynamicResources": "pods with resource claims are refused where they come in: these change nothing",
+}
+"""Plugins whose arguments are read and checked for the sake of upstream's files -> why they change nothing."""

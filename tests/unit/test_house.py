@@ -29,7 +29,7 @@ LAZY_IMPORTS: Final = {
     "multisched.cli.asking": (2, "every command is parsed at each start, and one is run"),
     "multisched.cli.dump": (2, "who asks a server needs no sandbox"),
     "multisched.cli.explain": (2, "who asks a server needs no sandbox"),
-    "multisched.cli.main": (30, "every command is parsed at each start, and one is run"),
+    "multisched.cli.main": (31, "every command is parsed at each start, and one is run"),
     "multisched.cli.options": (2, "a command without configuration needs no pydantic"),
     "multisched.cli.repair": (2, "who asks a server needs no sandbox"),
     "multisched.cli.server": (3, "most commands send no token of a kubeconfig"),

@@ -44,7 +44,7 @@ from multisched.config.profile import check_args
 from multisched.config.schema import API_VERSION, BUILT_IN_DOMAINS, DOMAINS_MAX, KIND, WEIGHT_MAX, Configuration
 from multisched.config.structure import validated
 from multisched.framework.registry import Profile
-from multisched.plugins.args_readers import ARGS_READERS
+from multisched.plugins.args_readers import ARGS_READERS, WITHOUT_EFFECT
 
 NAME_CHARS_MAX: Final = 40
 QUEUE_SORT: Final = "PrioritySort"
@@ -297,9 +297,8 @@ class _Converter:
                 self._findings.note((*at, "pluginConfig", index, "args", "ignoredResources"), text)
 
     def _report_args(self, path: Path, plugin: str, args: Mapping[str, Any]) -> None:
-        if plugin == "DefaultPreemption" and args:
-            text = "every candidate node is looked at, as upstream does at 100 percent: these change nothing"
-            self._findings.note((*path, "args"), text)
+        if plugin in WITHOUT_EFFECT and args:
+            self._findings.note((*path, "args"), WITHOUT_EFFECT[plugin])
 
     def _check_common_queue_sort(self, domains: list[dict[str, Any]]) -> None:
         """Upstream has one queue for all profiles; here each has its own, which keeps the same order."""

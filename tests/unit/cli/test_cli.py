@@ -111,6 +111,25 @@ def test_a_good_file_is_said_to_be_good() -> None:
     assert out.endswith("good; domains: forecast (forecast-scheduler), gpu (gpu-scheduler), job (job-scheduler)\n")
 
 
+def test_arguments_without_effect_are_told_of_a_good_file(tmp_path: Path) -> None:
+    path = tmp_path / "good.yaml"
+    path.write_text(
+        "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\ndomains:\n- name: job\n  profile:\n    plugins:\n"
+        "      enabled: [{name: DefaultPreemption, args: {minCandidateNodesPercentage: 50}}, {name: NodeName}]\n"
+    )
+    code, out, _ = call("config", "validate", str(path))
+    assert (code, out.splitlines()) == (
+        0,
+        [
+            (
+                f"{path}: job: DefaultPreemption: minCandidateNodesPercentage: every candidate node is looked at,"
+                " as upstream does at 100 percent: these change nothing"
+            ),
+            f"{path}: good; domains: job (job-scheduler)",
+        ],
+    )
+
+
 def test_default_and_schema_print_the_files_of_the_repository() -> None:
     assert call("config", "default")[1] == (ROOT / "config/default.yaml").read_text()
     assert call("config", "schema")[1] == (ROOT / "config/schema.json").read_text()
