@@ -102,7 +102,7 @@ class PreFilterPlugin(Plugin, Protocol):
 
 @runtime_checkable
 class PreFilterExtensions(Plugin, Protocol):
-    """Keeps PreFilter's state true while an overlay adds or removes pods (nominated pods, preemption dry runs, gangs)."""
+    """Keeps PreFilter's state true while an overlay adds or removes pods (nominated pods, preemption dry runs)."""
 
     def add_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
         """`other` now stands on `row` of `cycle.nodes`; update this plugin's values in `cycle.state` (copy on write)."""

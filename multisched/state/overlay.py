@@ -1,6 +1,6 @@
 """Overlay: one copy-on-write view over the node table, with pods added and removed in thought.
 
-Nominated pods, dry runs, gangs and what-if all use it; nothing else does the same job. It is a `NodeView` like the table
+Nominated pods and the dry runs of preemption use it; nothing else does the same job. It is a `NodeView` like the table
 itself. Columns of amounts are copied whole on the first change (30 us at 5,000 nodes); everything that pods cannot
 change is read through (`ReadThrough`). Only the plugins that own ledgers can overlay them: AddPod and RemovePod keep a
 copy of what changes in the overlay's own cycle state. An overlay is used within one synchronous step and never kept.
