@@ -1,6 +1,6 @@
 """GpuLedger: which pod holds how much of which GPU device, on every node, for all domains of the process.
 
-Owns the device rows (DESIGN 3, Ledger) and mirrors them in arrays over rows, which GpuShare reads. No device is given
+Owns the device rows and mirrors them in arrays over rows, which GpuShare reads. No device is given
 out beyond 1000 milli (I1). Where a node's device plugin picks devices by itself, whole and fractional pods never meet.
 The kubelet would hand a shared device to a whole pod. What a pod holds is settled when it is taken, or first seen on
 its node. Nothing that is written to a running pod frees or takes a device. Written by the cache and commit only.

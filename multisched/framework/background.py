@@ -72,7 +72,7 @@ class BackgroundProcess(Protocol):
 
 
 class BackgroundPorts(msgspec.Struct, frozen=True):
-    """What a background background task works with: time, chance, a thread, processes, and hands to move pods with."""
+    """What a background task works with: time, chance, a thread, processes, and hands to move pods with."""
 
     clock: Clock
     rng: random.Random

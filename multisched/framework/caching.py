@@ -39,7 +39,7 @@ class SplitCacheKey(NamedTuple):
 
 @runtime_checkable
 class CacheKeyPlugin(Plugin, Protocol):
-    """A plugin whose answers depend on more than rows and nodes: counts of pods, objects, a ledger (DESIGN 4.3).
+    """A plugin whose answers depend on more than rows and nodes: counts of pods, objects, a ledger.
 
     It depends on `Dependency.CACHE_KEY` or `ROW_AND_CACHE_KEY`, signs its pods, and names by `cache_key` what the rest
     depends on. `cache_key` must be cheap: every attempt asks it about a pod of each class the plugin speaks about.

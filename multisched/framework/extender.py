@@ -67,7 +67,7 @@ class ExtenderPlugin(RemotePlugin, Protocol):
         ...
 
     def show(self, cycle: CycleView, pod: Pod, offers: Sequence[Offer]) -> object:
-        """The request about the offers, for `answer`."""
+        """The request about the offers, for `response`."""
         ...
 
     def left(self, cycle: CycleView, offers: Sequence[Offer], answer: object) -> Sequence[Offer]:

@@ -3,7 +3,7 @@
 A plugin is an object with a `name` that implements one or more of these. In-tree plugins are vectorised: Filter and
 Score are asked once about many rows. A plugin written for one node at a time wraps itself in `scalar.ScalarPlugin`.
 
-Common rules. Everything but PreBind, Bind, PostBind and `answer` is synchronous and pure: no I/O, no clock, no chance,
+Common rules. Everything but PreBind, Bind, PostBind and `response` is synchronous and pure: no I/O, no clock, no chance,
 arguments are never changed (arrays are read-only). A plugin that raises, or answers with the wrong shape, costs its pod
 one attempt. The runner turns it into an Error status with the plugin's name.
 
@@ -36,7 +36,7 @@ class CycleView(msgspec.Struct):
     state: CycleState
     attempt: int = 1
     responses: Mapping[str, object] = msgspec.field(default_factory=dict)
-    """Plugin name -> what its `answer` returned in this attempt."""
+    """Plugin name -> what its `response` returned in this attempt."""
     places: Rows | None = None
     """The domain's rows, whatever PreFilter narrowed them to, and those that only count for it; None: all rows of the table."""
 
@@ -240,7 +240,7 @@ class PermitPlugin(Plugin, Protocol):
 
 @runtime_checkable
 class PreBindPlugin(Plugin, Protocol):
-    """Work that must be done before the pod is bound, for instance on a volume. Runs in a bind worker."""
+    """Work that must be done before the pod is bound, for instance on a volume. Runs in a task per pod."""
 
     async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
         """May await. A rejection or an exception unreserves and forgets the pod.

@@ -14,7 +14,7 @@ from multisched.model.objects import Pod
 class RemotePlugin(Plugin, Protocol):
     """A plugin whose Filter or Score needs an answer from outside. Those must depend on `Dependency.ATTEMPT`.
 
-    The cycle stops after all other filters. The shell awaits `answer` within `response_timeout_s` while other cycles go
+    The cycle stops after all other filters. The shell awaits `response` within `response_timeout_s` while other cycles go
     on. Then this plugin's Filter and Score run with `cycle.responses[self.name]`. At commit Filter runs again on a row
     that changed meanwhile; a plugin whose answer does not cover such a row is a `RecheckingPlugin`.
     """

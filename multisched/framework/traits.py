@@ -48,7 +48,7 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     normalizer: ByLargest | None = None
     """In place of NormalizeScore, for "in proportion to the largest": the same answers, cheaper."""
     pre_bind_timeout_s: float | None = None
-    """How long PreBind may take as a whole; None: `shell.pre_bind.PRE_BIND_MAX_S`."""
+    """How long PreBind may take as a whole; None: `shell.binding.pre_bind.PRE_BIND_MAX_S`."""
     keeps_deadline: bool = False
     """Bind waits for nothing but its `binder`, which ends by its deadline: no timer is set beside it."""
     reads_objects: tuple[ObjectKind, ...] = ()

@@ -118,7 +118,7 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """gate, request, toleration, selector, affinity, spread, pod affinity, host port, node or victim."""
     text: str
     size: float
-    """Smaller is less; see `shell.fixes`."""
+    """Smaller is less; see `whatif.fixes`."""
     node: str
     """Where the pod would go then."""
     change: dict[str, Any]

@@ -11,7 +11,7 @@ _RANK = {QosClass.GUARANTEED: 0, QosClass.BURSTABLE: 1, QosClass.BEST_EFFORT: 2}
 
 
 class QOSSort:
-    """The rule of scheduler-plugins' QOSSort, and this project's default order (DESIGN 4)."""
+    """The rule of scheduler-plugins' QOSSort, and this project's default order."""
 
     name = "QOSSort"
 

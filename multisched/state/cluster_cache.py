@@ -147,7 +147,7 @@ class ClusterCache:
     # -- pods ------------------------------------------------------------------------------------------------------
 
     def assume(self, pod: Pod, row: int, choices: Choices = NO_CHOICES) -> Assumption:
-        """Puts an unbound pod's use on a row. Only `commit` calls this, after checking that it fits (I1)."""
+        """Puts an unbound pod's use on a row. Only `transaction.assume` calls this, after checking that it fits (I1)."""
         if pod.uid in self._placed:
             raise CacheCorruptedError(f"pod {pod.key} ({pod.uid}) is assumed while {self._placed[pod.uid].state.name}")
         node = self.nodes.node(row).name

@@ -132,7 +132,7 @@ def _cured_by_room(verdicts: Verdicts) -> Rows:
 
 
 class _Refusals:
-    """`plugin.Refusals` over a diagnosis, for one plugin."""
+    """`points.Refusals` over a diagnosis, for one plugin."""
 
     def __init__(
         self,

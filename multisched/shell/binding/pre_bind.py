@@ -2,7 +2,7 @@
 
 Binding volumes may take ten minutes; a bind worker that waited for it would hold up every other pod of the domain. So
 pods with work at PreBind wait here, at most `PRE_BINDS_MAX` at a time, and go to the bind workers when it is done. Pods
-without such work never come here: PreBindPreFlight says Skip, or no plugin has the point. Owned by `DomainWorker`.
+without such work never come here: PreBindPreFlight says Skip, or no plugin has the point. Owned by `BindingCycle`.
 
 A pod that is turned back (`Bind.turned_back`) waits for no place any more, and no further plugin begins with it.
 """

@@ -1,7 +1,7 @@
 """The last look before a bind is sent: does the node still take the pod, and is it still the domain's?
 
-A bind may wait for seconds: at Permit, at PreBind, for a bind worker, for a 429 to pass. Owns nothing; `DomainWorker`
-notes what a decision has seen and asks right before each POST. Only changes by others count: a changed node, pods that
+A bind may wait for seconds: at Permit, at PreBind, for a bind worker, for a 429 to pass. Owns nothing; `BindingCycle`
+notes what a decision has seen, and `BindSender` asks right before each POST. Only changes by others count: a changed node, pods that
 came by no decision of ours, a resize of the pod itself. Where rules reach over other nodes, pods that came or left
 there count too (`PodNews`). Then the domain's filters are asked again, with the pod itself taken out. One that answers
 from outside, or from a thread or process of its own, cannot be: of a changed node its answer holds no more.

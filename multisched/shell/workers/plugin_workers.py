@@ -1,7 +1,7 @@
 """Threads and processes for the isolated plugins of one program; implements `framework.isolation.Workshop`.
 
 Needs real time: under the simulation's virtual clock a timeout always comes before a thread's answer. Simulations use
-`testing.virtual_workers` instead, which runs the same requests through the same code.
+`testing.loop.virtual_workers` instead, which runs the same requests through the same code.
 """
 
 from __future__ import annotations

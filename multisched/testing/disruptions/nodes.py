@@ -163,7 +163,7 @@ async def _taint_no_schedule(scene: Scene) -> bool:
 
 
 async def _taint_no_execute(scene: Scene) -> bool:
-    """Pods that do not tolerate it are removed, as the taint manager does (`World.end_pods`)."""
+    """Pods that do not tolerate it are removed, as the taint manager does (`testing.world.kubelets`)."""
     return await _taint(scene, "NoExecute")
 
 

@@ -35,7 +35,7 @@ LARGE_MILLI, SMALL_MILLI = 2_500, 1_400
 SPARE_MILLI: Final = 50
 """What is left beside the urgent pod."""
 HELPED_S: Final = 8.0
-"""Within this a pod has preempted that nothing hinders; `preemptions.py` says that it may."""
+"""Within this a pod has preempted that nothing hinders; `checkers/process/preemptions.py` says that it may."""
 
 
 def _wants_port(milli: int) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The account of an API server in a test: every binding at the moment it takes effect, against the server's own store.
 
 Nothing of the program under test takes part: what stands here is what the world knows. Each rule names its invariant of
-DESIGN 10; a broken one is a sentence in `broken`.
+ARCHITECTURE.md; a broken one is a sentence in `broken`.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ LEAD_ATTEMPTS, UNIT_S = 17.0, 0.0005
 """How many more units retries may have had than first attempts that wait (ARCHITECTURE.md, shares): 16 attempts and the
 one under way. An attempt of up to UNIT_S seconds counts as one, a longer one as so many more."""
 WINDOW_S: Final = 1.0
-"""As `backoff.py` has it of kube-scheduler: backoffs that end in the same second end together."""
+"""As `queueing/backoff.py` has it of kube-scheduler: backoffs that end in the same second end together."""
 
 
 @dataclass(slots=True)
