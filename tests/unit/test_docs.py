@@ -11,12 +11,13 @@ import re
 import shlex
 import sys
 import tokenize
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pytest
 import typer.main
 from typer.testing import CliRunner
@@ -26,7 +27,8 @@ from multisched.client.lease_term import LeaseState
 from multisched.cycle.bind_outcome import Outcome, Step
 from multisched.framework.ports import BindAnswer
 from multisched.queueing.transitions import ALLOWED, Place
-from multisched.state.cluster_cache import PodState
+from multisched.state.cluster_cache import CacheCorruptedError, PodState
+from multisched.testing.builders import make_cache, make_node, make_pod
 
 ROOT: Final = Path(__file__).parents[2]
 README_LINES_MAX: Final = 120
@@ -445,6 +447,68 @@ def diagrams() -> list[str]:
 def test_the_diagram_of_the_queue_is_its_table_of_transitions() -> None:
     drawn = re.findall(r"^([A-Z_]+) +-> ([A-Z_ ]+)$", "\n".join(diagrams()), re.MULTILINE)
     assert {(Place[origin], Place[target]) for origin, targets in drawn for target in targets.split()} == set(ALLOWED)
+
+
+CACHE_STEPS: Final = (
+    "assume",
+    "place on the same node",
+    "place on another node",
+    "forget",
+    "revise",
+    "answered",
+    "remove",
+)
+UNASSUMED: Final = "unassumed"
+CACHE_STATES: Final = (UNASSUMED, *(state.name for state in PodState))
+
+
+def drawn_in_the_cache() -> dict[tuple[str, str], str]:
+    """(state, step) -> the state after it, as ARCHITECTURE.md has them."""
+    found = {}
+    lines = re.findall(rf"^((?:{'|'.join(CACHE_STATES)})\b.*?)  +(.+?) +-> (\w+)$", "\n".join(diagrams()), re.MULTILINE)
+    for states, steps, after in lines:
+        for step in steps.partition(":")[0].split(", "):
+            named = [one for one in CACHE_STEPS if one.startswith(step)]
+            assert named, step
+            found |= {(state, one): after for state in states.split() for one in named}
+    return found
+
+
+def taken_in_the_cache(state: str, step: str) -> str:
+    """The state after a step; empty: it is forbidden."""
+    cache = make_cache([make_node("here"), make_node("there")])
+    pod = make_pod("p")
+    if state != UNASSUMED:
+        cache.assume(pod, 0)
+    if state == PodState.CONFIRMED.name:
+        cache.place(msgspec.structs.replace(pod, node="here"))
+    steps: dict[str, Callable[[], object]] = {
+        "assume": lambda: cache.assume(pod, 0),
+        "place on the same node": lambda: cache.place(msgspec.structs.replace(pod, node="here")),
+        "place on another node": lambda: cache.place(msgspec.structs.replace(pod, node="there")),
+        "forget": lambda: cache.forget(pod.uid),
+        "revise": lambda: cache.revise(pod),
+        "answered": lambda: cache.answered(pod.uid, 1.0),
+        "remove": lambda: cache.remove(pod.uid),
+    }
+    try:
+        steps[step]()
+    except (CacheCorruptedError, KeyError):
+        return ""
+    entry = cache.placed(pod.uid)
+    return UNASSUMED if entry is None else entry.state.name
+
+
+def test_the_diagram_of_the_cache_is_what_the_cache_does() -> None:
+    drawn = drawn_in_the_cache()
+    taken = {(state, step): taken_in_the_cache(state, step) for state in CACHE_STATES for step in CACHE_STEPS}
+    assert {step: after for step, after in taken.items() if after} == drawn
+    assert [step for step, after in taken.items() if not after] == [
+        (UNASSUMED, "revise"),
+        ("ASSUMED", "assume"),
+        ("CONFIRMED", "assume"),
+        ("CONFIRMED", "place on another node"),
+    ]
 
 
 @pytest.mark.parametrize("names", [PodState, BindAnswer, Outcome, Step, LeaseState], ids=lambda kind: kind.__name__)
