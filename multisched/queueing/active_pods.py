@@ -2,20 +2,13 @@
 
 Owns the order of active pods and the shares of namespaces. A retry is a pod that an attempt has refused before, or that
 failed by an error. First attempts keep QueueSort's order among themselves, but for namespaces whose attempts take long
-(`first_attempts`). While only one namespace has active pods, QueueSort alone decides. Else two shares hold, counted in
-units of attempts (an attempt counts a unit for each UNIT_S it takes, at least 1):
+(`first_attempts`). What the shares are, what they bound and why stands in the folder's README.md.
 
-- Lanes. Retries that stand before first attempts take half of the units while first attempts wait, and LEAD_UNITS more.
-  So a first attempt with f others before it is taken after 2 (f + 1) + LEAD_UNITS units, whatever else waits. Of the f
-  count those that take long only up to what their namespaces may have beyond their share.
-- Namespaces. Of the units that go to retries each of k namespaces gets one in k. QueueSort decides among them, with two
-  exceptions. Who has had LEAD_UNITS / k more waits until the others have caught up. Who has had as much less goes next,
-  whatever its place. So, of the units that retries get, a retry with r of its namespace before it waits for k (r + 2) +
-  2 LEAD_UNITS at most.
+Units are of attempts: one for each UNIT_S that an attempt takes, at least one. Of the first attempts that stand before
+another, those that take long count only up to what their namespaces may have beyond their share.
 
-Both bounds grow by what one attempt may overrun, COST_UNITS_MAX at most. Nothing waits when nobody else does, and idle
-time is not saved up. This is start-time fair queueing. Virtual time goes on by units / k. Each namespace has a mark,
-the virtual time its next retry is due, which its own attempts move on. Called by `PodQueue` alone.
+This is start-time fair queueing. Virtual time goes on by units / k, where k namespaces have retries. Each namespace has
+a mark, the virtual time its next retry is due, which its own attempts move on. Called by `PodQueue` alone.
 """
 
 from __future__ import annotations
