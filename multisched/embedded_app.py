@@ -51,7 +51,6 @@ _COLLECTIONS = {
 
 async def cluster(options: ClusterOptions) -> ExitCode:
     """`multisched cluster`: the embedded cluster with controllers, fake kubelets and nodes, until SIGTERM."""
-
     clock = SystemClock()
     rng = random.Random()  # noqa: S311 - jitter
     if options.kubeconfig.exists() and not is_embedded_kubeconfig(options.kubeconfig):
@@ -130,7 +129,6 @@ def _logging_for_people() -> Iterator[None]:
 
 async def kubelets(options: KubeletsOptions) -> ExitCode:
     """`multisched kubelets`: fake kubelets, and a provisioner of fake volumes, for any cluster, until SIGTERM."""
-
     stages = builtin_stages("fast")
     if options.stages is not None:
         text = await anyio.Path(options.stages).read_text()
