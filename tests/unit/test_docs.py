@@ -464,7 +464,7 @@ CACHE_STATES: Final = (UNASSUMED, *(state.name for state in PodState))
 
 def drawn_in_the_cache() -> dict[tuple[str, str], str]:
     """(state, step) -> the state after it, as ARCHITECTURE.md has them."""
-    found = {}
+    found: dict[tuple[str, str], str] = {}
     lines = re.findall(rf"^((?:{'|'.join(CACHE_STATES)})\b.*?)  +(.+?) +-> (\w+)$", "\n".join(diagrams()), re.MULTILINE)
     for states, steps, after in lines:
         for step in steps.partition(":")[0].split(", "):
