@@ -98,8 +98,9 @@ class DefinedKind(Enum):
 
     @property
     def resource(self) -> str:
-        """Its plural for metrics, told apart as the value is."""
-        return self.definition.plural + self._value_.removeprefix(self.definition.name)
+        """Its plural for metrics, with the group where the value has it."""
+        suffix: str = self._value_.removeprefix(self.definition.name)
+        return self.definition.plural + suffix
 
 
 class ObjectKind(DefinedKind):
