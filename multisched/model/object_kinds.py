@@ -79,8 +79,8 @@ class KindDefinition(msgspec.Struct, Generic[T], frozen=True):
 class DefinedKind(Enum):
     """An enumeration of definitions, one member for each API group and kind.
 
-    The value names a kind in labels of events, metrics and logs: its name in the API, and for a later entry of the same
-    name from another group NAME.GROUP, as kubectl tells them apart.
+    The value names a kind in labels of events, metrics and logs: its name in the API. A later entry of the same name
+    from another group is NAME.GROUP, as kubectl writes it.
     """
 
     definition: KindDefinition[ClusterObject]

@@ -105,8 +105,8 @@ class DumpedCluster(msgspec.Struct, frozen=True):
         unreadable: list[str] = []
         for raw in self.items:
             try:
-                told = msgspec.json.decode(raw, type=_Kind)
-                kind = told.kind
+                typed = msgspec.json.decode(raw, type=_Kind)
+                kind = typed.kind
                 if kind == "Node":
                     nodes.append(decoder.node(raw))
                 elif kind == "Pod":
@@ -115,7 +115,7 @@ class DumpedCluster(msgspec.Struct, frozen=True):
                         (placed if pod.node else pending).append(pod)
                 elif kind == "PriorityClass":
                     classes.append(class_of(raw))
-                elif (other := others.get((told.group, kind)) if told.apiVersion else by_name.get(kind)) is not None:
+                elif (other := others.get((typed.group, kind)) if typed.apiVersion else by_name.get(kind)) is not None:
                     objects.append((other, other.definition.decode(raw)))
             except (DecodeError, *UNREADABLE) as error:
                 unreadable.append(str(error))
