@@ -7,7 +7,8 @@ assumed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Self
 
 import msgspec
 
@@ -27,8 +28,6 @@ class NotTaken(msgspec.Struct, frozen=True):
     refusal: str = ""
     """The node, and what a ledger has against the pod there, or what one has against it anywhere; empty where others had taken
     the rows."""
-    pod: Pod | None = None
-    """The first of several that found no place; None where there is but one."""
     plugin: str = ""
     """Who owns the ledger about the cluster that refuses it; empty for any other refusal."""
 
@@ -43,36 +42,32 @@ def assume(cache: ClusterCache, pod: Pod, row: int, choose: Choose) -> Assumptio
     return NotTaken(f"node {cache.nodes.node(row).name}: {reason}") if reason else cache.assume(pod, row, choices)
 
 
-def assume_all(
-    cache: ClusterCache, places: Sequence[tuple[Pod, int]], still_fits: StillFits, choose: Choose
-) -> tuple[Assumption, ...] | NotTaken:
-    """All pods on their rows, in this order, or none of them.
+class Transaction:
+    """Pods that are assumed one after another in one synchronous block: all of them are kept, or none.
 
-    Each pod but the first is asked about again once those before it stand: they may have taken its room, or keep it away. What it
-    gets of ledgers is chosen then, too.
-    Raises PluginFailure for a plugin or a ledger that fails; nothing is assumed then either.
+    The caller finds a row for each pod by what those before it have left: they may have taken its room, or keep it away.
+    What a pod gets of ledgers is chosen then, too. A block that ends without `keep`, for whatever reason, takes
+    back in reverse order what it assumed.
     """
-    found: list[Assumption] = []
-    why_not: NotTaken | None = None
-    try:
-        for pod, row in places:
-            if found and not still_fits(pod, row):
-                why_not = NotTaken(pod=pod)
-                break
-            taken = assume(cache, pod, row, choose)
-            if isinstance(taken, NotTaken):
-                why_not = msgspec.structs.replace(taken, pod=pod)
-                break
-            found.append(taken)
-    except BaseException:
-        _roll_back(cache, places[: len(found)])
-        raise
-    if why_not is not None:
-        _roll_back(cache, places[: len(found)])
-        return why_not
-    return tuple(found)
 
+    def __init__(self, cache: ClusterCache) -> None:
+        self._cache = cache
+        self._assumed: list[Pod] = []
 
-def _roll_back(cache: ClusterCache, assumed: Sequence[tuple[Pod, int]]) -> None:
-    for pod, _ in reversed(assumed):
-        cache.forget(pod.uid)
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        while self._assumed:
+            self._cache.forget(self._assumed.pop().uid)
+
+    def assume(self, pod: Pod, row: int, choose: Choose) -> Assumption | NotTaken:
+        """As the function `assume`. Raises PluginFailure for a plugin or a ledger that fails."""
+        found = assume(self._cache, pod, row, choose)
+        if not isinstance(found, NotTaken):
+            self._assumed.append(pod)
+        return found
+
+    def keep(self) -> None:
+        """All that is assumed stands from now on."""
+        self._assumed.clear()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from multisched.framework.ledger import NO_CHOICES, Choices
 from multisched.model.objects import CPU, HostPort, Node, Pod, PodSpec
+from multisched.state.cluster_cache import Assumption, ClusterCache
+from multisched.state.transaction import Choose, NotTaken, StillFits, Transaction
 from multisched.testing import builders
 from multisched.testing.builders import GPU
 
@@ -30,6 +32,23 @@ def make_pod(uid: str, spec: PodSpec | None = None, **fields: Any) -> Pod:
 def choose_nothing(pod: Pod, row: int) -> Choices:
     """For ledgers of which there is nothing to choose."""
     return NO_CHOICES
+
+
+def assume_in_turn(
+    cache: ClusterCache, places: Sequence[tuple[Pod, int]], still_fits: StillFits, choose: Choose = choose_nothing
+) -> list[Assumption] | tuple[Pod, str]:
+    """What a caller does who has a row for each pod: all of them in one transaction, or the first that fits not, and why."""
+    found: list[Assumption] = []
+    with Transaction(cache) as together:
+        for pod, row in places:
+            if found and not still_fits(pod, row):
+                return pod, ""
+            taken = together.assume(pod, row, choose)
+            if isinstance(taken, NotTaken):
+                return pod, taken.refusal
+            found.append(taken)
+        together.keep()
+    return found
 
 
 class Tickets:

@@ -17,9 +17,17 @@ from multisched.state.cluster_cache import ClusterCache
 from multisched.state.commit import Candidate, Conflicts, commit
 from multisched.state.domain_rows import DomainRows
 from multisched.state.ledgers import LedgerRegistry, RowlessLedger
-from multisched.state.transaction import NotTaken, assume, assume_all
+from multisched.state.transaction import NotTaken, assume
 from multisched.testing.builders import make_node
-from tests.unit.state.state_kit import FlakyTickets, NamespaceRoom, Tickets, choose_nothing, make_pod, make_spec
+from tests.unit.state.state_kit import (
+    FlakyTickets,
+    NamespaceRoom,
+    Tickets,
+    assume_in_turn,
+    choose_nothing,
+    make_pod,
+    make_spec,
+)
 
 MAX_MILLI = 1000
 NAMESPACES = ("red", "blue")
@@ -184,8 +192,8 @@ def test_no_interleaving_of_domains_passes_the_room_of_a_namespace(history: list
             if rows:
                 places = [(pod, rows[at % len(rows)]) for at, pod in enumerate(members)]
                 fits = amount_left(scene, members[0]) >= amount * more
-                found = assume_all(cache, places, scene.still_fits, choose_nothing)
-                assert isinstance(found, NotTaken) is not fits
+                found = assume_in_turn(cache, places, scene.still_fits)
+                assert isinstance(found, tuple) is not fits
                 assert fits or scene.room.held() == before
         elif step == "forget" and uids:
             cache.forget(uids[amount % len(uids)])

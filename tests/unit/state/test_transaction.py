@@ -13,9 +13,9 @@ from multisched.framework.runner import PluginFailure
 from multisched.model.objects import CPU, PODS, Pod
 from multisched.state.cluster_cache import CacheCorruptedError, ClusterCache
 from multisched.state.ledgers import LedgerRegistry
-from multisched.state.transaction import NotTaken, assume_all
+from multisched.state.transaction import Transaction
 from multisched.testing.builders import make_node
-from tests.unit.state.state_kit import Tickets, choose_nothing, make_pod, make_spec
+from tests.unit.state.state_kit import Tickets, assume_in_turn, choose_nothing, make_pod, make_spec
 
 CPU_OF_ROWS = (1000, 1500, 600)
 
@@ -84,20 +84,20 @@ def test_all_pods_are_assumed_as_one_by_one_or_nothing_is_left_of_any(
     if not has_room(cache, first, row):
         return  # the caller has found room for the first one
     try:
-        found = assume_all(cache, places, lambda pod, row: has_room(cache, pod, row), choose_nothing)
+        found = assume_in_turn(cache, places, lambda pod, row: has_room(cache, pod, row))
     except PluginFailure:
         assert state_of(cache, ledger) == before
         cache.validate()
         return
-    if isinstance(found, NotTaken):
+    if isinstance(found, tuple):
         assert state_of(cache, ledger) == before
-        assert found.pod in [pod for pod, _ in places]
+        assert found[0] in [pod for pod, _ in places]
     else:
-        twin_ledger = Tickets(per_row=2)
-        twin = a_cache(twin_ledger)
-        twin.assume(make_pod("before", make_spec(200, port=80), annotations={"tickets": "1"}), 1)
-        assert list(found) == [twin.assume(pod, row) for pod, row in places]
-        assert state_of(cache, ledger) == state_of(twin, twin_ledger)
+        other_ledger = Tickets(per_row=2)
+        other = a_cache(other_ledger)
+        other.assume(make_pod("before", make_spec(200, port=80), annotations={"tickets": "1"}), 1)
+        assert found == [other.assume(pod, row) for pod, row in places]
+        assert state_of(cache, ledger) == state_of(other, other_ledger)
     cache.validate()
 
 
@@ -105,10 +105,25 @@ def test_the_first_pod_that_finds_no_place_is_named_with_what_a_ledger_says() ->
     ledger = Tickets(per_row=1)
     cache = a_cache(ledger)
     places = [(make_pod(f"p{at}", make_spec(100), annotations={"tickets": "1"}), 0) for at in range(3)]
-    found = assume_all(cache, places, lambda pod, row: True, choose_nothing)
-    assert found == NotTaken("node n0: no tickets", places[1][0])
-    assert assume_all(cache, places, lambda pod, row: False, choose_nothing) == NotTaken("", places[1][0])
+    assert assume_in_turn(cache, places, lambda pod, row: True) == (places[1][0], "node n0: no tickets")
+    assert assume_in_turn(cache, places, lambda pod, row: False) == (places[1][0], "")
     assert not cache.uids()
+
+
+def test_a_block_that_ends_without_keeping_takes_all_back_the_last_first() -> None:
+    cache = a_cache(Tickets())
+    gone: list[str] = []
+    forget = cache.forget
+    cache.forget = lambda uid: gone.append(uid) or forget(uid)  # type: ignore[method-assign, func-returns-value]
+    with Transaction(cache) as together:
+        for number in range(3):
+            together.assume(make_pod(f"p{number}", make_spec(100)), 0, choose_nothing)
+    assert gone == ["p2", "p1", "p0"]
+    assert not cache.uids()
+    with Transaction(cache) as together:
+        together.assume(make_pod("kept", make_spec(100)), 0, choose_nothing)
+        together.keep()
+    assert list(cache.uids()) == ["kept"]
 
 
 def test_versions_rise_by_a_transaction_that_was_undone() -> None:
@@ -117,7 +132,7 @@ def test_versions_rise_by_a_transaction_that_was_undone() -> None:
     cache = a_cache(ledger)
     places = [(make_pod(f"p{at}", make_spec(100), annotations={"tickets": "1"}), 0) for at in range(2)]
     before, held = cache.nodes.version(0), ledger.version(0)
-    assert isinstance(assume_all(cache, places, lambda pod, row: True, choose_nothing), NotTaken)
+    assert isinstance(assume_in_turn(cache, places, lambda pod, row: True), tuple)
     assert cache.nodes.version(0) > before
     assert ledger.version(0) > held
 
@@ -127,5 +142,5 @@ def test_a_pod_that_stands_already_costs_the_others_nothing() -> None:
     standing = make_pod("standing", make_spec(100))
     cache.assume(standing, 0)
     with pytest.raises(CacheCorruptedError):
-        assume_all(cache, [(make_pod("p", make_spec(100)), 0), (standing, 1)], lambda pod, row: True, choose_nothing)
+        assume_in_turn(cache, [(make_pod("p", make_spec(100)), 0), (standing, 1)], lambda pod, row: True)
     assert list(cache.uids()) == ["standing"]

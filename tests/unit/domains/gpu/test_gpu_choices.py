@@ -24,10 +24,9 @@ from multisched.framework.node_view import Rows, Scores
 from multisched.framework.points import CycleView, Plugin
 from multisched.framework.registry import BuiltPlugin, PluginSet, PluginSetupError, PluginUse
 from multisched.model.objects import Node, Pod
-from multisched.state.transaction import NotTaken, assume_all
 from multisched.testing.builders import make_cache, make_context, make_node, make_pod
 from tests.unit.cycle.cycle_kit import Asks, Domain, Waiting
-from tests.unit.state.state_kit import Tickets
+from tests.unit.state.state_kit import Tickets, assume_in_turn
 
 CPU_MILLI = 100
 
@@ -224,12 +223,11 @@ def test_pods_of_one_transaction_choose_one_after_the_other_or_not_at_all() -> N
         return {} if found is None else {GpuLedger.name: found}
 
     pods = [(fraction(f"p{number}", 600), 0) for number in range(4)]
-    assert assume_all(cache, pods, lambda pod, row: True, choose) == NotTaken(
-        "node n: Insufficient gpu-milli", pods[3][0]
-    )
+    refused = assume_in_turn(cache, pods, lambda pod, row: True, choose)
+    assert refused == (pods[3][0], "node n: Insufficient gpu-milli")
     assert dict(bench.ledger.held()) == {}
-    found = assume_all(cache, pods[:3], lambda pod, row: True, choose)
-    assert not isinstance(found, NotTaken)
+    found = assume_in_turn(cache, pods[:3], lambda pod, row: True, choose)
+    assert isinstance(found, list)
     assert [one.annotations[GPU_DEVICES] for one in found] == ["2", "1", "0"]
 
 
