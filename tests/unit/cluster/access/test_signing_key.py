@@ -15,7 +15,11 @@ def test_a_key_knows_what_it_has_signed() -> None:
     assert len(key.sign(DATA)) == 2 * COORDINATE_BYTES
 
 
-@pytest.mark.parametrize("signature", [b"", bytes(2 * COORDINATE_BYTES), bytes(range(200)), SigningKey().sign(DATA)])
+@pytest.mark.parametrize(
+    "signature",
+    [b"", bytes(2 * COORDINATE_BYTES), bytes(range(200)), SigningKey().sign(DATA)],
+    ids=["none", "zeros", "too long", "of another key"],
+)
 def test_a_key_refuses_what_it_has_not_signed(signature: bytes) -> None:
     assert not SigningKey().has_signed(DATA, signature)
 
