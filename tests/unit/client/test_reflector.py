@@ -502,6 +502,17 @@ async def test_a_relist_that_is_requested_while_a_list_fails_is_made_right_after
         assert stage.mirror.replacements == ["10", "11"]
 
 
+async def test_a_list_that_was_under_way_when_a_relist_was_requested_is_not_the_one_it_waits_for() -> None:
+    """What that list was read from may be older than the request."""
+    async with staged([a_list(10), a_list(11), a_list(12)], [FOREVER, FOREVER]) as stage:
+        await asyncio.sleep(1.0)
+        stage.transport.latency_s = 2.0
+        stage.reflector.request_relist()
+        await asyncio.sleep(1.0)
+        await stage.reflector.relist()
+        assert stage.mirror.replacements == ["10", "11", "12"]
+
+
 async def test_relists_are_made_at_once_however_short_the_watch_between_them_was() -> None:
     async with staged([a_list(10)] * 9, [FOREVER] * 9) as stage:
         await stage.reflector.wait_synced()

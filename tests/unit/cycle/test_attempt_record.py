@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multisched.cycle import attempt_record
-from multisched.cycle.attempt_record import ATTEMPTS_KEPT, AttemptRecord, Outcome
+from multisched.cycle.attempt_record import ATTEMPTS_KEPT, STATUS_BYTES, AttemptRecord, Outcome
 from multisched.cycle.classes import placement_log
 from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.classes.score_snapshot import OTHERS, SNAPSHOT_BYTES_MIN, ScoreSnapshot
@@ -139,6 +139,36 @@ def test_refused_pods_of_a_class_share_a_score_snapshot_until_something_changes(
     assert last(domain, third).snapshot is not last(domain, first).snapshot
 
 
+class Gate(FilterBy):
+    """Shuts nodes by what is written neither on them nor on their pods."""
+
+    def __init__(self) -> None:
+        super().__init__("Gate", self._why_not, depends_on=Dependency.CACHE_KEY)
+        self.why = {"n1": "shut", "n2": "shut"}
+
+    def cache_key(self, cycle: CycleView, pod: Pod) -> Hashable | None:
+        return tuple(self.why.items())
+
+    def _why_not(self, pod: Pod, name: str) -> str:
+        return self.why[name]
+
+
+def test_a_score_snapshot_is_not_shared_with_a_pod_that_was_refused_for_another_reason() -> None:
+    gate = Gate()
+    domain = Domain(make_node("n1"), make_node("n2"), plugins=[gate], in_tree=("NodeResourcesFit",))
+    first, second = make_pod("a", cpu_milli=500), make_pod("b", cpu_milli=500)
+    domain.schedule(first)
+    gate.why["n2"] = "locked"
+    domain.schedule(second)
+    told = []
+    for pod in (first, second):
+        snapshot = last(domain, pod).snapshot
+        assert snapshot is not None
+        (codes,) = (column.codes for column in snapshot.filters if column.plugin is gate)
+        told.append([gate.reasons.status(code).message for code in codes.tolist()])
+    assert told == [["shut", "shut"], ["shut", "locked"]]
+
+
 def test_one_of_many_placed_pods_has_a_score_snapshot_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempt_record, "SAMPLED_EVERY", 3)
     domain = Domain(make_node("n1", pods=99))
@@ -226,6 +256,21 @@ def test_a_score_snapshot_counts_the_bytes_of_its_arrays() -> None:
             *(c.final for c in snapshot.scores),
         ]
         assert sizes[name] == SNAPSHOT_BYTES_MIN + sum(column.nbytes for column in columns)
+
+
+def test_refusals_by_name_count_with_the_snapshot_that_they_are_kept_with() -> None:
+    domain = Domain(*(make_node(name, cpu_milli=100) for name in NAMES))
+    domain.schedule(make_pod("before", cpu_milli=101))
+    plain = domain.cycle.records.statistics()["refused_bytes"]
+    for name in NAMES:
+        domain.nominator.nominate(make_pod(f"promised-{name}", cpu_milli=100, priority=1), name)
+    low = make_pod("low", cpu_milli=100)
+    domain.schedule(low)
+    record = last(domain, low)
+    assert len(record.blocked) == len(NAMES)
+    assert record.snapshot is not None
+    assert record.snapshot.nbytes == plain + STATUS_BYTES * len(NAMES)
+    assert domain.cycle.records.statistics()["refused_bytes"] == plain + record.snapshot.nbytes
 
 
 def test_of_a_dropped_score_snapshot_the_scores_that_move_with_every_pod_are_still_told(

@@ -15,6 +15,7 @@ from multisched.model.decode import (
     ANNOTATIONS_BYTES_MAX,
     CONTAINERS_MAX,
     IMAGE_BYTES_MAX,
+    LABELS_MAX,
     TOLERATIONS_MAX,
     DecodeError,
     Decoder,
@@ -174,6 +175,17 @@ def test_a_node_of_absurd_capacity_is_malformed_and_offers_nothing(allocatable: 
     assert node.malformed.startswith("status.allocatable")
     assert next(iter(allocatable)) in node.malformed
     assert not node.allocatable
+
+
+def test_what_is_wrong_with_one_node_takes_nothing_from_others_of_its_kind() -> None:
+    """Nodes of one kind share what they offer; each of them is read by one decoder and the next alike."""
+    document = node_document(cpu="4", memory="8Gi")
+    labels = {f"l{number}": "" for number in range(LABELS_MAX + 1)}
+    odd = {**document, "metadata": {**document["metadata"], "labels": labels}}
+    before = dict(decode_node(document).allocatable)
+    assert before[CPU] == 4_000
+    assert decode_node(odd).malformed
+    assert decode_node(document).allocatable == before
 
 
 def test_a_node_that_is_going_is_a_node_like_any_other() -> None:

@@ -55,6 +55,20 @@ def test_kinds_of_one_name_from_two_groups_are_two_and_the_first_keeps_its_name(
     ]
 
 
+class TheirsFirst(DefinedKind):
+    """The same two, in the other order."""
+
+    THEIRS = KindDefinition("ResourceQuota", "quota.example.org/v1alpha1", decode_namespace)
+    OURS = KindDefinition("ResourceQuota", "v1", decode_namespace)
+
+
+def test_a_kind_of_the_core_that_comes_second_is_named_after_the_core() -> None:
+    assert [(kind.value, kind.resource) for kind in TheirsFirst] == [
+        ("ResourceQuota", "resourcequotas"),
+        ("ResourceQuota.core", "resourcequotas.core"),
+    ]
+
+
 def test_a_plugin_that_waits_for_one_of_two_namesakes_is_not_woken_by_the_other() -> None:
     ours, theirs = (cast(ObjectKind, kind) for kind in Namesakes)
     hints = HintTable([Listening(FIT, EventRegistration(ClusterEvent(theirs, Action.ALL)))], lambda *told: None)

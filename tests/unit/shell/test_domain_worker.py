@@ -304,6 +304,20 @@ def test_a_bind_that_was_not_sent_yet_ends_with_its_node(is_made_anew: bool) -> 
     play(scene)
 
 
+def test_a_pod_at_permit_is_turned_back_as_soon_as_its_node_is_made_anew() -> None:
+    async def scene(house: House, recorder: Recorder) -> None:
+        recorder.permit_status = Status(Code.WAIT)
+        house.see_pod("p")
+        await asyncio.sleep(0.1)
+        assert house.node_of("p") == "a"
+        house.see_node("a", uid="uid-again")
+        await asyncio.sleep(0.1)
+        assert len(house.worker.waiting) == 0
+        assert house.told("p") == ["its node went away before it was bound"]
+
+    play(scene)
+
+
 def test_permit_holds_then_times_out_and_the_pod_goes_back() -> None:
     async def scene(house: House, recorder: Recorder) -> None:
         recorder.permit_status = Status(Code.WAIT)

@@ -9,7 +9,7 @@ import pytest
 
 from multisched.cycle.classes import topology_groups
 from multisched.cycle.classes.topology_groups import RowGroupCache
-from multisched.cycle.results import Placed
+from multisched.cycle.results import Placed, Unplaced
 from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Rows, Scores
 from multisched.framework.points import CycleView
@@ -156,3 +156,15 @@ def test_groupings_are_made_once_and_kept_within_a_bound(monkeypatch: pytest.Mon
     renewed = book.by_labels(("zone",))
     assert renewed is not None
     assert renewed.count == 3
+
+
+def test_the_only_node_of_a_domain_takes_pods_again_whenever_there_is_room() -> None:
+    """Both masks of one row are masks of their own: what fills the node says nothing of the node itself."""
+    domain = Domain(make_node("only", cpu_milli=1_000), in_tree=("NodeUnschedulable", "NodeResourcesFit"))
+    waits = make_pod("waits", cpu_milli=1_000)
+    for number in range(2):
+        stands = make_pod(f"stands-{number}", cpu_milli=1_000)
+        assert isinstance(domain.schedule(stands), Placed)
+        assert isinstance(domain.schedule(waits), Unplaced)
+        domain.cache.forget(stands.uid)
+    assert isinstance(domain.schedule(waits, 2), Placed)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import closing
 
 import msgspec
 import pytest
 
+from multisched.model.decode import Decoder
 from multisched.model.objects import CPU
 from multisched.queueing.entry import Failure
 from multisched.queueing.transitions import Place
-from multisched.testing.loop.sim_loop import SimLoop
+from multisched.shell.audit.pod_mending import PodMending
+from multisched.testing.loop.sim_loop import SimLoop, simulate
 from tests.unit.shell.ingest.test_ingest import place_of, pod_as_served
 from tests.unit.shell.shell_kit import House
 
@@ -69,3 +72,32 @@ def test_a_bind_that_was_none_gives_its_room_back_and_its_pod_waits_again(house:
     standing = house.see_pod("stands", nodeName="b")
     house.mending.unbind(standing)
     assert house.node_of("stands") == "b", "the watch has shown it there"
+
+
+def test_who_waits_for_a_pod_to_leave_its_node_hears_that_it_was_never_there(house: House) -> None:
+    heard: list[str] = []
+    mending = PodMending(house.pods, house.cache, house.router, Decoder(), house.clock, going=heard.append)
+    uid = house.see_pod("p", cpu="2")
+    assert house.worker.queue.pop(0.0) is not None
+    house.cache.assume(house.pods.pending[uid], house.domain.row("a"))
+    house.worker.queue.done(uid)
+    mending.unbind(uid)
+    assert heard == [uid]
+
+
+def test_a_pod_that_was_lost_is_tried_at_once_though_its_domain_sleeps() -> None:
+    loop = SimLoop(seed=1)
+
+    async def main() -> None:
+        house = House(loop, "a")
+        async with house.at_work():
+            uid = house.see_pod("lost")
+            house.worker.queue.remove(uid)
+            await asyncio.sleep(60.1)
+            pod = house.pods.pending[uid]
+            assert house.mending.is_lost(pod)
+            house.mending.readmit(pod)
+            await asyncio.sleep(0.01)  # before the timer that ends backoffs would find it
+            assert house.node_of("lost") == "a"
+
+    simulate(main(), loop)

@@ -142,6 +142,18 @@ def test_a_scheduler_that_stops_does_not_wait_for_volumes() -> None:
     play(scene)
 
 
+def test_a_scheduler_that_stops_gives_nobody_more_time_than_there_was() -> None:
+    async def scene(house: House, volumes: SlowVolumes) -> None:
+        volumes.takes_s = 800.0
+        house.see_pod("slow")
+        await asyncio.sleep(699.5)
+        house.worker.close_intake()
+        with anyio.fail_after(1.0):
+            await house.worker.drained()
+
+    play(scene)
+
+
 class Waits:
     """Holds every pod at Permit."""
 

@@ -100,6 +100,16 @@ def test_a_pod_made_anew_under_the_same_name_is_another_pod(house: House) -> Non
     assert place_of(house, new) is None
 
 
+def test_a_pod_that_outlived_its_name_takes_it_from_nobody(house: House) -> None:
+    """Its end was missed: when the audit drops it, another one has the name."""
+    old, new = house.see_pod("p", nodeName="a"), house.see_pod("p", uid="uid-again")
+    house.pods.drop(old)
+    assert house.cache.placed(old) is None
+    assert house.pods.uid_of("default/p") == new
+    house.lose_pod("p")
+    assert place_of(house, new) is None
+
+
 def test_a_gated_pod_waits_apart_and_its_owner_is_not_told_twice(house: House) -> None:
     uid = house.see_pod("p", schedulingGates=[{"name": "g"}])
     assert place_of(house, uid) is Place.GATED

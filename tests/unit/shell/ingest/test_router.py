@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from multisched.framework.events import EventRegistration
+from multisched.framework.events import Action, ClusterEvent, EventRegistration, EventResource, Resource
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.ports import Condition
 from multisched.framework.status import SUCCESS, Status
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.queueing.transitions import Place
 from multisched.shell.ingest.pods_and_nodes import UNSCHEDULED_POD_ADD
@@ -218,6 +219,18 @@ def test_a_pod_that_goes_before_the_watch_has_shown_it_on_its_node_frees_that_no
         house.lose_pod("brief")
         await asyncio.sleep(PATIENCE_S)
         assert house.node_of("late") == "small"
+
+    play(scene, "small")
+
+
+def test_a_change_is_known_by_an_event_only_if_somebody_hears_it() -> None:
+    async def scene(house: House) -> None:
+        def label_of(resource: EventResource) -> str:
+            event = ClusterEvent(resource, Action.ADD, "Something")
+            return house.router.label_of(lambda: house.router.notify(event, None, None, house.clock.monotonic()))
+
+        assert label_of(ObjectKind.SERVICE) == ""
+        assert label_of(Resource.NODE) == "Something"
 
     play(scene, "small")
 
