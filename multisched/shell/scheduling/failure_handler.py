@@ -8,7 +8,7 @@ from __future__ import annotations
 from multisched.cycle.results import Unplaced
 from multisched.framework.ports import Condition, Event, pod_ref
 from multisched.model.objects import Pod
-from multisched.queueing.entry import NOBODY, Failure
+from multisched.queueing.entry import NOBODY, Failure, Placement
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import Place
 from multisched.shell.scheduling.intake import Intake
@@ -30,14 +30,10 @@ class FailureHandler:
         """Requeues a refused pod, and tells its owner why. `refusal`: what the API server's refusals have in common."""
         self.refused += 1
         pod = result.pod
-        nominated_before = self._nominations.node_of(pod.uid)
-        nominated = self._nominations.nominate(result)
         failure = Failure(
             result.rejectors, result.pending, is_error=result.is_error, message=result.message, refusal=refusal
         )
-        placement = self._queue.fail(pod.uid, failure, self._outside.clock.monotonic())
-        if nominated_before and nominated_before != self._nominations.node_of(pod.uid):
-            self._nominations.nomination_ended(pod, nominated_before)
+        placement, nominated = self._fail(result, failure)
         if placement.place is Place.ABSENT:
             return  # it was deleted meanwhile: no condition is left to write
         reason = result.condition_reason or ("SchedulerError" if result.is_error else "Unschedulable")
@@ -47,15 +43,29 @@ class FailureHandler:
     def retry(self, pod: Pod, why: str, *, is_reported: bool = False, rejector: str = "") -> None:
         """What the decision was made of is no more: the pod is tried again, at once for the first few times.
 
-        `is_reported`: its condition says why, since that may not be over at once. `rejector`: after these times the pod waits for the
-        events of this plugin. Empty: it backs off as after an error.
+        `is_reported`: its condition says why, since that may not be over at once. `rejector`: it is refused wherever it
+        goes, so it keeps no nominated node, and after these times it waits for the events of this plugin. Empty: it backs
+        off as after an error.
         """
-        rejectors = frozenset({rejector}) if rejector else NOBODY
-        failure = Failure(rejectors, without_backoff=True, message=why)
-        placement = self._queue.fail(pod.uid, failure, self._outside.clock.monotonic())
+        if rejector:
+            failure = Failure(frozenset({rejector}), without_backoff=True, message=why)
+            placement, nominated = self._fail(Unplaced(pod, why), failure)
+        else:
+            failure = Failure(NOBODY, without_backoff=True, message=why)
+            placement, nominated = self._queue.fail(pod.uid, failure, self._outside.clock.monotonic()), None
         if is_reported and placement.place is not Place.ABSENT:
-            self.report(pod, "Unschedulable", why)
+            self.report(pod, "Unschedulable", why, nominated)
         self._intake.wake()
+
+    def _fail(self, result: Unplaced, failure: Failure) -> tuple[Placement, str | None]:
+        """Back to its queue, with what the refusal makes of its nomination; what is to be written of that, if anything."""
+        pod = result.pod
+        nominated_before = self._nominations.node_of(pod.uid)
+        nominated = self._nominations.nominate(result)
+        placement = self._queue.fail(pod.uid, failure, self._outside.clock.monotonic())
+        if nominated_before and nominated_before != self._nominations.node_of(pod.uid):
+            self._nominations.nomination_ended(pod, nominated_before)
+        return placement, nominated
 
     def report(self, pod: Pod, reason: str, message: str, nominated_node: str | None = None) -> None:
         """The condition and the event a refused pod gets; `nominated_node` as in `Condition`. Who does not lead tells nothing."""
