@@ -22,7 +22,7 @@ from multisched.config.options import ExitCode
 from multisched.model.loopback_name import is_loopback_name
 from multisched.model.wire import UNREADABLE
 from multisched.observe.loopback import TokenFileError, read_token, token_folder
-from multisched.tls.contexts import client_context
+from multisched.tls.contexts import client_context, read_pem
 
 T = TypeVar("T")
 
@@ -110,12 +110,13 @@ def code_of(status: int) -> ExitCode:
 
 
 def _tls(server: Server) -> ssl.SSLContext:
-    authorities = b"" if server.ca_file is None else server.ca_file.read_bytes()
-    if server.ca_file is not None and not authorities:  # no authority at all would be the system's
-        raise AskError(f"{server.ca_file} is empty")
+    try:
+        authorities = b"" if server.ca_file is None else read_pem(server.ca_file)
+    except ValueError as error:
+        raise AskError(str(error)) from error
     try:
         return client_context(authorities, is_verifying=server.is_verifying)
-    except ssl.SSLError as error:
+    except (ssl.SSLError, ValueError) as error:
         raise AskError(f"{server.ca_file} has no certificate: {error}") from error
 
 

@@ -6,7 +6,7 @@ import ssl
 from pathlib import Path
 
 from multisched.framework.ports import ExtenderTrust
-from multisched.tls.contexts import client_context, load_pair, pem_files
+from multisched.tls.contexts import client_context, load_pair, pem_files, read_pem
 
 
 def context_of(url: str, trust: ExtenderTrust) -> ssl.SSLContext | bool:
@@ -23,10 +23,4 @@ def context_of(url: str, trust: ExtenderTrust) -> ssl.SSLContext | bool:
 
 
 def _pem(data: bytes, file: str) -> bytes:
-    """Read here, so that what cannot be read is named."""
-    if data or not file:
-        return data
-    content = Path(file).read_bytes()
-    if not content:
-        raise ValueError(f"{file} is empty")  # no authority at all would be the system's
-    return content
+    return read_pem(Path(file)) if file and not data else data

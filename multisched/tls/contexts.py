@@ -16,9 +16,22 @@ def empty_server_context() -> ssl.SSLContext:
     return context
 
 
+def read_pem(file: Path) -> bytes:
+    """Read by us, so that what cannot be read is named. Raises OSError; ValueError for an empty file.
+
+    No authority at all would stand for the system's.
+    """
+    content = file.read_bytes()
+    if not content:
+        raise ValueError(f"{file} is empty")
+    return content
+
+
 def client_context(authorities: bytes, *, is_verifying: bool = True) -> ssl.SSLContext:
-    """`authorities`: PEM; empty: the system's. Raises ssl.SSLError."""
+    """`authorities`: PEM; empty: the system's. Raises ssl.SSLError; ValueError for bytes that hold no text at all."""
     text = authorities.decode("ascii", "ignore")  # what stands beside the certificates may be in any language
+    if authorities and not text:
+        raise ValueError("no certificate is among the authorities")
     context = ssl.create_default_context(cadata=text or None)
     if not is_verifying:
         context.check_hostname = False

@@ -60,6 +60,11 @@ def test_authorities_may_have_notes_in_any_language() -> None:
     assert (context.check_hostname, context.verify_mode) == (True, ssl.CERT_REQUIRED)
 
 
+def test_bytes_without_any_text_do_not_stand_for_the_systems_authorities() -> None:
+    with pytest.raises(ValueError, match="no certificate"):
+        client_context("äöü".encode())
+
+
 def test_a_client_that_verifies_nothing_takes_any_name() -> None:
     context = client_context(b"", is_verifying=False)
     assert (context.check_hostname, context.verify_mode) == (False, ssl.CERT_NONE)
