@@ -287,7 +287,7 @@ class House:
         status = {"phase": fields.pop("phase", "Pending"), **fields.pop("status", {})}
         spec = {"schedulerName": scheduler, "containers": [container(cpu=cpu)], **fields}
         document = pod_document(name, metadata=metadata, status=status, **spec)
-        self.pods.upsert(f"default/{name}", as_served(document))
+        self.pods.upsert(f"{metadata.get('namespace', 'default')}/{name}", as_served(document))
         return str(uid)
 
     def lose_pod(self, name: str) -> None:

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from multisched.framework.points import CycleView
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
-from multisched.testing.builders import container, pod_document
 from multisched.testing.loop.sim_loop import SimLoop, simulate
-from tests.unit.shell.shell_kit import House, as_served
+from tests.unit.shell.shell_kit import House
 from tests.unit.shell.test_domain_worker import NamespaceQuota
 from tests.unit.state.state_kit import NamespaceRoom
 
-
-def see(house: House, namespace: str, name: str, cpu: str, **fields: Any) -> None:
-    status = {"phase": "Pending"} | fields.pop("status", {})
-    spec = {"schedulerName": "ours", "containers": [container(cpu=cpu)], **fields}
-    document = pod_document(name, metadata={"uid": f"uid-{name}", "namespace": namespace}, status=status, **spec)
-    house.pods.upsert(f"{namespace}/{name}", as_served(document))
+TEAM = {"namespace": "team"}
+"""Metadata of pods whose namespace has nearly used up its quota."""
 
 
 class RefusesAtReserve(NamespaceQuota):
@@ -39,12 +33,12 @@ def test_a_pod_that_a_quota_refuses_keeps_no_nominated_node(where: str) -> None:
         if where == "its ledger":
             house.cache.ledgers.register(NamespaceRoom(1000))
         async with house.at_work():
-            see(house, "team", "uses", "800m", nodeName="b")  # the quota of this namespace is nearly used up
-            see(house, "team", "high", "500m", priority=10, status={"nominatedNodeName": "a"})
+            house.see_pod("uses", cpu="800m", metadata=TEAM, nodeName="b")
+            house.see_pod("high", cpu="500m", metadata=TEAM, priority=10, status={"nominatedNodeName": "a"})
             await asyncio.sleep(5.0)
             assert house.domain.nominator.node_of("uid-high") == ""
-            see(house, "free", "low-1", "1")
-            see(house, "other", "low-2", "1")
+            house.see_pod("low-1", metadata={"namespace": "free"})
+            house.see_pod("low-2", metadata={"namespace": "other"})
             await asyncio.sleep(30.0)
             assert (house.node_of("low-1"), house.node_of("low-2")) == ("a", "a")
 
