@@ -16,7 +16,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from multisched.model.objects import Owner
+from multisched.model.objects import Owner, Requests
+from multisched.model.quota_tree import QuotaTree, TreeProblem
 from multisched.model.selectors import LabelSelector, NodeSelector
 from multisched.model.version import NO_VERSION, Version
 from multisched.model.volumes import MigratedDisk
@@ -85,6 +86,45 @@ class ResourceQuota(ClusterObject, frozen=True, gc=False, eq=False):
     """status.used, by the same names."""
     is_scoped: bool = False
     """Counts some pods of its namespace only: spec.scopes or spec.scopeSelector."""
+
+
+class ElasticQuotaTree(ClusterObject, frozen=True, gc=False, eq=False):
+    """`scheduling.sigs.k8s.io/v1beta1`: the quotas of all teams, in one object."""
+
+    tree: QuotaTree | None = None
+    """None where it has problems."""
+    problems: tuple[TreeProblem, ...] = ()
+    """All that is wrong with it."""
+
+
+class ElasticQuota(ClusterObject, frozen=True, gc=False, eq=False):
+    """`scheduling.x-k8s.io/v1alpha1` (scheduler-plugins): the quota of its namespace."""
+
+    min: Requests = {}
+    max: Requests = {}
+    problems: tuple[TreeProblem, ...] = ()
+    """What is wrong with it alone."""
+
+
+class KoordinatorQuota(ClusterObject, frozen=True, gc=False, eq=False):
+    """ElasticQuota of `scheduling.sigs.k8s.io/v1alpha1`: one node of a tree that labels make."""
+
+    min: Requests = {}
+    max: Requests = {}
+    parent: str = ""
+    """Name of another quota; empty: it stands below the root."""
+    is_parent: bool = False
+    """Other quotas may stand below it, and no pods."""
+    tree_id: str = ""
+    is_lent: bool = True
+    """False: what of its min is idle is lent to nobody."""
+    weights: Requests | None = None
+    """Annotation shared-weight; None: its max."""
+    namespaces: tuple[str, ...] = ()
+    total: Requests = {}
+    """Annotation total-resource of the root of a tree: all that the tree has."""
+    problems: tuple[TreeProblem, ...] = ()
+    """What is wrong with it alone."""
 
 
 class ClaimRef(msgspec.Struct, frozen=True, gc=False):

@@ -26,6 +26,9 @@ from multisched.model.cluster_objects import (
     CsiNode,
     CsiNodeDriver,
     CsiStorageCapacity,
+    ElasticQuota,
+    ElasticQuotaTree,
+    KoordinatorQuota,
     Namespace,
     PersistentVolume,
     PersistentVolumeClaim,
@@ -48,6 +51,7 @@ from multisched.model.decode_metadata import (
     controller_of,
     with_valid_text,
 )
+from multisched.model.decode_quotas import WireElasticQuota, bounds, place_in_tree
 from multisched.model.decode_selectors import (
     Refusal,
     Wire,
@@ -60,6 +64,7 @@ from multisched.model.decode_selectors import (
 from multisched.model.decode_volumes import InTreeSource, migrated_disk
 from multisched.model.objects import CPU, Owner
 from multisched.model.quantity import QuantityError, milli_of_nano, parse_nano, value_of_nano
+from multisched.model.quota_tree import read_tree
 from multisched.model.selectors import LabelSelector
 from multisched.model.version import Version, version_of
 from multisched.model.wire import UNREADABLE
@@ -270,6 +275,15 @@ class _Quota(Wire):
     status: _QuotaStatus | None = None
 
 
+class _QuotaTreeSpec(Wire):
+    root: Any = None
+
+
+class _QuotaTree(Wire):
+    metadata: WireMetadata
+    spec: _QuotaTreeSpec | None = None
+
+
 _bare_decoder = msgspec.json.Decoder(_Bare)
 
 
@@ -368,6 +382,19 @@ def _quota(wire: _Quota) -> ResourceQuota:
         used=_amounts(status.used, "status.used"),
         is_scoped=bool(spec.scopes) or spec.scope_selector is not None,
     )
+
+
+def _quota_tree(wire: _QuotaTree) -> ElasticQuotaTree:
+    tree, problems = read_tree(None if wire.spec is None else wire.spec.root)
+    return ElasticQuotaTree(**_who(wire.metadata), tree=tree, problems=problems)
+
+
+def _elastic_quota(wire: WireElasticQuota) -> ElasticQuota:
+    return ElasticQuota(**_who(wire.metadata), **bounds(wire))
+
+
+def _koordinator_quota(wire: WireElasticQuota) -> KoordinatorQuota:
+    return KoordinatorQuota(**_who(wire.metadata), **place_in_tree(wire))
 
 
 def _amounts(quantities: dict[str, Quantity] | None, field: str) -> Mapping[str, int]:
@@ -557,6 +584,9 @@ decode_stateful_set = _decoder(_Selected, _by_selector(StatefulSet), StatefulSet
 decode_replication_controller = _decoder(_MapSelected, _by_map(ReplicationController), ReplicationController)
 decode_disruption_budget = _decoder(_Selected, _disruption_budget, PodDisruptionBudget)
 decode_quota = _decoder(_Quota, _quota, ResourceQuota)
+decode_quota_tree = _decoder(_QuotaTree, _quota_tree, ElasticQuotaTree)
+decode_elastic_quota = _decoder(WireElasticQuota, _elastic_quota, ElasticQuota)
+decode_koordinator_quota = _decoder(WireElasticQuota, _koordinator_quota, KoordinatorQuota)
 decode_volume = _decoder(_Volume, _volume, PersistentVolume)
 decode_claim = _decoder(_Claim, _claim, PersistentVolumeClaim)
 decode_storage_class = _decoder(_StorageClass, _storage_class, StorageClass)

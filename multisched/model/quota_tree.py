@@ -1,0 +1,324 @@
+"""Quota trees: what each team is sure of, and how much it may borrow. Read from any document, with all that is wrong with it.
+
+A tree that has a problem is never put in force; whoever reads one keeps the last that had none. Source of the rules:
+ACK's ElasticQuotaTree (`scheduling.sigs.k8s.io/v1beta1`). Other APIs are read as trees by `model/quotas`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from multisched.model.objects import CPU, Requests
+from multisched.model.quantity import QuantityError, milli_of_nano, parse_nano, value_of_nano
+from multisched.model.selectors import is_qualified_name
+
+NODES_MAX: Final = 10_000
+"""Nodes of one tree."""
+DEPTH_MAX: Final = 32
+NAMESPACES_MAX: Final = 50_000
+RESOURCES_MAX: Final = 64
+"""Resources that one node of a tree names."""
+PROBLEMS_MAX: Final = 100
+"""Problems of one tree that are listed; more are left out."""
+
+WEIGHT_ATTRIBUTE: Final = "multisched.io/weight"
+"""Attribute of a node: its weight among its siblings when idle resources are shared; without it the node's max."""
+GUARANTEE_ATTRIBUTE: Final = "multisched.io/guarantee"
+"""Attribute of a node: the part of its min that is lent to nobody, `all` or for example `cpu=2,memory=4Gi`."""
+ALL: Final = "all"
+MAX_JOBS: Final = "kube-queue/max-jobs"
+"""A key of `max` that bounds jobs in ACK's queue, and no resource of pods."""
+
+SHOWN_MAX: Final = 63
+"""Of a name in a message, in characters: names are what people write."""
+
+NO_LEAVES: Final[Mapping[str, int]] = {}
+
+ReportProblem = Callable[[str, str, str], None]
+"""Hears of a problem: path, text, fix."""
+
+
+class TreeProblem(msgspec.Struct, frozen=True):
+    """One rule that a tree breaks."""
+
+    path: str
+    """The node, for example `root.a.team-1`, with the field where it is one: `root.a.min.cpu`."""
+    text: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.text}; {self.fix}"
+
+
+class QuotaNode(msgspec.Struct, frozen=True):
+    """One level of a tree."""
+
+    name: str
+    path: str
+    """Names from the root, with dots: `root.a`."""
+    parent: int
+    """Position among the tree's nodes; -1 for the root."""
+    children: tuple[int, ...]
+    min: Requests
+    """Resource -> what the node is sure of; 0 where it is not named. Milli-CPU, bytes and counts."""
+    max: Requests
+    """Resource -> what its pods may hold together; no bound where it is not named."""
+    namespaces: tuple[str, ...] = ()
+    """Of a leaf."""
+    weight: int | None = None
+    """Among its siblings, for each resource; None: its max."""
+    weights: Requests | None = None
+    """The same by resource, where an API has it so; a resource that is not named has the weight 0."""
+    guarantee: Requests = {}
+    """Resource -> the part of its min that is lent to nobody."""
+
+    def weight_for(self, resource: str, otherwise: int) -> int:
+        """`otherwise`: where neither a weight nor a max is written."""
+        if self.weights is not None:
+            return self.weights.get(resource, 0)
+        return self.weight if self.weight is not None else self.max.get(resource, otherwise)
+
+
+class QuotaTree(msgspec.Struct, frozen=True):
+    """A tree without problems."""
+
+    nodes: tuple[QuotaNode, ...]
+    """Parents before children; the root is the first."""
+    leaf_of: Mapping[str, int]
+    """Namespace -> position of its leaf."""
+    paths: tuple[tuple[int, ...], ...]
+    """By position: the node itself, its parent and so on to the root."""
+    pod_label: str = ""
+    """Key of a pod's label that names its leaf, before its namespace; empty: no label does."""
+    leaf_named: Mapping[str, int] = {}
+    """What such a label may say -> position of the leaf."""
+
+    @staticmethod
+    def of(nodes: Sequence[QuotaNode], pod_label: str = "", leaf_named: Mapping[str, int] = NO_LEAVES) -> QuotaTree:
+        """`nodes`: linked, parents before children."""
+        paths: list[tuple[int, ...]] = []
+        for at, node in enumerate(nodes):
+            paths.append((at, *paths[node.parent]) if node.parent >= 0 else (at,))
+        leaf_of = {namespace: at for at, node in enumerate(nodes) for namespace in node.namespaces}
+        return QuotaTree(tuple(nodes), leaf_of, tuple(paths), pod_label, leaf_named)
+
+    @property
+    def resources(self) -> frozenset[str]:
+        """Every resource that some level names."""
+        return frozenset(name for node in self.nodes for name in (*node.min, *node.max))
+
+    def leaves(self) -> Iterator[int]:
+        return (at for at, node in enumerate(self.nodes) if not node.children)
+
+
+def read_tree(root: Any) -> tuple[QuotaTree | None, tuple[TreeProblem, ...]]:
+    """The tree of a document's `spec.root`; None where it has problems, which are all listed at once."""
+    reader = _Reader()
+    reader.read(root, -1, "", 1)
+    if reader.nodes and not reader.problems:
+        _check_levels(reader)
+    if reader.problems:
+        return None, tuple(reader.problems[:PROBLEMS_MAX])
+    return QuotaTree.of(reader.nodes), ()
+
+
+class _Reader:
+    """Reads one document, and gathers what is wrong with it."""
+
+    def __init__(self) -> None:
+        self.nodes: list[QuotaNode] = []
+        self.problems: list[TreeProblem] = []
+        self._names: dict[str, str] = {}
+        self._namespaces: dict[str, str] = {}
+
+    def problem(self, path: str, text: str, fix: str) -> None:
+        if len(self.problems) <= PROBLEMS_MAX:
+            self.problems.append(TreeProblem(path, text, fix))
+
+    def read(self, document: Any, parent: int, above: str, depth: int) -> int:
+        """Position of the node; its children follow it. -1 where it cannot be read at all."""
+        place = above or "spec.root"
+        if not isinstance(document, dict):
+            self.problem(place, "a node of the tree is no object", "write name, min and max")
+            return -1
+        if len(self.nodes) >= NODES_MAX or depth > DEPTH_MAX:
+            self.problem(place, f"the tree has over {NODES_MAX} nodes or {DEPTH_MAX} levels", "make it smaller")
+            return -1
+        name = self._name(document.get("name"), place)
+        path = f"{above}.{name}" if above else name
+        at = len(self.nodes)
+        self.nodes.append(QuotaNode(name, path, parent, (), {}, {}))
+        children = self._children(document.get("children"), at, path, depth)
+        least = read_amounts(document.get("min"), f"{path}.min", self.problem)
+        self.nodes[at] = QuotaNode(
+            name,
+            path,
+            parent,
+            children,
+            least,
+            read_amounts(document.get("max"), f"{path}.max", self.problem),
+            self._leaf_namespaces(document.get("namespaces"), path, is_leaf=not children),
+            self._weight(document.get("attributes"), path),
+            guarantee=self._guarantee(document.get("attributes"), path, least),
+        )
+        return at
+
+    def _name(self, name: Any, place: str) -> str:
+        if not isinstance(name, str) or not name or "." in name:
+            self.problem(f"{place}.name", f"{_shown(name)} is no name of a node", "write a word without dots")
+            return "?"
+        if name in self._names:
+            self.problem(
+                f"{place}.{_shown(name)}", f"{self._names[name]} has the same name", "give each node a name of its own"
+            )
+        self._names.setdefault(name, f"{place}.{name}")
+        return name
+
+    def _children(self, documents: Any, at: int, path: str, depth: int) -> tuple[int, ...]:
+        if documents is None:
+            return ()
+        if not isinstance(documents, list):
+            self.problem(f"{path}.children", "no list", "write a list of nodes")
+            return ()
+        found = [self.read(one, at, path, depth + 1) for one in documents]
+        return tuple(child for child in found if child >= 0)
+
+    def _leaf_namespaces(self, names: Any, path: str, *, is_leaf: bool) -> tuple[str, ...]:
+        if not names:
+            return ()
+        if not isinstance(names, list) or not all(isinstance(one, str) and one for one in names):
+            self.problem(f"{path}.namespaces", "no list of names", "write a list of namespaces")
+            return ()
+        if not is_leaf:
+            self.problem(f"{path}.namespaces", "only leaves have namespaces", "move them to a child of their own")
+        if len(self._namespaces) + len(names) > NAMESPACES_MAX:
+            self.problem(f"{path}.namespaces", f"the tree has over {NAMESPACES_MAX} namespaces", "name fewer")
+            return ()
+        for name in names:
+            if name in self._namespaces:
+                other = self._namespaces[name]
+                self.problem(f"{path}.namespaces", f"namespace {_shown(name)} is in {other} already", "name it once")
+            self._namespaces.setdefault(name, path)
+        return tuple(names)
+
+    def _weight(self, attributes: Any, path: str) -> int | None:
+        text = attributes.get(WEIGHT_ATTRIBUTE) if isinstance(attributes, dict) else None
+        if text is None:
+            return None
+        if not str(text).isdecimal() or len(str(text)) > 9:
+            self.problem(
+                f"{path}.attributes[{WEIGHT_ATTRIBUTE}]",
+                f"{_shown(text)} is no weight",
+                "write a whole number from 0 on",
+            )
+            return None
+        return int(str(text))
+
+    def _guarantee(self, attributes: Any, path: str, least: Requests) -> Requests:
+        text = attributes.get(GUARANTEE_ATTRIBUTE) if isinstance(attributes, dict) else None
+        if text is None:
+            return {}
+        if text == ALL:
+            return least
+        place = f"{path}.attributes[{GUARANTEE_ATTRIBUTE}]"
+        parts = [part.partition("=") for part in str(text).split(",")]
+        if not all(equals for _, equals, _ in parts):
+            self.problem(place, f"{_shown(text)} is no guarantee", "write all, or for example cpu=2,memory=4Gi")
+            return {}
+        found = read_amounts({name.strip(): amount.strip() for name, _, amount in parts}, place, self.problem)
+        for resource, amount in found.items():
+            if amount > least.get(resource, 0):
+                what = (
+                    f"{shown_amount(resource, amount)} is over its min {shown_amount(resource, least.get(resource, 0))}"
+                )
+                self.problem(f"{place}.{resource}", what, f"lower it, or raise min of {path}")
+        return found
+
+
+def read_amounts(amounts: Any, path: str, report: ReportProblem) -> Requests:
+    """Resource -> amount, of a map as people write it; what cannot be read is reported, and left out."""
+    if amounts is None:
+        return {}
+    if not isinstance(amounts, dict) or len(amounts) > RESOURCES_MAX:
+        report(path, f"no map of at most {RESOURCES_MAX} resources", "write for example cpu: 40")
+        return {}
+    found: dict[str, int] = {}
+    for resource, text in amounts.items():
+        if resource == MAX_JOBS:
+            continue
+        if not is_qualified_name(resource):
+            report(f"{path}.{_shown(resource)}", "no name of a resource", "write cpu, memory or DOMAIN/NAME")
+            continue
+        try:
+            nano = parse_nano(text) if isinstance(text, str | int | float) else None
+        except QuantityError:
+            nano = None
+        if nano is None or nano < 0 or isinstance(text, bool):
+            report(f"{path}.{resource}", f"{_shown(text)} is no amount", "write for example 500m, 40 or 64Gi")
+            continue
+        found[resource] = milli_of_nano(nano) if resource == CPU else value_of_nano(nano)
+    return found
+
+
+def _check_levels(reader: _Reader) -> None:
+    """min within max, children within their parent, and a root that is sure of all it may hold."""
+    nodes = reader.nodes
+    for at, node in enumerate(nodes):
+        for resource, least in node.min.items():
+            most = node.max.get(resource)
+            if most is not None and least > most:
+                what = f"min {shown_amount(resource, least)} is over max {shown_amount(resource, most)}"
+                reader.problem(f"{node.path}.min.{resource}", what, f"lower min or raise max of {node.path}")
+        if at:
+            _check_child(reader, node, nodes[node.parent])
+        _check_children(reader, node)
+    root = nodes[0]
+    for resource in {**root.min, **root.max}:
+        sure, bound = root.min.get(resource), root.max.get(resource)
+        if sure != bound and (sure is None or bound is None or sure < bound):
+            what = f"min {_shown_or_none(resource, sure)} and max {_shown_or_none(resource, bound)} of the root differ"
+            reader.problem(f"{root.path}.{resource}", what, "write the same: nobody else lends to the root")
+
+
+def _check_child(reader: _Reader, node: QuotaNode, parent: QuotaNode) -> None:
+    for resource, most in node.max.items():
+        bound = parent.max.get(resource)
+        if bound is not None and most > bound:
+            what = f"max {shown_amount(resource, most)} is over {shown_amount(resource, bound)} of {parent.path}"
+            reader.problem(f"{node.path}.max.{resource}", what, f"lower it, or raise max of {parent.path}")
+
+
+def _check_children(reader: _Reader, node: QuotaNode) -> None:
+    sums: dict[str, int] = {}
+    for child in node.children:
+        for resource, least in reader.nodes[child].min.items():
+            sums[resource] = sums.get(resource, 0) + least
+    for resource, total in sums.items():
+        own = node.min.get(resource, 0)
+        if total > own:
+            what = f"min of its children is {shown_amount(resource, total)} in all, over its own {shown_amount(resource, own)}"
+            reader.problem(
+                f"{node.path}.min.{resource}", what, f"raise min of {node.path}, or lower that of its children"
+            )
+
+
+def shown_amount(resource: str, amount: int) -> str:
+    """As people write it: cores for cpu, Gi or Mi where bytes are whole ones, else the number."""
+    if resource == CPU:
+        return f"{amount // 1000}" if amount % 1000 == 0 else f"{amount}m"
+    for suffix, size in (("Gi", 2**30), ("Mi", 2**20)):
+        if amount and amount % size == 0:
+            return f"{amount // size}{suffix}"
+    return str(amount)
+
+
+def _shown_or_none(resource: str, amount: int | None) -> str:
+    return "(none)" if amount is None else shown_amount(resource, amount)
+
+
+def _shown(value: object) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return repr(text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}...")

@@ -1,0 +1,163 @@
+"""ElasticQuotas of Koordinator as a tree: labels say which stands below which.
+
+Source: koordinator apis/extension/elastic_quota.go, pkg/webhook/elasticquota/quota_topology_check.go and
+pkg/scheduler/plugins/elasticquota/plugin_helper.go. All trees (label tree-id) stand below one root, which has no
+bound of its own: nodes have. A label of the pod names its leaf. Without it, the leaf is the quota in the pod's namespace
+that has the namespace's name, else the one whose annotation names the namespace. Unlike there, a label that names no leaf
+counts as none: a pod does not leave its namespace's quota by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from msgspec.structs import replace
+
+from multisched.model.cluster_objects import KoordinatorQuota
+from multisched.model.decode_quotas import KOORDINATOR, annotation_path, label_path
+from multisched.model.objects import Requests
+from multisched.model.quota_tree import DEPTH_MAX, NODES_MAX, QuotaNode, QuotaTree, shown_amount
+from multisched.model.quotas.reading import ProblemsByObject, ReadQuotas
+
+POD_LABEL: Final = f"{KOORDINATOR}name"
+ROOT: Final = "koordinator-root-quota"
+BUILT_IN: Final = frozenset({ROOT, "koordinator-system-quota", "koordinator-default-quota"})
+"""Quotas that Koordinator makes for pods without one: they bound nobody here."""
+
+
+def read_linked(quotas: Iterable[KoordinatorQuota]) -> ReadQuotas:
+    """The tree of all of them; none where there are none."""
+    forest = _Forest(one for one in quotas if one.name not in BUILT_IN)
+    if forest.problems or not forest.quotas:
+        return ReadQuotas(None, forest.problems.by_object())
+    return ReadQuotas(forest.tree())
+
+
+class _Forest:
+    """The quotas by name, and what is wrong with how they hang together."""
+
+    def __init__(self, quotas: Iterable[KoordinatorQuota]) -> None:
+        self.problems = ProblemsByObject()
+        self.quotas: dict[str, KoordinatorQuota] = {}
+        self._children: dict[str, list[KoordinatorQuota]] = {}
+        for one in sorted(quotas, key=lambda one: (one.name, one.key)):
+            self._add(one)
+        for one in self.quotas.values():
+            self._check_place(one)
+            self._check_sums(one)
+        self._check_namespaces()
+
+    def _add(self, one: KoordinatorQuota) -> None:
+        if one.malformed:
+            self.problems.report(one.key, "spec", one.malformed, "write it anew")
+        self.problems.add(one.key, *one.problems)
+        first = self.quotas.setdefault(one.name, one)
+        if first is not one:
+            self.problems.report(
+                one.key, "metadata.name", f"{first.key} has the same name", "give each quota one of its own"
+            )
+            return
+        self._children.setdefault(self._parent(one), []).append(one)
+        if len(self.quotas) == NODES_MAX:
+            self.problems.report(one.key, "metadata.name", f"there are {NODES_MAX} quotas or more", "make them fewer")
+
+    @staticmethod
+    def _parent(one: KoordinatorQuota) -> str:
+        return "" if one.parent == ROOT else one.parent
+
+    def _check_place(self, one: KoordinatorQuota) -> None:
+        name = self._parent(one)
+        if not name:
+            return
+        place, parent = label_path("parent"), self.quotas.get(name)
+        if parent is None:
+            self.problems.report(
+                one.key, place, f"there is no quota {name}", "name one that is there, or leave the label out"
+            )
+            return
+        if not parent.is_parent:
+            self.problems.report(one.key, place, f"{name} is no parent", f"label {name} is-parent: true")
+        if parent.tree_id != one.tree_id:
+            what = f"{one.tree_id or '(none)'} is not {parent.tree_id or '(none)'} of its parent {name}"
+            self.problems.report(one.key, label_path("tree-id"), what, "write the same in all of one tree")
+        for number, above in enumerate(self._above(one)):
+            if above is one or number >= DEPTH_MAX:
+                what = f"it is below itself, or below more than {DEPTH_MAX} others"
+                self.problems.report(one.key, place, what, "name a parent that leads to the root")
+                return
+
+    def _above(self, one: KoordinatorQuota) -> Iterator[KoordinatorQuota]:
+        """Its parent and so on; without an end where they stand in a circle."""
+        above = self.quotas.get(self._parent(one))
+        while above is not None:
+            yield above
+            above = self.quotas.get(self._parent(above))
+
+    def _check_sums(self, one: KoordinatorQuota) -> None:
+        for resource, total in _sums(child.min for child in self._children.get(one.name, ())).items():
+            own = one.min.get(resource, 0)
+            if total > own:
+                what = f"min of its children is {shown_amount(resource, total)} in all, over its own {shown_amount(resource, own)}"
+                self.problems.report(one.key, f"spec.min.{resource}", what, "raise it, or lower that of its children")
+
+    def _check_namespaces(self) -> None:
+        owners: dict[str, KoordinatorQuota] = {}
+        for one in self.quotas.values():
+            if one.is_parent and one.namespaces:
+                what = "pods stand below leaves only, and it is a parent"
+                self.problems.report(one.key, annotation_path("namespaces"), what, "name them at a child of it")
+            for namespace in one.namespaces:
+                first = owners.setdefault(namespace, one)
+                if first is not one:
+                    what = f"namespace {namespace} is in {first.key} already"
+                    self.problems.report(one.key, annotation_path("namespaces"), what, "name it once")
+
+    def tree(self) -> QuotaTree:
+        """Parents before children, siblings by name."""
+        own = {one.namespace for one in self.quotas.values() if one.name == one.namespace and not one.is_parent}
+        top = self._children.get("", [])
+        nodes = [QuotaNode(ROOT, ROOT, -1, (), _sums(one.min for one in top), {})]
+        below: list[list[int]] = [[]]
+        waiting = [(one, 0) for one in reversed(top)]
+        while waiting:
+            one, parent = waiting.pop()
+            at = len(nodes)
+            nodes.append(_node(one, parent, f"{nodes[parent].path}.{one.name}", own))
+            below.append([])
+            below[parent].append(at)
+            waiting += [(child, at) for child in reversed(self._children.get(one.name, []))]
+        leaves = {node.name: at for at, node in enumerate(nodes) if at and not self.quotas[node.name].is_parent}
+        linked = [replace(node, children=tuple(below[at])) for at, node in enumerate(nodes)]
+        return QuotaTree.of(linked, POD_LABEL, leaves)
+
+
+def _node(one: KoordinatorQuota, parent: int, path: str, own: set[str]) -> QuotaNode:
+    """`own`: namespaces with a quota of their own name, which goes before what annotations say."""
+    namespaces = [name for name in one.namespaces if name not in own]
+    if one.name == one.namespace and not one.is_parent:
+        namespaces.append(one.namespace)
+    return QuotaNode(
+        one.name,
+        path,
+        parent,
+        (),
+        one.min,
+        {**one.max, **{name: _within(one, name, amount) for name, amount in one.total.items()}},
+        tuple(dict.fromkeys(namespaces)),
+        weights=one.weights,
+        guarantee={} if one.is_lent else one.min,
+    )
+
+
+def _within(one: KoordinatorQuota, resource: str, total: int) -> int:
+    """The bound of the root of a tree that has so much in all."""
+    return max(one.min.get(resource, 0), min(total, one.max.get(resource, total)))
+
+
+def _sums(amounts: Iterable[Requests]) -> Requests:
+    found: dict[str, int] = {}
+    for one in amounts:
+        for resource, amount in one.items():
+            found[resource] = found.get(resource, 0) + amount
+    return found
