@@ -21,8 +21,11 @@ from multisched.model.decode_objects import (
     decode_csi_driver,
     decode_csi_node,
     decode_disruption_budget,
+    decode_elastic_quota,
+    decode_koordinator_quota,
     decode_namespace,
     decode_quota,
+    decode_quota_tree,
     decode_replica_set,
     decode_replication_controller,
     decode_service,
@@ -35,6 +38,8 @@ from multisched.model.decode_objects import (
 T = TypeVar("T", bound=ClusterObject)
 
 CORE, APPS, POLICY, STORAGE = "v1", "apps/v1", "policy/v1", "storage.k8s.io/v1"
+ACK_QUOTAS, KOORDINATOR_QUOTAS = "scheduling.sigs.k8s.io/v1beta1", "scheduling.sigs.k8s.io/v1alpha1"
+SCHEDULER_PLUGINS = "scheduling.x-k8s.io/v1alpha1"
 
 
 class KindDefinition(msgspec.Struct, Generic[T], frozen=True):
@@ -52,6 +57,8 @@ class KindDefinition(msgspec.Struct, Generic[T], frozen=True):
 
     Source: kube-scheduler 1.36, pkg/scheduler/framework/types.go, UnrollWildCardResource; Namespace and
     VolumeAttachment are ours."""
+    is_optional: bool = False
+    """Its definition need not be installed: where the server does not serve it (404), there are no objects of it."""
     index_of: Callable[[T], str] | None = None
     """What the store finds it by; None: its namespace."""
     node_of: Callable[[T], str] = lambda one: ""
@@ -113,6 +120,9 @@ class ObjectKind(DefinedKind):
     REPLICATION_CONTROLLER = KindDefinition("ReplicationController", CORE, decode_replication_controller)
     POD_DISRUPTION_BUDGET = KindDefinition("PodDisruptionBudget", POLICY, decode_disruption_budget)
     RESOURCE_QUOTA = KindDefinition("ResourceQuota", CORE, decode_quota)
+    ELASTIC_QUOTA_TREE = KindDefinition("ElasticQuotaTree", ACK_QUOTAS, decode_quota_tree, is_optional=True)
+    ELASTIC_QUOTA = KindDefinition("ElasticQuota", SCHEDULER_PLUGINS, decode_elastic_quota, is_optional=True)
+    KOORDINATOR_QUOTA = KindDefinition("ElasticQuota", KOORDINATOR_QUOTAS, decode_koordinator_quota, is_optional=True)
     PERSISTENT_VOLUME = KindDefinition(
         "PersistentVolume", CORE, decode_volume, is_in_wildcard=True, index_of=lambda one: one.storage_class
     )
