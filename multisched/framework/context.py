@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -45,6 +45,28 @@ class Ledgers(Protocol):
         """Adds the ledger, or returns the one already registered under its name."""
         ...
 
+    def pods(self) -> Iterable[Pod]:
+        """Every pod that may hold of ledgers at this moment: assumed, bound, and those whose node is unknown."""
+        ...
+
+
+class Nominations(Protocol):
+    """Pods that are nominated to a node, over all domains."""
+
+    sequence: int
+    """Rises at each change."""
+
+    def pods(self) -> Sequence[Pod]: ...
+
+
+class NoNominations:
+    """Where nobody nominates."""
+
+    sequence = 0
+
+    def pods(self) -> Sequence[Pod]:
+        return ()
+
 
 class PluginContext(msgspec.Struct, frozen=True):
     """What a plugin may keep from its construction: read views and the two ways to act on others."""
@@ -60,6 +82,8 @@ class PluginContext(msgspec.Struct, frozen=True):
     """How VolumeBinding's PreBind writes; None where nothing may be written (what-if, conformance)."""
     preemptions: PreemptionsUnderWay = msgspec.field(default_factory=NoPreemptions)
     """Whose victims are being removed at this moment."""
+    nominations: Nominations = msgspec.field(default_factory=NoNominations)
+    """Whose place others leave them."""
     measures: Measures | None = None
     """How a plugin comes to what is measured; None where nobody may be asked (what-if, conformance)."""
     rows: Callable[[], Rows] | None = None

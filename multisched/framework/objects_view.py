@@ -56,6 +56,9 @@ class ObjectsView(Protocol):
         """All objects of the kind. A live view: copy to keep it."""
         ...
 
+    sequence: int
+    """Rises whenever a `version` may have risen: the cheapest way to see that none has."""
+
     def version(self, kind: ObjectKind) -> int:
         """Raised when an object of the kind comes, goes, or changes in what is kept of it.
 

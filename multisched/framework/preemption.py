@@ -42,6 +42,8 @@ class Preemption(msgspec.Struct, frozen=True):
     victims: tuple[Pod, ...]
     """Most important first; those that are being deleted already are among them."""
     plugin: str
+    rank: int | None = None
+    """Pods of a lower priority than this leave the pod its place meanwhile; None: than its own."""
 
 
 class PlacedPods(Protocol):
@@ -127,6 +129,10 @@ class DryRun(Protocol):
 
     def candidates(self) -> Rows:
         """Rows refused in a way that room could cure: Unschedulable, not UnschedulableAndUnresolvable."""
+        ...
+
+    def fitting(self) -> Rows:
+        """Candidate rows that every Filter passes as they are, beside the pods nominated there: PreFilter refused the pod."""
         ...
 
     def displace(self, rule: DisplacementRule) -> Candidates:

@@ -83,6 +83,7 @@ class ClusterCache:
         self.objects = ObjectStore()
         self._domains: list[DomainRows] = []
         self._placed: dict[str, PlacedPod] = {}
+        self.ledgers.pods = self._pods
         self._strays: dict[str, set[str]] = {}
         self._intrusions: dict[int, int] = {}
         self.news = PodNews()
@@ -274,6 +275,9 @@ class ClusterCache:
         kept.update((key, was[key]) for key in keys if key in was)
         # Equal annotations are one object: else each version of the pod would look like a change to who reads them.
         return msgspec.structs.replace(after, annotations=was if kept == was else kept)
+
+    def _pods(self) -> Iterator[Pod]:
+        return (entry.pod for entry in self._placed.values())
 
     def _intrude(self, row: int) -> None:
         self._intrusions[row] = self._intrusions.get(row, 0) + 1

@@ -10,7 +10,7 @@ Ledgers about the cluster are kept among the others, as ledgers to which all row
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from multisched.framework.ledger import NO_CHOICES, AnnotatedLedger, ChoiceLedger, Choices, ClusterLedger, Ledger
@@ -90,6 +90,8 @@ class LedgerRegistry:
         """Keys of the pod annotations that some ledger goes by."""
         self.written: frozenset[str] = frozenset()
         """Those that only bindings write."""
+        self.pods: Callable[[], Iterable[Pod]] = tuple
+        """Every pod that may hold something; the cache says which."""
         self.broken: dict[str, str] = {}
         """Ledgers whose amounts cannot be trusted -> what they raised."""
 

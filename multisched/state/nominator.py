@@ -25,7 +25,7 @@ _NONE: Rows = np.zeros(0, np.intp)
 
 
 class _Level:
-    """What the promised pods of one priority ask for, by slot."""
+    """What the promised pods of one rank ask for, by slot."""
 
     __slots__ = ("pods", "size", "sums")
 
@@ -80,6 +80,8 @@ class Nominator:
         self._slots: dict[str, int] = {}
         self._free: list[int] = []
         self._capacity = SLOTS_INITIAL
+        self._ranks: dict[str, int] = {}
+        """uid -> its rank, where that is not its priority."""
         self._levels: dict[int, _Level] = {}
         self._rows: Rows = _NONE
         self._rows_mark: tuple[int, int] = (-1, -1)
@@ -102,19 +104,27 @@ class Nominator:
             node = known.nominated_node if known is not None else ""
         self.nominate(pod, node)
 
-    def nominate(self, pod: Pod, node: str) -> None:
-        """The pod is promised this node from now on; an empty name ends its nomination."""
+    def nominate(self, pod: Pod, node: str, rank: int | None = None) -> None:
+        """The pod is promised this node from now on; an empty name ends its nomination.
+
+        Pods of a priority up to its rank leave it the place. `rank`: None keeps what it has on this node, its priority at first.
+        """
+        if rank is None and self.node_of(pod.uid) == node:
+            rank = self._ranks.get(pod.uid)
         self.remove(pod.uid)
         if not node:
             return
+        if rank is not None:
+            self._ranks[pod.uid] = rank
         if pod.nominated_node != node:
             pod = msgspec.structs.replace(pod, nominated_node=node)
         self._known[pod.uid] = pod
         self._by_node.setdefault(node, {})[pod.uid] = pod
         slot = self._slot(node)
-        level = self._levels.get(pod.spec.priority)
+        rank = self._rank(pod)
+        level = self._levels.get(rank)
         if level is None:
-            level = self._levels[pod.spec.priority] = _Level(self._capacity)
+            level = self._levels[rank] = _Level(self._capacity)
         level.account(slot, pod, 1)
         self._note(node)
 
@@ -122,16 +132,20 @@ class Nominator:
         pod = self._known.pop(uid, None)
         if pod is None:
             return
-        node, priority = pod.nominated_node, pod.spec.priority
-        level = self._levels[priority]
+        node, rank = pod.nominated_node, self._rank(pod)
+        self._ranks.pop(uid, None)
+        level = self._levels[rank]
         level.account(self._slots[node], pod, -1)
         self._note(node)
         if not level.size:
-            del self._levels[priority]
+            del self._levels[rank]
         del self._by_node[node][uid]
         if not self._by_node[node]:
             del self._by_node[node]
             self._free.append(self._slots.pop(node))
+
+    def _rank(self, pod: Pod) -> int:
+        return self._ranks.get(pod.uid, pod.spec.priority)
 
     def _note(self, node: str) -> None:
         self.sequence += 1
@@ -157,11 +171,11 @@ class Nominator:
         pods = self._by_node.get(node)
         if not pods:
             return []
-        return [p for p in pods.values() if p.spec.priority >= pod.spec.priority and p.uid != pod.uid]
+        return [p for p in pods.values() if self._rank(p) >= pod.spec.priority and p.uid != pod.uid]
 
     def ahead_of(self, pod: Pod) -> Iterator[tuple[str, list[Pod]]]:
         """Nodes with nominated pods whose room this pod must leave: of equal or higher priority, and not itself."""
-        if not any(priority >= pod.spec.priority for priority in self._levels):
+        if not any(rank >= pod.spec.priority for rank in self._levels):
             return
         for node in self._by_node:
             ahead = self.ahead_on(node, pod)
@@ -170,13 +184,13 @@ class Nominator:
 
     def requests(self, pod: Pod, table: NodeTable) -> NominatedRequests | None:
         """As `ahead_of`, in columns over the rows of `table`; None where nobody is ahead."""
-        levels = [level for priority, level in self._levels.items() if priority >= pod.spec.priority]
+        levels = [level for rank, level in self._levels.items() if rank >= pod.spec.priority]
         if not levels:
             return None
         known = self._known.get(pod.uid)
         own = None if known is None else (self._slots[known.nominated_node], known)
         pods = levels[0].pods if len(levels) == 1 else np.sum([level.pods for level in levels], axis=0)
-        if own is not None and known is not None and known.spec.priority >= pod.spec.priority:
+        if own is not None and known is not None and self._rank(known) >= pod.spec.priority:
             pods = pods.copy()
             pods[own[0]] -= 1
         else:

@@ -75,6 +75,7 @@ class ObjectStore(ObjectsView):
     """Objects by kind, namespace and name."""
 
     def __init__(self) -> None:
+        self.sequence = 0
         self._shelves = {kind: _Shelf(kind.definition.index_of or (lambda o: o.namespace)) for kind in ObjectKind}
         self._unreadable: dict[ObjectKind, str] = {}
         # The kinds that plugins look up one by one, a hundred thousand times in a row: without the way over their kind.
@@ -88,15 +89,18 @@ class ObjectStore(ObjectsView):
 
     def set(self, kind: ObjectKind, item: ClusterObject) -> ClusterObject | None:
         """The object appeared or changed. Returns what was known of it before."""
+        self.sequence += 1
         return self._shelves[kind].set(item)
 
     def remove(self, kind: ObjectKind, namespace: str, name: str) -> ClusterObject | None:
         """The object is gone. Returns what was known of it; None for one that was not known."""
+        self.sequence += 1
         return self._shelves[kind].remove(namespace, name)
 
     def set_unreadable(self, kind: ObjectKind, why: str) -> None:
         """The API server refuses to tell of the kind; an empty text: it does so again."""
         if bool(why) != bool(self.unreadable(kind)):
+            self.sequence += 1
             self._shelves[kind].recency.sequence += 1
         self._unreadable[kind] = why
 

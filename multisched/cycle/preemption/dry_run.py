@@ -134,6 +134,25 @@ class AttemptDryRun:
     def candidates(self) -> Rows:
         return self._failed.candidates
 
+    def fitting(self) -> Rows:
+        rows = self._failed.candidates
+        if not len(rows):
+            return rows
+        runs, failed = self._runs, self._failed
+        refusal, _ = first_refusals(
+            self._filters,
+            np.ones(len(rows), np.bool_),
+            lambda plugin: runs.runner.recheck(plugin, failed.view, failed.pod, rows),
+        )
+        rows = rows[refusal < 0]
+        return np.array([row for row in rows.tolist() if not self._is_nominated(row)], np.intp)
+
+    def _is_nominated(self, row: int) -> bool:
+        """The row takes the pod only as long as the pods nominated there do not come."""
+        runs, failed = self._runs, self._failed
+        ahead = runs.nominator.ahead_on(runs.table.node(row).name, failed.pod)
+        return bool(ahead) and not runs.nominated.takes_beside(failed.view, failed.skipped, failed.pod, row, ahead)
+
     def displace(self, rule: DisplacementRule) -> Candidates:
         tally, runs = _Tally(), self._runs
         rows = self._with_lower(rule, tally)

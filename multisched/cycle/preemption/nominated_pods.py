@@ -131,7 +131,7 @@ class NominatedPodsFilter:
             status = overlay.remove_pod(*left)
             if not status.is_success:
                 return status
-        return _added(overlay, ahead, row) or self._refusal(pod_class, overlay.view, pod, row)
+        return _added(overlay, ahead, row) or self._refusal(pod_class.skipped, overlay.view, pod, row)
 
     def _blocked_by_columns(
         self, pod_class: EquivalenceClass, pod: Pod, attempt: int, at: Rows, nominated: NominatedRequests
@@ -160,15 +160,20 @@ class NominatedPodsFilter:
             )
             refusal = _added(overlay, ahead, row)
             if refusal is None:
-                refusal = self._refusal(pod_class, overlay.view, pod, row)
+                refusal = self._refusal(pod_class.skipped, overlay.view, pod, row)
             if refusal is not None:
                 blocked[position] = refusal
         return blocked
 
-    def _refusal(self, pod_class: EquivalenceClass, view: CycleView, pod: Pod, row: int) -> Status | None:
+    def takes_beside(self, view: CycleView, skipped: frozenset[str], pod: Pod, row: int, ahead: Sequence[Pod]) -> bool:
+        """Whether the row takes the pod once those nominated there have come, too. Raises PluginFailure."""
+        overlay = OverlayCycle(self._table, view.state, pod, self.extensions(skipped), self._runner, view.attempt)
+        return _added(overlay, ahead, row) is None and self._refusal(skipped, overlay.view, pod, row) is None
+
+    def _refusal(self, skipped: frozenset[str], view: CycleView, pod: Pod, row: int) -> Status | None:
         rows = np.array([row], np.intp)
         for plugin in self._plugins.filter:
-            if plugin.name in self._plugins.remote_names or plugin.name in pod_class.skipped:
+            if plugin.name in self._plugins.remote_names or plugin.name in skipped:
                 continue
             code = int(self._runner.recheck(plugin, view, pod, rows)[0])
             if code:

@@ -67,7 +67,7 @@ class DomainNominations:
             node = CLEARED  # a plugin failed, which keeps a promise: but not of a node of another domain, whose pods wait for it
         if node is None or not self.still_waits(pod.uid):
             return None
-        self._nominator.nominate(pod, node)
+        self._nominator.nominate(pod, node, None if result.preemption is None else result.preemption.rank)
         if result.preemption is not None and self._preemptor.start(pod, result.preemption, self):
             self._under_way.add()
         return node if node != known else None

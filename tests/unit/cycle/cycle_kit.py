@@ -182,7 +182,14 @@ class Domain:
         self.heard = Heard()
         self.seed = seed
         weighted = {**IN_TREE_USED, **(weights or {})}
-        context = PluginContext("test", self.cache.nodes, self.waiting, self.cache.ledgers, self.cache.objects)
+        context = PluginContext(
+            "test",
+            self.cache.nodes,
+            self.waiting,
+            self.cache.ledgers,
+            self.cache.objects,
+            nominations=self.nominator,
+        )
         registry = plugin_registry()
         own = [*plugins, *(make(context) for make in factories)]
         if profile:

@@ -83,8 +83,10 @@ def test_a_version_stands_still_while_nothing_that_is_kept_changes() -> None:
 def test_a_kind_that_cannot_be_read_says_why_until_it_can() -> None:
     store = ObjectStore()
     assert store.unreadable(PV) == ""
+    before = store.sequence
     store.set_unreadable(PV, "403 Forbidden")
     assert store.unreadable(PV) == "403 Forbidden"
+    assert store.sequence > before
     store.set_unreadable(PV, "")
     assert store.unreadable(PV) == ""
 
@@ -100,7 +102,7 @@ def test_indexes_and_versions_agree_with_what_was_written(changes: list[tuple[bo
     store = ObjectStore()
     model: dict[str, PersistentVolume] = {}
     for is_set, name, storage_class, size in changes:
-        before, version = model.get(name), store.version(PV)
+        before, version, sequence = model.get(name), store.version(PV), store.sequence
         if is_set:
             model[name] = PersistentVolume(name=name, storage_class=storage_class, capacity_bytes=size)
             assert store.set(PV, model[name]) is before
@@ -109,6 +111,7 @@ def test_indexes_and_versions_agree_with_what_was_written(changes: list[tuple[bo
             assert store.remove(PV, "", name) is model.pop(name, None)
             is_news = before is not None
         assert (store.version(PV) > version) == is_news
+        assert store.sequence > sequence or not is_news
         assert {v.name: v for v in store.all(PV)} == model
         for one in ("", "fast", "slow"):
             found = {v.name: v for v in store.volumes_of_class(one)}
