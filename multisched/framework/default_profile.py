@@ -28,6 +28,7 @@ DEFAULT_PROFILE: Final = Profile(
         PluginUse("PodTopologySpread", weight=2),
         PluginUse("InterPodAffinity", weight=2),
         PluginUse("DynamicResources"),
+        PluginUse("ElasticQuota"),
         PluginUse("DefaultPreemption"),
         PluginUse("NodeResourcesBalancedAllocation"),
         PluginUse("ImageLocality"),

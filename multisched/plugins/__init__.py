@@ -29,6 +29,7 @@ from multisched.plugins.node_resources_fit import NodeResourcesFit, NodeResource
 from multisched.plugins.node_unschedulable import NodeUnschedulable
 from multisched.plugins.priority_sort import PrioritySort
 from multisched.plugins.qos_sort import QOSSort
+from multisched.plugins.quota.elastic_quota import ElasticQuota
 from multisched.plugins.scheduling_gates import SchedulingGates
 from multisched.plugins.taint_toleration import TaintToleration
 from multisched.plugins.topology.inter_pod_affinity import InterPodAffinity
@@ -91,6 +92,7 @@ IN_TREE: Mapping[str, Callable[..., Plugin]] = {
     PodTopologySpread.name: make_pod_topology_spread,
     InterPodAffinity.name: make_inter_pod_affinity,
     DynamicResources.name: make_dynamic_resources,
+    ElasticQuota.name: ElasticQuota,
     DefaultPreemption.name: make_default_preemption,
     NodeResourcesBalancedAllocation.name: make_node_resources_balanced_allocation,
     ImageLocality.name: ImageLocality,

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import orjson
 import pytest
 
@@ -38,9 +37,10 @@ from multisched.framework.points import (
     ReservePlugin,
 )
 from multisched.framework.registry import PluginUse, Registry
-from multisched.model.cluster_objects import ClusterObject, Namespace
+from multisched.model.cluster_objects import ClusterObject
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
+from multisched.model.quotas.koordinator import POD_LABEL
 from multisched.plugins import IN_TREE
 from multisched.plugins.priority_sort import PrioritySort
 from multisched.queueing.entry import Failure
@@ -49,9 +49,16 @@ from multisched.queueing.transitions import Place
 from multisched.shell.ingest.cluster_changes import assigned_pod_events, node_events
 from multisched.state.object_store import ObjectStore
 from multisched.testing.builders import Document, container, decode_node, decode_pod, node_document, pod_document
+from tests.unit.model.quotas.quota_documents import linked
 from tests.unit.plugins.scenes import context_of, put
 from tests.unit.plugins.volumes import storage_documents as storage
 
+QUOTAS = (
+    linked("red", 1, 4, namespaces=["red"]),
+    linked("blue", 0, 4, namespaces=["blue"]),
+    linked("full", 0, 0, namespaces=["full"]),
+)
+"""Nobody who waits by other plugins is in their namespaces."""
 PARKED_S = 600.0
 """When the event comes: the backoff is over, and there is no leftover flush."""
 
@@ -98,6 +105,8 @@ def thing(kind: ObjectKind, document: Document) -> ClusterObject:
 def plugin_of(name: str) -> Plugin:
     objects = ObjectStore()
     put(objects, ObjectKind.NAMESPACE, {"metadata": {"name": "default", "labels": {}}})
+    for quota in QUOTAS:
+        put(objects, ObjectKind.KOORDINATOR_QUOTA, quota)
     registry = Registry()
     registry.add_all(IN_TREE, "in-tree")
     return registry.build(PluginUse(name), context_of(objects=objects))
@@ -572,6 +581,34 @@ VOLUMES = [
     Row("NodeVolumeLimits", "more CPU", CLAIMANT, node(cpu=1), node(cpu=2), False),
 ]
 
+
+def in_red(**fields: Any) -> Pod:
+    return pod(namespace="red", cpu=1000, **fields)
+
+
+def in_blue(**fields: Any) -> Pod:
+    return pod("x", **{"namespace": "blue", "cpu": 1000, "node": "n", **fields})
+
+
+AS_BLUE, AS_FULL = {POD_LABEL: "blue"}, {POD_LABEL: "full"}
+
+QUOTA = [
+    Row("ElasticQuota", "a pod of a quota that is gone", in_red(), in_blue(), None, True),
+    Row("ElasticQuota", "a pod of no quota that is gone", in_red(), pod("x", node="n", cpu=1000), None, False),
+    Row("ElasticQuota", "a pod that is gone, for one without a quota", pod(cpu=1000), in_blue(), None, False),
+    Row("ElasticQuota", "a pod that asks for less", in_red(), in_blue(cpu=2000), in_blue(), True),
+    Row("ElasticQuota", "a pod that leaves its quota by a label", in_red(), in_blue(), in_blue(labels=AS_FULL), True),
+    Row("ElasticQuota", "another label of a pod", in_red(), in_blue(), in_blue(labels={"a": "b"}), False),
+    Row("ElasticQuota", "somebody who may borrow of an entitled pod", in_red(), None, in_blue(), True),
+    Row("ElasticQuota", "somebody of its own quota", in_red(), None, in_blue(namespace="red"), False),
+    Row("ElasticQuota", "somebody who comes, for a pod that is sure of nothing", in_blue(node=""), None,
+        pod("y", namespace="red", node="n", cpu=1000), False),
+    Row("ElasticQuota", "a smaller request of its own", in_red(), in_red(), pod(namespace="red", cpu=500), True),
+    Row("ElasticQuota", "another quota by a label of its own", in_red(), in_red(), in_red(labels=AS_BLUE), True),
+    Row("ElasticQuota", "another label of its own", in_red(), in_red(), in_red(labels={"a": "b"}), False),
+    Row("ElasticQuota", "a node", in_red(), None, node(), False),
+]  # fmt: skip
+
 ROWS = [
     *FIT,
     *TAINTS,
@@ -583,6 +620,7 @@ ROWS = [
     *SPREADS,
     *TERMS,
     *VOLUMES,
+    *QUOTA,
     Row("NodeDeclaredFeatures", "a node", pod(), None, node(), True),
     Row("NodeDeclaredFeatures", "a feature", pod(), node(), node(features=["F"]), True),
     Row("NodeDeclaredFeatures", "another label", pod(), node(), node(labels={"a": "b"}), False),
@@ -691,80 +729,3 @@ def test_a_hint_that_is_told_of_another_kind_of_thing_does_as_if_told_of_nothing
             continue
         for old, new in ((None, other), (other, None), (other, other)):
             assert hint(CLAIMANT, old, new) is hint(CLAIMANT, None, None), (name, label)
-
-
-CONSTRAINT = {
-    "maxSkew": 1,
-    "topologyKey": "zone",
-    "whenUnsatisfiable": "DoNotSchedule",
-    "labelSelector": {"matchLabels": {"app": "web"}},
-}
-
-
-def spread(match: list[str] | None = None, **labels: str) -> Pod:
-    constraint = {**CONSTRAINT, "matchLabelKeys": match} if match else CONSTRAINT
-    return pod(labels=labels, topologySpreadConstraints=[constraint])
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "hint"),
-    [
-        (spread(app="web"), spread(app="web"), Hint.SKIP),
-        (spread(["team"], team="a"), spread(["team"], team="b"), Hint.QUEUE),
-        (spread(["team"], team="a"), spread(["team"], team="a"), Hint.SKIP),
-        (spread(app="web"), pod(), Hint.QUEUE),
-    ],
-)
-def test_a_pod_that_other_spread_rules_hold_for_now_is_tried_again(old: Pod, new: Pod, hint: Hint) -> None:
-    assert hint_of(plugin_of("PodTopologySpread"), "TargetPod")(new, old, new) is hint
-
-
-@pytest.mark.parametrize(("before", "after", "hint"), [({"A"}, {"A"}, Hint.SKIP), ({"A"}, {"B"}, Hint.QUEUE)])
-def test_a_pod_that_needs_other_features_now_is_tried_again(before: set[str], after: set[str], hint: Hint) -> None:
-    def needing(features: set[str]) -> Pod:
-        one = pod()
-        spec = msgspec.structs.replace(one.spec, required_features=frozenset(features))
-        return msgspec.structs.replace(one, spec=spec)
-
-    old, new = needing(before), needing(after)
-    assert hint_of(plugin_of("NodeDeclaredFeatures"), "PodUpdate")(new, old, new) is hint
-
-
-def term(app: str) -> dict[str, Any]:
-    return {"labelSelector": {"matchLabels": {"app": app}}, "topologyKey": "zone"}
-
-
-def test_a_pod_that_stands_nowhere_and_is_promised_nowhere_is_no_neighbour() -> None:
-    affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term("web")]}}
-    waiting = pod(affinity=affinity)
-    hint = hint_of(plugin_of("InterPodAffinity"), "AssignedPod")
-    for place, expected in (({}, Hint.SKIP), ({"node": "n"}, Hint.QUEUE), ({"nominated": "n"}, Hint.QUEUE)):
-        assert hint(waiting, None, pod("x", labels={"app": "web"}, **place)) is expected
-    assert hint(waiting, None, pod("x", labels={"app": "db"}, node="n")) is Hint.SKIP
-
-
-def test_a_node_that_an_added_affinity_forbids_helps_nobody() -> None:
-    expression = {"key": "disk", "operator": "In", "values": ["ssd"]}
-    added = {
-        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
-    }
-    objects, registry = ObjectStore(), Registry()
-    put(objects, ObjectKind.NAMESPACE, {"metadata": {"name": "default", "labels": {}}})
-    registry.add_all(IN_TREE, "in-tree")
-    use = PluginUse("NodeAffinity", args={"addedAffinity": added})
-    hint = hint_of(registry.build(use, context_of(objects=objects)), "NodeAddOrLabel")
-    plain, ssd = node(), node(labels={"disk": "ssd"})
-    assert hint(pod(), None, plain) is Hint.SKIP
-    assert hint(pod(), None, ssd) is Hint.QUEUE
-    assert hint(pod(), plain, ssd) is Hint.QUEUE
-    assert hint(pod(), ssd, node(labels={"disk": "ssd", "a": "b"})) is Hint.SKIP
-    assert hint(pod(nodeSelector={"a": "b"}), plain, ssd) is Hint.SKIP
-
-
-@pytest.mark.parametrize(("before", "after", "hint"), [({}, {"loud": "yes"}, Hint.QUEUE), ({}, {}, Hint.SKIP)])
-def test_labels_of_a_namespace_wake_whom_affinity_refused(
-    before: dict[str, str], after: dict[str, str], hint: Hint
-) -> None:
-    old, new = (Namespace(name="team", labels=labels) for labels in (before, after))
-    (found,) = [one for name, kind, _, one in hints() if (name, kind) == ("InterPodAffinity", ObjectKind.NAMESPACE)]
-    assert found(pod("p"), old, new) is hint

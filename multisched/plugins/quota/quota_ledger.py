@@ -1,0 +1,333 @@
+"""QuotaLedger: what the pods of each level hold together, so that no commit of any domain passes a max.
+
+Owns the sums of every level of the tree in force. A pod costs a number: equal requests of one leaf are one holding. When
+another tree comes into force, all placed pods are counted anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from itertools import pairwise
+from typing import Final, Protocol
+
+from multisched.model.objects import PODS, Pod
+from multisched.model.quota_tree import QuotaNode, QuotaTree, shown_amount
+from multisched.plugins.quota.quota_source import QuotaSource
+
+QUOTA: Final = "ElasticQuota"
+"""Name of the plugin and of its ledger."""
+
+Items = tuple[tuple[str, int], ...]
+"""What one pod counts for, by resource; one pod among them."""
+
+
+def items_of(pod: Pod) -> Items:
+    return (*sorted(pod.requests.items()), (PODS, 1))
+
+
+class Labelled(Protocol):
+    """What says to which leaf something belongs: a pod, or what many pods share."""
+
+    @property
+    def namespace(self) -> str: ...
+
+    @property
+    def labels(self) -> Mapping[str, str]: ...
+
+
+class Level:
+    """One node of the tree in force."""
+
+    __slots__ = ("at", "below", "guarantee", "kept", "max", "min", "path", "used")
+
+    def __init__(self, at: int, node: QuotaNode) -> None:
+        self.at = at
+        self.path = node.path
+        self.min = node.min
+        self.max = node.max
+        self.guarantee = node.guarantee
+        self.used: dict[str, int] = {}
+        """Resource -> what its pods hold together."""
+        self.below: dict[str, int] = {}
+        """Resource -> what the guarantees of levels below it keep free."""
+        self.kept: dict[str, int] = {}
+        """The same with what its own guarantee keeps free: it counts for the level above."""
+
+    def copy(self) -> Level:
+        """One that changes alone."""
+        other = copy(self)
+        other.used, other.below, other.kept = dict(self.used), dict(self.below), dict(self.kept)
+        return other
+
+    def add(self, items: Items, sign: int) -> None:
+        used = self.used
+        for resource, amount in items:
+            used[resource] = used.get(resource, 0) + sign * amount
+
+    def held(self, resource: str) -> int:
+        """What nobody else can have: used, or kept free by a guarantee below."""
+        return self.used.get(resource, 0) + self.below.get(resource, 0)
+
+    def keep(self, resource: str) -> int:
+        """Keeps free what its guarantee says and nobody uses; by how much more than before."""
+        below = self.below.get(resource, 0)
+        kept = max(below, self.guarantee.get(resource, 0) - self.used.get(resource, 0))
+        more = kept - self.kept.get(resource, 0)
+        self.kept[resource] = kept
+        return more
+
+    def beyond(self, items: Items, nominated: Mapping[str, int]) -> Items:
+        """What of so much more counts for the level above: what is kept free for it, and not nominated, counts there already."""
+        return tuple((resource, max(0, amount - self._idle(resource, nominated))) for resource, amount in items)
+
+    def _idle(self, resource: str, nominated: Mapping[str, int]) -> int:
+        """What its guarantee keeps free for it, less what is nominated of it."""
+        kept = self.kept.get(resource, 0) - self.below.get(resource, 0)
+        return max(0, kept - nominated.get(resource, 0))
+
+    def refusal(self, items: Items, nominated: Mapping[str, int]) -> str:
+        """Why so much more would pass its max; empty: it would not."""
+        for resource, amount in items:
+            most = self.max.get(resource)
+            if most is None or not amount:
+                continue
+            others = nominated.get(resource, 0)
+            if self.held(resource) + others + amount > most:
+                return self._sentence(resource, others, amount)
+        return ""
+
+    def _sentence(self, resource: str, nominated: int, amount: int) -> str:
+        kept = self.below.get(resource, 0)
+        parts = [f"{shown_amount(resource, self.used.get(resource, 0))} used"]
+        parts += [f"{shown_amount(resource, nominated)} nominated"] if nominated else []
+        parts += [f"{shown_amount(resource, kept)} guaranteed to others"] if kept else []
+        asked, most = shown_amount(resource, amount), shown_amount(resource, self.max[resource])
+        return f"quota {self.path}: {resource} {' and '.join(parts)}, {asked} requested, max {most}"
+
+
+def account(levels: Sequence[Level], items: Items, sign: int, *, has_guarantees: bool) -> None:
+    """Somebody with so much comes (1) or goes (-1). `levels`: a leaf and what is above it."""
+    for level in levels:
+        level.add(items, sign)
+    if has_guarantees:
+        for lower, upper in pairwise(levels):
+            for resource, _ in items:
+                upper.below[resource] = upper.below.get(resource, 0) + lower.keep(resource)
+
+
+class _Holding:
+    """Pods of one leaf that ask for the same."""
+
+    __slots__ = ("count", "items", "levels")
+
+    def __init__(self, items: Items, levels: tuple[Level, ...]) -> None:
+        self.items = items
+        self.levels = levels
+        self.count = 0
+
+    @property
+    def key(self) -> tuple[int, Items]:
+        return self.levels[0].at, self.items
+
+
+NO_LEVELS: Final[tuple[Level, ...]] = ()
+NO_AMOUNTS: Final[Mapping[str, int]] = {}
+NOTHING: Final[Mapping[int, Mapping[str, int]]] = {}
+
+
+class QuotaLedger:
+    """`framework.ledger.ClusterLedger`."""
+
+    name = QUOTA
+    plugin = QUOTA
+
+    def __init__(self, source: QuotaSource | None, placed: Callable[[], Iterable[Pod]]) -> None:
+        """`placed`: every pod that holds something at this moment. `source`: None for a copy, whose tree stays as it is."""
+        self._source = source
+        self._placed = placed
+        self._generation = 0
+        self._version = 0
+        self.tree: QuotaTree | None = None
+        self.levels: list[Level] = []
+        self.has_guarantees = False
+        """Some level keeps some of its min to itself."""
+        self._levels_of: dict[str, tuple[Level, ...]] = {}
+        self._levels_named: dict[str, tuple[Level, ...]] = {}
+        self._held: dict[str, int] = {}
+        self._holdings: list[_Holding | None] = []
+        self._free: list[int] = []
+        self._numbers: dict[tuple[int, Items], int] = {}
+
+    # -- the tree --------------------------------------------------------------------------------------------------
+
+    def renew(self) -> None:
+        """Counts all pods anew if another tree is in force."""
+        if self._source is not None and self._source.renew() != self._generation:
+            self._generation = self._source.generation
+            self._put_in_force(self._source.tree)
+            for pod in self._placed():
+                levels = self.levels_of(pod)
+                if levels:
+                    self._take(pod, levels)
+
+    def _put_in_force(self, tree: QuotaTree | None) -> None:
+        self.tree = tree
+        self._version += 1
+        self._held, self._holdings, self._free, self._numbers = {}, [], [], {}
+        nodes = () if tree is None else tree.nodes
+        self.levels = [Level(at, node) for at, node in enumerate(nodes)]
+        self.has_guarantees = any(node.guarantee for node in nodes)
+        self._levels_of, self._levels_named = {}, {}
+        if tree is not None:
+            paths = [tuple(self.levels[at] for at in path) for path in tree.paths]
+            self._levels_of = {namespace: paths[leaf] for namespace, leaf in tree.leaf_of.items()}
+            self._levels_named = {name: paths[leaf] for name, leaf in tree.leaf_named.items()}
+            self._keep_guarantees(tree)
+
+    def _keep_guarantees(self, tree: QuotaTree) -> None:
+        """Anew, from the leaves upward."""
+        for level in self.levels:
+            level.below, level.kept = {}, {}
+        for level in reversed(self.levels if self.has_guarantees else ()):
+            above = tree.nodes[level.at].parent
+            for resource in {**level.guarantee, **level.below} if above >= 0 else ():
+                upper = self.levels[above]
+                upper.below[resource] = upper.below.get(resource, 0) + level.keep(resource)
+
+    @property
+    def generation(self) -> int:
+        """Rises with each tree that comes into force."""
+        self.renew()
+        return self._generation
+
+    def levels_of(self, one: Labelled) -> tuple[Level, ...]:
+        """The leaf of a pod, or of all with such labels, and what is above it; empty for who has no quota."""
+        self.renew()
+        by_namespace = self._levels_of.get(one.namespace, NO_LEVELS)
+        return self._named_by(one, by_namespace) if self._levels_named else by_namespace
+
+    def _named_by(self, one: Labelled, otherwise: tuple[Level, ...]) -> tuple[Level, ...]:
+        assert self.tree is not None
+        return self._levels_named.get(one.labels.get(self.tree.pod_label, ""), otherwise)
+
+    # -- ClusterLedger ---------------------------------------------------------------------------------------------
+
+    def concerns(self, pod: Pod) -> bool:
+        return bool(self.levels_of(pod))
+
+    def version(self) -> int:
+        return self._version
+
+    def fits(self, pod: Pod) -> str:
+        return self.refusal(pod)
+
+    def refusal(self, pod: Pod, nominated: Mapping[int, Mapping[str, int]] = NOTHING) -> str:
+        """Why the pod would pass the max of a level; empty: it would not.
+
+        `nominated`: position of a level -> resource -> what pods that are nominated count on there.
+        """
+        items = items_of(pod)
+        for level in self.levels_of(pod):
+            others = nominated.get(level.at, NO_AMOUNTS)
+            why = level.refusal(items, others)
+            if why:
+                return why
+            if self.has_guarantees:
+                items = level.beyond(items, others)
+        return ""
+
+    def nominated_amounts(self, pods: Iterable[Pod]) -> dict[int, dict[str, int]]:
+        """Position of a level -> resource -> what so many pods that are nominated count on there, together."""
+        nominated: dict[int, dict[str, int]] = {}
+        for pod in pods:
+            items = items_of(pod)
+            for level in self.levels_of(pod):
+                own = nominated.setdefault(level.at, {})
+                above = level.beyond(items, own) if self.has_guarantees else items
+                for resource, amount in items:
+                    own[resource] = own.get(resource, 0) + amount
+                items = above
+        return nominated
+
+    def holds(self, uid: str) -> bool:
+        return uid in self._held
+
+    def take(self, pod: Pod) -> None:
+        if pod.uid not in self._held:
+            self._take(pod, self.levels_of(pod))
+
+    def restore(self, pod: Pod) -> None:
+        levels = self.levels_of(pod)
+        number = self._held.get(pod.uid)
+        if number is not None:
+            holding = self._holdings[number]
+            assert holding is not None
+            if holding.levels is levels and holding.items == items_of(pod):
+                return
+            self.release(pod.uid)
+        self._take(pod, levels)
+
+    def release(self, uid: str) -> None:
+        number = self._held.pop(uid, None)
+        if number is None:
+            return
+        holding = self._holdings[number]
+        assert holding is not None
+        holding.count -= 1
+        account(holding.levels, holding.items, -1, has_guarantees=self.has_guarantees)
+        if not holding.count:
+            self._holdings[number] = None
+            self._free.append(number)
+            del self._numbers[holding.key]
+        self._version += 1
+
+    def held(self) -> Mapping[str, object]:
+        self.renew()
+        holdings = self._holdings
+        return {uid: _shown(holdings[number]) for uid, number in self._held.items()}
+
+    def sums(self) -> object:
+        return {level.path: {k: v for k, v in level.used.items() if v} for level in self.levels}
+
+    def recount(self) -> None:
+        self._version += 1
+        for level in self.levels:
+            level.used = {}
+        for holding in self._holdings:
+            for level in holding.levels if holding is not None else ():
+                assert holding is not None
+                level.add(tuple((resource, amount * holding.count) for resource, amount in holding.items), 1)
+        if self.tree is not None:
+            self._keep_guarantees(self.tree)
+
+    def empty_copy(self) -> QuotaLedger:
+        copy = QuotaLedger(None, tuple)
+        copy._put_in_force(self.tree)
+        return copy
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _take(self, pod: Pod, levels: tuple[Level, ...]) -> None:
+        key = levels[0].at, items_of(pod)
+        number = self._numbers.get(key)
+        if number is None:
+            holding = _Holding(key[1], levels)
+            if self._free:
+                number = self._free.pop()
+                self._holdings[number] = holding
+            else:
+                number = len(self._holdings)
+                self._holdings.append(holding)
+            self._numbers[key] = number
+        found = self._holdings[number]
+        assert found is not None
+        found.count += 1
+        account(levels, found.items, 1, has_guarantees=self.has_guarantees)
+        self._held[pod.uid] = number
+        self._version += 1
+
+
+def _shown(holding: _Holding | None) -> object:
+    assert holding is not None
+    return holding.levels[0].path, holding.items

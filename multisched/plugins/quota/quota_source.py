@@ -1,0 +1,133 @@
+"""Which tree of quotas is in force: the last good one, as long as somebody wants one.
+
+Owns nothing of the cluster. A tree with problems, or a second one, changes nothing: what was in force stays, and `trouble` says why.
+Of three APIs one is read at a time: an ElasticQuotaTree before Koordinator's quotas, and these before those of scheduler-plugins. When
+the last object is deleted no quota is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from multisched.framework.objects_view import ObjectsView
+from multisched.model.cluster_objects import ClusterObject, ElasticQuota, ElasticQuotaTree, KoordinatorQuota
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.quota_tree import QuotaTree
+from multisched.model.quotas.koordinator import read_linked
+from multisched.model.quotas.reading import ReadQuotas
+from multisched.model.quotas.scheduler_plugins import read_flat
+
+TREE_NAMESPACE: Final = "kube-system"
+"""Trees elsewhere have no effect, as in ACK."""
+QUOTA_KINDS: Final = (ObjectKind.ELASTIC_QUOTA_TREE, ObjectKind.KOORDINATOR_QUOTA, ObjectKind.ELASTIC_QUOTA)
+"""The first of which there are objects is read."""
+
+
+class InForce(msgspec.Struct, frozen=True):
+    """What holds now."""
+
+    kind: ObjectKind
+    tree: QuotaTree
+    name: str
+    """Key of an ElasticQuotaTree; empty where many objects make the tree."""
+    uid: str = ""
+
+
+class QuotaSource:
+    """Reads the quotas of the object store, anew when one of them has changed."""
+
+    def __init__(self, objects: ObjectsView) -> None:
+        self._objects = objects
+        self._sequence = -1
+        self._seen: tuple[int, ...] = ()
+        self.in_force: InForce | None = None
+        self.generation = 0
+        """Rises whenever another tree is in force."""
+        self.trouble: dict[str, str] = {}
+        """Key of an object that has no effect -> why."""
+
+    @property
+    def tree(self) -> QuotaTree | None:
+        return None if self.in_force is None else self.in_force.tree
+
+    @property
+    def name(self) -> str:
+        """Key of the ElasticQuotaTree in force; empty for none, and where many objects make the tree."""
+        return "" if self.in_force is None else self.in_force.name
+
+    def renew(self) -> int:
+        """Looks at the objects if they changed; the generation that is in force now. Cheap when nothing did."""
+        if self._objects.sequence != self._sequence:
+            self._sequence = self._objects.sequence
+            versions = self._objects.versions(*QUOTA_KINDS)
+            if versions != self._seen:
+                self._seen = versions
+                if not self._is_hidden():
+                    self._choose()
+        return self.generation
+
+    def _is_hidden(self) -> bool:
+        """What is in force cannot be read any more, or what would go before it: it has not changed."""
+        until = QUOTA_KINDS.index(self.in_force.kind) if self.in_force is not None else -1
+        return any(self._objects.unreadable(kind) for kind in QUOTA_KINDS[: until + 1])
+
+    def _choose(self) -> None:
+        self.trouble = {}
+        found: InForce | None = None
+        for kind in QUOTA_KINDS:
+            ours = [one for one in self._objects.all(kind) if self._may_have_effect(kind, one)]
+            if found is not None:
+                for one in ours:
+                    why = f"{found.kind.definition.name} of {found.kind.definition.api_version} is in force; one API is read at a time"
+                    self._trouble(kind, one.key, why)
+            elif ours:
+                found = self._chosen_tree(ours) if kind is ObjectKind.ELASTIC_QUOTA_TREE else self._made_of(kind, ours)
+        before, self.in_force = self.in_force, found
+        if self.tree != (None if before is None else before.tree):
+            self.generation += 1
+
+    def _may_have_effect(self, kind: ObjectKind, one: ClusterObject) -> bool:
+        if kind is not ObjectKind.ELASTIC_QUOTA_TREE or one.namespace == TREE_NAMESPACE:
+            return True
+        self._trouble(kind, one.key, f"only a tree in namespace {TREE_NAMESPACE} has effect; move it there")
+        return False
+
+    def _trouble(self, kind: ObjectKind, key: str, why: str) -> None:
+        """A tree goes by its key, any other object by its kind, too."""
+        is_tree = kind is ObjectKind.ELASTIC_QUOTA_TREE
+        self.trouble[key if is_tree else f"{kind.definition.plural}.{kind.definition.group} {key}"] = why
+
+    def _chosen_tree(self, trees: Sequence[ClusterObject]) -> InForce | None:
+        """The one in force, else the first by name; None where it has never been good."""
+        kind, before = ObjectKind.ELASTIC_QUOTA_TREE, self.in_force
+        known = [one for one in trees if before is not None and before.kind is kind and before.uid == one.uid]
+        chosen = known[0] if known else min(trees, key=lambda one: one.key)
+        assert isinstance(chosen, ElasticQuotaTree)
+        for other in trees:
+            if other is not chosen:
+                why = f"{chosen.key} is in force, and one tree is all there may be; delete one of them"
+                self._trouble(kind, other.key, why)
+        if chosen.tree is not None and not chosen.malformed:
+            return InForce(kind, chosen.tree, chosen.key, chosen.uid)
+        why = chosen.malformed or "; ".join(map(str, chosen.problems))
+        self._trouble(kind, chosen.key, f"not in force: {why}")
+        return before if known else None
+
+    def _made_of(self, kind: ObjectKind, quotas: Sequence[ClusterObject]) -> InForce | None:
+        """The tree that many objects make, else the last good one of them."""
+        found = read_quotas(kind, quotas)
+        if found.tree is not None:
+            return InForce(kind, found.tree, "")
+        for key, problems in found.problems.items():
+            self._trouble(kind, key, f"not in force: {'; '.join(map(str, problems))}")
+        return self.in_force if self.in_force is not None and self.in_force.kind is kind else None
+
+
+def read_quotas(kind: ObjectKind, quotas: Sequence[ClusterObject]) -> ReadQuotas:
+    """What all objects of one of the kinds that make a tree together say."""
+    if kind is ObjectKind.KOORDINATOR_QUOTA:
+        return read_linked(one for one in quotas if isinstance(one, KoordinatorQuota))
+    return read_flat(one for one in quotas if isinstance(one, ElasticQuota))

@@ -1,0 +1,207 @@
+"""ElasticQuota in real cycles: the examples of three manuals, and what a pod is told that its quota holds."""
+
+from __future__ import annotations
+
+from multisched.cycle.results import Placed, Unplaced
+from multisched.model.quota_tree import GUARANTEE_ATTRIBUTE
+from multisched.model.quotas.koordinator import POD_LABEL
+from multisched.testing.builders import make_node
+from tests.unit.model.quotas.quota_documents import flat, linked
+from tests.unit.plugins.quota.town import Town
+from tests.unit.plugins.quota.trees import Json, acks_example, leaf, node
+
+
+def cpus(count: int) -> int:
+    return count * 1000
+
+
+def test_acks_example_ends_with_two_pods_in_each_namespace() -> None:
+    """Source: the walk-through of ACK's manual: 4, then 4/4, then 3/3/2, then 2/2/2/2."""
+    town = Town([make_node("n", cpu_milli=cpus(56), memory_bytes=2**40)], acks_example())
+    seen = []
+    for number in range(1, 5):
+        for replica in range(5):
+            town.add(f"d{number}-{replica}", f"namespace{number}", cpus(5))
+        town.settle()
+        seen.append([town.running().get(f"namespace{at}", 0) for at in range(1, number + 1)])
+    assert seen == [[4], [4, 4], [3, 3, 2], [2, 2, 2, 2]]
+    assert town.settle() == 0
+    assert len(town.evicted) == 4
+
+
+def test_a_pending_pod_is_told_which_level_holds_it_with_the_numbers() -> None:
+    town = Town([make_node("n", cpu_milli=cpus(56), memory_bytes=2**40)], acks_example())
+    for replica in range(5):
+        town.add(f"d1-{replica}", "namespace1", cpus(5))
+    town.settle()
+    (pod,) = town.pending.values()
+    result = town.attempt(pod)
+    assert isinstance(result, Unplaced)
+    assert result.message == (
+        "0/1 nodes are available: quota root.a.1: cpu 20 used, 5 requested, max 20. "
+        "reclaim: the quota is at its min and may only borrow what is idle"
+    )
+    assert result.condition_reason == "QuotaExceeded"
+    assert result.rejectors == {"ElasticQuota"}
+
+
+def two(first: tuple[int, int], second: tuple[int, int], whole: int) -> Json:
+    return node("root", {"cpu": whole}, {"cpu": whole}, leaf("q1", *first), leaf("q2", *second))
+
+
+def test_volcanos_two_queues_reach_a_fixed_point() -> None:
+    """volcano#4947: Q1 deserves 3 and runs a pod of 4; Q2 deserves 5, runs 1 and waits with 4. There they evict each other for ever."""
+    town = Town([make_node("n", cpu_milli=cpus(8))], two((3, 8), (5, 8), 8))
+    town.add("big", "q1", cpus(4), node="n")
+    town.add("small", "q2", cpus(1), node="n")
+    town.add("other", "q1", cpus(3), node="n")
+    town.add("wants", "q2", cpus(4))
+    rounds = town.settle()
+    assert rounds <= 3
+    assert len(town.evicted) == 1
+    assert town.ledger.levels[2].used["cpu"] == cpus(5)
+
+
+def test_koordinators_min_that_grows_is_given_back_to() -> None:
+    """koordinator#2393: after min is raised its pods get what they are sure of, and no pod within its min is ever taken."""
+    town = Town([make_node("n", cpu_milli=cpus(16))], two((8, 16), (8, 16), 16))
+    for number in range(16):
+        town.add(f"a{number}", "q1", cpus(1))
+    town.settle()
+    town.set_tree(two((4, 16), (12, 16), 16))
+    for number in range(16):
+        town.add(f"b{number}", "q2", cpus(1))
+    town.settle()
+    assert town.running() == {"q1": 4, "q2": 12}
+
+
+def test_who_has_no_quota_is_held_by_none() -> None:
+    town = Town([make_node("n", cpu_milli=cpus(8))], two((1, 1), (1, 1), 2))
+    assert isinstance(town.attempt(town.add("free", "elsewhere", cpus(4))), Placed)
+    assert isinstance(town.attempt(town.add("held", "q1", cpus(4))), Unplaced)
+
+
+def test_without_a_tree_nothing_is_counted() -> None:
+    town = Town([make_node("n", cpu_milli=cpus(8))], None)
+    town.attempt(town.add("p", "q1", cpus(4)))
+    assert town.ledger.held() == {}
+
+
+def test_a_tree_that_comes_later_counts_who_stands_already() -> None:
+    town = Town([make_node("n", cpu_milli=cpus(8))], None)
+    town.attempt(town.add("p", "q1", cpus(4)))
+    town.set_tree(two((4, 4), (4, 4), 8))
+    assert isinstance(town.attempt(town.add("late", "q1", cpus(1))), Unplaced)
+    town.check()
+
+
+def test_a_bad_tree_leaves_the_last_good_one_in_force_and_evicts_nobody() -> None:
+    town = Town([make_node("n", cpu_milli=cpus(8))], two((4, 4), (4, 4), 8))
+    for number in range(4):
+        town.attempt(town.add(f"p{number}", "q1", cpus(1)))
+    town.set_tree(two((9, 4), (4, 4), 8))
+    assert isinstance(town.attempt(town.add("more", "q1", cpus(1))), Unplaced)
+    assert isinstance(town.attempt(town.add("other", "q2", cpus(1))), Placed)
+    assert town.evicted == []
+
+
+def test_of_two_trees_the_one_in_force_stays_so() -> None:
+    town = Town([make_node("n", cpu_milli=cpus(8))], two((4, 4), (4, 4), 8))
+    town.attempt(town.add("p", "q1", cpus(1)))
+    town.set_tree(two((1, 1), (1, 1), 2), name="another", uid="uid-another")
+    assert isinstance(town.attempt(town.add("q", "q1", cpus(1))), Placed)
+
+
+def test_a_borrower_of_a_higher_priority_gives_back_and_stays_away() -> None:
+    """Its replacement, more important than the pod that reclaims, finds neither the quota's room nor the node's."""
+    town = Town([make_node("n", cpu_milli=cpus(8))], two((4, 8), (4, 8), 16))
+    for number in range(8):
+        town.add(f"a{number}", "q1", cpus(1), priority=100)
+    town.settle()
+    town.add("b", "q2", cpus(2), priority=-5)
+    town.settle()
+    assert town.running() == {"q1": 6, "q2": 1}
+    assert town.taker_of == ["b"]
+
+
+def test_within_a_quota_at_its_max_priority_decides() -> None:
+    town = Town([make_node("n", cpu_milli=cpus(8))], two((2, 2), (2, 2), 4))
+    for number in range(2):
+        town.attempt(town.add(f"low{number}", "q1", cpus(1)))
+    town.add("high", "q1", cpus(1), priority=9)
+    town.settle()
+    assert town.evicted == [("low1",)]
+
+
+def test_a_pod_within_its_min_is_never_taken_by_priority_from_another_quota() -> None:
+    town = Town([make_node("n", cpu_milli=cpus(4))], two((2, 4), (2, 4), 4))
+    for number in range(2):
+        town.attempt(town.add(f"a{number}", "q1", cpus(1)))
+        town.attempt(town.add(f"b{number}", "q2", cpus(1)))
+    town.add("urgent", "q1", cpus(3), priority=1000)
+    town.settle()
+    assert town.running() == {"q1": 2, "q2": 2}
+    assert town.evicted == []
+
+
+def test_quotas_of_scheduler_plugins_lend_what_is_idle_and_take_it_back() -> None:
+    """The example of its manual: quota2 borrows up to its max while quota1 idles, and no more than all min together is used."""
+    town = Town([make_node("n", cpu_milli=cpus(16))], None)
+    town.put(flat("one", 4, 6), flat("two", 4, 6))
+    for number in range(8):
+        town.add(f"two-{number}", "two", cpus(1))
+    town.settle()
+    assert town.running() == {"two": 6}
+    for number in range(4):
+        town.add(f"one-{number}", "one", cpus(1))
+    town.settle()
+    assert town.running() == {"one": 4, "two": 4}
+    assert len(town.evicted) == 2
+
+
+def test_in_koordinators_quotas_a_label_says_who_borrows_from_whom() -> None:
+    town = Town([make_node("n", cpu_milli=cpus(6))], None)
+    town.put(linked("batch", 2, 6, namespaces=["shared"]), linked("web", 4, 6))
+    web = {POD_LABEL: "web"}
+    for number in range(6):
+        town.add(f"batch-{number}", "shared", cpus(1))
+    town.settle()
+    for number in range(5):
+        town.add(f"web-{number}", "shared", cpus(1), labels=web)
+    town.settle()
+    used = {level.path.rpartition(".")[2]: level.used["cpu"] for level in town.ledger.levels}
+    assert used == {"koordinator-root-quota": cpus(6), "batch": cpus(2), "web": cpus(4)}
+    assert all(name.startswith("batch") for names in town.evicted for name in names)
+
+
+def test_what_a_quota_lends_to_nobody_is_there_at_once() -> None:
+    town = Town([make_node("n", cpu_milli=cpus(8))], None)
+    town.put(
+        linked("company", 8, 8, is_parent="true"),
+        linked("kept", 3, 8, "company", namespaces=["kept"], allow_lent_resource="false"),
+        linked("other", 2, 8, "company", namespaces=["other"]),
+    )
+    for number in range(8):
+        town.add(f"other-{number}", "other", cpus(1))
+    town.settle()
+    assert town.running() == {"other": 5}
+    for number in range(3):
+        town.add(f"kept-{number}", "kept", cpus(1))
+    town.settle()
+    assert town.running() == {"kept": 3, "other": 5}
+    assert town.evicted == []
+
+
+def test_a_pod_that_is_nominated_what_a_quota_keeps_free_leaves_it_to_no_other() -> None:
+    """Both would count on the same idle guarantee, and displace each other for ever."""
+    kept = {"attributes": {GUARANTEE_ATTRIBUTE: "all"}}
+    tree = node("root", {"cpu": 6}, {"cpu": 6}, leaf("a", 1, 2), leaf("b", 4, 6, **kept))
+    town = Town([make_node("n", cpu_milli=cpus(9))], tree)
+    for name, namespace, cpu, priority in (
+        ("a0", "a", 1, 0), ("a1", "a", 1, 0), ("b0", "b", 1, 0), ("b1", "b", 1, 0), ("b2", "b", 1, 0),
+        ("large", "b", 2, 0), ("urgent", "b", 2, 5),
+    ):  # fmt: skip
+        town.add(name, namespace, cpus(cpu), priority=priority)
+    town.settle()
+    assert len(town.evicted) == 1
+    assert town.ledger.levels[2].used["cpu"] == cpus(4)

@@ -1,0 +1,84 @@
+"""Fair shares: sure first, then by weight, whole numbers, nothing lost and nothing beyond what is asked for."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multisched.model.quota_tree import GUARANTEE_ATTRIBUTE
+from multisched.model.quotas.koordinator import read_linked
+from multisched.plugins.quota.fair_shares import Claim, divide, fair_shares
+from tests.unit.model.quotas.quota_documents import decoded_linked, linked
+from tests.unit.plugins.quota.trees import leaf, tree_of
+
+
+@pytest.mark.parametrize(
+    ("whole", "claims", "shares"),
+    [
+        (40, [(10, 20, 20), (10, 20, 20), (0, 0, 20), (0, 0, 20)], [20, 20, 0, 0]),
+        (40, [(10, 20, 20)] * 4, [10, 10, 10, 10]),
+        (10, [(0, 10, 1), (0, 10, 1), (0, 10, 1)], [4, 3, 3]),
+        (10, [(0, 10, 3), (0, 10, 1)], [8, 2]),
+        (10, [(0, 2, 3), (0, 10, 1)], [2, 8]),
+        (10, [(0, 10, 0), (0, 4, 1)], [6, 4]),
+        (10, [(0, 10, 0), (0, 10, 0)], [5, 5]),
+        (5, [(3, 9, 1), (2, 9, 1)], [3, 2]),
+        (8, [(3, 4, 3), (5, 5, 5)], [3, 5]),
+    ],
+)
+def test_what_is_sure_comes_first_and_the_rest_goes_by_weight(
+    whole: int, claims: list[Claim], shares: list[int]
+) -> None:
+    assert divide(whole, claims) == shares
+
+
+amounts = st.integers(0, 1000)
+claims = st.lists(
+    st.tuples(amounts, amounts, st.integers(0, 9)).map(lambda one: (min(one[:2]), max(one[:2]), one[2])), max_size=8
+)
+
+
+@given(claims, amounts)
+def test_shares_are_whole_within_what_is_asked_for_and_leave_nothing_that_somebody_asks_for(
+    claims: list[Claim], more: int
+) -> None:
+    whole = sum(sure for sure, _, _ in claims) + more
+    shares = divide(whole, claims)
+    assert all(sure <= share <= most for share, (sure, most, _) in zip(shares, claims, strict=True))
+    assert sum(shares) == min(whole, sum(most for _, most, _ in claims))
+
+
+@given(st.integers(1, 6), st.integers(0, 50), st.integers(1, 9))
+def test_equal_claims_differ_by_one_at_most(count: int, whole: int, weight: int) -> None:
+    shares = divide(whole, [(0, 1000, weight)] * count)
+    assert max(shares) - min(shares) <= 1
+    assert sum(shares) == whole
+
+
+def test_a_level_shares_what_its_parent_has() -> None:
+    tree = tree_of({"cpu": 40}, {"cpu": 40}, leaf("a", 20, 40), leaf("b", 20, 40))
+    asked = [{"cpu": 70_000}, {"cpu": 10_000}, {"cpu": 60_000}]
+    assert fair_shares(tree, asked) == [{"cpu": 40_000}, {"cpu": 10_000}, {"cpu": 30_000}]
+
+
+def test_a_guarantee_is_shared_out_to_nobody_else() -> None:
+    kept = {"attributes": {GUARANTEE_ATTRIBUTE: "cpu=15"}}
+    tree = tree_of({"cpu": 40}, {"cpu": 40}, leaf("a", 20, 40, **kept), leaf("b", 20, 40))
+    asked = [{"cpu": 41_000}, {"cpu": 1000}, {"cpu": 40_000}]
+    assert fair_shares(tree, asked) == [{"cpu": 40_000}, {"cpu": 15_000}, {"cpu": 25_000}]
+
+
+def test_weights_by_resource_are_those_of_each() -> None:
+    found = read_linked(
+        map(
+            decoded_linked,
+            [linked("a", 0, 30, shared_weight={"cpu": "2"}), linked("b", 0, 30, shared_weight={"cpu": "1"})],
+        )
+    )
+    assert found.tree is not None
+    asked = [{"cpu": 60_000}, {"cpu": 30_000}, {"cpu": 30_000}]
+    bounded = msgspec.structs.replace(found.tree.nodes[0], max={"cpu": 30_000})
+    tree = msgspec.structs.replace(found.tree, nodes=(bounded, *found.tree.nodes[1:]))
+    assert [one["cpu"] for one in fair_shares(tree, asked)] == [30_000, 20_000, 10_000]

@@ -1,0 +1,158 @@
+"""QuotaSource: of three APIs one is in force, and the last good objects of it as long as somebody wants some."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from multisched.model.object_kinds import ObjectKind
+from multisched.plugins.quota.quota_source import QuotaSource
+from multisched.state.object_store import ObjectStore
+from tests.unit.model.quotas.quota_documents import Json, flat, kind_of, linked
+from tests.unit.plugins.quota.trees import leaf, node
+
+SCHEDULER_PLUGINS = "elasticquotas.scheduling.x-k8s.io"
+KOORDINATOR = "elasticquotas.scheduling.sigs.k8s.io"
+
+
+def tree(least: int = 1, most: int = 4, **metadata: str) -> Json:
+    return {
+        "apiVersion": "scheduling.sigs.k8s.io/v1beta1",
+        "kind": "ElasticQuotaTree",
+        "metadata": {"name": "tree", "namespace": "kube-system", "uid": "tree", **metadata},
+        "spec": {"root": node("root", {"cpu": 4}, {"cpu": 4}, leaf("web", least, most))},
+    }
+
+
+class Desk:
+    """A store, and the source over it."""
+
+    def __init__(self) -> None:
+        self.store = ObjectStore()
+        self.source = QuotaSource(self.store)
+
+    def apply(self, *documents: Json) -> None:
+        for document in documents:
+            kind = kind_of(document)
+            self.store.set(kind, kind.definition.decode(orjson.dumps(document)))
+
+    def delete(self, document: Json) -> None:
+        metadata = document["metadata"]
+        self.store.remove(kind_of(document), metadata["namespace"], metadata["name"])
+
+    def paths(self) -> list[str]:
+        self.source.renew()
+        found = self.source.tree
+        return [] if found is None else [one.path for one in found.nodes]
+
+
+OF_TREE, OF_KOORDINATOR, OF_SP = (
+    ["root", "root.web"],
+    ["koordinator-root-quota", "koordinator-root-quota.q"],
+    ["root", "root.team"],
+)
+
+
+def test_each_api_is_read_where_it_is_alone() -> None:
+    for document, paths in ((tree(), OF_TREE), (linked("q", 1, 2), OF_KOORDINATOR), (flat("team", 1, 2), OF_SP)):
+        desk = Desk()
+        desk.apply(document)
+        assert desk.paths() == paths
+        assert desk.source.trouble == {}
+        desk.delete(document)
+        assert desk.paths() == []
+
+
+def test_of_several_apis_a_tree_goes_first_then_koordinators_and_the_others_are_told_so() -> None:
+    desk = Desk()
+    desk.apply(flat("team", 1, 2), linked("q", 1, 2), tree())
+    assert desk.paths() == OF_TREE
+    why = "ElasticQuotaTree of scheduling.sigs.k8s.io/v1beta1 is in force; one API is read at a time"
+    assert desk.source.trouble == {f"{KOORDINATOR} kube-system/q": why, f"{SCHEDULER_PLUGINS} team/quota": why}
+    desk.delete(tree())
+    assert desk.paths() == OF_KOORDINATOR
+    assert list(desk.source.trouble) == [f"{SCHEDULER_PLUGINS} team/quota"]
+    desk.delete(linked("q", 1, 2))
+    assert desk.paths() == OF_SP
+    assert desk.source.trouble == {}
+
+
+def test_a_tree_elsewhere_keeps_no_other_api_from_being_read() -> None:
+    desk = Desk()
+    desk.apply(tree(namespace="default"), flat("team", 1, 2))
+    assert desk.paths() == OF_SP
+    assert "move it there" in desk.source.trouble["default/tree"]
+
+
+def test_a_tree_that_was_never_good_leaves_the_others_in_force() -> None:
+    desk = Desk()
+    desk.apply(flat("team", 1, 2))
+    desk.paths()
+    desk.apply(tree(least=9))
+    assert desk.paths() == OF_SP
+    assert "over max" in desk.source.trouble["kube-system/tree"]
+    desk.apply(flat("team", 1, 3))
+    assert desk.paths() == OF_SP
+    assert desk.source.tree is not None
+    assert desk.source.tree.nodes[1].max == {"cpu": 3000}
+
+
+def test_an_edit_with_a_mistake_leaves_the_last_good_tree_in_force() -> None:
+    for good, bad, place in (
+        (tree(), tree(least=9), "kube-system/tree"),
+        (linked("q", 1, 2), linked("q", 9, 2), f"{KOORDINATOR} kube-system/q"),
+        (flat("team", 1, 2), flat("team", 9, 2), f"{SCHEDULER_PLUGINS} team/quota"),
+    ):
+        desk = Desk()
+        desk.apply(good)
+        before, generation = desk.paths(), desk.source.generation
+        desk.apply(bad)
+        assert desk.paths() == before
+        assert desk.source.generation == generation
+        assert desk.source.trouble[place].startswith("not in force: ")
+        desk.apply(good)
+        assert desk.paths() == before
+        assert desk.source.trouble == {}
+
+
+def test_a_quota_added_with_a_mistake_keeps_the_others_as_they_were() -> None:
+    desk = Desk()
+    desk.apply(linked("q", 1, 2))
+    desk.paths()
+    desk.apply(linked("r", 1, 2, "nobody"), linked("q", 2, 2))
+    assert desk.paths() == OF_KOORDINATOR
+    assert desk.source.tree is not None
+    assert desk.source.tree.nodes[1].min == {"cpu": 1000}
+
+
+def test_what_cannot_be_read_has_not_changed() -> None:
+    desk = Desk()
+    desk.apply(tree())
+    desk.paths()
+    desk.store.set_unreadable(ObjectKind.ELASTIC_QUOTA_TREE, "403")
+    desk.delete(tree())
+    assert desk.paths() == OF_TREE
+    desk.store.set_unreadable(ObjectKind.ELASTIC_QUOTA_TREE, "")
+    assert desk.paths() == []
+
+
+def test_a_kind_that_cannot_be_read_and_goes_after_hinders_nobody() -> None:
+    desk = Desk()
+    desk.store.set_unreadable(ObjectKind.ELASTIC_QUOTA, "403")
+    desk.apply(tree())
+    assert desk.paths() == OF_TREE
+    desk.delete(tree())
+    assert desk.paths() == []
+
+
+def test_a_new_tree_of_the_same_content_is_no_other_generation() -> None:
+    desk = Desk()
+    desk.apply(tree())
+    desk.paths()
+    generation = desk.source.generation
+    again: Any = tree(uid="another")
+    desk.delete(tree())
+    desk.apply(again)
+    assert desk.paths() == OF_TREE
+    assert desk.source.generation == generation

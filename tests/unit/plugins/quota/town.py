@@ -1,0 +1,139 @@
+"""A cluster with a tree of quotas: pods come, are decided by real cycles, and whoever is reclaimed from waits again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+import orjson
+
+from multisched.cycle.results import Conflicted, Placed, Result, Unplaced
+from multisched.model.cluster_objects import ElasticQuotaTree
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import Node, Pod
+from multisched.model.quota_tree import read_tree
+from multisched.plugins.quota.quota_ledger import QUOTA, QuotaLedger
+from multisched.testing.builders import make_pod
+from tests.unit.cycle.cycle_kit import Domain
+from tests.unit.model.quotas.quota_documents import kind_of
+from tests.unit.plugins.quota.trees import Json
+
+NO_LABELS: Final[Mapping[str, str]] = {}
+IN_TREE: Final = ("NodeResourcesFit", QUOTA, "DefaultPreemption")
+
+
+class Town:
+    """Nodes, a tree, and pods that a controller replaces when they are evicted."""
+
+    def __init__(self, nodes: Sequence[Node], tree: Json | None, in_tree: Sequence[str] = IN_TREE) -> None:
+        self.domain = Domain(*nodes, in_tree=in_tree)
+        self.pending: dict[str, Pod] = {}
+        self.evicted: list[tuple[str, ...]] = []
+        """Names of the victims of each preemption."""
+        self.taker_of: list[str] = []
+        self.clock = 0
+        self._version = 0
+        if tree is not None:
+            self.set_tree(tree)
+
+    def set_tree(
+        self, root: Json, *, name: str = "tree", namespace: str = "kube-system", uid: str = "uid-tree"
+    ) -> None:
+        tree, problems = read_tree(root)
+        self._version += 1
+        one = ElasticQuotaTree(
+            name=name, namespace=namespace, uid=uid, version=self._version, tree=tree, problems=problems
+        )
+        self.domain.cache.objects.set(ObjectKind.ELASTIC_QUOTA_TREE, one)
+
+    def put(self, *documents: Json) -> None:
+        """Quota objects of any API."""
+        for document in documents:
+            kind = kind_of(document)
+            self.domain.cache.objects.set(kind, kind.definition.decode(orjson.dumps(document)))
+
+    @property
+    def ledger(self) -> QuotaLedger:
+        found = next(one for one in self.domain.cache.ledgers if one.name == QUOTA)
+        ledger = getattr(found, "cluster", None)
+        assert isinstance(ledger, QuotaLedger)
+        ledger.renew()
+        return ledger
+
+    def add(
+        self,
+        name: str,
+        namespace: str,
+        cpu_milli: int,
+        *,
+        priority: int = 0,
+        node: str = "",
+        labels: Mapping[str, str] = NO_LABELS,
+    ) -> Pod:
+        pod = make_pod(name, namespace=namespace, cpu_milli=cpu_milli, priority=priority, node=node)
+        pod = msgspec.structs.replace(pod, labels=labels)
+        if node:
+            self.clock += 1
+            self.domain.cache.place(msgspec.structs.replace(pod, started_s=float(self.clock)))
+        else:
+            self.pending[pod.uid] = pod
+        return pod
+
+    def attempt(self, pod: Pod) -> Result:
+        """One attempt; what it decides is carried out at once: bound, or its victims evicted and replaced."""
+        result = self.domain.schedule(pod)
+        if isinstance(result, Placed):
+            self.clock += 1
+            del self.pending[pod.uid]
+            self.domain.cache.place(msgspec.structs.replace(pod, node=result.node, started_s=float(self.clock)))
+        elif isinstance(result, Unplaced):
+            if result.nominated_node is not None:
+                rank = None if result.preemption is None else result.preemption.rank
+                self.domain.nominator.nominate(pod, result.nominated_node, rank)
+            if result.victims:
+                self.evicted.append(tuple(victim.name for victim in result.victims))
+                self.taker_of.append(pod.name)
+            for victim in result.victims:
+                self._replace(victim)
+        else:
+            assert isinstance(result, Conflicted)
+        return result
+
+    def _replace(self, victim: Pod) -> None:
+        self.domain.cache.remove(victim.uid)
+        number = int(victim.name.rpartition("~")[2]) + 1 if "~" in victim.name else 1
+        name = f"{victim.name.partition('~')[0]}~{number}"
+        again = msgspec.structs.replace(victim, name=name, uid=f"uid-{name}", node="", started_s=0.0)
+        self.pending[again.uid] = again
+
+    def settle(self, rounds_max: int = 200) -> int:
+        """Tries everybody until nothing changes; how many rounds it took. AssertionError if it never ends."""
+        for round_ in range(rounds_max):
+            before = sorted(self.pending), len(self.evicted)
+            for pod in list(self.pending.values()):
+                if pod.uid in self.pending:
+                    self.attempt(pod)
+                    self.check()
+            if (sorted(self.pending), len(self.evicted)) == before:
+                return round_
+        raise AssertionError(f"it goes back and forth: {self.evicted[-8:]}")
+
+    def check(self) -> None:
+        """No level over a max, and each holds what its pods do."""
+        for level in self.ledger.levels:
+            for resource, most in level.max.items():
+                assert level.used.get(resource, 0) <= most, f"{level.path} holds {level.used}"
+        rebuilt = self.ledger.empty_copy()
+        for entry in self.domain.cache:
+            if rebuilt.concerns(entry.pod):
+                rebuilt.restore(entry.pod)
+        assert self.ledger.sums() == rebuilt.sums()
+        assert self.ledger.held() == rebuilt.held()
+
+    def running(self) -> dict[str, int]:
+        """Namespace -> pods that stand on nodes."""
+        found: dict[str, int] = {}
+        for entry in self.domain.cache:
+            found[entry.pod.namespace] = found.get(entry.pod.namespace, 0) + 1
+        return found

@@ -1,0 +1,94 @@
+"""Hints of single plugins, asked directly: spread rules, features, neighbours, added affinity and labels of namespaces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from multisched.framework.events import Hint
+from multisched.framework.registry import PluginUse, Registry
+from multisched.model.cluster_objects import Namespace
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import Pod
+from multisched.plugins import IN_TREE
+from multisched.state.object_store import ObjectStore
+from tests.unit.plugins.scenes import context_of, put
+from tests.unit.plugins.test_queueing_hints import hint_of, hints, node, plugin_of, pod
+
+CONSTRAINT = {
+    "maxSkew": 1,
+    "topologyKey": "zone",
+    "whenUnsatisfiable": "DoNotSchedule",
+    "labelSelector": {"matchLabels": {"app": "web"}},
+}
+
+
+def spread(match: list[str] | None = None, **labels: str) -> Pod:
+    constraint = {**CONSTRAINT, "matchLabelKeys": match} if match else CONSTRAINT
+    return pod(labels=labels, topologySpreadConstraints=[constraint])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "hint"),
+    [
+        (spread(app="web"), spread(app="web"), Hint.SKIP),
+        (spread(["team"], team="a"), spread(["team"], team="b"), Hint.QUEUE),
+        (spread(["team"], team="a"), spread(["team"], team="a"), Hint.SKIP),
+        (spread(app="web"), pod(), Hint.QUEUE),
+    ],
+)
+def test_a_pod_that_other_spread_rules_hold_for_now_is_tried_again(old: Pod, new: Pod, hint: Hint) -> None:
+    assert hint_of(plugin_of("PodTopologySpread"), "TargetPod")(new, old, new) is hint
+
+
+@pytest.mark.parametrize(("before", "after", "hint"), [({"A"}, {"A"}, Hint.SKIP), ({"A"}, {"B"}, Hint.QUEUE)])
+def test_a_pod_that_needs_other_features_now_is_tried_again(before: set[str], after: set[str], hint: Hint) -> None:
+    def needing(features: set[str]) -> Pod:
+        one = pod()
+        spec = msgspec.structs.replace(one.spec, required_features=frozenset(features))
+        return msgspec.structs.replace(one, spec=spec)
+
+    old, new = needing(before), needing(after)
+    assert hint_of(plugin_of("NodeDeclaredFeatures"), "PodUpdate")(new, old, new) is hint
+
+
+def term(app: str) -> dict[str, Any]:
+    return {"labelSelector": {"matchLabels": {"app": app}}, "topologyKey": "zone"}
+
+
+def test_a_pod_that_stands_nowhere_and_is_promised_nowhere_is_no_neighbour() -> None:
+    affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term("web")]}}
+    waiting = pod(affinity=affinity)
+    hint = hint_of(plugin_of("InterPodAffinity"), "AssignedPod")
+    for place, expected in (({}, Hint.SKIP), ({"node": "n"}, Hint.QUEUE), ({"nominated": "n"}, Hint.QUEUE)):
+        assert hint(waiting, None, pod("x", labels={"app": "web"}, **place)) is expected
+    assert hint(waiting, None, pod("x", labels={"app": "db"}, node="n")) is Hint.SKIP
+
+
+def test_a_node_that_an_added_affinity_forbids_helps_nobody() -> None:
+    expression = {"key": "disk", "operator": "In", "values": ["ssd"]}
+    added = {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    }
+    objects, registry = ObjectStore(), Registry()
+    put(objects, ObjectKind.NAMESPACE, {"metadata": {"name": "default", "labels": {}}})
+    registry.add_all(IN_TREE, "in-tree")
+    use = PluginUse("NodeAffinity", args={"addedAffinity": added})
+    hint = hint_of(registry.build(use, context_of(objects=objects)), "NodeAddOrLabel")
+    plain, ssd = node(), node(labels={"disk": "ssd"})
+    assert hint(pod(), None, plain) is Hint.SKIP
+    assert hint(pod(), None, ssd) is Hint.QUEUE
+    assert hint(pod(), plain, ssd) is Hint.QUEUE
+    assert hint(pod(), ssd, node(labels={"disk": "ssd", "a": "b"})) is Hint.SKIP
+    assert hint(pod(nodeSelector={"a": "b"}), plain, ssd) is Hint.SKIP
+
+
+@pytest.mark.parametrize(("before", "after", "hint"), [({}, {"loud": "yes"}, Hint.QUEUE), ({}, {}, Hint.SKIP)])
+def test_labels_of_a_namespace_wake_whom_affinity_refused(
+    before: dict[str, str], after: dict[str, str], hint: Hint
+) -> None:
+    old, new = (Namespace(name="team", labels=labels) for labels in (before, after))
+    (found,) = [one for name, kind, _, one in hints() if (name, kind) == ("InterPodAffinity", ObjectKind.NAMESPACE)]
+    assert found(pod("p"), old, new) is hint
