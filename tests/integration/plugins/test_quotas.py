@@ -1,0 +1,186 @@
+"""Elastic quotas through the whole program, in its shipped configuration: the walk-through of ACK's manual, trees that come, change
+and go, and trees with mistakes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from multisched.model.quotas.koordinator import POD_LABEL
+from tests.integration.plugins.house import HEAD, House, controlled, in_virtual_time, open_house
+from tests.unit.model.quotas.quota_documents import flat, linked
+from tests.unit.plugins.quota.trees import Json, acks_example, leaf, node
+
+CRDS = Path(__file__).parents[3] / "deploy" / "crds"
+TREES = "/apis/scheduling.sigs.k8s.io/v1beta1/namespaces/kube-system/elasticquotatrees"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+SETTLED_S = 60.0
+
+
+async def install(house: House) -> None:
+    for file in sorted(CRDS.glob("*.yaml")):
+        document = yaml.safe_load(file.read_text("utf-8"))
+        await house.post(DEFINITIONS, document["metadata"]["name"], {}, spec=document["spec"])
+
+
+async def tree(house: House, root: Json, name: str = "tree") -> None:
+    await house.post(TREES, name, {}, spec={"root": root})
+
+
+async def quota(house: House, document: Json) -> None:
+    """An ElasticQuota of any API."""
+    metadata = dict(document["metadata"])
+    name, namespace = metadata.pop("name"), metadata.pop("namespace")
+    path = f"/apis/{document['apiVersion']}/namespaces/{namespace}/elasticquotas"
+    await house.post(path, name, metadata, spec=document["spec"])
+
+
+async def replicas(house: House, namespace: str, count: int, cpu: str, **own: str) -> None:
+    """A ReplicaSet of the forecast-scheduler's. `own`: labels of its pods besides."""
+    labels = {"app": namespace, **own}
+    spec: dict[str, Any] = {
+        "schedulerName": "forecast-scheduler",
+        "terminationGracePeriodSeconds": 0,
+        "containers": [{"name": "main", "image": "app:v1", "resources": {"requests": {"cpu": cpu}}}],
+    }
+    template = {"metadata": {"labels": labels}, "spec": spec}
+    path = f"/apis/apps/v1/namespaces/{namespace}/replicasets"
+    await house.post(
+        path,
+        "-".join(["web", *own.values()]),
+        {},
+        spec={"replicas": count, "selector": {"matchLabels": labels}, "template": template},
+    )
+
+
+def running(house: House) -> list[int]:
+    """Bound pods by namespace, in their order."""
+    found = Counter(pod.namespace for pod in house.api_checker.pods().values() if pod.node)
+    return [found[name] for name in sorted(found)]
+
+
+@asynccontextmanager
+async def town(namespaces: int, cpu: str = "56") -> AsyncIterator[House]:
+    async def before(house: House) -> None:
+        await install(house)
+        await house.node("n", cpu=cpu)
+        for number in range(1, namespaces + 1):
+            await house.post("namespaces", f"namespace{number}", {})
+
+    async with open_house(HEAD, before=before) as house, controlled(house):
+        yield house
+
+
+async def becomes(house: House, counts: list[int]) -> None:
+    """The counts come about, and stay."""
+    await house.until(lambda: running(house) == counts, SETTLED_S)
+    calm_until_s = house.now_s + 30.0
+    await house.until(lambda: house.now_s > calm_until_s)
+    assert running(house) == counts
+
+
+def test_acks_walk_through_ends_at_two_pods_in_each_namespace() -> None:
+    async def story() -> None:
+        async with town(4) as house:
+            await tree(house, acks_example())
+            for number, counts in enumerate(([4], [4, 4], [3, 3, 2], [2, 2, 2, 2]), 1):
+                await replicas(house, f"namespace{number}", 5, "5")
+                await becomes(house, counts)
+            await house.at_rest()
+
+    in_virtual_time(story)
+
+
+def two(first: tuple[int, int], second: tuple[int, int], whole: int) -> Json:
+    return node(
+        "root", {"cpu": whole}, {"cpu": whole}, leaf("q1", *first, "namespace1"), leaf("q2", *second, "namespace2")
+    )
+
+
+def test_a_tree_that_is_raised_wakes_whom_it_held_and_one_that_goes_holds_nobody() -> None:
+    async def story() -> None:
+        async with town(2) as house:
+            await tree(house, two((1, 1), (1, 1), 2))
+            await replicas(house, "namespace1", 5, "1")
+            await becomes(house, [1])
+            await house.patch(f"{TREES}/tree", {"spec": {"root": two((3, 3), (1, 1), 4)}})
+            await becomes(house, [3])
+            await house.delete(f"{TREES}/tree")
+            await becomes(house, [5])
+            await house.at_rest()
+
+    in_virtual_time(story)
+
+
+def test_a_tree_with_mistakes_changes_nothing_and_evicts_nobody() -> None:
+    async def story() -> None:
+        async with town(2) as house:
+            await tree(house, two((1, 4), (1, 4), 4))
+            await replicas(house, "namespace1", 4, "1")
+            await becomes(house, [4])
+            await house.patch(f"{TREES}/tree", {"spec": {"root": two((1, 4), (9, 4), 4)}})
+            await replicas(house, "namespace2", 2, "1")
+            await becomes(house, [3, 1])
+            await house.at_rest()
+
+    in_virtual_time(story)
+
+
+def test_quotas_of_scheduler_plugins_lend_what_is_idle_and_take_it_back() -> None:
+    async def story() -> None:
+        async with town(2) as house:
+            await quota(house, flat("namespace1", 2, 3))
+            await quota(house, flat("namespace2", 2, 3))
+            await replicas(house, "namespace1", 5, "1")
+            await becomes(house, [3])
+            await replicas(house, "namespace2", 5, "1")
+            await becomes(house, [2, 2])
+            await house.at_rest()
+
+    in_virtual_time(story)
+
+
+def test_a_label_of_koordinator_puts_pods_of_one_namespace_into_two_quotas() -> None:
+    async def story() -> None:
+        async with town(1) as house:
+            await quota(house, linked("company", 4, 4, is_parent="true"))
+            await quota(house, linked("batch", 1, 4, "company", namespaces=["namespace1"]))
+            await quota(house, linked("web", 3, 4, "company"))
+            await replicas(house, "namespace1", 5, "1")
+            await becomes(house, [4])
+            await replicas(house, "namespace1", 5, "1", **{POD_LABEL: "web"})
+            await house.until(lambda: of_web(house) == 3, SETTLED_S)
+            await becomes(house, [4])
+            assert of_web(house) == 3
+            await house.at_rest()
+
+    def of_web(house: House) -> int:
+        return sum(bool(pod.node) and pod.labels.get(POD_LABEL) == "web" for pod in house.api_checker.pods().values())
+
+    in_virtual_time(story)
+
+
+def test_a_definition_that_is_installed_while_the_scheduler_runs_is_found_within_75_seconds() -> None:
+    async def before(house: House) -> None:
+        await house.node("n", cpu="56")
+        await house.post("namespaces", "namespace1", {})
+
+    async def story() -> None:
+        async with open_house(HEAD, before=before) as house, controlled(house):
+            await replicas(house, "namespace1", 1, "1")
+            await becomes(house, [1])
+            assert not house.program.objects.unreadable()
+            await install(house)
+            await tree(house, two((2, 2), (1, 1), 3))
+            source_seen_s = house.now_s + 75.0
+            await house.until(lambda: house.now_s > source_seen_s, 2 * 75.0)
+            await replicas(house, "namespace1", 5, "1", of="more")
+            await becomes(house, [2])
+            await house.at_rest()
+
+    in_virtual_time(story)
