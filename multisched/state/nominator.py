@@ -1,9 +1,11 @@
 """Pods that were promised a node by preemption: others of lower priority must leave them their room.
 
-Owns the nominations: those the API server knows, and those decided here that it does not know yet. For each priority it
-keeps what the nominated pods ask for, node by node. So a cycle asks about a thousand nominated pods in a few vector
-operations. Written by the shell (`set`, `nominate`, `remove`) and by the cycle that assumes a promised pod; all
-synchronous.
+Owns the nominations: those the API server knows, and those decided here that it does not know yet. Each has a rank, as a
+rule the pod's priority: pods of a lower one leave it its place. For each rank it keeps what the nominated pods ask for,
+node by node. So a cycle asks about a thousand nominated pods in a few vector operations. Written by the shell (`set`,
+`nominate`, `remove`) and by the cycle that assumes a promised pod; all synchronous.
+
+A rank that is not the priority is known here alone. A process that begins anew counts the pod by its priority.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _NONE: Rows = np.zeros(0, np.intp)
 
 
 class _Level:
-    """What the promised pods of one priority ask for, by slot."""
+    """What the promised pods of one rank ask for, by slot."""
 
     __slots__ = ("pods", "size", "sums")
 
@@ -77,6 +79,8 @@ class Nominator:
         self._by_node: dict[str, dict[str, Pod]] = {}
         self._known: dict[str, Pod] = {}
         """uid -> the pod, with the node it is nominated to."""
+        self._ranks: dict[str, int] = {}
+        """uid -> its rank, where that is not its priority."""
         self._slots: dict[str, int] = {}
         self._free: list[int] = []
         self._capacity = SLOTS_INITIAL
@@ -102,19 +106,27 @@ class Nominator:
             node = known.nominated_node if known is not None else ""
         self.nominate(pod, node)
 
-    def nominate(self, pod: Pod, node: str) -> None:
-        """The pod is promised this node from now on; an empty name ends its nomination."""
+    def nominate(self, pod: Pod, node: str, rank: int | None = None) -> None:
+        """The pod is promised this node from now on; an empty name ends its nomination.
+
+        `rank`: None keeps the one it has on this node, at first its priority.
+        """
+        if rank is None and node and self.node_of(pod.uid) == node:
+            rank = self._ranks.get(pod.uid)
         self.remove(pod.uid)
         if not node:
             return
+        if rank is not None and rank != pod.spec.priority:
+            self._ranks[pod.uid] = rank
         if pod.nominated_node != node:
             pod = msgspec.structs.replace(pod, nominated_node=node)
         self._known[pod.uid] = pod
         self._by_node.setdefault(node, {})[pod.uid] = pod
         slot = self._slot(node)
-        level = self._levels.get(pod.spec.priority)
+        rank = self.rank_of(pod)
+        level = self._levels.get(rank)
         if level is None:
-            level = self._levels[pod.spec.priority] = _Level(self._capacity)
+            level = self._levels[rank] = _Level(self._capacity)
         level.account(slot, pod, 1)
         self._note(node)
 
@@ -122,12 +134,13 @@ class Nominator:
         pod = self._known.pop(uid, None)
         if pod is None:
             return
-        node, priority = pod.nominated_node, pod.spec.priority
-        level = self._levels[priority]
+        node, rank = pod.nominated_node, self.rank_of(pod)
+        self._ranks.pop(uid, None)
+        level = self._levels[rank]
         level.account(self._slots[node], pod, -1)
         self._note(node)
         if not level.size:
-            del self._levels[priority]
+            del self._levels[rank]
         del self._by_node[node][uid]
         if not self._by_node[node]:
             del self._by_node[node]
@@ -148,20 +161,24 @@ class Nominator:
         pod = self._known.get(uid)
         return "" if pod is None else pod.nominated_node
 
+    def rank_of(self, pod: Pod) -> int:
+        """Pods of a lower priority than this leave a nominated pod its place."""
+        return self._ranks.get(pod.uid, pod.spec.priority)
+
     def on(self, node: str) -> Sequence[Pod]:
         """The pods nominated to a node."""
         return tuple(self._by_node.get(node, {}).values())
 
     def ahead_on(self, node: str, pod: Pod) -> list[Pod]:
-        """Nominated to this node, of equal or higher priority than the pod, and not itself."""
+        """Nominated to this node, of a rank not below the pod's priority, and not itself."""
         pods = self._by_node.get(node)
         if not pods:
             return []
-        return [p for p in pods.values() if p.spec.priority >= pod.spec.priority and p.uid != pod.uid]
+        return [p for p in pods.values() if self.rank_of(p) >= pod.spec.priority and p.uid != pod.uid]
 
     def ahead_of(self, pod: Pod) -> Iterator[tuple[str, list[Pod]]]:
-        """Nodes with nominated pods whose room this pod must leave: of equal or higher priority, and not itself."""
-        if not any(priority >= pod.spec.priority for priority in self._levels):
+        """Nodes with nominated pods whose room this pod must leave: of a rank not below its priority, and not itself."""
+        if not any(rank >= pod.spec.priority for rank in self._levels):
             return
         for node in self._by_node:
             ahead = self.ahead_on(node, pod)
@@ -170,13 +187,13 @@ class Nominator:
 
     def requests(self, pod: Pod, table: NodeTable) -> NominatedRequests | None:
         """As `ahead_of`, in columns over the rows of `table`; None where nobody is ahead."""
-        levels = [level for priority, level in self._levels.items() if priority >= pod.spec.priority]
+        levels = [level for rank, level in self._levels.items() if rank >= pod.spec.priority]
         if not levels:
             return None
         known = self._known.get(pod.uid)
         own = None if known is None else (self._slots[known.nominated_node], known)
         pods = levels[0].pods if len(levels) == 1 else np.sum([level.pods for level in levels], axis=0)
-        if own is not None and known is not None and known.spec.priority >= pod.spec.priority:
+        if own is not None and known is not None and self.rank_of(known) >= pod.spec.priority:
             pods = pods.copy()
             pods[own[0]] -= 1
         else:
