@@ -104,7 +104,9 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     post_filter: str = ""
     nominated_node: str = ""
     victims: tuple[str, ...] = ()
-    """Pods that are to make room there, NAMESPACE/NAME."""
+    """Pods that are to make room, NAMESPACE/NAME."""
+    victim_nodes: tuple[str, ...] = ()
+    """The node of each victim."""
     message: str = ""
     status: Status = SUCCESS
     """What ended an attempt that was given up or failed."""
@@ -261,6 +263,8 @@ class AttemptRecords:
             self._refusals.keep(snapshot)
         if late or blocked:
             self._refusals.weigh(STATUS_BYTES * (len(late) + len(blocked)))
+        by_node = {} if preemption is None else preemption.victims
+        gone = [(node, victim) for node, victims in by_node.items() for victim in victims]
         record = AttemptRecord(
             attempt,
             now_s,
@@ -272,7 +276,8 @@ class AttemptRecords:
             late=late,
             post_filter=post_filter,
             nominated_node=nominated_node,
-            victims=() if preemption is None else tuple(victim.key for victim in preemption.victims),
+            victims=tuple(victim.key for _, victim in gone),
+            victim_nodes=tuple(node for node, _ in gone),
             message=message,
         )
         self._add(pod, record)

@@ -159,7 +159,7 @@ class RemoteResponses:
                     continue
                 request = self._runner.call(judge, "Request", judge.show, view, pod, offers)
                 answers = yield [RemoteRequest(judge, request)]
-                settled[plugin.name] = _settle(self._runner, judge, plugin, view, offers, answers.get(judge.name))
+                settled[plugin.name] = _settle(self._runner, judge, plugin, view, pod, offers, answers.get(judge.name))
         return settled
 
 
@@ -168,6 +168,7 @@ def _settle(
     judge: ExtenderPlugin,
     plugin: NegotiablePostFilter,
     view: CycleView,
+    pod: Pod,
     offers: Sequence[Offer],
     answer: object,
 ) -> PostFilterResult:
@@ -177,6 +178,6 @@ def _settle(
             return runner.call(plugin, "PostFilter", plugin.spoiled, answer.status.message)
         # Without an answer (a sandbox asks nobody) nobody has looked at them.
         left = offers if answer is None else runner.call(judge, "PostFilter", judge.left, view, offers, answer)
-        return runner.call(plugin, "PostFilter", plugin.accept, left)
+        return runner.call(plugin, "PostFilter", plugin.accept, pod, left)
     except PluginFailure as failure:
         return PostFilterResult(failure.status)

@@ -47,13 +47,13 @@ class Unplaced(msgspec.Struct, frozen=True):
     nominated_node: str | None = CLEARED
     """The node promised to it; empty: none, any more; None: as before."""
     preemption: Preemption | None = None
-    """Whom the shell removes for it."""
+    """Whom the shell removes for it. Pods that are to start together have the same one."""
     condition_reason: str = ""
     """As `Status.condition_reason`, of the plugin that refused the pod."""
 
     @property
     def victims(self) -> tuple[Pod, ...]:
-        return () if self.preemption is None else self.preemption.victims
+        return () if self.preemption is None else self.preemption.every_victim
 
 
 class Conflicted(msgspec.Struct, frozen=True):

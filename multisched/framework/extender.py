@@ -35,8 +35,8 @@ class NegotiablePostFilter(Plugin, Protocol):
         """All candidates; PostFilter's result where there are none."""
         ...
 
-    def accept(self, offers: Sequence[Offer]) -> PostFilterResult:
-        """PostFilter's result, given what is left of the offers."""
+    def accept(self, pod: Pod, offers: Sequence[Offer]) -> PostFilterResult:
+        """PostFilter's result for the pod, given what is left of the offers."""
         ...
 
     def spoiled(self, why: str) -> PostFilterResult:

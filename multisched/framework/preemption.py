@@ -35,15 +35,42 @@ class LabelSet(NamedTuple):
     """One of these pods."""
 
 
-class Preemption(msgspec.Struct, frozen=True):
-    """Victims to be removed from a node, for one pod."""
+class Nomination(NamedTuple):
+    """A pod, and the node that is kept for it until its victims are gone."""
 
+    pod: Pod
     node: str
-    victims: tuple[Pod, ...]
-    """Most important first; those that are being deleted already are among them."""
+
+
+class Preemption(msgspec.Struct, frozen=True):
+    """Victims to be removed, for one pod, or for several that are to start together.
+
+    Victims may stand where nobody is nominated: the rest of a gang that goes whole, or pods whose quota gives room back.
+    """
+
+    victims: Mapping[str, tuple[Pod, ...]]
+    """Node -> its victims, the most important first; those that are being deleted already are among them."""
+    nominations: tuple[Nomination, ...]
+    """The preemptors, one at least."""
     plugin: str
     rank: int | None = None
-    """Pods of a lower priority than this leave the pod its place meanwhile; None: than its own."""
+    """Pods of a lower priority than this leave the preemptors their places meanwhile; None: than their own."""
+    group: str = ""
+    """What the preemptors are together, namespace/name, for events; empty for a single pod."""
+
+    @property
+    def every_victim(self) -> tuple[Pod, ...]:
+        """Those of all nodes, node by node."""
+        return tuple(victim for victims in self.victims.values() for victim in victims)
+
+    def node_of(self, uid: str) -> str:
+        """The node that is kept for this preemptor; empty for any other pod."""
+        return next((node for pod, node in self.nominations if pod.uid == uid), "")
+
+
+def preemption_of_one(pod: Pod, node: str, victims: tuple[Pod, ...], plugin: str) -> Preemption:
+    """One pod is to have the place of others on one node."""
+    return Preemption({node: victims}, (Nomination(pod, node),), plugin)
 
 
 class PlacedPods(Protocol):

@@ -46,6 +46,7 @@ class AttemptReader:
             passed_over=record.passed_over,
             nominated_node=record.nominated_node,
             victims=record.victims,
+            victim_nodes=record.victim_nodes,
             winner=_winner(record),
             points=tuple(self._points(record)),
         )

@@ -84,6 +84,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     nominated_node: str = ""
     victims: tuple[str, ...] = ()
     """Pods that are to make room, NAMESPACE/NAME."""
+    victim_nodes: tuple[str, ...] = ()
+    """The node of each victim."""
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -115,11 +115,20 @@ def _attempt(attempt: Attempt) -> Iterator[str]:
         )
         yield f"Passed over {', '.join(attempt.passed_over)}: {by_whom}"
     if attempt.victims:
-        yield f"Preempts    {', '.join(attempt.victims)} on {attempt.nominated_node}"
+        yield f"Preempts    {_victims(attempt)}"
+        if set(attempt.victim_nodes) != {attempt.nominated_node}:
+            yield f"Nominated   {attempt.nominated_node} is kept for it meanwhile"
     elif attempt.nominated_node:
         yield f"Nominated   {attempt.nominated_node} is promised to it"
     if attempt.snapshot == "dropped":
         yield "What each node said is no longer kept"
+
+
+def _victims(attempt: Attempt) -> str:
+    by_node: dict[str, list[str]] = {}
+    for victim, node in zip(attempt.victims, attempt.victim_nodes, strict=True):
+        by_node.setdefault(node, []).append(victim)
+    return "; ".join(f"{', '.join(victims)} on {node}" for node, victims in by_node.items())
 
 
 def _when(attempt: Attempt) -> str:

@@ -13,7 +13,7 @@ from multisched.framework.events import EventRegistration
 from multisched.framework.extender import Offer
 from multisched.framework.node_view import Bools
 from multisched.framework.points import CycleView, PostFilterResult, Refusals
-from multisched.framework.preemption import Candidates, Costs, DryRun, PlacedPods, Preemption
+from multisched.framework.preemption import Candidates, Costs, DryRun, PlacedPods, Preemption, preemption_of_one
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.framework.traits import Traits
 from multisched.model.object_kinds import ObjectKind
@@ -98,8 +98,8 @@ class DefaultPreemption:
         found = self._found(cycle, pod, refusals)
         if isinstance(found, PostFilterResult):
             return found
-        preemption = self.choose(cycle, found)
-        return PostFilterResult(SUCCESS, preemption.node, preemption)
+        preemption = self.choose(cycle, pod, found)
+        return PostFilterResult(SUCCESS, preemption.node_of(pod.uid), preemption)
 
     def offers(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> Sequence[Offer] | PostFilterResult:
         """As `post_filter`, but every candidate: HTTP extenders look at them before one is taken."""
@@ -109,12 +109,12 @@ class DefaultPreemption:
         names = (cycle.nodes.node(row).name for row in found.rows.tolist())
         return [Offer(name, found.victims_at(at), int(found.costs[0][at])) for at, name in enumerate(names)]
 
-    def accept(self, offers: Sequence[Offer]) -> PostFilterResult:
+    def accept(self, pod: Pod, offers: Sequence[Offer]) -> PostFilterResult:
         """The best of what the extenders left, by the criteria of `choose`."""
         if not offers:
             return PostFilterResult(_refused(NO_CANDIDATE))
         best = min(offers, key=_cost_of)
-        return PostFilterResult(SUCCESS, best.node, Preemption(best.node, best.victims, self.name))
+        return PostFilterResult(SUCCESS, best.node, preemption_of_one(pod, best.node, best.victims, self.name))
 
     def spoiled(self, why: str) -> PostFilterResult:
         """An extender failed that may not be passed over: nobody is removed."""
@@ -139,7 +139,7 @@ class DefaultPreemption:
             return PostFilterResult(Status.error(f"preemption: {text}"))
         return PostFilterResult(_refused(fit_error(dry_run, found)), nominated_node="")
 
-    def choose(self, cycle: CycleView, found: Candidates) -> Preemption:
+    def choose(self, cycle: CycleView, pod: Pod, found: Candidates) -> Preemption:
         """The node that costs least.
 
         It has the fewest violated budgets, lowest highest priority, lowest sum of priorities, fewest victims, latest
@@ -152,7 +152,8 @@ class DefaultPreemption:
             if len(left) == 1:
                 break
         best = int(left[0])
-        return Preemption(cycle.nodes.node(int(found.rows[best])).name, found.victims_at(best), self.name)
+        node = cycle.nodes.node(int(found.rows[best])).name
+        return preemption_of_one(pod, node, found.victims_at(best), self.name)
 
     def _ineligible(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> str:
         if not pod.spec.can_preempt:

@@ -2,9 +2,9 @@
 
 Owns who preempts at this moment and whose deletion is under way; one per process, for all domains. A cycle decides and
 hands over a value (`framework.preemption.Preemption`); everything that waits happens here. A pod is not scheduled while
-its victims go (`is_preempting`). Nothing is written without the lease, and no two preemptions delete one victim. Each
-preemptor goes on, whatever fails. Nothing here needs to survive the process: the next one finds the preemptor pending
-and decides anew, by what has become of the victims.
+its victims go (`is_preempting`). Pods that are to start together are held, and let go, together. Nothing is written
+without the lease, and no two preemptions delete one victim. Each preemptor goes on, whatever fails. Nothing here needs
+to survive the process: the next one finds the preemptors pending and decides anew, by what has become of the victims.
 
 A preemptor is held until the watch, too, has said that its victims go. Upstream lets it go once the server has. Then
 the deletion of anybody else's victim wakes it; it finds its own still standing, and removes some more pods in vain. The
@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 import anyio
@@ -104,14 +104,32 @@ class Home(Protocol):
         ...
 
 
-class _Job(msgspec.Struct, frozen=True):
-    pod: Pod
+class _Job(msgspec.Struct, frozen=True, eq=False):
     preemption: Preemption
     home: Home
 
+    @property
+    def pods(self) -> tuple[Pod, ...]:
+        """Its preemptors."""
+        return tuple(pod for pod, _ in self.preemption.nominations)
 
-class _Held(msgspec.Struct, frozen=True):
-    """A preemptor whose victims the server has deleted, or is just deleting the last of."""
+    @property
+    def first(self) -> Pod:
+        """The one that speaks for all of them."""
+        return self.preemption.nominations[0].pod
+
+    @property
+    def still_waits(self) -> bool:
+        """True while all preemptors do: without one of them, the victims of the others might go in vain."""
+        return all(self.home.still_waits(pod.uid) for pod in self.pods)
+
+    @property
+    def may_use_nodes(self) -> bool:
+        return all(self.home.may_use(node) for _, node in self.preemption.nominations)
+
+
+class _Held(msgspec.Struct, frozen=True, eq=False):
+    """Preemptors whose victims the server has deleted, or is just deleting the last of."""
 
     job: _Job
     unseen: set[str]
@@ -138,12 +156,14 @@ class Preemptor:
         self._nominator = nominator
         self._home_of = home_of
         self._jobs: dict[str, _Job] = {}
+        """uid of each preemptor -> what is done for it."""
         self._waiting: deque[_Job] = deque()
         self._going: dict[str, asyncio.Event] = {}
         """uid of a victim -> set when its removal has ended."""
         self._held: dict[str, _Held] = {}
-        self._awaited: dict[str, list[str]] = {}
-        """uid of an unseen victim -> its preemptors that are held."""
+        """By the uid of each preemptor."""
+        self._awaited: dict[str, list[_Held]] = {}
+        """uid of an unseen victim -> who is held for it."""
         self._wake = asyncio.Event()
         self._tasks: anyio.abc.TaskGroup | None = None
 
@@ -152,22 +172,24 @@ class Preemptor:
 
     def saw_going(self, uid: str) -> None:
         """The watch has said that this pod is gone, or going."""
-        for waiting in self._awaited.pop(uid, ()):
-            held = self._held[waiting]
+        for held in self._awaited.pop(uid, ()):
             held.unseen.discard(uid)
             if not held.unseen:
                 self._let_go(held.job)
 
-    def start(self, pod: Pod, preemption: Preemption, home: Home) -> bool:
-        """Begins to carry out what a cycle has decided. The pod counts as preempting from this call on, until its home
-        hears of the end.
+    def start(self, preemption: Preemption, home: Home) -> bool:
+        """Begins to carry out what a cycle has decided. The preemptors count as preempting from this call on, until their
+        home hears of the end.
 
-        False: all victims are being deleted already, and nothing is left to do.
+        False: all victims are being deleted already, or the same preemption is under way for another of its preemptors.
         """
-        if all(victim.is_deleting for victim in preemption.victims):
+        victims, job = preemption.every_victim, _Job(preemption, home)
+        known = self._jobs.get(job.first.uid)
+        if all(victim.is_deleting for victim in victims) or (known is not None and known.preemption is preemption):
             return False
-        home.observer.preemption_began(len(preemption.victims))
-        job = self._jobs[pod.uid] = _Job(pod, preemption, home)
+        home.observer.preemption_began(len(victims))
+        for pod in job.pods:
+            self._jobs[pod.uid] = job
         self._waiting.append(job)
         self._wake.set()
         return True
@@ -177,8 +199,8 @@ class Preemptor:
         for job in [job for job in self._waiting if job.home is home]:
             self._waiting.remove(job)
             self._end(job, failed=True)
-        for held in [held for held in self._held.values() if held.job.home is home]:
-            self._let_go(held.job)
+        for job in {id(held): held.job for held in self._held.values() if held.job.home is home}.values():
+            self._let_go(job)
 
     async def run(self) -> None:
         """Works until cancelled. Cancelled, it leaves victims that were not asked to go where they are."""
@@ -188,7 +210,7 @@ class Preemptor:
                 tasks.start_soon(self._work)
 
     def __len__(self) -> int:
-        return len(self._jobs)
+        return len({id(job) for job in self._jobs.values()})
 
     # -- one preemption --------------------------------------------------------------------------------------------
 
@@ -200,47 +222,56 @@ class Preemptor:
             await self._carry_out(self._waiting.popleft())
 
     async def _carry_out(self, job: _Job) -> None:
-        if not job.home.still_waits(job.pod.uid):
-            self._end(job, failed=True)  # it was deleted meanwhile: nobody has to go for it
+        if not job.still_waits:  # one was deleted meanwhile: nobody has to go for it
+            await self._end_in_vain(job)
             return
         began = self._clock.monotonic()
         problems: list[str] = []
         await self._clear_lower(job, problems)
-        victims = [victim for victim in job.preemption.victims if not victim.is_deleting]
+        by_node = job.preemption.victims.items()
+        victims = [(victim, node) for node, some in by_node for victim in some if not victim.is_deleting]
         failures: list[str] = []
         await self._remove_all(job, victims[:-1], failures)
         if not failures:
             # Last and alone: once it is gone the preemptor has its room, and is not held any longer than that.
             self._expect(job)
-            await self._remove(job, victims[-1], failures)
+            await self._remove(job, *victims[-1], failures)
         seconds = self._clock.monotonic() - began
         job.home.observer.preemption_ended("error" if failures or problems else "success", seconds)
         for text in (*problems, *failures):
-            fields = {"pod": job.pod.key, "node": job.preemption.node, "error": text}
+            fields = {"pod": job.first.key, "node": job.preemption.nominations[0].node, "error": text}
             logger.warning("preemption", extra=fields)
-        if self._jobs.get(job.pod.uid) is not job:
+        if self._jobs.get(job.first.uid) is not job:
             self._finish(job)  # the watch has shown all victims going before the server answered
             return
-        self._forget_held(job.pod.uid)
+        self._forget_held(job)
         if not failures:
             self._hold(job)
             return
+        await self._end_in_vain(job)
+
+    async def _end_in_vain(self, job: _Job) -> None:
+        """Takes the nominations back, and lets the preemptors go after a pause."""
         await self._give_up(job)
         assert self._tasks is not None, "run has begun"
         self._tasks.start_soon(self._end_later, job)
 
     async def _end_later(self, job: _Job) -> None:
-        await anyio.sleep(FAILURE_PAUSE_S)
+        if any(job.home.still_waits(pod.uid) for pod in job.pods):
+            await anyio.sleep(FAILURE_PAUSE_S)
         self._end(job, failed=True)
 
     async def _clear_lower(self, job: _Job, problems: list[str]) -> None:
-        """Pods of lower priority that were promised this node may look for another one: what they count on goes away."""
-        for other in self._nominator.on(job.preemption.node):
-            if other.spec.priority < job.pod.spec.priority:
+        """Pods that give way to a preemptor on its node may look for another one: what they count on goes away."""
+        own = {pod.uid for pod in job.pods}
+        for pod, node in job.preemption.nominations:
+            for other in self._nominator.on(node):
+                if other.uid in own or self._nominator.rank_of(other) >= pod.spec.priority:
+                    continue
                 self._nominator.remove(other.uid)
                 if is_stand_in(other):  # a place that is kept: no pod has it
                     continue
-                job.home.nomination_ended(other, job.preemption.node)
+                job.home.nomination_ended(other, node)
                 problem = await self._cleared(job, other)
                 if problem:
                     problems.append(f"the nomination of {other.key} was not taken back: {problem}")
@@ -249,33 +280,39 @@ class Preemptor:
         ref, timeout_s = pod_ref(pod), job.home.write_timeout_s
         return (await self._sent(job, lambda: self._writer.clear_nomination(ref, timeout_s=timeout_s)))[1]
 
-    async def _remove_all(self, job: _Job, victims: list[Pod], failures: list[str]) -> None:
+    async def _remove_all(self, job: _Job, victims: Sequence[tuple[Pod, str]], failures: list[str]) -> None:
         places = anyio.CapacityLimiter(VICTIMS_AT_ONCE)
 
-        async def remove(victim: Pod) -> None:
+        async def remove(victim: Pod, node: str) -> None:
             async with places:
                 if not failures:  # as upstream: after the first failure no further victim is asked to go
-                    await self._remove(job, victim, failures)
+                    await self._remove(job, victim, node, failures)
 
         async with anyio.create_task_group() as tasks:
-            for victim in victims:
-                tasks.start_soon(remove, victim)
+            for victim, node in victims:
+                tasks.start_soon(remove, victim, node)
 
     async def _give_up(self, job: _Job) -> None:
-        """The node is not what it was promised to be: the nomination ends, here and on the pod."""
-        if self._nominator.node_of(job.pod.uid) == job.preemption.node:
-            self._nominator.remove(job.pod.uid)
-            job.home.nomination_ended(job.pod, job.preemption.node)
-            await self._cleared(job, job.pod)
+        """The nodes are not what they were promised to be: the nominations end, here and on the pods."""
+        for pod, node in job.preemption.nominations:
+            if self._nominator.node_of(pod.uid) == node:
+                self._nominator.remove(pod.uid)
+                job.home.nomination_ended(pod, node)
+                await self._cleared(job, pod)
 
     def _end(self, job: _Job, *, failed: bool) -> None:
         self._finish(job)
-        job.home.let_go(job.pod, failed=failed)
+        for pod in job.pods:
+            job.home.let_go(pod, failed=failed)
 
     def _finish(self, job: _Job) -> None:
-        if self._jobs.get(job.pod.uid) is job:
-            del self._jobs[job.pod.uid]
+        self._forget_job(job)
         job.home.preemption_ended()
+
+    def _forget_job(self, job: _Job) -> None:
+        for pod in job.pods:
+            if self._jobs.get(pod.uid) is job:
+                del self._jobs[pod.uid]
 
     # -- until the watch has shown it ------------------------------------------------------------------------------
 
@@ -286,9 +323,9 @@ class Preemptor:
             self._await(_Held(job, unseen, None))
 
     def _hold(self, job: _Job) -> None:
-        """All victims are deleted at the server: holds the preemptor until the watch has said so of each."""
+        """All victims are deleted at the server: holds the preemptors until the watch has said so of each."""
         unseen = self._unseen(job)
-        if not unseen or not job.home.still_waits(job.pod.uid):
+        if not unseen or not job.still_waits:
             self._end(job, failed=False)
             return
         timer = asyncio.get_running_loop().call_later(SEEN_MAX_S, self._let_go, job)
@@ -296,75 +333,84 @@ class Preemptor:
         self._finish(job)
 
     def _unseen(self, job: _Job) -> set[str]:
-        return {victim.uid for victim in job.preemption.victims if job.home.is_standing(victim.uid)}
+        return {victim.uid for victim in job.preemption.every_victim if job.home.is_standing(victim.uid)}
 
     def _await(self, held: _Held) -> None:
-        uid = held.job.pod.uid
-        self._held[uid] = held
+        for pod in held.job.pods:
+            self._held[pod.uid] = held
         for victim in held.unseen:
-            self._awaited.setdefault(victim, []).append(uid)
+            self._awaited.setdefault(victim, []).append(held)
 
     def _let_go(self, job: _Job) -> None:
-        self._forget_held(job.pod.uid)
-        self._jobs.pop(job.pod.uid, None)
-        job.home.let_go(job.pod, failed=False)
+        self._forget_held(job)
+        self._forget_job(job)
+        for pod in job.pods:
+            job.home.let_go(pod, failed=False)
 
-    def _forget_held(self, uid: str) -> None:
-        held = self._held.pop(uid, None)
-        if held is None:
+    def _forget_held(self, job: _Job) -> None:
+        held = self._held.get(job.first.uid)
+        if held is None or held.job is not job:
             return
+        for pod in job.pods:
+            del self._held[pod.uid]
         if held.timer is not None:
             held.timer.cancel()
         for victim in held.unseen:
-            preemptors = self._awaited[victim]
-            preemptors.remove(uid)
-            if not preemptors:
+            waiting = self._awaited[victim]
+            waiting.remove(held)
+            if not waiting:
                 del self._awaited[victim]
 
     # -- one victim ------------------------------------------------------------------------------------------------
 
-    async def _remove(self, job: _Job, victim: Pod, failures: list[str]) -> None:
+    async def _remove(self, job: _Job, victim: Pod, node: str, failures: list[str]) -> None:
         going = self._going.get(victim.uid)
         if going is not None:
             await going.wait()  # for another preemptor; if that fails, this one's next attempt will see it
             return
         going = self._going[victim.uid] = asyncio.Event()
         try:
-            problem = await self._removed(job, victim)
+            problem = await self._removed(job, victim, node)
         finally:
             del self._going[victim.uid]
             going.set()
         if problem:
             failures.append(f"victim {victim.key} was not removed: {problem}")
 
-    async def _removed(self, job: _Job, victim: Pod) -> str:
-        """Empty if the victim is gone or going, else what went wrong."""
-        note = f"Preempted by pod {job.pod.uid} on node {job.preemption.node}"
-        home, node = self._home_of(victim), job.preemption.node
-        if not job.home.may_use(node):
+    async def _removed(self, job: _Job, victim: Pod, node: str) -> str:
+        """Empty if the victim is gone or going, else what went wrong. `node`: where it stands."""
+        group = job.preemption.group
+        note = f"Preempted by {f'podgroup {group}' if group else f'pod {job.first.uid}'} on node {node}"
+        home = self._home_of(victim)
+        if not job.may_use_nodes:
             return NO_NODE
         if home is not None and home.preempt_placed(victim.uid, job.preemption.plugin):
             self._record_event(job, victim, f"{note} (in kube-scheduler memory).")
             return ""
         ref, timeout_s = pod_ref(victim), job.home.write_timeout_s
-        why = f"{job.pod.spec.scheduler_name}: preempting to accommodate a higher priority pod"
+        why = f"{job.first.spec.scheduler_name}: preempting to accommodate a higher priority pod"
         for send in (
             lambda: self._writer.mark_victim(ref, why, timeout_s=timeout_s),
             lambda: self._writer.delete(ref, timeout_s=timeout_s),
         ):
-            is_gone, problem = await self._sent(job, send, node)
+            is_gone, problem = await self._sent(job, send, is_for_room=True)
             if is_gone or problem:
                 return problem
         self._record_event(job, victim, note)
         return ""
 
-    async def _sent(self, job: _Job, send: Callable[[], Awaitable[WriteReply]], node: str = "") -> tuple[bool, str]:
-        """(the pod is gone, what went wrong): one write, sent again while its effect is not known. `node`: for whose sake."""
+    async def _sent(
+        self, job: _Job, send: Callable[[], Awaitable[WriteReply]], *, is_for_room: bool = False
+    ) -> tuple[bool, str]:
+        """(the pod is gone, what went wrong): one write, sent again while its effect is not known.
+
+        `is_for_room`: it is of no use once the domain may not use a nominated node any more.
+        """
         message = ""
         for attempt in range(ATTEMPTS_MAX):
             if not job.home.lease.may_bind():
                 return False, NO_LEASE
-            if node and not job.home.may_use(node):
+            if is_for_room and not job.may_use_nodes:
                 return False, NO_NODE
             reply = await send()
             if reply.answer in (WriteAnswer.DONE, WriteAnswer.GONE):
@@ -376,7 +422,7 @@ class Preemptor:
         return False, message or "no answer"
 
     def _record_event(self, job: _Job, victim: Pod, note: str) -> None:
-        reporter = job.pod.spec.scheduler_name
+        reporter = job.first.spec.scheduler_name
         self._events.record(
-            Event(pod_ref(victim), "Normal", "Preempted", "Preempting", note, reporter, related=pod_ref(job.pod))
+            Event(pod_ref(victim), "Normal", "Preempted", "Preempting", note, reporter, related=pod_ref(job.first))
         )

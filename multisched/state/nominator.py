@@ -1,9 +1,11 @@
 """Pods that were promised a node by preemption: others of lower priority must leave them their room.
 
-Owns the nominations: those the API server knows, and those decided here that it does not know yet. For each priority it
-keeps what the nominated pods ask for, node by node. So a cycle asks about a thousand nominated pods in a few vector
-operations. Written by the shell (`set`, `nominate`, `remove`) and by the cycle that assumes a promised pod; all
-synchronous.
+Owns the nominations: those the API server knows, and those decided here that it does not know yet. Each has a rank, as a
+rule the pod's priority: pods of a lower one leave it its place. For each rank it keeps what the nominated pods ask for,
+node by node. So a cycle asks about a thousand nominated pods in a few vector operations. Written by the shell (`set`,
+`nominate`, `remove`) and by the cycle that assumes a promised pod; all synchronous.
+
+A rank that is not the priority is known here alone. A process that begins anew counts the pod by its priority.
 """
 
 from __future__ import annotations
@@ -77,11 +79,11 @@ class Nominator:
         self._by_node: dict[str, dict[str, Pod]] = {}
         self._known: dict[str, Pod] = {}
         """uid -> the pod, with the node it is nominated to."""
+        self._ranks: dict[str, int] = {}
+        """uid -> its rank, where that is not its priority."""
         self._slots: dict[str, int] = {}
         self._free: list[int] = []
         self._capacity = SLOTS_INITIAL
-        self._ranks: dict[str, int] = {}
-        """uid -> its rank, where that is not its priority."""
         self._levels: dict[int, _Level] = {}
         self._rows: Rows = _NONE
         self._rows_mark: tuple[int, int] = (-1, -1)
@@ -107,21 +109,21 @@ class Nominator:
     def nominate(self, pod: Pod, node: str, rank: int | None = None) -> None:
         """The pod is promised this node from now on; an empty name ends its nomination.
 
-        Pods of a priority up to its rank leave it the place. `rank`: None keeps what it has on this node, its priority at first.
+        `rank`: None keeps the one it has on this node, at first its priority.
         """
-        if rank is None and self.node_of(pod.uid) == node:
+        if rank is None and node and self.node_of(pod.uid) == node:
             rank = self._ranks.get(pod.uid)
         self.remove(pod.uid)
         if not node:
             return
-        if rank is not None:
+        if rank is not None and rank != pod.spec.priority:
             self._ranks[pod.uid] = rank
         if pod.nominated_node != node:
             pod = msgspec.structs.replace(pod, nominated_node=node)
         self._known[pod.uid] = pod
         self._by_node.setdefault(node, {})[pod.uid] = pod
         slot = self._slot(node)
-        rank = self._rank(pod)
+        rank = self.rank_of(pod)
         level = self._levels.get(rank)
         if level is None:
             level = self._levels[rank] = _Level(self._capacity)
@@ -132,7 +134,7 @@ class Nominator:
         pod = self._known.pop(uid, None)
         if pod is None:
             return
-        node, rank = pod.nominated_node, self._rank(pod)
+        node, rank = pod.nominated_node, self.rank_of(pod)
         self._ranks.pop(uid, None)
         level = self._levels[rank]
         level.account(self._slots[node], pod, -1)
@@ -143,9 +145,6 @@ class Nominator:
         if not self._by_node[node]:
             del self._by_node[node]
             self._free.append(self._slots.pop(node))
-
-    def _rank(self, pod: Pod) -> int:
-        return self._ranks.get(pod.uid, pod.spec.priority)
 
     def _note(self, node: str) -> None:
         self.sequence += 1
@@ -162,19 +161,23 @@ class Nominator:
         pod = self._known.get(uid)
         return "" if pod is None else pod.nominated_node
 
+    def rank_of(self, pod: Pod) -> int:
+        """Pods of a lower priority than this leave a nominated pod its place."""
+        return self._ranks.get(pod.uid, pod.spec.priority)
+
     def on(self, node: str) -> Sequence[Pod]:
         """The pods nominated to a node."""
         return tuple(self._by_node.get(node, {}).values())
 
     def ahead_on(self, node: str, pod: Pod) -> list[Pod]:
-        """Nominated to this node, of equal or higher priority than the pod, and not itself."""
+        """Nominated to this node, of a rank not below the pod's priority, and not itself."""
         pods = self._by_node.get(node)
         if not pods:
             return []
-        return [p for p in pods.values() if self._rank(p) >= pod.spec.priority and p.uid != pod.uid]
+        return [p for p in pods.values() if self.rank_of(p) >= pod.spec.priority and p.uid != pod.uid]
 
     def ahead_of(self, pod: Pod) -> Iterator[tuple[str, list[Pod]]]:
-        """Nodes with nominated pods whose room this pod must leave: of equal or higher priority, and not itself."""
+        """Nodes with nominated pods whose room this pod must leave: of a rank not below its priority, and not itself."""
         if not any(rank >= pod.spec.priority for rank in self._levels):
             return
         for node in self._by_node:
@@ -190,7 +193,7 @@ class Nominator:
         known = self._known.get(pod.uid)
         own = None if known is None else (self._slots[known.nominated_node], known)
         pods = levels[0].pods if len(levels) == 1 else np.sum([level.pods for level in levels], axis=0)
-        if own is not None and known is not None and self._rank(known) >= pod.spec.priority:
+        if own is not None and known is not None and self.rank_of(known) >= pod.spec.priority:
             pods = pods.copy()
             pods[own[0]] -= 1
         else:

@@ -122,10 +122,10 @@ def _place(sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod, number: in
         message = result.message
         if result.preemption is None:
             break
-        for victim in result.preemption.victims:
+        for victim in result.victims:
             sandbox.cache.remove(victim.uid)
-        victims = (*victims, *result.preemption.victims)
-        pod = msgspec.structs.replace(pod, nominated_node=result.preemption.node)
+        victims = (*victims, *result.victims)
+        pod = msgspec.structs.replace(pod, nominated_node=result.preemption.node_of(pod.uid))
     return Placement(replica=number, message=message)
 
 

@@ -578,10 +578,11 @@ def equals_lose_their_promises() -> None:
     genuine = Preemptor._clear_lower
 
     async def clear(self: Preemptor, job: Any, problems: list[str]) -> None:
-        for other in self._nominator.on(job.preemption.node):
-            if other.spec.priority == job.pod.spec.priority and other.uid != job.pod.uid:
-                self._nominator.remove(other.uid)
-                await self._cleared(job, other)
+        for pod, node in job.preemption.nominations:
+            for other in self._nominator.on(node):
+                if other.spec.priority == pod.spec.priority and other.uid != pod.uid:
+                    self._nominator.remove(other.uid)
+                    await self._cleared(job, other)
         await genuine(self, job, problems)
 
     put(Preemptor, "_clear_lower", clear)

@@ -18,7 +18,7 @@ from multisched.framework.dependency import Dependency
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.node_view import Bools, Rows
 from multisched.framework.points import CycleView, PostFilterResult, PreFilterResult, Refusals
-from multisched.framework.preemption import NOBODY, Candidates, LabelSet, PlacedPods, Preemption
+from multisched.framework.preemption import NOBODY, Candidates, LabelSet, Nomination, PlacedPods, Preemption
 from multisched.framework.status import SUCCESS, Status
 from multisched.framework.traits import Traits
 from multisched.model.object_kinds import ObjectKind
@@ -176,21 +176,25 @@ class ElasticQuota:
             victims = room_for(self._ledger, claim, standing)
             if victims is None:
                 return _none(NO_BORROWER if claim.is_entitled else OVER_MIN)
-            return self._preempted(cycle, self._emptiest(cycle, fitting), victims)
+            return self._preempted(cycle, claim.pod, self._emptiest(cycle, fitting), victims)
         found = dry_run.displace(Borrowers(self._ledger, claim, self._budgets))
         for at in _cheapest(found, cycle.nodes.row_of(claim.pod.nominated_node)):
             here = found.victims_at(at)
             victims = room_for(self._ledger, claim, standing, here)
             if victims is not None:
-                return self._preempted(cycle, int(found.rows[at]), victims)
+                return self._preempted(cycle, claim.pod, int(found.rows[at]), victims)
         return _none(NO_NODE if claim.is_entitled else OVER_MIN)
 
-    def _preempted(self, cycle: CycleView, row: int, victims: Sequence[Pod]) -> PostFilterResult:
+    def _preempted(self, cycle: CycleView, pod: Pod, row: int, victims: Sequence[Pod]) -> PostFilterResult:
         node = cycle.nodes.node(row).name
         if not victims:  # all that has to go is going
             return PostFilterResult(SUCCESS, node)
         ordered = sorted(victims, key=lambda victim: (-victim.spec.priority, victim.started_s or np.inf, victim.uid))
-        return PostFilterResult(SUCCESS, node, Preemption(node, tuple(ordered), self.name, RANK))
+        by_node: dict[str, tuple[Pod, ...]] = {}
+        for victim in ordered:  # of an assumed pod only the cache knows the node: it is shown with the preemptor's
+            at = victim.node or node
+            by_node[at] = (*by_node.get(at, ()), victim)
+        return PostFilterResult(SUCCESS, node, Preemption(by_node, (Nomination(pod, node),), self.name, RANK))
 
     @staticmethod
     def _emptiest(cycle: CycleView, rows: Rows) -> int:

@@ -59,16 +59,17 @@ class DomainNominations:
     def nominate(self, result: Unplaced) -> str | None:
         """Keeps what a refused pod was promised, and begins to make it true; what is to be written of it, if anything.
 
-        Before the pod is back in its queue: from then on it must not be tried while its victims go.
+        Before the pod is back in its queue: from then on it must not be tried while its victims go. A preemption for several
+        pods begins with the first of their results.
         """
-        pod, node = result.pod, result.nominated_node
+        pod, node, preemption = result.pod, result.nominated_node, result.preemption
         known = pod.nominated_node or self._nominator.node_of(pod.uid)
         if node is None and known and not self.may_use(known):
             node = CLEARED  # a plugin failed, which keeps a promise: but not of a node of another domain, whose pods wait for it
         if node is None or not self.still_waits(pod.uid):
             return None
-        self._nominator.nominate(pod, node, None if result.preemption is None else result.preemption.rank)
-        if result.preemption is not None and self._preemptor.start(pod, result.preemption, self):
+        self._nominator.nominate(pod, node, None if preemption is None else preemption.rank)
+        if preemption is not None and self._preemptor.start(preemption, self):
             self._under_way.add()
         return node if node != known else None
 

@@ -8,7 +8,7 @@ that some budget might hold back.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.objects import Node, Pod
@@ -90,6 +90,37 @@ def fault_of_victims(
     left = [one for one, there in standing if there.name == node.name and one.uid not in going]
     free, staying = ([one for one in some if not any(_holds(b, one) for b in budgets)] for some in (victims, left))
     return next((fault for victim in free for one in staying if (fault := _fault_of_choice(pod, victim, one))), "")
+
+
+def fault_of_units(
+    preemptors: Sequence[Standing],
+    units: Sequence[Collection[Pod]],
+    nodes: Collection[Node],
+    standing: Collection[Standing],
+    is_usable: Callable[[Node], bool],
+) -> str:
+    """What is wrong with taking these pods away for plain pods, each with its node; empty for nothing.
+
+    `units`: victims that go together or not at all, on whatever nodes.
+    """
+
+    def fit_without(gone: Collection[Collection[Pod]]) -> bool:
+        uids = {victim.uid for unit in gone for victim in unit}
+        left = [(one, there) for one, there in standing if one.uid not in uids]
+        for pod, node in preemptors:
+            here = [one for one, there in left if there.name == node.name]
+            if not (has_room(pod, node, taken_by(here)) and allows(pod, node, nodes, left, is_usable)):
+                return False
+            left.append((pod, node))
+        return True
+
+    if not fit_without(units):
+        names = sorted(victim.key for unit in units for victim in unit)
+        return f"{preemptors[0][0].key} and its like do not fit when {names} are gone"
+    for unit in units:
+        if fit_without([other for other in units if other is not unit]):
+            return f"{sorted(victim.key for victim in unit)} might as well stay"
+    return ""
 
 
 def _fault_of_choice(pod: Pod, victim: Pod, staying: Pod) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from multisched.observe.explain_view import (
     Attempt,
@@ -204,3 +205,18 @@ def test_ages_have_one_unit() -> None:
         "2h",
         "2d",
     ]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "lines"),
+    [
+        (("n1", "n1"), "Preempts    team/a, team/b on n1\n"),
+        (("n1", "n2"), "Preempts    team/a on n1; team/b on n2\n  Nominated   n1 is kept for it meanwhile\n"),
+        (("n2", "n2"), "Preempts    team/a, team/b on n2\n  Nominated   n1 is kept for it meanwhile\n"),
+    ],
+)
+def test_victims_are_named_with_their_nodes(nodes: tuple[str, ...], lines: str) -> None:
+    preempts = msgspec.structs.replace(
+        REFUSED, nominated_node="n1", victims=("team/a", "team/b"), victim_nodes=nodes, snapshot="dropped"
+    )
+    assert lines in pod_text(msgspec.structs.replace(WAITING, attempts=(preempts,)))

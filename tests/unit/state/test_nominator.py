@@ -90,3 +90,32 @@ def test_nominations_to_nodes_that_are_gone_promise_nothing() -> None:
     assert promised is not None
     assert promised.rows.tolist() == [0]
     assert nominator.requests(make_pod("second", cpu_milli=1), table) is None, "nobody leaves room for itself"
+
+
+def test_a_rank_of_its_own_decides_who_leaves_a_nominated_pod_its_place() -> None:
+    nominator, table = Nominator(), NodeTable()
+    table.set_node(make_node("n0"))
+    reclaims = make_pod("reclaims", cpu_milli=100, priority=0)
+    nominator.nominate(reclaims, "n0", rank=50)
+
+    urgent, more_urgent = make_pod("urgent", priority=50), make_pod("more-urgent", priority=51)
+    assert nominator.rank_of(reclaims) == 50
+    assert [pod.name for pod in nominator.ahead_on("n0", urgent)] == ["reclaims"]
+    assert nominator.ahead_on("n0", more_urgent) == []
+    promised = nominator.requests(urgent, table)
+    assert promised is not None
+    assert promised.amounts(CPU).tolist() == [100]
+    assert nominator.requests(more_urgent, table) is None
+    assert nominator.requests(reclaims, table) is None, "its own place is no hindrance to it"
+
+
+def test_a_rank_lasts_as_long_as_the_pod_is_nominated_to_the_same_node() -> None:
+    nominator, pod = Nominator(), make_pod("reclaims", priority=0)
+    nominator.nominate(pod, "n0", rank=50)
+    nominator.nominate(pod, "n0")
+    assert nominator.rank_of(pod) == 50
+    nominator.nominate(pod, "n1")
+    assert nominator.rank_of(pod) == 0
+    nominator.nominate(pod, "n1", rank=50)
+    nominator.remove(pod.uid)
+    assert (nominator.rank_of(pod), len(nominator)) == (0, 0)

@@ -17,7 +17,22 @@ from multisched.testing.checkers.delivered_state import DeliveredState
 from multisched.testing.checkers.process.feasible_nodes import used_by
 from multisched.testing.rules.inter_pod import Standing, keeps_off
 from multisched.testing.rules.preemption import fault_of_preemption
-from multisched.testing.rules.victims import broken_for_certain, fault_of_victims, is_plain, would_do
+from multisched.testing.rules.victims import (
+    broken_for_certain,
+    fault_of_units,
+    fault_of_victims,
+    is_plain,
+    would_do,
+)
+
+
+class _Scene(msgspec.Struct):
+    """What a preemption is judged by."""
+
+    domain: str
+    nodes: Mapping[str, Node]
+    standing: list[Standing]
+    is_usable: Callable[[Node], bool]
 
 
 class PreemptionChecker:
@@ -41,65 +56,108 @@ class PreemptionChecker:
         self._sees_all = not any(_may_overlook(domain) for domain in configuration.domains)
         """It looks at all nodes: extenders and arguments may leave some out, and what plugins elsewhere answer is as old as their
         question."""
+        self._latest: Preemption | None = None
         self._preempt = program.preemptor.start
         program.preemptor.start = self.preempt  # type: ignore[method-assign]
 
-    def preempt(self, pod: Pod, preemption: Preemption, home: Home) -> bool:
+    def preempt(self, preemption: Preemption, home: Home) -> bool:
         """Stands before `Preemptor.start`: one preemption of a pod at a time, and only of what is less urgent."""
-        if self._program.preemptor.is_preempting(pod.uid):
-            self._complain(f"I5: {pod.key} preempts while its victims are being asked to go")
-        for victim in preemption.victims:
-            if victim.spec.priority >= pod.spec.priority:
-                self._complain(f"I7: {pod.key} is to preempt {victim.key}, which is as urgent")
-        self._check_victims(pod, preemption)
-        return self._preempt(pod, preemption, home)
+        if preemption is self._latest:  # the next of its preemptors
+            return self._preempt(preemption, home)
+        self._latest = preemption
+        for pod, _ in preemption.nominations:
+            if self._program.preemptor.is_preempting(pod.uid):
+                self._complain(f"I5: {pod.key} preempts while its victims are being asked to go")
+        least = min((pod for pod, _ in preemption.nominations), key=lambda pod: pod.spec.priority)
+        for victim in preemption.every_victim if preemption.rank is None else ():
+            if victim.spec.priority >= least.spec.priority:
+                self._complain(f"I7: {least.key} is to preempt {victim.key}, which is as urgent")
+        self._check(preemption)
+        return self._preempt(preemption, home)
 
-    def _check_victims(self, pod: Pod, preemption: Preemption) -> None:
-        """I7: all victims together are enough, and each is needed; no budget is broken where some node would do without."""
-        cache, domain = self._program.cache, self._domain_of[pod.spec.scheduler_name]
+    def _check(self, preemption: Preemption) -> None:
+        """I7: no preemptor's victims go in vain, and each of them is needed."""
+        cache, first = self._program.cache, preemption.nominations[0].pod
+        domain = self._domain_of[first.spec.scheduler_name]
         nodes = {node.name: node for _, node in cache.nodes.live_rows()}
         standing = [(e.pod, nodes[e.node]) for e in cache if not e.pod.is_terminal and e.node in nodes]
-        is_usable, is_used = self._delivered.is_usable(domain), used_by(self._program, domain)
-        if self._is_plain and preemption.node in nodes:
-            node = nodes[preemption.node]
-            fault = self._delivered.fault_of_node(pod, domain, node) or fault_of_preemption(
-                pod, node, preemption.victims, nodes.values(), standing, is_usable, cache.objects
-            )
-            if fault:
-                self._complain(f"I7: {pod.key} is to preempt on {node.name} in vain: {fault}")
-        if not is_plain(pod) or not self._sees_all:
+        scene = _Scene(domain, nodes, standing, self._delivered.is_usable(domain))
+        wanted = [(pod, nodes[node]) for pod, node in preemption.nominations if node in nodes]
+        if self._is_plain:
+            for pod, node in wanted:
+                self._check_node(pod, node, preemption, wanted, scene)
+        if not self._sees_all or not all(is_plain(pod) for pod, _ in preemption.nominations):
             return
-        standing += self._nominated_before(pod, nodes, standing)
-        known = cache.objects.all(ObjectKind.POD_DISRUPTION_BUDGET)
-        budgets = [budget for budget in known if isinstance(budget, PodDisruptionBudget)]
-        if preemption.node in nodes:
-            fault = fault_of_victims(
-                pod, nodes[preemption.node], preemption.victims, nodes.values(), standing, is_usable, budgets
-            )
+        before = self._nominated_before(preemption, scene)
+        if before is None:
+            return
+        scene.standing += before
+        if len(preemption.nominations) == 1 and set(preemption.victims) <= {preemption.node_of(first.uid)}:
+            self._check_victims(first, preemption, scene)
+        elif preemption.rank is None and len(wanted) == len(preemption.nominations):
+            fault = fault_of_units(wanted, self._units(preemption), nodes.values(), scene.standing, scene.is_usable)
             if fault:
-                self._complain(f"I7: {pod.key} is to preempt on {preemption.node}: {fault}")
-        broken = broken_for_certain(budgets, preemption.victims)
+                self._complain(f"I7: {first.key} is to preempt with others: {fault}")
+
+    def _check_node(
+        self, pod: Pod, node: Node, preemption: Preemption, wanted: Sequence[Standing], scene: _Scene
+    ) -> None:
+        """A preemptor fits on its node once the victims are gone, whatever room the other preemptors leave it."""
+        others = [(other, there) for other, there in wanted if other.uid != pod.uid]
+        fault = self._delivered.fault_of_node(pod, scene.domain, node) or fault_of_preemption(
+            pod,
+            node,
+            preemption.every_victim,
+            scene.nodes.values(),
+            [*scene.standing, *others],
+            scene.is_usable,
+            self._program.cache.objects,
+        )
+        if fault:
+            self._complain(f"I7: {pod.key} is to preempt on {node.name} in vain: {fault}")
+
+    def _check_victims(self, pod: Pod, preemption: Preemption, scene: _Scene) -> None:
+        """Of one node: all victims together are enough, and each is needed; no budget is broken where some node would do without."""
+        name, victims, nodes, standing = (
+            preemption.node_of(pod.uid),
+            preemption.every_victim,
+            scene.nodes,
+            scene.standing,
+        )
+        known = self._program.cache.objects.all(ObjectKind.POD_DISRUPTION_BUDGET)
+        budgets = [budget for budget in known if isinstance(budget, PodDisruptionBudget)]
+        if name in nodes:
+            fault = fault_of_victims(pod, nodes[name], victims, nodes.values(), standing, scene.is_usable, budgets)
+            if fault:
+                self._complain(f"I7: {pod.key} is to preempt on {name}: {fault}")
+        broken, is_used = broken_for_certain(budgets, victims), used_by(self._program, scene.domain)
         for node in filter(is_used, nodes.values()) if broken else ():
-            if would_do(pod, node, budgets, nodes.values(), standing, is_usable):
-                self._complain(
-                    f"I7: {pod.key} is to break the budget {broken} on {preemption.node}, and need not on {node.name}"
-                )
+            if would_do(pod, node, budgets, nodes.values(), standing, scene.is_usable):
+                self._complain(f"I7: {pod.key} is to break the budget {broken} on {name}, and need not on {node.name}")
                 return
 
-    def _nominated_before(
-        self, pod: Pod, nodes: Mapping[str, Node], standing: Sequence[Standing]
-    ) -> Sequence[Standing]:
-        """Pods that are promised a node before this one, which has no rules about others itself.
+    @staticmethod
+    def _units(preemption: Preemption) -> Sequence[Sequence[Pod]]:
+        return [(victim,) for victim in preemption.every_victim]
+
+    def _nominated_before(self, preemption: Preemption, scene: _Scene) -> Sequence[Standing] | None:
+        """Pods that are promised a node before the preemptors, which have no rules about others themselves. None: it is before
+        some of them only.
 
         As upstream, their own rules count where some pod that stands has one about this pod: else InterPodAffinity skips it.
         """
-        cache, found = self._program.cache, []
-        is_kept_off = any(keeps_off(other, there, pod) for other, there in standing)
-        for name, node in nodes.items():
-            for other in self._program.nominator.on(name):
-                if other.uid == pod.uid or cache.placed(other.uid) or other.spec.priority < pod.spec.priority:
+        nominator, cache, found = self._program.nominator, self._program.cache, []
+        preemptors = [pod for pod, _ in preemption.nominations]
+        own, priorities = {pod.uid for pod in preemptors}, {pod.spec.priority for pod in preemptors}
+        are_kept_off = any(keeps_off(other, there, pod) for other, there in scene.standing for pod in preemptors)
+        for name, node in scene.nodes.items():
+            for other in nominator.on(name):
+                rank = nominator.rank_of(other)
+                if other.uid in own or cache.placed(other.uid) or rank < min(priorities):
                     continue
-                spec = other.spec if is_kept_off else msgspec.structs.replace(other.spec, pod_affinity=None)
+                if rank < max(priorities):
+                    return None
+                spec = other.spec if are_kept_off else msgspec.structs.replace(other.spec, pod_affinity=None)
                 found.append((msgspec.structs.replace(other, spec=spec), node))
         return found
 

@@ -153,7 +153,7 @@ def test_a_preemption_that_fails_removes_nobody(point: str) -> None:
         def offers(self, cycle: CycleView, pod: Pod, refusals: object) -> Any:
             return _raises() if point == "offers" else [Offer("a", (), 0)]
 
-        def accept(self, offers: Sequence[Offer]) -> Any:
+        def accept(self, pod: Pod, offers: Sequence[Offer]) -> Any:
             return _raises()
 
         def spoiled(self, why: str) -> Any:

@@ -457,12 +457,12 @@ def check(domain: Domain, pod: Pod, cycles: Iterable[Any]) -> None:
 def check_minimal(domain: Domain, pod: Pod, preemption: Preemption | None) -> None:
     """Without its victims the pod fits there, and with any one of them it does not."""
     assert preemption is not None
-    plain, row = Plain(domain), domain.row(preemption.node)
-    node, gone = domain.cache.nodes.node(row), {victim.uid for victim in preemption.victims}
+    plain, row = Plain(domain), domain.row(preemption.node_of(pod.uid))
+    node, gone = domain.cache.nodes.node(row), {victim.uid for victim in preemption.every_victim}
     left = [one for one in domain.cache.nodes.pods_on(row) if one.uid not in gone]
     assert plain.fits(pod, node, left)
-    assert not any(plain.fits(pod, node, [*left, victim]) for victim in preemption.victims)
-    assert all(victim.spec.priority < pod.spec.priority for victim in preemption.victims)
+    assert not any(plain.fits(pod, node, [*left, victim]) for victim in preemption.every_victim)
+    assert all(victim.spec.priority < pod.spec.priority for victim in preemption.every_victim)
 
 
 @given(st.data())

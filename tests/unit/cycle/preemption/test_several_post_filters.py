@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from multisched.cycle.results import Unplaced
 from multisched.framework.node_view import Bools
 from multisched.framework.points import CycleView, Plugin, PostFilterResult, Refusals
-from multisched.framework.preemption import Costs, PlacedPods, Preemption
+from multisched.framework.preemption import Costs, PlacedPods, preemption_of_one
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
 from multisched.plugins.default_preemption import DefaultPreemption
@@ -62,7 +62,7 @@ class Displaces:
             return PostFilterResult(Status.unschedulable(f"{self.name} finds nobody").by(self.name))
         best = int(found.costs[0].argmin())
         node = cycle.nodes.node(int(found.rows[best])).name
-        return PostFilterResult(SUCCESS, node, Preemption(node, found.victims_at(best), self.name))
+        return PostFilterResult(SUCCESS, node, preemption_of_one(pod, node, found.victims_at(best), self.name))
 
 
 def domain_of(*plugins: Plugin) -> Domain:

@@ -213,7 +213,8 @@ def test_the_best_of_the_offers_is_the_one_that_preemption_itself_would_take(
     rows = np.array([scene.table.row_of(offer.node) for offer in offers], np.intp)
     found = Candidates(rows, costs, lambda at: offers[at].victims, 0, {})
 
-    assert plugin.accept(offers).preemption == plugin.choose(CycleView(scene.table, CycleState()), found)
+    pod = decode_pod(pod_document("p"))
+    assert plugin.accept(pod, offers).preemption == plugin.choose(CycleView(scene.table, CycleState()), pod, found)
 
 
 def _importance(pod: tuple[int, float]) -> tuple[float, float]:

@@ -12,6 +12,7 @@ from multisched.testing.builders import make_node, make_pod
 from multisched.testing.rules.inter_pod import Standing
 from multisched.testing.rules.victims import (
     broken_for_certain,
+    fault_of_units,
     fault_of_victims,
     is_plain,
     spared_for_certain,
@@ -167,3 +168,32 @@ def test_of_two_pods_as_large_the_more_important_stays(victim: Pod, staying: Pod
     preemptor = pod("urgent", priority=URGENT)
     said = fault_of_victims(preemptor, there, [victim], [there], standing, lambda node: True, [budget("kept", 0)])
     assert said == (f"{victim.key} goes, and {staying.key}, which is less important, stays" if is_fault else "")
+
+
+@pytest.mark.parametrize(
+    ("units", "fault"),
+    [
+        (["ab"], ""),
+        (["a", "b"], ""),
+        (["a"], "default/one and its like do not fit when ['default/a'] are gone"),
+        (["ab", "c"], "['default/c'] might as well stay"),
+        (["abc"], ""),
+        (["a", "bc"], ""),
+    ],
+)
+def test_victims_of_several_pods_go_in_units_each_of_which_is_needed(units: list[str], fault: str) -> None:
+    nodes = {name: node(name) for name in ("m", "n")}
+    places = {"a": "m", "b": "n", "c": "n"}
+    lower = {name: pod(name, cpu_milli=500 if name == "c" else 1000) for name in places}
+    standing: list[Standing] = [(lower[name], nodes[there]) for name, there in places.items()]
+    preemptors = [(pod("one", cpu_milli=2000, priority=URGENT), nodes["m"]), (pod("two", priority=URGENT), nodes["n"])]
+    going = [[lower[name] for name in unit] for unit in units]
+
+    assert fault_of_units(preemptors, going, nodes.values(), standing, lambda node: True) == fault
+
+
+def test_preemptors_leave_one_another_room() -> None:
+    there = node("n")
+    preemptors = [(pod("one", priority=URGENT), there), (pod("two", cpu_milli=1500, priority=URGENT), there)]
+    said = fault_of_units(preemptors, [[pod("a")]], [there], [(pod("a"), there)], lambda node: True)
+    assert said == "default/one and its like do not fit when ['default/a'] are gone"
