@@ -20,13 +20,14 @@ from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.classes.scores import NOWHERE
 from multisched.cycle.commit_step import CommitStep
 from multisched.cycle.diagnosis import Diagnosis, diagnose, fit_error
+from multisched.cycle.gang_attempt import GangAttempts
 from multisched.cycle.preemption.dry_run import DryRuns
 from multisched.cycle.preemption.nominated_pods import Blocked, NominatedPodsFilter
 from multisched.cycle.preemption.post_filter import Aftermath, PostFilterRuns
 from multisched.cycle.remote_responses import Choice, RemoteResponses
-from multisched.cycle.results import Attempt, Placed, RemoteRequest, Result, Unplaced
+from multisched.cycle.results import Attempt, GangAttempt, Placed, RemoteRequest, Result, Unplaced
 from multisched.framework.node_view import Bools, Int64, Rows, any_true
-from multisched.framework.points import CycleView, QueuedPod
+from multisched.framework.points import CycleView, QueuedGang, QueuedPod
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Code, Status
@@ -68,6 +69,9 @@ class SchedulingCycle:
         self._post_filters = PostFilterRuns(runs, rows)
         self._remote = RemoteResponses(plugins, runner, cache, rows, self.classes, self.records, self._post_filters)
         self._commit = CommitStep(plugins, runner, cache, rows, nominator, self.classes, self.records, self._nominated)
+        self._gangs = GangAttempts(
+            runner, cache, rows, self.classes, self._nominated, self._remote, self._commit, self._best
+        )
         self.conflicts = self._commit.conflicts
 
     # -- one pod ---------------------------------------------------------------------------------------------------
@@ -80,6 +84,10 @@ class SchedulingCycle:
             return (yield from self._attempt(pod, entry.attempts))
         except PluginFailure as failure:
             return self._failed(pod, entry.attempts, failure)
+
+    def attempt_gang(self, gang: QueuedGang) -> GangAttempt:
+        """Schedules the members of gangs that start together, all that must or none. Never raises for what a plugin does."""
+        return self._gangs.attempt(gang)
 
     def _attempt(self, pod: Pod, attempt: int) -> Attempt:
         pod = self._as_nominated(pod)

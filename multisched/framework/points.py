@@ -26,6 +26,7 @@ from multisched.framework.ports import Binder, BindReply, BindRequest
 from multisched.framework.preemption import DryRun, Preemption
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SUCCESS, Status
+from multisched.model.gang import TopologyLevel
 from multisched.model.objects import Pod
 
 
@@ -41,6 +42,26 @@ class CycleView(msgspec.Struct):
     """The domain's rows, whatever PreFilter narrowed them to, and those that only count for it; None: all rows of the table."""
 
 
+class QueuedGang(msgspec.Struct, frozen=True):
+    """The pods that wait of gangs which start together: one entity in the queue."""
+
+    members: tuple[QueuedPod, ...]
+    """In the order in which they are decided: the most important first."""
+    needs: Mapping[str, int]
+    """Key of a gang -> how many of its members have to find a node in this attempt."""
+    gang_of: Mapping[str, str]
+    """uid of a member -> key of its gang."""
+    topology: tuple[TopologyLevel, ...] = ()
+    """Where they go together, the widest level first."""
+    standing: tuple[str, ...] = ()
+    """Nodes on which members stand already."""
+
+    @property
+    def name(self) -> str:
+        """For messages: the keys of its gangs."""
+        return " and ".join(sorted(self.needs))
+
+
 class QueuedPod(msgspec.Struct, frozen=True):
     """A pod with its place in time, for QueueSort."""
 
@@ -48,6 +69,8 @@ class QueuedPod(msgspec.Struct, frozen=True):
     queued_s: float
     """Monotonic seconds at which it last came to the queue: renewed after each failed attempt, as upstream."""
     attempts: int = 0
+    gang: QueuedGang | None = None
+    """With whom it is decided, itself among them; None: alone."""
 
 
 @runtime_checkable
