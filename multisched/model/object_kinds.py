@@ -52,6 +52,8 @@ class KindDefinition(msgspec.Struct, Generic[T], frozen=True):
 
     Source: kube-scheduler 1.36, pkg/scheduler/framework/types.go, UnrollWildCardResource; Namespace and
     VolumeAttachment are ours."""
+    is_optional: bool = False
+    """Its definition need not be installed: where the server does not serve it (404), there are no objects of it."""
     index_of: Callable[[T], str] | None = None
     """What the store finds it by; None: its namespace."""
     node_of: Callable[[T], str] = lambda one: ""

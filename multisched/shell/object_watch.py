@@ -2,7 +2,8 @@
 
 Built by `Program` for the kinds that plugins of any profile declare by `reads_objects`, or whose events they register;
 no other kind is watched. A kind that the API server does not serve or forbids keeps nobody from leading. It is logged
-once and asked for again with backoff. `unreadable` names it, which makes the process unready.
+once and asked for again with backoff. `unreadable` names it, which makes the process unready. An optional kind that is
+not installed has no objects, and that is all.
 """
 
 from __future__ import annotations
@@ -32,7 +33,12 @@ class ReflectorFactory(Protocol):
     """Builds a reflector of one path for a handler."""
 
     def __call__(
-        self, path: str, handler: ReflectorHandler, *, on_refused: Callable[[str], None] | None = None
+        self,
+        path: str,
+        handler: ReflectorHandler,
+        *,
+        on_refused: Callable[[str], None] | None = None,
+        is_optional: bool = False,
     ) -> Reflector: ...
 
 
@@ -64,7 +70,12 @@ class ObjectWatch:
         self._store = store
         self.ingests = {k: ObjectIngest(k, store, notify, events, reporter) for k in kinds}
         self.reflectors: Mapping[ObjectKind, Reflector] = {
-            kind: build(kind.definition.path, times.watching(kind.value, ingest), on_refused=ingest.refused)
+            kind: build(
+                kind.definition.path,
+                times.watching(kind.value, ingest),
+                on_refused=ingest.refused,
+                is_optional=kind.definition.is_optional,
+            )
             for kind, ingest in self.ingests.items()
         }
 

@@ -263,6 +263,7 @@ class Program:
         selector: str = "",
         *,
         on_refused: Callable[[str], None] | None = None,
+        is_optional: bool = False,
     ) -> Reflector:
         return Reflector(
             self._outside.transport,
@@ -273,6 +274,7 @@ class Program:
             field_selector=selector,
             on_refused=on_refused,
             history=self.history,
+            is_optional=is_optional,
         )
 
     def _audit(self) -> Audit:

@@ -147,8 +147,8 @@ class House:
         assert answer.status == 201, answer.body
 
     async def patch(self, path: str, changes: Mapping[str, Any]) -> None:
-        merge = "application/merge-patch+json"
-        answer = await self._api.request("PATCH", f"/api/v1/{path}", body=orjson.dumps(changes), content_type=merge)
+        full, merge = path if path.startswith("/") else f"/api/v1/{path}", "application/merge-patch+json"
+        answer = await self._api.request("PATCH", full, body=orjson.dumps(changes), content_type=merge)
         assert answer.status == 200, answer.body
 
     async def priority_class(self, name: str, value: int, **fields: str) -> None:
@@ -156,7 +156,8 @@ class House:
         await self.post("/apis/scheduling.k8s.io/v1/priorityclasses", name, {}, value=value, **fields)
 
     async def delete(self, path: str) -> None:
-        assert (await self._api.request("DELETE", f"/api/v1/{path}?gracePeriodSeconds=0")).status == 200
+        full = path if path.startswith("/") else f"/api/v1/{path}"
+        assert (await self._api.request("DELETE", f"{full}?gracePeriodSeconds=0")).status == 200
 
     async def until(self, holds: Callable[[], bool], within_s: float = 60.0) -> None:
         """Waits for something that is to come about; fails with what the program knows when it does not."""
