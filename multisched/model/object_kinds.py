@@ -22,6 +22,7 @@ from multisched.model.decode_objects import (
     decode_csi_node,
     decode_disruption_budget,
     decode_namespace,
+    decode_pod_group,
     decode_quota,
     decode_replica_set,
     decode_replication_controller,
@@ -30,11 +31,14 @@ from multisched.model.decode_objects import (
     decode_storage_capacity,
     decode_storage_class,
     decode_volume,
+    decode_workload_group,
 )
 
 T = TypeVar("T", bound=ClusterObject)
 
 CORE, APPS, POLICY, STORAGE = "v1", "apps/v1", "policy/v1", "storage.k8s.io/v1"
+SCHEDULER_PLUGINS = "scheduling.x-k8s.io/v1alpha1"
+WORKLOADS = "scheduling.k8s.io/v1alpha2"
 
 
 class KindDefinition(msgspec.Struct, Generic[T], frozen=True):
@@ -115,6 +119,8 @@ class ObjectKind(DefinedKind):
     REPLICATION_CONTROLLER = KindDefinition("ReplicationController", CORE, decode_replication_controller)
     POD_DISRUPTION_BUDGET = KindDefinition("PodDisruptionBudget", POLICY, decode_disruption_budget)
     RESOURCE_QUOTA = KindDefinition("ResourceQuota", CORE, decode_quota)
+    POD_GROUP = KindDefinition("PodGroup", SCHEDULER_PLUGINS, decode_pod_group, is_optional=True)
+    WORKLOAD_POD_GROUP = KindDefinition("PodGroup", WORKLOADS, decode_workload_group, is_optional=True)
     PERSISTENT_VOLUME = KindDefinition(
         "PersistentVolume", CORE, decode_volume, is_in_wildcard=True, index_of=lambda one: one.storage_class
     )
