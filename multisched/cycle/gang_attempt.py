@@ -34,7 +34,7 @@ from multisched.state.transaction import Transaction
 
 ROOM_FROM = 16
 """Members that must start together from which on their room is looked at before the first is placed."""
-GANG = "Gang"
+GANG = "GangScheduling"
 """The plugin by whose events gangs are woken."""
 
 Best = Callable[[Choice, Pod, int, int], list[int]]

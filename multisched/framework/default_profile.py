@@ -14,6 +14,7 @@ from multisched.framework.registry import PluginUse, Profile
 DEFAULT_PROFILE: Final = Profile(
     plugins=(
         PluginUse("SchedulingGates"),
+        PluginUse("GangScheduling"),
         PluginUse("QOSSort"),
         PluginUse("NodeUnschedulable"),
         PluginUse("NodeName"),

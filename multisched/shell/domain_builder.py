@@ -125,6 +125,7 @@ class DomainBuilder:
             shared.cache.objects,
             shared.volumes,
             preemptions=shared.preemptor,
+            gangs=shared.cache.gangs,
             measures=shared.measures,
             rows=lambda: rows.rows,
             scheduler_names=self._configuration.served,

@@ -113,6 +113,29 @@ class GangRoster:
         spec = None if gang is None else gang.spec
         return spec.together_with if spec is not None and spec.together_with else (key,)
 
+    def needs(self, key: str) -> int:
+        """How many more of the gang have to start together; 0: each may start alone."""
+        gang = self._gangs.get(key)
+        return 0 if gang is None else max(gang.needs, 0)
+
+    def has_started(self, key: str) -> bool:
+        """Nobody of this gang, or of those that start with it, has to wait for others."""
+        return not any(self.needs(one) for one in self.together_with(key))
+
+    def why_not_yet(self, key: str) -> str:
+        """Why members cannot be tried now; empty: they can, or it has started."""
+        for one in self.together_with(key):
+            gang = self._gangs.get(one)
+            if gang is None:
+                return f"gang {key}: starts with gang {one}, of which no member is there"
+            if gang.problem:
+                return f"gang {one}: {gang.problem}"
+            spec = gang.spec
+            assert spec is not None, "a gang without problem asks for something"
+            if gang.needs > 0 and len(gang.members) + len(gang.finished) < spec.min_members:
+                return f"gang {one}: waits until {spec.min_members} members are there"
+        return ""
+
     # -- written by ingest -----------------------------------------------------------------------------------------
 
     def set(self, pod: Pod) -> Membership | None:

@@ -69,7 +69,7 @@ def test_a_gang_that_does_not_fit_leaves_no_trace_and_each_member_hears_why() ->
     assert {one.message for one in result.unplaced} == {
         "gang g: 3 of the 4 members that must start together have a node; m3: 0/2 nodes are available: 2 Insufficient cpu."
     }
-    assert all({"Gang", "NodeResourcesFit"} == one.rejectors for one in result.unplaced)
+    assert all({"GangScheduling", "NodeResourcesFit"} == one.rejectors for one in result.unplaced)
     assert trace(domain) == before
     domain.cache.validate()
 
