@@ -9,16 +9,9 @@ Called by the domain's cycle and shell. Whoever pops a pod ends its attempt with
 the pod was removed meanwhile. Semantics are kube-scheduler's (1.36, pkg/scheduler/backend/queue) unless said otherwise.
 
 This is the only way in: callers name pods, and the parts behind it know entries. `places` moves them, `requeue_judge`
-says how they come back, `gating` holds them. An entry stands for one pod. A gang would be one entry that stands for
-several, of one namespace; then
-
-- an `Entry` has a uid of its own, and members in place of `pod`; `places.entries` finds it by the uid of each of them, too;
-- here `add`, `update` and `remove` change the members; `pop`, `fail` and `done` are about the entry, whoever is named;
-- `gating` asks all members, and a refusal of one holds all; `sort_keys` shows QueueSort one of them;
-- `requeue_judge` and `parked_pods` ask the hints about each member, and the strongest answer counts (`class_of`: of all);
-- `active_pods` charges an attempt for as many pods as it was about.
-
-The moves between places, backoff, the order of uids and the events in flight go by an entry's uid and stay as they are.
+says how they come back, `gating` holds them. The members of a gang that has not started are one entity. `gang_entries`
+says which of them leads, and whoever pops that one pops them all (`QueuedPod.gang`). Each member ends its attempt by
+itself, as any pod does.
 """
 
 from __future__ import annotations
@@ -36,6 +29,7 @@ from multisched.queueing.active_pods import ActivePods
 from multisched.queueing.backoff import BackoffPods, BackoffPolicy
 from multisched.queueing.entry import NOTHING_MOVED, Entry, Failure, Moved, Placement, QueueEntry, QueueStatistics
 from multisched.queueing.events_in_flight import IN_FLIGHT_EVENTS_MAX, EventsInFlight
+from multisched.queueing.gang_entries import GangEntries
 from multisched.queueing.gating import Gates
 from multisched.queueing.hints import HintTable, Object, OnError, Requeue, is_wildcard
 from multisched.queueing.parked_pods import ParkedPods
@@ -45,11 +39,15 @@ from multisched.queueing.quarantine import ServerRefusals, sentence
 from multisched.queueing.requeue_judge import BY_SERVER, RequeueJudge
 from multisched.queueing.sort_keys import SortKeys
 from multisched.queueing.transitions import Place, QueueInvariantError
+from multisched.state.gang_roster import GangRoster
 
 LEFTOVER_S = 300.0
 """A pod parked this long is tried again although nothing happened (podMaxInUnschedulablePodsDuration)."""
 
 ADDED, FAILED = "UnschedulablePodAdd", "ScheduleAttemptFailure"
+HEALING_S = -1.0
+"""When a gang that has lost members came to the queue: before all that have not begun."""
+GANG_COMPLETE, GANG_STARTED = "GangComplete", "GangStarted"
 OVERDUE_PAUSE_S = 0.25
 """Between two lots of pods that are tried again without having been asked about."""
 UNASKED = "UnaskedHint"
@@ -84,6 +82,7 @@ class PodQueue:
         leftover_s: float = LEFTOVER_S,
         in_flight_events_max: int = IN_FLIGHT_EVENTS_MAX,
         stopwatch: Callable[[], float] | None = None,
+        gangs: GangRoster | None = None,
     ) -> None:
         """`plugins`: all of the profile, for their EnqueueExtensions; those of `pre_enqueue` need not be repeated.
 
@@ -97,7 +96,10 @@ class PodQueue:
         self._parked = ParkedPods()
         self._events = EventsInFlight(in_flight_events_max)
         sort_keys = SortKeys(queue_sort, on_error)
-        self._places = EntryPlaces(self._active, self._backoff, self._parked, self._events, sort_keys, leftover_s)
+        self._gangs = GangEntries(gangs if gangs is not None else GangRoster())
+        self._places = EntryPlaces(
+            self._active, self._backoff, self._parked, self._events, sort_keys, self._gangs, leftover_s
+        )
         self._judge = RequeueJudge(self._hints, self._events, backoff)
         self._entries: Mapping[str, Entry] = self._places.entries
         """uid of a pod -> the entry that stands for it."""
@@ -160,25 +162,71 @@ class PodQueue:
             self._places.move(entry, Place.ACTIVE, FORCED.label, now_s)
         elif entry.place in PARKED:
             self._requeue(entry, Requeue.AT_ONCE, FORCED.label)
+        elif entry.place is Place.GANG:
+            lead = self._gangs.lead_of(entry)
+            return None if lead is None else self.activate(lead.uid, now_s)
         return _placement(entry)
+
+    def gang_changed(self, key: str) -> None:
+        """Other members of a gang stand now than before, or its needs are others: looked at before the next pop."""
+        self._gangs.changed(key)
 
     # Attempts
 
     @property
     def has_ready(self) -> bool:
         """True if `pop` would return a pod without any time passing."""
-        return bool(len(self._active) or self._backoff.early)
+        return bool(len(self._active) or self._backoff.early or self._gangs.has_changed)
 
     def pop(self, now_s: float) -> QueuedPod | None:
         """Takes the first pod: of active, else the best that backs off (not after an error). Starts its next attempt."""
         self._now_s = now_s
         if len(self._backoff):
             self._places.release_backoff(now_s)
-        entry = self._places.head()
-        if entry is None:
-            return None
-        self._places.pop(entry, now_s)
-        return QueuedPod(entry.pod, entry.queued_s, entry.attempts)
+        if self._gangs.has_changed:
+            self._regroup()
+        while (entry := self._places.head()) is not None:
+            if not self._gangs.must_start_together(entry):
+                self._places.pop(entry, now_s)
+                return QueuedPod(entry.pod, entry.queued_s, entry.attempts)
+            lead = self._gangs.lead_of(entry)
+            if lead is None or lead is entry:
+                return self._pop_gang(entry)
+            self._places.move(entry, Place.GANG, "Gathered", now_s)
+        return None
+
+    def _pop_gang(self, lead: Entry) -> QueuedPod:
+        self._gangs.lead(lead)
+        entries = [lead, *self._gangs.followers(lead)]
+        for entry in entries:
+            self._places.pop(entry, self._now_s)
+        entries.sort(key=lambda one: (one is not lead, -one.pod.spec.priority, one.order))
+        members = tuple(QueuedPod(one.pod, one.queued_s, one.attempts) for one in entries)
+        return msgspec.structs.replace(members[0], gang=self._gangs.queued(members))
+
+    def _regroup(self) -> None:
+        """Members whose gang has started become entries of their own; where it has not, one leads and the others follow."""
+        while (key := self._gangs.next_changed()) is not None:
+            entries = list(self._gangs.members(key))
+            if self._gangs.has_started(key):
+                for entry in entries:
+                    self._gangs.step_back(entry)
+                    if entry.place in (Place.GANG, Place.GATED):
+                        self._requeue(entry, Requeue.AFTER_BACKOFF, GANG_STARTED)
+                continue
+            for entry in entries:
+                if entry.place in (Place.ACTIVE, Place.BACKOFF, Place.UNSCHEDULABLE):
+                    self._gather(entry)
+                elif entry.place is Place.GATED or (entry.place is Place.GANG and self._gangs.lead_of(entry) is None):
+                    self._requeue(entry, Requeue.AFTER_BACKOFF, GANG_COMPLETE)
+
+    def _gather(self, entry: Entry) -> None:
+        """An entry of its own, whose gang has to start together: it leads, or goes to the one that does."""
+        lead = self._gangs.lead_of(entry)
+        if lead is None:
+            self._gangs.lead(entry)
+        elif lead is not entry:
+            self._places.move(entry, Place.GANG, "Gathered", self._now_s)
 
     def fail(self, uid: str, failure: Failure, now_s: float) -> Placement:
         """The attempt did not end in a bind: the pod waits again, where the failure and the events of meanwhile put it."""
@@ -190,7 +238,9 @@ class PodQueue:
         how = self._judge.after_failure(entry, failure, now_s)
         entry.queued_s, entry.order, entry.sort_key = now_s, self._next_order(), None
         entry.message, entry.was_flushed = failure.message, False
-        if how is Requeue.SKIP:
+        if self._gangs.must_start_together(entry) and self._gangs.lead_of(entry) not in (None, entry):
+            self._places.move(entry, Place.GANG, FAILED, now_s)
+        elif how is Requeue.SKIP:
             self._places.move(entry, Place.UNSCHEDULABLE, FAILED, now_s)
             if entry.rejectors is BY_SERVER:
                 return self._quarantine(entry)
@@ -319,11 +369,13 @@ class PodQueue:
     def _admit(self, pod: Pod) -> Placement:
         entry = Entry(pod.uid, pod, self._next_order(), self._now_s, self._now_s)
         self._places.admit(entry)
+        self._gangs.join(entry)
         self._requeue(entry, Requeue.AT_ONCE, ADDED)
         return _placement(entry)
 
     def _replace(self, entry: Entry, pod: Pod) -> Placement:
         known, entry.pod = entry.pod, pod
+        self._gangs.join(entry)
         event = own_event(known, pod)
         if entry.place in POPPED:
             if event is not None:
@@ -348,6 +400,10 @@ class PodQueue:
             self._events.record_for(entry.uid, event, None, entry.pod)
         elif entry.place in PARKED:
             self._requeue(entry, Requeue.AFTER_BACKOFF, _label(event), tally)
+        elif entry.place is Place.GANG:
+            lead = self._gangs.lead_of(entry)
+            if lead is not None:
+                self._wake_one(lead.uid, event, tally)
 
     def _attempted(self, uid: str) -> Entry:
         entry = self._entries.get(uid)
@@ -367,6 +423,7 @@ class PodQueue:
         """To active or backoff if every gate admits, else gated."""
         gate = self._gates.ask(entry.pod, entry.gate.plugin)
         if not gate.is_success:
+            self._gangs.step_back(entry)
             is_news, entry.gate = gate != entry.gate, gate
             if is_news or entry.place is not Place.GATED:
                 self._places.move(entry, Place.GATED, event, self._now_s)
@@ -376,11 +433,27 @@ class PodQueue:
                 tally.gated.append((entry.pod, gate))
             return
         entry.gate = SUCCESS
+        if self._gangs.must_start_together(entry) and not self._may_lead(entry, event):
+            return
         backs_off = how is Requeue.AFTER_BACKOFF and entry.backoff_until_s > self._now_s
         self._places.move(entry, Place.BACKOFF if backs_off else Place.ACTIVE, event, self._now_s)
         if tally is not None:
             tally.backoff += backs_off
             tally.active += not backs_off
+
+    def _may_lead(self, entry: Entry, event: str) -> bool:
+        """True if this one leads its gang; else it stands with the one that does."""
+        lead = self._gangs.lead_of(entry)
+        if lead is not None and lead is not entry:
+            if entry.place is not Place.GANG:
+                self._places.move(entry, Place.GANG, event, self._now_s)
+            return False
+        if lead is None:
+            self._gangs.lead(entry)
+            self._gangs.changed(self._gangs.key_of(entry))  # others may have waited for this one
+        if self._gangs.is_healing(entry):
+            entry.queued_s, entry.sort_key = HEALING_S, None
+        return True
 
     def _next_order(self) -> int:
         self._order += 1

@@ -35,7 +35,7 @@ HEARD_BY = {"node": {FIT, AFFINITY}, "deleted": {FIT}, "label": {OUTSIDE}, "rela
 HEARD_BY["changed"] = {API_SERVER}
 REFUSALS_MAX = 5
 ZONES = {zone: {"zone": zone} for zone in ("a", "b")}
-QUEUED = ("active", "backoff", "unschedulable", "gated")
+QUEUED = ("active", "backoff", "unschedulable", "gated", "gang")
 
 plugin_sets = st.frozensets(st.sampled_from([FIT, AFFINITY, LEGACY]), max_size=2)
 pending_sets = st.sampled_from([frozenset[str](), frozenset({OUTSIDE})])
