@@ -49,6 +49,7 @@ from multisched.shell.domain_builder import DomainBuilder, SharedParts
 from multisched.shell.extenders import Extenders, OpenExtender
 from multisched.shell.history_guard import HistoryGuard
 from multisched.shell.ingest.event_timing import EventTimes
+from multisched.shell.ingest.gang_objects import note_gang
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
 from multisched.shell.ingest.router import Router
 from multisched.shell.leadership.cluster_lists import ClusterLists
@@ -138,6 +139,7 @@ class Program:
         self.nominator = Nominator()
         self.reservations = Reservations(self.nominator)
         self.router = Router()
+        self.cache.gangs.on_change = self.router.gang_changed
         self.history.on_change(HistoryGuard(self.history, self.router, self.conditions).changed)
         self.event_times = EventTimes(outside.clock.monotonic, self.router)
         self.preemptor = Preemptor(
@@ -337,6 +339,7 @@ class Program:
         )
 
     def _notify_all(self, event: ClusterEvent, old: EventObject, new: EventObject) -> None:
+        note_gang(self.cache.gangs, event, old, new)
         self.router.notify(event, old, new, self.clock.monotonic())
 
     # -- running ---------------------------------------------------------------------------------------------------

@@ -87,6 +87,12 @@ class Router:
             if event is ASSIGNED_POD_DELETE and old is not None and old.is_preempted:
                 worker.nominations.retry_nominated(old.node)
 
+    def gang_changed(self, key: str) -> None:
+        """Other members of a gang stand than before, or it asks for something else."""
+        for worker, _ in self._workers:
+            worker.queue.gang_changed(key)
+            worker.intake.wake()
+
     def notify_listeners(self, event: ClusterEvent, old: Pod | None, new: Pod | None, now_s: float) -> None:
         """As `notify`, to domains in which a plugin has registered the event: pods that come by thousands wake nobody else."""
         self._label = event.label

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 
 import anyio
 
-from multisched.cycle.results import RemoteRequest, Result
+from multisched.cycle.results import GangResult, RemoteRequest, Result
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.framework.isolation import IsolatedError
-from multisched.framework.points import QueuedPod
+from multisched.framework.points import QueuedGang, QueuedPod
 from multisched.framework.ports import ExtenderError
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Status
@@ -75,6 +75,9 @@ class SchedulingLoop:
         if entry.pod.gates:  # they came back with a restored backup: its way back to the queue asks for them
             self._settlement.decide_anew(entry, "the pod was gated again", 0.0)
             return
+        if entry.gang is not None:
+            await self._decide_gang(entry.gang)
+            return
         self.attempts += 1
         attempt = self._cycle.attempt(entry)
         answers: Mapping[str, object | PluginFailure] | None = None
@@ -98,6 +101,32 @@ class SchedulingLoop:
                 return
         self._settlement.settle(entry, result, self._outside.clock.monotonic() - started)
 
+    async def _decide_gang(self, gang: QueuedGang) -> None:
+        """All members in one attempt. One that changed meanwhile makes all of them be decided anew."""
+        started = self._outside.clock.monotonic()
+        self.attempts += len(gang.members)
+        attempt = self._cycle.attempt_gang(gang)
+        answers: Mapping[str, object | PluginFailure] | None = None
+        while True:
+            try:
+                asked = next(attempt) if answers is None else attempt.send(answers)
+            except StopIteration as ended:
+                result: GangResult = ended.value
+                break
+            answers = await self._ask(asked)
+            if any(map(self._has_changed, gang.members)):
+                attempt.close()
+                seconds = self._outside.clock.monotonic() - started
+                for entry in gang.members:
+                    self._settlement.decide_anew(entry, "a member changed while a plugin was asked", seconds)
+                return
+        self._settlement.settle_gang(gang, result, self._outside.clock.monotonic() - started)
+
+    def _has_changed(self, entry: QueuedPod) -> bool:
+        latest = self._queue.pod(entry.pod.uid) or entry.pod
+        is_leaving = self._queue.where(entry.pod.uid) is Place.LEAVING
+        return is_leaving or latest.spec is not entry.pod.spec or bool(latest.gates)
+
     async def _ask(self, asked: Sequence[RemoteRequest]) -> Mapping[str, object | PluginFailure]:
         """All plugins at once: the pod waits as long as the slowest of them."""
         answers: dict[str, object | PluginFailure] = {}
@@ -113,14 +142,14 @@ class SchedulingLoop:
         plugin = one.plugin
         try:
             with anyio.fail_after(plugin.response_timeout_s):
-                answers[plugin.name] = await plugin.response(one.request)
+                answers[one.key] = await plugin.response(one.request)
         except TimeoutError:
             text = f"no answer within {plugin.response_timeout_s} s"
-            answers[plugin.name] = self._runner.failure(plugin, "Response", text)
+            answers[one.key] = self._runner.failure(plugin, "Response", text)
         except IsolatedError as error:
-            answers[plugin.name] = self._runner.failure(plugin, error.point, error.text)
+            answers[one.key] = self._runner.failure(plugin, error.point, error.text)
         except ExtenderError as error:  # the pod's condition has the extender's words and no more, as upstream
             self._runner.failure(plugin, "Response", error)
-            answers[plugin.name] = PluginFailure(Status.error(str(error)).by(plugin.name))
+            answers[one.key] = PluginFailure(Status.error(str(error)).by(plugin.name))
         except Exception as error:  # noqa: BLE001 - a plugin ends here
-            answers[plugin.name] = self._runner.failure(plugin, "Response", error)
+            answers[one.key] = self._runner.failure(plugin, "Response", error)

@@ -5,8 +5,8 @@ Runs in the step that decided, with no await between: what a result says holds w
 
 from __future__ import annotations
 
-from multisched.cycle.results import Conflicted, Placed, Result, Unplaced
-from multisched.framework.points import QueuedPod
+from multisched.cycle.results import Conflicted, GangResult, Placed, Result, Unplaced
+from multisched.framework.points import QueuedGang, QueuedPod
 from multisched.model.objects import ask_alike
 from multisched.queueing.active_pods import UNIT_S
 from multisched.queueing.pod_queue import PodQueue
@@ -53,6 +53,15 @@ class Settlement:
             case Unplaced():
                 self._observer.attempt_ended(entry.pod, "error" if result.is_error else "unschedulable", seconds)
                 self._failures.requeue(result)
+
+    def settle_gang(self, gang: QueuedGang, result: GangResult, seconds: float) -> None:
+        """Each member by itself: those that stand are bound, the others wait on, the lead before those that follow it."""
+        entries, each_s = {entry.pod.uid: entry for entry in gang.members}, seconds / len(gang.members)
+        if seconds > UNIT_S:
+            self._queue.took(gang.members[0].pod.uid, seconds)
+        results: list[Placed | Unplaced] = [*result.placed, *result.unplaced]
+        for one in results:
+            self.settle(entries[one.pod.uid], one, each_s)
 
     def decide_anew(self, entry: QueuedPod, why: str, seconds: float) -> None:
         """The attempt came to nothing, as what it was made of is no more."""

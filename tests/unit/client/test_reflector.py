@@ -625,7 +625,7 @@ async def test_an_optional_kind_that_is_not_installed_counts_as_empty_at_once_an
         await reflector.wait_synced()
         assert clock.monotonic() == began_s
         assert (mirror.replacements, reflector.is_refused, reflector.staleness_s()) == ([""], True, 0.0)
-        while not mirror.objects:
+        while not mirror.objects:  # noqa: ASYNC110 -- virtual time
             await asyncio.sleep(1)
         assert 4 * 60 <= clock.monotonic() - began_s <= 4 * 75 + 1
         assert (mirror.replacements, reflector.is_refused, told) == (["", "5"], False, [])
@@ -638,7 +638,7 @@ async def test_an_optional_kind_that_was_installed_is_gone_only_when_the_server_
         while reflector.statistics().lists < 2:
             await asyncio.sleep(1)
             assert mirror.objects == {"a": "3"}
-        while mirror.objects:
+        while mirror.objects:  # noqa: ASYNC110 -- virtual time
             await asyncio.sleep(1)
         assert (reflector.is_refused, told) == (True, [])
 
@@ -646,7 +646,7 @@ async def test_an_optional_kind_that_was_installed_is_gone_only_when_the_server_
 async def test_an_optional_kind_that_is_forbidden_is_refused_as_any_other() -> None:
     lists = [ABSENT, *[a_refusal(403, "Forbidden", "no")] * 3, ABSENT, a_list(5, an_object("a", 3))]
     async with optional(*lists) as (_, mirror, told):
-        while not mirror.objects:
+        while not mirror.objects:  # noqa: ASYNC110 -- virtual time
             await asyncio.sleep(1)
         assert told == ["403 Forbidden: no"]
         assert mirror.replacements == ["", "", "5"]

@@ -12,7 +12,8 @@ from multisched.cycle.results import GangResult, Placed
 from multisched.framework.points import QueuedGang, QueuedPod
 from multisched.model.gang import TopologyLevel
 from multisched.model.objects import Pod, PodSpec
-from tests.unit.cycle.cycle_kit import Domain, make_node, make_pod
+from multisched.testing.builders import make_node, make_pod
+from tests.unit.cycle.cycle_kit import Domain
 
 
 def gang_of(
@@ -54,7 +55,7 @@ SPEC = PodSpec(requests={"cpu": 1000}, scoring_cpu_milli=1000, scoring_memory_by
 
 
 def test_all_members_stand_where_there_is_room() -> None:
-    domain = Domain(make_node("a", cpu=2000), make_node("b", cpu=2000))
+    domain = Domain(make_node("a", cpu_milli=2000), make_node("b", cpu_milli=2000))
     result = attempt(domain, gang_of([make_pod(f"m{at}", spec=SPEC) for at in range(4)], 4))
     assert sorted(nodes_of(result).values()) == ["a", "a", "b", "b"]
     assert result.unplaced == ()
@@ -62,7 +63,7 @@ def test_all_members_stand_where_there_is_room() -> None:
 
 
 def test_a_gang_that_does_not_fit_leaves_no_trace_and_each_member_hears_why() -> None:
-    domain = Domain(make_node("a", cpu=2000), make_node("b", cpu=1000), in_tree=("NodeResourcesFit", "ElasticQuota"))
+    domain = Domain(make_node("a", cpu_milli=2000), make_node("b", cpu_milli=1000))
     before = trace(domain)
     result = attempt(domain, gang_of([make_pod(f"m{at}", spec=SPEC) for at in range(4)], 4))
     assert result.placed == ()
@@ -75,22 +76,22 @@ def test_a_gang_that_does_not_fit_leaves_no_trace_and_each_member_hears_why() ->
 
 
 def test_members_beyond_the_minimum_wait_on() -> None:
-    domain = Domain(make_node("a", cpu=3000))
+    domain = Domain(make_node("a", cpu_milli=3000))
     result = attempt(domain, gang_of([make_pod(f"m{at}", spec=SPEC) for at in range(5)], 2))
     assert len(result.placed) == 3
     assert [one.message for one in result.unplaced] == ["0/1 nodes are available: 1 Insufficient cpu."] * 2
 
 
 def test_who_does_not_fit_does_not_keep_the_others_from_their_minimum() -> None:
-    domain = Domain(make_node("a", cpu=3000))
-    pods = [make_pod("huge", cpu=9000), *(make_pod(f"m{at}", spec=SPEC) for at in range(3))]
+    domain = Domain(make_node("a", cpu_milli=3000))
+    pods = [make_pod("huge", cpu_milli=9000), *(make_pod(f"m{at}", spec=SPEC) for at in range(3))]
     result = attempt(domain, gang_of(pods, 3))
     assert sorted(nodes_of(result)) == ["m0", "m1", "m2"]
 
 
 def test_gangs_that_start_together_do_so_or_none_does() -> None:
     """scheduler-plugins#117: groups {A, B} and {C, D}, which come in the order A C B D, hold nothing against each other."""
-    domain = Domain(make_node("a", cpu=2000))
+    domain = Domain(make_node("a", cpu_milli=2000))
     pods = {name: make_pod(name, spec=SPEC) for name in "acbd"}
     first = gang_of([pods["a"], pods["b"]], {"A": 1, "B": 1}, keys={"a": "A", "b": "B"})
     second = gang_of([pods["c"], pods["d"]], {"C": 1, "D": 1}, keys={"c": "C", "d": "D"})
@@ -103,13 +104,13 @@ def test_gangs_that_start_together_do_so_or_none_does() -> None:
 
 
 def test_two_gangs_that_need_most_of_the_cluster_go_one_after_the_other() -> None:
-    domain = Domain(*(make_node(f"n{at}", cpu=1000) for at in range(10)))
+    domain = Domain(*(make_node(f"n{at}", cpu_milli=1000) for at in range(10)))
     gangs = [gang_of([make_pod(f"{name}{at}", spec=SPEC) for at in range(6)], 6) for name in "xy"]
     assert [len(attempt(domain, gang).placed) for gang in gangs] == [6, 0]
 
 
 def test_a_large_gang_without_room_is_refused_before_anybody_is_placed() -> None:
-    domain = Domain(*(make_node(f"n{at}", cpu=1000) for at in range(10)))
+    domain = Domain(*(make_node(f"n{at}", cpu_milli=1000) for at in range(10)))
     result = attempt(domain, gang_of([make_pod(f"m{at}", spec=SPEC) for at in range(20)], 20))
     assert result.unplaced[0].message == (
         "gang g: the nodes have room for 10 of the 20 members that are alike and must start together"
@@ -118,9 +119,9 @@ def test_a_large_gang_without_room_is_refused_before_anybody_is_placed() -> None
     assert len(attempt(domain, small).placed) == 3, "small ones go on beside it"
 
 
-def racks(count: int, *, per_rack: int = 2, cpu: int = 2000) -> list[Any]:
+def racks(count: int, *, per_rack: int = 2, cpu_milli: int = 2000) -> list[Any]:
     return [
-        make_node(f"r{rack}n{at}", cpu=cpu, labels={"rack": f"r{rack}", "zone": f"z{rack % 2}"})
+        make_node(f"r{rack}n{at}", cpu_milli=cpu_milli, labels={"rack": f"r{rack}", "zone": f"z{rack % 2}"})
         for rack in range(count)
         for at in range(per_rack)
     ]
@@ -136,7 +137,7 @@ def racks_of(domain: Domain, result: GangResult, key: str = "rack") -> set[str]:
 
 def test_a_gang_is_packed_into_one_rack_the_one_that_it_fills_most() -> None:
     domain = Domain(*racks(3))
-    domain.cache.place(make_pod("standing", cpu=1000, node="r1n0"))
+    domain.cache.place(make_pod("standing", cpu_milli=1000, node="r1n0"))
     result = attempt(domain, gang_of([make_pod(f"m{at}", spec=SPEC) for at in range(3)], 3, topology=(RACK_REQUIRED,)))
     assert racks_of(domain, result) == {"r1"}
 
@@ -161,8 +162,8 @@ def test_of_several_levels_the_narrowest_that_holds_it_is_taken() -> None:
 
 
 def test_a_gang_that_is_healed_goes_where_the_others_stand() -> None:
-    domain = Domain(*racks(3, cpu=4000))
-    domain.cache.place(make_pod("standing", cpu=1000, node="r2n1"))
+    domain = Domain(*racks(3, cpu_milli=4000))
+    domain.cache.place(make_pod("standing", cpu_milli=1000, node="r2n1"))
     pods = [make_pod("m", spec=SPEC)]
     result = attempt(domain, gang_of(pods, 1, topology=(RACK_REQUIRED,), standing=("r2n1",)))
     assert racks_of(domain, result) == {"r2"}
@@ -172,8 +173,8 @@ def test_a_gang_that_is_healed_goes_where_the_others_stand() -> None:
 def test_members_are_decided_as_one_after_the_other(seed: int) -> None:
     """A gang that fits gets what its members would get alone, in their order."""
     rng = random.Random(seed)
-    nodes = [make_node(f"n{at}", cpu=rng.choice((2000, 4000))) for at in range(rng.randint(1, 6))]
-    pods = [make_pod(f"m{at}", cpu=rng.choice((500, 1000, 1500)), priority=0) for at in range(rng.randint(1, 8))]
+    nodes = [make_node(f"n{at}", cpu_milli=rng.choice((2000, 4000))) for at in range(rng.randint(1, 6))]
+    pods = [make_pod(f"m{at}", cpu_milli=rng.choice((500, 1000, 1500)), priority=0) for at in range(rng.randint(1, 8))]
     together, alone = Domain(*nodes), Domain(*nodes)
     singles = [alone.schedule(pod) for pod in pods]
     expected = {one.pod.name: one.node for one in singles if isinstance(one, Placed)}

@@ -16,7 +16,7 @@ from multisched.queueing.entry import Failure
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import Place
 from multisched.state.gang_roster import GangRoster
-from tests.unit.plugins.scenes import make_context
+from multisched.testing.builders import make_context
 from tests.unit.queueing.builders import BySortOfPriority, ClosedGates, make_pod
 
 REFUSED = Failure(rejectors=frozenset({GangScheduling.name}), message="gang team/g: 1 of 2")
