@@ -49,6 +49,7 @@ from multisched.shell.domain_builder import DomainBuilder, SharedParts
 from multisched.shell.extenders import Extenders, OpenExtender
 from multisched.shell.history_guard import HistoryGuard
 from multisched.shell.ingest.event_timing import EventTimes
+from multisched.shell.ingest.finished_members import SUCCEEDED_PODS, FinishedMembers
 from multisched.shell.ingest.gang_objects import note_gang
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
 from multisched.shell.ingest.router import Router
@@ -167,6 +168,11 @@ class Program:
         nodes = NodeRouter(configuration)
         domains = self._domain_builder()
         self.pods = self._pod_ingest(domains.add_all(nodes))
+        self.finished_members = FinishedMembers(
+            self.cache.gangs,
+            self.decoder,
+            lambda handler: self._reflector("/api/v1/pods", handler, SUCCEEDED_PODS, is_alone=True),
+        )
         self.mending = self._pod_mending()
         reporter = configuration.domains[0].scheduler_names[0]
         self.nodes = NodeIngest(
@@ -266,7 +272,9 @@ class Program:
         *,
         on_refused: Callable[[str], None] | None = None,
         is_optional: bool = False,
+        is_alone: bool = False,
     ) -> Reflector:
+        """`is_alone`: nothing is decided by it, so that its lists say nothing of the others'."""
         return Reflector(
             self._outside.transport,
             path,
@@ -275,7 +283,7 @@ class Program:
             rng=random.Random(self._outside.rng.random()),  # noqa: S311 - jitter, not a secret
             field_selector=selector,
             on_refused=on_refused,
-            history=self.history,
+            history=None if is_alone else self.history,
             is_optional=is_optional,
         )
 
@@ -385,6 +393,7 @@ class Program:
             self.handover.held_before_list(self.leases.may_be_bound_by())
             for reflector in (*self.reflectors.values(), *self.objects.reflectors.values()):
                 tasks.start_soon(reflector.run)
+            tasks.start_soon(self.finished_members.run)
             tasks.start_soon(self.events.run)
             tasks.start_soon(self.conditions.run)
             tasks.start_soon(self.preemptor.run)

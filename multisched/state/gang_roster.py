@@ -89,8 +89,12 @@ class GangRoster:
         self._key_of: dict[str, str] = {}
         self._said_by: dict[str, GangSpec] = {}
         self._objects: dict[tuple[GangApi, str], tuple[GangSpec | None, str]] = {}
-        self._finished: dict[str, str] = {}
-        """uid -> key, the oldest first."""
+        self._finished: dict[str, tuple[str, str]] = {}
+        """uid -> key of its gang and NAMESPACE/NAME, the oldest first."""
+        self._finished_uids: dict[str, str] = {}
+        """NAMESPACE/NAME -> uid of the finished pods that the API server has."""
+        self.on_first: Callable[[], None] = _nothing
+        """Called when there is a gang and was none."""
         self.on_change: Callable[[str], None] = _nobody
         """Hears the key of a gang whose needs may have changed otherwise than by its pending pods."""
 
@@ -142,6 +146,8 @@ class GangRoster:
         """A pod as it is now, wherever it is. Returns what it says of its gang."""
         membership = membership_of(pod)
         known = self._key_of.get(pod.uid)
+        if pod.uid in self._finished:
+            return membership  # the watch of running pods is late
         if membership is None:
             if known is not None:
                 self.remove(pod.uid)
@@ -149,10 +155,7 @@ class GangRoster:
         key = f"{pod.namespace}/{membership.name}"
         if known is not None and known != key:
             self.remove(pod.uid)
-        gang = self._gangs.get(key)
-        if gang is None:
-            gang = self._gangs[key] = Gang(key, membership.api)
-            gang.told, gang.object_problem = self._objects.get((membership.api, key), (None, ""))
+        gang = self._gang(key, membership)
         member = gang.members.get(pod.uid)
         if member is None:
             gang.members[pod.uid] = GangMember(pod.name, pod.spec.scheduler_name)
@@ -174,23 +177,23 @@ class GangRoster:
 
     def finish(self, pod: Pod) -> None:
         """The pod has ended well: it counts for its gang, and holds nothing."""
-        key = self._key_of.get(pod.uid)
-        if key is None:
+        membership = membership_of(pod)
+        if membership is None or pod.uid in self._finished:
             return
-        self._gangs[key].finished[pod.uid] = True
-        self._finished[pod.uid] = key
+        gang = self._gang(f"{pod.namespace}/{membership.name}", membership)
+        gang.finished[pod.uid] = True  # before it is no member: the gang must not be forgotten between
         self.remove(pod.uid)
+        self._finished[pod.uid] = gang.key, pod.key
+        self._finished_uids[pod.key] = pod.uid
         if len(self._finished) > FINISHED_MAX:
-            oldest = next(iter(self._finished))
-            gang = self._gangs[self._finished.pop(oldest)]
-            del gang.finished[oldest]
-            self._tidy(gang)
+            self._forget_finished(next(iter(self._finished)))
+        self.on_change(gang.key)
 
-    def finished_is_gone(self, uid: str) -> None:
+    def finished_is_gone(self, pod_key: str) -> None:
         """A finished pod was deleted: it goes on to count as long as its gang has others, living or finished."""
-        key = self._finished.get(uid)
-        if key is not None:
-            gang = self._gangs[key]
+        uid = self._finished_uids.pop(pod_key, "")
+        if uid:
+            gang = self._gangs[self._finished[uid][0]]
             gang.finished[uid] = False
             self._tidy(gang)
 
@@ -224,6 +227,22 @@ class GangRoster:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
+    def _gang(self, key: str, membership: Membership) -> Gang:
+        gang = self._gangs.get(key)
+        if gang is None:
+            if not self._gangs:
+                self.on_first()
+            gang = self._gangs[key] = Gang(key, membership.api)
+            gang.told, gang.object_problem = self._objects.get((membership.api, key), (None, ""))
+        return gang
+
+    def _forget_finished(self, uid: str) -> None:
+        key, pod_key = self._finished.pop(uid)
+        self._finished_uids.pop(pod_key, None)
+        gang = self._gangs[key]
+        del gang.finished[uid]
+        self._tidy(gang)
+
     def _say(self, gang: Gang, uid: str, spec: GangSpec | None) -> None:
         before = self._said_by.get(uid)
         if before == spec:
@@ -246,6 +265,10 @@ class GangRoster:
 
     def statistics(self) -> Mapping[str, int]:
         return {"gangs": len(self._gangs), "members": len(self._key_of), "finished": len(self._finished)}
+
+
+def _nothing() -> None:
+    """Nobody waits for the first gang."""
 
 
 def _nobody(key: str) -> None:

@@ -94,8 +94,6 @@ class PodIngest:
             logger.warning("pod is not on its node", extra={"pod": key, "node": stands.node, "now": pod.node})
             self._gone(pod.uid)
         if pod.is_terminal:
-            if pod.phase == "Succeeded":
-                self._cache.gangs.finish(pod)
             self._gone(pod.uid)
             return
         self._cache.gangs.set(pod)
@@ -110,7 +108,6 @@ class PodIngest:
         if raw is not None:
             try:
                 uid = self._decoder.pod(raw).uid
-                self._cache.gangs.finished_is_gone(uid)
             except DecodeError:
                 self.malformed += 1
         if uid or known:

@@ -48,7 +48,7 @@ def test_finished_members_count_though_nobody_of_the_gang_lives_for_a_while() ->
     roster.remove("uid-b")
     roster.set(member("b2"))
     assert the(roster).needs == 1
-    roster.finished_is_gone("uid-a")
+    roster.finished_is_gone("team/a")
     assert the(roster).needs == 1
     roster.remove("uid-b2")
     assert len(roster) == 0
