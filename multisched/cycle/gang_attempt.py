@@ -328,7 +328,7 @@ class GangAttempts:
 
 
 def _unplaced(entry: QueuedPod, refused: Refused | None, text: str) -> Unplaced:
-    """`text`: what all members are told; empty: each hears its own refusal."""
+    """`text`: what all members hear; empty: each hears its own refusal."""
     rejectors = frozenset({GANG}) if refused is None else refused.rejectors | {GANG}
     message = text or ("" if refused is None else refused.message)
     return Unplaced(

@@ -125,8 +125,10 @@ def _fewest(level: _Domains, fits: Sequence[Int64], needs: Sequence[Need]) -> It
 
 
 def lacking(nodes: NodeView, rows: Rows, needs: Sequence[Need]) -> tuple[Need, int] | None:
-    """The first kind of members for which the rows have too little room however they are filled, and for how many they have; None:
-    there is none. Looks at room alone, so that whoever passes may still fail."""
+    """The first kind of members for which the rows have too little room however they are filled; None: there is none.
+
+    With it, how many of them they have room for. Looks at room alone, so that whoever passes may still fail.
+    """
     for need in needs:
         room = int(_fits(nodes, msgspec.structs.replace(need, rows=rows)).sum())
         if room < need.count:

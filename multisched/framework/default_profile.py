@@ -14,7 +14,6 @@ from multisched.framework.registry import PluginUse, Profile
 DEFAULT_PROFILE: Final = Profile(
     plugins=(
         PluginUse("SchedulingGates"),
-        PluginUse("GangScheduling"),
         PluginUse("QOSSort"),
         PluginUse("NodeUnschedulable"),
         PluginUse("NodeName"),
@@ -34,6 +33,7 @@ DEFAULT_PROFILE: Final = Profile(
         PluginUse("ImageLocality"),
         PluginUse("DefaultBinder"),
         PluginUse("NodeDeclaredFeatures"),
+        PluginUse("GangScheduling"),
     )
 )
 """What a domain of the user's own starts from: kube-scheduler's plugins, order and weights, queue order QOSSort."""

@@ -2,7 +2,7 @@
 
 A pod says by labels, annotations or a field that it belongs to a gang. What the gang asks for stands on the pod, too, or in an
 object of its own (a PodGroup). Sources: scheduler-plugins `scheduling.x-k8s.io/v1alpha1`, ACK's pod groups, Koordinator's gangs,
-and Kubernetes 1.36 `scheduling.k8s.io`.
+and Kubernetes 1.36 (group scheduling.k8s.io).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GROUP_MAX: Final = 32
 LEVELS_MAX: Final = 8
 """Topology keys of one gang."""
 TIMEOUT_S: Final = 600.0
-"""After which a gang that has not started is told so, where it does not say when."""
+"""After which the members of a gang that has not started hear of it, where the gang does not say when."""
 SHOWN_MAX: Final = 63
 
 SP_LABEL: Final = "scheduling.x-k8s.io/pod-group"

@@ -1,8 +1,8 @@
 """Which entries belong to one gang, and which of them leads the others.
 
-A gang is one entity in the queue: the first of its members that every gate admits leads, with its place in the order, its backoff
-and its fair share, and the others stand with it (`Place.GANG`). Whoever pops the lead pops them all. Once a gang has started, its
-members are entries of their own. Gangs that start together are one entity here.
+A gang is one entity in the queue. The first of its members that every gate admits leads, with its place in the order, its
+backoff and its fair share. The others stand with it (`Place.GANG`), and whoever pops the lead pops them all. Once a gang
+has started, its members are entries of their own. Gangs that start together are one entity here.
 Called by `PodQueue` alone; who has to start together, the roster says.
 """
 

@@ -23,7 +23,6 @@ import msgspec
 from multisched.framework.durations import Durations
 from multisched.framework.events import FLUSH, FORCED, Action, ClusterEvent, Resource
 from multisched.framework.points import Plugin, PreEnqueuePlugin, QueuedPod, QueueSortPlugin
-from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
 from multisched.queueing.active_pods import ActivePods
 from multisched.queueing.backoff import BackoffPods, BackoffPolicy
@@ -36,6 +35,7 @@ from multisched.queueing.parked_pods import ParkedPods
 from multisched.queueing.places import PARKED, POPPED, EntryPlaces
 from multisched.queueing.pod_changes import own_event
 from multisched.queueing.quarantine import ServerRefusals, sentence
+from multisched.queueing.readmission import Readmission, Tally
 from multisched.queueing.requeue_judge import BY_SERVER, RequeueJudge
 from multisched.queueing.sort_keys import SortKeys
 from multisched.queueing.transitions import Place, QueueInvariantError
@@ -45,27 +45,11 @@ LEFTOVER_S = 300.0
 """A pod parked this long is tried again although nothing happened (podMaxInUnschedulablePodsDuration)."""
 
 ADDED, FAILED = "UnschedulablePodAdd", "ScheduleAttemptFailure"
-HEALING_S = -1.0
-"""When a gang that has lost members came to the queue: before all that have not begun."""
-GANG_COMPLETE, GANG_STARTED = "GangComplete", "GangStarted"
 OVERDUE_PAUSE_S = 0.25
 """Between two lots of pods that are tried again without having been asked about."""
 UNASKED = "UnaskedHint"
 """Something happened that may have helped: too many pods of the namespace waited for each to be asked about."""
 _COME_BACK = ClusterEvent(Resource.WILDCARD, Action.ALL, ADDED)
-
-
-class _Tally(msgspec.Struct):
-    """What one call has moved so far."""
-
-    active: int = 0
-    backoff: int = 0
-    gated: list[tuple[Pod, Status]] = msgspec.field(default_factory=list)
-
-    def moved(self) -> Moved:
-        if not (self.active or self.backoff or self.gated):
-            return NOTHING_MOVED
-        return Moved(self.active, self.backoff, tuple(self.gated))
 
 
 class PodQueue:
@@ -100,6 +84,7 @@ class PodQueue:
         self._places = EntryPlaces(
             self._active, self._backoff, self._parked, self._events, sort_keys, self._gangs, leftover_s
         )
+        self._back = Readmission(self._gates, self._places, self._gangs)
         self._judge = RequeueJudge(self._hints, self._events, backoff)
         self._entries: Mapping[str, Entry] = self._places.entries
         """uid of a pod -> the entry that stands for it."""
@@ -161,7 +146,7 @@ class PodQueue:
         elif entry.place is Place.BACKOFF:
             self._places.move(entry, Place.ACTIVE, FORCED.label, now_s)
         elif entry.place in PARKED:
-            self._requeue(entry, Requeue.AT_ONCE, FORCED.label)
+            self._back.requeue(entry, Requeue.AT_ONCE, FORCED.label, self._now_s)
         elif entry.place is Place.GANG:
             lead = self._gangs.lead_of(entry)
             return None if lead is None else self.activate(lead.uid, now_s)
@@ -183,50 +168,13 @@ class PodQueue:
         self._now_s = now_s
         if len(self._backoff):
             self._places.release_backoff(now_s)
-        if self._gangs.has_changed:
-            self._regroup()
-        while (entry := self._places.head()) is not None:
-            if not self._gangs.must_start_together(entry):
-                self._places.pop(entry, now_s)
-                return QueuedPod(entry.pod, entry.queued_s, entry.attempts)
-            lead = self._gangs.lead_of(entry)
-            if lead is None or lead is entry:
-                return self._pop_gang(entry)
-            self._places.move(entry, Place.GANG, "Gathered", now_s)
-        return None
-
-    def _pop_gang(self, lead: Entry) -> QueuedPod:
-        self._gangs.lead(lead)
-        entries = [lead, *self._gangs.followers(lead)]
-        for entry in entries:
-            self._places.pop(entry, self._now_s)
-        entries.sort(key=lambda one: (one is not lead, -one.pod.spec.priority, one.order))
+        entries = self._back.take(now_s)
+        if not entries:
+            return None
         members = tuple(QueuedPod(one.pod, one.queued_s, one.attempts) for one in entries)
+        if len(members) == 1 and not self._gangs.must_start_together(entries[0]):
+            return members[0]
         return msgspec.structs.replace(members[0], gang=self._gangs.queued(members))
-
-    def _regroup(self) -> None:
-        """Members whose gang has started become entries of their own; where it has not, one leads and the others follow."""
-        while (key := self._gangs.next_changed()) is not None:
-            entries = list(self._gangs.members(key))
-            if self._gangs.has_started(key):
-                for entry in entries:
-                    self._gangs.step_back(entry)
-                    if entry.place in (Place.GANG, Place.GATED):
-                        self._requeue(entry, Requeue.AFTER_BACKOFF, GANG_STARTED)
-                continue
-            for entry in entries:
-                if entry.place in (Place.ACTIVE, Place.BACKOFF, Place.UNSCHEDULABLE):
-                    self._gather(entry)
-                elif entry.place is Place.GATED or (entry.place is Place.GANG and self._gangs.lead_of(entry) is None):
-                    self._requeue(entry, Requeue.AFTER_BACKOFF, GANG_COMPLETE)
-
-    def _gather(self, entry: Entry) -> None:
-        """An entry of its own, whose gang has to start together: it leads, or goes to the one that does."""
-        lead = self._gangs.lead_of(entry)
-        if lead is None:
-            self._gangs.lead(entry)
-        elif lead is not entry:
-            self._places.move(entry, Place.GANG, "Gathered", self._now_s)
 
     def fail(self, uid: str, failure: Failure, now_s: float) -> Placement:
         """The attempt did not end in a bind: the pod waits again, where the failure and the events of meanwhile put it."""
@@ -245,7 +193,7 @@ class PodQueue:
             if entry.rejectors is BY_SERVER:
                 return self._quarantine(entry)
         else:
-            self._requeue(entry, how, FAILED)
+            self._back.requeue(entry, how, FAILED, self._now_s)
         return _placement(entry)
 
     def took(self, uid: str, seconds: float) -> None:
@@ -276,7 +224,7 @@ class PodQueue:
         self._now_s = now_s
         if not len(self._parked) and not len(self._events):
             return NOTHING_MOVED
-        tally = _Tally()
+        tally = Tally()
         if is_wildcard(event) and isinstance(new, Pod):
             self._wake_one(new.uid, event, tally)
             return tally.moved()
@@ -287,7 +235,7 @@ class PodQueue:
             for entry, how in self._parked.affected(event, old, new, self._hints):
                 is_notified = priority_max is None or entry.pod.spec.priority <= priority_max
                 if is_notified and entry.pod.uid != own_uid:
-                    self._requeue(entry, how, _label(event), tally)
+                    self._back.requeue(entry, how, _label(event), self._now_s, tally)
         return tally.moved()
 
     def hint_durations(self) -> Mapping[tuple[str, str, str], Durations]:
@@ -301,15 +249,15 @@ class PodQueue:
     def flush(self, now_s: float) -> Moved:
         """What time alone moves: backoffs that ended, and pods parked for LEFTOVER_S (gated ones are asked anew)."""
         self._now_s = now_s
-        tally = _Tally(active=self._places.release_backoff(now_s))
+        tally = Tally(active=self._places.release_backoff(now_s))
         if self._parked.has_overdue and now_s >= self._overdue_at_s:
             self._overdue_at_s = now_s + OVERDUE_PAUSE_S
             for entry in self._parked.overdue():
-                self._requeue(entry, Requeue.AFTER_BACKOFF, UNASKED, tally)
+                self._back.requeue(entry, Requeue.AFTER_BACKOFF, UNASKED, self._now_s, tally)
         for uid in self._parked.due(now_s):
             entry = self._entries[uid]
             entry.was_flushed = entry.place is Place.UNSCHEDULABLE
-            self._requeue(entry, Requeue.AFTER_BACKOFF, FLUSH.label, tally)
+            self._back.requeue(entry, Requeue.AFTER_BACKOFF, FLUSH.label, self._now_s, tally)
         return tally.moved()
 
     def next_wakeup_s(self) -> float | None:
@@ -370,7 +318,7 @@ class PodQueue:
         entry = Entry(pod.uid, pod, self._next_order(), self._now_s, self._now_s)
         self._places.admit(entry)
         self._gangs.join(entry)
-        self._requeue(entry, Requeue.AT_ONCE, ADDED)
+        self._back.requeue(entry, Requeue.AT_ONCE, ADDED, self._now_s)
         return _placement(entry)
 
     def _replace(self, entry: Entry, pod: Pod) -> Placement:
@@ -390,16 +338,16 @@ class PodQueue:
     def _wake_by_itself(self, entry: Entry, event: ClusterEvent, known: Pod) -> None:
         how = self._judge.after_update(entry, event, known)
         if how is not Requeue.SKIP:
-            self._requeue(entry, how, _label(event))
+            self._back.requeue(entry, how, _label(event), self._now_s)
 
-    def _wake_one(self, uid: str, event: ClusterEvent, tally: _Tally) -> None:
+    def _wake_one(self, uid: str, event: ClusterEvent, tally: Tally) -> None:
         entry = self._entries.get(uid)
         if entry is None:
             return
         if entry.place in POPPED:
             self._events.record_for(entry.uid, event, None, entry.pod)
         elif entry.place in PARKED:
-            self._requeue(entry, Requeue.AFTER_BACKOFF, _label(event), tally)
+            self._back.requeue(entry, Requeue.AFTER_BACKOFF, _label(event), self._now_s, tally)
         elif entry.place is Place.GANG:
             lead = self._gangs.lead_of(entry)
             if lead is not None:
@@ -418,42 +366,6 @@ class PodQueue:
         self._set_aside += 1
         entry.message = sentence(entry.message or entry.refusal, entry.refusals_alike, self._leftover_s)
         return Placement(entry.place, set_aside=entry.message)
-
-    def _requeue(self, entry: Entry, how: Requeue, event: str, tally: _Tally | None = None) -> None:
-        """To active or backoff if every gate admits, else gated."""
-        gate = self._gates.ask(entry.pod, entry.gate.plugin)
-        if not gate.is_success:
-            self._gangs.step_back(entry)
-            is_news, entry.gate = gate != entry.gate, gate
-            if is_news or entry.place is not Place.GATED:
-                self._places.move(entry, Place.GATED, event, self._now_s)
-            else:
-                self._places.park_anew(entry, self._now_s)
-            if is_news and tally is not None:
-                tally.gated.append((entry.pod, gate))
-            return
-        entry.gate = SUCCESS
-        if self._gangs.must_start_together(entry) and not self._may_lead(entry, event):
-            return
-        backs_off = how is Requeue.AFTER_BACKOFF and entry.backoff_until_s > self._now_s
-        self._places.move(entry, Place.BACKOFF if backs_off else Place.ACTIVE, event, self._now_s)
-        if tally is not None:
-            tally.backoff += backs_off
-            tally.active += not backs_off
-
-    def _may_lead(self, entry: Entry, event: str) -> bool:
-        """True if this one leads its gang; else it stands with the one that does."""
-        lead = self._gangs.lead_of(entry)
-        if lead is not None and lead is not entry:
-            if entry.place is not Place.GANG:
-                self._places.move(entry, Place.GANG, event, self._now_s)
-            return False
-        if lead is None:
-            self._gangs.lead(entry)
-            self._gangs.changed(self._gangs.key_of(entry))  # others may have waited for this one
-        if self._gangs.is_healing(entry):
-            entry.queued_s, entry.sort_key = HEALING_S, None
-        return True
 
     def _next_order(self) -> int:
         self._order += 1

@@ -168,16 +168,10 @@ class Program:
         nodes = NodeRouter(configuration)
         domains = self._domain_builder()
         self.pods = self._pod_ingest(domains.add_all(nodes))
-        self.finished_members = FinishedMembers(
-            self.cache.gangs,
-            self.decoder,
-            lambda handler: self._reflector("/api/v1/pods", handler, SUCCEEDED_PODS, is_alone=True),
-        )
+        self.finished_members = FinishedMembers(self.cache.gangs, self.decoder, self._finished_pods)
         self.mending = self._pod_mending()
         reporter = configuration.domains[0].scheduler_names[0]
-        self.nodes = NodeIngest(
-            self.cache, self.router, self.decoder, outside.clock, self.events, reporter, disputed=nodes.disputed
-        )
+        self.nodes = self._node_ingest(nodes, reporter)
         self.reflectors = self._reflectors()
         self.objects = ObjectWatch(
             watched_kinds(worker.plugins for worker in self.router.workers()),
@@ -236,6 +230,15 @@ class Program:
             offer=self.reservations.offer,
         )
 
+    def _node_ingest(self, nodes: NodeRouter, reporter: str) -> NodeIngest:
+        return NodeIngest(
+            self.cache, self.router, self.decoder, self.clock, self.events, reporter, disputed=nodes.disputed
+        )
+
+    def _finished_pods(self, handler: ReflectorHandler) -> Reflector:
+        """Nothing is decided by it alone: its lists have a history of their own."""
+        return self._reflector("/api/v1/pods", handler, SUCCEEDED_PODS, is_alone=True)
+
     def _pod_mending(self) -> PodMending:
         return PodMending(self.pods, self.cache, self.router, self.decoder, self.clock, going=self.preemptor.saw_going)
 
@@ -274,7 +277,7 @@ class Program:
         is_optional: bool = False,
         is_alone: bool = False,
     ) -> Reflector:
-        """`is_alone`: nothing is decided by it, so that its lists say nothing of the others'."""
+        """`is_alone`: nobody else has to take a new list when its history goes back."""
         return Reflector(
             self._outside.transport,
             path,

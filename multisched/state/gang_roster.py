@@ -1,8 +1,8 @@
 """GangRoster: who belongs to which gang, who of them has a place, and how many more have to start.
 
-Owns the membership of every pod of every domain, pending and placed. Written by ingest (pods and the objects that describe gangs) and
-by the cache (who stands on a node); read by the queues, which keep a gang as one entity, and by the cycle. A pod that has no gang
-costs a look into a dictionary.
+Owns the membership of every pod of every domain, pending and placed. Ingest writes pods and the objects that describe
+gangs, the cache who stands on a node. The queues, which keep a gang as one entity, and the cycles read it. A pod that
+has no gang costs a look into a dictionary.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ class Gang:
         """It had its minimum at some time."""
         self.said: dict[GangSpec, int] = {}
         """What members say themselves -> how many of them do."""
-        self.told: GangSpec | None = None
+        self.described: GangSpec | None = None
         """What its object says."""
         self.object_problem = ""
 
     @property
     def spec(self) -> GangSpec | None:
         """What it asks for; None where nobody says, or not all the same."""
-        if self.told is not None:
-            return self.told
+        if self.described is not None:
+            return self.described
         return next(iter(self.said)) if len(self.said) == 1 else None
 
     @property
@@ -64,7 +64,7 @@ class Gang:
         schedulers = sorted({member.scheduler_name for member in self.members.values()})
         if len(schedulers) > 1:
             return f"its members name the schedulers {' and '.join(schedulers[:4])}; write the same in all of them"
-        if self.told is None and len(self.said) > 1:
+        if self.described is None and len(self.said) > 1:
             counts = sorted({spec.min_members for spec in self.said})
             what = f"minimums of {' and '.join(map(str, counts[:4]))}" if len(counts) > 1 else "different things"
             return f"its members ask for {what}; write the same in all of them"
@@ -205,7 +205,7 @@ class GangRoster:
             self._objects[api, key] = spec, problem
         gang = self._gangs.get(key)
         if gang is not None and gang.api is api:
-            gang.told, gang.object_problem = spec, problem
+            gang.described, gang.object_problem = spec, problem
             self.on_change(key)
 
     # -- written by the cache --------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ class GangRoster:
             if not self._gangs:
                 self.on_first()
             gang = self._gangs[key] = Gang(key, membership.api)
-            gang.told, gang.object_problem = self._objects.get((membership.api, key), (None, ""))
+            gang.described, gang.object_problem = self._objects.get((membership.api, key), (None, ""))
         return gang
 
     def _forget_finished(self, uid: str) -> None:
