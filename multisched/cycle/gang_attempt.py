@@ -9,7 +9,9 @@ Where members ask outside, all are asked before the first is assumed; a node tha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -23,7 +25,8 @@ from multisched.cycle.diagnosis import diagnose, fit_error
 from multisched.cycle.gang_topology import Need, lacking, masks
 from multisched.cycle.preemption.nominated_pods import NominatedPodsFilter
 from multisched.cycle.remote_responses import Choice, RemoteResponses
-from multisched.cycle.results import Conflicted, GangAttempt, GangResult, Placed, RemoteRequest, Unplaced
+from multisched.cycle.results import Conflicted, GangAttempt, GangResult, Placed, RemoteRequest, Result, Unplaced
+from multisched.framework.gangs import GANG_PLUGIN
 from multisched.framework.node_view import Bools, Rows, any_true
 from multisched.framework.points import QueuedGang, QueuedPod
 from multisched.framework.runner import PluginFailure, Runner
@@ -32,13 +35,12 @@ from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
 from multisched.state.transaction import Transaction
 
-ROOM_FROM = 16
+ROOM_FROM: Final = 16
 """Members that must start together from which on their room is looked at before the first is placed."""
-GANG = "GangScheduling"
-"""The plugin by whose events gangs are woken."""
 
 Best = Callable[[Choice, Pod, int, int], list[int]]
 """Positions of the best rows of a choice (`SchedulingCycle`)."""
+Answers = Mapping[str, object | PluginFailure]
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -49,6 +51,7 @@ class Refused(msgspec.Struct, frozen=True):
     rejectors: frozenset[str] = frozenset()
     pending: frozenset[str] = frozenset()
     is_error: bool = False
+    condition_reason: str = ""
 
 
 class _Asked(msgspec.Struct, frozen=True):
@@ -60,13 +63,16 @@ class _Asked(msgspec.Struct, frozen=True):
 
 
 class _Try:
-    """Who stands, and who does not, within one topology domain."""
+    """Who stands, and who does not, within one topology domain and in one order."""
 
-    def __init__(self, allowed: Bools | None, transaction: Transaction) -> None:
+    def __init__(self, members: Sequence[QueuedPod], allowed: Bools | None, transaction: Transaction) -> None:
+        self.members = members
         self.allowed = allowed
         self.transaction = transaction
         self.placed: list[Placed] = []
         self.refused: dict[str, Refused] = {}
+        self.hopeless: set[Hashable] = set()
+        """Signatures of classes that no node takes, as things stand in this round."""
 
 
 class GangAttempts:
@@ -82,7 +88,9 @@ class GangAttempts:
         remote: RemoteResponses,
         commit: CommitStep,
         best: Best,
+        as_nominated: Callable[[Pod], Pod],
     ) -> None:
+        """`as_nominated`: the pod with the node that is promised to it."""
         self._runner = runner
         self._cache = cache
         self._rows = rows
@@ -91,29 +99,31 @@ class GangAttempts:
         self._remote = remote
         self._commit = commit
         self._best = best
+        self._as_nominated = as_nominated
 
     def attempt(self, gang: QueuedGang) -> GangAttempt:
         """Decides all members. Never raises for what a plugin does."""
         self._runner.begin_attempt()
-        hopeless = self._without_room(gang)
-        if hopeless is not None:
-            return hopeless
+        why_not = _why_incomplete(gang) or self._why_no_room(gang)
+        if why_not:
+            return _none_of(gang, None, why_not)
         asked = dict(self._asked_outside(gang))
         requests = [one for each in asked.values() for one in each.requests]
         answers = (yield requests) if requests else {}
-        worst: _Try | None = None
+        furthest: _Try | None = None
         for allowed in self._masks(gang):
-            with Transaction(self._cache) as transaction:
-                found = _Try(allowed, transaction)
-                self._place_all(gang, found, asked, answers)
-                if self._is_enough(gang, found):
-                    transaction.keep()
-                    return self._settled(gang, found)
-                for placed in reversed(found.placed):
-                    self._commit.unreserve(placed)
-            if worst is None or len(found.placed) > len(worst.placed):
-                worst = found
-        return self._refused(gang, worst)
+            for members in _orders(gang):
+                with Transaction(self._cache) as transaction:
+                    found = _Try(members, allowed, transaction)
+                    self._place_all(gang, found, asked, answers)
+                    if not _lacking(gang, found):
+                        transaction.keep()
+                        return _some_of(gang, found)
+                    for placed in reversed(found.placed):
+                        self._commit.unreserve(placed)
+                if furthest is None or len(found.placed) > len(furthest.placed):
+                    furthest = found
+        return _none_of(gang, furthest, _why_stuck(gang, furthest))
 
     # -- outside ---------------------------------------------------------------------------------------------------
 
@@ -131,19 +141,15 @@ class GangAttempts:
 
     # -- room and topology -----------------------------------------------------------------------------------------
 
-    def _without_room(self, gang: QueuedGang) -> GangResult | None:
-        """The refusal of a gang for which the nodes are too full however it is spread: found without placing anybody."""
+    def _why_no_room(self, gang: QueuedGang) -> str:
+        """Why the nodes are too full for the gang however it is spread, found without placing anybody; else empty."""
         if sum(gang.needs.values()) < ROOM_FROM:
-            return None
+            return ""
         short = lacking(self._cache.nodes, self._rows.rows, self._needs(gang, is_loose=True))
         if short is None:
-            return None
+            return ""
         need, room = short
-        text = (
-            f"gang {gang.name}: the nodes have room for {room} of the {need.count} members"
-            f" that are alike and must start together"
-        )
-        return GangResult((), tuple(_unplaced(entry, None, text) for entry in gang.members))
+        return f"the nodes have room for {room} of the {need.count} members that are alike and must start together"
 
     def _masks(self, gang: QueuedGang) -> Iterator[Bools | None]:
         if not gang.topology:
@@ -155,7 +161,7 @@ class GangAttempts:
     def _needs(self, gang: QueuedGang, *, is_loose: bool) -> list[Need]:
         """Members that are alike, with where one could go now; `is_loose`: anywhere, for others may make it possible."""
         kinds: dict[Hashable, tuple[int, Requests, Rows]] = {}
-        for entry in self._needed(gang):
+        for entry in _needed(gang):
             try:
                 pod_class = self._classes.find(entry.pod, entry.attempts)
             except PluginFailure:
@@ -167,102 +173,86 @@ class GangAttempts:
             kinds[key] = count + 1, entry.pod.requests, rows
         return [Need(*kind) for kind in kinds.values()]
 
-    @staticmethod
-    def _needed(gang: QueuedGang) -> Iterator[QueuedPod]:
-        """As many of each gang as have to start, the most important."""
-        left = dict(gang.needs)
-        for entry in gang.members:
-            key = gang.gang_of[entry.pod.uid]
-            if left[key] > 0:
-                left[key] -= 1
-                yield entry
-
     # -- placing ---------------------------------------------------------------------------------------------------
 
-    def _place_all(
-        self, gang: QueuedGang, found: _Try, asked: Mapping[str, _Asked], answers: Mapping[str, object | PluginFailure]
-    ) -> None:
+    def _place_all(self, gang: QueuedGang, found: _Try, asked: Mapping[str, _Asked], answers: Answers) -> None:
         """Whoever finds no node is tried once more after others have found theirs: it may want to be where they are."""
-        left = list(gang.members)
+        left: Sequence[QueuedPod] = found.members
         while left:
-            hopeless: set[Hashable] = set()
-            again: list[QueuedPod] = []
-            before = len(found.placed)
+            found.hopeless = set()
+            before, again, untried = len(found.placed), list[QueuedPod](), Counter(_keys(gang, left))
             for entry in left:
-                if not self._place(entry, found, asked.get(entry.pod.uid), answers, hopeless):
-                    again.append(entry)
-                    if self._is_lost(gang, found, left, len(found.placed) - before + len(again)):
-                        return
+                untried[gang.gang_of[entry.pod.uid]] -= 1
+                if self._place(entry, found, asked.get(entry.pod.uid), answers):
+                    continue
+                again.append(entry)
+                if not found.placed and any(untried[key] < need for key, need in gang.needs.items()):
+                    return  # nobody has a node, and too few are left: nothing will change
             if len(found.placed) == before:
                 return
             left = again
 
-    def _is_lost(self, gang: QueuedGang, found: _Try, left: Sequence[QueuedPod], tried: int) -> bool:
-        """Nobody of this round was placed, and too few are left to be tried: nothing will change."""
-        if found.placed:
-            return False
-        rest = [entry.pod.uid for entry in left[tried:]]
-        return any(sum(gang.gang_of[uid] == key for uid in rest) < need for key, need in gang.needs.items())
-
-    def _place(
-        self,
-        entry: QueuedPod,
-        found: _Try,
-        asked: _Asked | None,
-        answers: Mapping[str, object | PluginFailure],
-        hopeless: set[Hashable],
-    ) -> bool:
+    def _place(self, entry: QueuedPod, found: _Try, asked: _Asked | None, answers: Answers) -> bool:
         """One member beside those that stand. What one of a class was refused, the others of it are spared."""
-        pod, attempt = entry.pod, entry.attempts
+        pod, attempt = self._as_nominated(entry.pod), entry.attempts
         try:
             pod_class = self._classes.find(pod, attempt)
-            signature = pod_class.signature
-            if signature is not None and signature in hopeless:
+            if pod_class.signature is not None and pod_class.signature in found.hopeless:
                 return False
-            if pod_class.refusal is not None:
-                return self._refuse(entry, found, pod_class, hopeless)
-            blocked = self._nominated.blocked(pod_class, pod, attempt)
-            feasible = pod_class.feasible
-            if blocked or found.allowed is not None:
-                feasible = feasible.copy()
-                feasible[list(blocked)] = False
-                if found.allowed is not None:
-                    feasible &= found.allowed.take(pod_class.rows)
-            if not any_true(feasible):
-                return self._refuse(entry, found, pod_class, hopeless)
-            at = self._chosen(entry, pod_class, feasible, asked, answers)
-            if at is None:
-                return self._refuse(entry, found, pod_class, hopeless)
-            result = self._commit.at_once(pod_class, pod, attempt, at, found.transaction)
+            result = self._decide(pod, attempt, pod_class, found, asked, answers)
         except PluginFailure as failure:
             status = failure.status
-            found.refused.setdefault(pod.uid, Refused(entry, status.message, is_error=not status.code.is_rejection))
+            rejectors = frozenset({status.plugin}) if status.code.is_rejection else frozenset[str]()
+            is_error = not status.code.is_rejection
+            refused = Refused(entry, status.message, rejectors, frozenset(), is_error, status.condition_reason)
+            found.refused.setdefault(pod.uid, refused)
             return False
         if isinstance(result, Placed):
             found.placed.append(result)
             found.refused.pop(pod.uid, None)
             return True
-        if isinstance(result, Conflicted):
-            found.refused.setdefault(pod.uid, Refused(entry, result.refusal or "its node was taken", frozenset({GANG})))
-        else:
-            found.refused.setdefault(
-                pod.uid, Refused(entry, result.message, result.rejectors, result.pending, result.is_error)
-            )
+        found.refused.setdefault(pod.uid, _refusal(entry, result))
         return False
+
+    def _decide(
+        self,
+        pod: Pod,
+        attempt: int,
+        pod_class: EquivalenceClass,
+        found: _Try,
+        asked: _Asked | None,
+        answers: Answers,
+    ) -> Result:
+        """Raises PluginFailure."""
+        if pod_class.refusal is not None:
+            return self._refused(pod, attempt, pod_class, found)
+        blocked = self._nominated.blocked(pod_class, pod, attempt)
+        feasible = pod_class.feasible
+        if blocked:
+            feasible = feasible.copy()
+            feasible[list(blocked)] = False
+            if any_true(feasible):
+                pod_class = self._classes.reduced(pod_class, feasible)
+        if found.allowed is not None:
+            feasible = feasible & found.allowed.take(pod_class.rows)
+        at = self._chosen(pod, attempt, pod_class, feasible, asked, answers) if any_true(feasible) else None
+        if at is None:
+            return self._refused(pod, attempt, pod_class, found)
+        return self._commit.at_once(pod_class, pod, attempt, at, found.transaction)
 
     def _chosen(
         self,
-        entry: QueuedPod,
+        pod: Pod,
+        attempt: int,
         pod_class: EquivalenceClass,
         feasible: Bools,
         asked: _Asked | None,
-        answers: Mapping[str, object | PluginFailure],
+        answers: Answers,
     ) -> int | None:
         """Position of the best row that is left; None if what was asked outside leaves none.
 
         Scores are normalised over all feasible rows of the class, whatever the topology leaves of them.
         """
-        pod, attempt = entry.pod, entry.attempts
         if asked is None:
             if pod_class.is_of_one_row:
                 return 0
@@ -284,57 +274,127 @@ class GangAttempts:
         self._remote.add_scores(choice, view, pod)
         return self._best(choice, pod, attempt, 1)[0]
 
-    def _refuse(self, entry: QueuedPod, found: _Try, pod_class: EquivalenceClass, hopeless: set[Hashable]) -> bool:
+    def _refused(self, pod: Pod, attempt: int, pod_class: EquivalenceClass, found: _Try) -> Unplaced:
         """Says why, as things stand at this moment: the members before it have their places."""
         if pod_class.signature is not None:
-            hopeless.add(pod_class.signature)
-        blocked = self._nominated.blocked(pod_class, entry.pod, entry.attempts, everywhere=True)
+            found.hopeless.add(pod_class.signature)
+        blocked = self._nominated.blocked(pod_class, pod, attempt, everywhere=True)
         why = diagnose(pod_class, self._cache.nodes, blocked=blocked)
         message = fit_error(why)
         if found.allowed is not None and why.pre_filter is None:
             message = f"{message.rstrip('.')}, in the topology domain that was tried."
-        found.refused.setdefault(entry.pod.uid, Refused(entry, message, why.rejectors, why.pending))
-        return False
-
-    # -- ending ----------------------------------------------------------------------------------------------------
-
-    @staticmethod
-    def _is_enough(gang: QueuedGang, found: _Try) -> bool:
-        counts: dict[str, int] = {}
-        for placed in found.placed:
-            key = gang.gang_of[placed.pod.uid]
-            counts[key] = counts.get(key, 0) + 1
-        return all(counts.get(key, 0) >= need for key, need in gang.needs.items())
-
-    def _settled(self, gang: QueuedGang, found: _Try) -> GangResult:
-        """Those that stand, and those beyond the minimum that wait on."""
-        standing = {placed.pod.uid for placed in found.placed}
-        rest = [entry for entry in gang.members if entry.pod.uid not in standing]
-        refusal = next(iter(found.refused.values()), None)
-        unplaced = [_unplaced(entry, found.refused.get(entry.pod.uid) or refusal, "") for entry in rest]
-        return GangResult(tuple(found.placed), tuple(unplaced))
-
-    def _refused(self, gang: QueuedGang, found: _Try | None) -> GangResult:
-        """None stands: each member hears how far the gang came, and who had no node, and why."""
-        if found is None:
-            text = f"gang {gang.name}: no topology domain has room for all that must start together"
-            return GangResult((), tuple(_unplaced(entry, None, text) for entry in gang.members))
-        first = next(iter(found.refused.values()), None)
-        need = sum(gang.needs.values())
-        text = f"gang {gang.name}: {len(found.placed)} of the {need} members that must start together have a node"
-        if first is not None:
-            text = f"{text}; {first.entry.pod.name}: {first.message}"
-        return GangResult((), tuple(_unplaced(entry, first, text) for entry in gang.members))
+        reason = "" if why.pre_filter is None else why.pre_filter.condition_reason
+        return Unplaced(pod, message, why.rejectors, why.pending, condition_reason=reason)
 
 
-def _unplaced(entry: QueuedPod, refused: Refused | None, text: str) -> Unplaced:
-    """`text`: what all members hear; empty: each hears its own refusal."""
-    rejectors = frozenset({GANG}) if refused is None else refused.rejectors | {GANG}
-    message = text or ("" if refused is None else refused.message)
+# -- who, and in which order --------------------------------------------------------------------------------------------
+
+
+def _keys(gang: QueuedGang, entries: Sequence[QueuedPod]) -> Iterator[str]:
+    return (gang.gang_of[entry.pod.uid] for entry in entries)
+
+
+def _needed(gang: QueuedGang) -> Iterator[QueuedPod]:
+    """As many of each gang as have to start, the most important."""
+    left = Counter(gang.needs)
+    for entry in gang.members:
+        key = gang.gang_of[entry.pod.uid]
+        if left[key] > 0:
+            left[key] -= 1
+            yield entry
+
+
+def _is_alike(gang: QueuedGang) -> bool:
+    return len({id(entry.pod.spec) for entry in gang.members}) == 1
+
+
+def _orders(gang: QueuedGang) -> Iterator[Sequence[QueuedPod]]:
+    """By importance; and of equal ones the largest first, where that is another order and the first one led to nothing."""
+    yield gang.members
+    if not _is_alike(gang):
+        by_size = sorted(gang.members, key=_importance_and_size)
+        if by_size != list(gang.members):
+            yield by_size
+
+
+def _importance_and_size(entry: QueuedPod) -> tuple[int, ...]:
+    requests = entry.pod.requests
+    return -entry.pod.spec.priority, *(-requests[resource] for resource in sorted(requests))
+
+
+# -- what came of it ------------------------------------------------------------------------------------------------------
+
+
+def _lacking(gang: QueuedGang, found: _Try) -> tuple[str, int] | None:
+    """A gang of which too few stand, and how many do."""
+    counts = Counter(gang.gang_of[placed.pod.uid] for placed in found.placed)
+    return next(((key, counts[key]) for key, need in gang.needs.items() if counts[key] < need), None)
+
+
+def _why_incomplete(gang: QueuedGang) -> str:
+    """Fewer members wait in the queue than have to start: the others are held there by a plugin; empty: enough do."""
+    counts = Counter(_keys(gang, gang.members))
+    for key, need in gang.needs.items():
+        if counts[key] < need:
+            whose = f"gang {key}: " if len(gang.needs) > 1 else ""
+            return f"{whose}{counts[key]} of the {need} members that must start together can be tried"
+    return ""
+
+
+def _why_stuck(gang: QueuedGang, found: _Try | None) -> str:
+    short = None if found is None else _lacking(gang, found)
+    if found is None or short is None:
+        return "no topology domain has room for all that must start together"
+    key, count = short
+    whose = f"gang {key}: " if len(gang.needs) > 1 else ""
+    text = f"{whose}{count} of the {gang.needs[key]} members that must start together have a node"
+    first = next((one for uid, one in found.refused.items() if gang.gang_of[uid] == key), None)
+    return text if first is None else f"{text}; {first.entry.pod.name}: {first.message}"
+
+
+def _none_of(gang: QueuedGang, found: _Try | None, why: str) -> GangResult:
+    """None stands. All hear how far the gang came, and who had no node, and why; that one comes first."""
+    late = f" has not started within {gang.overdue_s:g} s" if gang.overdue_s else ""
+    text = f"gang {gang.name}{late}: {why}"
+    first = None if found is None else _first_refused(gang, found)
+    rejectors = frozenset({GANG_PLUGIN}) if first is None or not _is_alike(gang) else frozenset[str]()
+    order = list(gang.members)
+    if first is not None:
+        order.sort(key=lambda entry: entry is not first.entry)
+    return GangResult((), tuple(_unplaced(entry, first, text, rejectors) for entry in order))
+
+
+def _some_of(gang: QueuedGang, found: _Try) -> GangResult:
+    """Those that stand, and those beyond the minimum that wait on."""
+    standing = {placed.pod.uid for placed in found.placed}
+    some = next(iter(found.refused.values()), None)
+    rest = [(entry, found.refused.get(entry.pod.uid, some)) for entry in gang.members if entry.pod.uid not in standing]
+    unplaced = (_unplaced(entry, why, "" if why is None else why.message, frozenset()) for entry, why in rest)
+    return GangResult(tuple(found.placed), tuple(unplaced))
+
+
+def _first_refused(gang: QueuedGang, found: _Try) -> Refused | None:
+    short = _lacking(gang, found)
+    own = [one for uid, one in found.refused.items() if short is None or gang.gang_of[uid] == short[0]]
+    return own[0] if own else next(iter(found.refused.values()), None)
+
+
+def _refusal(entry: QueuedPod, result: Unplaced | Conflicted) -> Refused:
+    if isinstance(result, Conflicted):
+        by = frozenset({result.rejector or GANG_PLUGIN})
+        return Refused(entry, result.refusal or "its node was taken", by)
+    return Refused(entry, result.message, result.rejectors, result.pending, result.is_error, result.condition_reason)
+
+
+def _unplaced(entry: QueuedPod, refused: Refused | None, text: str, rejectors: frozenset[str]) -> Unplaced:
+    """`rejectors`: those besides the ones that refused."""
+    if refused is None:
+        return Unplaced(entry.pod, text, rejectors)
     return Unplaced(
         entry.pod,
-        message,
-        rejectors,
-        frozenset() if refused is None else refused.pending,
-        is_error=refused is not None and refused.is_error,
+        text,
+        refused.rejectors | rejectors,
+        refused.pending,
+        is_error=refused.is_error,
+        condition_reason=refused.condition_reason,
     )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
+
+GANG_PLUGIN: Final = "GangScheduling"
+"""The plugin by whose events gangs are woken, also where no plugin refused a member. Profiles without it know no gangs."""
 
 
 class GangView(Protocol):

@@ -42,8 +42,17 @@ class CycleView(msgspec.Struct):
     """The domain's rows, whatever PreFilter narrowed them to, and those that only count for it; None: all rows of the table."""
 
 
+class QueuedPod(msgspec.Struct, frozen=True):
+    """A pod with its place in time, for QueueSort."""
+
+    pod: Pod
+    queued_s: float
+    """Monotonic seconds at which it last came to the queue: renewed after each failed attempt, as upstream."""
+    attempts: int = 0
+
+
 class QueuedGang(msgspec.Struct, frozen=True):
-    """The pods that wait of gangs which start together: one entity in the queue."""
+    """Pods of gangs that start together: one entity in the queue, one attempt, one result."""
 
     members: tuple[QueuedPod, ...]
     """In the order in which they are decided: the most important first."""
@@ -54,7 +63,9 @@ class QueuedGang(msgspec.Struct, frozen=True):
     topology: tuple[TopologyLevel, ...] = ()
     """Where they go together, the widest level first."""
     standing: tuple[str, ...] = ()
-    """Nodes on which members stand already."""
+    """Nodes on which members stand already, where there is a topology."""
+    overdue_s: float = 0.0
+    """Its timeout, once that has passed."""
 
     @property
     def name(self) -> str:
@@ -62,15 +73,8 @@ class QueuedGang(msgspec.Struct, frozen=True):
         return " and ".join(sorted(self.needs))
 
 
-class QueuedPod(msgspec.Struct, frozen=True):
-    """A pod with its place in time, for QueueSort."""
-
-    pod: Pod
-    queued_s: float
-    """Monotonic seconds at which it last came to the queue: renewed after each failed attempt, as upstream."""
-    attempts: int = 0
-    gang: QueuedGang | None = None
-    """With whom it is decided, itself among them; None: alone."""
+Queued = QueuedPod | QueuedGang
+"""What one attempt is about."""
 
 
 @runtime_checkable

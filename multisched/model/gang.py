@@ -8,7 +8,7 @@ and Kubernetes 1.36 (group scheduling.k8s.io).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
 from typing import Final
@@ -36,10 +36,14 @@ KOORDINATOR_NAME: Final = f"{KOORDINATOR}name"
 TOPOLOGY_ANNOTATION: Final = "multisched.io/gang-topology"
 """Of a pod or a PodGroup: topology keys, the widest first, each `KEY` or `KEY:required`; the others are preferred."""
 
-LABELS: Final = frozenset({SP_LABEL, ACK_NAME, ACK_MIN})
-"""Labels of pods that are read here."""
-
 _QUALIFIED = re.compile(r"[A-Za-z0-9./_-]{1,316}\Z")
+
+
+ANNOTATIONS: Final = frozenset(
+    {TOPOLOGY_ANNOTATION}
+    | {f"{KOORDINATOR}{key}" for key in ("name", "min-available", "waiting-time", "timeout", "groups", "match-policy")}
+)
+"""Annotations of pods that are read here."""
 
 
 class GangApi(Enum):
@@ -89,9 +93,15 @@ def membership_of(pod: Pod) -> Membership | None:
     labels, annotations, group = pod.labels, pod.annotations, pod.spec.pod_group
     if not group and SP_LABEL not in labels and ACK_NAME not in labels and KOORDINATOR_NAME not in annotations:
         return None
-    read = {key: text for key, text in annotations.items() if key.startswith(KOORDINATOR) or key == TOPOLOGY_ANNOTATION}
+    read = {key: text for key, text in annotations.items() if key in ANNOTATIONS}
     said = tuple((key, labels[key]) for key in (SP_LABEL, ACK_NAME, ACK_MIN) if key in labels)
     return _membership(pod.namespace, group, said, tuple(sorted(read.items())))
+
+
+def gang_key(pod: Pod) -> str:
+    """NAMESPACE/NAME of the pod's gang; empty for a pod without one. Equal for pods of equal labels, annotations and spec."""
+    membership = membership_of(pod)
+    return "" if membership is None else f"{pod.namespace}/{membership.name}"
 
 
 Texts = tuple[tuple[str, str], ...]
@@ -109,14 +119,21 @@ def _membership(namespace: str, group: str, labels: Texts, annotations: Texts) -
         found.append(_of_ack(said, noted))
     if KOORDINATOR_NAME in noted:
         found.append(_of_koordinator(namespace, noted))
-    names = {one.name for one in found}
-    if len(names) > 1:
-        where = " and ".join(f"{_shown(one.name)} ({one.api.value})" for one in found)
-        problem = f"the pod belongs to the gangs {where}; leave one of them"
-        return Membership(found[0].api, found[0].name, problem=problem)
+    problem = _contradiction(found) or next((one.problem for one in found if one.problem), "")
     best = next((one for one in found if one.spec is not None), found[0])
-    problem = next((one.problem for one in found if one.problem), "")
     return msgspec.structs.replace(best, problem=problem) if problem else best
+
+
+def _contradiction(found: Sequence[Membership]) -> str:
+    """What several APIs say of one pod and cannot both mean."""
+    if len({one.name for one in found}) > 1:
+        where = " and ".join(f"{_shown(one.name)} ({one.api.value})" for one in found)
+        return f"the pod belongs to the gangs {where}; leave one of them"
+    counted = [(one.spec.min_members, one.api.value) for one in found if one.spec is not None]
+    if len({count for count, _ in counted}) > 1:
+        where = " and ".join(f"{count} ({api})" for count, api in counted)
+        return f"the pod asks for minimums of {where}; write the same in both"
+    return ""
 
 
 def _of_ack(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Membership:

@@ -101,8 +101,13 @@ class EntryPlaces:
         if entry.place in PARKED:
             self._parked.reindex(entry)
         elif entry.place is not _GANG and before != self._sort_keys.of(entry):
-            self._leave(entry)
-            self._enter(entry, now_s)
+            self.sort_anew(entry, now_s)
+
+    def sort_anew(self, entry: Entry, now_s: float) -> None:
+        """What QueueSort goes by has changed of an entry in the order."""
+        entry.sort_key = None
+        self._leave(entry)
+        self._enter(entry, now_s)
 
     def head(self) -> Entry | None:
         """The first entry: of active, else the best that backs off (not after an error)."""
@@ -221,6 +226,8 @@ class EntryPlaces:
         elif place is _IN_FLIGHT:
             self._events.begin(entry.uid)
         elif place is _GANG:
+            if entry.first_active_s is None:
+                entry.first_active_s = now_s
             self._gangs.follow(entry)
         else:
             del self.entries[entry.uid]

@@ -18,11 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-import msgspec
-
 from multisched.framework.durations import Durations
 from multisched.framework.events import FLUSH, FORCED, Action, ClusterEvent, Resource
-from multisched.framework.points import Plugin, PreEnqueuePlugin, QueuedPod, QueueSortPlugin
+from multisched.framework.points import Plugin, PreEnqueuePlugin, Queued, QueuedPod, QueueSortPlugin
 from multisched.model.objects import Pod
 from multisched.queueing.active_pods import ActivePods
 from multisched.queueing.backoff import BackoffPods, BackoffPolicy
@@ -153,8 +151,16 @@ class PodQueue:
         return _placement(entry)
 
     def gang_changed(self, key: str) -> None:
-        """Other members of a gang stand now than before, or its needs are others: looked at before the next pop."""
+        """Other members of a gang stand now than before, or its needs are others: `regroup` looks at it."""
         self._gangs.changed(key)
+
+    def regroup(self, now_s: float) -> Moved:
+        """Puts members of gangs that changed where they belong now. To be called before `pop`."""
+        if not self._gangs.has_changed:
+            return NOTHING_MOVED
+        self._now_s, tally = now_s, Tally()
+        self._back.regroup(now_s, tally)
+        return tally.moved()
 
     # Attempts
 
@@ -163,18 +169,21 @@ class PodQueue:
         """True if `pop` would return a pod without any time passing."""
         return bool(len(self._active) or self._backoff.early or self._gangs.has_changed)
 
-    def pop(self, now_s: float) -> QueuedPod | None:
-        """Takes the first pod: of active, else the best that backs off (not after an error). Starts its next attempt."""
+    def pop(self, now_s: float) -> Queued | None:
+        """Takes the first pod: of active, else the best that backs off (not after an error). Starts its next attempt.
+
+        Of a gang that has not started, all members that can be tried are taken at once.
+        """
         self._now_s = now_s
         if len(self._backoff):
             self._places.release_backoff(now_s)
         entries = self._back.take(now_s)
         if not entries:
             return None
-        members = tuple(QueuedPod(one.pod, one.queued_s, one.attempts) for one in entries)
-        if len(members) == 1 and not self._gangs.must_start_together(entries[0]):
-            return members[0]
-        return msgspec.structs.replace(members[0], gang=self._gangs.queued(members))
+        entry = entries[0]
+        if self._gangs.must_start_together(entry):
+            return self._gangs.queued(entries)
+        return QueuedPod(entry.pod, entry.queued_s, entry.attempts)
 
     def fail(self, uid: str, failure: Failure, now_s: float) -> Placement:
         """The attempt did not end in a bind: the pod waits again, where the failure and the events of meanwhile put it."""
@@ -186,7 +195,7 @@ class PodQueue:
         how = self._judge.after_failure(entry, failure, now_s)
         entry.queued_s, entry.order, entry.sort_key = now_s, self._next_order(), None
         entry.message, entry.was_flushed = failure.message, False
-        if self._gangs.must_start_together(entry) and self._gangs.lead_of(entry) not in (None, entry):
+        if self._back.follows(entry, now_s):
             self._places.move(entry, Place.GANG, FAILED, now_s)
         elif how is Requeue.SKIP:
             self._places.move(entry, Place.UNSCHEDULABLE, FAILED, now_s)
@@ -254,6 +263,7 @@ class PodQueue:
             self._overdue_at_s = now_s + OVERDUE_PAUSE_S
             for entry in self._parked.overdue():
                 self._back.requeue(entry, Requeue.AFTER_BACKOFF, UNASKED, self._now_s, tally)
+        self._back.overdue(now_s, tally)
         for uid in self._parked.due(now_s):
             entry = self._entries[uid]
             entry.was_flushed = entry.place is Place.UNSCHEDULABLE
@@ -263,7 +273,7 @@ class PodQueue:
     def next_wakeup_s(self) -> float | None:
         """When `flush` will next have something to do; None if never."""
         overdue_at_s = self._overdue_at_s if self._parked.has_overdue else None
-        times = (self._backoff.next_expiry_s(), self._parked.next_deadline_s(), overdue_at_s)
+        times = (self._backoff.next_expiry_s(), self._parked.next_deadline_s(), overdue_at_s, self._gangs.next_due_s())
         return min((at_s for at_s in times if at_s is not None), default=None)
 
     # What is where
@@ -323,13 +333,16 @@ class PodQueue:
 
     def _replace(self, entry: Entry, pod: Pod) -> Placement:
         known, entry.pod = entry.pod, pod
-        self._gangs.join(entry)
+        is_elsewhere = self._gangs.join(entry)
         event = own_event(known, pod)
         if entry.place in POPPED:
             if event is not None:
                 self._events.record_for(entry.uid, event, known, pod)
             return _placement(entry)
         is_parked = entry.place in PARKED
+        if is_elsewhere and entry.place is Place.GANG:
+            self._back.requeue(entry, Requeue.AFTER_BACKOFF, ADDED, self._now_s)
+            return _placement(entry)
         self._places.find_anew(entry, self._now_s)
         if event is not None and is_parked:
             self._wake_by_itself(entry, event, known)

@@ -158,7 +158,7 @@ class ClusterCache:
         pod = self._bound_with(pod, annotations)
         self.nodes.add_pod(row, pod)
         self._placed[pod.uid] = PlacedPod(pod, node, row, PodState.ASSUMED, annotations=annotations)
-        self.gangs.stands(pod.uid, stands=True)
+        self.gangs.stands(pod.uid, node)
         return Assumption(node, annotations)
 
     def revise(self, pod: Pod) -> bool:
@@ -227,7 +227,7 @@ class ClusterCache:
         else:
             self.ledgers.restore_stray(pod)
         known.pod = pod
-        self.gangs.stands(pod.uid, stands=True)
+        self.gangs.stands(pod.uid, pod.node, is_bound=True)
         return before
 
     def remove(self, uid: str) -> PlacedPod | None:
@@ -249,7 +249,7 @@ class ClusterCache:
     def _add(self, pod: Pod) -> None:
         row = self.nodes.row_of(pod.node)
         self._placed[pod.uid] = PlacedPod(pod, pod.node, NO_ROW if row is None else row, PodState.CONFIRMED)
-        self.gangs.stands(pod.uid, stands=True)
+        self.gangs.stands(pod.uid, pod.node, is_bound=True)
         if row is None:
             self._strays.setdefault(pod.node, set()).add(pod.uid)
             self.ledgers.restore_stray(pod)
@@ -306,7 +306,7 @@ class ClusterCache:
             self.nodes.remove_pod(entry.row, uid)
         self.ledgers.release(uid)
         del self._placed[uid]
-        self.gangs.stands(uid, stands=False)
+        self.gangs.stands(uid, "")
 
     # -- reading ---------------------------------------------------------------------------------------------------
 

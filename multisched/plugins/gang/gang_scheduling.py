@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from multisched.framework.context import PluginContext
-from multisched.framework.events import Action, ClusterEvent, EventRegistration, Resource
-from multisched.framework.gangs import GangView
+from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
+from multisched.framework.gangs import GANG_PLUGIN, GangView
 from multisched.framework.status import SUCCESS, Status
 from multisched.framework.traits import Traits
+from multisched.model.gang import gang_key
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 
@@ -30,7 +31,7 @@ _POD_LEAVES: Final = Action.DELETE | Action.UPDATE_POD_SCALE_DOWN | Action.UPDAT
 class GangScheduling:
     """See `multisched.model.gang` for the APIs that are read."""
 
-    name = "GangScheduling"
+    name = GANG_PLUGIN
     traits = Traits(reads_objects=(ObjectKind.POD_GROUP, ObjectKind.WORKLOAD_POD_GROUP))
 
     def __init__(self, context: PluginContext) -> None:
@@ -47,11 +48,15 @@ class GangScheduling:
     def events_to_register(self) -> Sequence[EventRegistration]:
         """What may help any member: one that has a node now may go elsewhere, and leave its place to the one that has none.
 
-        What else can help is registered by the plugins that refused a member.
+        What else can help is registered by the plugins that refused a member. Where members are alike, these say it all.
+        Members that wait for others are sorted by the queue itself.
         """
         return (
-            EventRegistration(ClusterEvent(Resource.NODE, _NODE_GAINS)),
-            EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, _POD_LEAVES)),
-            EventRegistration(ClusterEvent(ObjectKind.POD_GROUP, Action.ALL)),
-            EventRegistration(ClusterEvent(ObjectKind.WORKLOAD_POD_GROUP, Action.ALL)),
+            EventRegistration(ClusterEvent(Resource.NODE, _NODE_GAINS), self._room_hint),
+            EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, _POD_LEAVES), self._room_hint),
         )
+
+    def _room_hint(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
+        """No room helps members that wait for others."""
+        key = gang_key(pod)
+        return Hint.SKIP if key and self._gangs.why_not_yet(key) else Hint.QUEUE

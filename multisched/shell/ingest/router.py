@@ -133,6 +133,4 @@ class Router:
     def _wake(worker: DomainWorker, moved: Moved) -> None:
         if moved.active or moved.backoff:
             worker.intake.wake()
-        for pod, status in moved.gated:
-            if not worker.nominations.is_preempting(pod.uid):  # it has a better reason already than that it is held
-                worker.failures.report(pod, "SchedulingGated", status.message)
+        worker.failures.report_gated(moved)

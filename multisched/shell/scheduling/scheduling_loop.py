@@ -1,4 +1,4 @@
-"""The scheduling loop of one domain: takes a pod from the queue, drives its attempt, and hands the result on.
+"""The scheduling loop of one domain: takes a pod or a gang from the queue, drives its attempt, and hands the result on.
 
 The attempt is a generator of the synchronous core. It yields requests to plugins that answer from outside; this loop
 waits for the answers. Loops of one domain interleave there alone, and between slices.
@@ -13,7 +13,7 @@ import anyio
 from multisched.cycle.results import GangResult, RemoteRequest, Result
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.framework.isolation import IsolatedError
-from multisched.framework.points import QueuedGang, QueuedPod
+from multisched.framework.points import Queued, QueuedGang, QueuedPod
 from multisched.framework.ports import ExtenderError
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Status
@@ -56,76 +56,55 @@ class SchedulingLoop:
         now = self._outside.clock.monotonic
         slice_left, slice_began_s = PODS_PER_SLICE, now()
         while True:
-            entry = self._queue.pop(now()) if self._intake.is_open else None
-            if entry is None:
+            queued = self._next(now()) if self._intake.is_open else None
+            if queued is None:
                 await self._intake.sleep()
                 slice_left, slice_began_s = PODS_PER_SLICE, now()
                 continue
             if self._queue.has_ready:
                 self._intake.wake()
-            await self._decide_one(entry)
+            await self._decide(queued)
             slice_left -= 1
             took_s = now() - slice_began_s
             if not slice_left or took_s > SLICE_S:
                 await self._outside.news.pause(took_s)
                 slice_left, slice_began_s = PODS_PER_SLICE, now()
 
-    async def _decide_one(self, entry: QueuedPod) -> None:
-        started = self._outside.clock.monotonic()
-        if entry.pod.gates:  # they came back with a restored backup: its way back to the queue asks for them
-            self._settlement.decide_anew(entry, "the pod was gated again", 0.0)
-            return
-        if entry.gang is not None:
-            await self._decide_gang(entry.gang)
-            return
-        self.attempts += 1
-        attempt = self._cycle.attempt(entry)
-        answers: Mapping[str, object | PluginFailure] | None = None
-        while True:
-            try:
-                asked = next(attempt) if answers is None else attempt.send(answers)
-            except StopIteration as ended:
-                result: Result = ended.value
-                break
-            answers = await self._ask(asked)
-            if self._queue.where(entry.pod.uid) is Place.LEAVING:
-                # Deleted, or bound by another process, while the plugin was asked: there is nothing left to decide.
-                attempt.close()
-                self._queue.done(entry.pod.uid)
-                return
-            latest: Pod = self._queue.pod(entry.pod.uid) or entry.pod
-            if latest.spec is not entry.pod.spec or latest.gates:
-                attempt.close()
-                seconds = self._outside.clock.monotonic() - started
-                self._settlement.decide_anew(entry, "the pod changed while a plugin was asked about it", seconds)
-                return
-        self._settlement.settle(entry, result, self._outside.clock.monotonic() - started)
+    def _next(self, now_s: float) -> Queued | None:
+        moved = self._queue.regroup(now_s)
+        if moved.gated:
+            self._settlement.report_gated(moved)
+        return self._queue.pop(now_s)
 
-    async def _decide_gang(self, gang: QueuedGang) -> None:
-        """All members in one attempt. One that changed meanwhile makes all of them be decided anew."""
+    async def _decide(self, queued: Queued) -> None:
         started = self._outside.clock.monotonic()
-        self.attempts += len(gang.members)
-        attempt = self._cycle.attempt_gang(gang)
+        entries = queued.members if isinstance(queued, QueuedGang) else (queued,)
+        for entry in entries:
+            if entry.pod.gates:  # they came back with a restored backup: its way back to the queue asks for them
+                self._settlement.decide_anew(entries, "the pod was gated again", 0.0)
+                return
+        self.attempts += len(entries)
+        attempt = self._cycle.attempt(queued)
         answers: Mapping[str, object | PluginFailure] | None = None
         while True:
             try:
                 asked = next(attempt) if answers is None else attempt.send(answers)
             except StopIteration as ended:
-                result: GangResult = ended.value
+                result: Result | GangResult = ended.value
                 break
             answers = await self._ask(asked)
-            if any(map(self._has_changed, gang.members)):
+            if any(map(self._has_changed, entries)):
                 attempt.close()
                 seconds = self._outside.clock.monotonic() - started
-                for entry in gang.members:
-                    self._settlement.decide_anew(entry, "a member changed while a plugin was asked", seconds)
+                self._settlement.decide_anew(entries, "the pod changed while a plugin was asked about it", seconds)
                 return
-        self._settlement.settle_gang(gang, result, self._outside.clock.monotonic() - started)
+        self._settlement.settle(queued, result, self._outside.clock.monotonic() - started)
 
     def _has_changed(self, entry: QueuedPod) -> bool:
-        latest = self._queue.pod(entry.pod.uid) or entry.pod
-        is_leaving = self._queue.where(entry.pod.uid) is Place.LEAVING
-        return is_leaving or latest.spec is not entry.pod.spec or bool(latest.gates)
+        """Deleted, bound by another process, or no longer as it was, while a plugin was asked."""
+        uid, pod = entry.pod.uid, entry.pod
+        latest: Pod = self._queue.pod(uid) or pod
+        return self._queue.where(uid) is Place.LEAVING or latest.spec is not pod.spec or bool(latest.gates)
 
     async def _ask(self, asked: Sequence[RemoteRequest]) -> Mapping[str, object | PluginFailure]:
         """All plugins at once: the pod waits as long as the slowest of them."""

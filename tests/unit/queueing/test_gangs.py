@@ -7,7 +7,7 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from multisched.framework.points import QueuedPod
+from multisched.framework.points import Queued, QueuedGang
 from multisched.model.gang import ACK_MIN, ACK_NAME, KOORDINATOR
 from multisched.model.objects import Pod, PodSpec
 from multisched.plugins.gang.gang_scheduling import GangScheduling
@@ -54,6 +54,7 @@ class House:
 
     def pop(self) -> list[str]:
         """Names of who is popped together, the lead first."""
+        self.queue.regroup(self.now_s)
         popped = self.queue.pop(self.now_s)
         self.queue.validate()
         return [] if popped is None else names_of(popped)
@@ -65,7 +66,7 @@ class House:
 
     def bind(self, *names: str) -> None:
         for name in names:
-            self.roster.stands(f"uid-{name}", stands=True)
+            self.roster.stands(f"uid-{name}", "node")
         for name in names:
             self.queue.done(f"uid-{name}")
             self.queue.validate()
@@ -83,8 +84,8 @@ def _raise(plugin: str, point: str, error: BaseException | str) -> None:
     raise AssertionError(f"{plugin} {point}: {error}")
 
 
-def names_of(popped: QueuedPod) -> list[str]:
-    return [one.pod.name for one in popped.gang.members] if popped.gang is not None else [popped.pod.name]
+def names_of(popped: Queued) -> list[str]:
+    return [one.pod.name for one in popped.members] if isinstance(popped, QueuedGang) else [popped.pod.name]
 
 
 def test_members_wait_until_enough_are_there_and_are_popped_together() -> None:
@@ -258,4 +259,4 @@ def test_whatever_happens_each_pod_is_in_one_place_and_whoever_can_start_is_popp
             house.bind(*popped)
     waiting = set(house.places().values())
     assert waiting <= {"gated"}, house.places()
-    assert all("waits until" in entry.message for entry in house.queue.entries())
+    assert all("members are there" in entry.message for entry in house.queue.entries())

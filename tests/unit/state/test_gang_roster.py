@@ -32,12 +32,12 @@ def the(roster: GangRoster, key: str = "team/g") -> Gang:
 def test_members_that_stand_or_have_finished_count() -> None:
     roster = roster_of(*(member(name, 3) for name in "abc"))
     assert the(roster).needs == 3
-    roster.stands("uid-a", stands=True)
-    roster.stands("uid-a", stands=True)
+    roster.stands("uid-a", "node")
+    roster.stands("uid-a", "node")
     assert the(roster).needs == 2
     roster.finish(member("b", 3))
     assert the(roster).needs == 1
-    roster.stands("uid-a", stands=False)
+    roster.stands("uid-a", "")
     assert the(roster).needs == 2
 
 
@@ -122,7 +122,7 @@ def test_counts_are_those_of_a_walk_over_all_members(seed: int) -> None:
             uid = rng.choice(sorted(known))
             key = known[uid][0]
             if step in ("stand", "leave"):
-                roster.stands(uid, stands=step == "stand")
+                roster.stands(uid, "node" if step == "stand" else "")
                 known[uid] = key, step == "stand"
             elif step == "remove":
                 roster.remove(uid)
