@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from multisched.framework.gangs import GangView, NoGangs
 from multisched.framework.ledger import ClusterLedger, Ledger
 from multisched.framework.measures import Measures
 from multisched.framework.node_view import NodeView, Rows
@@ -84,6 +85,8 @@ class PluginContext(msgspec.Struct, frozen=True):
     """Whose victims are being removed at this moment."""
     nominations: Nominations = msgspec.field(default_factory=NoNominations)
     """Whose place others leave them."""
+    gangs: GangView = msgspec.field(default_factory=NoGangs)
+    """Who belongs to which gang."""
     measures: Measures | None = None
     """How a plugin comes to what is measured; None where nobody may be asked (what-if, conformance)."""
     rows: Callable[[], Rows] | None = None

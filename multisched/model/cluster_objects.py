@@ -16,6 +16,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from multisched.model.gang import GangSpec
 from multisched.model.objects import Owner, Requests
 from multisched.model.quota_tree import QuotaTree, TreeProblem
 from multisched.model.selectors import LabelSelector, NodeSelector
@@ -125,6 +126,14 @@ class KoordinatorQuota(ClusterObject, frozen=True, gc=False, eq=False):
     """Annotation total-resource of the root of a tree: all that the tree has."""
     problems: tuple[TreeProblem, ...] = ()
     """What is wrong with it alone."""
+
+
+class PodGroup(ClusterObject, frozen=True, gc=False, eq=False):
+    """A gang's own object, of scheduler-plugins or of Kubernetes itself."""
+
+    spec: GangSpec | None = None
+    """None where it has a problem."""
+    problem: str = ""
 
 
 class ClaimRef(msgspec.Struct, frozen=True, gc=False):

@@ -33,6 +33,7 @@ from multisched.model.cluster_objects import (
     PersistentVolume,
     PersistentVolumeClaim,
     PodDisruptionBudget,
+    PodGroup,
     ReplicaSet,
     ReplicationController,
     ResourceQuota,
@@ -43,6 +44,7 @@ from multisched.model.cluster_objects import (
     VolumeAttachment,
 )
 from multisched.model.decode import DecodeError
+from multisched.model.decode_gangs import WirePodGroup, WireWorkloadGroup, terms, workload_terms
 from multisched.model.decode_metadata import (
     BAD_TEXT,
     WireIdentity,
@@ -397,6 +399,14 @@ def _koordinator_quota(wire: WireElasticQuota) -> KoordinatorQuota:
     return KoordinatorQuota(**_who(wire.metadata), **place_in_tree(wire))
 
 
+def _pod_group(wire: WirePodGroup) -> PodGroup:
+    return PodGroup(**_who(wire.metadata), **terms(wire))
+
+
+def _workload_group(wire: WireWorkloadGroup) -> PodGroup:
+    return PodGroup(**_who(wire.metadata), **workload_terms(wire))
+
+
 def _amounts(quantities: dict[str, Quantity] | None, field: str) -> Mapping[str, int]:
     """Milli-units for CPU, by whatever prefix, and whole ones, rounded up, for everything else."""
     if len(quantities or ()) > QUOTA_NAMES_MAX:
@@ -587,6 +597,8 @@ decode_quota = _decoder(_Quota, _quota, ResourceQuota)
 decode_quota_tree = _decoder(_QuotaTree, _quota_tree, ElasticQuotaTree)
 decode_elastic_quota = _decoder(WireElasticQuota, _elastic_quota, ElasticQuota)
 decode_koordinator_quota = _decoder(WireElasticQuota, _koordinator_quota, KoordinatorQuota)
+decode_pod_group = _decoder(WirePodGroup, _pod_group, PodGroup)
+decode_workload_group = _decoder(WireWorkloadGroup, _workload_group, PodGroup)
 decode_volume = _decoder(_Volume, _volume, PersistentVolume)
 decode_claim = _decoder(_Claim, _claim, PersistentVolumeClaim)
 decode_storage_class = _decoder(_StorageClass, _storage_class, StorageClass)

@@ -24,6 +24,7 @@ from multisched.model.decode_objects import (
     decode_elastic_quota,
     decode_koordinator_quota,
     decode_namespace,
+    decode_pod_group,
     decode_quota,
     decode_quota_tree,
     decode_replica_set,
@@ -33,6 +34,7 @@ from multisched.model.decode_objects import (
     decode_storage_capacity,
     decode_storage_class,
     decode_volume,
+    decode_workload_group,
 )
 
 T = TypeVar("T", bound=ClusterObject)
@@ -40,6 +42,7 @@ T = TypeVar("T", bound=ClusterObject)
 CORE, APPS, POLICY, STORAGE = "v1", "apps/v1", "policy/v1", "storage.k8s.io/v1"
 ACK_QUOTAS, KOORDINATOR_QUOTAS = "scheduling.sigs.k8s.io/v1beta1", "scheduling.sigs.k8s.io/v1alpha1"
 SCHEDULER_PLUGINS = "scheduling.x-k8s.io/v1alpha1"
+WORKLOADS = "scheduling.k8s.io/v1alpha2"
 
 
 class KindDefinition(msgspec.Struct, Generic[T], frozen=True):
@@ -123,6 +126,8 @@ class ObjectKind(DefinedKind):
     ELASTIC_QUOTA_TREE = KindDefinition("ElasticQuotaTree", ACK_QUOTAS, decode_quota_tree, is_optional=True)
     ELASTIC_QUOTA = KindDefinition("ElasticQuota", SCHEDULER_PLUGINS, decode_elastic_quota, is_optional=True)
     KOORDINATOR_QUOTA = KindDefinition("ElasticQuota", KOORDINATOR_QUOTAS, decode_koordinator_quota, is_optional=True)
+    POD_GROUP = KindDefinition("PodGroup", SCHEDULER_PLUGINS, decode_pod_group, is_optional=True)
+    WORKLOAD_POD_GROUP = KindDefinition("PodGroup", WORKLOADS, decode_workload_group, is_optional=True)
     PERSISTENT_VOLUME = KindDefinition(
         "PersistentVolume", CORE, decode_volume, is_in_wildcard=True, index_of=lambda one: one.storage_class
     )

@@ -35,6 +35,7 @@ from multisched.shell.preemptor import Preemptor
 from multisched.shell.scheduling.ports import DomainPorts
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
+from multisched.state.gang_roster import GangRoster
 from multisched.state.nominator import Nominator
 
 
@@ -94,7 +95,7 @@ class DomainBuilder:
             cycle=SchedulingCycle(
                 plugins, runner, shared.cache, rows, shared.nominator, seed=shared.rng.getrandbits(32)
             ),
-            queue=_queue(domain, plugins, observer, shared.clock.monotonic),
+            queue=_queue(domain, plugins, observer, shared.clock.monotonic, shared.cache.gangs),
             waiting=waiting,
             runner=runner,
             cache=shared.cache,
@@ -126,6 +127,7 @@ class DomainBuilder:
             shared.volumes,
             preemptions=shared.preemptor,
             nominations=shared.nominator,
+            gangs=shared.cache.gangs,
             measures=shared.measures,
             rows=lambda: rows.rows,
             scheduler_names=self._configuration.served,
@@ -135,7 +137,11 @@ class DomainBuilder:
 
 
 def _queue(
-    domain: DomainConfig, plugins: PluginSet, observer: DomainObserver, stopwatch: Callable[[], float]
+    domain: DomainConfig,
+    plugins: PluginSet,
+    observer: DomainObserver,
+    stopwatch: Callable[[], float],
+    gangs: GangRoster,
 ) -> PodQueue:
     return PodQueue(
         plugins.queue_sort,
@@ -145,4 +151,5 @@ def _queue(
         backoff=BackoffPolicy(domain.queue.initial_backoff_s, domain.queue.max_backoff_s),
         leftover_s=domain.queue.unschedulable_flush_s,
         stopwatch=stopwatch,
+        gangs=gangs,
     )

@@ -16,6 +16,7 @@ from multisched.framework.events import ASSIGNED_POD_ADD, ASSIGNED_POD_DELETE, A
 from multisched.framework.ports import Clock, Event, EventSink, ObjectRef
 from multisched.framework.status import Status
 from multisched.model.decode import INTERNED_MAX, DecodeError, Decoder
+from multisched.model.gang import membership_of
 from multisched.model.limited_toleration import tolerations_for
 from multisched.model.objects import Node, Pod, PodSpec, ask_alike, differ_in_version_only
 from multisched.model.selectors import Toleration
@@ -94,7 +95,9 @@ class PodIngest:
             self._gone(pod.uid)
         if pod.is_terminal:
             self._gone(pod.uid)
-        elif pod.node:
+            return
+        self._cache.gangs.set(pod)
+        if pod.node:
             self._placed(pod)
         else:
             self._pended(pod)
@@ -193,6 +196,8 @@ class PodIngest:
             return
         before = self._pending.get(pod.uid)
         if pod.is_deleting:
+            if not self._cache.is_assumed(pod.uid):
+                self._cache.gangs.remove(pod.uid)
             if before is not None:
                 self._forget_pending(worker, pod.uid)
             if self._refused.pop(pod.uid, None) is not None:
@@ -285,6 +290,7 @@ class PodIngest:
             self._router.notify_nomination_ended(pod, nominated_node, now_s)
 
     def _gone(self, uid: str) -> None:
+        self._cache.gangs.remove(uid)
         pending = self._pending.get(uid)
         if pending is not None:
             self._forget_key(pending)
@@ -409,4 +415,5 @@ def refusal_of(pod: Pod) -> str:
         return (
             f"multisched does not evaluate {', '.join(pod.spec.unsupported)} yet; remove them or use another scheduler"
         )
-    return ""
+    membership = membership_of(pod)
+    return "" if membership is None else membership.problem

@@ -8,7 +8,7 @@ from __future__ import annotations
 from multisched.cycle.results import Unplaced
 from multisched.framework.ports import Condition, Event, pod_ref
 from multisched.model.objects import Pod
-from multisched.queueing.entry import NOBODY, Failure, Placement
+from multisched.queueing.entry import NOBODY, Failure, Moved, Placement
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import Place
 from multisched.shell.scheduling.intake import Intake
@@ -67,6 +67,12 @@ class FailureHandler:
             self._nominations.nomination_ended(pod, nominated_before)
         return placement, nominated
 
+    def report_gated(self, moved: Moved) -> None:
+        """The condition of pods that a gate holds now with another refusal than before."""
+        for pod, status in moved.gated:
+            if not self._nominations.is_preempting(pod.uid):  # it has a better reason already than that it is held
+                self.report(pod, "SchedulingGated", status.message)
+
     def report(self, pod: Pod, reason: str, message: str, nominated_node: str | None = None) -> None:
         """The condition and the event a refused pod gets; `nominated_node` as in `Condition`. Who does not lead tells nothing."""
         if not self._intake.is_leading:
@@ -74,6 +80,6 @@ class FailureHandler:
         condition = Condition("False", reason, message, nominated_node=nominated_node)
         ref = pod_ref(pod)
         self._outside.conditions.write(ref, condition, self._outside.lease)
-        if reason != "SchedulingGated":
+        if reason != "SchedulingGated" or not pod.gates:  # who is held by no gate of its own has to be able to see why
             event = Event(ref, "Warning", "FailedScheduling", "Scheduling", message, pod.spec.scheduler_name)
             self._outside.events.record(event)

@@ -12,9 +12,11 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
+import yaml
 
 from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
@@ -38,6 +40,7 @@ from multisched.testing.processes.quiet_observer import QuietObserver
 from multisched.whatif.repair_source import plans_of
 
 T = TypeVar("T")
+DEFINITIONS = Path(__file__).parents[3] / "deploy" / "crds"
 Story = Callable[[], Awaitable[T]]
 HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\nlease: {enabled: false}\n"
 
@@ -248,6 +251,14 @@ async def open_house(
                 await running
         finally:
             running.cancel()
+
+
+async def install_definitions(house: House) -> None:
+    """The custom resource definitions that ship."""
+    for file in sorted(DEFINITIONS.glob("*.yaml")):
+        document = yaml.safe_load(file.read_text("utf-8"))
+        path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        await house.post(path, document["metadata"]["name"], {}, spec=document["spec"])
 
 
 def in_virtual_time(story: Callable[[], Any], seed: int = 0) -> None:

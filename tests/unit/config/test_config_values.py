@@ -51,9 +51,11 @@ def test_without_a_file_three_domains_are_served() -> None:
 
 
 def test_a_domain_of_the_users_own_starts_from_kube_schedulers_plugins() -> None:
+    """And from the plugins of quotas, before preemption, and of gangs, last, as upstream's feature gate would add it."""
     names = [use.name for use in base_profile("default").plugins]
     assert names.index("ElasticQuota") + 1 == names.index("DefaultPreemption")
-    uses = [use for use in base_profile("default").plugins if use.name != "ElasticQuota"]
+    *uses, gangs = [use for use in base_profile("default").plugins if use.name != "ElasticQuota"]
+    assert gangs.name == "GangScheduling"
     wanted = {"QOSSort" if name == "PrioritySort" else name: weight for name, weight in DEFAULT_PLUGINS.items()}
     assert [use.name for use in uses] == list(wanted)
     # Upstream's DynamicResources prefers devices, which nothing here offers.

@@ -1,0 +1,210 @@
+"""Gangs: pods that start together or not at all. One model of what four APIs say of them.
+
+A pod says by labels, annotations or a field that it belongs to a gang. What the gang asks for stands on the pod, too, or in an
+object of its own (a PodGroup). Sources: scheduler-plugins `scheduling.x-k8s.io/v1alpha1`, ACK's pod groups, Koordinator's gangs,
+and Kubernetes 1.36 (group scheduling.k8s.io).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from multisched.model.go_duration import parse_go_duration
+from multisched.model.objects import Pod
+
+MEMBERS_MAX: Final = 20_000
+"""The least that a gang may ask for is at most this."""
+GROUP_MAX: Final = 32
+"""Gangs that start together."""
+LEVELS_MAX: Final = 8
+"""Topology keys of one gang."""
+TIMEOUT_S: Final = 600.0
+"""After which the members of a gang that has not started hear of it, where the gang does not say when."""
+SHOWN_MAX: Final = 63
+
+SP_LABEL: Final = "scheduling.x-k8s.io/pod-group"
+ACK_NAME: Final = "pod-group.scheduling.sigs.k8s.io/name"
+ACK_MIN: Final = "pod-group.scheduling.sigs.k8s.io/min-available"
+KOORDINATOR: Final = "gang.scheduling.koordinator.sh/"
+KOORDINATOR_NAME: Final = f"{KOORDINATOR}name"
+TOPOLOGY_ANNOTATION: Final = "multisched.io/gang-topology"
+"""Of a pod or a PodGroup: topology keys, the widest first, each `KEY` or `KEY:required`; the others are preferred."""
+
+_QUALIFIED = re.compile(r"[A-Za-z0-9./_-]{1,316}\Z")
+
+
+ANNOTATIONS: Final = frozenset(
+    {TOPOLOGY_ANNOTATION}
+    | {f"{KOORDINATOR}{key}" for key in ("name", "min-available", "waiting-time", "timeout", "groups", "match-policy")}
+)
+"""Annotations of pods that are read here."""
+
+
+class GangApi(Enum):
+    """Who says that a pod belongs to a gang."""
+
+    KUBERNETES = "scheduling.k8s.io"
+    SCHEDULER_PLUGINS = "scheduling.x-k8s.io"
+    ACK = "pod-group.scheduling.sigs.k8s.io"
+    KOORDINATOR = "gang.scheduling.koordinator.sh"
+
+
+class TopologyLevel(msgspec.Struct, frozen=True):
+    """A gang's members go into one domain of this key, if that is possible."""
+
+    key: str
+    is_required: bool = False
+    """They do not start otherwise."""
+
+
+class GangSpec(msgspec.Struct, frozen=True):
+    """What a gang asks for."""
+
+    min_members: int
+    """Fewer do not start."""
+    timeout_s: float = TIMEOUT_S
+    together_with: tuple[str, ...] = ()
+    """Keys of the gangs that start with this one, itself among them, sorted; empty: it is alone."""
+    topology: tuple[TopologyLevel, ...] = ()
+    """The widest first."""
+    is_once: bool = False
+    """Once it has started, members that come later need not come together (Koordinator: once-satisfied)."""
+
+
+class Membership(msgspec.Struct, frozen=True):
+    """The gang that a pod belongs to."""
+
+    api: GangApi
+    name: str
+    spec: GangSpec | None = None
+    """What the pod says of it; None where an object does, or where it cannot be read."""
+    problem: str = ""
+    """Why the pod cannot be placed as it is; empty for a good one."""
+
+
+def membership_of(pod: Pod) -> Membership | None:
+    """The gang of a pod; None for a pod that belongs to none. Equal labels and annotations are read once."""
+    labels, annotations, group = pod.labels, pod.annotations, pod.spec.pod_group
+    if not group and SP_LABEL not in labels and ACK_NAME not in labels and KOORDINATOR_NAME not in annotations:
+        return None
+    read = {key: text for key, text in annotations.items() if key in ANNOTATIONS}
+    said = tuple((key, labels[key]) for key in (SP_LABEL, ACK_NAME, ACK_MIN) if key in labels)
+    return _membership(pod.namespace, group, said, tuple(sorted(read.items())))
+
+
+def gang_key(pod: Pod) -> str:
+    """NAMESPACE/NAME of the pod's gang; empty for a pod without one. Equal for pods of equal labels, annotations and spec."""
+    membership = membership_of(pod)
+    return "" if membership is None else f"{pod.namespace}/{membership.name}"
+
+
+Texts = tuple[tuple[str, str], ...]
+
+
+@lru_cache(maxsize=4096)
+def _membership(namespace: str, group: str, labels: Texts, annotations: Texts) -> Membership:
+    said, noted = dict(labels), dict(annotations)
+    found: list[Membership] = []
+    if group:
+        found.append(Membership(GangApi.KUBERNETES, group))
+    if SP_LABEL in said:
+        found.append(Membership(GangApi.SCHEDULER_PLUGINS, said[SP_LABEL]))
+    if ACK_NAME in said:
+        found.append(_of_ack(said, noted))
+    if KOORDINATOR_NAME in noted:
+        found.append(_of_koordinator(namespace, noted))
+    problem = _contradiction(found) or next((one.problem for one in found if one.problem), "")
+    best = next((one for one in found if one.spec is not None), found[0])
+    return msgspec.structs.replace(best, problem=problem) if problem else best
+
+
+def _contradiction(found: Sequence[Membership]) -> str:
+    """What several APIs say of one pod and cannot both mean."""
+    if len({one.name for one in found}) > 1:
+        where = " and ".join(f"{_shown(one.name)} ({one.api.value})" for one in found)
+        return f"the pod belongs to the gangs {where}; leave one of them"
+    counted = [(one.spec.min_members, one.api.value) for one in found if one.spec is not None]
+    if len({count for count, _ in counted}) > 1:
+        where = " and ".join(f"{count} ({api})" for count, api in counted)
+        return f"the pod asks for minimums of {where}; write the same in both"
+    return ""
+
+
+def _of_ack(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Membership:
+    name = labels[ACK_NAME]
+    least, problem = _count(labels.get(ACK_MIN, ""), f"label {ACK_MIN}")
+    topology, wrong = topology_of(annotations.get(TOPOLOGY_ANNOTATION, ""))
+    if problem or wrong:
+        return Membership(GangApi.ACK, name, problem=problem or wrong)
+    return Membership(GangApi.ACK, name, GangSpec(least, topology=topology))
+
+
+def _of_koordinator(namespace: str, annotations: Mapping[str, str]) -> Membership:
+    name = annotations[KOORDINATOR_NAME]
+
+    def at(key: str) -> str:
+        return annotations.get(f"{KOORDINATOR}{key}", "")
+
+    least, problem = _count(at("min-available"), f"annotation {KOORDINATOR}min-available")
+    topology, wrong = topology_of(annotations.get(TOPOLOGY_ANNOTATION, ""))
+    groups, no_groups = _groups(namespace, name, at("groups"))
+    timeout_s = _seconds(at("waiting-time") or at("timeout"))
+    problem = problem or wrong or no_groups
+    if problem:
+        return Membership(GangApi.KOORDINATOR, name, problem=problem)
+    is_once = at("match-policy") in ("", "once-satisfied")
+    return Membership(GangApi.KOORDINATOR, name, GangSpec(least, timeout_s, groups, topology, is_once))
+
+
+def _count(text: str, field: str) -> tuple[int, str]:
+    count = int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else 0
+    if not 1 <= count <= MEMBERS_MAX:
+        return 0, f"{field} is {_shown(text)}; write how many members start together, 1 to {MEMBERS_MAX}"
+    return count, ""
+
+
+def _seconds(text: str) -> float:
+    """A Go duration; what cannot be read is the default, as in Koordinator."""
+    try:
+        return max(parse_go_duration(text), 1.0) if text else TIMEOUT_S
+    except ValueError:
+        return TIMEOUT_S
+
+
+def _groups(namespace: str, name: str, text: str) -> tuple[tuple[str, ...], str]:
+    if not text:
+        return (), ""
+    field = f"annotation {KOORDINATOR}groups"
+    try:
+        names = msgspec.json.decode(text, type=list[str])
+    except msgspec.DecodeError:
+        return (), f'{field} is {_shown(text)}; write a list such as ["namespace/gang-a","namespace/gang-b"]'
+    keys = {one if "/" in one else f"{namespace}/{one}" for one in names} | {f"{namespace}/{name}"}
+    if len(keys) > GROUP_MAX:
+        return (), f"{field} names {len(keys)} gangs; {GROUP_MAX} is the most that start together"
+    return tuple(sorted(keys)) if len(keys) > 1 else (), ""
+
+
+def topology_of(text: str) -> tuple[tuple[TopologyLevel, ...], str]:
+    """The levels of an annotation, and what is wrong with it."""
+    if not text:
+        return (), ""
+    levels = []
+    for part in text.split(","):
+        key, _, how = part.strip().rpartition(":") if ":" in part else (part.strip(), "", "preferred")
+        if not _QUALIFIED.match(key) or how not in ("required", "preferred"):
+            return (), f"annotation {TOPOLOGY_ANNOTATION}: {_shown(part)} is no level; write KEY or KEY:required"
+        levels.append(TopologyLevel(key, how == "required"))
+    if len(levels) > LEVELS_MAX:
+        return (), f"annotation {TOPOLOGY_ANNOTATION} names {len(levels)} levels; {LEVELS_MAX} is the most"
+    return tuple(levels), ""
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}...")
