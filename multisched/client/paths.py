@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
+
+from multisched.model.object_kinds import KindDefinition
 
 _PLAIN_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]*(?:\.[a-z0-9-]+)*")
 
@@ -16,6 +18,13 @@ def segment(name: str) -> str:
 
 def pod_path(namespace: str, name: str) -> str:
     return f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}"
+
+
+def object_path(definition: KindDefinition[Any], namespace: str, name: str) -> str:
+    """`namespace`: empty for cluster-wide kinds."""
+    root, _, plural = definition.path.rpartition("/")
+    place = f"{root}/namespaces/{segment(namespace)}" if namespace else root
+    return f"{place}/{plural}/{segment(name)}"
 
 
 def within(path: str, timeout_s: float) -> str:

@@ -11,6 +11,7 @@ from multisched.framework.gangs import GangView, NoGangs
 from multisched.framework.ledger import ClusterLedger, Ledger
 from multisched.framework.measures import Measures
 from multisched.framework.node_view import NodeView, Rows
+from multisched.framework.object_status import NoStatusMarks, StatusMarks
 from multisched.framework.objects_view import ObjectsView
 from multisched.framework.ports import VolumeWriter
 from multisched.framework.preemption import NoPreemptions, PreemptionsUnderWay
@@ -70,7 +71,7 @@ class NoNominations:
 
 
 class PluginContext(msgspec.Struct, frozen=True):
-    """What a plugin may keep from its construction: read views and the two ways to act on others."""
+    """What a plugin may keep from its construction: read views, and the ways to act on others."""
 
     domain: str
     nodes: NodeView
@@ -93,3 +94,5 @@ class PluginContext(msgspec.Struct, frozen=True):
     """The domain's rows as they are now, ascending; None: all rows of the table."""
     scheduler_names: frozenset[str] | None = None
     """The schedulerNames that the domains of this program serve, all together; None: every name is one of them."""
+    statuses: StatusMarks = msgspec.field(default_factory=NoStatusMarks)
+    """Where a `StatusPlugin` marks objects whose status may have changed."""

@@ -121,6 +121,10 @@ class Readings(msgspec.Struct, frozen=True, kw_only=True):
     """Kind of write to a pod (pod_binding, pod_status_patch) -> those that are under way or wait to be sent."""
     calls_ended: Mapping[tuple[str, str], int] = msgspec.field(default_factory=dict)
     """(kind of write, success or error) -> how often; of pod_binding `bind_outcomes_total` tells more."""
+    status_writes: Mapping[tuple[str, str], int] = msgspec.field(default_factory=dict)
+    """(kind, what became of it) -> how often the status of an object other than a pod was to be written."""
+    statuses_pending: int = 0
+    """Objects whose status waits to be written."""
     background_tasks: Mapping[tuple[str, str], BackgroundReading] = msgspec.field(default_factory=dict)
     """(plugin, domain) -> how its background task fares."""
     judge: JudgeReading | None = None
@@ -167,6 +171,10 @@ def _process(now: Readings) -> Iterator[Metric]:
     yield gauge("pending_async_api_calls", "Writes about pods that have not ended.", ("call_type",), pending)
     text = "Writes about pods that have ended."
     yield counter("async_api_call_execution", text, ("call_type", "result"), now.calls_ended)
+    text = "Statuses of objects other than pods, by what became of them."
+    yield counter("object_status_writes", text, ("kind", "result"), now.status_writes)
+    waiting = {(): now.statuses_pending}
+    yield gauge("pending_object_statuses", "Objects other than pods whose status waits to be written.", (), waiting)
     if now.certificate_expiry_s is not None:
         expiry = {(): now.certificate_expiry_s}
         yield gauge("server_certificate_expiry_seconds", "End of the server's certificate, Unix time.", (), expiry)

@@ -19,6 +19,7 @@ from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.context import PluginContext
 from multisched.framework.isolation import Isolator, Workshop
 from multisched.framework.measures import Measures
+from multisched.framework.object_status import StatusMarks
 from multisched.framework.ports import Clock, ConditionWriter, EventSink, VolumeWriter
 from multisched.framework.registry import PluginSet, Registry, build_profile
 from multisched.framework.runner import Runner
@@ -54,6 +55,7 @@ class SharedParts(msgspec.Struct, frozen=True):
     volumes: VolumeWriter
     events: EventSink
     conditions: ConditionWriter
+    statuses: StatusMarks
     extenders: Extenders
     news: NewsShare
     workshop: Workshop
@@ -131,6 +133,7 @@ class DomainBuilder:
             measures=shared.measures,
             rows=lambda: rows.rows,
             scheduler_names=self._configuration.served,
+            statuses=shared.statuses,
         )
         profile, beside = resolve_profile(domain, self._registry), shared.extenders.plugins_of(domain)
         return build_profile(profile, self._registry, context, Isolator(shared.workshop), beside)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from multisched.client.condition_writer import ApiConditionWriter
+from collections.abc import Callable, Sequence
+
 from multisched.client.history import History
 from multisched.shell.ingest.router import Router
 
@@ -12,10 +13,11 @@ WENT_BACK = "the server's history went back before the pod was bound"
 class HistoryGuard:
     """Of one program. Owns up to which rewriting of history everything has been decided anew."""
 
-    def __init__(self, history: History, router: Router, conditions: ApiConditionWriter) -> None:
+    def __init__(self, history: History, router: Router, on_rewritten: Sequence[Callable[[], None]]) -> None:
+        """`on_rewritten`: those who remember what they have written."""
         self._history = history
         self._router = router
-        self._conditions = conditions
+        self._on_rewritten = on_rewritten
         self._rewritten = 0
 
     def changed(self, is_trusted: bool) -> None:
@@ -30,4 +32,5 @@ class HistoryGuard:
                 worker.go_on()
         if is_rewritten:
             self._rewritten = self._history.rewritten
-            self._conditions.forget_written()
+            for forget in self._on_rewritten:
+                forget()

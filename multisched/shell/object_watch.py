@@ -21,12 +21,14 @@ from multisched.framework.registry import PluginSet
 from multisched.framework.traits import traits_of
 from multisched.model.object_kinds import ObjectKind
 from multisched.shell.audit.sides import Here, NamedSide, Side
-from multisched.shell.ingest.event_timing import EventTimes
 from multisched.shell.ingest.objects import Notify, ObjectIngest
 from multisched.state.object_store import ObjectStore
 
 AUDITED_EVERY = 5
 """Audits from one comparison of a kind with the API server to the next: workloads and volumes are many and change seldom."""
+
+
+Watching = Callable[[ObjectKind, ReflectorHandler], ReflectorHandler]
 
 
 class ReflectorFactory(Protocol):
@@ -65,14 +67,15 @@ class ObjectWatch:
         notify: Notify,
         events: EventSink,
         reporter: str,
-        times: EventTimes,
+        watching: Watching,
     ) -> None:
+        """`watching`: puts whoever else hears of a kind around its handler."""
         self._store = store
         self.ingests = {k: ObjectIngest(k, store, notify, events, reporter) for k in kinds}
         self.reflectors: Mapping[ObjectKind, Reflector] = {
             kind: build(
                 kind.definition.path,
-                times.watching(kind.value, ingest),
+                watching(kind, ingest),
                 on_refused=ingest.refused,
                 is_optional=kind.definition.is_optional,
             )

@@ -37,6 +37,7 @@ from multisched.framework.ports import Clock
 from multisched.framework.registry import Registry
 from multisched.model.decode import Decoder
 from multisched.model.limited_toleration import LimitedToleration
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.selectors import Toleration
 from multisched.model.wire import Transport
 from multisched.shell.audit.auditor import Audit
@@ -64,6 +65,7 @@ from multisched.shell.object_watch import ObjectWatch, watched_kinds
 from multisched.shell.observer import DomainObserver
 from multisched.shell.preemptor import Preemptor
 from multisched.shell.repairs import PlanRepair, Repairs
+from multisched.shell.statuses import Statuses
 from multisched.shell.workers.background_processes import ChildProcess, OpenProcess
 from multisched.shell.workers.background_tasks import BackgroundTasks
 from multisched.shell.workers.background_threads import BackgroundThreads
@@ -141,7 +143,9 @@ class Program:
         self.reservations = Reservations(self.nominator)
         self.router = Router()
         self.cache.gangs.on_change = self.router.gang_changed
-        self.history.on_change(HistoryGuard(self.history, self.router, self.conditions).changed)
+        self.statuses = self._statuses()
+        on_rewritten = (self.conditions.forget_written, self.statuses.history_rewritten)
+        self.history.on_change(HistoryGuard(self.history, self.router, on_rewritten).changed)
         self.event_times = EventTimes(outside.clock.monotonic, self.router)
         self.preemptor = Preemptor(
             ApiPodWriter(outside.transport, self.limiter, outside.clock),
@@ -169,19 +173,12 @@ class Program:
         domains = self._domain_builder()
         self.pods = self._pod_ingest(domains.add_all(nodes))
         self.finished_members = FinishedMembers(self.cache.gangs, self.decoder, self._finished_pods)
+        self.statuses.serve(self.router.workers())
         self.mending = self._pod_mending()
         reporter = configuration.domains[0].scheduler_names[0]
         self.nodes = self._node_ingest(nodes, reporter)
         self.reflectors = self._reflectors()
-        self.objects = ObjectWatch(
-            watched_kinds(worker.plugins for worker in self.router.workers()),
-            self.cache.objects,
-            self._reflector,
-            notify=self._notify_all,
-            events=self.events,
-            reporter=reporter,
-            times=self.event_times,
-        )
+        self.objects = self._object_watch(reporter)
         self.lists = ClusterLists(self.reflectors, self.objects, outside.clock)
         self.handover = self._handover()
         self.repairs = self._repairs()
@@ -206,6 +203,7 @@ class Program:
             volumes=self.volumes,
             events=self.events,
             conditions=self.conditions,
+            statuses=self.statuses,
             extenders=self._extenders,
             news=NewsShare(lambda: self.event_times.handled, self.clock.monotonic),
             workshop=self.workshop,
@@ -266,6 +264,24 @@ class Program:
             "nodes": self._reflector("/api/v1/nodes", nodes),
             "pods": self._reflector("/api/v1/pods", pods, RUNNING_PODS),
         }
+
+    def _statuses(self) -> Statuses:
+        timeout_s = self._configuration.client.bind_timeout_s
+        return Statuses(self.transport, self.limiter, self.clock, self.cache.objects, timeout_s=timeout_s)
+
+    def _object_watch(self, reporter: str) -> ObjectWatch:
+        def watching(kind: ObjectKind, handler: ReflectorHandler) -> ReflectorHandler:
+            return self.event_times.watching(kind.value, self.statuses.watching(kind, handler))
+
+        return ObjectWatch(
+            watched_kinds(worker.plugins for worker in self.router.workers()),
+            self.cache.objects,
+            self._reflector,
+            notify=self._notify_all,
+            events=self.events,
+            reporter=reporter,
+            watching=watching,
+        )
 
     def _reflector(
         self,
@@ -399,6 +415,8 @@ class Program:
             tasks.start_soon(self.finished_members.run)
             tasks.start_soon(self.events.run)
             tasks.start_soon(self.conditions.run)
+            if self.statuses.kinds:
+                tasks.start_soon(self.statuses.run)
             tasks.start_soon(self.preemptor.run)
             tasks.start_soon(self.audit.run)
             tasks.start_soon(self.catch_up.run)
@@ -422,6 +440,7 @@ class Program:
             self._outside.on_ready()
         await self._takeover.open(worker)
         worker.lead()
+        self.statuses.lead(worker)
         self.pods.notify_owners(worker)
         if self.leases.get(worker.name) is None:
             return

@@ -113,6 +113,7 @@ def read(program: Program) -> Readings:
     assumed = program.cache.assumed_count()
     audit = program.audit.statistics()
     conditions = program.conditions.statistics()
+    statuses = program.statuses.statistics()
     workers = program.router.workers()
     return Readings(
         domains={worker.name: _read_domain(program, worker) for worker in workers},
@@ -143,6 +144,8 @@ def read(program: Program) -> Readings:
         },
         event_durations=_copied(program.event_times.durations),
         volume_writes=_copied(program.volumes.durations),
+        status_writes={(kind.resource, result): count for (kind, result), count in statuses.results.items()},
+        statuses_pending=statuses.backlog,
         background_tasks={
             (d.plugin, d.domain): BackgroundReading(d.failures, d.is_running) for d in program.background.states()
         },

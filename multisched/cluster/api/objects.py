@@ -144,7 +144,7 @@ class Objects:
         metadata = document.get("metadata") or {}
         self._check_identity(resource, stored, namespace, name, metadata)
         new = self._merge_parts(resource, old, document, subresource)
-        new["metadata"] = _kept_metadata(old["metadata"], metadata)
+        new["metadata"] = _kept_metadata(old["metadata"], _settable_metadata(resource, old, metadata, subresource))
         if not subresource:
             defaulting = DEFAULTS.get(resource.storage_key)
             if defaulting is not None:
@@ -191,6 +191,8 @@ class Objects:
         if subresource in ("status", "binding"):  # resourceclaims/binding writes the status as well
             new = dict(old)
             new["status"] = given.get("status") or {}
+            if resource.is_custom and given.get("status") is None:
+                del new["status"]
             annotations = (given.get("metadata") or {}).get("annotations")
             if not resource.is_custom and annotations != old["metadata"].get("annotations"):
                 new["metadata"] = {**old["metadata"], "annotations": annotations or {}}
@@ -373,8 +375,26 @@ def _kept_metadata(old: Mapping[str, Any], given: Mapping[str, Any]) -> Document
     return kept
 
 
+def _settable_metadata(
+    resource: Resource, old: Document, given: Mapping[str, Any], subresource: str
+) -> Mapping[str, Any]:
+    """Of custom objects a write to the status changes nothing but that.
+
+    Source: apiextensions-apiserver 1.36, pkg/registry/customresource/status_strategy.go, PrepareForUpdate.
+    """
+    if not resource.is_custom or subresource != "status":
+        return given
+    managed = {"managedFields": given["managedFields"]} if "managedFields" in given else {}
+    return {**old["metadata"], **managed}
+
+
 def _wants_other(resource: Resource, new: Document, old: Document) -> bool:
-    """Whether a change raises the generation; of Deployments one of the annotations does, too."""
+    """Whether a change raises the generation; of Deployments one of the annotations does, too.
+
+    So does a status that no subresource keeps apart.
+    """
+    if resource.is_custom and not resource.has_status and new.get("status") != old.get("status"):
+        return True
     if resource.storage_key == "deployments.apps":
         annotations, before = (document["metadata"].get("annotations") or {} for document in (new, old))
         if annotations != before:

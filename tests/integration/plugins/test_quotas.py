@@ -6,26 +6,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
-import yaml
-
 from multisched.model.quotas.koordinator import POD_LABEL
-from tests.integration.plugins.house import HEAD, House, controlled, in_virtual_time, open_house
+from tests.integration.plugins.house import HEAD, House, controlled, in_virtual_time, install_definitions, open_house
 from tests.unit.model.quotas.quota_documents import flat, linked
 from tests.unit.plugins.quota.trees import Json, acks_example, leaf, node
 
-CRDS = Path(__file__).parents[3] / "deploy" / "crds"
 TREES = "/apis/scheduling.sigs.k8s.io/v1beta1/namespaces/kube-system/elasticquotatrees"
-DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 SETTLED_S = 60.0
-
-
-async def install(house: House) -> None:
-    for file in sorted(CRDS.glob("*.yaml")):
-        document = yaml.safe_load(file.read_text("utf-8"))
-        await house.post(DEFINITIONS, document["metadata"]["name"], {}, spec=document["spec"])
 
 
 async def tree(house: House, root: Json, name: str = "tree") -> None:
@@ -67,7 +56,7 @@ def running(house: House) -> list[int]:
 @asynccontextmanager
 async def town(namespaces: int, cpu: str = "56") -> AsyncIterator[House]:
     async def before(house: House) -> None:
-        await install(house)
+        await install_definitions(house)
         await house.node("n", cpu=cpu)
         for number in range(1, namespaces + 1):
             await house.post("namespaces", f"namespace{number}", {})
@@ -175,7 +164,7 @@ def test_a_definition_that_is_installed_while_the_scheduler_runs_is_found_within
             await replicas(house, "namespace1", 1, "1")
             await becomes(house, [1])
             assert not house.program.objects.unreadable()
-            await install(house)
+            await install_definitions(house)
             await tree(house, two((2, 2), (1, 1), 3))
             source_seen_s = house.now_s + 75.0
             await house.until(lambda: house.now_s > source_seen_s, 2 * 75.0)

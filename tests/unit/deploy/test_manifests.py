@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import orjson
 import yaml
@@ -14,6 +15,7 @@ from domains.gpu.gpu_ledger import GpuLedger
 from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
 from multisched.config import loading
+from multisched.config.plugins import plugin_registry
 from multisched.model.object_kinds import ObjectKind
 from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
 
@@ -22,6 +24,15 @@ BASE = DEPLOY / "base"
 
 Rule = tuple[str, str, str, tuple[str, ...]]
 """API group, resource, verb, resource names."""
+
+
+def kinds_with_statuses() -> set[ObjectKind]:
+    """Those whose status a plugin that ships writes."""
+    registry = plugin_registry()
+    factories = [registry.factory(name) for name in registry.names()]
+    made = [one if inspect.isclass(one) else get_type_hints(one)["return"] for one in factories]
+    return {kind for plugin in made for kind in getattr(plugin, "status_kinds", ())}
+
 
 CLUSTER_RULES: set[Rule] = {
     ("", "pods", "get", ()),
@@ -36,6 +47,7 @@ CLUSTER_RULES: set[Rule] = {
         for kind in ObjectKind
         for verb in ("get", "list", "watch")
     ),
+    *((kind.definition.group, f"{kind.definition.plural}/status", "patch", ()) for kind in kinds_with_statuses()),
     ("scheduling.k8s.io", "priorityclasses", "list", ()),
     ("", "persistentvolumes", "patch", ()),
     ("", "persistentvolumeclaims", "patch", ()),

@@ -1,0 +1,142 @@
+"""The status of objects as the API server was last seen to have it: by watches, reads, and answers to writes.
+
+Owns one record for each object of the kinds that are watched through it. It is kept beside the object store. There it
+would count as a change of the object, and what we write would wake pods. Written by handlers of reflectors and by the
+`ApiStatusWriter`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+import orjson
+
+from multisched.client.object_feed import ReflectorHandler
+from multisched.framework.object_status import ObjectKey
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.wire import UNREADABLE
+
+STATUS_BYTES_MAX: Final = 512 * 1024
+"""A longer one is not kept, but read again before each write."""
+
+
+class StandingStatus(msgspec.Struct, frozen=True, gc=False):
+    """What stands at one object."""
+
+    uid: str
+    version: str
+    """resourceVersion, as the server wrote it."""
+    generation: int
+    raw: bytes
+    """The status as JSON; empty where there is none."""
+
+    def is_same_version(self, other: StandingStatus) -> bool:
+        return (self.uid, self.version) == (other.uid, other.version)
+
+    def document(self) -> dict[str, Any]:
+        """The status; empty for none, and for what is no status."""
+        try:
+            found = orjson.loads(self.raw or b"{}")
+        except orjson.JSONDecodeError:
+            found = {}
+        return found if isinstance(found, dict) else {}
+
+
+class _Metadata(msgspec.Struct, gc=False):
+    uid: str = ""
+    version: str = msgspec.field(name="resourceVersion", default="")
+    generation: int = 0
+
+
+class _Object(msgspec.Struct, gc=False):
+    metadata: _Metadata
+    status: msgspec.Raw = msgspec.Raw(b"")
+
+
+_decoder = msgspec.json.Decoder(_Object)
+
+
+class StandingStatuses:
+    """Key -> what stands there."""
+
+    def __init__(self) -> None:
+        self._found: dict[ObjectKey, StandingStatus] = {}
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def get(self, key: ObjectKey) -> StandingStatus | None:
+        """None: unknown, or too long to be kept."""
+        return self._found.get(key)
+
+    def saw(self, key: ObjectKey, raw: bytes | msgspec.Raw) -> StandingStatus | None:
+        """The object as the server has it; None for what cannot be read.
+
+        A watch may bring what is older than the last answer to a write. The next write then meets a conflict, and reads.
+        """
+        found = _read(raw)
+        if found is None:
+            return None
+        if len(found.raw) <= STATUS_BYTES_MAX:
+            self._found[key] = found
+        else:
+            self._found.pop(key, None)
+        return found
+
+    def forget(self, key: ObjectKey) -> None:
+        """The object is gone, or its status not known any more."""
+        self._found.pop(key, None)
+
+    def watching(
+        self, kind: ObjectKind, handler: ReflectorHandler, changed: Callable[[ObjectKey], None]
+    ) -> ReflectorHandler:
+        """The handler, watched. `changed` hears of every object that comes, changes or goes, after the handler."""
+        return _Watched(kind, handler, self, changed)
+
+
+def _read(raw: bytes | msgspec.Raw) -> StandingStatus | None:
+    try:
+        found = _decoder.decode(raw)
+    except UNREADABLE:
+        return None
+    metadata = found.metadata
+    return StandingStatus(metadata.uid, metadata.version, metadata.generation, bytes(found.status))
+
+
+class _Watched:
+    """A `ReflectorHandler` around another."""
+
+    __slots__ = ("_changed", "_handler", "_kind", "_standing", "replaced")
+
+    def __init__(
+        self,
+        kind: ObjectKind,
+        handler: ReflectorHandler,
+        standing: StandingStatuses,
+        changed: Callable[[ObjectKey], None],
+    ) -> None:
+        self._kind = kind
+        self._handler = handler
+        self._standing = standing
+        self._changed = changed
+        self.replaced = handler.replaced
+
+    def upsert(self, key: str, raw: msgspec.Raw) -> None:
+        own = self._key(key)
+        before = self._standing.get(own)
+        after = self._standing.saw(own, raw)
+        self._handler.upsert(key, raw)
+        if before is None or after is None or not before.is_same_version(after):  # else it is what was written here
+            self._changed(own)
+
+    def delete(self, key: str, raw: msgspec.Raw | None) -> None:
+        own = self._key(key)
+        self._standing.forget(own)
+        self._handler.delete(key, raw)
+        self._changed(own)
+
+    def _key(self, key: str) -> ObjectKey:
+        namespace, _, name = key.rpartition("/")
+        return self._kind, namespace, name

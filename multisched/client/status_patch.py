@@ -1,0 +1,127 @@
+"""From the status that stands to the one that is wanted: the JSON merge patch between them. Pure.
+
+Fields that are named and condition types that are named are replaced as a whole. Everything else is left to its owners.
+Conditions keep their place in the list, and their time while status and reason stay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import orjson
+
+from multisched.framework.object_status import ObjectCondition, ObjectStatus
+from multisched.model.visible_text import whole_characters
+
+MESSAGE_CHARS_MAX: Final = 8_192
+"""Of a condition; metav1.Condition allows 32,768."""
+
+CONDITIONS: Final = "conditions"
+
+Document = dict[str, Any]
+
+
+def plain(wanted: ObjectStatus) -> Document:
+    """Its fields as JSON has them. Raises TypeError for what JSON cannot say, and for conditions among the fields."""
+    if CONDITIONS in wanted.fields:
+        raise TypeError("conditions stand among the fields of a status; give them as ObjectStatus.conditions")
+    found: Document = orjson.loads(orjson.dumps(wanted.fields))
+    return {name: _without_nulls(value) for name, value in found.items()}
+
+
+def _without_nulls(value: Any) -> Any:
+    """A merge patch takes away what is null; within a field that is as good as left out."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
+    return value
+
+
+def patch_between(stands: Document, fields: Document, conditions: Sequence[Document]) -> Document:
+    """The merge patch of `status` after which fields and conditions are as given; empty where they are already."""
+    patch: Document = {}
+    for name, value in fields.items():
+        if stands.get(name) != value:
+            patch[name] = _difference(stands.get(name), value)
+    if conditions and list(conditions) != stands.get(CONDITIONS):
+        patch[CONDITIONS] = list(conditions)
+    return patch
+
+
+def _difference(before: Any, after: Any) -> Any:
+    """A merge patch from one value to the other."""
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return after
+    found: Document = {name: None for name in before if name not in after}
+    for name, value in after.items():
+        if name not in before or before[name] != value:
+            found[name] = _difference(before.get(name), value)
+    return found
+
+
+def merged_conditions(
+    stands: Document, wanted: Sequence[ObjectCondition], generation: int, now: str
+) -> Sequence[Document]:
+    """All conditions as they should stand: the wanted ones in place of those of their types, new ones last.
+
+    `generation`: of the object that the wanted ones are about; 0 where its kind has none.
+    """
+    if not wanted:
+        return ()
+    by_type = {one.type: one for one in wanted}
+    found = [
+        _entry(by_type.pop(entry["type"]), entry, generation, now) if entry.get("type") in by_type else entry
+        for entry in _entries(stands)
+    ]
+    return [*found, *(_entry(one, {}, generation, now) for one in by_type.values())]
+
+
+def _entries(status: Mapping[str, Any]) -> list[Document]:
+    listed = status.get(CONDITIONS)
+    return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+
+
+def _entry(wanted: ObjectCondition, before: Mapping[str, Any], generation: int, now: str) -> Document:
+    stays = (before.get("status"), before.get("reason")) == (wanted.status, wanted.reason)
+    since = before.get("lastTransitionTime") if stays else None
+    entry: Document = {
+        "type": wanted.type,
+        "status": wanted.status,
+        "reason": wanted.reason,
+        "message": whole_characters(wanted.message)[:MESSAGE_CHARS_MAX],
+        "lastTransitionTime": since or now,
+    }
+    if generation:
+        entry["observedGeneration"] = generation
+    return entry
+
+
+class OwnPart(msgspec.Struct, frozen=True, gc=False):
+    """Which part of a status is ours."""
+
+    fields: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    """Of conditions."""
+
+    def of(self, stands: Mapping[str, Any]) -> bytes:
+        """A digest of the part as it stands."""
+        conditions = [entry for entry in _entries(stands) if entry.get("type") in self.types]
+        return _digest([[stands.get(name) for name in self.fields], conditions])
+
+
+def own_part(wanted: ObjectStatus) -> OwnPart:
+    return OwnPart(tuple(wanted.fields), tuple(one.type for one in wanted.conditions))
+
+
+def digest_of(wanted: ObjectStatus, fields: Document, generation: int) -> bytes:
+    """Of all that is wanted, times aside."""
+    conditions = [[one.type, one.status, one.reason, one.message] for one in wanted.conditions]
+    return _digest([fields, conditions, generation])
+
+
+def _digest(document: object) -> bytes:
+    """Equal for equal documents."""
+    text = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
+    return hashlib.blake2b(text, digest_size=16).digest()

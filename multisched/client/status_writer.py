@@ -1,0 +1,451 @@
+"""Writes the status of objects other than pods, in the background: of gangs, of quotas.
+
+Owns which objects are due and what was last written to each. `mark` never waits. The status is asked for when it is
+about to be written, so of many marks the latest state counts. What stands there already is not written again. An object
+is written at most once per PAUSE_S, a large one less often. Binds go first. Nothing is sent after the lease's deadline,
+and the server drops what it takes up too late (I9).
+
+Each write is a merge patch against the version that was last seen, so it overwrites nothing newer. A conflict leads to a
+read. Where somebody else keeps writing the same fields, pauses grow up to RIVAL_PAUSE_MAX_S. What fails is tried again
+with backoff as long as it is wanted. The shell runs `run()`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+import anyio
+import msgspec
+import orjson
+
+from multisched.client.background_write import wait_after_s
+from multisched.client.errors import sentence_of
+from multisched.client.limits import WriteLimiter
+from multisched.client.paths import object_path, within
+from multisched.client.standing_status import StandingStatus, StandingStatuses
+from multisched.client.status_patch import (
+    Document,
+    OwnPart,
+    digest_of,
+    merged_conditions,
+    own_part,
+    patch_between,
+    plain,
+)
+from multisched.client.timed_write import ANSWER_GRACE_S
+from multisched.framework.object_status import ObjectKey, ObjectStatus
+from multisched.framework.ports import Clock, LeaseHolder
+from multisched.model.api_time import timestamp
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.wire import MERGE_PATCH, Response, Transport, TransportError
+
+logger = logging.getLogger(__name__)
+
+DUE_MAX: Final = 65_536
+"""Objects that wait to be written; further marks are dropped and counted."""
+WORKERS: Final = 2
+SETTLE_S: Final = 1.0
+"""From a mark to the write: what else changes meanwhile goes along."""
+PAUSE_S: Final = 5.0
+"""Between two writes of one object."""
+BYTES_PER_S: Final = 16 * 1024
+"""Of the statuses of one object: a larger one pauses for longer, since the server stores all of it each time."""
+WRITES_PER_S: Final = 50.0
+"""Of all objects together."""
+RIVAL_PAUSE_MAX_S: Final = 300.0
+"""Between two writes of one object that somebody else writes, too."""
+RIVALS_LOGGED_AT: Final = 3
+FAILURES_LOGGED_AT: Final = 5
+"""So many in a row are said once."""
+CONFLICTS_MAX: Final = 3
+"""Reads for one write, each after a conflict; then it waits for its next turn."""
+RETRY_MIN_S: Final = 2.0
+RETRY_MAX_S: Final = 60.0
+"""Before a write that failed is tried again; doubled from the one to the other."""
+KIND_PAUSE_S: Final = 60.0
+"""For a kind whose status the server does not let us write, or does not have."""
+REFUSALS_LOGGED_S: Final = 60.0
+"""At most one line about refused statuses of a kind in so many seconds."""
+IDLE_S: Final = 30.0
+HELD_S: Final = 1.0
+"""Until an object is looked at again whose lease is not good for a write just now."""
+
+
+class OfferedStatus(msgspec.Struct, frozen=True):
+    """What is to be written, and by which lease."""
+
+    status: ObjectStatus
+    lease: LeaseHolder
+
+
+class StatusOffer(Protocol):
+    """Whoever knows what is to be written. Border: the shell has the plugins and the leases."""
+
+    def lease_of(self, kind: ObjectKind) -> LeaseHolder | None:
+        """By which the kind is written; None: nobody here writes it now."""
+        ...
+
+    def status_of(self, key: ObjectKey) -> ObjectStatus | None:
+        """As of now; None where there is nothing to say. Never raises."""
+        ...
+
+
+class StatusStatistics(msgspec.Struct):
+    """Counters since start, and the present backlog."""
+
+    results: Mapping[tuple[ObjectKind, str], int]
+    """(kind, what became of it) -> how often: `written`, `unchanged`, `conflict`, `gone`, `forbidden`, `refused`, `failed`, `dropped`."""
+    backlog: int
+
+
+class _Plan(msgspec.Struct, frozen=True):
+    """One write, as of one moment."""
+
+    key: ObjectKey
+    stands: StandingStatus
+    part: OwnPart
+    wanted: bytes
+    """Digest of all that is wanted."""
+    patch: Document
+
+
+class _Record(msgspec.Struct, gc=False):
+    """One object that was written, or tried to be."""
+
+    not_before_s: float = 0.0
+    wanted: bytes = b""
+    """Digest of what was last wanted, and written or refused for good; empty: not known."""
+    part: OwnPart = OwnPart()
+    left: bytes = b""
+    """Our part as it stood after that."""
+    failures: int = 0
+    """In a row."""
+    rivals: int = 0
+    """Writes of ours in a row before which somebody else had changed our part."""
+
+    def is_as_left(self, stands: Document) -> bool:
+        return bool(self.wanted) and self.part.of(stands) == self.left
+
+
+class ApiStatusWriter:
+    """Keeps statuses at the API server as they are wanted, over any Transport."""
+
+    def __init__(
+        self, transport: Transport, limiter: WriteLimiter, clock: Clock, offer: StatusOffer, *, timeout_s: float
+    ) -> None:
+        """`timeout_s`: after which the server drops a write, within the time for which a new leader waits."""
+        self.standing = StandingStatuses()
+        self.is_short = False
+        """Marks were dropped since this was last set to False."""
+        self._transport = transport
+        self._limiter = limiter
+        self._clock = clock
+        self._offer = offer
+        self._timeout_s = timeout_s
+        self._due: dict[ObjectKey, float] = {}
+        self._heap: list[tuple[float, int, ObjectKey]] = []
+        self._number = 0
+        self._writing: set[ObjectKey] = set()
+        self._records: dict[ObjectKey, _Record] = {}
+        self._kinds: dict[ObjectKind, float] = {}
+        """Kinds that may not be written -> until when they are left alone."""
+        self._refusals_logged: dict[ObjectKind, float] = {}
+        self._next_send_s = 0.0
+        self._wakeup = asyncio.Event()
+        self._results: Counter[tuple[ObjectKind, str]] = Counter()
+
+    # -- marks -----------------------------------------------------------------------------------------------------
+
+    def mark(self, key: ObjectKey) -> None:
+        """Its status may have changed. Never waits; drops and counts when too many wait."""
+        if key in self._due:
+            return
+        if len(self._due) >= DUE_MAX:
+            self.is_short = True
+            self._results[key[0], "dropped"] += 1
+            return
+        self._schedule(key, self._clock.monotonic() + SETTLE_S)
+
+    def forget(self, key: ObjectKey) -> None:
+        """The object is gone."""
+        self._due.pop(key, None)
+        self._records.pop(key, None)
+
+    def forget_written(self) -> None:
+        """What was written need not be there any more: a backup was restored."""
+        self._records.clear()
+
+    @property
+    def backlog(self) -> int:
+        """Objects that wait, or are being written."""
+        return len(self._due) + len(self._writing)
+
+    def statistics(self) -> StatusStatistics:
+        return StatusStatistics(dict(self._results), self.backlog)
+
+    def _not_before_s(self, key: ObjectKey) -> float:
+        record = self._records.get(key)
+        return max(record.not_before_s if record is not None else 0.0, self._kinds.get(key[0], 0.0))
+
+    def _schedule(self, key: ObjectKey, at_s: float) -> None:
+        self._due[key] = at_s = max(at_s, self._not_before_s(key))
+        self._number += 1
+        heapq.heappush(self._heap, (at_s, self._number, key))
+        if self._heap[0][1] == self._number:
+            self._wakeup.set()
+
+    # -- tasks -----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Writes until cancelled."""
+        async with anyio.create_task_group() as workers:
+            for _ in range(WORKERS):
+                workers.start_soon(self._work)
+
+    async def _work(self) -> None:
+        while True:
+            key = self._next()
+            if key is None:
+                await self._idle()
+                continue
+            self._writing.add(key)
+            try:
+                await self._write(key)
+            finally:
+                self._writing.discard(key)
+
+    def _next(self) -> ObjectKey | None:
+        """The longest due, or none yet. Two writes of one object must not overtake each other."""
+        now_s = self._clock.monotonic()
+        while self._heap and self._heap[0][0] <= now_s:
+            at_s, _, key = heapq.heappop(self._heap)
+            if self._due.get(key) != at_s:
+                continue  # it was forgotten, or scheduled anew
+            if key not in self._writing and self._not_before_s(key) <= now_s:
+                del self._due[key]
+                return key
+            self._schedule(key, now_s + SETTLE_S)  # it was written, or its kind refused, after it had been marked
+        return None
+
+    async def _idle(self) -> None:
+        self._wakeup.clear()
+        wait_s = self._heap[0][0] - self._clock.monotonic() if self._heap else IDLE_S
+        with anyio.move_on_after(max(wait_s, 0.0)):
+            await self._wakeup.wait()
+
+    # -- one object ------------------------------------------------------------------------------------------------
+
+    async def _write(self, key: ObjectKey) -> None:
+        for _ in range(CONFLICTS_MAX):
+            is_known = self.standing.get(key) is not None
+            if not is_known and (self._wanted(key) is None or not await self._read(key)):
+                return
+            if self._plan(key, count=True) is None:
+                return
+            await self._admit()
+            if await self._send(key):
+                return
+        self._retry(key)
+
+    async def _admit(self) -> None:
+        """Returns when a write may be sent: after all binds, and not too many in a second."""
+        now_s = self._clock.monotonic()
+        self._next_send_s = max(self._next_send_s, now_s) + 1 / WRITES_PER_S
+        await asyncio.sleep(self._next_send_s - now_s)
+        await self._limiter.admit_background()
+
+    def _wanted(self, key: ObjectKey) -> ObjectStatus | None:
+        """None where nobody here writes it now, or has anything to say."""
+        lease = self._offer.lease_of(key[0])
+        if lease is None:
+            return None  # who leads next begins with all objects
+        if not lease.may_bind():
+            self._schedule(key, self._clock.monotonic() + HELD_S)
+            return None
+        wanted = self._offer.status_of(key)
+        if wanted is None:
+            self.standing.forget(key)
+        return wanted
+
+    def _plan(self, key: ObjectKey, *, count: bool = False) -> _Plan | None:
+        """None where nothing is to be written, or not now."""
+        wanted, stands = self._wanted(key), self.standing.get(key)
+        if wanted is None or stands is None or wanted.uid != stands.uid:
+            return None
+        try:
+            fields = plain(wanted)
+        except (TypeError, ValueError) as error:
+            self._refuse(key, f"the plugin's status cannot be written: {error}")
+            return None
+        document, of_wanted = stands.document(), digest_of(wanted, fields, stands.generation)
+        now = timestamp(self._clock.now())
+        patch = patch_between(document, fields, merged_conditions(document, wanted.conditions, stands.generation, now))
+        record = self._records.get(key)
+        is_kept_otherwise = record is not None and record.wanted == of_wanted and record.is_as_left(document)
+        if not patch or is_kept_otherwise:
+            self._results[key[0], "unchanged"] += count
+            return None
+        return _Plan(key, stands, own_part(wanted), of_wanted, patch)
+
+    async def _send(self, key: ObjectKey) -> bool:
+        """One request; False if it is to be tried again at once. From the look at the lease to the request nothing waits."""
+        plan = self._plan(key)
+        if plan is None:
+            return True
+        record = self._records.setdefault(key, _Record())
+        precondition = {"uid": plan.stands.uid, "resourceVersion": plan.stands.version}
+        body = orjson.dumps({"metadata": precondition, "status": plan.patch})
+        record.not_before_s = self._clock.monotonic() + _pause_s(record, len(plan.stands.raw) + len(body))
+        path = within(f"{object_path(key[0].definition, key[1], key[2])}/status", self._timeout_s)
+        try:
+            response = await self._transport.request(
+                "PATCH", path, body=body, content_type=MERGE_PATCH, timeout_s=self._timeout_s + ANSWER_GRACE_S
+            )
+        except TransportError as error:
+            self._lost(key, str(error))
+            return True
+        return await self._answered(plan, response)
+
+    async def _answered(self, plan: _Plan, response: Response) -> bool:
+        """False if it is to be tried again at once."""
+        key, status = plan.key, response.status
+        if status == 200:
+            self._wrote(plan, response)
+        elif status == 409:
+            self._results[key[0], "conflict"] += 1
+            self.standing.forget(key)
+            return False
+        elif status == 404:
+            await self._missing(plan)
+        elif status == 403:
+            self._forbidden(key, response)
+        elif status == 401 or status == 429:
+            self._fail(key, sentence_of(response), wait_after_s(response, self._limiter))
+        elif status >= 500:
+            self._lost(key, sentence_of(response), wait_after_s(response, self._limiter))
+        else:
+            record = self._records.get(key)
+            if record is not None:
+                self._note(record, plan, plan.stands)
+            self._refuse(key, sentence_of(response))
+        return True
+
+    def _wrote(self, plan: _Plan, response: Response) -> None:
+        key = plan.key
+        self._results[key[0], "written"] += 1
+        self._kinds.pop(key[0], None)
+        record = self._records.get(key)
+        if record is None:
+            return  # it went while it was written
+        if record.wanted:
+            record.rivals = 0 if record.is_as_left(plan.stands.document()) else record.rivals + 1
+        if record.rivals:
+            size = len(plan.stands.raw)
+            record.not_before_s = max(record.not_before_s, self._clock.monotonic() + _pause_s(record, size))
+        if record.rivals == RIVALS_LOGGED_AT:
+            logger.warning(
+                "somebody else writes the status of this object, too; it is written less often from now on",
+                extra=_named(key),
+            )
+        record.failures = 0
+        stands = self.standing.saw(key, response.body)
+        if stands is not None:
+            self._note(record, plan, stands)
+
+    @staticmethod
+    def _note(record: _Record, plan: _Plan, stands: StandingStatus) -> None:
+        record.wanted, record.part, record.left = plan.wanted, plan.part, plan.part.of(stands.document())
+
+    # -- what goes wrong -------------------------------------------------------------------------------------------
+
+    async def _missing(self, plan: _Plan) -> None:
+        """404: the object is gone, or its kind has no such subresource."""
+        key, definition = plan.key, plan.key[0].definition
+        if not await self._read(key):
+            return
+        stands = self.standing.get(key)
+        if stands is not None and stands.uid != plan.stands.uid:
+            self._schedule(key, self._clock.monotonic() + SETTLE_S)
+            return
+        title = f"{definition.plural}.{definition.group}"
+        self._leave(key, f"{title} has no subresource status; apply its definition anew (deploy/crds)", "")
+
+    def _forbidden(self, key: ObjectKey, response: Response) -> None:
+        definition = key[0].definition
+        rule = f'"patch" on "{definition.plural}/status" of API group "{definition.group}"'
+        self._leave(
+            key, f"statuses may not be written; grant the verb {rule} (deploy/base/rbac.yaml)", sentence_of(response)
+        )
+
+    def _leave(self, key: ObjectKey, what: str, error: str) -> None:
+        """The kind is left alone for a while; said once, until it can be written again."""
+        kind = key[0]
+        self._results[kind, "forbidden"] += 1
+        if kind not in self._kinds:
+            logger.error(what, extra={**_named(key), "error": error})
+        self._kinds[kind] = self._clock.monotonic() + KIND_PAUSE_S
+        self._schedule(key, self._kinds[kind])
+
+    async def _read(self, key: ObjectKey) -> bool:
+        """Asks the server what stands there; False: there is no such object, or no answer."""
+        try:
+            path = object_path(key[0].definition, key[1], key[2])
+            response = await self._transport.request("GET", path, timeout_s=self._timeout_s)
+        except TransportError as error:
+            self._fail(key, str(error))
+            return False
+        if response.status == 200 and self.standing.saw(key, response.body) is not None:
+            return True
+        self.standing.forget(key)
+        if response.status == 404:
+            self._results[key[0], "gone"] += 1
+            self.forget(key)
+        else:
+            self._fail(key, sentence_of(response), wait_after_s(response, self._limiter))
+        return False
+
+    def _lost(self, key: ObjectKey, error: str, at_least_s: float = 0.0) -> None:
+        """It may have been written."""
+        self.standing.forget(key)
+        record = self._records.get(key)
+        if record is not None:
+            record.wanted = b""
+        self._fail(key, error, at_least_s)
+
+    def _fail(self, key: ObjectKey, error: str, at_least_s: float = 0.0) -> None:
+        self._results[key[0], "failed"] += 1
+        if self._retry(key, at_least_s) == FAILURES_LOGGED_AT:
+            logger.warning("status of an object cannot be written; trying on", extra={**_named(key), "error": error})
+
+    def _retry(self, key: ObjectKey, at_least_s: float = 0.0) -> int:
+        """Schedules it after its failures in a row, of which it returns the number."""
+        record = self._records.setdefault(key, _Record())
+        wait_s = max(min(RETRY_MIN_S * (1 << min(record.failures, 8)), RETRY_MAX_S), at_least_s)
+        record.failures += 1
+        record.not_before_s = max(record.not_before_s, self._clock.monotonic() + wait_s)
+        self._schedule(key, record.not_before_s)
+        return record.failures
+
+    def _refuse(self, key: ObjectKey, why: str) -> None:
+        """Not tried again before it, or what stands, has changed."""
+        self._results[key[0], "refused"] += 1
+        now_s = self._clock.monotonic()
+        if now_s >= self._refusals_logged.get(key[0], now_s):
+            self._refusals_logged[key[0]] = now_s + REFUSALS_LOGGED_S
+            logger.warning("status of an object refused", extra={**_named(key), "error": why})
+
+
+def _pause_s(record: _Record, status_bytes: int) -> float:
+    """Until the next write of this object."""
+    pause_s = max(PAUSE_S, status_bytes / BYTES_PER_S)
+    return max(pause_s, min(pause_s * (1 << min(record.rivals, 8)), RIVAL_PAUSE_MAX_S))
+
+
+def _named(key: ObjectKey) -> dict[str, str]:
+    kind, namespace, name = key
+    return {"kind": kind.value, "key": f"{namespace}/{name}" if namespace else name}

@@ -1,0 +1,616 @@
+"""Statuses of objects: latest state, few writes, none without the lease, none that stands already, none against a rival."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import orjson
+import pytest
+
+from multisched.client import status_writer
+from multisched.client.limits import CALM_BINDS_MAX, WriteLimiter
+from multisched.client.status_writer import (
+    CONFLICTS_MAX,
+    KIND_PAUSE_S,
+    PAUSE_S,
+    RETRY_MAX_S,
+    RETRY_MIN_S,
+    RIVAL_PAUSE_MAX_S,
+    RIVALS_LOGGED_AT,
+    SETTLE_S,
+    WRITES_PER_S,
+    ApiStatusWriter,
+)
+from multisched.cluster.api.direct import DirectTransport
+from multisched.cluster.api.server import ApiServer
+from multisched.framework.object_status import ObjectCondition, ObjectKey, ObjectStatus
+from multisched.framework.ports import LeaseHolder
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.wire import JSON, MERGE_PATCH, AnswerLostError, ConnectFailedError, Response
+from tests.unit.client.scripted import Lease, LoopClock, Mirror, a_refusal
+
+pytestmark = pytest.mark.looptime
+
+KIND = ObjectKind.RESOURCE_QUOTA
+QUOTAS = "/api/v1/namespaces/default/resourcequotas"
+LATENCY_S = 0.01
+
+Answer = Response | Exception
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """A write, as it was sent."""
+
+    at: float
+    path: str
+    status: Any
+    metadata: Any
+
+
+class Api:
+    """The embedded API server. Scripted answers to PATCH come first, and keep it from the server."""
+
+    def __init__(self) -> None:
+        self.inner = DirectTransport(ApiServer(LoopClock(), rbac=False))
+        self.sent: list[Sent] = []
+        self.reads = 0
+        self.answers: deque[Answer | None] = deque()
+        """None: the server's own."""
+        self.lost: deque[Answer] = deque()
+        """What is said in place of the answer to a write that was done."""
+        self.on_patch: Callable[[], None] = lambda: None
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+        timeout_s: float = 30.0,
+    ) -> Response:
+        await asyncio.sleep(LATENCY_S)
+        self.reads += method == "GET"
+        if method == "PATCH":
+            document = orjson.loads(body or b"")
+            now = asyncio.get_running_loop().time() - LATENCY_S
+            self.sent.append(Sent(now, path, document["status"], document["metadata"]))
+            self.on_patch()
+            answer = self.answers.popleft() if self.answers else None
+            if isinstance(answer, Exception):
+                raise answer
+            if answer is not None:
+                return answer
+        found = await self.inner.request(method, path, body=body, content_type=content_type, accept=accept)
+        if method == "PATCH" and self.lost:
+            instead = self.lost.popleft()
+            if isinstance(instead, Exception):
+                raise instead
+            return instead
+        return found
+
+    def stream(self, path: str, *, connect_timeout_s: float = 5.0, idle_timeout_s: float = 90.0) -> Any:
+        raise NotImplementedError
+
+
+class Office:
+    """What is wanted of each object, under one lease, and the writer that sees to it."""
+
+    def __init__(self) -> None:
+        self.api = Api()
+        self.lease: LeaseHolder | None = Lease()
+        self.wanted: dict[str, ObjectStatus] = {}
+        self.asked = 0
+        self.limiter = WriteLimiter(LoopClock())
+        self.writer = ApiStatusWriter(self.api, self.limiter, LoopClock(), self, timeout_s=5.0)
+        self.mirror = Mirror()
+        self.watch = self.writer.standing.watching(KIND, self.mirror, self.writer.mark)
+
+    def lease_of(self, kind: ObjectKind) -> LeaseHolder | None:
+        return self.lease
+
+    def status_of(self, key: ObjectKey) -> ObjectStatus | None:
+        self.asked += 1
+        return self.wanted.get(key[2])
+
+    async def user(self, method: str, path: str, document: Any = None, content_type: str = MERGE_PATCH) -> Any:
+        """Somebody else's request."""
+        body = None if document is None else orjson.dumps(document)
+        answer = await self.api.inner.request(method, path, body=body, content_type=content_type)
+        assert answer.status < 300, answer.body
+        return orjson.loads(answer.body)
+
+    async def add(self, name: str = "one", *, is_seen: bool = True) -> str:
+        """Its uid."""
+        made = await self.user("POST", QUOTAS, {"metadata": {"name": name}, "spec": {"hard": {"pods": "9"}}}, JSON)
+        if is_seen:
+            self.see(made)
+        return str(made["metadata"]["uid"])
+
+    def see(self, document: Any) -> None:
+        """The watch brings it."""
+        self.watch.upsert(f"default/{document['metadata']['name']}", msgspec.Raw(orjson.dumps(document)))
+
+    async def change(self, status: Any, name: str = "one", *, is_seen: bool = True) -> None:
+        """Somebody else writes the status."""
+        changed = await self.user("PATCH", f"{QUOTAS}/{name}/status", {"status": status})
+        if is_seen:
+            self.see(changed)
+
+    async def status(self, name: str = "one") -> Any:
+        return (await self.user("GET", f"{QUOTAS}/{name}")).get("status")
+
+    def want(self, uid: str, used: object, name: str = "one", *conditions: ObjectCondition) -> None:
+        self.wanted[name] = ObjectStatus(uid, {"used": used}, conditions)
+        self.writer.mark(key_of(name))
+
+    def result(self, name: str) -> int:
+        return self.writer.statistics().results.get((KIND, name), 0)
+
+
+def key_of(name: str = "one") -> ObjectKey:
+    return KIND, "default", name
+
+
+def gaps_of(office: Office) -> list[float]:
+    """Seconds between one write and the next."""
+    return [later.at - earlier.at for earlier, later in pairwise(office.api.sent)]
+
+
+@asynccontextmanager
+async def at_work() -> AsyncIterator[Office]:
+    office = Office()
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(office.writer.run())
+        try:
+            yield office
+        finally:
+            task.cancel()
+
+
+async def test_a_status_is_written_by_a_merge_patch_with_uid_and_version_and_a_deadline() -> None:
+    async with at_work() as office:
+        uid = await office.add()
+        office.want(uid, {"pods": "3"})
+        await asyncio.sleep(2)
+        (sent,) = office.api.sent
+        assert sent.path == f"{QUOTAS}/one/status?timeout=5000ms"
+        assert sent.metadata["uid"] == uid
+        assert sent.metadata["resourceVersion"]
+        assert sent.status == {"used": {"pods": "3"}}
+        assert (await office.status())["used"] == {"pods": "3"}
+        assert office.api.reads == 0
+
+
+async def test_of_many_marks_the_latest_state_is_written_once() -> None:
+    async with at_work() as office:
+        uid = await office.add()
+        for number in range(100):
+            office.want(uid, {"pods": str(number)})
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(2)
+        assert [sent.status["used"]["pods"] for sent in office.api.sent] == ["99"]
+
+
+async def test_an_object_is_written_at_most_once_per_pause() -> None:
+    async with at_work() as office:
+        uid = await office.add()
+        for number in range(300):
+            office.want(uid, {"pods": str(number)})
+            await asyncio.sleep(0.1)
+        gaps = gaps_of(office)
+        assert len(gaps) >= 5
+        assert all(PAUSE_S <= gap <= PAUSE_S + 2 * SETTLE_S for gap in gaps)
+        await asyncio.sleep(PAUSE_S + SETTLE_S)
+        assert office.api.sent[-1].status["used"]["pods"] == "299"
+
+
+async def test_a_large_status_is_written_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_writer, "BYTES_PER_S", 100)
+    async with at_work() as office:
+        uid = await office.add()
+        for number in range(300):
+            office.want(uid, {f"requests.example.com/{n}": str(number) for n in range(60)})
+            await asyncio.sleep(0.1)
+        assert gaps_of(office)
+        assert all(gap >= 15 for gap in gaps_of(office))
+
+
+async def test_what_stands_already_is_not_written() -> None:
+    async with at_work() as office:
+        uid = await office.add()
+        await office.change({"used": {"pods": "3"}})
+        office.want(uid, {"pods": "3"})
+        await asyncio.sleep(3)
+        assert office.api.sent == []
+        assert office.result("unchanged") == 1
+
+
+async def test_the_watch_of_our_own_write_asks_nobody_anything() -> None:
+    async with at_work() as office:
+        uid = await office.add()
+        office.want(uid, {"pods": "3"})
+        await asyncio.sleep(2)
+        asked = office.asked
+        office.see(await office.user("GET", f"{QUOTAS}/one"))
+        await asyncio.sleep(30)
+        assert (office.asked, len(office.api.sent)) == (asked, 1)
+
+
+async def test_what_the_server_keeps_otherwise_is_written_once() -> None:
+    """Fields that its schema does not have, and amounts that it writes its own way."""
+    async with at_work() as office:
+        uid = await office.add()
+
+        def keep_otherwise() -> None:
+            office.api.lost.append(Response(200, orjson.dumps(kept)))
+
+        made = await office.user("GET", f"{QUOTAS}/one")
+        kept = {**made, "metadata": {**made["metadata"], "resourceVersion": "9000"}, "status": {"used": {"pods": "1"}}}
+        office.api.on_patch = keep_otherwise
+        office.want(uid, {"pods": "1000m"})
+        await asyncio.sleep(2)
+        for _ in range(5):
+            office.writer.mark(key_of())
+            await asyncio.sleep(10)
+        assert len(office.api.sent) == 1
+        assert office.result("unchanged") == 5
+
+
+async def test_a_condition_gets_its_time_here_and_keeps_it() -> None:
+    async with at_work() as office:
+        uid = await office.add()
+        broken = ObjectCondition("InForce", "False", "Broken", "min over max at root.a")
+        office.want(uid, {}, "one", broken)
+        await asyncio.sleep(10)
+        (first,) = office.api.sent[-1].status["conditions"]
+        assert first["lastTransitionTime"] == "2026-01-01T00:00:01Z"
+        office.want(uid, {"pods": "1"}, "one", ObjectCondition("InForce", "False", "Broken", "min over max at root.b"))
+        await asyncio.sleep(10)
+        (second,) = office.api.sent[-1].status["conditions"]
+        assert (second["message"], second["lastTransitionTime"]) == ("min over max at root.b", "2026-01-01T00:00:01Z")
+
+
+# -- leases ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_standby_writes_nothing_and_asks_no_plugin() -> None:
+    async with at_work() as office:
+        uid = await office.add()
+        office.lease = None
+        office.want(uid, {"pods": "3"})
+        await asyncio.sleep(60)
+        assert (office.api.sent, office.asked, office.writer.statistics().backlog) == ([], 0, 0)
+
+
+async def test_nothing_is_sent_while_the_lease_is_past_its_deadline_and_the_latest_state_afterwards() -> None:
+    async with at_work() as office:
+        lease = Lease()
+        office.lease = lease
+        lease.is_held = False
+        uid = await office.add()
+        office.want(uid, {"pods": "3"})
+        await asyncio.sleep(60)
+        assert office.api.sent == []
+        office.want(uid, {"pods": "4"})
+        lease.is_held = True
+        await asyncio.sleep(3)
+        assert [sent.status for sent in office.api.sent] == [{"used": {"pods": "4"}}]
+
+
+async def test_a_lease_that_ends_while_the_limiter_holds_the_write_up_keeps_it_from_being_sent() -> None:
+    async with at_work() as office:
+        lease = Lease()
+        office.lease = lease
+        uid = await office.add()
+        office.limiter.note_throttled(30)
+        office.want(uid, {"pods": "3"})
+        await asyncio.sleep(5)
+        lease.is_held = False
+        await asyncio.sleep(60)
+        assert office.api.sent == []
+
+
+async def test_a_status_of_another_uid_than_the_one_that_stands_is_not_written() -> None:
+    async with at_work() as office:
+        await office.add()
+        office.want("of one that was there before", {"pods": "3"})
+        await asyncio.sleep(10)
+        assert office.api.sent == []
+
+
+# -- others, and faults ----------------------------------------------------------------------------------------------
+
+
+async def test_a_conflict_leads_to_a_read_and_to_a_write_of_what_is_still_wanted() -> None:
+    async with at_work() as office:
+        uid = await office.add()
+        await office.change({"used": {"pods": "1"}, "hard": {"pods": "9"}}, is_seen=False)
+        office.want(uid, {"pods": "3"})
+        await asyncio.sleep(3)
+        assert (office.result("conflict"), office.api.reads, office.result("written")) == (1, 1, 1)
+        assert await office.status() == {"used": {"pods": "3"}, "hard": {"pods": "9"}}
+
+
+async def test_a_conflict_after_which_all_is_as_wanted_ends_in_no_write() -> None:
+    async with at_work() as office:
+        uid = await office.add()
+        await office.change({"used": {"pods": "3"}}, is_seen=False)
+        office.want(uid, {"pods": "3"})
+        await asyncio.sleep(10)
+        assert (len(office.api.sent), office.result("written"), office.result("unchanged")) == (1, 0, 1)
+
+
+async def test_conflicts_without_end_wait_for_the_next_turn() -> None:
+    async with at_work() as office:
+        uid = await office.add()
+        office.api.answers.extend([a_refusal(409, "Conflict")] * 100)
+        office.want(uid, {"pods": "3"})
+        await asyncio.sleep(SETTLE_S + 1)
+        assert len(office.api.sent) == CONFLICTS_MAX
+        await asyncio.sleep(60)
+        assert 2 * CONFLICTS_MAX <= len(office.api.sent) <= 10 * CONFLICTS_MAX
+
+
+async def test_an_object_that_is_gone_is_forgotten() -> None:
+    async with at_work() as office:
+        uid = await office.add()
+        await office.user("DELETE", f"{QUOTAS}/one")
+        office.want(uid, {"pods": "3"})
+        await asyncio.sleep(60)
+        assert (len(office.api.sent), office.result("gone"), office.result("failed")) == (1, 1, 0)
+        assert office.writer.statistics().backlog == 0
+        assert len(office.writer.standing) == 0
+        assert not office.writer._records
+
+
+async def test_an_object_that_goes_while_it_is_written_leaves_nothing_behind() -> None:
+    async with at_work() as office:
+        uid = await office.add()
+
+        def vanish() -> None:
+            office.watch.delete("default/one", None)
+            office.writer.forget(key_of())
+            office.wanted.clear()
+
+        office.api.on_patch = vanish
+        office.want(uid, {"pods": "3"})
+        await asyncio.sleep(60)
+        assert office.writer.statistics().backlog == 0
+        assert (len(office.writer.standing), len(office.writer._records)) == (0, 0)
+
+
+async def test_an_object_that_no_watch_has_brought_is_read_first() -> None:
+    async with at_work() as office:
+        uid = await office.add(is_seen=False)
+        office.want(uid, {"pods": "3"})
+        await asyncio.sleep(3)
+        assert (office.api.reads, len(office.api.sent)) == (1, 1)
+
+
+async def test_a_missing_right_is_said_once_with_the_rule_and_asked_for_again_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with at_work() as office:
+        uids = [await office.add(f"q{number}") for number in range(20)]
+        office.api.answers.extend([a_refusal(403, "Forbidden", "no")] * 3)
+        for number, uid in enumerate(uids):
+            office.want(uid, {"pods": "3"}, f"q{number}")
+        await asyncio.sleep(KIND_PAUSE_S / 2)
+        assert 1 <= len(office.api.sent) <= status_writer.WORKERS
+        await asyncio.sleep(4 * KIND_PAUSE_S)
+        assert office.result("written") == 20
+        (line,) = [record.message for record in caplog.records if "rbac" in record.message]
+        assert '"patch" on "resourcequotas/status" of API group ""' in line
+
+
+async def test_a_kind_without_the_subresource_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    async with at_work() as office:
+        uid = await office.add()
+        office.api.answers.extend([a_refusal(404, "NotFound")] * 3)
+        office.want(uid, {"pods": "3"})
+        await asyncio.sleep(2.5 * KIND_PAUSE_S)
+        assert len(office.api.sent) == 3
+        assert [record.levelname for record in caplog.records if "subresource" in record.message] == ["ERROR"]
+        await asyncio.sleep(KIND_PAUSE_S)
+        assert office.result("written") == 1
+
+
+async def test_another_object_of_the_name_is_no_missing_subresource(caplog: pytest.LogCaptureFixture) -> None:
+    async with at_work() as office:
+        uid = await office.add()
+        await office.user("DELETE", f"{QUOTAS}/one")
+        office.api.answers.append(a_refusal(404, "NotFound"))
+        second = await office.add(is_seen=False)
+        office.want(uid, {"pods": "3"})
+        await asyncio.sleep(1.5)
+        office.want(second, {"pods": "4"})
+        await asyncio.sleep(10)
+        assert (await office.status())["used"] == {"pods": "4"}
+        assert not [record for record in caplog.records if "subresource" in record.message]
+
+
+async def test_a_refused_status_is_not_sent_again_before_it_changes(caplog: pytest.LogCaptureFixture) -> None:
+    async with at_work() as office:
+        uid = await office.add()
+        office.api.answers.append(a_refusal(422, "Invalid", "status.used: no"))
+        office.want(uid, {"pods": "x"})
+        for _ in range(5):
+            await asyncio.sleep(10)
+            office.writer.mark(key_of())
+        assert (len(office.api.sent), office.result("refused")) == (1, 1)
+        assert [record.error for record in caplog.records if "refused" in record.message] == ["status.used: no"]  # type: ignore[attr-defined] # set by extra
+        office.want(uid, {"pods": "3"})
+        await asyncio.sleep(10)
+        assert office.result("written") == 1
+
+
+async def test_a_status_that_is_no_json_is_refused_and_costs_nobody_else_anything() -> None:
+    async with at_work() as office:
+        uid, other = await office.add(), await office.add("other")
+        office.want(uid, {1, 2})
+        office.want(other, {"pods": "1"}, "other")
+        await asyncio.sleep(10)
+        assert (office.result("refused"), office.result("written")) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ConnectFailedError("no"),
+        AnswerLostError("lost"),
+        a_refusal(500),
+        a_refusal(503, retry_after="7"),
+        a_refusal(429, retry_after="7"),
+        a_refusal(401),
+    ],
+    ids=["not-sent", "lost", "500", "503", "429", "401"],
+)
+async def test_what_fails_is_tried_again_with_growing_pauses_until_it_is_written(answer: Answer) -> None:
+    async with at_work() as office:
+        uid = await office.add()
+        office.api.answers.extend([answer] * 8)
+        office.want(uid, {"pods": "3"})
+        await asyncio.sleep(600)
+        gaps = gaps_of(office)
+        assert office.result("written") == 1
+        assert office.result("failed") == 8
+        assert gaps[0] >= max(RETRY_MIN_S, PAUSE_S)
+        assert all(gap <= RETRY_MAX_S + 1 for gap in gaps)
+        assert gaps[-1] >= RETRY_MAX_S
+        assert (await office.status())["used"] == {"pods": "3"}
+
+
+async def test_a_write_whose_answer_was_lost_is_read_and_not_repeated() -> None:
+    async with at_work() as office:
+        uid = await office.add()
+        office.api.lost.append(AnswerLostError("lost"))
+        office.want(uid, {"pods": "3"})
+        await asyncio.sleep(60)
+        assert (len(office.api.sent), office.api.reads, office.result("unchanged")) == (1, 1, 1)
+
+
+async def test_what_somebody_else_changes_is_put_right() -> None:
+    async with at_work() as office:
+        uid = await office.add()
+        office.want(uid, {"pods": "3"})
+        await asyncio.sleep(10)
+        await office.change({"used": {"pods": "7"}})
+        await asyncio.sleep(10)
+        assert (await office.status())["used"] == {"pods": "3"}
+
+
+async def test_a_rival_that_never_gives_in_costs_less_and_less(caplog: pytest.LogCaptureFixture) -> None:
+    async with at_work() as office:
+        uid = await office.add()
+        office.want(uid, {"pods": "3"})
+        written = 0
+        for _ in range(3_600):
+            await asyncio.sleep(1)
+            if office.result("written") > written:
+                written = office.result("written")
+                await office.change({"used": {"pods": "7"}})
+        assert len(office.api.sent) <= 20
+        assert gaps_of(office)[-1] >= RIVAL_PAUSE_MAX_S
+        assert len([record for record in caplog.records if "somebody else" in record.message]) == 1
+        assert written > RIVALS_LOGGED_AT
+
+
+async def test_a_rival_that_has_gone_is_forgotten() -> None:
+    async with at_work() as office:
+        uid = await office.add()
+        for number in range(4):
+            office.want(uid, {"pods": f"1{number}"})
+            await asyncio.sleep(200)
+            await office.change({"used": {"pods": "7"}})
+        await asyncio.sleep(600)
+        for number in range(3):
+            office.want(uid, {"pods": f"2{number}"})
+            await asyncio.sleep(400)
+        before = len(office.api.sent)
+        for number in range(40):
+            office.want(uid, {"pods": f"3{number}"})
+            await asyncio.sleep(1)
+        assert len(office.api.sent) - before >= 6
+
+
+async def test_others_who_write_fields_of_their_own_are_no_rivals() -> None:
+    async with at_work() as office:
+        uid = await office.add()
+        for number in range(20):
+            office.want(uid, {"pods": str(number)})
+            await office.change({"hard": {"pods": str(100 + number)}})
+            await asyncio.sleep(PAUSE_S + SETTLE_S)
+        assert office.result("written") == 20
+
+
+# -- bounds ----------------------------------------------------------------------------------------------------------
+
+
+async def test_binds_go_first() -> None:
+    async with at_work() as office:
+        uids = [await office.add(f"q{number}") for number in range(20)]
+        for _ in range(CALM_BINDS_MAX + 1):
+            await office.limiter.enter_bind()
+        for number, uid in enumerate(uids):
+            office.want(uid, {"pods": "3"}, f"q{number}")
+        await asyncio.sleep(SETTLE_S + 0.5)
+        assert len(office.api.sent) <= 11
+        for _ in range(CALM_BINDS_MAX + 1):
+            office.limiter.leave_bind()
+        await asyncio.sleep(2)
+        assert len(office.api.sent) == 20
+
+
+async def test_all_together_are_written_so_many_a_second() -> None:
+    async with at_work() as office:
+        for number in range(200):
+            office.want(await office.add(f"q{number}"), {"pods": "3"}, f"q{number}")
+        await asyncio.sleep(SETTLE_S + 2)
+        assert len(office.api.sent) <= 2 * WRITES_PER_S + 2
+        await asyncio.sleep(5)
+        assert len(office.api.sent) == 200
+
+
+async def test_what_is_marked_beyond_the_bound_is_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_writer, "DUE_MAX", 3)
+    async with at_work() as office:
+        for number in range(5):
+            office.writer.mark(key_of(f"q{number}"))
+        office.writer.mark(key_of("q0"))
+        assert office.writer.is_short
+        assert (office.result("dropped"), office.writer.statistics().backlog) == (2, 3)
+
+
+async def test_a_restored_backup_makes_all_that_was_written_uncertain() -> None:
+    async with at_work() as office:
+        uid = await office.add()
+        before = await office.user("GET", f"{QUOTAS}/one")
+        office.want(uid, {"pods": "3"})
+        await asyncio.sleep(10)
+        office.writer.forget_written()
+        office.see({**before, "metadata": {**before["metadata"], "resourceVersion": "1"}})
+        await asyncio.sleep(10)
+        assert office.result("conflict") == 1
+        assert (await office.status())["used"] == {"pods": "3"}
+
+
+async def test_nothing_is_left_once_all_objects_are_gone() -> None:
+    async with at_work() as office:
+        for number in range(10):
+            office.want(await office.add(f"q{number}"), {"pods": "3"}, f"q{number}")
+        await asyncio.sleep(10)
+        for number in range(10):
+            office.watch.delete(f"default/q{number}", None)
+            office.writer.forget(key_of(f"q{number}"))
+            office.wanted.clear()
+        await asyncio.sleep(400)
+        writer = office.writer
+        assert (len(writer.standing), len(writer._records), writer._due, writer._heap) == (0, 0, {}, [])
