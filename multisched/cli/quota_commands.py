@@ -1,0 +1,130 @@
+"""The commands of `multisched quota`: their arguments, and what they print. Their work is imported when one of them is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from multisched.cli.asking import with_options
+from multisched.cli.cluster_options import ClusterOptions
+from multisched.cli.driving import drive
+from multisched.cli.options import (
+    ConfigFile,
+    Format,
+    Output,
+    answered,
+    configuration_of,
+    fail,
+    refuse,
+    show,
+    write_whole,
+)
+from multisched.config.options import ExitCode
+
+if TYPE_CHECKING:
+    from multisched.cli.quota_convert import QuotaFiles
+
+quota_app = typer.Typer(name="quota", help="Look at elastic quotas, check them, convert them.", no_args_is_help=True)
+
+Files = Annotated[
+    list[Path], typer.Argument(help="Quota objects as YAML or JSON; - for standard input.", metavar="FILE...")
+]
+ConvertOutput = Annotated[
+    str,
+    typer.Option(
+        "--output",
+        "-o",
+        help="yaml or json to print, or the file to write.",
+        metavar="yaml|json|FILE",
+        autocompletion=lambda: ["yaml", "json"],
+    ),
+]
+
+
+@quota_app.command("tree")
+@with_options(ClusterOptions)
+def tree(whom: ClusterOptions, output: Format = Output.TABLE) -> None:
+    """Show the quotas in force: what each level is sure of, holds, borrows and lends."""
+
+    async def look() -> int:
+        from multisched.cli import quota_tree
+        from multisched.plugins.quota.quota_source import QUOTA_KINDS
+        from multisched.whatif.live_cluster import PODS, listed
+        from multisched.whatif.quota_use import quota_use
+
+        found = quota_use(await whom.snapshot_of((PODS, *map(listed, QUOTA_KINDS))))
+        show(quota_tree.as_text(found, output.value))
+        return ExitCode.PROBLEM if found.trouble else ExitCode.OK
+
+    drive(look)
+
+
+@quota_app.command("lint")
+@with_options(ClusterOptions)
+def lint(
+    whom: ClusterOptions,
+    files: Files,
+    offline: Annotated[bool, typer.Option("--offline", help="Look at the files alone, and at no cluster.")] = False,
+    config: ConfigFile = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """Check quotas before they are applied, and say who would be evicted under them. Nothing is written."""
+    configuration = configuration_of(config)
+    source = _read(files)
+
+    async def look() -> int:
+        from multisched.cli import quota_lint
+        from multisched.whatif.live_cluster import all_kinds
+
+        known = None if offline else await whom.snapshot_of(all_kinds())
+        report = quota_lint.lint_files(source, known, configuration)
+        show(quota_lint.as_text(report, output.value))
+        return ExitCode.PROBLEM if report.found.problems else ExitCode.OK
+
+    drive(look)
+
+
+@quota_app.command("convert")
+def convert(
+    files: Files,
+    output: ConvertOutput = "yaml",
+    total: Annotated[
+        list[str] | None,
+        typer.Option(help="What the root has, where the API knows no root.", metavar="cpu=40,memory=40Gi"),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Fail if anything is not carried over.")] = False,
+) -> None:
+    """Turn quotas of ACK, Koordinator, scheduler-plugins, Kueue or Volcano into an ElasticQuotaTree."""
+    from multisched.cli import quota_convert
+
+    source = _read(files)
+    with answered():
+        found = quota_convert.convert(source, quota_convert.total_of(total or ()))
+    for line in found.loss_lines():
+        show(line, to_errors=True)
+    if found.document is None:
+        for line in found.problem_lines():
+            show(line, to_errors=True)
+        fail("nothing is written: mend the above first", ExitCode.PROBLEM)
+    text = quota_convert.as_json(found) if output == "json" else quota_convert.as_yaml(found)
+    if output in ("yaml", "json"):
+        typer.echo(text, nl=False)
+    else:
+        write_whole(Path(output), text, sources=files)
+    if strict and found.losses:
+        raise typer.Exit(int(ExitCode.PROBLEM))
+
+
+def _read(files: Sequence[Path]) -> QuotaFiles:
+    """Quotas of one API; ends where they cannot be read."""
+    from multisched.cli import quota_convert
+    from multisched.config.document import ConfigError
+
+    with answered():
+        try:
+            return quota_convert.read(files)
+        except ConfigError as error:
+            refuse(error.problems)
