@@ -13,10 +13,12 @@ from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 from multisched.shell.preemptor import Home
 from multisched.shell.program import Program
+from multisched.testing.checkers.api.bind_checker import BindChecker
 from multisched.testing.checkers.delivered_state import DeliveredState
 from multisched.testing.checkers.process.feasible_nodes import used_by
 from multisched.testing.rules.inter_pod import Standing, keeps_off
 from multisched.testing.rules.preemption import fault_of_preemption
+from multisched.testing.rules.quotas import fault_of_reclaim
 from multisched.testing.rules.victims import (
     broken_for_certain,
     fault_of_units,
@@ -24,6 +26,7 @@ from multisched.testing.rules.victims import (
     is_plain,
     would_do,
 )
+from multisched.verify.quota_tree import QuotaTree
 
 
 class _Scene(msgspec.Struct):
@@ -44,14 +47,14 @@ class PreemptionChecker:
         delivered: DeliveredState,
         configuration: Configuration,
         domain_of: Mapping[str, str],
-        complain: Callable[[str], None],
+        bind_checker: BindChecker,
         *,
         is_plain: bool,
     ) -> None:
         """`domain_of`: name of a scheduler -> its domain. `is_plain`: no plugin asks outside or fails."""
         self._program, self._delivered = program, delivered
         self._domain_of = domain_of
-        self._complain = complain
+        self._complain, self._quotas = bind_checker.complain, bind_checker.quotas
         self._is_plain = is_plain
         self._sees_all = not any(_may_overlook(domain) for domain in configuration.domains)
         """It looks at all nodes: extenders and arguments may leave some out, and what plugins elsewhere answer is as old as their
@@ -68,12 +71,31 @@ class PreemptionChecker:
         for pod, _ in preemption.nominations:
             if self._program.preemptor.is_preempting(pod.uid):
                 self._complain(f"I5: {pod.key} preempts while its victims are being asked to go")
+        tree = self._delivered.quotas.tree
+        if tree is not None and tree.leaf_of(preemption.nominations[0].pod.namespace) is not None:
+            self._check_reclaim(tree, preemption)
+            return self._preempt(preemption, home)
         least = min((pod for pod, _ in preemption.nominations), key=lambda pod: pod.spec.priority)
-        for victim in preemption.every_victim if preemption.rank is None else ():
+        for victim in preemption.every_victim:
             if victim.spec.priority >= least.spec.priority:
                 self._complain(f"I7: {least.key} is to preempt {victim.key}, which is as urgent")
         self._check(preemption)
         return self._preempt(preemption, home)
+
+    def _check_reclaim(self, tree: QuotaTree, preemption: Preemption) -> None:
+        """I14: of other leaves only what they have borrowed, nobody too many, and nothing that another reclaim took."""
+        pod, at = preemption.nominations[0]
+        victims, own = preemption.every_victim, tree.leaf_of(pod.namespace)
+        for victim in victims:
+            leaf = tree.leaf_of(victim.namespace)
+            is_displaced = leaf is own or leaf is None
+            if is_displaced and victim.spec.priority >= pod.spec.priority:
+                self._complain(f"I7: {pod.key} is to preempt {victim.key}, which is as urgent")
+        standing = [one for one, _ in self._delivered.standing()]
+        fault = fault_of_reclaim(tree, pod, self._delivered.nodes.get(at), victims, standing)
+        if fault:
+            self._complain(f"I14: {pod.key} is to reclaim on {at}: {fault}")
+        self._quotas.reclaimed(pod, victims)
 
     def _check(self, preemption: Preemption) -> None:
         """I7: no preemptor's victims go in vain, and each of them is needed."""
@@ -94,7 +116,7 @@ class PreemptionChecker:
         scene.standing += before
         if len(preemption.nominations) == 1 and set(preemption.victims) <= {preemption.node_of(first.uid)}:
             self._check_victims(first, preemption, scene)
-        elif preemption.rank is None and len(wanted) == len(preemption.nominations):
+        elif len(wanted) == len(preemption.nominations):
             fault = fault_of_units(wanted, self._units(preemption), nodes.values(), scene.standing, scene.is_usable)
             if fault:
                 self._complain(f"I7: {first.key} is to preempt with others: {fault}")

@@ -1,0 +1,191 @@
+"""Reclaims judged by the rules of quotas alone: who may reclaim, from whom, how much, and whether one undoes another.
+
+A leaf under its min takes back what others have borrowed. A pod is borrowed as a whole: once its last borrowed pod has
+gone, a leaf may have less than its min. `reclaim_faults` judges one reclaim by the state before it. `ReclaimHistory`
+judges the reclaims of a run against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import combinations
+from typing import Final, NamedTuple
+
+from multisched.verify.demands import Requests
+from multisched.verify.quota_tree import Level, Usage
+
+SUBSETS_MAX: Final = 10
+"""Victims, or gangs of victims, of which every subset is tried; of more, each is left out by itself."""
+
+
+class QuotaClaim(NamedTuple):
+    """A pending pod, or a gang that starts as one, which takes room back."""
+
+    key: str
+    namespace: str
+    requests: Requests
+    """Of all its pods together."""
+
+
+class Victim(NamedTuple):
+    """A pod that is to go."""
+
+    key: str
+    namespace: str
+    requests: Requests
+    gang: str = ""
+    """Victims of one gang go together."""
+
+
+Suffices = Callable[[Collection[Victim]], bool]
+"""Whether the claim has room on nodes if these go."""
+
+
+def no_matter(victims: Collection[Victim]) -> bool:
+    """Room on nodes is judged elsewhere."""
+    return True
+
+
+def reclaim_faults(
+    usage: Usage, claim: QuotaClaim, victims: Sequence[Victim], suffices: Suffices = no_matter
+) -> list[str]:
+    """What speaks against a reclaim; nothing for victims of the claim's own leaf alone.
+
+    `usage`: before it, with all victims and without the claim. `suffices` leaves the test of room to the caller.
+    """
+    own = usage.tree.leaf_of(claim.namespace)
+    others = [victim for victim in victims if usage.tree.leaf_of(victim.namespace) is not own]
+    faults = [*_beyond_min(usage, claim, others), *_not_lent(usage, claim, others), *_undone(usage, claim, others)]
+    return faults or list(_needless(usage, claim, victims, suffices))
+
+
+def may_be_reclaimed(usage: Usage, claim: QuotaClaim, pods: Sequence[Victim]) -> list[Victim]:
+    """As many of these pods as the rules let go for the claim, one after the other; none for a claim without a right to any."""
+    left, now, going = list(pods), usage.copy(), list[Victim]()
+    while (victim := next((one for one in _small_first(left) if _may_go(usage, now, claim, one)), None)) is not None:
+        left.remove(victim)
+        going.append(victim)
+        now.add(victim.namespace, victim.requests, -1)
+    return going
+
+
+def _may_go(usage: Usage, now: Usage, claim: QuotaClaim, victim: Victim) -> bool:
+    levels = _apart(usage, claim.namespace, victim.namespace)
+    has_right = all(usage.stays_within_min(level, claim.requests) for level in levels)
+    return bool(levels) and has_right and _is_lent(now, claim, victim)
+
+
+def _after(usage: Usage, victims: Collection[Victim]) -> Usage:
+    after = usage.copy()
+    for victim in victims:
+        after.add(victim.namespace, victim.requests, -1)
+    return after
+
+
+def _apart(usage: Usage, namespace: str, other: str) -> list[Level]:
+    """The levels above a namespace that are not above the other one: its leaf and so on."""
+    shared = usage.tree.levels_of(other)
+    return [level for level in usage.tree.levels_of(namespace) if level not in shared]
+
+
+def _beyond_min(usage: Usage, claim: QuotaClaim, others: Sequence[Victim]) -> Iterator[str]:
+    """Whoever reclaims stays within its min at each level that it does not share with the victim."""
+    for victim in others:
+        for level in _apart(usage, claim.namespace, victim.namespace):
+            if not usage.stays_within_min(level, claim.requests):
+                yield f"{claim.key} is not entitled to more in {level.path}, and takes {victim.key}"
+                return
+
+
+def _not_lent(usage: Usage, claim: QuotaClaim, others: Sequence[Victim]) -> Iterator[str]:
+    """Victims can go one after the other so that each, at its turn, has something that its levels have borrowed."""
+    left, now = list(others), usage.copy()
+    while left:
+        victim = next((one for one in _small_first(left) if _is_lent(now, claim, one)), None)
+        if victim is None:
+            leaf = usage.tree.leaf_of(left[0].namespace)
+            yield f"{left[0].key} goes for {claim.key}, and {leaf.path if leaf else 'its leaf'} has borrowed nothing of that"
+            return
+        left.remove(victim)
+        now.add(victim.namespace, victim.requests, -1)
+
+
+def _small_first(victims: Sequence[Victim]) -> list[Victim]:
+    """The large ones last: what is small leaves more for the others to have borrowed."""
+    return sorted(victims, key=lambda one: (*sorted(one.requests.values(), reverse=True), one.key))
+
+
+def _is_lent(usage: Usage, claim: QuotaClaim, victim: Victim) -> bool:
+    """Some resource that the claim asks for and the victim has is over the min of each level that the claim is not below."""
+    asked = [r for r, n in claim.requests.items() if n > 0 and victim.requests.get(r, 0) > 0]
+    levels = _apart(usage, victim.namespace, claim.namespace)
+    return any(all(usage.over_min(level, resource) > 0 for level in levels) for resource in asked)
+
+
+def _undone(usage: Usage, claim: QuotaClaim, others: Sequence[Victim]) -> Iterator[str]:
+    """Nobody who goes would be entitled to come back while the claim's leaf has more than its min."""
+    own, after = usage.tree.leaf_of(claim.namespace), _after(usage, others)
+    after.add(claim.namespace, claim.requests)
+    for victim in others:
+        gives = own is not None and any(after.over_min(own, r) > 0 for r, n in victim.requests.items() if n > 0)
+        if gives and after.is_entitled(victim.namespace, victim.requests):
+            yield f"{victim.key} goes for {claim.key}, and is entitled to come back for it"
+
+
+def _needless(usage: Usage, claim: QuotaClaim, victims: Sequence[Victim], suffices: Suffices) -> Iterator[str]:
+    """A proper subset that leaves every level within its max, and room on nodes."""
+    units = _units(victims)
+    sizes = range(len(units)) if len(units) <= SUBSETS_MAX else (len(units) - 1,)
+    for size in sizes:
+        for chosen in combinations(units, size):
+            going = [victim for unit in chosen for victim in unit]
+            if not _after(usage, going).excesses_with(claim.namespace, claim.requests) and suffices(going):
+                named = ", ".join(victim.key for victim in going) or "nobody"
+                yield f"{len(victims)} pods go for {claim.key}, and {named} would do"
+                return
+
+
+def _units(victims: Sequence[Victim]) -> list[list[Victim]]:
+    """Each victim by itself, those of a gang together."""
+    units: dict[str, list[Victim]] = {}
+    for victim in victims:
+        units.setdefault(f"gang {victim.namespace}/{victim.gang}" if victim.gang else victim.key, []).append(victim)
+    return list(units.values())
+
+
+class ReclaimHistory:
+    """The reclaims of one cluster since the last news.
+
+    News is an arrival, a departure or a change of the tree. The replacement of a victim is no arrival, and the
+    departure of a victim is none.
+    """
+
+    def __init__(self) -> None:
+        self._taken: dict[tuple[str, str], str] = {}
+        """(leaf that took, leaf that gave) -> the claim."""
+        self._owed: dict[str, int] = {}
+        """Owner -> pods of it that went as victims and have not been replaced."""
+
+    def changed(self) -> None:
+        """Something came, went or was edited: who is entitled to what may be otherwise now."""
+        self._taken.clear()
+
+    def arrived(self, owner: str) -> None:
+        """A pod of this owner was made; empty for a pod that nobody replaces."""
+        if owner and self._owed.get(owner, 0):
+            self._owed[owner] -= 1
+        else:
+            self.changed()
+
+    def evicted(self, owner: str) -> None:
+        """A victim has this owner, which replaces it."""
+        if owner:
+            self._owed[owner] = self._owed.get(owner, 0) + 1
+
+    def reclaimed(self, leaf: str, victims_leaf: str, claim: str) -> str:
+        """Notes that `leaf` took from `victims_leaf`; what speaks against it, empty for nothing."""
+        if leaf == victims_leaf:
+            return ""
+        before = self._taken.get((victims_leaf, leaf))
+        self._taken[leaf, victims_leaf] = claim
+        return f"{leaf} reclaims from {victims_leaf} for {claim} what that reclaimed for {before}" if before else ""
