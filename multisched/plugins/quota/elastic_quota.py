@@ -19,7 +19,7 @@ from multisched.framework.events import Action, ClusterEvent, EventObject, Event
 from multisched.framework.node_view import Bools, Rows
 from multisched.framework.points import CycleView, PostFilterResult, PreFilterResult, Refusals
 from multisched.framework.preemption import NOBODY, Candidates, LabelSet, PlacedPods, Preemption
-from multisched.framework.status import SUCCESS, Status
+from multisched.framework.status import SKIP, SUCCESS, Status
 from multisched.framework.traits import Traits
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import CPU, Pod
@@ -105,6 +105,8 @@ class ElasticQuota:
         return Status.unresolvable(RUNNING) if self._preemptions.is_preempting(pod.uid) else SUCCESS
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
+        if not self._ledger.levels_of(pod):
+            return PreFilterResult(SKIP)
         why = self._ledger.refusal(pod, self._nominated_beside(pod))
         return PreFilterResult(_refused(why)) if why else PreFilterResult()
 
@@ -127,11 +129,12 @@ class ElasticQuota:
         freed = Action.DELETE | Action.UPDATE_POD_SCALE_DOWN | Action.UPDATE_POD_LABEL
         grown = Action.ADD | Action.UPDATE_POD_SCALE_UP | Action.UPDATE_POD_LABEL
         own = Action.UPDATE_POD_SCALE_DOWN | Action.UPDATE_POD_LABEL
+        changed = Action.ADD | Action.UPDATE | Action.DELETE
         return (
             EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, freed, "AssignedPodFrees"), self._after_leaving),
             EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, grown, "AssignedPodTakes"), self._after_coming),
             EventRegistration(ClusterEvent(Resource.TARGET_POD, own, "TargetPod"), self._after_own_change),
-            *(EventRegistration(ClusterEvent(kind, Action.ALL, kind.value)) for kind in QUOTA_KINDS),
+            *(EventRegistration(ClusterEvent(kind, changed, kind.value)) for kind in QUOTA_KINDS),
         )
 
     def _after_leaving(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
