@@ -25,7 +25,7 @@ from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import CPU, Pod
 from multisched.plugins.default_preemption import NEVER, RUNNING, LowerPriority
 from multisched.plugins.disruption_budgets import DisruptionBudgets
-from multisched.plugins.quota.quota_ledger import QUOTA, QuotaLedger, items_of
+from multisched.plugins.quota.quota_ledger import EXCEEDED, QUOTA, QuotaLedger, items_of
 from multisched.plugins.quota.quota_source import QUOTA_KINDS, QuotaSource
 from multisched.plugins.quota.reclaim import Claim, Giving, Nominated, claim_of, room_for, standing_in
 
@@ -33,9 +33,6 @@ RANK: Final = NOBODY - 1
 """Of a pod that reclaims: pods of any priority leave it the place that was cleared for it."""
 ROWS_TRIED_MAX: Final = 32
 """Nodes on which a reclaim is tried in full, the cheapest first."""
-
-EXCEEDED: Final = "QuotaExceeded"
-"""Reason of PodScheduled for who is over a max: cluster autoscalers add nodes for Unschedulable pods, and none would help."""
 
 OVER_MIN: Final = "the quota is at its min and may only borrow what is idle"
 NO_BORROWER: Final = "nobody who borrows could make room"
