@@ -83,7 +83,7 @@ class CommitStep:
     def conflicted(self, pod: Pod, attempt: int, why: NotTaken, nodes: tuple[str, ...]) -> Conflicted:
         """No row took the pod; `nodes`: those that were tried."""
         self._records.conflicted(pod, attempt, nodes, why.refusal)
-        return Conflicted(pod, why.refusal, why.plugin)
+        return Conflicted(pod, why.refusal, why.plugin, why.condition_reason)
 
     def after_answers(
         self,

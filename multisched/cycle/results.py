@@ -71,6 +71,8 @@ class Conflicted(msgspec.Struct, frozen=True):
     """The node and what a ledger has against it, where no filter said so; empty where others had taken the rows."""
     rejector: str = ""
     """The plugin whose ledger about the cluster refuses the pod, wherever it goes; empty for any other refusal."""
+    condition_reason: str = ""
+    """As `Status.condition_reason`, of that ledger."""
 
 
 class GangResult(msgspec.Struct, frozen=True):

@@ -74,6 +74,8 @@ class ClusterLedger(Protocol):
     name: str
     plugin: str
     """Name of the plugin that owns it. A pod that the ledger refuses at commit waits for the events that this plugin has registered."""
+    condition_reason: str
+    """As `Status.condition_reason`, of a pod that the ledger refuses at commit."""
 
     def concerns(self, pod: Pod) -> bool:
         """True if this pod takes anything from the ledger; others are never asked about."""

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from multisched.model.objects import CPU, Requests
+from multisched.model.near_names import did_you_mean
+from multisched.model.objects import CPU, PODS, Requests
 from multisched.model.quantity import QuantityError, milli_of_nano, parse_nano, value_of_nano
 from multisched.model.selectors import is_qualified_name
 
@@ -31,6 +32,9 @@ GUARANTEE_ATTRIBUTE: Final = "multisched.io/guarantee"
 ALL: Final = "all"
 MAX_JOBS: Final = "kube-queue/max-jobs"
 """A key of `max` that bounds jobs in ACK's queue, and no resource of pods."""
+
+NATIVE_RESOURCES: Final = (CPU, "memory", "ephemeral-storage", PODS)
+NATIVE_PREFIXES: Final = ("hugepages-", "attachable-volumes-")
 
 SHOWN_MAX: Final = 63
 """Of a name in a message, in characters: names are what people write."""
@@ -58,7 +62,7 @@ class QuotaNode(msgspec.Struct, frozen=True):
 
     name: str
     path: str
-    """Names from the root, with dots: `root.a`."""
+    """Names from the root, with dots: `root.a`. A name that begins with its parent's path, as in ACK's manual, says it once."""
     parent: int
     """Position among the tree's nodes; -1 for the root."""
     children: tuple[int, ...]
@@ -148,7 +152,7 @@ class _Reader:
             self.problem(place, f"the tree has over {NODES_MAX} nodes or {DEPTH_MAX} levels", "make it smaller")
             return -1
         name = self._name(document.get("name"), place)
-        path = f"{above}.{name}" if above else name
+        path = name if not above or name.startswith(f"{above}.") else f"{above}.{name}"
         at = len(self.nodes)
         self.nodes.append(QuotaNode(name, path, parent, (), {}, {}))
         children = self._children(document.get("children"), at, path, depth)
@@ -167,8 +171,8 @@ class _Reader:
         return at
 
     def _name(self, name: Any, place: str) -> str:
-        if not isinstance(name, str) or not name or "." in name:
-            self.problem(f"{place}.name", f"{_shown(name)} is no name of a node", "write a word without dots")
+        if not isinstance(name, str) or not name:
+            self.problem(f"{place}.name", f"{_shown(name)} is no name of a node", "write a word")
             return "?"
         if name in self._names:
             self.problem(
@@ -252,6 +256,10 @@ def read_amounts(amounts: Any, path: str, report: ReportProblem) -> Requests:
         if not is_qualified_name(resource):
             report(f"{path}.{_shown(resource)}", "no name of a resource", "write cpu, memory or DOMAIN/NAME")
             continue
+        if not _is_known(resource):
+            near = did_you_mean(resource, NATIVE_RESOURCES, "write cpu, memory or DOMAIN/NAME")
+            report(f"{path}.{_shown(resource)}", "no pod can ask for such a resource", near)
+            continue
         try:
             nano = parse_nano(text) if isinstance(text, str | int | float) else None
         except QuantityError:
@@ -261,6 +269,11 @@ def read_amounts(amounts: Any, path: str, report: ReportProblem) -> Requests:
             continue
         found[resource] = milli_of_nano(nano) if resource == CPU else value_of_nano(nano)
     return found
+
+
+def _is_known(resource: str) -> bool:
+    """False for a name without a domain that Kubernetes does not give a meaning: it would count nothing for ever."""
+    return "/" in resource or resource in NATIVE_RESOURCES or resource.startswith(NATIVE_PREFIXES)
 
 
 def _check_levels(reader: _Reader) -> None:

@@ -59,7 +59,7 @@ def commit(
     refusal = cache.ledgers.fits_cluster(pod)
     if refusal.reason:
         conflicts.true += 1
-        return NotTaken(refusal.reason, plugin=refusal.plugin)
+        return NotTaken(*refusal)
     why_not = TAKEN
     for candidate in candidates:
         row = candidate.row

@@ -33,6 +33,7 @@ class RowlessLedger:
         self.cluster = cluster
         self.name = cluster.name
         self.plugin = cluster.plugin
+        self.condition_reason = cluster.condition_reason
 
     def concerns(self, pod: Pod) -> bool:
         return self.cluster.concerns(pod)
@@ -74,6 +75,7 @@ class ClusterRefusal(NamedTuple):
 
     reason: str = ""
     plugin: str = ""
+    condition_reason: str = ""
 
 
 _NO_REFUSAL: Final = ClusterRefusal()
@@ -120,7 +122,7 @@ class LedgerRegistry:
         for ledger in self._of_cluster:
             reason = self._first_reason((ledger,), pod, ANY_ROW, NO_CHOICES)
             if reason:
-                return ClusterRefusal(reason, ledger.plugin)
+                return ClusterRefusal(reason, ledger.plugin, ledger.condition_reason)
         return _NO_REFUSAL
 
     def _first_reason(self, ledgers: Sequence[Ledger], pod: Pod, row: int, choices: Choices) -> str:

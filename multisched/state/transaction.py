@@ -30,13 +30,15 @@ class NotTaken(msgspec.Struct, frozen=True):
     the rows."""
     plugin: str = ""
     """Who owns the ledger about the cluster that refuses it; empty for any other refusal."""
+    condition_reason: str = ""
+    """As `Status.condition_reason`, of that ledger."""
 
 
 def assume(cache: ClusterCache, pod: Pod, row: int, choose: Choose) -> Assumption | NotTaken:
     """One pod on a row that passed the filters. Raises PluginFailure for a plugin or a ledger that fails."""
     refusal = cache.ledgers.fits_cluster(pod)
     if refusal.reason:
-        return NotTaken(refusal.reason, plugin=refusal.plugin)
+        return NotTaken(*refusal)
     choices = choose(pod, row)
     reason = cache.ledgers.fits(pod, row, choices)
     return NotTaken(f"node {cache.nodes.node(row).name}: {reason}") if reason else cache.assume(pod, row, choices)

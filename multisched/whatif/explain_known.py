@@ -77,8 +77,10 @@ def find_pod(program: Program, namespace: str, name: str) -> KnownPod:
         return KnownPod(refused.pod, worker, refusal=refused.message, refused_at_s=refused.since_s)
     placed = program.cache.placed(uid)
     if placed is not None:
-        is_bound = not program.cache.is_assumed(uid)
-        return KnownPod(placed.pod, program.router.worker_of(placed.pod), placed.node, is_bound)
+        worker = program.router.worker_of(placed.pod)
+        # An assumed pod that no queue holds any more is bound: the answer came before the watch.
+        is_bound = not program.cache.is_assumed(uid) or worker is None or worker.queue.entry(uid) is None
+        return KnownPod(placed.pod, worker, placed.node, is_bound)
     pending = program.pods.pending.get(uid)
     if pending is None:
         names = ", ".join(name for names in program.scheduler_names.values() for name in names)

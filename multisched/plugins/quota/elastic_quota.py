@@ -19,13 +19,13 @@ from multisched.framework.events import Action, ClusterEvent, EventObject, Event
 from multisched.framework.node_view import Bools, Rows
 from multisched.framework.points import CycleView, PostFilterResult, PreFilterResult, Refusals
 from multisched.framework.preemption import NOBODY, Candidates, LabelSet, Nomination, PlacedPods, Preemption
-from multisched.framework.status import SUCCESS, Status
+from multisched.framework.status import SKIP, SUCCESS, Status
 from multisched.framework.traits import Traits
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import CPU, Pod
 from multisched.plugins.default_preemption import NEVER, RUNNING, LowerPriority
 from multisched.plugins.disruption_budgets import DisruptionBudgets
-from multisched.plugins.quota.quota_ledger import QUOTA, QuotaLedger, items_of
+from multisched.plugins.quota.quota_ledger import EXCEEDED, QUOTA, QuotaLedger, items_of
 from multisched.plugins.quota.quota_source import QUOTA_KINDS, QuotaSource
 from multisched.plugins.quota.reclaim import Claim, Giving, Nominated, claim_of, room_for, standing_in
 
@@ -33,9 +33,6 @@ RANK: Final = NOBODY - 1
 """Of a pod that reclaims: pods of any priority leave it the place that was cleared for it."""
 ROWS_TRIED_MAX: Final = 32
 """Nodes on which a reclaim is tried in full, the cheapest first."""
-
-EXCEEDED: Final = "QuotaExceeded"
-"""Reason of PodScheduled for who is over a max: cluster autoscalers add nodes for Unschedulable pods, and none would help."""
 
 OVER_MIN: Final = "the quota is at its min and may only borrow what is idle"
 NO_BORROWER: Final = "nobody who borrows could make room"
@@ -105,6 +102,8 @@ class ElasticQuota:
         return Status.unresolvable(RUNNING) if self._preemptions.is_preempting(pod.uid) else SUCCESS
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
+        if not self._ledger.levels_of(pod):
+            return PreFilterResult(SKIP)
         why = self._ledger.refusal(pod, self._nominated_beside(pod))
         return PreFilterResult(_refused(why)) if why else PreFilterResult()
 
@@ -127,11 +126,12 @@ class ElasticQuota:
         freed = Action.DELETE | Action.UPDATE_POD_SCALE_DOWN | Action.UPDATE_POD_LABEL
         grown = Action.ADD | Action.UPDATE_POD_SCALE_UP | Action.UPDATE_POD_LABEL
         own = Action.UPDATE_POD_SCALE_DOWN | Action.UPDATE_POD_LABEL
+        changed = Action.ADD | Action.UPDATE | Action.DELETE
         return (
             EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, freed, "AssignedPodFrees"), self._after_leaving),
             EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, grown, "AssignedPodTakes"), self._after_coming),
             EventRegistration(ClusterEvent(Resource.TARGET_POD, own, "TargetPod"), self._after_own_change),
-            *(EventRegistration(ClusterEvent(kind, Action.ALL, kind.value)) for kind in QUOTA_KINDS),
+            *(EventRegistration(ClusterEvent(kind, changed, kind.value)) for kind in QUOTA_KINDS),
         )
 
     def _after_leaving(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:

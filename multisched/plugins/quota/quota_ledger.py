@@ -18,6 +18,9 @@ from multisched.plugins.quota.quota_source import QuotaSource
 QUOTA: Final = "ElasticQuota"
 """Name of the plugin and of its ledger."""
 
+EXCEEDED: Final = "QuotaExceeded"
+"""Reason of PodScheduled for who is over a max: cluster autoscalers add nodes for Unschedulable pods, and none would help."""
+
 Items = tuple[tuple[str, int], ...]
 """What one pod counts for, by resource; one pod among them."""
 
@@ -141,6 +144,7 @@ class QuotaLedger:
 
     name = QUOTA
     plugin = QUOTA
+    condition_reason = EXCEEDED
 
     def __init__(self, source: QuotaSource | None, placed: Callable[[], Iterable[Pod]]) -> None:
         """`placed`: every pod that holds something at this moment. `source`: None for a copy, whose tree stays as it is."""

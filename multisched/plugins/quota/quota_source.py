@@ -101,16 +101,16 @@ class QuotaSource:
         self.trouble[key if is_tree else f"{kind.definition.plural}.{kind.definition.group} {key}"] = why
 
     def _chosen_tree(self, trees: Sequence[ClusterObject]) -> InForce | None:
-        """The one in force, else the first by name; None where it has never been good."""
+        """The one in force, else the first good one by name, else the first; None where none has ever been good."""
         kind, before = ObjectKind.ELASTIC_QUOTA_TREE, self.in_force
         known = [one for one in trees if before is not None and before.kind is kind and before.uid == one.uid]
-        chosen = known[0] if known else min(trees, key=lambda one: one.key)
+        chosen = known[0] if known else min(trees, key=lambda one: (not _is_good(one), one.key))
         assert isinstance(chosen, ElasticQuotaTree)
         for other in trees:
             if other is not chosen:
                 why = f"{chosen.key} is in force, and one tree is all there may be; delete one of them"
                 self._trouble(kind, other.key, why)
-        if chosen.tree is not None and not chosen.malformed:
+        if chosen.tree is not None and _is_good(chosen):
             return InForce(kind, chosen.tree, chosen.key, chosen.uid)
         why = chosen.malformed or "; ".join(map(str, chosen.problems))
         self._trouble(kind, chosen.key, f"not in force: {why}")
@@ -124,6 +124,10 @@ class QuotaSource:
         for key, problems in found.problems.items():
             self._trouble(kind, key, f"not in force: {'; '.join(map(str, problems))}")
         return self.in_force if self.in_force is not None and self.in_force.kind is kind else None
+
+
+def _is_good(one: ClusterObject) -> bool:
+    return isinstance(one, ElasticQuotaTree) and one.tree is not None and not one.malformed
 
 
 def read_quotas(kind: ObjectKind, quotas: Sequence[ClusterObject]) -> ReadQuotas:

@@ -5,6 +5,8 @@ As kube-scheduler's handleSchedulingFailure: for pods that no node took, and for
 
 from __future__ import annotations
 
+from typing import Final
+
 from multisched.cycle.results import Unplaced
 from multisched.framework.ports import Condition, Event, pod_ref
 from multisched.model.objects import Pod
@@ -14,6 +16,9 @@ from multisched.queueing.transitions import Place
 from multisched.shell.scheduling.intake import Intake
 from multisched.shell.scheduling.nominations import DomainNominations
 from multisched.shell.scheduling.ports import DomainPorts
+
+UNSCHEDULABLE: Final = "Unschedulable"
+"""The condition's reason that cluster autoscalers add nodes for."""
 
 
 class FailureHandler:
@@ -36,16 +41,18 @@ class FailureHandler:
         placement, nominated = self._fail(result, failure)
         if placement.place is Place.ABSENT:
             return  # it was deleted meanwhile: no condition is left to write
-        reason = result.condition_reason or ("SchedulerError" if result.is_error else "Unschedulable")
+        reason = result.condition_reason or ("SchedulerError" if result.is_error else UNSCHEDULABLE)
         self.report(pod, reason, placement.set_aside or result.message, nominated)
         self._intake.wake()
 
-    def retry(self, pod: Pod, why: str, *, is_reported: bool = False, rejector: str = "") -> None:
+    def retry(
+        self, pod: Pod, why: str, *, is_reported: bool = False, rejector: str = "", condition_reason: str = ""
+    ) -> None:
         """What the decision was made of is no more: the pod is tried again, at once for the first few times.
 
         `is_reported`: its condition says why, since that may not be over at once. `rejector`: it is refused wherever it
         goes, so it keeps no nominated node, and after these times it waits for the events of this plugin. Empty: it backs
-        off as after an error.
+        off as after an error. `condition_reason`: as `Status.condition_reason`.
         """
         if rejector:
             failure = Failure(frozenset({rejector}), without_backoff=True, message=why)
@@ -54,7 +61,7 @@ class FailureHandler:
             failure = Failure(NOBODY, without_backoff=True, message=why)
             placement, nominated = self._queue.fail(pod.uid, failure, self._outside.clock.monotonic()), None
         if is_reported and placement.place is not Place.ABSENT:
-            self.report(pod, "Unschedulable", why, nominated)
+            self.report(pod, condition_reason or UNSCHEDULABLE, why, nominated)
         self._intake.wake()
 
     def _fail(self, result: Unplaced, failure: Failure) -> tuple[Placement, str | None]:

@@ -66,7 +66,13 @@ class Settlement:
             case Conflicted():
                 self._observer.attempt_ended(entry.pod, "conflict", seconds)
                 why = result.refusal or "its node was taken"
-                self._failures.retry(entry.pod, why, is_reported=bool(result.refusal), rejector=result.rejector)
+                self._failures.retry(
+                    entry.pod,
+                    why,
+                    is_reported=bool(result.refusal),
+                    rejector=result.rejector,
+                    condition_reason=result.condition_reason,
+                )
             case Unplaced():
                 self._observer.attempt_ended(entry.pod, "error" if result.is_error else "unschedulable", seconds)
                 self._failures.requeue(result)

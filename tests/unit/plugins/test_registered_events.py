@@ -6,12 +6,19 @@ import pytest
 
 from multisched.framework.points import EnqueueExtensions
 from multisched.plugins import IN_TREE
+from multisched.plugins.quota.quota_source import QUOTA_KINDS
 from tests.unit.plugins.test_queueing_hints import plugin_of
 
 ANY_POD_UPDATE = "|".join(
     f"UPDATE_POD_{what}" for what in ("LABEL", "SCALE_DOWN", "SCALE_UP", "TOLERATION", "GATES", "OTHER")
 )
 REGISTERED: dict[str, list[str]] = {
+    "ElasticQuota": [
+        "AssignedPod: DELETE|UPDATE_POD_LABEL|UPDATE_POD_SCALE_DOWN, AssignedPodFrees, hint",
+        "AssignedPod: ADD|UPDATE_POD_LABEL|UPDATE_POD_SCALE_UP, AssignedPodTakes, hint",
+        "TargetPod: UPDATE_POD_LABEL|UPDATE_POD_SCALE_DOWN, TargetPod, hint",
+        *(f"{kind.value}: ADD|DELETE|UPDATE, {kind.value}" for kind in QUOTA_KINDS),
+    ],
     "InterPodAffinity": [
         "AssignedPod: ADD|DELETE|UPDATE_POD_LABEL, AssignedPod, hint",
         "TargetPod: UPDATE_POD_LABEL, TargetPodLabel",

@@ -573,6 +573,8 @@ def test_a_pod_that_a_quota_refuses_at_commit_waits_for_the_events_of_its_plugin
             assert entry is not None
             assert (entry.place, entry.plugins) == (Place.UNSCHEDULABLE, ("NamespaceQuota",))
             assert house.told("late")[-1] == "namespace default has 200m of its CPU left"
+            reasons = {condition.reason for name, condition in house.desk.conditions if name == "late"}
+            assert reasons == {"NamespaceFull"}  # for Unschedulable pods a cluster autoscaler would add nodes
             house.lose_pod("standing")
             await asyncio.sleep(0.1)
             assert [name for name, _ in house.desk.posts] == ["late"]

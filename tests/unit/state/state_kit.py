@@ -119,6 +119,7 @@ class NamespaceRoom:
 
     name = "namespace-room"
     plugin = "NamespaceQuota"
+    condition_reason = "NamespaceFull"
 
     def __init__(self, max_milli: int) -> None:
         self.max_milli = max_milli

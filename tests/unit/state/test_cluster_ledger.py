@@ -99,7 +99,7 @@ def test_what_the_cluster_refuses_at_commit_is_a_conflict_of_which_no_row_is_loo
         assert not isinstance(scene.commit(pod_of(f"p{number}"), 1, scene.read(pod_of(f"p{number}"), 1)), NotTaken)
     scene.conflicts, scene.rechecks = Conflicts(), 0
     assert scene.commit(late, 0, candidates) == NotTaken(
-        "namespace red has 0m of its CPU left", plugin="NamespaceQuota"
+        "namespace red has 0m of its CPU left", "NamespaceQuota", "NamespaceFull"
     )
     assert scene.conflicts == Conflicts(true=1)
     assert scene.rechecks == 0
@@ -124,7 +124,7 @@ def test_a_pod_that_is_forgotten_or_deleted_gives_its_room_back() -> None:
         assume(scene.cache, pod_of(f"p{number}"), 0, choose_nothing)
     late = pod_of("late")
     assert assume(scene.cache, late, 1, choose_nothing) == NotTaken(
-        "namespace red has 0m of its CPU left", plugin="NamespaceQuota"
+        "namespace red has 0m of its CPU left", "NamespaceQuota", "NamespaceFull"
     )
     assert scene.cache.forget("p0")
     assert not isinstance(assume(scene.cache, late, 1, choose_nothing), NotTaken)
@@ -236,7 +236,11 @@ def test_it_is_asked_about_no_row_and_apart_from_those_of_rows() -> None:
     scene = Scene()
     pod = pod_of("p", cpu=1200)
     assert scene.cache.ledgers.fits(pod, 0) == ""
-    assert scene.cache.ledgers.fits_cluster(pod) == ("namespace red has 1000m of its CPU left", "NamespaceQuota")
+    assert scene.cache.ledgers.fits_cluster(pod) == (
+        "namespace red has 1000m of its CPU left",
+        "NamespaceQuota",
+        "NamespaceFull",
+    )
     assert scene.cache.ledgers.fits_cluster(pod_of("free", cpu=0)).reason == ""
     assert scene.cache.ledgers.concern(pod)
     assert len({scene.cache.ledgers.versions(pod, row) for row in range(4)}) == 1

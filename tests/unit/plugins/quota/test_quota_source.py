@@ -98,6 +98,17 @@ def test_a_tree_that_was_never_good_leaves_the_others_in_force() -> None:
     assert desk.source.tree.nodes[1].max == {"cpu": 3000}
 
 
+def test_a_tree_that_was_never_good_hinders_no_other_whatever_came_first() -> None:
+    bad, good = tree(least=9, name="a", uid="a"), tree(name="b", uid="b")
+    for first, second in ((bad, good), (good, bad)):
+        desk = Desk()
+        desk.apply(first)
+        desk.paths()
+        desk.apply(second)
+        assert desk.paths() == OF_TREE
+        assert "kube-system/b is in force" in desk.source.trouble["kube-system/a"]
+
+
 def test_an_edit_with_a_mistake_leaves_the_last_good_tree_in_force() -> None:
     for good, bad, place in (
         (tree(), tree(least=9), "kube-system/tree"),

@@ -33,6 +33,22 @@ def test_acks_example_is_read_with_its_levels() -> None:
     assert list(tree.leaves()) == [2, 3, 5, 6]
 
 
+def test_names_with_dots_say_their_place_once() -> None:
+    """ACK's manual itself names its levels so."""
+    tree = tree_of(TEN, TEN, node("root.a", TEN, TEN, leaf("root.a.1", 1, 5), leaf("b.c", 1, 5)))
+    assert [one.path for one in tree.nodes] == ["root", "root.a", "root.a.1", "root.a.b.c"]
+
+
+def test_every_resource_that_pods_can_ask_for_may_be_named() -> None:
+    names = ["cpu", "memory", "ephemeral-storage", "pods", "hugepages-2Mi", "attachable-volumes-aws-ebs", "a.b/c"]
+    assert tree_of(dict.fromkeys(names, 1), dict.fromkeys(names, 1)).resources == set(names)
+
+
+def test_a_misspelt_resource_is_found_with_the_one_that_was_meant() -> None:
+    (problem, *_) = read_tree(node("root", {"memori": 1}, {"memori": 1}))[1]
+    assert str(problem) == "root.min.'memori': no pod can ask for such a resource; did you mean memory?"
+
+
 def test_weight_and_max_jobs_are_no_resources() -> None:
     tree = tree_of(
         TEN, TEN, leaf("a", 1, 10, attributes={WEIGHT_ATTRIBUTE: "3"}), node("b", {}, {"kube-queue/max-jobs": 5})
@@ -53,7 +69,6 @@ def test_a_guarantee_is_a_part_of_the_min_or_all_of_it(text: str, kept: int) -> 
         (None, ["spec.root"]),
         ([], ["spec.root"]),
         (node("", TEN, TEN), ["spec.root.name"]),
-        (node("a.b", TEN, TEN), ["spec.root.name"]),
         (node("root", {"cpu": 5}, {"cpu": 3}), ["root.min.cpu"]),
         (node("root", {"cpu": 3}, TEN), ["root.cpu"]),
         (node("root", {}, TEN), ["root.cpu"]),
@@ -68,6 +83,7 @@ def test_a_guarantee_is_a_part_of_the_min_or_all_of_it(text: str, kept: int) -> 
         (node("root", {"cpu": -1}, {"cpu": -1}), ["root.min.cpu", "root.max.cpu"]),
         (node("root", {"cpu": True}, {"cpu": True}), ["root.min.cpu", "root.max.cpu"]),
         (node("root", {"a b": 1}, TEN), ["root.min.'a b'"]),
+        (node("root", {"gpus": 1}, {"gpus": 1}), ["root.min.'gpus'", "root.max.'gpus'"]),
         ({"name": "root", "min": [1], "max": TEN}, ["root.min"]),
         (
             node("root", TEN, TEN, leaf("a", 1, 5, attributes={WEIGHT_ATTRIBUTE: "-1"})),
