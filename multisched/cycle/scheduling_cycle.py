@@ -22,7 +22,7 @@ from multisched.cycle.classes.scores import NOWHERE
 from multisched.cycle.commit_step import CommitStep
 from multisched.cycle.diagnosis import Diagnosis, diagnose, fit_error
 from multisched.cycle.gang_attempt import GangAttempts
-from multisched.cycle.preemption.dry_run import DryRuns
+from multisched.cycle.preemption.dry_run_parts import DryRuns
 from multisched.cycle.preemption.nominated_pods import Blocked, NominatedPodsFilter
 from multisched.cycle.preemption.post_filter import Aftermath, PostFilterRuns
 from multisched.cycle.remote_responses import Choice, RemoteResponses

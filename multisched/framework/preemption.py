@@ -124,8 +124,11 @@ class DisplacementRule(Protocol):
         """bool[k, rows]: those that are given back before the other displaceable ones, if any leaves the pod its room."""
         ...
 
-    def costs(self, pods: PlacedPods, victims: Bools, first: Bools) -> Costs:
-        """Of rows that have victims, each."""
+    def costs(self, pods: PlacedPods, victims: Bools, first: Bools, whole_gangs: Int64) -> Costs:
+        """Of rows that have victims, each.
+
+        `whole_gangs`: int64[rows]: gangs that go whole there, whose members elsewhere are among `pods` then.
+        """
         ...
 
 
@@ -133,10 +136,11 @@ class Candidates(msgspec.Struct, frozen=True):
     """What a dry run found on the rows that room could cure."""
 
     rows: Rows
-    """Where the pod fits without its victims there."""
+    """Where the pod fits without its victims. A row may be there twice, with other victims."""
     costs: Costs
-    victims_at: Callable[[int], tuple[Pod, ...]]
-    """Position in `rows` -> its victims, the most important first."""
+    victims_at: Callable[[int], Mapping[str, tuple[Pod, ...]]]
+    """Position in `rows` -> its victims by node, the most important first. The row's own node comes first; others are of gangs
+    that go whole."""
     undisplaceable: int
     """Rows on which nobody may be displaced."""
     refusals: Mapping[Status, int]
@@ -165,7 +169,9 @@ class DryRun(Protocol):
     def displace(self, rule: DisplacementRule) -> Candidates:
         """On every candidate row: takes all the displaceable away, and gives back as many as leave the pod its room.
 
-        The `first` before the others, the more important before the less. Raises PluginFailure.
+        The `first` before the others, the more important before the less. Members that their gangs cannot spare stay, as
+        far as some row does without them and without any `first`. Else they may go, and the whole gang with them.
+        Raises PluginFailure.
         """
         ...
 

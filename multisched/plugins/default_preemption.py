@@ -11,9 +11,17 @@ import numpy as np
 from multisched.framework.context import PluginContext
 from multisched.framework.events import EventRegistration
 from multisched.framework.extender import Offer
-from multisched.framework.node_view import Bools
+from multisched.framework.node_view import Bools, Int64
 from multisched.framework.points import CycleView, PostFilterResult, Refusals
-from multisched.framework.preemption import Candidates, Costs, DryRun, PlacedPods, Preemption, preemption_of_one
+from multisched.framework.preemption import (
+    Candidates,
+    Costs,
+    DryRun,
+    Nomination,
+    PlacedPods,
+    Preemption,
+    preemption_of_one,
+)
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.framework.traits import Traits
 from multisched.model.object_kinds import ObjectKind
@@ -46,13 +54,14 @@ class LowerPriority:
     def first(self, pods: PlacedPods, displaceable: Bools) -> Bools:
         return self._budgets.violating(pods, displaceable)
 
-    def costs(self, pods: PlacedPods, victims: Bools, first: Bools) -> Costs:
-        """Source: kube-scheduler 1.36, framework/preemption, pickOneNodeForPreemption."""
+    def costs(self, pods: PlacedPods, victims: Bools, first: Bools, whole_gangs: Int64) -> Costs:
+        """Source: kube-scheduler 1.36, framework/preemption, pickOneNodeForPreemption. Whole gangs come behind budgets."""
         highest = np.max(pods.priority, axis=0, where=victims, initial=np.iinfo(np.int64).min)
         of_highest = victims & (pods.priority == highest)
         return np.stack(
             (
                 np.count_nonzero(victims & first, axis=0),
+                whole_gangs,
                 highest,
                 np.sum(pods.priority + PRIORITY_OFFSET, axis=0, where=victims),
                 np.count_nonzero(victims, axis=0),
@@ -102,12 +111,16 @@ class DefaultPreemption:
         return PostFilterResult(SUCCESS, preemption.node_of(pod.uid), preemption)
 
     def offers(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> Sequence[Offer] | PostFilterResult:
-        """As `post_filter`, but every candidate: HTTP extenders look at them before one is taken."""
+        """As `post_filter`, but every candidate whose victims are on its node: HTTP extenders look at them before one is taken."""
         found = self._found(cycle, pod, refusals)
         if isinstance(found, PostFilterResult):
             return found
-        names = (cycle.nodes.node(row).name for row in found.rows.tolist())
-        return [Offer(name, found.victims_at(at), int(found.costs[0][at])) for at, name in enumerate(names)]
+        offers: dict[str, Offer] = {}
+        for at, row in enumerate(found.rows.tolist()):
+            name, victims = cycle.nodes.node(row).name, found.victims_at(at)
+            if set(victims) == {name}:  # what goes elsewhere an extender cannot be shown
+                offers.setdefault(name, Offer(name, victims[name], int(found.costs[0][at])))
+        return list(offers.values())
 
     def accept(self, pod: Pod, offers: Sequence[Offer]) -> PostFilterResult:
         """The best of what the extenders left, by the criteria of `choose`."""
@@ -142,8 +155,8 @@ class DefaultPreemption:
     def choose(self, cycle: CycleView, pod: Pod, found: Candidates) -> Preemption:
         """The node that costs least.
 
-        It has the fewest violated budgets, lowest highest priority, lowest sum of priorities, fewest victims, latest
-        start among those of the highest priority. Of equals the first.
+        It has the fewest violated budgets, fewest gangs that go whole, and lowest highest priority. Then come the lowest sum
+        of priorities, fewest victims, and latest start among those of the highest priority. Of equals the first.
         """
         left = np.arange(len(found.rows))
         for criterion in found.costs:
@@ -153,7 +166,7 @@ class DefaultPreemption:
                 break
         best = int(left[0])
         node = cycle.nodes.node(int(found.rows[best])).name
-        return preemption_of_one(pod, node, found.victims_at(best), self.name)
+        return Preemption(found.victims_at(best), (Nomination(pod, node),), self.name)
 
     def _ineligible(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> str:
         if not pod.spec.can_preempt:

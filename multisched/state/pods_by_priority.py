@@ -8,7 +8,7 @@ nothing is kept where nobody preempts, and little where nobody can be displaced.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, TypeVar, cast
 
@@ -37,21 +37,22 @@ A = TypeVar("A", bound=NDArray[Any])
 class PodColumns:
     """`framework.preemption.PlacedPods`, and the amounts behind it."""
 
-    __slots__ = ("_label_sets", "_number", "_order_at", "has_ports", "priority", "requested", "rows", "started_s")
+    __slots__ = ("_label_sets", "_number", "has_ports", "order", "priority", "requested", "rows", "started_s")
 
     def __init__(
         self,
         rows: Rows,
         columns: tuple[Int64, Float64, Bools],
         number: Callable[[], Numbered],
-        order_at: Callable[[int], Order],
+        order: Callable[[int], Order],
         requested: Callable[[str], Int64],
     ) -> None:
         self.rows = rows
         self.priority, self.started_s, self.has_ports = columns
         self._number = number
         self._label_sets: Numbered | None = None
-        self._order_at = order_at
+        self.order = order
+        """Position in `rows` -> the pods there, the most important first; the same object until the row changes."""
         self.requested = requested
         """int64[k, rows]: what each pod takes of a resource other than `pods`; of no meaning where no pod stands."""
 
@@ -64,7 +65,7 @@ class PodColumns:
         return self._numbered()[1]
 
     def pod(self, k: int, i: int) -> Pod:
-        return self._order_at(i)[k]
+        return self.order(i)[k]
 
     def _numbered(self) -> Numbered:
         if self._label_sets is None:
@@ -106,6 +107,11 @@ class PodsByPriority:
         narrow = rows[~is_wide] if is_wide.any() else rows
         blocks = [self._block(narrow, int(counts[~is_wide].max()))] if len(narrow) else []
         return blocks + [self._wide(int(row)) for row in rows[is_wide]]
+
+    def column_of(self, pods: Iterable[Pod]) -> PodColumns:
+        """These pods in one column, whatever rows they stand on: its row is no row of the table."""
+        order = sorted(pods, key=lambda pod: (-pod.spec.priority, _started(pod)))
+        return self._one_column(np.array([-1], np.intp), tuple(order))
 
     def shape(self) -> tuple[int, int]:
         """Depth and rows of the matrices, up to date."""
@@ -150,7 +156,9 @@ class PodsByPriority:
         )
 
     def _wide(self, row: int) -> PodColumns:
-        order = self._orders[row]
+        return self._one_column(np.array([row], np.intp), self._orders[row])
+
+    def _one_column(self, rows: Rows, order: Order) -> PodColumns:
         columns = (
             np.array([pod.spec.priority for pod in order], np.int64)[:, None],
             np.array([_started(pod) for pod in order], np.float64)[:, None],
@@ -161,13 +169,7 @@ class PodsByPriority:
             self._numbered()
             return self._number(order)[:, None], self._label_sets
 
-        return PodColumns(
-            np.array([row], np.intp),
-            columns,
-            number,
-            lambda i: order,
-            lambda resource: _amounts(order, resource)[:, None],
-        )
+        return PodColumns(rows, columns, number, lambda i: order, lambda resource: _amounts(order, resource)[:, None])
 
     def _renew(self) -> None:
         """Notes which rows have changed, and what little is known of every row."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from multisched.cycle.classes import cache, shared_results, shared_scores, signatures, topology_groups
-from multisched.cycle.preemption import dry_run, victim_cache
+from multisched.cycle.preemption import dry_run_parts, victim_cache
 from multisched.framework import demander, pivots, pod_counts, pod_demands, row_sums
 from multisched.model.decode import Decoder
 from multisched.plugins import columns, disruption_budgets, node_matching, node_resources_fit, resource_scoring
@@ -43,7 +43,7 @@ MEMORIES: Bounds = {
     (default_selector, "NAMESPACES_KEPT"): 1,
     (victim_cache, "STATUSES_MAX"): 0,
     (disruption_budgets, "KNOWN_MAX"): 1,
-    (dry_run, "VICTIM_CACHES_MAX"): 1,
+    (dry_run_parts, "VICTIM_CACHES_MAX"): 1,
     (resources, "BLOCKS_MAX"): 1,
     (derived, "DERIVED_MAX"): 1,
     (labels, "LABEL_COLUMNS_MAX"): 1,

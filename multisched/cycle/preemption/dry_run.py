@@ -10,83 +10,26 @@ Source: kube-scheduler 1.36, plugins/defaultpreemption, SelectVictimsOnNode.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from functools import cached_property
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from multisched.cycle.preemption.nominated_pods import NominatedPodsFilter, wants_room_only
+from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
+from multisched.cycle.preemption.gang_candidates import GangCandidates
+from multisched.cycle.preemption.gang_columns import SparingGangs
+from multisched.cycle.preemption.row_trial import RowTrial
 from multisched.cycle.preemption.victim_cache import Displacement, VictimCache, first_refusals, has_any, victims_on
 from multisched.framework.node_view import Bools, Codes, Int32, Rows
-from multisched.framework.points import CycleView, FilterPlugin
+from multisched.framework.points import FilterPlugin
 from multisched.framework.preemption import Candidates, Costs, DisplacementRule
-from multisched.framework.registry import PluginSet
-from multisched.framework.runner import PluginFailure, Runner
+from multisched.framework.runner import PluginFailure
 from multisched.framework.status import Status
 from multisched.model.objects import Pod
-from multisched.state.cluster_cache import ClusterCache
 from multisched.state.column_overlay import ColumnOverlay
-from multisched.state.nominator import Nominator
-from multisched.state.overlay import OverlayCycle
 from multisched.state.pods_by_priority import PodColumns
-
-VICTIM_CACHES_MAX = 32
-"""Classes of preemptors whose rows are remembered, by plugin: some 100 bytes a row each; the one unused for longest goes first."""
-
-
-class FailedAttempt(msgspec.Struct, frozen=True):
-    """The attempt that found no row, and who would make room."""
-
-    plugin: str
-    """The PostFilter plugin: what came of its rule is of no use to another's."""
-    pod: Pod
-    view: CycleView
-    candidates: Rows
-    node_count: int
-    skipped: frozenset[str]
-    signature: Hashable | None
-    """Of the pod's class; None for a pod that is a class of its own."""
-    known: Mapping[str, tuple[Rows, Codes]]
-    """Plugin -> rows, ascending, and the codes it gave for them; may be empty."""
-
-
-class DryRuns:
-    """Makes the dry runs of one domain's attempts."""
-
-    def __init__(
-        self,
-        plugins: PluginSet,
-        runner: Runner,
-        cache: ClusterCache,
-        nominator: Nominator,
-        nominated: NominatedPodsFilter,
-    ) -> None:
-        self.plugins = plugins
-        self.runner = runner
-        self.table = cache.nodes
-        self.nominator = nominator
-        self.nominated = nominated
-        self.standing = cache.pods_by_priority
-        self.room = frozenset(p.name for p in plugins.filter if wants_room_only(p))
-        self._victim_caches: dict[Hashable, VictimCache] = {}
-
-    def of(self, failed: FailedAttempt) -> AttemptDryRun:
-        return AttemptDryRun(self, failed)
-
-    def victim_cache(self, key: Hashable | None) -> VictimCache:
-        """What is remembered for a class of pods, renewed; nothing yet for a new one."""
-        depth, capacity = self.standing.shape()
-        cache = self._victim_caches.pop(key, None)
-        if cache is None or (cache.depth, cache.capacity) != (depth, capacity):
-            cache = VictimCache(depth, capacity)
-        cache.renew(self.table, self.nominator)
-        if key is not None:
-            if len(self._victim_caches) >= VICTIM_CACHES_MAX:
-                del self._victim_caches[next(iter(self._victim_caches))]
-            self._victim_caches[key] = cache
-        return cache
 
 
 class _Tally(msgspec.Struct):
@@ -154,6 +97,16 @@ class AttemptDryRun:
         return bool(ahead) and not runs.nominated.takes_beside(failed.view, failed.skipped, failed.pod, row, ahead)
 
     def displace(self, rule: DisplacementRule) -> Candidates:
+        gangs = self._runs.cache.gangs
+        if not len(gangs):
+            return self._displace(rule)
+        found = self._displace(SparingGangs(rule, self._runs.gang_columns, gangs))
+        if len(found.rows) and not found.costs[0].all():
+            return found  # some node needs nobody who should be spared
+        more = GangCandidates(self._runs, self._failed, self._filters, self._displacement, self._columns)
+        return more.added_to(found, rule, self._failed.candidates)
+
+    def _displace(self, rule: DisplacementRule) -> Candidates:
         tally, runs = _Tally(), self._runs
         rows = self._with_lower(rule, tally)
         if not len(rows):
@@ -252,9 +205,10 @@ class AttemptDryRun:
         failed = self._failed
         if failed.signature is None:
             return None
+        kind = type(rule.rule) if isinstance(rule, SparingGangs) else type(rule)
         depends_on_nodes = any(p.depends_on.reads_all_nodes for p in self._filters)
         nodes_version = self._runs.table.nodes_version if depends_on_nodes else 0
-        return failed.plugin, type(rule), failed.signature, failed.skipped, nodes_version
+        return failed.plugin, kind, failed.signature, failed.skipped, nodes_version
 
     def _report(self, cache: VictimCache, rows: Rows, tally: _Tally) -> None:
         has_lower: Bools = cache.has_lower[rows]
@@ -288,15 +242,15 @@ class AttemptDryRun:
         refusal, statuses = self._displacement.screen(pods.rows, has_any(lower), overlay)
         victims = np.zeros_like(lower)
         for i in np.flatnonzero((refusal < 0) & has_any(lower)).tolist():
-            row = _Row(self._runs, self._failed, self._filters, pods, i)
-            status = row.without(np.flatnonzero(lower[:, i]).tolist())
+            row = RowTrial(self._runs, self._failed, self._filters, int(pods.rows[i]))
+            status = row.without(victims_on(pods, i, lower[:, i]))
             if status is not None:
                 refusal[i] = len(statuses)
                 statuses.append(status)
                 continue
             for turn in (lower[:, i] & first[:, i], lower[:, i] & ~first[:, i]):
                 for k in np.flatnonzero(turn).tolist():
-                    victims[k, i] = not row.is_spared(k)
+                    victims[k, i] = not row.is_spared(pods.pod(k, i))
         self._count(pods, rule, lower, first, (refusal, statuses, victims), tally)
 
     def _count(
@@ -322,7 +276,8 @@ class AttemptDryRun:
         some = next(iter(self._runs.standing.blocks(pods.rows[at])))
         k = len(some.priority)
         tally.rows.append(some.rows)
-        tally.costs.append(rule.costs(some, victims[:k, at], first[:k, at]))
+        none_whole = np.zeros(len(at), np.int64)
+        tally.costs.append(rule.costs(some, victims[:k, at], first[:k, at], none_whole))
         for i in at.tolist():
             tally.victims[int(pods.rows[i])] = victims_on(pods, i, victims[:, i])
 
@@ -332,74 +287,13 @@ class AttemptDryRun:
         rows = np.concatenate(tally.rows) if tally.rows else np.zeros(0, np.intp)
         costs = np.concatenate(tally.costs, axis=1) if tally.costs else np.zeros((0, 0))
 
-        def victims_at(i: int) -> tuple[Pod, ...]:
+        def victims_at(i: int) -> Mapping[str, tuple[Pod, ...]]:
             row = int(rows[i])
-            known = tally.victims.get(row)
-            if known is not None or cache is None:
-                return known or ()
-            (pods,) = self._runs.standing.blocks(rows[i : i + 1])
-            return victims_on(pods, 0, cache.victims[: len(pods.priority), row])
+            victims = tally.victims.get(row)
+            if victims is None:
+                assert cache is not None, "what no row trial has found is in the cache"
+                (pods,) = self._runs.standing.blocks(rows[i : i + 1])
+                victims = victims_on(pods, 0, cache.victims[: len(pods.priority), row])
+            return {self._runs.table.node(row).name: victims}
 
         return Candidates(rows, costs, victims_at, tally.undisplaceable, tally.refusals, tally.needless)
-
-
-class _Row:
-    """One row with some of its pods gone."""
-
-    def __init__(
-        self, runs: DryRuns, failed: FailedAttempt, filters: Sequence[FilterPlugin], pods: PodColumns, i: int
-    ) -> None:
-        self._runner = runs.runner
-        self._pod = failed.pod
-        self._filters = filters
-        self._reading = [p for p in filters if p.depends_on.reads_pods]
-        self._pods = pods
-        self._i = i
-        self._row = int(pods.rows[i])
-        self._rows = np.array([self._row], np.intp)
-        self._ahead = runs.nominator.ahead_on(runs.table.node(self._row).name, failed.pod)
-        extensions = runs.nominated.extensions(failed.skipped)
-        self._overlay = OverlayCycle(
-            runs.table, failed.view.state, failed.pod, extensions, runs.runner, failed.view.attempt
-        )
-        self._view = replace(failed.view, nodes=self._overlay.view.nodes, state=self._overlay.view.state)
-
-    def without(self, gone: Sequence[int]) -> Status | None:
-        """Takes these pods away; why the pod does not fit even so."""
-        for k in gone:
-            _must_agree(self._overlay.remove_pod(self._pods.pod(k, self._i), self._row))
-        return self._refusal(self._filters)
-
-    def is_spared(self, k: int) -> bool:
-        """Gives a pod back, unless the pod does not fit beside it."""
-        other = self._pods.pod(k, self._i)
-        _must_agree(self._overlay.add_pod(other, self._row))
-        if self._refusal(self._reading) is None:
-            return True
-        _must_agree(self._overlay.remove_pod(other, self._row))
-        return False
-
-    def _refusal(self, plugins: Sequence[FilterPlugin]) -> Status | None:
-        """With the pods nominated there, then without."""
-        if self._ahead:
-            for other in self._ahead:
-                _must_agree(self._overlay.add_pod(other, self._row))
-            refusal = self._first_refusal(plugins)
-            for other in self._ahead:
-                _must_agree(self._overlay.remove_pod(other, self._row))
-            if refusal is not None:
-                return refusal
-        return self._first_refusal(plugins)
-
-    def _first_refusal(self, plugins: Sequence[FilterPlugin]) -> Status | None:
-        for plugin in plugins:
-            code = int(self._runner.recheck(plugin, self._view, self._pod, self._rows)[0])
-            if code:
-                return plugin.reasons.status(code)
-        return None
-
-
-def _must_agree(status: Status) -> None:
-    """AddPod and RemovePod keep count and decide nothing: one that refuses has failed."""
-    if not status.is_success:
-        raise PluginFailure(Status.error(*status.reasons).by(status.plugin))

@@ -12,7 +12,8 @@ import numpy as np
 
 from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.diagnosis import Diagnosis, Verdicts
-from multisched.cycle.preemption.dry_run import AttemptDryRun, DryRuns, FailedAttempt
+from multisched.cycle.preemption.dry_run import AttemptDryRun
+from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
 from multisched.framework.extender import NegotiablePostFilter, Offer
 from multisched.framework.node_view import Codes, Rows
 from multisched.framework.points import CycleView, PostFilterResult
@@ -107,7 +108,7 @@ class PostFilterRuns:
         failed = FailedAttempt(
             plugin, pod, view, candidates, found.node_count, pod_class.skipped, pod_class.signature, known
         )
-        return self._runs.of(failed)
+        return AttemptDryRun(self._runs, failed)
 
     def _candidates(self, found: Diagnosis, late: Mapping[str, Status]) -> Rows:
         """Rows whose first refusal was Unschedulable, as far as they are the domain's still."""

@@ -161,7 +161,8 @@ class Displacement:
         """Of rows with victims."""
         for some in self._pods.blocks(rows):
             k = len(some.priority)
-            costs = rule.costs(some, cache.victims[:k, some.rows], cache.first[:k, some.rows])
+            none_whole = np.zeros(len(some.rows), np.int64)
+            costs = rule.costs(some, cache.victims[:k, some.rows], cache.first[:k, some.rows], none_whole)
             if len(cache.costs) != len(costs):
                 cache.costs = np.zeros((len(costs), cache.capacity))
             cache.costs[:, some.rows] = costs

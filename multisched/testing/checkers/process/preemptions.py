@@ -108,16 +108,18 @@ class PreemptionChecker:
         if self._is_plain:
             for pod, node in wanted:
                 self._check_node(pod, node, preemption, wanted, scene)
+        units = self._units(preemption)
         if not self._sees_all or not all(is_plain(pod) for pod, _ in preemption.nominations):
             return
         before = self._nominated_before(preemption, scene)
         if before is None:
             return
         scene.standing += before
-        if len(preemption.nominations) == 1 and set(preemption.victims) <= {preemption.node_of(first.uid)}:
+        is_of_one = len(preemption.nominations) == 1 and set(preemption.victims) <= {preemption.node_of(first.uid)}
+        if is_of_one and len(units) == len(preemption.every_victim):
             self._check_victims(first, preemption, scene)
         elif len(wanted) == len(preemption.nominations):
-            fault = fault_of_units(wanted, self._units(preemption), nodes.values(), scene.standing, scene.is_usable)
+            fault = fault_of_units(wanted, units, nodes.values(), scene.standing, scene.is_usable)
             if fault:
                 self._complain(f"I7: {first.key} is to preempt with others: {fault}")
 
@@ -158,9 +160,18 @@ class PreemptionChecker:
                 self._complain(f"I7: {pod.key} is to break the budget {broken} on {name}, and need not on {node.name}")
                 return
 
-    @staticmethod
-    def _units(preemption: Preemption) -> Sequence[Sequence[Pod]]:
-        return [(victim,) for victim in preemption.every_victim]
+    def _units(self, preemption: Preemption) -> Sequence[Sequence[Pod]]:
+        """Victims that go together or not at all: those of a gang of which nobody stays, and each other one by itself."""
+        gangs, units = self._program.cache.gangs, dict[str, list[Pod]]()
+        gone = {victim.uid for victim in preemption.every_victim}
+        for victim in preemption.every_victim:
+            gang = None if victim.is_deleting else gangs.key_of(victim.uid)
+            members = gangs.standing(gang) if gang is not None else ()
+            is_whole = gang is not None and gone.issuperset(members)
+            if gang is not None and not is_whole and len(gone.intersection(members)) > gangs.surplus(gang):
+                self._complain(f"I7: {victim.key} goes, and its gang {gang} falls below its minimum, and does not go")
+            units.setdefault(f"gang {gang}" if is_whole else victim.uid, []).append(victim)
+        return list(units.values())
 
     def _nominated_before(self, preemption: Preemption, scene: _Scene) -> Sequence[Standing] | None:
         """Pods that are promised a node before the preemptors, which have no rules about others themselves. None: it is before

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched.cycle.preemption import dry_run
+from multisched.cycle.preemption import dry_run_parts
 from multisched.cycle.preemption.dry_run import AttemptDryRun
 from multisched.cycle.results import Placed, Unplaced
 from multisched.framework.dependency import Dependency
@@ -83,8 +83,9 @@ class Tells:
         for status, count in found.refusals.items():
             telling.refusals[status.message] += count
         for at, row in enumerate(found.rows.tolist()):
-            telling.victims[cycle.nodes.node(row).name] = [victim.name for victim in found.victims_at(at)]
-            telling.costs[cycle.nodes.node(row).name] = found.costs[0].item(at)
+            name = cycle.nodes.node(row).name
+            telling.victims[name] = [victim.name for victim in found.victims_at(at)[name]]
+            telling.costs[name] = found.costs[0].item(at)
         return PostFilterResult(Status.unschedulable(str(telling)))
 
 
@@ -250,7 +251,7 @@ class Room(FilterBy):
 
 def test_what_was_found_is_remembered_for_the_classes_used_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes are looked at anew for a class whose memory went, the one unused for longest first."""
-    monkeypatch.setattr(dry_run, "VICTIM_CACHES_MAX", 2)
+    monkeypatch.setattr(dry_run_parts, "VICTIM_CACHES_MAX", 2)
     room = Room()
     domain = Domain(*(make_node(name, cpu_milli=1000) for name in "ab"), in_tree=IN_TREE, plugins=[room])
     for name in "ab":

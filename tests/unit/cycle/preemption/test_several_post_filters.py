@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multisched.cycle.results import Unplaced
-from multisched.framework.node_view import Bools
+from multisched.framework.node_view import Bools, Int64
 from multisched.framework.points import CycleView, Plugin, PostFilterResult, Refusals
-from multisched.framework.preemption import Costs, PlacedPods, preemption_of_one
+from multisched.framework.preemption import Costs, Nomination, PlacedPods, Preemption
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
 from multisched.plugins.default_preemption import DefaultPreemption
@@ -40,7 +40,7 @@ class OfTeams:
     def first(self, pods: PlacedPods, displaceable: Bools) -> Bools:
         return np.zeros_like(displaceable)
 
-    def costs(self, pods: PlacedPods, victims: Bools, first: Bools) -> Costs:
+    def costs(self, pods: PlacedPods, victims: Bools, first: Bools, whole_gangs: Int64) -> Costs:
         count = np.count_nonzero(victims, axis=0)
         return np.stack([-count if self._by_size else count]).astype(np.float64)
 
@@ -62,7 +62,7 @@ class Displaces:
             return PostFilterResult(Status.unschedulable(f"{self.name} finds nobody").by(self.name))
         best = int(found.costs[0].argmin())
         node = cycle.nodes.node(int(found.rows[best])).name
-        return PostFilterResult(SUCCESS, node, preemption_of_one(pod, node, found.victims_at(best), self.name))
+        return PostFilterResult(SUCCESS, node, Preemption(found.victims_at(best), (Nomination(pod, node),), self.name))
 
 
 def domain_of(*plugins: Plugin) -> Domain:

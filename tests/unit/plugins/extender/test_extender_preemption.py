@@ -211,7 +211,7 @@ def test_the_best_of_the_offers_is_the_one_that_preemption_itself_would_take(
     ]
     costs = np.array([_costs(offer) for offer in offers]).T
     rows = np.array([scene.table.row_of(offer.node) for offer in offers], np.intp)
-    found = Candidates(rows, costs, lambda at: offers[at].victims, 0, {})
+    found = Candidates(rows, costs, lambda at: {offers[at].node: offers[at].victims}, 0, {})
 
     pod = decode_pod(pod_document("p"))
     assert plugin.accept(pod, offers).preemption == plugin.choose(CycleView(scene.table, CycleState()), pod, found)
@@ -234,7 +234,7 @@ def _costs(offer: Offer) -> list[float]:
     pods = OneRow(np.array([[v.spec.priority] for v in victims]), np.array([[v.started_s or np.inf] for v in victims]))
     first = np.array([[index < offer.violations] for index in range(len(victims))])
     rule = LowerPriority(100, DisruptionBudgets(context_of().objects))
-    return [float(cost) for cost in rule.costs(pods, np.ones_like(first), first)[:, 0]]
+    return [float(cost) for cost in rule.costs(pods, np.ones_like(first), first, np.zeros(1, np.int64))[:, 0]]
 
 
 @dataclass

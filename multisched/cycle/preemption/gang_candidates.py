@@ -1,0 +1,128 @@
+"""Candidates whose victims are more than their gangs can spare: whole gangs go, on all their nodes.
+
+They count only where no other candidate spares whom budgets protect. First all rows are put in order by what the pods of
+the row alone would cost. Then the cheapest are tried in full, one by one. Nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
+from multisched.cycle.preemption.row_trial import RowTrial
+from multisched.cycle.preemption.victim_cache import Displacement, has_any
+from multisched.cycle.preemption.victim_units import Unit, by_node, needed, units_of, with_first
+from multisched.framework.node_view import Float64, Int64, Rows
+from multisched.framework.points import FilterPlugin
+from multisched.framework.preemption import Candidates, DisplacementRule
+from multisched.model.objects import Pod
+from multisched.state.cluster_cache import PlacedPod
+from multisched.state.column_overlay import ColumnOverlay
+from multisched.state.pods_by_priority import PodColumns
+
+ROWS_TRIED_MAX: Final = 32
+"""Rows on which whole gangs are tried, the cheapest first: each costs milliseconds."""
+
+
+class _Candidate(msgspec.Struct, frozen=True):
+    row: int
+    victims: Mapping[str, tuple[Pod, ...]]
+    costs: Float64
+    """float64[criteria]"""
+
+
+class GangCandidates:
+    """Of one failed attempt."""
+
+    def __init__(
+        self,
+        runs: DryRuns,
+        failed: FailedAttempt,
+        filters: Sequence[FilterPlugin],
+        displacement: Displacement,
+        overlay: Callable[[], ColumnOverlay],
+    ) -> None:
+        """`displacement`, `overlay`: for the filters that can be asked about all rows at once."""
+        self._runs = runs
+        self._failed = failed
+        self._filters = filters
+        self._displacement = displacement
+        self._overlay = overlay
+
+    def added_to(self, found: Candidates, rule: DisplacementRule, rows: Rows) -> Candidates:
+        """`found`: what there is without them. Raises PluginFailure."""
+        more = [one for row in self._cheapest(rule, rows) if (one := self._tried(rule, row)) is not None]
+        if not more:
+            return found
+        before, at_before = len(found.rows), found.victims_at
+        costs = np.stack([one.costs for one in more], axis=1)
+        return msgspec.structs.replace(
+            found,
+            rows=np.concatenate((found.rows, np.array([one.row for one in more], np.intp))),
+            costs=np.concatenate((found.costs, costs), axis=1) if before else costs,
+            victims_at=lambda at: at_before(at) if at < before else more[at - before].victims,
+        )
+
+    def _cheapest(self, rule: DisplacementRule, rows: Rows) -> list[int]:
+        """Rows on which the pod would fit without some pods that their gangs cannot spare."""
+        runs, found, costs = self._runs, list[Rows](), list[Float64]()
+        for pods in runs.standing.blocks(rows[runs.standing.lowest(rows) < rule.below]):
+            lower = rule.displaceable(pods)
+            beyond = runs.gang_columns.beyond_surplus(pods, lower)
+            first = rule.first(pods, lower)
+            refusal, _, victims = self._displacement.look(pods, lower, first, self._overlay())
+            at = np.flatnonzero((refusal < 0) & has_any(victims) & has_any(beyond))
+            if not len(at):
+                continue
+            (some,) = runs.standing.blocks(pods.rows[at])
+            k = len(some.priority)
+            whole: Int64 = np.count_nonzero(victims[:k, at] & beyond[:k, at], axis=0).astype(np.int64)
+            found.append(some.rows)
+            costs.append(rule.costs(some, victims[:k, at], first[:k, at], whole))
+        if not found:
+            return []
+        order = np.lexsort(np.concatenate(costs, axis=1)[::-1])
+        cheapest: list[int] = np.concatenate(found)[order[:ROWS_TRIED_MAX]].tolist()
+        return cheapest
+
+    def _tried(self, rule: DisplacementRule, row: int) -> _Candidate | None:
+        """The victims of a row, with the rest of the gangs that go; None where nobody's leaving helps, or nobody must go."""
+        runs = self._runs
+        units = self._units(rule, row)
+        everybody = [one for unit in units for one in unit.members]
+        pods = runs.standing.column_of(one.pod for one in everybody)
+        lower = np.ones_like(pods.priority, np.bool_)
+        first = rule.first(pods, lower)
+        uids = [pod.uid for pod in pods.order(0)]
+        violating = {uid for uid, is_first in zip(uids, first[:, 0].tolist(), strict=True) if is_first}
+        trial = RowTrial(runs, self._failed, self._filters, row)
+        trial.take_away(everybody)
+        if not trial.fits():
+            return None
+        going = needed(with_first(units, violating), trial)
+        if not going.victims:
+            return None
+        gone = {one.pod.uid for one in going.victims}
+        victims = np.array([[uid in gone] for uid in uids], np.bool_)
+        costs = rule.costs(pods, victims, first, np.array([going.whole_gangs], np.int64))
+        return _Candidate(row, by_node(going.victims, runs.table.node(row).name), costs[:, 0])
+
+    def _units(self, rule: DisplacementRule, row: int) -> list[Unit]:
+        standing, cache = self._runs.standing, self._runs.cache
+        (pods,) = standing.blocks(np.array([row], np.intp))
+
+        def may_go(some: Sequence[Pod]) -> bool:
+            return bool(rule.displaceable(standing.column_of(some)).all())
+
+        here = [_placed(self._runs, pods, k) for k in np.flatnonzero(rule.displaceable(pods)[:, 0]).tolist()]
+        return units_of(here, cache.gangs, cache, may_go)
+
+
+def _placed(runs: DryRuns, pods: PodColumns, k: int) -> PlacedPod:
+    entry = runs.cache.placed(pods.pod(k, 0).uid)
+    assert entry is not None, "a pod on a row is placed"
+    return entry

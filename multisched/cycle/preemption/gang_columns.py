@@ -1,0 +1,101 @@
+"""Which gang each standing pod belongs to, in columns, and a rule that takes of no gang more than it can spare.
+
+Owns the numbers of gangs, and those of the pods on each row until the row changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final, cast
+
+import numpy as np
+
+from multisched.framework.node_view import Bools, Int32, Int64
+from multisched.framework.preemption import Costs, DisplacementRule, PlacedPods
+from multisched.framework.standing_gangs import StandingGangs
+from multisched.state.pods_by_priority import Order, PodColumns
+
+NUMBERS_MAX: Final = 65_536
+"""Gangs that are numbered, or twice as many as there are if that is more; beyond it all are numbered anew."""
+NO_GANG: Final = -1
+
+
+class GangColumns:
+    """Of one cluster. A pod that is being deleted belongs to no gang here: it goes, whoever preempts."""
+
+    def __init__(self, gangs: StandingGangs) -> None:
+        self._gangs = gangs
+        self._numbers: dict[str, int] = {}
+        self._rows: dict[int, tuple[Order, Int32 | None]] = {}
+        """Row -> its pods, and the number of each pod's gang; None where none has one."""
+        self._surplus: Int64 = np.zeros(0, np.int64)
+        self._version = -1
+
+    def beyond_surplus(self, pods: PodColumns, displaceable: Bools) -> Bools:
+        """bool[k, rows]: those whose gang can only spare less important ones on the same row."""
+        found = np.zeros_like(displaceable)
+        self._renew()
+        gang = self._of(pods)
+        k, i = np.nonzero(displaceable & (gang != NO_GANG))
+        if not len(k):
+            return found
+        number = gang[k, i]
+        order = np.lexsort((-k, number, i))  # the least important of each gang on each row first
+        k, i, number = k[order], i[order], number[order]
+        begins = np.ones(len(k), np.bool_)
+        begins[1:] = (number[1:] != number[:-1]) | (i[1:] != i[:-1])
+        starts = np.maximum.accumulate(np.where(begins, np.arange(len(k)), 0))
+        is_beyond = np.arange(len(k)) - starts >= self._surpluses()[number]
+        found[k[is_beyond], i[is_beyond]] = True
+        return found
+
+    def _of(self, pods: PodColumns) -> Int32:
+        gang = np.full(pods.priority.shape, NO_GANG, np.int32)
+        for i, row in enumerate(pods.rows.tolist()):
+            order = pods.order(i)
+            known = self._rows.get(row)
+            if known is None or known[0] is not order:
+                known = self._rows[row] = order, self._numbered(order)
+            if known[1] is not None:
+                gang[: len(order), i] = known[1]
+        return gang
+
+    def _numbered(self, order: Order) -> Int32 | None:
+        keys = [None if pod.is_deleting else self._gangs.key_of(pod.uid) for pod in order]
+        if not any(keys):
+            return None
+        numbers = self._numbers
+        return np.array([NO_GANG if key is None else numbers.setdefault(key, len(numbers)) for key in keys], np.int32)
+
+    def _renew(self) -> None:
+        if len(self._numbers) > max(NUMBERS_MAX, 2 * len(self._gangs)):
+            self._numbers.clear()
+            self._rows.clear()
+            self._version = -1
+
+    def _surpluses(self) -> Int64:
+        """int64[numbers]"""
+        if self._version != self._gangs.version or len(self._surplus) != len(self._numbers):
+            self._surplus = np.fromiter(map(self._gangs.surplus, self._numbers), np.int64, len(self._numbers))
+            self._version = self._gangs.version
+        return self._surplus
+
+
+class SparingGangs:
+    """A rule as far as it leaves each gang its minimum."""
+
+    def __init__(self, rule: DisplacementRule, columns: GangColumns, gangs: StandingGangs) -> None:
+        self.rule = rule
+        self.below = rule.below
+        self.mark: Hashable = rule.mark, gangs.version
+        self._columns = columns
+
+    def displaceable(self, pods: PlacedPods) -> Bools:
+        may_go = self.rule.displaceable(pods)
+        return may_go & ~self._columns.beyond_surplus(cast(PodColumns, pods), may_go)
+
+    def first(self, pods: PlacedPods, displaceable: Bools) -> Bools:
+        return self.rule.first(pods, displaceable)
+
+    def costs(self, pods: PlacedPods, victims: Bools, first: Bools, whole_gangs: Int64) -> Costs:
+        return self.rule.costs(pods, victims, first, whole_gangs)

@@ -1,0 +1,163 @@
+"""Victims in units, and which few of them are needed.
+
+A pod is a unit of one. A gang loses the surplus over its minimum pod by pod. Beyond that it is one unit, which goes whole,
+on whatever nodes its members stand. Owns nothing that changes; what the victims make room for is the
+caller's (`Ground`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import combinations, islice
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+
+from multisched.framework.standing_gangs import StandingGangs
+from multisched.model.objects import Pod
+from multisched.state.cluster_cache import ClusterCache, PlacedPod
+
+SUBSETS_MAX: Final = 64
+"""Sets of members of one gang that are tried in place of the whole gang. Beyond them it goes whole."""
+
+Members = Sequence[PlacedPod]
+
+
+class Unit(msgspec.Struct, frozen=True):
+    """Pods that go together."""
+
+    members: tuple[PlacedPod, ...]
+    """The most important first."""
+    gang: str = ""
+    """The gang that they are, all that stand of it; empty for a pod that may go alone."""
+    surplus: int = 0
+    """As many of them may go without the others."""
+    is_first: bool = False
+    """It is given back before those that are not, as its removal breaks a budget."""
+
+    @property
+    def importance(self) -> tuple[float, ...]:
+        """Ascending: the first is given back first.
+
+        By priority, then gangs before pods, larger gangs before smaller ones, then by the earliest start (source:
+        kube-scheduler 1.37, pod group preemption).
+        """
+        started_s = min(one.pod.started_s or np.inf for one in self.members)
+        highest = max(one.pod.spec.priority for one in self.members)
+        return (not self.is_first, -highest, not self.gang, -len(self.members) if self.gang else 0, started_s)
+
+
+class Ground(Protocol):
+    """Rows from which all units are gone at first, and what is to find room there."""
+
+    def give_back(self, members: Members) -> bool:
+        """They stand again if all that is to be placed finds room beside them. False: it does not, and all is as before."""
+        ...
+
+    def take_away(self, members: Members) -> None:
+        """They are gone again."""
+        ...
+
+    def matters(self, member: PlacedPod) -> bool:
+        """False for one whose leaving makes no room where room is wanted."""
+        ...
+
+
+class Needed(NamedTuple):
+    """What is left of the units once all that can be spared are given back."""
+
+    victims: list[PlacedPod]
+    whole_gangs: int
+    """Gangs of which nobody is left."""
+
+
+def needed(units: Iterable[Unit], ground: Ground) -> Needed:
+    """Gives back unit by unit, the most important first, whatever is not needed. Raises what the ground raises.
+
+    No proper subset of what it returns would do, as long as more room never hinders what is to be placed.
+    """
+    victims: list[PlacedPod] = []
+    whole_gangs = 0
+    for unit in sorted(units, key=lambda unit: unit.importance):
+        if ground.give_back(unit.members):
+            continue
+        going = _few_of(unit, ground)
+        victims += going
+        whole_gangs += bool(unit.gang) and len(going) == len(unit.members)
+    return Needed(victims, whole_gangs)
+
+
+def _few_of(unit: Unit, ground: Ground) -> Members:
+    """Members that the gang can spare, if those are enough: the others stand again. Else all, who are gone as before."""
+    if not unit.surplus:
+        return unit.members
+    near, given = unit.members, list[PlacedPod]()
+    far = [one for one in unit.members if not ground.matters(one)]
+    if far and ground.give_back(far):
+        near, given = tuple(one for one in unit.members if ground.matters(one)), far
+    left = list[PlacedPod]()
+    for one in near:
+        (given if ground.give_back((one,)) else left).append(one)
+    if len(left) <= unit.surplus:
+        return left
+    ground.take_away(given)
+    subsets = (some for size in range(1, unit.surplus + 1) for some in combinations(near, size))
+    for some in islice(subsets, SUBSETS_MAX):
+        uids = {one.pod.uid for one in some}
+        if ground.give_back([one for one in unit.members if one.pod.uid not in uids]):
+            return some
+    return unit.members
+
+
+def units_of(
+    pods: Iterable[PlacedPod],
+    gangs: StandingGangs,
+    cache: ClusterCache,
+    may_go: Callable[[Sequence[Pod]], bool],
+) -> list[Unit]:
+    """The units of these pods, each of which may go as far as its gang can spare it; the most important come first.
+
+    `may_go`: whether all of these may. A gang of which some member may not go loses its surplus at most, the least important.
+    """
+    units, by_gang = list[Unit](), dict[str, list[PlacedPod]]()
+    for one in pods:
+        gang = None if one.pod.is_deleting else gangs.key_of(one.pod.uid)
+        if gang is None:
+            units.append(Unit((one,)))
+        else:
+            by_gang.setdefault(gang, []).append(one)
+    for gang, some in by_gang.items():
+        surplus = gangs.surplus(gang)
+        if len(some) <= surplus:
+            units += [Unit((one,)) for one in some]
+            continue
+        members = _standing(gang, gangs, cache)
+        if may_go([one.pod for one in members]):
+            units.append(Unit(members, gang, surplus))
+        else:
+            units += [Unit((one,)) for one in some[len(some) - surplus :]]
+    return units
+
+
+def _standing(gang: str, gangs: StandingGangs, cache: ClusterCache) -> tuple[PlacedPod, ...]:
+    entries = (cache.placed(uid) for uid in gangs.standing(gang))
+    return tuple(by_importance(entry for entry in entries if entry is not None))
+
+
+def by_importance(pods: Iterable[PlacedPod]) -> list[PlacedPod]:
+    """Source: kube-scheduler 1.36, util.MoreImportantPod."""
+    return sorted(pods, key=lambda one: (-one.pod.spec.priority, one.pod.started_s or np.inf, one.pod.uid))
+
+
+def with_first(units: Iterable[Unit], first: Collection[str]) -> list[Unit]:
+    """`first`: uids of pods whose removal breaks a budget."""
+    return [msgspec.structs.replace(unit, is_first=any(one.pod.uid in first for one in unit.members)) for unit in units]
+
+
+def by_node(victims: Iterable[PlacedPod], node: str = "") -> dict[str, tuple[Pod, ...]]:
+    """The victims of each node, the most important first. `node`: comes first of all."""
+    found: dict[str, tuple[Pod, ...]] = {}
+    for one in sorted(by_importance(victims), key=lambda one: (one.node != node, one.node)):
+        found[one.node] = (*found.get(one.node, ()), one.pod)
+    return found

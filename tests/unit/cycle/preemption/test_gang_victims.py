@@ -1,0 +1,277 @@
+"""Gangs as victims of a single pod: the surplus goes pod by pod, and whoever takes more takes the whole gang."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from multisched.cycle.preemption import gang_candidates, victim_units
+from multisched.cycle.preemption.gang_columns import GangColumns
+from multisched.cycle.results import Placed, Unplaced
+from multisched.framework.dependency import Dependency
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import CPU, Node, Pod
+from multisched.testing.builders import make_node, make_pod
+from tests.unit.cycle.cycle_kit import Domain, FilterBy
+from tests.unit.cycle.preemption.test_preemption import DAY_S, budget, standing
+from tests.unit.state.gang_kit import LabelGangs, cache_with_gangs
+
+IN_TREE = ("NodeResourcesFit", "DefaultPreemption")
+PREEMPTOR = make_pod("p", cpu_milli=1000, priority=9)
+
+
+def town(nodes: Mapping[str, int], pods: Iterable[Pod], plugins: Sequence[Any] = (), **minimums: int) -> Domain:
+    """`nodes`: name -> CPUs. `minimums`: gang -> its minimum."""
+    made = [make_node(name, cpu_milli=cpus * 1000) for name, cpus in nodes.items()]
+    domain = Domain(*made, in_tree=IN_TREE, cache=cache_with_gangs(**minimums), plugins=plugins)
+    for pod in pods:
+        domain.cache.place(pod)
+    return domain
+
+
+def member(name: str, node: str, gang: str = "g", **fields: Any) -> Pod:
+    return standing(name, node, labels={"gang": gang, "app": gang}, **fields)
+
+
+def victims(domain: Domain, pod: Pod = PREEMPTOR) -> tuple[str | None, dict[str, list[str]]]:
+    """The nominated node, and the victims by node."""
+    result = domain.schedule(pod)
+    assert isinstance(result, Unplaced), result
+    found = {} if result.preemption is None else result.preemption.victims
+    return result.nominated_node, {node: [pod.name for pod in pods] for node, pods in found.items()}
+
+
+def test_a_node_whose_victims_break_no_gang_is_taken_before_one_whose_victims_are_less_important() -> None:
+    pods = [member("g1", "a"), member("g2", "b"), standing("alone", "c", priority=5)]
+    assert victims(town({"a": 1, "b": 1, "c": 1}, pods, g=2)) == ("c", {"c": ["alone"]})
+
+
+def test_a_gang_that_cannot_spare_a_member_goes_whole_from_all_its_nodes() -> None:
+    pods = [member("g1", "a"), member("g2", "b"), member("g3", "b"), standing("equal", "c", priority=9)]
+    domain = town({"a": 1, "b": 2, "c": 1}, pods, g=3)
+    assert victims(domain) == ("a", {"a": ["g1"], "b": ["g2", "g3"]})
+    result = domain.schedule(PREEMPTOR)
+    assert isinstance(result, Unplaced)
+    assert result.preemption is not None
+    assert [pod.name for pod, _ in result.preemption.nominations] == ["p"]
+
+
+def test_members_beyond_the_minimum_go_like_any_other_pod() -> None:
+    pods = [member("g1", "a"), member("g2", "b"), member("g3", "c", start=DAY_S + 5)]
+    assert victims(town({"a": 1, "b": 1, "c": 1}, pods, g=2)) == ("c", {"c": ["g3"]})
+
+
+def test_of_one_node_a_gang_spares_no_more_than_its_surplus() -> None:
+    pods = [member(f"g{number}", "a", start=DAY_S + number) for number in range(3)]
+    one, two = PREEMPTOR, make_pod("p", cpu_milli=2000, priority=9)
+    assert victims(town({"a": 3}, pods, g=2), one) == ("a", {"a": ["g2"]})
+    assert victims(town({"a": 3}, pods, g=2), two) == ("a", {"a": ["g0", "g1", "g2"]})
+    assert victims(town({"a": 3}, pods, g=1), two) == ("a", {"a": ["g1", "g2"]})
+
+
+def test_a_gang_that_could_spare_one_of_its_large_members_does_not_go_whole() -> None:
+    pods = [member("large", "a", cpu=2000, priority=3), member("s1", "a"), member("s2", "a")]
+    assert victims(town({"a": 4}, pods, g=2), make_pod("p", cpu_milli=2000, priority=9)) == ("a", {"a": ["large"]})
+
+
+def test_a_gang_one_of_whose_members_is_too_important_spares_its_surplus_at_most() -> None:
+    pods = [member("g1", "a"), member("g2", "a", start=DAY_S + 1), member("boss", "b", priority=9)]
+    nodes = {"a": 2, "b": 1}
+    assert victims(town(nodes, pods, g=3)) == ("", {})
+    assert victims(town(nodes, pods, g=2)) == ("a", {"a": ["g2"]})
+    assert victims(town(nodes, pods, g=2), make_pod("p", cpu_milli=2000, priority=9)) == ("", {})
+
+
+def test_rather_than_a_budget_a_gang_is_broken() -> None:
+    pods = [member("g1", "a"), member("g2", "b"), standing("kept", "c", labels={"app": "kept"})]
+    domain = town({"a": 1, "b": 1, "c": 1}, pods, g=2)
+    domain.cache.objects.set(ObjectKind.POD_DISRUPTION_BUDGET, budget("kept", "kept", 0))
+    assert victims(domain) == ("a", {"a": ["g1"], "b": ["g2"]})
+    domain.cache.objects.set(ObjectKind.POD_DISRUPTION_BUDGET, budget("g", "g", 1))
+    assert victims(domain) == ("c", {"c": ["kept"]}), "one of the gang's members would break one, too"
+
+
+def test_whoever_need_not_go_once_a_gang_goes_whole_stays() -> None:
+    """The pod needs two CPUs of `a`: of gang and pod beside it, neither would be enough but for the gang's second member."""
+    pods = [
+        member("g1", "a", priority=2, start=DAY_S + 1),
+        member("g2", "a", priority=2, start=DAY_S + 2),
+        standing("alone", "a", priority=1),
+    ]
+    assert victims(town({"a": 3}, pods, g=2), make_pod("p", cpu_milli=2000, priority=9)) == ("a", {"a": ["g1", "g2"]})
+
+
+def test_a_member_that_goes_already_is_no_more_than_a_pod_that_goes() -> None:
+    going = member("g1", "a", is_deleting=True)
+    pods = [going, member("g2", "b"), member("g3", "c")]
+    assert victims(town({"a": 1, "b": 1, "c": 1}, pods, g=2)) == ("a", {"a": ["g1"]})
+
+
+def test_a_member_whose_node_is_unknown_goes_with_its_gang() -> None:
+    pods = [member("g1", "a"), member("g2", "gone")]
+    assert victims(town({"a": 1}, pods, g=2)) == ("a", {"a": ["g1"], "gone": ["g2"]})
+
+
+def test_gangs_are_broken_on_the_nodes_that_cost_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gang_candidates, "ROWS_TRIED_MAX", 1)
+    pods = [
+        member("g1", "a", priority=2),
+        member("g2", "b", priority=2),
+        member("h1", "c", gang="h"),
+        member("h2", "d", gang="h"),
+    ]
+    nodes = dict.fromkeys("abcd", 1)
+    assert victims(town(nodes, pods, g=2, h=2)) == ("c", {"c": ["h1"], "d": ["h2"]})
+
+
+def test_filters_that_know_more_than_room_are_asked_without_the_whole_gang() -> None:
+    """They refuse `a` whoever goes from there."""
+    careful = FilterBy(
+        "Careful",
+        lambda pod, name: "no" if name == "a" else "",
+        depends_on=Dependency.CLUSTER,
+        sign=lambda pod: (),
+    )
+    pods = [member("g1", "a"), member("g2", "b")]
+    assert victims(town({"a": 1, "b": 1}, pods, [careful], g=2)) == ("b", {"b": ["g2"], "a": ["g1"]})
+
+
+def test_the_next_pod_of_the_class_hears_what_has_become_of_gangs_elsewhere() -> None:
+    domain = town({"a": 1, "b": 1, "c": 1}, [member("g1", "a"), member("g2", "b"), member("g3", "c")], g=2)
+    assert victims(domain) == ("a", {"a": ["g1"]})
+    domain.cache.remove("uid-g3")
+    domain.cache.place(standing("equal", "c", priority=9))
+    assert victims(domain) == ("a", {"a": ["g1"], "b": ["g2"]})
+    domain.cache.remove("uid-g2")
+    domain.cache.place(standing("equal-b", "b", priority=9))
+    domain.cache.place(member("g4", "nowhere"))
+    domain.cache.place(member("g5", "nowhere"))
+    assert victims(domain) == ("a", {"a": ["g1"]})
+
+
+def test_numbers_of_gangs_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("multisched.cycle.preemption.gang_columns.NUMBERS_MAX", 2)
+    domain = town({"a": 2}, [])
+    gangs = domain.cache.gangs
+    assert isinstance(gangs, LabelGangs)
+    columns = GangColumns(gangs)
+    for number in range(6):
+        gangs.minimums = {f"g{number}": 1}
+        domain.cache.place(member(f"p{number}", "a", gang=f"g{number}"))
+        (pods,) = domain.cache.pods_by_priority.blocks(np.array([0], np.intp))
+        assert columns.beyond_surplus(pods, np.ones_like(pods.priority, np.bool_)).tolist() == [[True]]
+        assert len(columns._numbers) <= 3
+        domain.cache.remove(f"uid-p{number}")
+
+
+# -- against every set of victims ----------------------------------------------------------------------------------------
+
+GANGS = ("", "", "g", "h")
+
+
+class Plain:
+    """All that rules say of victims, set by set."""
+
+    def __init__(self, domain: Domain, pod: Pod) -> None:
+        gangs = domain.cache.gangs
+        assert isinstance(gangs, LabelGangs)
+        self.entries = [entry for entry in domain.cache if entry.pod.spec.priority < pod.spec.priority]
+        self._gangs, self._domain, self._pod = gangs, domain, pod
+
+    def is_allowed(self, uids: frozenset[str]) -> bool:
+        """Of no gang more than its surplus, or all of it."""
+        for gang in self._gangs.minimums:
+            members = frozenset(self._gangs.standing(gang))
+            if len(members & uids) > self._gangs.surplus(gang) and not members <= uids:
+                return False
+        return True
+
+    def fits(self, node: str, uids: frozenset[str]) -> bool:
+        table, row = self._domain.cache.nodes, self._domain.row(node)
+        left = sum(pod.requests[CPU] for pod in table.pods_on(row) if pod.uid not in uids)
+        return left + self._pod.requests[CPU] <= table.node(row).allocatable[CPU]
+
+    def subsets(self, uids: Iterable[str]) -> Iterable[frozenset[str]]:
+        every = sorted(uids)
+        return map(frozenset, chain.from_iterable(combinations(every, size) for size in range(len(every) + 1)))
+
+    def is_breaking(self, uids: frozenset[str]) -> bool:
+        """A gang goes whole."""
+        members = (frozenset(self._gangs.standing(gang)) for gang in self._gangs.minimums)
+        return any(some and some <= uids for some in members)
+
+
+@st.composite
+def towns(draw: st.DrawFn) -> tuple[Domain, list[Node]]:
+    nodes = [make_node(f"n{number}", cpu_milli=draw(st.sampled_from([1000, 2000, 3000]))) for number in range(3)]
+    minimums = {gang: draw(st.integers(1, 4)) for gang in ("g", "h")}
+    domain = Domain(*nodes, in_tree=IN_TREE, cache=cache_with_gangs(**minimums))
+    for number in range(draw(st.integers(1, 9))):
+        gang = draw(st.sampled_from(GANGS))
+        priority = draw(st.sampled_from([0, 0, 3, 9]))
+        fields = {"labels": {"gang": gang}} if gang else {}
+        node, cpu = draw(st.sampled_from([*nodes])).name, draw(st.sampled_from([500, 1000, 2000]))
+        domain.cache.place(standing(f"s{number}", node, cpu=cpu, priority=priority, start=DAY_S + number, **fields))
+    return domain, nodes
+
+
+@given(towns(), st.sampled_from([1000, 2000, 3000]))
+@settings(deadline=None)
+def test_no_proper_subset_of_the_victims_would_do_and_gangs_are_broken_only_where_they_must_be(
+    drawn: tuple[Domain, list[Node]], cpu: int
+) -> None:
+    domain, nodes = drawn
+    pod = make_pod("p", cpu_milli=cpu, priority=9)
+    before = sorted((entry.pod.uid, entry.node) for entry in domain.cache)
+    result, plain = domain.schedule(pod), Plain(domain, pod)
+    if isinstance(result, Placed):
+        return
+    assert isinstance(result, Unplaced)
+    assert sorted((entry.pod.uid, entry.node) for entry in domain.cache) == before
+    lower = {entry.pod.uid for entry in plain.entries}
+    would_do = [
+        (uids, node.name)
+        for uids in plain.subsets(lower)
+        if plain.is_allowed(uids)
+        for node in nodes
+        if plain.fits(node.name, uids)
+    ]
+    if result.preemption is None:
+        assert not would_do
+        return
+    gone, node = frozenset(victim.uid for victim in result.victims), result.nominated_node or ""
+    assert (gone, node) in would_do
+    assert not any(plain.is_allowed(some) and plain.fits(node, some) for some in plain.subsets(gone) if some < gone)
+    assert result.preemption.victims == {
+        node: tuple(pod for pod in result.victims if plain_node(domain, pod) == node)
+        for node in result.preemption.victims
+    }
+    assert not plain.is_breaking(gone) or all(plain.is_breaking(some) for some, _ in would_do)
+
+
+def plain_node(domain: Domain, pod: Pod) -> str:
+    entry = domain.cache.placed(pod.uid)
+    assert entry is not None
+    return entry.node
+
+
+def test_a_gang_of_which_too_many_sets_would_have_to_be_tried_goes_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gang has five members, and can spare two: the two large ones would do, and so would no others."""
+    pods = [
+        member("g0", "a", cpu=1000, priority=4),
+        member("g1", "a", cpu=500, priority=3),
+        member("g2", "a", cpu=500, priority=2),
+        member("g3", "a", cpu=1000, priority=1),
+        member("g4", "a", cpu=500, priority=0),
+        standing("equal", "a", cpu=500, priority=9),
+    ]
+    pod = make_pod("p", cpu_milli=2000, priority=9)
+    assert victims(town({"a": 4}, pods, g=3), pod) == ("a", {"a": ["g0", "g3"]})
+    monkeypatch.setattr(victim_units, "SUBSETS_MAX", 3)
+    assert victims(town({"a": 4}, pods, g=3), pod) == ("a", {"a": ["g0", "g1", "g2", "g3", "g4"]})
