@@ -354,7 +354,7 @@ def _why_stuck(gang: QueuedGang, found: _Try | None) -> str:
 
 def _none_of(gang: QueuedGang, found: _Try | None, why: str) -> GangResult:
     """None stands. All hear how far the gang came, and who had no node, and why; that one comes first."""
-    late = f" has not started within {gang.overdue_s:g} s" if gang.overdue_s else ""
+    late = f" {gang.overdue}" if gang.overdue else ""
     text = f"gang {gang.name}{late}: {why}"
     first = None if found is None else _first_refused(gang, found)
     rejectors = frozenset({GANG_PLUGIN}) if first is None or not _is_alike(gang) else frozenset[str]()

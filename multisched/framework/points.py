@@ -64,8 +64,8 @@ class QueuedGang(msgspec.Struct, frozen=True):
     """Where they go together, the widest level first."""
     standing: tuple[str, ...] = ()
     """Nodes on which members stand already, where there is a topology."""
-    overdue_s: float = 0.0
-    """Its timeout, once that has passed."""
+    overdue: str = ""
+    """How long it has been waiting, for people, once that is longer than its timeout; empty before."""
 
     @property
     def name(self) -> str:

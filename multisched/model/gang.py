@@ -98,12 +98,6 @@ def membership_of(pod: Pod) -> Membership | None:
     return _membership(pod.namespace, group, said, tuple(sorted(read.items())))
 
 
-def gang_key(pod: Pod) -> str:
-    """NAMESPACE/NAME of the pod's gang; empty for a pod without one. Equal for pods of equal labels, annotations and spec."""
-    membership = membership_of(pod)
-    return "" if membership is None else f"{pod.namespace}/{membership.name}"
-
-
 Texts = tuple[tuple[str, str], ...]
 
 

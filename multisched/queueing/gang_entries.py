@@ -162,7 +162,7 @@ class GangEntries:
             self._gangs[self._gang_of[before.uid]].lead = None
             before.ranks_as = before.sort_key = None
         self._gangs[key].lead = entry
-        first = min(self.members(key), key=lambda one: (-one.pod.spec.priority, one.order))
+        first = min(self.members(key), key=_importance)
         entry.ranks_as, entry.sort_key = (None if first is entry else first.pod), None
         self._wait(key, now_s)
 
@@ -235,7 +235,7 @@ class GangEntries:
 
     def queued(self, entries: Iterable[Entry]) -> QueuedGang:
         """These members, the most important first, as the cycle decides them."""
-        members = sorted(entries, key=lambda one: (-one.pod.spec.priority, one.order))
+        members = sorted(entries, key=_importance)
         together = self._roster.together_with(self._gang_of[members[0].uid])
         gangs = [gang for one in together if (gang := self._roster.gang(one)) is not None]
         return QueuedGang(
@@ -244,8 +244,13 @@ class GangEntries:
             {one.uid: self._gang_of[one.uid] for one in members},
             gangs[0].spec.topology if gangs[0].spec is not None else (),
             tuple(sorted({node for gang in gangs for node in _nodes(gang)})),
-            max((gang.timeout_s for gang in gangs if gang.is_overdue), default=0.0),
+            next((gang.lateness for gang in gangs if gang.is_overdue), ""),
         )
+
+
+def _importance(entry: Entry) -> tuple[int, float, str]:
+    """The same in every attempt, so that it ends with the same words while nothing has changed."""
+    return -entry.pod.spec.priority, entry.added_s, entry.pod.name
 
 
 def _nodes(gang: Gang) -> Iterator[str]:

@@ -17,6 +17,7 @@ from multisched.config.schema import Configuration, DomainConfig
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.context import PluginContext
+from multisched.framework.gangs import GANG_PLUGIN
 from multisched.framework.isolation import Isolator, Workshop
 from multisched.framework.measures import Measures
 from multisched.framework.object_status import StatusMarks
@@ -36,7 +37,6 @@ from multisched.shell.preemptor import Preemptor
 from multisched.shell.scheduling.ports import DomainPorts
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
-from multisched.state.gang_roster import GangRoster
 from multisched.state.nominator import Nominator
 
 
@@ -97,7 +97,7 @@ class DomainBuilder:
             cycle=SchedulingCycle(
                 plugins, runner, shared.cache, rows, shared.nominator, seed=shared.rng.getrandbits(32)
             ),
-            queue=_queue(domain, plugins, observer, shared.clock.monotonic, shared.cache.gangs),
+            queue=self._queue(domain, plugins, observer),
             waiting=waiting,
             runner=runner,
             cache=shared.cache,
@@ -138,21 +138,15 @@ class DomainBuilder:
         profile, beside = resolve_profile(domain, self._registry), shared.extenders.plugins_of(domain)
         return build_profile(profile, self._registry, context, Isolator(shared.workshop), beside)
 
-
-def _queue(
-    domain: DomainConfig,
-    plugins: PluginSet,
-    observer: DomainObserver,
-    stopwatch: Callable[[], float],
-    gangs: GangRoster,
-) -> PodQueue:
-    return PodQueue(
-        plugins.queue_sort,
-        plugins.pre_enqueue,
-        [built.plugin for built in plugins.built],
-        on_error=observer.plugin_failed,
-        backoff=BackoffPolicy(domain.queue.initial_backoff_s, domain.queue.max_backoff_s),
-        leftover_s=domain.queue.unschedulable_flush_s,
-        stopwatch=stopwatch,
-        gangs=gangs,
-    )
+    def _queue(self, domain: DomainConfig, plugins: PluginSet, observer: DomainObserver) -> PodQueue:
+        built = [one.plugin for one in plugins.built]
+        return PodQueue(
+            plugins.queue_sort,
+            plugins.pre_enqueue,
+            built,
+            on_error=observer.plugin_failed,
+            backoff=BackoffPolicy(domain.queue.initial_backoff_s, domain.queue.max_backoff_s),
+            leftover_s=domain.queue.unschedulable_flush_s,
+            stopwatch=self._shared.clock.monotonic,
+            gangs=self._shared.cache.gangs if any(plugin.name == GANG_PLUGIN for plugin in built) else None,
+        )

@@ -48,6 +48,7 @@ from multisched.shell.catch_up import CatchUp
 from multisched.shell.domain import DomainWorker
 from multisched.shell.domain_builder import DomainBuilder, SharedParts
 from multisched.shell.extenders import Extenders, OpenExtender
+from multisched.shell.half_gangs import HalfGangs
 from multisched.shell.history_guard import HistoryGuard
 from multisched.shell.ingest.event_timing import EventTimes
 from multisched.shell.ingest.finished_members import SUCCEEDED_PODS, FinishedMembers
@@ -174,6 +175,7 @@ class Program:
         self.pods = self._pod_ingest(domains.add_all(nodes))
         self.finished_members = FinishedMembers(self.cache.gangs, self.decoder, self._finished_pods)
         self.statuses.serve(self.router.workers())
+        self.half_gangs = HalfGangs(self.cache, self.router, self.events, outside.clock)
         self.mending = self._pod_mending()
         reporter = configuration.domains[0].scheduler_names[0]
         self.nodes = self._node_ingest(nodes, reporter)
@@ -413,6 +415,7 @@ class Program:
             for reflector in (*self.reflectors.values(), *self.objects.reflectors.values()):
                 tasks.start_soon(reflector.run)
             tasks.start_soon(self.finished_members.run)
+            tasks.start_soon(self.half_gangs.run)
             tasks.start_soon(self.events.run)
             tasks.start_soon(self.conditions.run)
             if self.statuses.kinds:

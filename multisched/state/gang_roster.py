@@ -103,6 +103,13 @@ class Gang:
         return TIMEOUT_S if self.spec is None else self.spec.timeout_s
 
     @property
+    def lateness(self) -> str:
+        """What is said of it once its members have waited longer than that."""
+        if self.standing:
+            return f"has been below its minimum for {self.timeout_s:g} s"
+        return f"has not started within {self.timeout_s:g} s"
+
+    @property
     def needs(self) -> int:
         """How many more members have to start together; 0 or less: each may start alone."""
         spec = self.spec
@@ -199,7 +206,7 @@ class GangRoster:
         if gang is None or not gang.is_overdue:
             return f"gang {about}: {why}"
         so = "" if about == key else f"gang {about}: "
-        return f"gang {key} has not started within {gang.timeout_s:g} s: {so}{why}"
+        return f"gang {key} {gang.lateness}: {so}{why}"
 
     def _why_incomplete(self, gang: Gang) -> str:
         spec = gang.spec

@@ -14,7 +14,7 @@ from multisched.framework.events import Action, ClusterEvent, EventObject, Event
 from multisched.framework.gangs import GANG_PLUGIN, GangView
 from multisched.framework.status import SUCCESS, Status
 from multisched.framework.traits import Traits
-from multisched.model.gang import gang_key
+from multisched.model.gang import membership_of
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 
@@ -39,10 +39,10 @@ class GangScheduling:
 
     def pre_enqueue(self, pod: Pod) -> Status:
         """Refuses a member until its gang, and those that start with it, can be complete."""
-        key = self._gangs.key_of(pod.uid)
-        if key is None:
+        membership = membership_of(pod)
+        if membership is None:
             return SUCCESS
-        why = self._gangs.why_not_yet(key)
+        why = membership.problem or self._gangs.why_not_yet(f"{pod.namespace}/{membership.name}")
         return Status.unschedulable(why) if why else SUCCESS
 
     def events_to_register(self) -> Sequence[EventRegistration]:
@@ -58,5 +58,4 @@ class GangScheduling:
 
     def _room_hint(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
         """No room helps members that wait for others."""
-        key = gang_key(pod)
-        return Hint.SKIP if key and self._gangs.why_not_yet(key) else Hint.QUEUE
+        return Hint.QUEUE if self.pre_enqueue(pod).is_success else Hint.SKIP

@@ -16,7 +16,6 @@ from multisched.framework.events import ASSIGNED_POD_ADD, ASSIGNED_POD_DELETE, A
 from multisched.framework.ports import Clock, Event, EventSink, ObjectRef
 from multisched.framework.status import Status
 from multisched.model.decode import INTERNED_MAX, DecodeError, Decoder
-from multisched.model.gang import membership_of
 from multisched.model.limited_toleration import tolerations_for
 from multisched.model.objects import Node, Pod, PodSpec, ask_alike, differ_in_version_only
 from multisched.model.selectors import Toleration
@@ -415,5 +414,4 @@ def refusal_of(pod: Pod) -> str:
         return (
             f"multisched does not evaluate {', '.join(pod.spec.unsupported)} yet; remove them or use another scheduler"
         )
-    membership = membership_of(pod)
-    return "" if membership is None else membership.problem
+    return ""

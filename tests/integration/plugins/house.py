@@ -216,13 +216,15 @@ async def open_house(
     before: Callable[[House], Awaitable[None]] | None = None,
     behind: Callable[[Transport], Transport] | None = None,
     measures: Measures | None = None,
+    server: ApiServer | None = None,
 ) -> AsyncIterator[House]:
     """The program runs until the block is left, and must then end in time.
 
-    `before`: what is in the cluster already; `behind`: what stands between the program and the server.
+    `before`: what is in the cluster already; `behind`: what stands between the program and the server. `server`: of another
+    house, whose program this one follows.
     """
     clock, broken = LoopClock(), list[str]()
-    server = ApiServer(clock, seed=0, rbac=False)
+    server = ApiServer(clock, seed=0, rbac=False) if server is None else server
     parsed = loading.parse(configuration, "house")
     house = House(server, ApiChecker(server, broken), broken, clock, parsed)
     if before is not None:
