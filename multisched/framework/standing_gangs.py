@@ -7,7 +7,7 @@ them. Source: kube-scheduler 1.37, workload-aware preemption; KAI and Volcano do
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final, Protocol
+from typing import Protocol
 
 
 class StandingGangs(Protocol):
@@ -36,24 +36,3 @@ class StandingGangs(Protocol):
     def surplus(self, key: str) -> int:
         """How many of those may go singly: beyond them the gang falls below its minimum. Never negative; 0 for an unknown gang."""
         ...
-
-
-class NoStandingGangs:
-    """Where no pod belongs to a gang."""
-
-    version = 0
-
-    def __len__(self) -> int:
-        return 0
-
-    def key_of(self, uid: str) -> str | None:
-        return None
-
-    def standing(self, key: str) -> Collection[str]:
-        return ()
-
-    def surplus(self, key: str) -> int:
-        return 0
-
-
-NO_STANDING_GANGS: Final = NoStandingGangs()

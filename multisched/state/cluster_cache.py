@@ -22,7 +22,6 @@ from enum import Enum, auto
 import msgspec
 
 from multisched.framework.ledger import NO_CHOICES, Choices, Ledger
-from multisched.framework.standing_gangs import NO_STANDING_GANGS, StandingGangs
 from multisched.model.objects import Node, Pod
 from multisched.model.version import Version
 from multisched.state.domain_rows import DomainRows
@@ -77,10 +76,8 @@ LABELS_WRITTEN_AT_BINDING = frozenset({"topology.kubernetes.io/zone", "topology.
 class ClusterCache:
     """Nodes and the pods on them. All writes are synchronous and whole; readers hold `nodes` as a view."""
 
-    def __init__(self, ledgers: LedgerRegistry | None = None, gangs: StandingGangs = NO_STANDING_GANGS) -> None:
+    def __init__(self, ledgers: LedgerRegistry | None = None) -> None:
         self.nodes = NodeTable()
-        self.gangs = gangs
-        """Who of the pods on nodes belongs together."""
         self.pods_by_priority = PodsByPriority(self.nodes)
         """The pods on every row in columns; nothing is kept in it until somebody preempts."""
         self.ledgers = ledgers if ledgers is not None else LedgerRegistry()

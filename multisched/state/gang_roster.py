@@ -8,7 +8,7 @@ has no gang costs a look into a dictionary. A gang's key is NAMESPACE/NAME.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -38,6 +38,8 @@ class GangMember(msgspec.Struct):
     """Where it stands, or is assumed; empty for one that waits."""
     is_bound: bool = False
     """The watch has shown it there."""
+    is_leaving: bool = False
+    """It is being deleted."""
 
     @property
     def is_held(self) -> bool:
@@ -137,6 +139,8 @@ class GangRoster:
 
     def __init__(self) -> None:
         self._gangs: dict[str, Gang] = {}
+        self.version = 0
+        """Raised with each change of `standing` or `surplus`."""
         self._by_name: dict[str, set[str]] = {}
         """Name without namespace -> keys."""
         self._key_of: dict[str, str] = {}
@@ -178,6 +182,23 @@ class GangRoster:
     def has_started(self, key: str) -> bool:
         """No member of the gang has to wait for others."""
         return not self.needs(key)
+
+    # -- who of them may go: `StandingGangs` -----------------------------------------------------------------------
+
+    def standing(self, key: str) -> Collection[str]:
+        """uids of the members that are on a node, or assumed on one, and are not being deleted."""
+        gang = self._gangs.get(key)
+        members = {} if gang is None else gang.members
+        return [uid for uid, member in members.items() if member.node and not member.is_leaving]
+
+    def surplus(self, key: str) -> int:
+        """How many of those may go singly; 0 for a gang of which nobody says what it needs."""
+        gang = self._gangs.get(key)
+        spec = None if gang is None else gang.spec
+        if gang is None or spec is None:
+            return 0
+        standing = len(self.standing(key))
+        return min(max(standing + len(gang.finished) - spec.min_members, 0), standing)
 
     # -- why members wait ------------------------------------------------------------------------------------------
 
@@ -254,7 +275,7 @@ class GangRoster:
         key = f"{pod.namespace}/{membership.name}"
         gang = self._gang(key, membership.api)
         before_it = gang.outlook
-        member = GangMember(pod.name, pod.spec.scheduler_name, _held(pod, membership))
+        member = GangMember(pod.name, pod.spec.scheduler_name, _held(pod, membership), is_leaving=pod.is_deleting)
         before = None
         if known is not None:
             before = self._gangs[known].members[pod.uid]
@@ -286,6 +307,7 @@ class GangRoster:
         if membership is None or pod.uid in self._finished:
             return
         gang = self._gang(f"{pod.namespace}/{membership.name}", membership.api)
+        self.version += 1
         gang.finished[pod.uid] = True  # before it is no member: the gang must not be forgotten between
         self.remove(pod.uid)
         self._finished[pod.uid] = gang.key, pod.key
@@ -304,6 +326,7 @@ class GangRoster:
 
     def set_object(self, api: GangApi, key: str, spec: GangSpec | None, problem: str = "") -> None:
         """The gang's own object as it is now; None and no problem: it is gone."""
+        self.version += 1
         if spec is None and not problem:
             self._objects.pop((api, key), None)
         else:
@@ -331,6 +354,7 @@ class GangRoster:
         gang = self._gangs[key]
         member, needed = gang.members[uid], gang.needs
         is_foreign = is_bound and not member.node
+        self.version += node != member.node
         gang.standing += bool(node) - bool(member.node)
         gang.bound += is_bound - member.is_bound
         gang.held -= member.is_held
@@ -364,6 +388,7 @@ class GangRoster:
 
     def _replace(self, gang: Gang, uid: str, before: GangMember | None, after: GangMember | None) -> None:
         """A member comes, goes, or is another one than before."""
+        self.version += 1
         for member, sign in ((before, -1), (after, 1)):
             if member is not None:
                 gang.standing += sign * bool(member.node)
@@ -377,6 +402,7 @@ class GangRoster:
             self._key_of[uid] = gang.key
 
     def _forget_finished(self, uid: str) -> None:
+        self.version += 1
         key, pod_key = self._finished.pop(uid)
         self._finished_uids.pop(pod_key, None)
         gang = self._gangs[key]
@@ -385,6 +411,7 @@ class GangRoster:
 
     def _say(self, gang: Gang, uid: str, spec: GangSpec | None) -> None:
         before = self._said_by.pop(uid, None)
+        self.version += before != spec
         if before is not None:
             _count(gang.said, before, -1)
         if spec is not None:

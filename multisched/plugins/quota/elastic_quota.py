@@ -179,7 +179,7 @@ class ElasticQuota:
             return self._preempted(cycle, claim.pod, self._emptiest(cycle, fitting), victims)
         found = dry_run.displace(Borrowers(self._ledger, claim, self._budgets))
         for at in _cheapest(found, cycle.nodes.row_of(claim.pod.nominated_node)):
-            here = found.victims_at(at)
+            here = [victim for some in found.victims_at(at).values() for victim in some]
             victims = room_for(self._ledger, claim, standing, here)
             if victims is not None:
                 return self._preempted(cycle, claim.pod, int(found.rows[at]), victims)

@@ -31,6 +31,7 @@ class HeadLedger:
 
     name = HEADCOUNT
     plugin = HEADCOUNT
+    condition_reason = ""
 
     def __init__(self, context: PluginContext | None) -> None:
         """None: nothing is marked, as in a copy."""

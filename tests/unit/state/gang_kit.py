@@ -1,42 +1,31 @@
-"""Gangs that anybody can count by hand: pods of one label, whose minimum is what a test says."""
+"""Gangs of which members stand: pods of one label, whose minimum a PodGroup says."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-
+from multisched.model.gang import SP_LABEL, GangApi, GangSpec
+from multisched.model.objects import Pod
 from multisched.state.cluster_cache import ClusterCache
 
-
-class LabelGangs:
-    """`StandingGangs`: the pods with the same label `gang`, as they stand in a cache."""
-
-    cache: ClusterCache
-
-    def __init__(self, minimums: Mapping[str, int]) -> None:
-        self.minimums = dict(minimums)
-
-    @property
-    def version(self) -> int:
-        return self.cache.nodes.row_log.sequence
-
-    def __len__(self) -> int:
-        return len(self.minimums)
-
-    def key_of(self, uid: str) -> str | None:
-        entry = self.cache.placed(uid)
-        return None if entry is None else entry.pod.labels.get("gang")
-
-    def standing(self, key: str) -> Collection[str]:
-        return [
-            entry.pod.uid for entry in self.cache if entry.pod.labels.get("gang") == key and not entry.pod.is_deleting
-        ]
-
-    def surplus(self, key: str) -> int:
-        return max(len(self.standing(key)) - self.minimums.get(key, 1), 0)
+GANG_LABEL = SP_LABEL
 
 
 def cache_with_gangs(**minimums: int) -> ClusterCache:
     """Gang -> its minimum."""
-    gangs = LabelGangs(minimums)
-    gangs.cache = ClusterCache(gangs=gangs)
-    return gangs.cache
+    cache = ClusterCache()
+    for gang, least in minimums.items():
+        set_minimum(cache, gang, least)
+    return cache
+
+
+def set_minimum(cache: ClusterCache, gang: str, least: int) -> None:
+    cache.gangs.set_object(GangApi.SCHEDULER_PLUGINS, key_of(gang), GangSpec(least))
+
+
+def key_of(gang: str) -> str:
+    return f"default/{gang}"
+
+
+def place(cache: ClusterCache, pod: Pod) -> None:
+    """As ingest does: the roster hears of the pod before the cache does."""
+    cache.gangs.set(pod)
+    cache.place(pod)

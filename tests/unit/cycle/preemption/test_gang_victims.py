@@ -20,7 +20,7 @@ from multisched.model.objects import CPU, Node, Pod
 from multisched.testing.builders import make_node, make_pod
 from tests.unit.cycle.cycle_kit import Domain, FilterBy
 from tests.unit.cycle.preemption.test_preemption import DAY_S, budget, standing
-from tests.unit.state.gang_kit import LabelGangs, cache_with_gangs
+from tests.unit.state.gang_kit import GANG_LABEL, cache_with_gangs, key_of, place, set_minimum
 
 IN_TREE = ("NodeResourcesFit", "DefaultPreemption")
 PREEMPTOR = make_pod("p", cpu_milli=1000, priority=9)
@@ -31,12 +31,12 @@ def town(nodes: Mapping[str, int], pods: Iterable[Pod], plugins: Sequence[Any] =
     made = [make_node(name, cpu_milli=cpus * 1000) for name, cpus in nodes.items()]
     domain = Domain(*made, in_tree=IN_TREE, cache=cache_with_gangs(**minimums), plugins=plugins)
     for pod in pods:
-        domain.cache.place(pod)
+        place(domain.cache, pod)
     return domain
 
 
 def member(name: str, node: str, gang: str = "g", **fields: Any) -> Pod:
-    return standing(name, node, labels={"gang": gang, "app": gang}, **fields)
+    return standing(name, node, labels={GANG_LABEL: gang, "app": gang}, **fields)
 
 
 def victims(domain: Domain, pod: Pod = PREEMPTOR) -> tuple[str | None, dict[str, list[str]]]:
@@ -146,28 +146,27 @@ def test_the_next_pod_of_the_class_hears_what_has_become_of_gangs_elsewhere() ->
     domain = town({"a": 1, "b": 1, "c": 1}, [member("g1", "a"), member("g2", "b"), member("g3", "c")], g=2)
     assert victims(domain) == ("a", {"a": ["g1"]})
     domain.cache.remove("uid-g3")
-    domain.cache.place(standing("equal", "c", priority=9))
+    place(domain.cache, standing("equal", "c", priority=9))
     assert victims(domain) == ("a", {"a": ["g1"], "b": ["g2"]})
     domain.cache.remove("uid-g2")
-    domain.cache.place(standing("equal-b", "b", priority=9))
-    domain.cache.place(member("g4", "nowhere"))
-    domain.cache.place(member("g5", "nowhere"))
+    place(domain.cache, standing("equal-b", "b", priority=9))
+    place(domain.cache, member("g4", "nowhere"))
+    place(domain.cache, member("g5", "nowhere"))
     assert victims(domain) == ("a", {"a": ["g1"]})
 
 
 def test_numbers_of_gangs_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("multisched.cycle.preemption.gang_columns.NUMBERS_MAX", 2)
     domain = town({"a": 2}, [])
-    gangs = domain.cache.gangs
-    assert isinstance(gangs, LabelGangs)
-    columns = GangColumns(gangs)
+    columns = GangColumns(domain.cache.gangs)
     for number in range(6):
-        gangs.minimums = {f"g{number}": 1}
-        domain.cache.place(member(f"p{number}", "a", gang=f"g{number}"))
+        set_minimum(domain.cache, f"g{number}", 1)
+        place(domain.cache, member(f"p{number}", "a", gang=f"g{number}"))
         (pods,) = domain.cache.pods_by_priority.blocks(np.array([0], np.intp))
         assert columns.beyond_surplus(pods, np.ones_like(pods.priority, np.bool_)).tolist() == [[True]]
         assert len(columns._numbers) <= 3
         domain.cache.remove(f"uid-p{number}")
+        domain.cache.gangs.remove(f"uid-p{number}")
 
 
 # -- against every set of victims ----------------------------------------------------------------------------------------
@@ -179,16 +178,24 @@ class Plain:
     """All that rules say of victims, set by set."""
 
     def __init__(self, domain: Domain, pod: Pod) -> None:
-        gangs = domain.cache.gangs
-        assert isinstance(gangs, LabelGangs)
         self.entries = [entry for entry in domain.cache if entry.pod.spec.priority < pod.spec.priority]
-        self._gangs, self._domain, self._pod = gangs, domain, pod
+        self._domain, self._pod = domain, pod
+        self._gangs: dict[str, set[str]] = {}
+        for entry in domain.cache:
+            if gang := entry.pod.labels.get(GANG_LABEL):
+                self._gangs.setdefault(gang, set()).add(entry.pod.uid)
+
+    def _least(self, gang: str) -> int:
+        found = self._domain.cache.gangs.gang(key_of(gang))
+        assert found is not None
+        assert found.spec is not None
+        return found.spec.min_members
 
     def is_allowed(self, uids: frozenset[str]) -> bool:
         """Of no gang more than its surplus, or all of it."""
-        for gang in self._gangs.minimums:
-            members = frozenset(self._gangs.standing(gang))
-            if len(members & uids) > self._gangs.surplus(gang) and not members <= uids:
+        for gang, members in self._gangs.items():
+            surplus = max(len(members) - self._least(gang), 0)
+            if len(members & uids) > surplus and not members <= uids:
                 return False
         return True
 
@@ -203,8 +210,7 @@ class Plain:
 
     def is_breaking(self, uids: frozenset[str]) -> bool:
         """A gang goes whole."""
-        members = (frozenset(self._gangs.standing(gang)) for gang in self._gangs.minimums)
-        return any(some and some <= uids for some in members)
+        return any(members <= uids for members in self._gangs.values())
 
 
 @st.composite
@@ -215,9 +221,9 @@ def towns(draw: st.DrawFn) -> tuple[Domain, list[Node]]:
     for number in range(draw(st.integers(1, 9))):
         gang = draw(st.sampled_from(GANGS))
         priority = draw(st.sampled_from([0, 0, 3, 9]))
-        fields = {"labels": {"gang": gang}} if gang else {}
+        fields = {"labels": {GANG_LABEL: gang}} if gang else {}
         node, cpu = draw(st.sampled_from([*nodes])).name, draw(st.sampled_from([500, 1000, 2000]))
-        domain.cache.place(standing(f"s{number}", node, cpu=cpu, priority=priority, start=DAY_S + number, **fields))
+        place(domain.cache, standing(f"s{number}", node, cpu=cpu, priority=priority, start=DAY_S + number, **fields))
     return domain, nodes
 
 
