@@ -84,6 +84,8 @@ class RestChecker:
     def _is_settled(self) -> bool:
         if next(self._bind_checker.unbound_feasible(), None) is not None or self.not_set_aside():
             return False
+        if next(self._bind_checker.statuses.faults(), None) is not None:
+            return False
         return not any(self._differences(p) or leftover(p.program) for p in self._replicas.running)
 
     def not_set_aside(self) -> list[str]:
@@ -109,6 +111,8 @@ class RestChecker:
         if late:
             self._complain(f"I3: {len(late)} feasible pods are not bound, for instance {late[0].key}")
         self._bind_checker.check_events()
+        for fault in self._bind_checker.statuses.faults():
+            self._complain(fault)
         if not self._bind_checker.was_rewound:  # a restored backup has old conditions
             self._check_messages()
         aside = self.not_set_aside()
