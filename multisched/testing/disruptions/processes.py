@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence, Set
 
 import orjson
 
+from multisched.framework.ledger import SummingLedger
 from multisched.model.objects import Pod
 from multisched.testing.disruptions.pods import fill_pair, press
 from multisched.testing.disruptions.scene import HANDED_OVER_S, SENT_S, Disruption, Scene
@@ -247,7 +248,10 @@ def _wants(pod: Pod, node: str) -> bool:
 
 
 async def _remember_wrong(scene: Scene) -> bool:
-    """Something makes a process remember that a pod which never was holds devices: the audit finds and mends that."""
+    """Something makes a process remember that a pod which never was holds devices: the audit finds and mends that.
+
+    Of a ledger that keeps sums the checker would find it before.
+    """
     process = scene.replicas.leader()
     if process is None:
         return False
@@ -261,7 +265,7 @@ async def _remember_wrong(scene: Scene) -> bool:
     spec = {"nodeName": cache.nodes.node(row).name, "containers": [{"name": "main"}]}
     pod = process.program.decoder.pod(orjson.dumps({"metadata": metadata, "spec": spec}))
     for ledger in cache.ledgers:
-        if ledger.name != FAULTY and ledger.concerns(pod):
+        if ledger.name != FAULTY and not isinstance(ledger, SummingLedger) and ledger.concerns(pod):
             ledger.restore(pod, row)
     scene.replicas.was_corrupted = True
     return True

@@ -85,6 +85,8 @@ class RestChecker:
         waiting = (*self._bind_checker.unbound_feasible(), *self._bind_checker.unbound_entitled())
         if waiting or self.not_set_aside():
             return False
+        if next(self._bind_checker.statuses.faults(), None) is not None:
+            return False
         return not any(self._differences(p) or leftover(p.program) for p in self._replicas.running)
 
     def not_set_aside(self) -> list[str]:
@@ -113,6 +115,8 @@ class RestChecker:
         if entitled:
             self._complain(f"I14: {len(entitled)} entitled pods are not bound, for instance {entitled[0].key}")
         self._bind_checker.check_events()
+        for fault in self._bind_checker.statuses.faults():
+            self._complain(fault)
         if not self._bind_checker.was_rewound:  # a restored backup has old conditions
             self._check_messages()
         aside = self.not_set_aside()

@@ -42,6 +42,7 @@ _ASKING_DOMAIN = """
       enabled:
       - {{name: "multisched.testing.plugins.slow_oracle:SlowOracle", weight: {weight}}}
       - {{name: "multisched.testing.plugins.reserve_tally:ReserveTally"}}
+      - {{name: "multisched.testing.plugins.headcount:Headcount"}}
       - {{name: "multisched.testing.plugins.permit_holds:HoldSome"}}
       - {{name: "multisched.testing.plugins.permit_holds:HoldLonger"}}
 """

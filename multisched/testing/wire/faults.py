@@ -63,6 +63,10 @@ class BindWatcher(Protocol):
         """The sender writes the status of a pod."""
         ...
 
+    def object_status_sent(self, sender: str, path: str) -> None:
+        """The sender writes the status of anything else."""
+        ...
+
     def lease_read(self, sender: str, path: str) -> None:
         """The sender learns what a lease says."""
         ...

@@ -25,6 +25,7 @@ from multisched.testing.checkers.api.gang_checker import GangChecker
 from multisched.testing.checkers.api.lease_checker import LeaseChecker
 from multisched.testing.checkers.api.quota_checker import QuotaChecker
 from multisched.testing.checkers.api.stale_decisions import Decision, fault_of_neighbours, fault_of_strangers
+from multisched.testing.checkers.api.status_checker import StatusChecker
 from multisched.testing.checkers.api.write_log import WriteLog
 from multisched.testing.checkers.delivered_state import DeliveredState, Ground, Homes
 from multisched.testing.rules.quotas import quota_excess
@@ -71,6 +72,7 @@ class BindChecker(ApiChecker):
             self.objects, configuration, self._homes, lambda: self.storage, self.quotas, self.gangs
         )
         self._judge = BindJudge(server, configuration, now_s, self.decisions, news_s)
+        self.statuses = StatusChecker(server, configuration, self.leases, self.pods, self.complain)
         server.interceptors.append(WriteLog(self))
 
     # -- as a binding leaves its process ---------------------------------------------------------------------------
@@ -142,6 +144,9 @@ class BindChecker(ApiChecker):
             self.complain(f"I3: {sender} writes to the owner of {uid} {message[:60]!r}, after {said[:60]!r}")
         elif self.in_flight.is_open(sender, uid) and not message.startswith(UNREADABLE):
             self.complain(f"I3: {sender} writes to the owner of {uid} {message[:60]!r} while it is being bound")
+
+    def object_status_sent(self, sender: str, path: str) -> None:
+        self.statuses.sent(sender, path)
 
     def _judge_refusal(self, sender: str, uid: str, answer: Response | None) -> None:
         """I10: attempts at what the server always refuses are bounded."""
