@@ -18,7 +18,7 @@ from multisched.observe.tables import as_document
 WIDTH: Final = 118
 
 
-class _Dumper(yaml.SafeDumper):
+class Dumper(yaml.SafeDumper):
     """Writes every value out: a configuration with aliases is refused."""
 
     def ignore_aliases(self, data: Any) -> bool:
@@ -36,7 +36,7 @@ def load(file: Path) -> Conversion:
 
 def as_yaml(conversion: Conversion, source: str) -> str:
     """Our configuration as a file, headed by what was not carried over."""
-    body = yaml.dump(conversion.data, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=WIDTH)
+    body = yaml.dump(conversion.data, Dumper=Dumper, sort_keys=False, default_flow_style=None, width=WIDTH)
     return "\n".join([*_header(conversion, source), body])
 
 
@@ -47,19 +47,19 @@ def as_json(conversion: Conversion) -> str:
 
 
 def _header(conversion: Conversion, source: str) -> Iterator[str]:
-    yield from _comment(f"Made of {source} by `multisched config convert`.", "# ")
+    yield from comment(f"Made of {source} by `multisched config convert`.", "# ")
     findings = list(conversion.findings)
     if findings:
         yield "# What is different, or could not be carried over:"
     for finding in findings:
-        yield from _comment(_line(finding), "#   ")
+        yield from comment(_line(finding), "#   ")
 
 
 def _line(finding: Finding) -> str:
     return f"{finding.severity.value}: line {finding.line}: {finding.text}"
 
 
-def _comment(text: str, lead: str) -> list[str]:
+def comment(text: str, lead: str) -> list[str]:
     """Wrapped; whatever a file's texts hold stays within the comment."""
     plain = " ".join(escaped(text).split())
     return textwrap.wrap(plain, WIDTH, initial_indent=lead, subsequent_indent=lead + "  ", break_on_hyphens=False)

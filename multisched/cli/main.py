@@ -6,13 +6,10 @@ at once, `run` never loads the embedded cluster. Errors that a user can cause ar
 
 from __future__ import annotations
 
-import errno
 import gc
 import os
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Iterator
 from enum import Enum
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -21,25 +18,24 @@ import typer
 from multisched import __version__
 from multisched.cli.asking import ServerOptions, SourceOptions, asking
 from multisched.cli.domain_commands import CommandsOfAll
-from multisched.cli.options import ConfigFile, Context, Format, Kubeconfig, Output
+from multisched.cli.driving import drive
+from multisched.cli.options import ConfigFile, Context, Format, Kubeconfig, Output, write_whole
 from multisched.cli.options import configuration_of as _configuration
 from multisched.cli.options import fail as _fail
 from multisched.cli.options import refuse as _refuse
 from multisched.cli.options import show as _show
+from multisched.cli.quota_commands import quota_app
 from multisched.config.options import (
     NODES_MAX,
     ClusterOptions,
     DemoOptions,
     ExitCode,
     KubeletsOptions,
-    RefusedError,
     RunOptions,
 )
 
 SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 DEFAULT_NAMESPACE = "kube-system"
-INTERRUPTED = 130
-"""As a shell says it of a program that Ctrl-C has ended: here by a second one, or one before the command was under way."""
 
 
 class DemoOutput(Enum):
@@ -72,6 +68,7 @@ explain_app = typer.Typer(name="explain", invoke_without_command=True)
 app.add_typer(config_app)
 app.add_typer(explain_app)
 app.add_typer(plugins_app)
+app.add_typer(quota_app)
 app.add_typer(repair_app)
 
 Identity = Annotated[
@@ -119,7 +116,7 @@ def run(
         name = identity or root.default_identity()
         return root.run(RunOptions(configuration, name, _own_namespace(), kubeconfig, context))
 
-    _drive(start)
+    drive(start)
 
 
 @app.command()
@@ -154,7 +151,7 @@ def demo(
             )
         )
 
-    _drive(start)
+    drive(start)
 
 
 @app.command()
@@ -173,7 +170,7 @@ def cluster(
             ClusterOptions(kubeconfig, nodes=nodes, port=port, until_input_ends=until_input_ends)
         )
 
-    _drive(start)
+    drive(start)
 
 
 @app.command()
@@ -193,7 +190,7 @@ def kubelets(
 
         return embedded_app.kubelets(KubeletsOptions(kubeconfig, context, stages=stages, seed=seed))
 
-    _drive(start)
+    drive(start)
 
 
 @app.command()
@@ -310,7 +307,7 @@ def verify(
         _show(cli_verify.as_text(found, output.value))
         return cli_verify.exit_code(found, is_strict=strict)
 
-    _drive(judge)
+    drive(judge)
 
 
 @config_app.command()
@@ -362,7 +359,7 @@ def convert(
     if output in ("yaml", "json"):
         typer.echo(text, nl=False)
     else:
-        _write(Path(output), text, source=file)
+        write_whole(Path(output), text, sources=(file,))
     if strict and conversion.findings.has_warnings:
         raise typer.Exit(int(ExitCode.PROBLEM))
 
@@ -423,16 +420,6 @@ def list_plugins(output: Format = Output.TABLE) -> None:
 # ---- what the commands share
 
 
-def _write(target: Path, text: str, *, source: Path) -> None:
-    """Writes a file; never over the one it was made of."""
-    try:
-        if target.exists() and target.samefile(source):
-            _fail(f"{target} is the file to convert; name another one")
-        target.write_text(text)
-    except OSError as error:
-        _fail(f"{target}: cannot be written: {error.strerror}")
-
-
 def _own_namespace() -> str:
     """POD_NAMESPACE, else the service account's, else kube-system."""
     namespace = os.environ.get("POD_NAMESPACE", "")
@@ -442,66 +429,3 @@ def _own_namespace() -> str:
         except OSError:
             namespace = ""
     return namespace or DEFAULT_NAMESPACE
-
-
-def _drive(start: Callable[[], Awaitable[int]]) -> None:
-    """Runs one asynchronous command on uvloop where there is one, and exits with its code."""
-    import anyio
-
-    async def command() -> int:
-        with _errors_reported():
-            return await start()
-
-    try:
-        code = anyio.run(command, backend_options={"use_uvloop": _has_uvloop()})
-    except KeyboardInterrupt:
-        code = INTERRUPTED
-    raise typer.Exit(int(code))
-
-
-def _has_uvloop() -> bool:
-    return find_spec("uvloop") is not None
-
-
-@contextmanager
-def _errors_reported() -> Iterator[None]:
-    """Turns what a user can cause into a sentence and an exit code; everything else is a bug and keeps its traceback."""
-    from multisched.client.errors import CredentialsError
-    from multisched.framework.registry import PluginSetupError
-    from multisched.model.wire import TransportError
-    from multisched.observe.certificates import CertificateError
-    from multisched.observe.server import ServerError
-
-    failures: list[tuple[BaseException, ExitCode]] = []  # raising inside except* would wrap the exit in a group
-    try:
-        yield
-    except* BrokenPipeError:  # the reader of a pipe has ended; click knows what to do about the bare error
-        failures.append((BrokenPipeError(errno.EPIPE, "nobody reads"), ExitCode.PROBLEM))
-    except* RefusedError as group:
-        failures.append((group, _first(group).code))
-    except* (PluginSetupError, ServerError, CertificateError) as group:
-        failures.append((group, ExitCode.USAGE))
-    except* (CredentialsError, TransportError) as group:
-        failures.append((group, ExitCode.NO_CLUSTER))
-    if failures:
-        error, code = failures[0]
-        if isinstance(error, BrokenPipeError):
-            raise error
-        _fail("\n".join(dict.fromkeys(_sentences(error))), code)
-
-
-def _first(group: BaseExceptionGroup[RefusedError]) -> RefusedError:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    if not isinstance(error, RefusedError):
-        raise TypeError(type(error))
-    return error
-
-
-def _sentences(error: BaseException) -> Iterator[str]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _sentences(inner)
-    else:
-        yield str(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -97,3 +98,29 @@ def fail(message: str, code: ExitCode = ExitCode.USAGE) -> NoReturn:
     show(f"multisched: {message}", to_errors=True)
     sys.stderr.flush()
     raise typer.Exit(int(code))
+
+
+def write_whole(target: Path, text: str, *, sources: Iterable[Path]) -> None:
+    """Writes a file whole or not at all; never over one of those that it was made of."""
+    if any(_is_same(target, source) for source in sources):
+        fail(f"{target} is the file to convert; name another one")
+    try:
+        if target.exists() and not target.is_file():  # a pipe or a terminal: there is nothing to keep
+            target.write_text(text)
+            return
+        whole = target.resolve()
+        beside = whole.with_name(f".{whole.name}.{os.getpid()}")
+        try:
+            beside.write_text(text)
+            beside.replace(whole)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        fail(f"{target}: cannot be written: {error.strerror}")
+
+
+def _is_same(target: Path, source: Path) -> bool:
+    try:
+        return target.samefile(source)
+    except OSError:
+        return False

@@ -2,6 +2,7 @@
 
 Owns reading: one document, at most 1 MiB, no aliases, anchors, tags or duplicate keys, bounded depth. So a stranger's
 file costs no more than its size. Promises that each problem names file, line, column and path. Called by `config`.
+Files of several documents, such as manifests, have limits of their own.
 """
 
 from __future__ import annotations
@@ -106,24 +107,45 @@ def items_at(data: Any, path: Path) -> list[Path]:
     return [(*path, index) for index in range(len(found))] if isinstance(found, list) else []
 
 
+class Limits(msgspec.Struct, frozen=True):
+    """What a file may cost."""
+
+    bytes_max: int = DOCUMENT_BYTES_MAX
+    depth_max: int = DEPTH_MAX
+    documents_max: int = 1
+
+
+ONE_DOCUMENT: Final = Limits()
+
+
 def read_document(text: str, file: str) -> Document:
     """Reads one YAML (or JSON) document. Raises ConfigError for text that is not one."""
-    document = Document(file)
+    documents = read_documents(text, file, ONE_DOCUMENT)
+    if not documents:
+        raise _refusal(file, Position(), "the file is empty; `multisched config default` prints one to start from")
+    return documents[0]
+
+
+def read_documents(text: str, file: str, limits: Limits) -> list[Document]:
+    """Reads every YAML (or JSON) document that is not empty. Raises ConfigError for text that is none, or beyond the limits."""
     size_bytes = len(text.encode("utf-8", "surrogatepass"))
-    if size_bytes > DOCUMENT_BYTES_MAX:
-        raise _refusal(file, Position(), f"the file has {size_bytes} bytes; at most {DOCUMENT_BYTES_MAX} are read")
+    if size_bytes > limits.bytes_max:
+        raise _refusal(file, Position(), f"the file has {size_bytes} bytes; at most {limits.bytes_max} are read")
     try:
-        _refuse_hostile_events(text, file)
-        node = yaml.compose(text, Loader=_Loader)
+        _refuse_hostile_events(text, file, limits)
+        nodes = list(yaml.compose_all(text, Loader=_Loader))
     except yaml.YAMLError as error:
         raise _refusal(file, _mark_of(error), _reason_of(error)) from error
-    if node is None:
-        raise _refusal(file, Position(), "the file is empty; `multisched config default` prints one to start from")
+    return [_document(file, node) for node in nodes if node is not None]
+
+
+def _document(file: str, node: Any) -> Document:
+    document = Document(file)
     document.data = _plain(document, _Loader(""), node, ())
     return document
 
 
-def _refuse_hostile_events(text: str, file: str) -> None:
+def _refuse_hostile_events(text: str, file: str, limits: Limits) -> None:
     """Looks at the flat stream of events first: composing would recurse, and expand aliases."""
     depth = documents = 0
     for event in yaml.parse(text, Loader=_Loader):
@@ -136,12 +158,14 @@ def _refuse_hostile_events(text: str, file: str) -> None:
             raise _refusal(file, at, f"tags are refused; remove {tag}")
         if isinstance(event, yaml.DocumentStartEvent):
             documents += 1
-            if documents > 1:
+            if documents > limits.documents_max == 1:
                 raise _refusal(file, at, "a second document starts here; one file holds one configuration")
+            if documents > limits.documents_max:
+                raise _refusal(file, at, f"there are more than {limits.documents_max} documents")
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEPTH_MAX:
-            raise _refusal(file, at, f"nested deeper than {DEPTH_MAX} levels")
+        if depth > limits.depth_max:
+            raise _refusal(file, at, f"nested deeper than {limits.depth_max} levels")
 
 
 def _plain(document: Document, constructor: Any, node: Any, path: Path) -> Any:

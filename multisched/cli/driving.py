@@ -1,0 +1,80 @@
+"""Asynchronous commands: run to their end, and what a user can cause turned into a sentence and an exit code."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Final
+
+import typer
+
+from multisched.cli.options import fail
+from multisched.config.options import ExitCode, RefusedError
+
+INTERRUPTED: Final = 130
+"""As a shell says it of a program that Ctrl-C has ended: here by a second one, or one before the command was under way."""
+
+
+def drive(start: Callable[[], Awaitable[int]]) -> None:
+    """Runs one asynchronous command on uvloop where there is one, and exits with its code."""
+    import anyio
+
+    async def command() -> int:
+        with _errors_reported():
+            return await start()
+
+    try:
+        code = anyio.run(command, backend_options={"use_uvloop": _has_uvloop()})
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    raise typer.Exit(int(code))
+
+
+def _has_uvloop() -> bool:
+    return find_spec("uvloop") is not None
+
+
+@contextmanager
+def _errors_reported() -> Iterator[None]:
+    """Turns what a user can cause into a sentence and an exit code; everything else is a bug and keeps its traceback."""
+    from multisched.client.errors import CredentialsError
+    from multisched.framework.registry import PluginSetupError
+    from multisched.model.wire import TransportError
+    from multisched.observe.certificates import CertificateError
+    from multisched.observe.server import ServerError
+
+    failures: list[tuple[BaseException, ExitCode]] = []  # raising inside except* would wrap the exit in a group
+    try:
+        yield
+    except* BrokenPipeError:  # the reader of a pipe has ended; click knows what to do about the bare error
+        failures.append((BrokenPipeError(errno.EPIPE, "nobody reads"), ExitCode.PROBLEM))
+    except* RefusedError as group:
+        failures.append((group, _first(group).code))
+    except* (PluginSetupError, ServerError, CertificateError) as group:
+        failures.append((group, ExitCode.USAGE))
+    except* (CredentialsError, TransportError) as group:
+        failures.append((group, ExitCode.NO_CLUSTER))
+    if failures:
+        error, code = failures[0]
+        if isinstance(error, BrokenPipeError):
+            raise error
+        fail("\n".join(dict.fromkeys(_sentences(error))), code)
+
+
+def _first(group: BaseExceptionGroup[RefusedError]) -> RefusedError:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if not isinstance(error, RefusedError):
+        raise TypeError(type(error))
+    return error
+
+
+def _sentences(error: BaseException) -> Iterator[str]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _sentences(inner)
+    else:
+        yield str(error)

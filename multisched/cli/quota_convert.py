@@ -1,0 +1,124 @@
+"""`multisched quota convert`: quota objects of any API that is known, written as an ElasticQuotaTree. All of it, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from multisched.cli.convert import comment
+from multisched.cli.manifests import Manifest, load
+from multisched.cli.options import AskError
+from multisched.config.document import ConfigError, Problem
+from multisched.model.objects import Requests
+from multisched.model.quota_tree import read_amounts
+from multisched.model.quotas.drafts import Loss, key_of
+from multisched.model.quotas.reading import Problems
+from multisched.model.quotas.translation import KNOWN, QuotaApi, api_of, checked, is_beside, translate, tree_name
+from multisched.observe.tables import as_document
+
+TREE: Final = "the tree"
+
+
+class QuotaFiles(msgspec.Struct, frozen=True):
+    """Quota objects of one API, and where each begins."""
+
+    files: tuple[Path, ...]
+    api: QuotaApi
+    documents: list[Mapping[str, Any]]
+    places: Mapping[str, str]
+    """Key of an object -> FILE:LINE."""
+
+    def named(self, key: str) -> str:
+        """The object with its place, for a person."""
+        place = self.places.get(key)
+        return f"{place}: {key}" if place else key or TREE
+
+
+class Conversion(msgspec.Struct, frozen=True):
+    """What became of the files."""
+
+    source: QuotaFiles
+    document: Mapping[str, Any] | None
+    """None: they have problems."""
+    problems: Problems
+    losses: tuple[Loss, ...]
+
+    def problem_lines(self) -> Iterator[str]:
+        for key, problems in self.problems.items():
+            for one in problems:
+                yield f"{self.source.named(key)}: {one}"
+
+    def loss_lines(self) -> Iterator[str]:
+        for one in self.losses:
+            yield ": ".join(part for part in (self.source.named(one.key), one.path, one.text) if part)
+
+
+def read(files: Sequence[Path]) -> QuotaFiles:
+    """Objects of one API. Raises ConfigError, also for objects that are no quotas, and for those of two APIs; and AskError."""
+    manifests = load(files)
+    problems = [
+        _problem(one, f"{key_of(one.data)} is no quota; give {KNOWN}") for one in manifests if not _is_known(one)
+    ]
+    of_api = [(one, api) for one in manifests if (api := api_of(one.data)) is not None]
+    if problems or not of_api:
+        first = manifests[0]
+        raise ConfigError(problems or [_problem(first, f"there is no quota; give {KNOWN}")])
+    first, api = of_api[0]
+    others = [one for one, other in of_api if other is not api]
+    if others:
+        what = f"this is of {api_name(others[0])}, and {first.place} of {api.value}; give one API at a time"
+        raise ConfigError([_problem(others[0], what)])
+    places = {key_of(one.data): one.place for one in reversed(manifests)}
+    return QuotaFiles(tuple(files), api, [one.data for one in manifests], places)
+
+
+def api_name(manifest: Manifest) -> str:
+    api = api_of(manifest.data)
+    return api.value if api is not None else key_of(manifest.data)
+
+
+def _is_known(manifest: Manifest) -> bool:
+    return api_of(manifest.data) is not None or is_beside(manifest.data)
+
+
+def _problem(manifest: Manifest, message: str) -> Problem:
+    file, _, line = manifest.place.rpartition(":")
+    return Problem(file, int(line), 1, "", message)
+
+
+def convert(source: QuotaFiles, total: Requests) -> Conversion:
+    """One tree of all of them."""
+    translation = translate(source.api, source.documents)
+    tree, translation = checked(translation, tree_name(source.api, source.documents), total)
+    document = None if tree is None else tree.document
+    return Conversion(source, document, translation.problems, translation.losses)
+
+
+def total_of(texts: Sequence[str]) -> Requests:
+    """Of `cpu=40,memory=40Gi`. Raises AskError."""
+    parts = [part.partition("=") for text in texts for part in text.split(",")]
+    found = {name.strip(): amount.strip() for name, _, amount in parts}
+
+    def refuse(path: str, text: str, fix: str) -> None:
+        raise AskError(f"{path}: {text}; {fix}")
+
+    return read_amounts(found, "--total", refuse)
+
+
+def as_json(conversion: Conversion) -> str:
+    """The object alone, as kubectl takes it."""
+    return as_document(conversion.document, "json") + "\n"
+
+
+def as_yaml(conversion: Conversion) -> str:
+    """The object as a file, headed by what was lost."""
+    names = ", ".join(str(one) for one in conversion.source.files)
+    lines = comment(f"Made of {names} by `multisched quota convert`.", "# ")
+    if conversion.losses:
+        lines.append("# What is different, or could not be carried over:")
+    for line in conversion.loss_lines():
+        lines += comment(line, "#   ")
+    return "\n".join([*lines, as_document(conversion.document, "yaml"), ""])

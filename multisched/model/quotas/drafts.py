@@ -1,0 +1,204 @@
+"""Trees as other APIs describe them, before they are written: levels that grow while objects are read, and what gets lost on the way.
+
+Readers of several APIs make drafts; `writing` turns a tree into an ElasticQuotaTree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from multisched.model.objects import Requests
+from multisched.model.quota_tree import QuotaNode, QuotaTree
+from multisched.model.quotas.reading import ProblemBook, Problems
+
+Json = Mapping[str, Any]
+
+LOSSES_MAX: Final = 1_000
+"""Losses of one translation; beyond it none is added."""
+NOTHING_LIKE_IT: Final = "not carried over; an ElasticQuotaTree has nothing like it"
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """What of an object an ElasticQuotaTree does not say, or says otherwise."""
+
+    key: str
+    """The object: kind and name, `ClusterQueue team-a`; empty for the tree as a whole."""
+    path: str
+    text: str
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.key, self.path, self.text) if part)
+
+
+class Translation(msgspec.Struct, frozen=True):
+    """Objects of another API as a tree; without one where they have problems."""
+
+    tree: QuotaTree | None
+    problems: Problems = {}
+    """Key of an object -> what is wrong with it."""
+    losses: tuple[Loss, ...] = ()
+
+
+class LossBook:
+    """Gathers what is lost."""
+
+    def __init__(self) -> None:
+        self._found: list[Loss] = []
+
+    def tell(self, key: str, path: str, text: str) -> None:
+        if len(self._found) < LOSSES_MAX:
+            self._found.append(Loss(key, path, text))
+
+    def tell_others(self, key: str, above: str, fields: Json, carried: Collection[str]) -> None:
+        """Every field that says something and is not among the carried ones."""
+        for name, value in fields.items():
+            if name not in carried and value not in (None, "", {}, [], ()):
+                self.tell(key, f"{above}.{name}" if above else name, NOTHING_LIKE_IT)
+
+    def found(self) -> tuple[Loss, ...]:
+        return tuple(self._found)
+
+
+class Draft:
+    """One level of a tree in the making."""
+
+    def __init__(self, name: str, key: str = "") -> None:
+        """`key`: the object that it comes from."""
+        self.name = name
+        self.key = key
+        self.min: dict[str, int] = {}
+        self.max: dict[str, int] = {}
+        self.guarantee: dict[str, int] = {}
+        self.weight: int | None = None
+        self.namespaces: list[str] = []
+        self.children: list[Draft] = []
+
+    def below(self) -> Iterator[Draft]:
+        """The draft itself and all below it, parents first."""
+        waiting = [self]
+        while waiting:
+            one = waiting.pop()
+            yield one
+            waiting += reversed(one.children)
+
+
+def sum_of(amounts: Sequence[Requests]) -> dict[str, int]:
+    """Resource -> sum."""
+    found: dict[str, int] = {}
+    for one in amounts:
+        for resource, amount in one.items():
+            found[resource] = found.get(resource, 0) + amount
+    return found
+
+
+def tree_of(root: Draft) -> QuotaTree:
+    """The tree of a draft and all below it, parents first."""
+    nodes: list[QuotaNode] = []
+    children: list[list[int]] = []
+    waiting: list[tuple[Draft, int]] = [(root, -1)]
+    while waiting:
+        one, parent = waiting.pop()
+        at = len(nodes)
+        path = f"{nodes[parent].path}.{one.name}" if parent >= 0 else one.name
+        nodes.append(
+            QuotaNode(
+                one.name,
+                path,
+                parent,
+                (),
+                one.min,
+                one.max,
+                tuple(one.namespaces),
+                one.weight,
+                guarantee={resource: amount for resource, amount in one.guarantee.items() if amount},
+            )
+        )
+        children.append([])
+        if parent >= 0:
+            children[parent].append(at)
+        waiting += [(child, at) for child in reversed(one.children)]
+    return QuotaTree.of([msgspec.structs.replace(node, children=tuple(children[at])) for at, node in enumerate(nodes)])
+
+
+class NamespaceOwners:
+    """Which draft each namespace is below: the first that names it."""
+
+    def __init__(self, losses: LossBook) -> None:
+        self._owners: dict[str, Draft] = {}
+        self._losses = losses
+
+    def give(self, namespace: str, draft: Draft, key: str, path: str) -> None:
+        """`key` and `path`: who says so."""
+        first = self._owners.setdefault(namespace, draft)
+        if first is not draft:
+            what = f"its pods count for {first.key}: a namespace is in one leaf, and {namespace} is in that one already"
+            self._losses.tell(key, path, what)
+        elif namespace not in draft.namespaces:
+            draft.namespaces.append(namespace)
+
+
+def tell_of_empty_leaves(root: Draft, losses: LossBook, hint: str) -> None:
+    """A leaf without namespaces bounds nobody."""
+    for one in root.below():
+        if one.key and not one.children and not one.namespaces:
+            losses.tell(one.key, "", f"no namespace leads to it; {hint}")
+
+
+class Objects:
+    """Documents of one API by kind, in their order; a second one of a name is a problem."""
+
+    def __init__(self, documents: Sequence[Json], book: ProblemBook) -> None:
+        self._by_kind: dict[str, dict[str, Json]] = {}
+        for one in documents:
+            known = self._by_kind.setdefault(str(one.get("kind")), {})
+            key = key_of(one)
+            if not name_of(one):
+                book.tell(key, "metadata.name", "it is missing", "write one")
+            elif key in known:
+                book.tell(key, "metadata.name", "it is there twice", "give it once")
+            known.setdefault(key, one)
+
+    def of(self, kind: str) -> Iterator[tuple[str, str, Json]]:
+        """(key, name, document), by name."""
+        for key, one in sorted(self._by_kind.get(kind, {}).items()):
+            yield key, name_of(one), one
+
+
+def name_of(document: Json) -> str:
+    """Empty where it has none."""
+    metadata = document.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    return name if isinstance(name, str) else ""
+
+
+def key_of(document: Json) -> str:
+    """`ClusterQueue team-a`, and with a namespace `LocalQueue team-a/queue`."""
+    metadata = document.get("metadata")
+    namespace = metadata.get("namespace") if isinstance(metadata, Mapping) else None
+    place = f"{namespace}/" if isinstance(namespace, str) and namespace else ""
+    return f"{document.get('kind')} {place}{name_of(document)}"
+
+
+def part_of(document: Json, name: str, key: str, above: str, book: ProblemBook) -> Json:
+    """The object at a field; empty where it is missing, and with a problem where it is anything else."""
+    part = document.get(name)
+    if part is None:
+        return {}
+    if isinstance(part, Mapping):
+        return part
+    book.tell(key, f"{above}.{name}" if above else name, "no object", "write fields below it")
+    return {}
+
+
+def text_of(document: Json, name: str, key: str, above: str, book: ProblemBook) -> str:
+    """The text at a field; empty where it is missing, and with a problem where it is anything else."""
+    text = document.get(name)
+    if text is None:
+        return ""
+    if isinstance(text, str):
+        return text
+    book.tell(key, f"{above}.{name}", "no text", "write a name")
+    return ""

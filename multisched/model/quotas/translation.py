@@ -1,0 +1,204 @@
+"""Quota documents of any API that is known, as one tree: which API they are of, what they say together, and what gets lost.
+
+Pure: documents are plain data, as JSON or YAML gives them. A document that cannot be read is a problem of that document, never an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from multisched.model.cluster_objects import ElasticQuota, ElasticQuotaTree, KoordinatorQuota
+from multisched.model.decode import DecodeError
+from multisched.model.decode_objects import decode_elastic_quota, decode_koordinator_quota, decode_quota_tree
+from multisched.model.decode_quotas import KOORDINATOR
+from multisched.model.objects import Requests
+from multisched.model.quota_tree import GUARANTEE_ATTRIBUTE, MAX_JOBS, WEIGHT_ATTRIBUTE, TreeProblem, read_tree
+from multisched.model.quotas import kueue, volcano
+from multisched.model.quotas.drafts import Json, LossBook, Translation, key_of, name_of
+from multisched.model.quotas.koordinator import read_linked
+from multisched.model.quotas.reading import ProblemBook, ReadQuotas
+from multisched.model.quotas.scheduler_plugins import read_flat
+from multisched.model.quotas.writing import DEFAULT_NAME, NO_TOTAL, WrittenTree, written
+from multisched.model.wire import UNREADABLE
+
+
+class QuotaApi(Enum):
+    """Who defines the kind."""
+
+    ACK = "ElasticQuotaTree"
+    KOORDINATOR = "ElasticQuota of Koordinator"
+    SCHEDULER_PLUGINS = "ElasticQuota of scheduler-plugins"
+    KUEUE = "Kueue"
+    VOLCANO = "Volcano"
+
+
+SIGS_GROUP: Final = "scheduling.sigs.k8s.io"
+X_GROUP: Final = "scheduling.x-k8s.io"
+KNOWN: Final = (
+    "ElasticQuotaTree or ElasticQuota of scheduling.sigs.k8s.io, ElasticQuota of scheduling.x-k8s.io, "
+    "ClusterQueue, Cohort and LocalQueue of kueue.x-k8s.io, or Queue of scheduling.volcano.sh"
+)
+WHOLE: Final = "the tree that is made of them"
+"""Key of problems of the tree as a whole."""
+
+_KOORDINATOR_CARRIED: Final = frozenset(
+    {"name", "parent", "is-parent", "tree-id", "allow-lent-resource", "shared-weight", "namespaces", "total-resource"}
+)
+_KOORDINATOR_STATUS: Final = frozenset(
+    {"runtime", "request", "child-request", "used", "allocated", "guaranteed", "non-preemptible-request"}
+    | {"non-preemptible-used", "unschedulable-resource", "is-root"}
+)
+"""What its controllers write."""
+
+
+def api_of(document: Json) -> QuotaApi | None:
+    """By `apiVersion` and `kind`; None for a kind that is no quota."""
+    group, kind = group_of(document), document.get("kind")
+    if group == SIGS_GROUP and kind == "ElasticQuotaTree":
+        return QuotaApi.ACK
+    if kind == "ElasticQuota":
+        return {SIGS_GROUP: QuotaApi.KOORDINATOR, X_GROUP: QuotaApi.SCHEDULER_PLUGINS}.get(group)
+    if group == kueue.GROUP and kind in kueue.KINDS:
+        return QuotaApi.KUEUE
+    return QuotaApi.VOLCANO if group == volcano.GROUP and kind in volcano.KINDS else None
+
+
+def group_of(document: Json) -> str:
+    """API group; empty for the core."""
+    version = document.get("apiVersion")
+    return version.rpartition("/")[0] if isinstance(version, str) else ""
+
+
+def is_beside(document: Json) -> bool:
+    """Whether the document is no quota, but says to which quota pods belong: a Namespace."""
+    return document.get("kind") == volcano.NAMESPACE and document.get("apiVersion") == "v1"
+
+
+def translate(api: QuotaApi, documents: Sequence[Json]) -> Translation:
+    """The tree of all documents of one API, `is_beside` ones among them."""
+    return _READERS[api](documents)
+
+
+def checked(
+    translation: Translation, name: str = DEFAULT_NAME, total: Requests = NO_TOTAL
+) -> tuple[WrittenTree | None, Translation]:
+    """The tree as a document that has no problems, or the problems that it would have; and all that is lost.
+
+    `total`: as `writing.written` takes it.
+    """
+    if translation.tree is None:
+        return None, translation
+    found = written(translation.tree, name, total)
+    translation = replace(translation, losses=(*translation.losses, *found.losses))
+    _, problems = read_tree(found.document["spec"]["root"])
+    if problems:
+        return None, replace(translation, tree=None, problems={WHOLE: problems})
+    return found, translation
+
+
+def tree_name(api: QuotaApi, documents: Sequence[Json]) -> str:
+    """What the tree that is made of them is called: as it was, where it was one."""
+    return name_of(documents[0]) if api is QuotaApi.ACK and name_of(documents[0]) else DEFAULT_NAME
+
+
+# -- readers -----------------------------------------------------------------------------------------------------------
+
+
+def _read_trees(documents: Sequence[Json]) -> Translation:
+    book, losses = ProblemBook(), LossBook()
+    first = documents[0]
+    for other in documents[1:]:
+        what = f"{key_of(first)} is there too, and one tree is all there may be"
+        book.tell(key_of(other), "metadata.name", what, "give one of them")
+    found = _decoded(first, decode_quota_tree, book)
+    if found is not None:
+        if found.malformed:
+            book.tell(key_of(first), "spec", found.malformed, "write it anew")
+        book.add(key_of(first), *found.problems)
+        _tell_attributes(key_of(first), first, losses)
+    tree = found.tree if isinstance(found, ElasticQuotaTree) and not book else None
+    return Translation(tree, book.by_object(), losses.found())
+
+
+def _tell_attributes(key: str, document: Json, losses: LossBook) -> None:
+    """Attributes that nobody reads here, and bounds of ACK's queue."""
+    spec = document.get("spec")
+    waiting = [(spec.get("root"), "")] if isinstance(spec, Mapping) else []
+    while waiting:
+        node, above = waiting.pop()
+        if not isinstance(node, Mapping):
+            continue
+        path = f"{above}.{node.get('name')}" if above else str(node.get("name"))
+        attributes, most = node.get("attributes"), node.get("max")
+        if isinstance(attributes, Mapping):
+            carried = (WEIGHT_ATTRIBUTE, GUARANTEE_ATTRIBUTE)
+            losses.tell_others(key, f"{path}.attributes", attributes, carried)
+        if isinstance(most, Mapping) and MAX_JOBS in most:
+            losses.tell(key, f"{path}.max.{MAX_JOBS}", "not carried over; it bounds jobs in ACK's queue, and no pods")
+        children = node.get("children")
+        waiting += [(child, path) for child in reversed(children if isinstance(children, list) else [])]
+
+
+def _read_koordinator(documents: Sequence[Json]) -> Translation:
+    book, losses = ProblemBook(), LossBook()
+    quotas = [one for each in documents if (one := _decoded(each, decode_koordinator_quota, book)) is not None]
+    for document in documents:
+        _tell_koordinator(document, losses)
+    return _combined(book, losses, read_linked(one for one in quotas if isinstance(one, KoordinatorQuota)))
+
+
+def _tell_koordinator(document: Json, losses: LossBook) -> None:
+    metadata = document.get("metadata")
+    for field in ("labels", "annotations"):
+        found = metadata.get(field) if isinstance(metadata, Mapping) else None
+        ours = {
+            f"[{name}]": value
+            for name, value in (found.items() if isinstance(found, Mapping) else ())
+            if isinstance(name, str) and name.startswith(KOORDINATOR)
+        }
+        known = {f"[{KOORDINATOR}{name}]" for name in _KOORDINATOR_CARRIED | _KOORDINATOR_STATUS}
+        for name in sorted(ours.keys() - known):
+            losses.tell(key_of(document), f"metadata.{field}{name}", "not carried over; nothing here goes by it")
+
+
+def _read_scheduler_plugins(documents: Sequence[Json]) -> Translation:
+    book = ProblemBook()
+    quotas = [one for each in documents if (one := _decoded(each, decode_elastic_quota, book)) is not None]
+    for document in documents:
+        if not _has_namespace(document):
+            book.tell(key_of(document), "metadata.namespace", "it is missing", "write the namespace that it bounds")
+    return _combined(book, LossBook(), read_flat(one for one in quotas if isinstance(one, ElasticQuota)))
+
+
+def _has_namespace(document: Json) -> bool:
+    metadata = document.get("metadata")
+    return isinstance(metadata, Mapping) and bool(metadata.get("namespace"))
+
+
+def _combined(book: ProblemBook, losses: LossBook, found: ReadQuotas) -> Translation:
+    problems = {f"ElasticQuota {key}": told for key, told in found.problems.items()}
+    problems.update(book.by_object())
+    return Translation(None if problems else found.tree, problems, losses.found())
+
+
+def _decoded(document: Json, decode: Callable[[msgspec.Raw], Any], book: ProblemBook) -> Any:
+    """None, and a problem, for a document that cannot be read."""
+    try:
+        return decode(msgspec.Raw(msgspec.json.encode(document)))
+    except (DecodeError, TypeError, *UNREADABLE) as error:
+        book.add(key_of(document), TreeProblem("metadata", str(error), "write it anew"))
+        return None
+
+
+_READERS: Final[Mapping[QuotaApi, Callable[[Sequence[Json]], Translation]]] = {
+    QuotaApi.ACK: _read_trees,
+    QuotaApi.KOORDINATOR: _read_koordinator,
+    QuotaApi.SCHEDULER_PLUGINS: _read_scheduler_plugins,
+    QuotaApi.KUEUE: kueue.read_kueue,
+    QuotaApi.VOLCANO: volcano.read_volcano,
+}

@@ -1,0 +1,163 @@
+"""A tree of any API written down as an ElasticQuotaTree, with what had to be changed for it.
+
+What is written has the rules of `read_tree` where the tree leaves a choice: names without dots and each only once, a root whose min is
+its max, and no max over that of the level above. Rules that the tree itself breaks are left to be found there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from multisched.model.objects import Requests
+from multisched.model.quota_tree import (
+    ALL,
+    GUARANTEE_ATTRIBUTE,
+    WEIGHT_ATTRIBUTE,
+    QuotaNode,
+    QuotaTree,
+    shown_amount,
+)
+from multisched.model.quotas.drafts import Loss, LossBook, sum_of
+
+API_VERSION: Final = "scheduling.sigs.k8s.io/v1beta1"
+KIND: Final = "ElasticQuotaTree"
+TREE_NAMESPACE: Final = "kube-system"
+DEFAULT_NAME: Final = "elasticquotatree"
+OPEN_SHOWN: Final = 3
+"""Levels without a bound that are named."""
+
+
+class WrittenTree(msgspec.Struct, frozen=True):
+    """A document and what was changed on the way."""
+
+    document: dict[str, Any]
+    losses: tuple[Loss, ...] = ()
+
+
+NO_TOTAL: Final[Requests] = {}
+
+
+def written(tree: QuotaTree, name: str = DEFAULT_NAME, total: Requests = NO_TOTAL) -> WrittenTree:
+    """The tree as an object of that name. `total`: what the root has of resources in which it has no bound of its own."""
+    losses = LossBook()
+    root = _Writer(tree, total, losses).root()
+    document = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": name, "namespace": TREE_NAMESPACE},
+        "spec": {"root": root},
+    }
+    return WrittenTree(document, losses.found())
+
+
+class _Writer:
+    def __init__(self, tree: QuotaTree, total: Requests, losses: LossBook) -> None:
+        self._nodes = tree.nodes
+        self._total = total
+        self._losses = losses
+        self._names = self._unique_names()
+        self._bounds: list[Requests] = []
+        self._min: Requests = {}
+        if tree.pod_label:
+            what = f"label {tree.pod_label} of pods is not carried over: a pod counts for the leaf of its namespace"
+            losses.tell("", "", what)
+
+    def root(self) -> dict[str, Any]:
+        self._min, most = self._root_bounds(self._nodes[0])
+        self._bounds = [most]
+        for node in self._nodes[1:]:
+            self._bounds.append(self._within(node, self._bounds[node.parent]))
+        return self._written(0)
+
+    # -- what is changed -------------------------------------------------------------------------------------------
+
+    def _unique_names(self) -> list[str]:
+        """Without dots, as paths are made of them."""
+        taken: set[str] = set()
+        names = []
+        for node in self._nodes:
+            bare = node.name.replace(".", "-")
+            name, number = bare, 2
+            while name in taken:
+                name, number = f"{bare}-{number}", number + 1
+            if name != node.name:
+                self._losses.tell("", node.path, f"it is written as {name}: names have no dots, and each is there once")
+            taken.add(name)
+            names.append(name)
+        return names
+
+    def _root_bounds(self, root: QuotaNode) -> tuple[Requests, Requests]:
+        """min and max of the root, which are the same: nobody else lends to it."""
+        children = [self._nodes[child] for child in root.children]
+        least = sum_of([child.min for child in children])
+        found: dict[str, int] = {}
+        for resource in {**root.min, **root.max, **least, **sum_of([child.max for child in children]), **self._total}:
+            bound = root.max.get(resource, self._total.get(resource))
+            if bound is None:
+                sure = max(root.min.get(resource, 0), least.get(resource, 0))
+                bound = self._free_bound(root, children, resource, sure)
+            if bound is not None:
+                found[resource] = bound
+        return found, found
+
+    def _free_bound(self, root: QuotaNode, children: Sequence[QuotaNode], resource: str, sure: int) -> int | None:
+        """For a root without a bound: what the levels below it may hold together; None where nobody needs one."""
+        open_ones = [child.path for child in children if resource not in child.max]
+        if not open_ones:
+            bound = max(sure, sum(child.max[resource] for child in children))
+            return self._chosen(root, resource, bound, "all that its children may hold")
+        if not sure:
+            return None
+        why = f"all that its children are sure of, and {', '.join(open_ones[:OPEN_SHOWN])} may borrow no more"
+        return self._chosen(root, resource, sure, why)
+
+    def _chosen(self, root: QuotaNode, resource: str, bound: int, why: str) -> int:
+        what = f"the root has no bound of its own and is written with {shown_amount(resource, bound)}: {why}"
+        fix = f"say with --total {resource}=AMOUNT what the cluster has"
+        self._losses.tell("", f"{root.path}.max.{resource}", f"{what}; {fix}")
+        return bound
+
+    def _within(self, node: QuotaNode, above: Requests) -> Requests:
+        """A max over that of the level above would never be reached; it is written as that."""
+        return {r: min(amount, above.get(r, amount)) for r, amount in node.max.items()}
+
+    # -- what is written -------------------------------------------------------------------------------------------
+
+    def _written(self, at: int) -> dict[str, Any]:
+        node = self._nodes[at]
+        least = node.min if at else self._min
+        document: dict[str, Any] = {"name": self._names[at]}
+        if least:
+            document["min"] = quantities(least)
+        if self._bounds[at]:
+            document["max"] = quantities(self._bounds[at])
+        attributes = self._attributes(node)
+        if attributes:
+            document["attributes"] = attributes
+        if node.namespaces:
+            document["namespaces"] = list(node.namespaces)
+        if node.children:
+            document["children"] = [self._written(child) for child in node.children]
+        return document
+
+    def _attributes(self, node: QuotaNode) -> dict[str, str]:
+        found = {}
+        if node.weights is not None and node.weights != node.max:
+            what = "weights by resource are not carried over: its siblings and it share what is idle by max"
+            self._losses.tell("", node.path, what)
+        elif node.weights is None and node.weight is not None:
+            found[WEIGHT_ATTRIBUTE] = str(node.weight)
+        guarantee = {resource: amount for resource, amount in node.guarantee.items() if amount}
+        if guarantee:
+            is_all = guarantee == {resource: amount for resource, amount in node.min.items() if amount}
+            text = ",".join(f"{resource}={shown_amount(resource, amount)}" for resource, amount in guarantee.items())
+            found[GUARANTEE_ATTRIBUTE] = ALL if is_all else text
+        return found
+
+
+def quantities(amounts: Requests) -> dict[str, str]:
+    """As people write them, without loss."""
+    return {resource: shown_amount(resource, amount) for resource, amount in amounts.items()}
