@@ -41,13 +41,17 @@ def cluster_of(dump: Dump) -> DumpedCluster:
     """What a file of `kubectl get -o json` says. Raises AskError."""
     from multisched.whatif.sandbox import DumpedCluster
 
-    body = read_file(dump.path, DUMP_BYTES_MAX)
+    return DumpedCluster(items_of(dump.path), dump.now)
+
+
+def items_of(path: Path) -> list[msgspec.Raw]:
+    """The objects of a file of `kubectl get -o json`. Raises AskError."""
+    body = read_file(path, DUMP_BYTES_MAX)
     try:
-        listed = msgspec.json.decode(body, type=_List)
+        return msgspec.json.decode(body, type=_List).items
     except UNREADABLE as error:
-        message = f"{dump.path} is no list of objects ({error}); write one with kubectl get nodes,pods,... -A -o json"
+        message = f"{path} is no list of objects ({error}); write one with kubectl get nodes,pods,... -A -o json"
         raise AskError(message) from error
-    return DumpedCluster(listed.items, dump.now)
 
 
 class _List(msgspec.Struct):

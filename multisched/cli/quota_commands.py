@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
-from multisched.cli.options import answered, fail, refuse, show, write_whole
+from multisched.cli.asking import with_options
+from multisched.cli.cluster_options import ClusterOptions
+from multisched.cli.driving import drive
+from multisched.cli.options import Format, Output, answered, fail, refuse, show, write_whole
 from multisched.config.options import ExitCode
 
 quota_app = typer.Typer(name="quota", help="Look at elastic quotas, check them, convert them.", no_args_is_help=True)
@@ -25,6 +28,24 @@ ConvertOutput = Annotated[
         autocompletion=lambda: ["yaml", "json"],
     ),
 ]
+
+
+@quota_app.command("tree")
+@with_options(ClusterOptions)
+def tree(whom: ClusterOptions, output: Format = Output.TABLE) -> None:
+    """Show the quotas in force: what each level is sure of, holds, borrows and lends."""
+
+    async def look() -> int:
+        from multisched.cli import quota_tree
+        from multisched.plugins.quota.quota_source import QUOTA_KINDS
+        from multisched.whatif.live_cluster import PODS, listed
+        from multisched.whatif.quota_use import quota_use
+
+        found = quota_use(await whom.snapshot_of((PODS, *map(listed, QUOTA_KINDS))))
+        show(quota_tree.as_text(found, output.value))
+        return ExitCode.PROBLEM if found.trouble else ExitCode.OK
+
+    drive(look)
 
 
 @quota_app.command("convert")

@@ -95,45 +95,75 @@ class DumpedCluster(msgspec.Struct, frozen=True):
 
     def read(self, decoder: Decoder) -> ClusterSnapshot:
         """Kinds that scheduling does not read are passed over."""
-        others = {(kind.definition.group, kind.definition.name): kind for kind in ObjectKind}
-        by_name = {kind.value: kind for kind in ObjectKind}  # for items without an apiVersion
-        nodes: list[Node] = []
-        placed: list[Pod] = []
-        pending: list[Pod] = []
-        objects: list[tuple[ObjectKind, ClusterObject]] = []
-        classes: list[PriorityClass] = []
-        unreadable: list[str] = []
+        reader = SnapshotReader(decoder)
         for raw in self.items:
-            try:
+            reader.add(raw)
+        if not reader.has_nodes:
+            reader.note("the dump has no nodes; write one with kubectl get nodes,pods,... -A -o json")
+        return reader.snapshot(self.now, self.monotonic_s)
+
+
+class SnapshotReader:
+    """Reads objects as the API server writes them, one by one; nothing of their JSON is kept."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self._kinds = {(kind.definition.group, kind.definition.name): kind for kind in ObjectKind}
+        self._kinds_by_name = {kind.value: kind for kind in ObjectKind}
+        self._nodes: list[Node] = []
+        self._placed: list[Pod] = []
+        self._pending: list[Pod] = []
+        self._objects: list[tuple[ObjectKind, ClusterObject]] = []
+        self._classes: list[PriorityClass] = []
+        self._unreadable: list[str] = []
+        self._notes: list[str] = []
+
+    @property
+    def has_nodes(self) -> bool:
+        return bool(self._nodes)
+
+    def note(self, text: str) -> None:
+        """Something that whoever reads the snapshot has to know."""
+        self._notes.append(text)
+
+    def add(self, raw: msgspec.Raw, kind: str = "", group: str | None = None) -> None:
+        """`kind` and `group`: of items of a list, which say neither."""
+        try:
+            if not kind:
                 typed = msgspec.json.decode(raw, type=_Kind)
-                kind = typed.kind
-                if kind == "Node":
-                    nodes.append(decoder.node(raw))
-                elif kind == "Pod":
-                    pod = decoder.pod(raw)
-                    if not pod.is_terminal:
-                        (placed if pod.node else pending).append(pod)
-                elif kind == "PriorityClass":
-                    classes.append(class_of(raw))
-                elif (other := others.get((typed.group, kind)) if typed.apiVersion else by_name.get(kind)) is not None:
-                    objects.append((other, other.definition.decode(raw)))
-            except (DecodeError, *UNREADABLE) as error:
-                unreadable.append(str(error))
-        notes = tuple(f"an object of the dump cannot be read: {text}" for text in unreadable[:UNREADABLE_SHOWN])
-        if len(unreadable) > UNREADABLE_SHOWN:
-            notes = (*notes, f"{len(unreadable) - UNREADABLE_SHOWN} more objects of the dump cannot be read")
-        if not nodes:
-            notes = (*notes, "the dump has no nodes; write one with kubectl get nodes,pods,... -A -o json")
-        known = tuple(classes) or None
+                kind, group = typed.kind, typed.group if typed.apiVersion else None
+            self._add(raw, kind, group)
+        except (DecodeError, *UNREADABLE) as error:
+            self._unreadable.append(str(error))
+
+    def _add(self, raw: msgspec.Raw, kind: str, group: str | None) -> None:
+        if kind == "Node":
+            self._nodes.append(self._decoder.node(raw))
+        elif kind == "Pod":
+            pod = self._decoder.pod(raw)
+            if not pod.is_terminal:
+                (self._placed if pod.node else self._pending).append(pod)
+        elif kind == "PriorityClass":
+            self._classes.append(class_of(raw))
+        else:
+            other = self._kinds_by_name.get(kind) if group is None else self._kinds.get((group, kind))
+            if other is not None:
+                self._objects.append((other, other.definition.decode(raw)))
+
+    def snapshot(self, now: datetime, monotonic_s: float = 0.0) -> ClusterSnapshot:
+        """All that was added."""
+        named = tuple(f"an object of the dump cannot be read: {text}" for text in self._unreadable[:UNREADABLE_SHOWN])
+        more = len(self._unreadable) - UNREADABLE_SHOWN
+        unnamed = (f"{more} more objects of the dump cannot be read",) if more > 0 else ()
         return ClusterSnapshot(
-            tuple(nodes),
-            tuple(placed),
-            tuple(pending),
-            tuple(objects),
-            self.monotonic_s,
-            self.now,
-            notes,
-            known,
+            tuple(self._nodes),
+            tuple(self._placed),
+            tuple(self._pending),
+            tuple(self._objects),
+            monotonic_s,
+            now,
+            (*named, *unnamed, *self._notes),
+            tuple(self._classes) or None,
             is_raw=True,
         )
 

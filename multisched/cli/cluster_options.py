@@ -1,0 +1,54 @@
+"""Options of commands that look at a cluster themselves, live or as a dump, without a running multisched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from multisched.cli.options import Context, Kubeconfig, fail
+
+if TYPE_CHECKING:
+    from multisched.whatif.live_cluster import Listed
+    from multisched.whatif.sandbox import ClusterSnapshot
+
+Snapshot = Annotated[
+    Path | None,
+    typer.Option(
+        help="Look at no cluster but at this output of kubectl get nodes,pods,... -A -o json; - for standard input."
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """A cluster by its kubeconfig, or a dump of one."""
+
+    kubeconfig: Kubeconfig = None
+    context: Context = None
+    snapshot: Snapshot = None
+
+    async def snapshot_of(self, kinds: Sequence[Listed]) -> ClusterSnapshot:
+        """What there is of the kinds. Raises RefusedError, CredentialsError or TransportError."""
+        from multisched.model.decode import Decoder
+        from multisched.whatif.live_cluster import read_cluster
+
+        now = datetime.now(UTC)
+        if self.snapshot is not None:
+            from multisched.cli.dump import items_of
+            from multisched.whatif.sandbox import SnapshotReader
+
+            if self.kubeconfig is not None or self.context is not None:
+                fail("--snapshot goes without --kubeconfig and --context: it is asked instead of a cluster")
+            reader = SnapshotReader(Decoder())
+            for raw in items_of(self.snapshot):
+                reader.add(raw)
+            return reader.snapshot(now)
+        from multisched.client.transport import connect
+
+        async with connect(self.kubeconfig, self.context) as transport:
+            return await read_cluster(transport, kinds, Decoder(), now)
