@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from multisched.cli.asking import with_options
 from multisched.cli.cluster_options import ClusterOptions
 from multisched.cli.driving import drive
-from multisched.cli.options import Format, Output, answered, fail, refuse, show, write_whole
+from multisched.cli.options import (
+    ConfigFile,
+    Format,
+    Output,
+    answered,
+    configuration_of,
+    fail,
+    refuse,
+    show,
+    write_whole,
+)
 from multisched.config.options import ExitCode
+
+if TYPE_CHECKING:
+    from multisched.cli.quota_convert import QuotaFiles
 
 quota_app = typer.Typer(name="quota", help="Look at elastic quotas, check them, convert them.", no_args_is_help=True)
 
@@ -48,6 +62,31 @@ def tree(whom: ClusterOptions, output: Format = Output.TABLE) -> None:
     drive(look)
 
 
+@quota_app.command("lint")
+@with_options(ClusterOptions)
+def lint(
+    whom: ClusterOptions,
+    files: Files,
+    offline: Annotated[bool, typer.Option("--offline", help="Look at the files alone, and at no cluster.")] = False,
+    config: ConfigFile = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """Check quotas before they are applied, and say who would be evicted under them. Nothing is written."""
+    configuration = configuration_of(config)
+    source = _read(files)
+
+    async def look() -> int:
+        from multisched.cli import quota_lint
+        from multisched.whatif.live_cluster import all_kinds
+
+        known = None if offline else await whom.snapshot_of(all_kinds())
+        report = quota_lint.lint_files(source, known, configuration)
+        show(quota_lint.as_text(report, output.value))
+        return ExitCode.PROBLEM if report.found.problems else ExitCode.OK
+
+    drive(look)
+
+
 @quota_app.command("convert")
 def convert(
     files: Files,
@@ -60,13 +99,10 @@ def convert(
 ) -> None:
     """Turn quotas of ACK, Koordinator, scheduler-plugins, Kueue or Volcano into an ElasticQuotaTree."""
     from multisched.cli import quota_convert
-    from multisched.config.document import ConfigError
 
+    source = _read(files)
     with answered():
-        try:
-            found = quota_convert.convert(quota_convert.read(files), quota_convert.total_of(total or ()))
-        except ConfigError as error:
-            refuse(error.problems)
+        found = quota_convert.convert(source, quota_convert.total_of(total or ()))
     for line in found.loss_lines():
         show(line, to_errors=True)
     if found.document is None:
@@ -80,3 +116,15 @@ def convert(
         write_whole(Path(output), text, sources=files)
     if strict and found.losses:
         raise typer.Exit(int(ExitCode.PROBLEM))
+
+
+def _read(files: Sequence[Path]) -> QuotaFiles:
+    """Quotas of one API; ends where they cannot be read."""
+    from multisched.cli import quota_convert
+    from multisched.config.document import ConfigError
+
+    with answered():
+        try:
+            return quota_convert.read(files)
+        except ConfigError as error:
+            refuse(error.problems)

@@ -1,8 +1,8 @@
 """What each level of the tree in force holds, borrows and lends, of a snapshot of the cluster.
 
-Pure. Pods are counted as the scheduler counts them, by its own ledger. A level *borrows* what it holds over its min, and *lends* what of
-its min others hold: of what a level's children borrow, first its spare min goes, then what it borrows itself, then the idle min of its
-other children, in proportion.
+Pure. Pods are counted by the scheduler's own ledger. A level *borrows* what it holds over its min. It *lends* what of its min
+others hold. What children of a level borrow comes first from its min that none of them has, and from what it borrows itself.
+The rest their idle siblings lend, in proportion to what is idle.
 """
 
 from __future__ import annotations

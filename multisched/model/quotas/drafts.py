@@ -12,7 +12,7 @@ import msgspec
 
 from multisched.model.objects import Requests
 from multisched.model.quota_tree import QuotaNode, QuotaTree
-from multisched.model.quotas.reading import ProblemBook, Problems
+from multisched.model.quotas.reading import Problems, ProblemsByObject
 
 Json = Mapping[str, Any]
 
@@ -42,21 +42,21 @@ class Translation(msgspec.Struct, frozen=True):
     losses: tuple[Loss, ...] = ()
 
 
-class LossBook:
+class Losses:
     """Gathers what is lost."""
 
     def __init__(self) -> None:
         self._found: list[Loss] = []
 
-    def tell(self, key: str, path: str, text: str) -> None:
+    def report(self, key: str, path: str, text: str) -> None:
         if len(self._found) < LOSSES_MAX:
             self._found.append(Loss(key, path, text))
 
-    def tell_others(self, key: str, above: str, fields: Json, carried: Collection[str]) -> None:
+    def report_others(self, key: str, above: str, fields: Json, carried: Collection[str]) -> None:
         """Every field that says something and is not among the carried ones."""
         for name, value in fields.items():
             if name not in carried and value not in (None, "", {}, [], ()):
-                self.tell(key, f"{above}.{name}" if above else name, NOTHING_LIKE_IT)
+                self.report(key, f"{above}.{name}" if above else name, NOTHING_LIKE_IT)
 
     def found(self) -> tuple[Loss, ...]:
         return tuple(self._found)
@@ -126,7 +126,7 @@ def tree_of(root: Draft) -> QuotaTree:
 class NamespaceOwners:
     """Which draft each namespace is below: the first that names it."""
 
-    def __init__(self, losses: LossBook) -> None:
+    def __init__(self, losses: Losses) -> None:
         self._owners: dict[str, Draft] = {}
         self._losses = losses
 
@@ -135,30 +135,30 @@ class NamespaceOwners:
         first = self._owners.setdefault(namespace, draft)
         if first is not draft:
             what = f"its pods count for {first.key}: a namespace is in one leaf, and {namespace} is in that one already"
-            self._losses.tell(key, path, what)
+            self._losses.report(key, path, what)
         elif namespace not in draft.namespaces:
             draft.namespaces.append(namespace)
 
 
-def tell_of_empty_leaves(root: Draft, losses: LossBook, hint: str) -> None:
+def report_empty_leaves(root: Draft, losses: Losses, hint: str) -> None:
     """A leaf without namespaces bounds nobody."""
     for one in root.below():
         if one.key and not one.children and not one.namespaces:
-            losses.tell(one.key, "", f"no namespace leads to it; {hint}")
+            losses.report(one.key, "", f"no namespace leads to it; {hint}")
 
 
 class Objects:
     """Documents of one API by kind, in their order; a second one of a name is a problem."""
 
-    def __init__(self, documents: Sequence[Json], book: ProblemBook) -> None:
+    def __init__(self, documents: Sequence[Json], problems: ProblemsByObject) -> None:
         self._by_kind: dict[str, dict[str, Json]] = {}
         for one in documents:
             known = self._by_kind.setdefault(str(one.get("kind")), {})
             key = key_of(one)
             if not name_of(one):
-                book.tell(key, "metadata.name", "it is missing", "write one")
+                problems.report(key, "metadata.name", "it is missing", "write one")
             elif key in known:
-                book.tell(key, "metadata.name", "it is there twice", "give it once")
+                problems.report(key, "metadata.name", "it is there twice", "give it once")
             known.setdefault(key, one)
 
     def of(self, kind: str) -> Iterator[tuple[str, str, Json]]:
@@ -182,23 +182,23 @@ def key_of(document: Json) -> str:
     return f"{document.get('kind')} {place}{name_of(document)}"
 
 
-def part_of(document: Json, name: str, key: str, above: str, book: ProblemBook) -> Json:
+def part_of(document: Json, name: str, key: str, above: str, problems: ProblemsByObject) -> Json:
     """The object at a field; empty where it is missing, and with a problem where it is anything else."""
     part = document.get(name)
     if part is None:
         return {}
     if isinstance(part, Mapping):
         return part
-    book.tell(key, f"{above}.{name}" if above else name, "no object", "write fields below it")
+    problems.report(key, f"{above}.{name}" if above else name, "no object", "write fields below it")
     return {}
 
 
-def text_of(document: Json, name: str, key: str, above: str, book: ProblemBook) -> str:
+def text_of(document: Json, name: str, key: str, above: str, problems: ProblemsByObject) -> str:
     """The text at a field; empty where it is missing, and with a problem where it is anything else."""
     text = document.get(name)
     if text is None:
         return ""
     if isinstance(text, str):
         return text
-    book.tell(key, f"{above}.{name}", "no text", "write a name")
+    problems.report(key, f"{above}.{name}", "no text", "write a name")
     return ""

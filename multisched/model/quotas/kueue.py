@@ -18,17 +18,17 @@ from multisched.model.quota_tree import DEPTH_MAX, read_amounts
 from multisched.model.quotas.drafts import (
     Draft,
     Json,
-    LossBook,
+    Losses,
     NamespaceOwners,
     Objects,
     Translation,
     part_of,
+    report_empty_leaves,
     sum_of,
-    tell_of_empty_leaves,
     text_of,
     tree_of,
 )
-from multisched.model.quotas.reading import ProblemBook
+from multisched.model.quotas.reading import ProblemsByObject
 
 GROUP: Final = "kueue.x-k8s.io"
 QUEUE, COHORT, LOCAL_QUEUE, FLAVOR = "ClusterQueue", "Cohort", "LocalQueue", "ResourceFlavor"
@@ -57,17 +57,17 @@ class _Quota(msgspec.Struct):
 def read_kueue(documents: Sequence[Json]) -> Translation:
     """The tree of all of them."""
     reader = _Reader(documents)
-    if reader.book:
-        return Translation(None, reader.book.by_object(), reader.losses.found())
+    if reader.problems:
+        return Translation(None, reader.problems.by_object(), reader.losses.found())
     return Translation(tree_of(reader.root), {}, reader.losses.found())
 
 
 class _Reader:
     def __init__(self, documents: Sequence[Json]) -> None:
-        self.book = ProblemBook()
-        self.losses = LossBook()
+        self.problems = ProblemsByObject()
+        self.losses = Losses()
         self.root = Draft(ROOT)
-        self._objects = Objects(documents, self.book)
+        self._objects = Objects(documents, self.problems)
         self._cohorts: dict[str, Draft] = {}
         self._parents: dict[str, str] = {}
         self._quotas: dict[str, Mapping[str, _Quota]] = {}
@@ -79,30 +79,34 @@ class _Reader:
         self._link_cohorts()
         self._read_local_queues()
         for key, _, one in self._objects.of(FLAVOR):
-            spec = part_of(one, "spec", key, "", self.book)
-            self.losses.tell_others(key, "spec", spec, ())
-        if not self.book:
+            spec = part_of(one, "spec", key, "", self.problems)
+            self.losses.report_others(key, "spec", spec, ())
+        if not self.problems:
             self._sum_up()
             self._share_out()
-            tell_of_empty_leaves(self.root, self.losses, "give its LocalQueues too, or name its namespaces in the tree")
+            report_empty_leaves(self.root, self.losses, "give its LocalQueues too, or name its namespaces in the tree")
 
     # -- objects ---------------------------------------------------------------------------------------------------
 
     def _read_cohort(self, key: str, name: str, one: Json) -> None:
-        spec = part_of(one, "spec", key, "", self.book)
+        spec = part_of(one, "spec", key, "", self.problems)
         draft = self._cohorts[name] = Draft(name, key)
         draft.weight = self._weight(key, spec)
-        parent = text_of(spec, "parentName", key, "spec", self.book) or text_of(spec, "parent", key, "spec", self.book)
+        parent = text_of(spec, "parentName", key, "spec", self.problems) or text_of(
+            spec, "parent", key, "spec", self.problems
+        )
         if parent:
             self._parents[name] = parent
         self._quotas[key] = self._groups(key, spec)
-        self.losses.tell_others(key, "spec", spec, ("parentName", "parent", "resourceGroups", "fairSharing"))
+        self.losses.report_others(key, "spec", spec, ("parentName", "parent", "resourceGroups", "fairSharing"))
 
     def _read_queue(self, key: str, name: str, one: Json) -> None:
-        spec = part_of(one, "spec", key, "", self.book)
+        spec = part_of(one, "spec", key, "", self.problems)
         draft = self._queues[name] = Draft(name, key)
         draft.weight = self._weight(key, spec)
-        cohort = text_of(spec, "cohortName", key, "spec", self.book) or text_of(spec, "cohort", key, "spec", self.book)
+        cohort = text_of(spec, "cohortName", key, "spec", self.problems) or text_of(
+            spec, "cohort", key, "spec", self.problems
+        )
         self._quotas[key] = self._groups(key, spec)
         for resource, quota in self._quotas[key].items():
             draft.min[resource] = quota.nominal
@@ -112,21 +116,21 @@ class _Reader:
                 draft.max[resource] = quota.nominal + quota.borrowing
             draft.guarantee[resource] = quota.nominal - min(quota.nominal, quota.lending) if cohort else 0
         if not cohort:
-            self._tell_of_limits(key, self._quotas[key])
+            self._report_limits(key, self._quotas[key])
         above = self._cohort(cohort) if cohort else self.root
         above.children.append(draft)
         carried = ("cohortName", "cohort", "resourceGroups", "fairSharing", "namespaceSelector")
-        self.losses.tell_others(key, "spec", spec, carried)
+        self.losses.report_others(key, "spec", spec, carried)
 
-    def _tell_of_limits(self, key: str, quotas: Mapping[str, _Quota]) -> None:
+    def _report_limits(self, key: str, quotas: Mapping[str, _Quota]) -> None:
         """Limits of who has nobody to borrow from and to lend to."""
         for resource, quota in quotas.items():
             if quota.borrowing:
-                self.losses.tell(
+                self.losses.report(
                     key, "spec.resourceGroups", f"borrowingLimit of {resource}: it has nobody to borrow from"
                 )
             if quota.is_lending_limited:
-                self.losses.tell(key, "spec.resourceGroups", f"lendingLimit of {resource}: it has nobody to lend to")
+                self.losses.report(key, "spec.resourceGroups", f"lendingLimit of {resource}: it has nobody to lend to")
 
     def _cohort(self, name: str) -> Draft:
         """A cohort need not be an object."""
@@ -140,7 +144,9 @@ class _Reader:
                 above, steps = self._parents[above], steps + 1
             if above == name or steps > DEPTH_MAX:
                 what = f"it is below itself, or below more than {DEPTH_MAX} others"
-                self.book.tell(self._cohorts[name].key, "spec.parentName", what, "name a parent that leads to none")
+                self.problems.report(
+                    self._cohorts[name].key, "spec.parentName", what, "name a parent that leads to none"
+                )
                 return
         for name, draft in sorted(self._cohorts.items()):
             above_it = self._parents.get(name)
@@ -149,18 +155,18 @@ class _Reader:
     def _read_local_queues(self) -> None:
         owners = NamespaceOwners(self.losses)
         for key, _, one in self._objects.of(LOCAL_QUEUE):
-            spec = part_of(one, "spec", key, "", self.book)
-            metadata = part_of(one, "metadata", key, "", self.book)
-            namespace = text_of(metadata, "namespace", key, "metadata", self.book)
-            name = text_of(spec, "clusterQueue", key, "spec", self.book)
+            spec = part_of(one, "spec", key, "", self.problems)
+            metadata = part_of(one, "metadata", key, "", self.problems)
+            namespace = text_of(metadata, "namespace", key, "metadata", self.problems)
+            name = text_of(spec, "clusterQueue", key, "spec", self.problems)
             if not namespace or not name:
                 missing = "spec.clusterQueue" if namespace else "metadata.namespace"
-                self.book.tell(key, missing, "it is missing", "write one")
+                self.problems.report(key, missing, "it is missing", "write one")
             elif name not in self._queues:
-                self.losses.tell(key, "spec.clusterQueue", f"{QUEUE} {name} is not given; its pods have no quota")
+                self.losses.report(key, "spec.clusterQueue", f"{QUEUE} {name} is not given; its pods have no quota")
             else:
                 owners.give(namespace, self._queues[name], key, "spec.clusterQueue")
-            self.losses.tell_others(key, "spec", spec, ("clusterQueue",))
+            self.losses.report_others(key, "spec", spec, ("clusterQueue",))
 
     # -- quotas ----------------------------------------------------------------------------------------------------
 
@@ -175,7 +181,7 @@ class _Reader:
         for resource, total in found.items():
             if len(total.flavors) > 1:
                 what = f"flavors {', '.join(total.flavors)} are added up: a tree bounds {resource} as a whole"
-                self.losses.tell(key, "spec.resourceGroups", what)
+                self.losses.report(key, "spec.resourceGroups", what)
         return found
 
     def _list(self, key: str, path: str, items: Any) -> list[Json]:
@@ -183,16 +189,16 @@ class _Reader:
             return []
         if isinstance(items, list) and all(isinstance(one, Mapping) for one in items):
             return items
-        self.book.tell(key, path, "no list of objects", "write a list")
+        self.problems.report(key, path, "no list of objects", "write a list")
         return []
 
     def _add(self, key: str, place: str, flavor: str, quota: Json, found: dict[str, _Quota]) -> None:
         resource = quota.get("name")
         if not isinstance(resource, str) or not resource:
-            self.book.tell(key, f"{place}.name", "no name of a resource", "write for example cpu")
+            self.problems.report(key, f"{place}.name", "no name of a resource", "write for example cpu")
             return
         if quota.get("nominalQuota") is None:
-            self.book.tell(key, f"{place}.nominalQuota", "it is missing", "write an amount, 0 for none")
+            self.problems.report(key, f"{place}.nominalQuota", "it is missing", "write an amount, 0 for none")
         nominal, borrowing, lending = (
             self._amount(key, f"{place}.{field}", resource, quota.get(field))
             for field in ("nominalQuota", "borrowingLimit", "lendingLimit")
@@ -204,19 +210,19 @@ class _Reader:
         total.lending += (nominal or 0) if lending is None else lending
         total.is_lending_limited = total.is_lending_limited and lending is not None
         total.flavors.append(flavor)
-        self.losses.tell_others(key, place, quota, ("name", "nominalQuota", "borrowingLimit", "lendingLimit"))
+        self.losses.report_others(key, place, quota, ("name", "nominalQuota", "borrowingLimit", "lendingLimit"))
 
     def _amount(self, key: str, path: str, resource: str, text: Any) -> int | None:
         if text is None:
             return None
 
-        def tell(_: str, what: str, fix: str) -> None:
-            self.book.tell(key, path, what, fix)
+        def report(_: str, what: str, fix: str) -> None:
+            self.problems.report(key, path, what, fix)
 
-        return read_amounts({resource: text}, path, tell).get(resource, 0)
+        return read_amounts({resource: text}, path, report).get(resource, 0)
 
     def _weight(self, key: str, spec: Json) -> int | None:
-        sharing = part_of(spec, "fairSharing", key, "spec", self.book)
+        sharing = part_of(spec, "fairSharing", key, "spec", self.problems)
         text = sharing.get("weight")
         if text is None:
             return None
@@ -226,7 +232,9 @@ class _Reader:
             nano = -1
         weight = nano * WEIGHT_SCALE // NANO
         if nano < 0 or weight > WEIGHT_MAX:
-            self.book.tell(key, "spec.fairSharing.weight", f"{text!r:.63} is no weight", "write for example 1 or 0.5")
+            self.problems.report(
+                key, "spec.fairSharing.weight", f"{text!r:.63} is no weight", "write for example 1 or 0.5"
+            )
             return None
         return weight
 
@@ -242,7 +250,7 @@ class _Reader:
             draft.min = sum_of([*(child.min for child in draft.children), {r: q.nominal for r, q in own.items()}])
             if draft.name not in self._parents or draft is self.root:
                 draft.max = dict(draft.min)
-                self._tell_of_limits(draft.key, own)
+                self._report_limits(draft.key, own)
                 continue
             for resource, quota in own.items():
                 least = draft.min[resource]

@@ -19,9 +19,9 @@ from multisched.model.decode_quotas import KOORDINATOR
 from multisched.model.objects import Requests
 from multisched.model.quota_tree import GUARANTEE_ATTRIBUTE, MAX_JOBS, WEIGHT_ATTRIBUTE, TreeProblem, read_tree
 from multisched.model.quotas import kueue, volcano
-from multisched.model.quotas.drafts import Json, LossBook, Translation, key_of, name_of
+from multisched.model.quotas.drafts import Json, Losses, Translation, key_of, name_of
 from multisched.model.quotas.koordinator import read_linked
-from multisched.model.quotas.reading import ProblemBook, ReadQuotas
+from multisched.model.quotas.reading import ProblemsByObject, ReadQuotas
 from multisched.model.quotas.scheduler_plugins import read_flat
 from multisched.model.quotas.writing import DEFAULT_NAME, NO_TOTAL, WrittenTree, written
 from multisched.model.wire import UNREADABLE
@@ -110,22 +110,22 @@ def tree_name(api: QuotaApi, documents: Sequence[Json]) -> str:
 
 
 def _read_trees(documents: Sequence[Json]) -> Translation:
-    book, losses = ProblemBook(), LossBook()
+    problems, losses = ProblemsByObject(), Losses()
     first = documents[0]
     for other in documents[1:]:
         what = f"{key_of(first)} is there too, and one tree is all there may be"
-        book.tell(key_of(other), "metadata.name", what, "give one of them")
-    found = _decoded(first, decode_quota_tree, book)
+        problems.report(key_of(other), "metadata.name", what, "give one of them")
+    found = _decoded(first, decode_quota_tree, problems)
     if found is not None:
         if found.malformed:
-            book.tell(key_of(first), "spec", found.malformed, "write it anew")
-        book.add(key_of(first), *found.problems)
-        _tell_attributes(key_of(first), first, losses)
-    tree = found.tree if isinstance(found, ElasticQuotaTree) and not book else None
-    return Translation(tree, book.by_object(), losses.found())
+            problems.report(key_of(first), "spec", found.malformed, "write it anew")
+        problems.add(key_of(first), *found.problems)
+        _report_attributes(key_of(first), first, losses)
+    tree = found.tree if isinstance(found, ElasticQuotaTree) and not problems else None
+    return Translation(tree, problems.by_object(), losses.found())
 
 
-def _tell_attributes(key: str, document: Json, losses: LossBook) -> None:
+def _report_attributes(key: str, document: Json, losses: Losses) -> None:
     """Attributes that nobody reads here, and bounds of ACK's queue."""
     spec = document.get("spec")
     waiting = [(spec.get("root"), "")] if isinstance(spec, Mapping) else []
@@ -137,22 +137,22 @@ def _tell_attributes(key: str, document: Json, losses: LossBook) -> None:
         attributes, most = node.get("attributes"), node.get("max")
         if isinstance(attributes, Mapping):
             carried = (WEIGHT_ATTRIBUTE, GUARANTEE_ATTRIBUTE)
-            losses.tell_others(key, f"{path}.attributes", attributes, carried)
+            losses.report_others(key, f"{path}.attributes", attributes, carried)
         if isinstance(most, Mapping) and MAX_JOBS in most:
-            losses.tell(key, f"{path}.max.{MAX_JOBS}", "not carried over; it bounds jobs in ACK's queue, and no pods")
+            losses.report(key, f"{path}.max.{MAX_JOBS}", "not carried over; it bounds jobs in ACK's queue, and no pods")
         children = node.get("children")
         waiting += [(child, path) for child in reversed(children if isinstance(children, list) else [])]
 
 
 def _read_koordinator(documents: Sequence[Json]) -> Translation:
-    book, losses = ProblemBook(), LossBook()
-    quotas = [one for each in documents if (one := _decoded(each, decode_koordinator_quota, book)) is not None]
+    problems, losses = ProblemsByObject(), Losses()
+    quotas = [one for each in documents if (one := _decoded(each, decode_koordinator_quota, problems)) is not None]
     for document in documents:
-        _tell_koordinator(document, losses)
-    return _combined(book, losses, read_linked(one for one in quotas if isinstance(one, KoordinatorQuota)))
+        _report_koordinator(document, losses)
+    return _combined(problems, losses, read_linked(one for one in quotas if isinstance(one, KoordinatorQuota)))
 
 
-def _tell_koordinator(document: Json, losses: LossBook) -> None:
+def _report_koordinator(document: Json, losses: Losses) -> None:
     metadata = document.get("metadata")
     for field in ("labels", "annotations"):
         found = metadata.get(field) if isinstance(metadata, Mapping) else None
@@ -163,16 +163,18 @@ def _tell_koordinator(document: Json, losses: LossBook) -> None:
         }
         known = {f"[{KOORDINATOR}{name}]" for name in _KOORDINATOR_CARRIED | _KOORDINATOR_STATUS}
         for name in sorted(ours.keys() - known):
-            losses.tell(key_of(document), f"metadata.{field}{name}", "not carried over; nothing here goes by it")
+            losses.report(key_of(document), f"metadata.{field}{name}", "not carried over; nothing here goes by it")
 
 
 def _read_scheduler_plugins(documents: Sequence[Json]) -> Translation:
-    book = ProblemBook()
-    quotas = [one for each in documents if (one := _decoded(each, decode_elastic_quota, book)) is not None]
+    problems = ProblemsByObject()
+    quotas = [one for each in documents if (one := _decoded(each, decode_elastic_quota, problems)) is not None]
     for document in documents:
         if not _has_namespace(document):
-            book.tell(key_of(document), "metadata.namespace", "it is missing", "write the namespace that it bounds")
-    return _combined(book, LossBook(), read_flat(one for one in quotas if isinstance(one, ElasticQuota)))
+            problems.report(
+                key_of(document), "metadata.namespace", "it is missing", "write the namespace that it bounds"
+            )
+    return _combined(problems, Losses(), read_flat(one for one in quotas if isinstance(one, ElasticQuota)))
 
 
 def _has_namespace(document: Json) -> bool:
@@ -180,18 +182,17 @@ def _has_namespace(document: Json) -> bool:
     return isinstance(metadata, Mapping) and bool(metadata.get("namespace"))
 
 
-def _combined(book: ProblemBook, losses: LossBook, found: ReadQuotas) -> Translation:
-    problems = {f"ElasticQuota {key}": told for key, told in found.problems.items()}
-    problems.update(book.by_object())
-    return Translation(None if problems else found.tree, problems, losses.found())
+def _combined(problems: ProblemsByObject, losses: Losses, found: ReadQuotas) -> Translation:
+    every = {f"ElasticQuota {key}": of for key, of in found.problems.items()} | dict(problems.by_object())
+    return Translation(None if every else found.tree, every, losses.found())
 
 
-def _decoded(document: Json, decode: Callable[[msgspec.Raw], Any], book: ProblemBook) -> Any:
+def _decoded(document: Json, decode: Callable[[msgspec.Raw], Any], problems: ProblemsByObject) -> Any:
     """None, and a problem, for a document that cannot be read."""
     try:
         return decode(msgspec.Raw(msgspec.json.encode(document)))
     except (DecodeError, TypeError, *UNREADABLE) as error:
-        book.add(key_of(document), TreeProblem("metadata", str(error), "write it anew"))
+        problems.add(key_of(document), TreeProblem("metadata", str(error), "write it anew"))
         return None
 
 

@@ -1,7 +1,7 @@
 """A tree of any API written down as an ElasticQuotaTree, with what had to be changed for it.
 
-What is written has the rules of `read_tree` where the tree leaves a choice: names without dots and each only once, a root whose min is
-its max, and no max over that of the level above. Rules that the tree itself breaks are left to be found there.
+What is written keeps the rules of `read_tree` where the tree leaves a choice. Names have no dots, and each is there once. The root has one
+amount as min and max. No max is over that of the level above. Rules that the tree itself breaks are left to be found there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from multisched.model.quota_tree import (
     QuotaTree,
     shown_amount,
 )
-from multisched.model.quotas.drafts import Loss, LossBook, sum_of
+from multisched.model.quotas.drafts import Loss, Losses, sum_of
 
 API_VERSION: Final = "scheduling.sigs.k8s.io/v1beta1"
 KIND: Final = "ElasticQuotaTree"
@@ -42,7 +42,7 @@ NO_TOTAL: Final[Requests] = {}
 
 def written(tree: QuotaTree, name: str = DEFAULT_NAME, total: Requests = NO_TOTAL) -> WrittenTree:
     """The tree as an object of that name. `total`: what the root has of resources in which it has no bound of its own."""
-    losses = LossBook()
+    losses = Losses()
     root = _Writer(tree, total, losses).root()
     document = {
         "apiVersion": API_VERSION,
@@ -54,7 +54,7 @@ def written(tree: QuotaTree, name: str = DEFAULT_NAME, total: Requests = NO_TOTA
 
 
 class _Writer:
-    def __init__(self, tree: QuotaTree, total: Requests, losses: LossBook) -> None:
+    def __init__(self, tree: QuotaTree, total: Requests, losses: Losses) -> None:
         self._nodes = tree.nodes
         self._total = total
         self._losses = losses
@@ -63,7 +63,7 @@ class _Writer:
         self._min: Requests = {}
         if tree.pod_label:
             what = f"label {tree.pod_label} of pods is not carried over: a pod counts for the leaf of its namespace"
-            losses.tell("", "", what)
+            losses.report("", "", what)
 
     def root(self) -> dict[str, Any]:
         self._min, most = self._root_bounds(self._nodes[0])
@@ -84,7 +84,9 @@ class _Writer:
             while name in taken:
                 name, number = f"{bare}-{number}", number + 1
             if name != node.name:
-                self._losses.tell("", node.path, f"it is written as {name}: names have no dots, and each is there once")
+                self._losses.report(
+                    "", node.path, f"it is written as {name}: names have no dots, and each is there once"
+                )
             taken.add(name)
             names.append(name)
         return names
@@ -117,7 +119,7 @@ class _Writer:
     def _chosen(self, root: QuotaNode, resource: str, bound: int, why: str) -> int:
         what = f"the root has no bound of its own and is written with {shown_amount(resource, bound)}: {why}"
         fix = f"say with --total {resource}=AMOUNT what the cluster has"
-        self._losses.tell("", f"{root.path}.max.{resource}", f"{what}; {fix}")
+        self._losses.report("", f"{root.path}.max.{resource}", f"{what}; {fix}")
         return bound
 
     def _within(self, node: QuotaNode, above: Requests) -> Requests:
@@ -147,7 +149,7 @@ class _Writer:
         found = {}
         if node.weights is not None and node.weights != node.max:
             what = "weights by resource are not carried over: its siblings and it share what is idle by max"
-            self._losses.tell("", node.path, what)
+            self._losses.report("", node.path, what)
         elif node.weights is None and node.weight is not None:
             found[WEIGHT_ATTRIBUTE] = str(node.weight)
         guarantee = {resource: amount for resource, amount in node.guarantee.items() if amount}

@@ -1,0 +1,239 @@
+"""Quotas before they are applied: every rule that they break, what is odd about them, and the cluster as it would be.
+
+Pure. Objects are looked at together with those that the cluster has: a parent, a second tree or another API may be there. Quotas of
+Kueue and Volcano are looked at as the tree that `multisched quota convert` makes of them, alone in force.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from multisched.model.cluster_objects import ClusterObject, ElasticQuotaTree
+from multisched.model.decode import DecodeError
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import Node
+from multisched.model.quota_tree import QuotaTree, read_tree, shown_amount
+from multisched.model.quotas.drafts import Json, key_of
+from multisched.model.quotas.reading import Problems
+from multisched.model.quotas.translation import QuotaApi, checked, translate, tree_name
+from multisched.model.wire import UNREADABLE
+from multisched.plugins.quota.quota_ledger import QuotaLedger
+from multisched.plugins.quota.quota_source import QUOTA_KINDS, TREE_NAMESPACE, read_quotas
+from multisched.whatif.quota_use import level_uses, source_of
+from multisched.whatif.sandbox import ClusterSnapshot
+
+KINDS: Final[Mapping[QuotaApi, ObjectKind]] = {
+    QuotaApi.ACK: ObjectKind.ELASTIC_QUOTA_TREE,
+    QuotaApi.KOORDINATOR: ObjectKind.KOORDINATOR_QUOTA,
+    QuotaApi.SCHEDULER_PLUGINS: ObjectKind.ELASTIC_QUOTA,
+}
+"""APIs that the scheduler reads itself."""
+NAMED_MAX: Final = 20
+"""Warnings of one sort; more are left out, and counted."""
+
+Objects = tuple[tuple[ObjectKind, ClusterObject], ...]
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something wrong, or odd, with one object."""
+
+    key: str
+    """Kind and name of the object."""
+    path: str
+    text: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.text}; {self.fix}"
+
+
+class Linted(msgspec.Struct, frozen=True):
+    """What is found without a trial."""
+
+    problems: tuple[Finding, ...]
+    """With one of them, nothing of the objects has effect."""
+    warnings: tuple[Finding, ...] = ()
+    after: ClusterSnapshot | None = None
+    """The cluster with the objects in it; None where there are problems, or no cluster is known."""
+
+
+def lint(api: QuotaApi, documents: Sequence[Json], known: ClusterSnapshot | None) -> Linted:
+    """`known`: the cluster that they would be applied to, if there is one to look at."""
+    kind = KINDS.get(api)
+    if kind is None:
+        return _lint_foreign(api, documents, known)
+    own, unreadable = _decoded(kind, documents)
+    before: Objects = () if known is None else known.objects
+    after = _applied(before, kind, own)
+    problems = [*unreadable, *_problems(kind, own, after)]
+    if problems or known is None:
+        return Linted(tuple(problems), () if problems else tuple(_shape_warnings(_tree_of(after), own_key(kind, own))))
+    return _with_cluster(replace(known, objects=after), own_key(kind, own))
+
+
+def own_key(kind: ObjectKind, own: Sequence[ClusterObject]) -> str:
+    """The object itself where there is one."""
+    return f"{kind.definition.name} {own[0].key}" if len(own) == 1 else ""
+
+
+def _lint_foreign(api: QuotaApi, documents: Sequence[Json], known: ClusterSnapshot | None) -> Linted:
+    name = tree_name(api, documents)
+    written, translation = checked(translate(api, documents), name)
+    if written is None:
+        return Linted(tuple(_findings(translation.problems)))
+    tree, _ = read_tree(written.document["spec"]["root"])
+    assert tree is not None, "what is written was read back before"
+    if known is None:
+        return Linted((), tuple(_shape_warnings(tree, "")))
+    others = tuple((kind, one) for kind, one in known.objects if kind not in QUOTA_KINDS)
+    made = ElasticQuotaTree(name=name, namespace=TREE_NAMESPACE, uid=name, tree=tree)
+    return _with_cluster(replace(known, objects=(*others, (ObjectKind.ELASTIC_QUOTA_TREE, made))), "")
+
+
+def _decoded(kind: ObjectKind, documents: Sequence[Json]) -> tuple[list[ClusterObject], list[Finding]]:
+    found: dict[str, ClusterObject] = {}
+    problems: list[Finding] = []
+    for document in documents:
+        try:
+            one = kind.definition.decode(msgspec.Raw(msgspec.json.encode(document)))
+        except (DecodeError, TypeError, *UNREADABLE) as error:
+            problems.append(Finding(key_of(document), "metadata", str(error), "write it anew"))
+            continue
+        if one.key in found:
+            problems.append(Finding(key_of(document), "metadata.name", "it is there twice", "give it once"))
+        if not one.namespace:
+            problems.append(Finding(key_of(document), "metadata.namespace", "it is missing", "write one"))
+        found[one.key] = one
+    return list(found.values()), problems
+
+
+def _applied(before: Objects, kind: ObjectKind, own: Sequence[ClusterObject]) -> Objects:
+    keys = {one.key for one in own}
+    kept = tuple((of, one) for of, one in before if of is not kind or one.key not in keys)
+    return (*kept, *((kind, one) for one in own))
+
+
+def _of(kind: ObjectKind, objects: Objects) -> list[ClusterObject]:
+    return [one for of, one in objects if of is kind]
+
+
+# -- problems ------------------------------------------------------------------------------------------------------------
+
+
+def _problems(kind: ObjectKind, own: Sequence[ClusterObject], after: Objects) -> Iterator[Finding]:
+    for other in QUOTA_KINDS[: QUOTA_KINDS.index(kind)]:
+        for one in _of(other, after)[:1]:
+            what = f"{other.definition.name} {one.key} is in force, and one API is read at a time"
+            fix = "delete it first, or put these into it (multisched quota convert)"
+            yield Finding(own_key(kind, own), "apiVersion", what, fix)
+    if kind is ObjectKind.ELASTIC_QUOTA_TREE:
+        yield from _tree_problems(own, _of(kind, after))
+    else:
+        yield from _findings(
+            {f"ElasticQuota {key}": of for key, of in read_quotas(kind, _of(kind, after)).problems.items()}
+        )
+
+
+def _tree_problems(own: Sequence[ClusterObject], trees: Sequence[ClusterObject]) -> Iterator[Finding]:
+    in_place = [one for one in trees if one.namespace == TREE_NAMESPACE]
+    for one in own:
+        key = f"ElasticQuotaTree {one.key}"
+        if one.malformed:
+            yield Finding(key, "spec", one.malformed, "write it anew")
+        if isinstance(one, ElasticQuotaTree):
+            yield from _findings({key: one.problems})
+        if one.namespace != TREE_NAMESPACE:
+            what, fix = f"a tree in {one.namespace or 'no namespace'} has no effect", f"move it to {TREE_NAMESPACE}"
+            yield Finding(key, "metadata.namespace", what, fix)
+            continue
+        for other in in_place:
+            if other.key != one.key:
+                what = f"there is the tree {other.key}, too, and one is all there may be"
+                yield Finding(key, "metadata.name", what, "delete one of them, or give this one its name")
+
+
+def _findings(problems: Problems) -> Iterator[Finding]:
+    for key, found in problems.items():
+        for one in found:
+            yield Finding(key, one.path, one.text, one.fix)
+
+
+# -- warnings ------------------------------------------------------------------------------------------------------------
+
+
+def _with_cluster(after: ClusterSnapshot, key: str) -> Linted:
+    source = source_of(after.objects)
+    source.renew()
+    tree = source.tree
+    warnings = [*_shape_warnings(tree, key)]
+    if tree is not None:
+        warnings += [*_namespace_warnings(tree, after, key), *_root_warnings(tree, after.nodes, key)]
+        warnings += _over_max(tree, QuotaLedger(source, lambda: after.placed), after, key)
+    return Linted((), tuple(warnings), after)
+
+
+def _tree_of(objects: Objects) -> QuotaTree | None:
+    source = source_of(objects)
+    source.renew()
+    return source.tree
+
+
+def _shape_warnings(tree: QuotaTree | None, key: str) -> Iterator[Finding]:
+    """A leaf without namespaces bounds nobody, unless labels of pods name it."""
+    if tree is None or tree.pod_label:
+        return
+    empty = [tree.nodes[at].path for at in tree.leaves() if not tree.nodes[at].namespaces]
+    yield from _limited(
+        [
+            Finding(key, f"{path}.namespaces", "no namespace leads to this leaf", "name one, or leave it out")
+            for path in empty
+        ]
+    )
+
+
+def _namespace_warnings(tree: QuotaTree, after: ClusterSnapshot, key: str) -> Iterator[Finding]:
+    known = {one.name for one in _of(ObjectKind.NAMESPACE, after.objects)}
+    if not known:
+        return
+    yield from _limited(
+        [
+            Finding(
+                key, f"{tree.nodes[at].path}.namespaces", f"there is no namespace {name}", "create it, or correct it"
+            )
+            for name, at in tree.leaf_of.items()
+            if name not in known
+        ]
+    )
+
+
+def _root_warnings(tree: QuotaTree, nodes: Sequence[Node], key: str) -> Iterator[Finding]:
+    """Nobody can be sure of what no node has."""
+    root = tree.nodes[0]
+    for resource, sure in root.min.items() if nodes else ():
+        total = sum(node.allocatable.get(resource, 0) for node in nodes)
+        if sure > total:
+            what = f"{shown_amount(resource, sure)} is over {shown_amount(resource, total)} that all nodes have"
+            yield Finding(key, f"{root.path}.min.{resource}", what, "lower it, or add nodes")
+
+
+def _over_max(tree: QuotaTree, ledger: QuotaLedger, after: ClusterSnapshot, key: str) -> list[Finding]:
+    ledger.renew()
+    found = []
+    for level in level_uses(tree, ledger, after.pending):
+        for resource, use in level.resources.items():
+            if use.max is not None and use.used > use.max:
+                used, most = shown_amount(resource, use.used), shown_amount(resource, use.max)
+                what = f"{used} is used, over max {most}: its pods stay, and no other comes"
+                found.append(Finding(key, f"{level.path}.max.{resource}", what, "raise it, or run fewer pods"))
+    return list(_limited(found))
+
+
+def _limited(found: Sequence[Finding]) -> Iterator[Finding]:
+    yield from found[:NAMED_MAX]
+    if len(found) > NAMED_MAX:
+        last = found[-1]
+        yield Finding(last.key, last.path, f"{len(found) - NAMED_MAX} more like those above", last.fix)

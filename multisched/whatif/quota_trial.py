@@ -1,0 +1,142 @@
+"""Who would be evicted under quotas that are not applied yet: pods that wait are tried in a sandbox where they are in force.
+
+Pods are tried as PrioritySort orders them. What a reclaim would remove is removed in thought, so that who comes later finds its room
+gone. Preemption by priority is carried out in thought, too, and not reported: it does not depend on quotas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from multisched.cycle.results import Placed, Unplaced
+from multisched.model.objects import Pod
+from multisched.model.quota_tree import shown_amount
+from multisched.plugins.quota.quota_ledger import QUOTA, Level, QuotaLedger, items_of
+from multisched.shell.domain import DomainWorker
+from multisched.whatif.quota_use import source_of
+from multisched.whatif.sandbox import ClusterSnapshot, SchedulerSandbox
+
+ATTEMPTS_MAX: Final = 2_000
+"""Of one trial: some milliseconds each on large clusters."""
+PREEMPTIONS_MAX: Final = 3
+"""Times one pod may make room before it counts as going nowhere."""
+
+
+class Eviction(msgspec.Struct, frozen=True, rename="camel"):
+    """A pod that would go."""
+
+    leaf: str
+    """The path of its quota."""
+    pod: str
+    """NAMESPACE/NAME"""
+    node: str
+    preemptor: str
+    """Whose min it makes room for, NAMESPACE/NAME."""
+    preemptor_leaf: str
+    why: str
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """What became of the pods that wait."""
+
+    evictions: tuple[Eviction, ...]
+    placed: int = 0
+    """Pods that would find a node."""
+    waiting: int = 0
+    notes: tuple[str, ...] = ()
+
+
+def try_quotas(sandbox: SchedulerSandbox, after: ClusterSnapshot) -> Trial:
+    """`sandbox`: of `after`, the cluster with the quotas in force."""
+    return _Run(sandbox, after).run()
+
+
+class _Run:
+    def __init__(self, sandbox: SchedulerSandbox, after: ClusterSnapshot) -> None:
+        self._sandbox = sandbox
+        self._ledger = QuotaLedger(source_of(after.objects), lambda: after.placed)
+        self._ledger.renew()
+        self._has_nodes = bool(after.nodes)
+        self._evictions: list[Eviction] = []
+        self._notes: dict[str, None] = dict.fromkeys(sandbox.notes)
+        self._placed = self._waiting = self._attempts = 0
+
+    def run(self) -> Trial:
+        if not self._has_nodes:
+            return Trial((), 0, 0, (*self._notes, "no node is known: who would be evicted cannot be said"))
+        ordered = sorted(self._sandbox.pending.values(), key=lambda pod: (-pod.spec.priority, pod.created_s, pod.uid))
+        for number, pod in enumerate(ordered):
+            if self._attempts >= ATTEMPTS_MAX:
+                left = len(ordered) - number
+                self._notes[f"{left} pods that wait were not tried; {ATTEMPTS_MAX} attempts are the most"] = None
+                break
+            self._try(pod)
+        return Trial(tuple(self._evictions), self._placed, self._waiting, tuple(self._notes))
+
+    def _try(self, pod: Pod) -> None:
+        worker = self._sandbox.worker_of(pod)
+        if worker is None or pod.malformed or pod.spec.unsupported:
+            return
+        if not self._sandbox.gate(worker, pod).is_success:
+            return
+        if self._place(worker, pod):
+            self._placed += 1
+        else:
+            self._waiting += 1
+
+    def _place(self, worker: DomainWorker, pod: Pod) -> bool:
+        for _ in range(PREEMPTIONS_MAX):
+            self._attempts += 1
+            tried = self._sandbox.attempt(worker, pod)
+            self._notes.update(dict.fromkeys(tried.notes))
+            result = tried.result
+            if isinstance(result, Placed):
+                if self._ledger.concerns(pod):
+                    self._ledger.take(pod)
+                return True
+            if not isinstance(result, Unplaced) or result.preemption is None:
+                return False
+            for victim in result.victims:
+                self._evict(victim, pod, is_reclaim=result.preemption.plugin == QUOTA)
+            pod = msgspec.structs.replace(pod, nominated_node=result.nominated_node or "")
+        return False
+
+    def _evict(self, victim: Pod, pod: Pod, *, is_reclaim: bool) -> None:
+        if is_reclaim:
+            levels, own = self._ledger.levels_of(victim), self._ledger.levels_of(pod)
+            leaf, taker = levels[0].path if levels else "", own[0].path if own else ""
+            why = _why(victim, pod, levels, own)
+            self._evictions.append(Eviction(leaf, victim.key, victim.node, pod.key, taker, why))
+        self._sandbox.cache.remove(victim.uid)
+        self._ledger.release(victim.uid)
+
+
+def _why(victim: Pod, pod: Pod, levels: tuple[Level, ...], own: tuple[Level, ...]) -> str:
+    """What the leaf of the victim holds over its min, of what the other asks for."""
+    if not levels or not own:
+        return ""
+    if levels[0] is own[0]:
+        return f"it has a lower priority in the same quota ({victim.spec.priority}, not {pod.spec.priority})"
+    for resource, amount in items_of(pod):
+        level = _borrower(levels, own, resource)
+        if amount and level is not None:
+            taker = own[0]
+            return (
+                f"{level.path} holds {resource} {_amount(level.used, resource)}, over its min {_amount(level.min, resource)}; "
+                f"{taker.path} holds {_amount(taker.used, resource)} of its min {_amount(taker.min, resource)}"
+            )
+    return f"its node's room is needed for {pod.key}"
+
+
+def _borrower(levels: tuple[Level, ...], own: tuple[Level, ...], resource: str) -> Level | None:
+    """The lowest level that is not above both and holds more than its min; None: none does."""
+    above = {level.at for level in own}
+    over = (one for one in levels if one.at not in above and one.used.get(resource, 0) > one.min.get(resource, 0))
+    return next(over, None)
+
+
+def _amount(amounts: Mapping[str, int], resource: str) -> str:
+    return shown_amount(resource, amounts.get(resource, 0))
