@@ -45,7 +45,7 @@ def load(files: Sequence[Path]) -> list[Manifest]:
 
 
 def _objects(file: Path) -> Iterator[Manifest]:
-    documents = read_documents(_text(file), str(file), LIMITS)
+    documents = [one for one in read_documents(_text(file), str(file), LIMITS) if one.data is not None]
     if not documents:
         raise ConfigError([Problem(str(file), 1, 1, "", "there is no object in it")])
     for document in documents:

@@ -127,7 +127,7 @@ def read_document(text: str, file: str) -> Document:
 
 
 def read_documents(text: str, file: str, limits: Limits) -> list[Document]:
-    """Reads every YAML (or JSON) document that is not empty. Raises ConfigError for text that is none, or beyond the limits."""
+    """Reads every YAML (or JSON) document. Raises ConfigError for text that is none, or beyond the limits."""
     size_bytes = len(text.encode("utf-8", "surrogatepass"))
     if size_bytes > limits.bytes_max:
         raise _refusal(file, Position(), f"the file has {size_bytes} bytes; at most {limits.bytes_max} are read")

@@ -27,10 +27,13 @@ PART: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 """A word of a name, in snake case or camel case."""
 LAZY_IMPORTS: Final = {
     "multisched.cli.asking": (2, "every command is parsed at each start, and one is run"),
+    "multisched.cli.cluster_options": (5, "every command is parsed at each start, and one is run"),
+    "multisched.cli.driving": (6, "every command is parsed at each start, and one is run"),
     "multisched.cli.dump": (2, "who asks a server needs no sandbox"),
     "multisched.cli.explain": (2, "who asks a server needs no sandbox"),
-    "multisched.cli.main": (31, "every command is parsed at each start, and one is run"),
+    "multisched.cli.main": (25, "every command is parsed at each start, and one is run"),
     "multisched.cli.options": (2, "a command without configuration needs no pydantic"),
+    "multisched.cli.quota_commands": (9, "every command is parsed at each start, and one is run"),
     "multisched.cli.repair": (2, "who asks a server needs no sandbox"),
     "multisched.cli.server": (3, "most commands send no token of a kubeconfig"),
     "multisched.cli.views": (3, "who asks a server needs no sandbox"),

@@ -1,0 +1,155 @@
+"""Quotas before they are applied: rules within the files and with what the cluster has, and what is odd."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from multisched.model.quotas.translation import QuotaApi
+from multisched.testing.builders import Document
+from multisched.whatif.quota_lint import NAMED_MAX, Finding, Linted, lint
+from tests.unit.model.quotas import test_kueue
+from tests.unit.model.quotas.quota_documents import flat, linked
+from tests.unit.plugins.quota.trees import Json, acks_example, leaf
+from tests.unit.plugins.quota.trees import node as level
+from tests.unit.whatif.quota_clusters import namespace, node, pods, quota_tree, snapshot_of, walk_through
+
+ACK, KOORDINATOR, FLAT, KUEUE = (
+    QuotaApi.ACK,
+    QuotaApi.KOORDINATOR,
+    QuotaApi.SCHEDULER_PLUGINS,
+    QuotaApi.KUEUE,
+)
+
+
+def linted(api: QuotaApi, documents: Sequence[Json], *cluster: Document) -> Linted:
+    return lint(api, documents, snapshot_of(cluster) if cluster else None)
+
+
+def named(found: Sequence[Finding]) -> list[tuple[str, str]]:
+    assert all(one.text and one.fix for one in found)
+    return [(one.key, one.path) for one in found]
+
+
+def test_a_good_tree_has_nothing_to_be_said_of() -> None:
+    found = linted(ACK, [quota_tree(acks_example())])
+    assert (found.problems, found.warnings, found.after) == ((), (), None)
+
+
+def test_every_rule_is_named_with_path_and_fix() -> None:
+    root = level(
+        "root",
+        {"cpu": 5},
+        {"cpu": 4, "disk drives": 1},
+        leaf("a", 3, 9, "x"),
+        leaf("a", 3, 2, "x", "y"),
+        level("b", {"cpu": "much"}, {}, leaf("c", 1, 1), namespaces=["z"]),
+    )
+    found = linted(ACK, [quota_tree(root)])
+    assert {path for _, path in named(found.problems)} >= {
+        "root.max.'disk drives'",
+        "root.'a'",
+        "root.a.namespaces",
+        "root.b.min.cpu",
+        "root.b.namespaces",
+    }
+    levels = linted(ACK, [quota_tree(level("root", {"cpu": 5}, {"cpu": 4}, leaf("a", 3, 9), leaf("b", 3, 2)))])
+    assert [path for _, path in named(levels.problems)] == [
+        "root.min.cpu",
+        "root.min.cpu",
+        "root.a.max.cpu",
+        "root.b.min.cpu",
+    ]
+
+
+def test_only_one_tree_in_one_namespace_has_effect() -> None:
+    elsewhere = linted(ACK, [quota_tree(acks_example(), namespace="default")])
+    assert named(elsewhere.problems) == [("ElasticQuotaTree default/teams", "metadata.namespace")]
+    second = linted(ACK, [quota_tree(acks_example(), "second")], quota_tree(acks_example()), node())
+    assert named(second.problems) == [("ElasticQuotaTree kube-system/second", "metadata.name")]
+    same = linted(ACK, [quota_tree(acks_example())], quota_tree(acks_example()), node())
+    assert same.problems == ()
+    both = linted(ACK, [quota_tree(acks_example()), quota_tree(acks_example(), "b")])
+    assert {path for _, path in named(both.problems)} == {"metadata.name"}
+
+
+def test_one_api_is_read_at_a_time() -> None:
+    found = linted(FLAT, [flat("a", 1, 2)], quota_tree(acks_example()))
+    assert named(found.problems) == [("ElasticQuota a/quota", "apiVersion")]
+    assert "multisched quota convert" in found.problems[0].fix
+    assert linted(ACK, [quota_tree(acks_example())], flat("a", 1, 2), node("n", "900")).problems == ()
+
+
+def test_what_the_cluster_has_is_looked_at_too() -> None:
+    child = linked("web", 2, 4, "company", namespaces=["web"])
+    assert named(linted(KOORDINATOR, [child]).problems) == [
+        ("ElasticQuota kube-system/web", "metadata.labels[quota.scheduling.koordinator.sh/parent]")
+    ]
+    parent = linked("company", 4, 8, is_parent="true")
+    assert linted(KOORDINATOR, [child], parent, node()).problems == ()
+    smaller = linked("company", 1, 8, is_parent="true")
+    assert named(linted(KOORDINATOR, [smaller], parent, child, node()).problems) == [
+        ("ElasticQuota kube-system/company", "spec.min.cpu")
+    ]
+
+
+def test_quotas_of_kueue_are_looked_at_as_the_tree_that_they_become() -> None:
+    queue = test_kueue.queue("web", "", [test_kueue.quota("cpu", 9)])
+    found = linted(KUEUE, [queue, test_kueue.local("web", "web")], quota_tree(acks_example()), node(), namespace("web"))
+    assert (found.problems, found.warnings) == ((), ())
+    assert found.after is not None
+    assert [one.name for _, one in found.after.objects] == ["web", "elasticquotatree"], (
+        "in place of the tree that is there"
+    )
+    wrong = linted(KUEUE, [test_kueue.queue("web", "", [test_kueue.quota("cpu", -1)])])
+    assert named(wrong.problems) == [
+        ("ClusterQueue web", "spec.resourceGroups[0].flavors[0].resources[0].nominalQuota")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("api", "document", "path"),
+    [
+        (ACK, quota_tree(acks_example()) | {"metadata": 5}, "metadata"),
+        (ACK, quota_tree(acks_example()) | {"spec": 5}, "spec"),
+        (FLAT, flat("", 1, 2), "metadata.namespace"),
+        (KOORDINATOR, linked("a", 1, 2) | {"spec": []}, "spec"),
+    ],
+)
+def test_a_malformed_document_is_a_problem(api: QuotaApi, document: Json, path: str) -> None:
+    assert path in [found for _, found in named(linted(api, [document]).problems)]
+
+
+def test_what_is_odd_is_warned_of() -> None:
+    root = level("root", {"cpu": 9}, {"cpu": 9}, leaf("a", 1, 2, "x"), level("b", {"cpu": 1}, {"cpu": 2}))
+    found = linted(ACK, [quota_tree(root)], node("n", "4"), namespace("y"), *pods("x", 3, cpu="1"))
+    assert found.problems == ()
+    assert [path for _, path in named(found.warnings)] == [
+        "root.b.namespaces",
+        "root.a.namespaces",
+        "root.min.cpu",
+        "root.a.max.cpu",
+    ]
+    assert [one.text for one in found.warnings] == [
+        "no namespace leads to this leaf",
+        "there is no namespace x",
+        "9 is over 4 that all nodes have",
+        "3 is used, over max 2: its pods stay, and no other comes",
+    ]
+
+
+def test_warnings_of_one_sort_are_counted_beyond_a_few() -> None:
+    leaves = [level(f"l{number}", {}, {}) for number in range(NAMED_MAX + 5)]
+    found = linted(ACK, [quota_tree(level("root", {}, {}, *leaves))])
+    assert len(found.warnings) == NAMED_MAX + 1
+    assert found.warnings[-1].text == "5 more like those above"
+
+
+def test_the_cluster_as_it_would_be_has_the_objects_in_it() -> None:
+    root = level("root", {"cpu": 9}, {"cpu": 9}, leaf("a", 1, 2, "namespace1"))
+    found = linted(ACK, [quota_tree(root)], *walk_through(4))
+    assert found.after is not None
+    (tree,) = [one for kind, one in found.after.objects if kind.definition.name == "ElasticQuotaTree"]
+    assert getattr(tree, "tree", None) is not None
+    assert len(found.after.placed) == 4
