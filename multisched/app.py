@@ -27,6 +27,7 @@ from multisched.config.options import ExitCode, RunOptions
 from multisched.config.schema import Configuration
 from multisched.model.wire import Transport, TransportError
 from multisched.observe.access import REVIEWS_AT_ONCE, DelegatedAuthenticator
+from multisched.observe.admission_view import AdmissionSource
 from multisched.observe.certificates import ServerCertificate, self_signed
 from multisched.observe.health import Health, Heartbeat
 from multisched.observe.logging import logging_to
@@ -122,6 +123,7 @@ async def _served(
         ProgramExplanations(program, configuration),
         repair=RepairPlans(program, configuration),
         views=ProgramViews(program),
+        admission=_admission(program, configuration),
     )
     port = settings.probe_port
     probes = contextlib.nullcontext("") if port is None else serve_probes(settings.bind_address, port, heartbeat)
@@ -137,6 +139,14 @@ async def _served(
         yield
         health.stop()
         tasks.cancel_scope.cancel()
+
+
+def _admission(program: Program, configuration: Configuration) -> AdmissionSource | None:
+    if not configuration.server.quota_webhook:
+        return None
+    from multisched.whatif.quota_admission import QuotaAdmission
+
+    return QuotaAdmission(program, configuration)
 
 
 @contextlib.asynccontextmanager

@@ -370,6 +370,9 @@ class ServerConfig(Section):
     authentication: bool | None = None
     """Ask the API server who may read /metrics and /api (TokenReview, SubjectAccessReview). Without: yes with tls."""
 
+    quota_webhook: bool = False
+    """Answer AdmissionReviews of quotas at /validate/quotas, whoever asks: kube-apiserver sends no token."""
+
     @property
     def is_authenticating(self) -> bool:
         return self.tls.is_on if self.authentication is None else self.authentication

@@ -1,9 +1,10 @@
 """The one HTTP server: /livez and /readyz for probes, /metrics for scrapers, /api/v1 for people and tools.
 
 /livez and /readyz are open and say nothing but ok or failed. Everything else, their `?verbose` included, is judged by
-the DelegatedAuthenticator where there is one. Without one the server listens on loopback only. It answers only to
-loopback names and to no page of another origin, so that no web page reads it. It changes nothing without the token of
-this process. A handler that fails costs its own request.
+the DelegatedAuthenticator where there is one. Reviews of quotas are answered to everybody, where they are: an API server
+sends no token. Without an authenticator the server listens on loopback only. It answers only to loopback names and to no
+page of another origin, so that no web page reads it. It changes nothing without the token of this process. A handler
+that fails costs its own request.
 """
 
 from __future__ import annotations
@@ -27,6 +28,13 @@ from multisched.model.loopback_name import is_loopback_name
 from multisched.model.visible_text import escaped_lines
 from multisched.model.wire import UNREADABLE
 from multisched.observe.access import DelegatedAuthenticator, Verdict
+from multisched.observe.admission_view import (
+    REVIEW_BYTES_MAX,
+    REVIEWS_MAX,
+    VALIDATE_QUOTAS_PATH,
+    AdmissionSource,
+    NotReviewedError,
+)
 from multisched.observe.certificates import RELOAD_INTERVAL_S, CertificateError, ServerCertificate
 from multisched.observe.connections import ConnectionLimits, Connections
 from multisched.observe.explain_view import (
@@ -118,6 +126,8 @@ class Sources(msgspec.Struct, frozen=True):
     explain: ExplainSource
     repair: RepairSource
     views: ViewSource
+    admission: AdmissionSource | None = None
+    """None: quotas are not reviewed here."""
 
 
 @asynccontextmanager
@@ -161,6 +171,7 @@ class _Routes:
         self._connections = connections
         self.own_token = ""
         self._scrapes = 0
+        self._reviews = 0
         self._looked_at_s = 0.0
 
     def application(self) -> web.Application:
@@ -175,6 +186,8 @@ class _Routes:
         application.router.add_get(f"{REPAIR_PATH}/status", self._repair_status)
         application.router.add_post(f"{REPAIR_PATH}/run", self._repair_run)
         application.router.add_get(VIEW_PATH, self._view)
+        if self._sources.admission is not None:
+            application.router.add_post(VALIDATE_QUOTAS_PATH, self._validate_quotas)
         return application
 
     @web.middleware
@@ -192,6 +205,8 @@ class _Routes:
             self._connections.answered(request)
 
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if self._is_review(request):
+            request = request.clone(client_max_size=REVIEW_BYTES_MAX)
         await request.read()  # as long as its connection is expected to send; handlers find it read
         self._connections.received(request)
         return await handler(request)
@@ -208,12 +223,17 @@ class _Routes:
         except CertificateError as error:
             logger.warning("server certificate not renewed", extra={"reason": str(error)})
 
+    def _is_review(self, request: web.Request) -> bool:
+        return self._sources.admission is not None and request.path == VALIDATE_QUOTAS_PATH
+
     async def _refusal(self, request: web.Request) -> web.Response | None:
         if request.path in ("/livez", "/readyz") and "verbose" not in request.query:
             return None
         authenticator, token = self._settings.authenticator, _bearer_token(request)
         if authenticator is None:
             return self._refusal_on_loopback(request, token)
+        if self._is_review(request):
+            return None
         verdict = await authenticator.judge(token, request.method.lower(), reviewed_path(request.path))
         if verdict is Verdict.ALLOWED:
             return None
@@ -230,7 +250,7 @@ class _Routes:
             return _text(403, "this server answers to loopback names only")
         if is_other_page(request.headers, f"{request.scheme}://{request.host}"):
             return _text(403, "this server answers to no page of another origin")
-        if request.method in ("GET", "HEAD") or request.path == WHAT_IF_PATH:
+        if request.method in ("GET", "HEAD") or request.path == WHAT_IF_PATH or self._is_review(request):
             return None
         if self.own_token and hmac.compare_digest(token.encode(errors="surrogateescape"), self.own_token.encode()):
             return None
@@ -279,6 +299,21 @@ class _Routes:
         except orjson.JSONDecodeError as error:
             return _text(400, f"the manifest is no JSON: {error}")
         return await _explained(self._sources.explain.what_if(document, replicas))
+
+    async def _validate_quotas(self, request: web.Request) -> web.Response:
+        """An AdmissionReview of kube-apiserver."""
+        source = self._sources.admission
+        assert source is not None, "without it there is no such path"
+        if self._reviews >= REVIEWS_MAX:
+            return _text(429, "too many reviews at once")
+        self._reviews += 1
+        try:
+            body = await source.review(await request.read())
+        except NotReviewedError as error:
+            return _text(400, str(error))
+        finally:
+            self._reviews -= 1
+        return web.Response(body=body, content_type="application/json", headers=HEADERS)
 
     async def _view(self, request: web.Request) -> web.Response:
         """Whatever the query says is the plugin's."""

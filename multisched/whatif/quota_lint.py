@@ -75,6 +75,11 @@ def lint(api: QuotaApi, documents: Sequence[Json], known: ClusterSnapshot | None
     return _with_cluster(replace(known, objects=after), own_key(kind, own))
 
 
+def problems_of(kind: ObjectKind, objects: Objects) -> frozenset[Finding]:
+    """What is wrong with all objects of a kind, as they stand."""
+    return frozenset(_problems(kind, _of(kind, objects), objects))
+
+
 def own_key(kind: ObjectKind, own: Sequence[ClusterObject]) -> str:
     """The object itself where there is one."""
     return f"{kind.definition.name} {own[0].key}" if len(own) == 1 else ""

@@ -49,14 +49,15 @@ class Trial(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-def try_quotas(sandbox: SchedulerSandbox, after: ClusterSnapshot) -> Trial:
+def try_quotas(sandbox: SchedulerSandbox, after: ClusterSnapshot, attempts_max: int = ATTEMPTS_MAX) -> Trial:
     """`sandbox`: of `after`, the cluster with the quotas in force."""
-    return _Run(sandbox, after).run()
+    return _Run(sandbox, after, attempts_max).run()
 
 
 class _Run:
-    def __init__(self, sandbox: SchedulerSandbox, after: ClusterSnapshot) -> None:
+    def __init__(self, sandbox: SchedulerSandbox, after: ClusterSnapshot, attempts_max: int) -> None:
         self._sandbox = sandbox
+        self._attempts_max = attempts_max
         self._ledger = QuotaLedger(source_of(after.objects), lambda: after.placed)
         self._ledger.renew()
         self._has_nodes = bool(after.nodes)
@@ -69,9 +70,9 @@ class _Run:
             return Trial((), 0, 0, (*self._notes, "no node is known: who would be evicted cannot be said"))
         ordered = sorted(self._sandbox.pending.values(), key=lambda pod: (-pod.spec.priority, pod.created_s, pod.uid))
         for number, pod in enumerate(ordered):
-            if self._attempts >= ATTEMPTS_MAX:
+            if self._attempts >= self._attempts_max:
                 left = len(ordered) - number
-                self._notes[f"{left} pods that wait were not tried; {ATTEMPTS_MAX} attempts are the most"] = None
+                self._notes[f"{left} pods that wait were not tried; {self._attempts_max} attempts are the most"] = None
                 break
             self._try(pod)
         return Trial(tuple(self._evictions), self._placed, self._waiting, tuple(self._notes))
@@ -128,7 +129,7 @@ def _why(victim: Pod, pod: Pod, levels: tuple[Level, ...], own: tuple[Level, ...
                 f"{level.path} holds {resource} {_amount(level.used, resource)}, over its min {_amount(level.min, resource)}; "
                 f"{taker.path} holds {_amount(taker.used, resource)} of its min {_amount(taker.min, resource)}"
             )
-    return f"its node's room is needed for {pod.key}"
+    return "the room of its node is needed"
 
 
 def _borrower(levels: tuple[Level, ...], own: tuple[Level, ...], resource: str) -> Level | None:

@@ -26,6 +26,7 @@ PRIVATE_PART: Final = re.compile(
 PART: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 """A word of a name, in snake case or camel case."""
 LAZY_IMPORTS: Final = {
+    "multisched.app": (1, "most programs review no quotas"),
     "multisched.cli.asking": (2, "every command is parsed at each start, and one is run"),
     "multisched.cli.cluster_options": (5, "every command is parsed at each start, and one is run"),
     "multisched.cli.driving": (6, "every command is parsed at each start, and one is run"),

@@ -133,7 +133,8 @@ def _report_attributes(key: str, document: Json, losses: Losses) -> None:
         node, above = waiting.pop()
         if not isinstance(node, Mapping):
             continue
-        path = f"{above}.{node.get('name')}" if above else str(node.get("name"))
+        name = str(node.get("name"))
+        path = name if not above or name.startswith(f"{above}.") else f"{above}.{name}"
         attributes, most = node.get("attributes"), node.get("max")
         if isinstance(attributes, Mapping):
             carried = (WEIGHT_ATTRIBUTE, GUARANTEE_ATTRIBUTE)

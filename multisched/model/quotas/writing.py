@@ -1,6 +1,6 @@
 """A tree of any API written down as an ElasticQuotaTree, with what had to be changed for it.
 
-What is written keeps the rules of `read_tree` where the tree leaves a choice. Names have no dots, and each is there once. The root has one
+What is written keeps the rules of `read_tree` where the tree leaves a choice. Each name is there once. The root has one
 amount as min and max. No max is over that of the level above. Rules that the tree itself breaks are left to be found there.
 """
 
@@ -75,18 +75,15 @@ class _Writer:
     # -- what is changed -------------------------------------------------------------------------------------------
 
     def _unique_names(self) -> list[str]:
-        """Without dots, as paths are made of them."""
+        """Objects of two kinds may have one name."""
         taken: set[str] = set()
         names = []
         for node in self._nodes:
-            bare = node.name.replace(".", "-")
-            name, number = bare, 2
+            name, number = node.name, 2
             while name in taken:
-                name, number = f"{bare}-{number}", number + 1
+                name, number = f"{node.name}-{number}", number + 1
             if name != node.name:
-                self._losses.report(
-                    "", node.path, f"it is written as {name}: names have no dots, and each is there once"
-                )
+                self._losses.report("", node.path, f"it is written as {name}: each name is there once")
             taken.add(name)
             names.append(name)
         return names

@@ -17,6 +17,8 @@ from multisched.cluster.api.server import ApiServer
 from multisched.config import loading
 from multisched.config.plugins import plugin_registry
 from multisched.model.object_kinds import ObjectKind
+from multisched.observe.admission_view import VALIDATE_QUOTAS_PATH
+from multisched.plugins.quota.quota_source import QUOTA_KINDS
 from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -223,6 +225,57 @@ def test_the_embedded_cluster_stores_the_policies_although_it_evaluates_none() -
             assert stored["spec"].items() >= document["spec"].items()
 
     simulate(store(), loop)
+
+
+def overlay(name: str) -> Any:
+    return yaml.safe_load((DEPLOY / "webhook" / name).read_text())
+
+
+def test_the_overlay_serves_the_webhook_with_a_certificate_that_is_mounted() -> None:
+    base, own = loading.load(BASE / "multisched.yaml"), loading.load(DEPLOY / "webhook" / "multisched.yaml")
+    changes = {"tls": own.server.tls, "quota_webhook": True}
+    assert own == base.model_copy(update={"server": base.server.model_copy(update=changes)})
+    spec = overlay("deployment.yaml")["spec"]["template"]["spec"]
+    ((mount,), (volume,)) = spec["containers"][0]["volumeMounts"], spec["volumes"]
+    assert own.server.tls.cert_file == f"{mount['mountPath']}/tls.crt"
+    assert own.server.tls.key_file == f"{mount['mountPath']}/tls.key"
+    assert mount["name"] == volume["name"]
+    assert overlay("networkpolicy.yaml")["spec"]["ingress"] == [{"ports": [{"port": "metrics", "protocol": "TCP"}]}]
+
+
+def test_the_webhook_is_asked_of_all_kinds_of_quotas_where_the_program_answers() -> None:
+    (webhook,) = overlay("validatingwebhook.yaml")["webhooks"]
+    (port,) = the("Service")["spec"]["ports"]
+    assert webhook["clientConfig"]["service"] == {
+        "name": the("Service")["metadata"]["name"],
+        "namespace": kustomization()["namespace"],
+        "path": VALIDATE_QUOTAS_PATH,
+        "port": port["port"],
+    }
+    asked = {
+        (f"{group}/{version}", plural)
+        for rule in webhook["rules"]
+        for group in rule["apiGroups"]
+        for version in rule["apiVersions"]
+        for plural in rule["resources"]
+    }
+    assert asked == {(kind.definition.api_version, kind.definition.plural) for kind in QUOTA_KINDS}
+    assert webhook["failurePolicy"] == "Ignore", "a broken tree is never in force anyway"
+
+
+def test_the_policies_of_quotas_match_the_kinds_that_are_read() -> None:
+    for name, kinds in (
+        ("multisched-quota-trees", {ObjectKind.ELASTIC_QUOTA_TREE}),
+        ("multisched-elastic-quotas", {ObjectKind.ELASTIC_QUOTA, ObjectKind.KOORDINATOR_QUOTA}),
+    ):
+        spec = the("ValidatingAdmissionPolicy", name)["spec"]
+        (rule,) = spec["matchConstraints"]["resourceRules"]
+        assert {kind.definition.group for kind in kinds} == set(rule["apiGroups"])
+        assert {kind.definition.plural for kind in kinds} == set(rule["resources"])
+        assert spec["failurePolicy"] == "Ignore"
+        variables = {one["name"] for one in spec["variables"]}
+        used = set(re.findall(r"variables\.(\w+)", str(spec["validations"]) + str(spec["variables"])))
+        assert used == variables
 
 
 def test_nobody_but_the_kubelet_reaches_the_port_of_the_probes() -> None:

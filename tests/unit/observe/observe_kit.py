@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from multisched.framework.moving import RepairStatus
 from multisched.framework.repair import RepairAsked, RepairPeak, RepairPlan, RepairRefusedError
 from multisched.framework.views import NoViewError, ViewQuery
 from multisched.model.wire import Response, Transport
+from multisched.observe.admission_view import NotReviewedError
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError, Placement, PodView, WhatIfView
 from multisched.observe.health import Health
 from multisched.observe.metrics import Metrics
@@ -190,11 +192,34 @@ class OneView:
 
 
 @asynccontextmanager
-async def served(settings: ServerSettings, *, health: Health | None = None, pods: int = 1) -> AsyncIterator[str]:
+async def served(
+    settings: ServerSettings, *, health: Health | None = None, pods: int = 1, admission: OneReview | None = None
+) -> AsyncIterator[str]:
     """The server on a free port of loopback."""
-    async with serve(settings, sources_of(health or Health(), pods)) as url:
+    sources = msgspec.structs.replace(sources_of(health or Health(), pods), admission=admission)
+    async with serve(settings, sources) as url:
         yield url
 
 
 def sources_of(health: Health, pods: int = 1) -> Sources:
     return Sources(health, Metrics(), OneQueue(pods), OneExplanation(), OneRepair(), OneView())
+
+
+class OneReview:
+    """Reviews whatever is JSON; where it is `is_slow`, not before `go_on` is set."""
+
+    def __init__(self, *, is_slow: bool = False, full_at: int = 0) -> None:
+        self.asked = 0
+        self.go_on, self.full = asyncio.Event(), asyncio.Event()
+        self._full_at = full_at
+        if not is_slow:
+            self.go_on.set()
+
+    async def review(self, body: bytes) -> bytes:
+        self.asked += 1
+        if self.asked == self._full_at:
+            self.full.set()
+        await self.go_on.wait()
+        if not body.strip().startswith(b"{"):
+            raise NotReviewedError("no review")
+        return b'{"reviewed": %s}' % body

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import re
 import ssl
@@ -15,6 +16,7 @@ import aiohttp
 import pytest
 
 from multisched.observe.access import DelegatedAuthenticator
+from multisched.observe.admission_view import REVIEW_BYTES_MAX, REVIEWS_MAX, VALIDATE_QUOTAS_PATH
 from multisched.observe.certificates import CertificateError, ServerCertificate, self_signed
 from multisched.observe.connections import Connections
 from multisched.observe.explain_view import PodView, WhatIfView, decode_view
@@ -23,7 +25,7 @@ from multisched.observe.loopback import read_token
 from multisched.observe.queue_view import decode_queue
 from multisched.observe.repair_view import decode_plan, decode_status
 from multisched.observe.server import REQUEST_BYTES_MAX, ServerError, ServerSettings, _Routes, reviewed_path
-from tests.unit.observe.observe_kit import EPOCH, READER, STRANGER, HandClock, a_reviewer, served, sources_of
+from tests.unit.observe.observe_kit import EPOCH, READER, STRANGER, HandClock, OneReview, a_reviewer, served, sources_of
 
 GUARDED = (
     "/metrics",
@@ -51,7 +53,10 @@ async def post(
     url: str, path: str, body: bytes, *, kind: str = "application/json", headers: Mapping[str, str] | None = None
 ) -> tuple[int, str]:
     headers = {"Content-Type": kind, **(headers or {})}
-    async with aiohttp.ClientSession() as session, session.post(url + path, data=body, headers=headers) as answer:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(url + path, data=io.BytesIO(body), headers=headers) as answer,
+    ):
         return answer.status, await answer.text()
 
 
@@ -359,3 +364,50 @@ def _write_pair(cert: Path, key: Path, name: str) -> None:
     pair = Authority(EPOCH).server([name])
     cert.write_bytes(pair.certificate)
     key.write_bytes(pair.key)
+
+
+# -- reviews of quotas ---------------------------------------------------------------------------------------------------
+
+
+async def test_quotas_are_reviewed_only_where_that_is_switched_on() -> None:
+    authenticator = DelegatedAuthenticator(await a_reviewer(), HandClock())
+    async with served(ServerSettings(port=0)) as url:
+        assert (await post(url, VALIDATE_QUOTAS_PATH, b"{}"))[0] == 401
+    async with served(guarded_settings(authenticator)) as url:
+        assert (await post(url, VALIDATE_QUOTAS_PATH, b"{}"))[0] == 401
+
+
+async def test_an_api_server_has_quotas_reviewed_without_a_token_and_gets_nothing_else() -> None:
+    settings = guarded_settings(DelegatedAuthenticator(await a_reviewer(), HandClock()))
+    async with served(settings, admission=OneReview()) as url:
+        assert await post(url, VALIDATE_QUOTAS_PATH, b'{"request": 1}') == (200, '{"reviewed": {"request": 1}}')
+        assert await post(url, VALIDATE_QUOTAS_PATH, b"no") == (400, "no review\n")
+        assert (await get(url, VALIDATE_QUOTAS_PATH))[0] in (401, 405)
+        for path in GUARDED:
+            assert (await get(url, path))[0] == 401
+
+
+async def test_a_review_may_be_large_and_not_larger() -> None:
+    async with served(ServerSettings(port=0), admission=OneReview()) as url:
+        body = b'{"a": "' + b"x" * (REQUEST_BYTES_MAX * 2) + b'"}'
+        status, text = await post(url, VALIDATE_QUOTAS_PATH, body)
+        assert (status, len(text) > len(body)) == (200, True)
+        assert (await post(url, VALIDATE_QUOTAS_PATH, b" " * (REVIEW_BYTES_MAX + 1)))[0] == 413
+        assert (await post(url, "/api/v1/explain/what-if", b" " * (REQUEST_BYTES_MAX + 1)))[0] == 413
+
+
+async def test_no_page_of_another_origin_has_quotas_reviewed() -> None:
+    async with served(ServerSettings(port=0), admission=OneReview()) as url:
+        headers = {"Origin": "http://example.com", "Sec-Fetch-Site": "cross-site"}
+        assert (await post(url, VALIDATE_QUOTAS_PATH, b"{}", headers=headers))[0] == 403
+
+
+async def test_few_quotas_are_reviewed_at_a_time() -> None:
+    source = OneReview(is_slow=True, full_at=REVIEWS_MAX)
+    async with served(ServerSettings(port=0), admission=source) as url, asyncio.TaskGroup() as tasks:
+        waiting = [tasks.create_task(post(url, VALIDATE_QUOTAS_PATH, b"{}")) for _ in range(REVIEWS_MAX)]
+        await source.full.wait()
+        assert (await post(url, VALIDATE_QUOTAS_PATH, b"{}"))[0] == 429
+        source.go_on.set()
+        assert [(await one)[0] for one in waiting] == [200] * REVIEWS_MAX
+        assert (await post(url, VALIDATE_QUOTAS_PATH, b"{}"))[0] == 200

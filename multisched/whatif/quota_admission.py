@@ -1,0 +1,231 @@
+"""Answers AdmissionReviews of quotas: refuses what `multisched quota lint` refuses, and warns of who would be evicted.
+
+An object is refused for what is wrong with it, and for what becomes wrong with others by it. What was wrong with others before is a
+warning: whoever mends them one by one must not be kept from it. Nothing is refused for being deleted. No pod is named, because who may
+write a quota may not see all pods. Computes in a thread, one review at a time, on a copy of what the program knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import anyio
+import msgspec
+
+from multisched.config.schema import Configuration
+from multisched.framework.background import InThread
+from multisched.framework.registry import Registry
+from multisched.model.cluster_objects import ClusterObject
+from multisched.model.decode import DecodeError
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import differ_in_version_only
+from multisched.model.quotas.translation import api_of
+from multisched.model.wire import UNREADABLE
+from multisched.observe.admission_view import NotReviewedError
+from multisched.plugins.quota.quota_source import QUOTA_KINDS
+from multisched.shell.program import Program
+from multisched.shell.workers.background_threads import in_worker_thread
+from multisched.whatif.quota_lint import KINDS, Finding, Linted, lint, problems_of
+from multisched.whatif.quota_trial import Eviction, try_quotas
+from multisched.whatif.quota_use import source_of
+from multisched.whatif.sandbox import ClusterSnapshot, SchedulerSandbox
+
+API_VERSION: Final = "admission.k8s.io/v1"
+PODS_TRIED_MAX: Final = 20_000
+"""Pods of a cluster in which a review tries out who would be evicted: an API server waits for seconds."""
+ATTEMPTS_MAX: Final = 200
+PROBLEMS_SHOWN: Final = 20
+WARNINGS_SHOWN: Final = 20
+WARNING_CHARS_MAX: Final = 256
+STANDING_PATHS: Final = frozenset({"metadata.name", "apiVersion"})
+"""What is wrong with where an object stands among others; it was so before a change of the object."""
+
+NO_OBJECT: Final = msgspec.Raw(b"null")
+
+
+class _Request(msgspec.Struct):
+    uid: str
+    operation: str
+    object: msgspec.Raw = NO_OBJECT
+    oldObject: msgspec.Raw = NO_OBJECT
+
+
+class _Review(msgspec.Struct):
+    request: _Request
+    apiVersion: str = ""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """Of one review."""
+
+    problems: tuple[Finding, ...] = ()
+    """With one of them, the object is refused."""
+    warnings: tuple[str, ...] = ()
+
+
+class QuotaAdmission:
+    """Implements `observe.admission_view.AdmissionSource` for a running program."""
+
+    def __init__(
+        self,
+        program: Program,
+        configuration: Configuration,
+        registry: Registry | None = None,
+        in_thread: InThread = in_worker_thread,
+    ) -> None:
+        """`in_thread`: another way to compute, for tests."""
+        self._program = program
+        self._configuration = configuration
+        self._registry = registry
+        self._in_thread = in_thread
+        self._stage = anyio.Lock()
+
+    async def review(self, body: bytes) -> bytes:
+        """See `AdmissionSource`."""
+        async with self._stage:
+            known = ClusterSnapshot.of(self._program)
+            return await self._in_thread(lambda: reviewed(body, known, self._configuration, self._registry))
+
+
+def reviewed(
+    body: bytes, known: ClusterSnapshot, configuration: Configuration, registry: Registry | None = None
+) -> bytes:
+    """The answer to a review, given what is known of the cluster. Raises NotReviewedError."""
+    request = _request_of(body)
+    if request.operation == "DELETE":
+        return _response(request.uid, _deleted(request, known))
+    found, warnings = _judged(request, known)
+    if found is not None and not found.problems:
+        warnings = (*warnings, *_evictions(known, found, configuration, registry))
+    return _response(request.uid, Answer(() if found is None else found.problems, warnings))
+
+
+def _judged(request: _Request, known: ClusterSnapshot) -> tuple[Linted | None, tuple[str, ...]]:
+    """What speaks against the object, and what is odd about it; None for an object that changes no quota."""
+    document = _document(request.object)
+    api = api_of(document)
+    kind = None if api is None else KINDS.get(api)
+    if api is None or kind is None:
+        return None, ()
+    before = _decoded(kind, request.oldObject)
+    own = _decoded(kind, msgspec.Raw(msgspec.json.encode(document)))
+    if before is not None and own is not None and differ_in_version_only(before, own):
+        return None, ()
+    found = lint(api, [document], known)
+    key = None if own is None else f"{kind.definition.name} {own.key}"
+    standing = problems_of(kind, known.objects)
+    old = [one for one in found.problems if one in standing and (one.key != key or one.path in STANDING_PATHS)]
+    refused = tuple(one if one.key == key else _of_another(one) for one in found.problems if one not in old)
+    warnings = (f"not in force: {one.key}: {one}" for one in old)
+    odd = (str(one) for one in found.warnings)
+    return msgspec.structs.replace(found, problems=refused), (*warnings, *odd)
+
+
+def _of_another(one: Finding) -> Finding:
+    """With the object in its path: who asks named another one."""
+    return msgspec.structs.replace(one, path=f"{one.key}: {one.path}")
+
+
+def _evictions(
+    known: ClusterSnapshot, found: Linted, configuration: Configuration, registry: Registry | None
+) -> Iterable[str]:
+    """By leaf, where another tree would be in force."""
+    after = found.after
+    if after is None or _tree(known) == _tree(after):
+        return ()
+    pods = len(after.placed) + len(after.pending)
+    if pods > PODS_TRIED_MAX:
+        return (f"with {pods} pods it takes too long to say who would be evicted; multisched quota lint says it",)
+    sandbox = SchedulerSandbox(configuration, after, registry)
+    return _by_leaf(try_quotas(sandbox, after, ATTEMPTS_MAX).evictions)
+
+
+def _request_of(body: bytes) -> _Request:
+    try:
+        review = msgspec.json.decode(body, type=_Review)
+    except UNREADABLE as error:
+        raise NotReviewedError(f"the body is no AdmissionReview: {error}") from error
+    if review.apiVersion != API_VERSION:
+        raise NotReviewedError(f"apiVersion {review.apiVersion[:64]} is not {API_VERSION}")
+    return review.request
+
+
+def _document(raw: msgspec.Raw) -> dict[str, Any]:
+    try:
+        document = msgspec.json.decode(raw)
+    except UNREADABLE as error:
+        raise NotReviewedError(f"request.object cannot be read: {error}") from error
+    if not isinstance(document, dict):
+        raise NotReviewedError("request.object is no object")
+    return document
+
+
+def _decoded(kind: ObjectKind, raw: msgspec.Raw) -> ClusterObject | None:
+    """None where it is no object at all."""
+    try:
+        return kind.definition.decode(raw)
+    except (DecodeError, *UNREADABLE):
+        return None
+
+
+def _tree(snapshot: ClusterSnapshot) -> object:
+    source = source_of(snapshot.objects)
+    source.renew()
+    return source.tree
+
+
+def _deleted(request: _Request, known: ClusterSnapshot) -> Answer:
+    """A quota that goes holds nobody any more."""
+    document = _document(request.oldObject)
+    api = api_of(document)
+    kind = None if api is None else KINDS.get(api)
+    one = None if kind is None else _decoded(kind, msgspec.Raw(msgspec.json.encode(document)))
+    if one is None or kind not in QUOTA_KINDS:
+        return Answer()
+    objects = tuple((of, other) for of, other in known.objects if of is not kind or other.key != one.key)
+    after = msgspec.structs.replace(known, objects=objects)
+    if _tree(known) is not None and _tree(after) is None:
+        others = any(of in QUOTA_KINDS for of, _ in objects)
+        what = (
+            "the last good tree stays in force"
+            if others
+            else "no quota is in force without it: its pods are bounded by none"
+        )
+        return Answer((), (what,))
+    return Answer()
+
+
+def _by_leaf(evictions: Iterable[Eviction]) -> Iterable[str]:
+    by_leaf: dict[str, list[Eviction]] = {}
+    for one in evictions:
+        by_leaf.setdefault(one.leaf, []).append(one)
+    for leaf, those in by_leaf.items():
+        pods = f"{len(those)} pod{'' if len(those) == 1 else 's'}"
+        yield f"{pods} of {leaf} would be evicted: {those[0].why}"
+
+
+def _response(uid: str, answer: Answer) -> bytes:
+    response: dict[str, Any] = {"uid": uid, "allowed": not answer.problems}
+    if answer.problems:
+        response["status"] = _status(answer.problems)
+    if answer.warnings:
+        shown = [one[:WARNING_CHARS_MAX] for one in answer.warnings[:WARNINGS_SHOWN]]
+        left = len(answer.warnings) - len(shown)
+        response["warnings"] = [*shown, *([f"{left} more; multisched quota lint shows all"] if left else [])]
+    return msgspec.json.encode({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response})
+
+
+def _status(problems: tuple[Finding, ...]) -> Mapping[str, Any]:
+    shown = problems[:PROBLEMS_SHOWN]
+    left = len(problems) - len(shown)
+    sentences = [str(one) for one in shown]
+    more = [f"{left} more; multisched quota lint shows all"] if left else []
+    causes = [{"reason": "FieldValueInvalid", "field": one.path, "message": f"{one.text}; {one.fix}"} for one in shown]
+    return {
+        "status": "Failure",
+        "reason": "Invalid",
+        "code": 422,
+        "message": " | ".join([*sentences, *more]),
+        "details": {"causes": causes},
+    }

@@ -1,0 +1,111 @@
+"""The webhook for quotas of a running program: reviews over HTTP, judged by what the program knows of its cluster at that moment."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import aiohttp
+
+from multisched.cluster.api.direct import DirectTransport
+from multisched.config import loading
+from multisched.model.object_kinds import ObjectKind
+from multisched.observe.admission_view import VALIDATE_QUOTAS_PATH
+from multisched.observe.health import Health
+from multisched.observe.metrics import Metrics
+from multisched.observe.server import ServerSettings, Sources, serve
+from multisched.shell.plugin_views import ProgramViews
+from multisched.shell.telemetry import ProgramQueues
+from multisched.whatif.explain_source import ProgramExplanations
+from multisched.whatif.quota_admission import QuotaAdmission
+from multisched.whatif.repair_source import RepairPlans
+from tests.integration.plugins.house import HEAD, House, open_house
+from tests.integration.plugins.test_quotas import install, tree
+from tests.unit.plugins.quota.trees import Json, acks_example, leaf, node
+from tests.unit.whatif.quota_clusters import quota_tree
+from tests.unit.whatif.test_quota_admission import review
+
+
+async def answered(url: str, asked: Json) -> dict[str, Any]:
+    body = io.BytesIO(json.dumps(asked).encode())
+    headers = {"Content-Type": "application/json"}
+    async with (
+        aiohttp.ClientSession(headers=headers) as session,
+        session.post(f"{url}{VALIDATE_QUOTAS_PATH}?timeout=10s", data=body) as answer,
+    ):
+        assert answer.status == 200, await answer.text()
+        found: dict[str, Any] = (await answer.json())["response"]
+        return found
+
+
+def sources_of(house: House) -> Sources:
+    configuration = loading.parse(HEAD, "house")
+    return Sources(
+        Health(),
+        Metrics(),
+        ProgramQueues(house.program, "me"),
+        ProgramExplanations(house.program, configuration),
+        RepairPlans(house.program, configuration),
+        ProgramViews(house.program),
+        QuotaAdmission(house.program, configuration),
+    )
+
+
+def halves(first: int, second: int) -> Json:
+    """Two teams, each sure of so many CPUs of 4."""
+    return node("root", {"cpu": 4}, {"cpu": 4}, leaf("a", first, 4, "default"), leaf("b", second, 4, "second"))
+
+
+async def test_a_review_is_answered_by_what_the_program_knows() -> None:
+    async with (
+        open_house(HEAD, before=install) as house,
+        serve(ServerSettings(port=0), sources_of(house)) as url,
+    ):
+        await house.node("n", cpu="8")
+        await house.post("namespaces", "second", {})
+        for number in range(3):
+            await house.pod(f"own-{number}", cpu="1", scheduler="forecast-scheduler")
+        await house.bound("own-0", "own-1", "own-2")
+        assert (await answered(url, review(quota_tree(halves(2, 9)))))["allowed"] is False
+        assert await answered(url, review(quota_tree(halves(2, 2)))) == {"uid": "705ab4f5", "allowed": True}
+
+        await tree(house, halves(4, 0))
+        await house.until(lambda: len(house.program.cache.objects.all(ObjectKind.ELASTIC_QUOTA_TREE)) == 1)
+        refused = await answered(url, review(quota_tree(acks_example())))
+        assert "one is all there may be" in refused["status"]["message"]
+        await _hold_and_ask(house, url)
+        assert (await answered(url, review(quota_tree(halves(1, 3)), None)))["allowed"] is False
+        await house.at_rest()
+
+
+async def _hold_and_ask(house: House, url: str) -> None:
+    """Two pods of the other team wait for room that an edit would give them."""
+    for number in range(3):
+        await _pod_of_second(house, f"other-{number}")
+    await house.until(lambda: sum(entry.place.value == "unschedulable" for entry in _waiting(house)) == 2)
+    edited = quota_tree(halves(1, 3), "tree")
+    found = await answered(url, review(edited, quota_tree(halves(4, 0), "tree")))
+    assert found["allowed"] is True
+    (warning,) = found["warnings"]
+    assert warning.startswith("2 pods of root.a would be evicted: root.a holds cpu 3, over its min 1; root.b holds ")
+    assert len(house.api_checker.pods()) == 6, "nothing was written"
+
+
+async def _pod_of_second(house: House, name: str) -> None:
+    one = {"name": "main", "image": "app:v1", "resources": {"requests": {"cpu": "1"}}}
+    pod = {"schedulerName": "forecast-scheduler", "containers": [one]}
+    await house.post("namespaces/second/pods", name, {}, spec=pod)
+
+
+def _waiting(house: House) -> list[Any]:
+    return [entry for worker in house.program.router.workers() for entry in worker.queue.entries()]
+
+
+async def test_the_embedded_cluster_asks_no_webhook() -> None:
+    """It stores the configuration and evaluates none: the real control plane does (tests/real/test_quota_admission.py)."""
+    async with open_house(HEAD, before=install) as house:
+        api = DirectTransport(house.server)
+        hooks = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+        assert (await api.request("GET", hooks)).status == 200
+        await tree(house, node("root", {"cpu": 5}, {"cpu": 4}))

@@ -1,0 +1,188 @@
+"""Reviews of quotas: what is refused is what lint refuses, whoever mends is not kept from it, and no pod is named."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from multisched.config import loading
+from multisched.model.quotas.translation import api_of
+from multisched.observe.admission_view import NotReviewedError
+from multisched.testing.builders import Document
+from multisched.whatif import quota_admission
+from multisched.whatif.quota_admission import reviewed
+from multisched.whatif.quota_lint import lint
+from tests.unit.model.quotas import test_kueue
+from tests.unit.model.quotas.quota_documents import flat, linked
+from tests.unit.plugins.quota.trees import Json, acks_example, leaf
+from tests.unit.plugins.quota.trees import node as level
+from tests.unit.whatif.quota_clusters import node, quota_tree, snapshot_of, walk_through
+
+CONFIGURATION: Final = loading.default()
+
+
+def review(document: object, old: object = None, operation: str = "") -> Json:
+    """As kube-apiserver sends it."""
+    operation = operation or ("UPDATE" if old else "CREATE")
+    request = {"uid": "705ab4f5", "operation": operation, "object": document, "oldObject": old, "dryRun": False}
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+
+
+def answer(asked: Json, *cluster: Document) -> dict[str, Any]:
+    found: dict[str, Any] = orjson.loads(reviewed(json.dumps(asked).encode(), snapshot_of(cluster), CONFIGURATION))
+    assert (found["apiVersion"], found["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+    assert found["response"]["uid"] == "705ab4f5"
+    response: dict[str, Any] = found["response"]
+    return response
+
+
+def fields(response: dict[str, Any]) -> list[str]:
+    assert response["allowed"] is False
+    return [cause["field"] for cause in response["status"]["details"]["causes"]]
+
+
+def test_a_good_tree_is_let_through_without_a_word() -> None:
+    assert answer(review(quota_tree(acks_example()))) == {"uid": "705ab4f5", "allowed": True}
+
+
+def test_a_broken_one_is_refused_with_every_rule_path_and_fix() -> None:
+    broken = quota_tree(level("root", {"cpu": 5}, {"cpu": 4}, leaf("a", 3, 9), leaf("b", 3, 2)))
+    found = answer(review(broken), node())
+    assert fields(found) == ["root.min.cpu", "root.min.cpu", "root.a.max.cpu", "root.b.min.cpu"]
+    status = found["status"]
+    assert (status["code"], status["reason"], status["status"]) == (422, "Invalid", "Failure")
+    api = api_of(broken)
+    assert api is not None
+    for one in lint(api, [broken], None).problems:
+        assert str(one) in status["message"]
+
+
+def test_many_problems_are_counted_beyond_a_few() -> None:
+    leaves = [leaf(f"l{number}", 2, 1) for number in range(50)]
+    found = answer(review(quota_tree(level("root", {"cpu": 100}, {"cpu": 100}, *leaves))))
+    assert len(fields(found)) == quota_admission.PROBLEMS_SHOWN
+    assert found["status"]["message"].endswith("30 more; multisched quota lint shows all")
+
+
+def test_who_would_be_evicted_is_said_by_quota_and_no_pod_is_named() -> None:
+    cluster = walk_through(3, 3, 2, 0)
+    without = [one for one in cluster if one["kind"] != "ElasticQuotaTree"]
+    found = answer(review(quota_tree(acks_example())), *without)
+    assert found["allowed"] is True
+    assert found["warnings"] == [
+        "root.min.memory: 40Gi is over 8Gi that all nodes have; lower it, or add nodes",
+        "root.min.nvidia.com/gpu: 4 is over 0 that all nodes have; lower it, or add nodes",
+        "1 pod of root.a.1 would be evicted: root.a.1 holds cpu 15, over its min 10; root.b.4 holds 0 of its min 10",
+        "1 pod of root.a.2 would be evicted: root.a.2 holds cpu 15, over its min 10; root.b.4 holds 5 of its min 10",
+    ]
+
+
+def test_a_change_of_nothing_is_let_through_whatever_is_wrong() -> None:
+    broken = quota_tree(level("root", {"cpu": 5}, {"cpu": 4}))
+    labelled = broken | {"metadata": broken["metadata"] | {"labels": {"a": "b"}}}
+    assert answer(review(labelled, broken), broken) == {"uid": "705ab4f5", "allowed": True}
+    assert answer(review(broken, quota_tree(level("root", {"cpu": 4}, {"cpu": 4}))), node())["allowed"] is False
+
+
+def test_a_second_tree_is_refused_and_the_first_can_be_changed_beside_it() -> None:
+    first, second = quota_tree(acks_example()), quota_tree(acks_example(), "second")
+    assert fields(answer(review(second), first)) == ["metadata.name"]
+    smaller = quota_tree(level("root", {"cpu": 4}, {"cpu": 4}))
+    found = answer(review(smaller, first), first, second)
+    assert found["allowed"] is True
+    assert "not in force: ElasticQuotaTree kube-system/teams: metadata.name" in found["warnings"][0]
+
+
+def test_what_was_wrong_with_others_keeps_nobody_from_mending() -> None:
+    orphan, other = linked("web", 2, 4, "company"), linked("batch", 2, 4, "company")
+    found = answer(review(linked("web", 2, 4), orphan), orphan, other)
+    assert found["allowed"] is True
+    assert found["warnings"][0].startswith("not in force: ElasticQuota kube-system/batch: metadata.labels[")
+    assert fields(answer(review(orphan), other)) == ["metadata.labels[quota.scheduling.koordinator.sh/parent]"]
+
+
+def test_what_becomes_wrong_with_others_is_refused() -> None:
+    parent, child = linked("company", 4, 8, is_parent="true"), linked("web", 2, 4, "company")
+    found = answer(review(linked("company", 1, 8, is_parent="true"), parent), parent, child)
+    assert fields(found) == ["spec.min.cpu"]
+    found = answer(review(linked("company", 4, 8), parent), parent, child)
+    label = "metadata.labels[quota.scheduling.koordinator.sh/parent]"
+    assert fields(found) == [f"ElasticQuota kube-system/web: {label}"], "the parent would be one no more"
+
+
+def test_an_api_that_is_not_read_now_is_refused() -> None:
+    assert fields(answer(review(flat("a", 1, 2)), quota_tree(acks_example()))) == ["apiVersion"]
+
+
+def test_nothing_is_refused_for_being_deleted() -> None:
+    tree, second = quota_tree(acks_example()), quota_tree(acks_example(), "second")
+    gone = answer(review(None, tree, "DELETE"), tree)
+    assert gone["allowed"] is True
+    assert gone["warnings"] == ["no quota is in force without it: its pods are bounded by none"]
+    assert answer(review(None, second, "DELETE"), tree, second) == {"uid": "705ab4f5", "allowed": True}
+    parent, child = linked("company", 4, 8, is_parent="true"), linked("web", 2, 4, "company")
+    left = answer(review(None, parent, "DELETE"), parent, child)
+    assert left["warnings"] == ["the last good tree stays in force"]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}},
+        test_kueue.queue("a", "", [test_kueue.quota("cpu", -1)]),
+        {},
+    ],
+)
+def test_other_kinds_are_let_through(document: Json) -> None:
+    assert answer(review(document)) == {"uid": "705ab4f5", "allowed": True}
+
+
+def test_a_large_cluster_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quota_admission, "PODS_TRIED_MAX", 3)
+    cluster = [one for one in walk_through(4) if one["kind"] != "ElasticQuotaTree"]
+    found = answer(review(quota_tree(acks_example())), *cluster)
+    assert "with 5 pods it takes too long to say who would be evicted" in found["warnings"][-1]
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"", "no AdmissionReview"),
+        (b"[]", "no AdmissionReview"),
+        (b"\xff", "no AdmissionReview"),
+        (b"[" * 100_000, "no AdmissionReview"),
+        (b'{"request": {}}', "no AdmissionReview"),
+        (orjson.dumps(review({}) | {"apiVersion": "admission.k8s.io/v1beta1"}), "is not admission.k8s.io/v1"),
+        (orjson.dumps(review(None)), "request.object is no object"),
+        (orjson.dumps(review([5])), "request.object is no object"),
+        (orjson.dumps(review(None, operation="DELETE")), "request.object is no object"),
+    ],
+)
+def test_a_body_that_is_no_review_is_an_error_that_says_so(body: bytes, why: str) -> None:
+    with pytest.raises(NotReviewedError, match=why):
+        reviewed(body, snapshot_of([]), CONFIGURATION)
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=4),
+    lambda below: (
+        st.lists(below, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["root", "min", "max", "name", "children", "labels", "cpu"]), below, max_size=4
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(anything, anything, st.sampled_from([quota_tree(acks_example()), flat("a", 1, 2), linked("a", 1, 2)]))
+def test_any_object_is_answered(metadata: object, spec: object, good: Json) -> None:
+    found = answer(review({**good, "metadata": metadata, "spec": spec}))
+    assert found["allowed"] or all(cause["message"] for cause in found["status"]["details"]["causes"])
+    assert answer(review(good, {**good, "metadata": metadata, "spec": spec}))["allowed"] is True
