@@ -1,0 +1,170 @@
+"""Gangs judged from API documents: a gang runs with at least its minimum of members, or with none.
+
+Members that have succeeded count. A gang that had its minimum once and lost members heals, which is no fault. Another
+one that has some members on nodes has its timeout to come to its minimum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from multisched.verify.fields import Json, Unreadable, mapping, text
+from multisched.verify.gang_objects import GangKey, GroupObject, Member, read_group, read_member
+from multisched.verify.objects import name_of, node_name_of
+
+TIMEOUT_DEFAULT_S: Final = 600.0
+"""Of a gang that names none, as Koordinator has it; longer than any other API's default."""
+GROUP_KIND: Final = "PodGroup"
+
+
+@dataclass(slots=True)
+class GangState:
+    """One gang as its pods and its object show it."""
+
+    key: GangKey
+    minimum: int | None
+    """None: nobody says, so nothing is judged."""
+    timeout_s: float
+    bound: frozenset[str]
+    """uids of members that are on a node, or have succeeded."""
+    waiting: frozenset[str]
+    group: GroupObject | None
+    """Its object, where it has one."""
+    groups: tuple[GangKey, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        return self.minimum is not None and len(self.bound) >= self.minimum
+
+    @property
+    def is_partial(self) -> bool:
+        return self.minimum is not None and 0 < len(self.bound) < self.minimum
+
+
+@dataclass(slots=True)
+class _Pod:
+    uid: str
+    member: Member
+    is_bound: bool
+    """On a node, or succeeded."""
+    is_over: bool
+
+
+@dataclass(slots=True)
+class GangJudge:
+    """Follows the pods and group objects of a cluster, document by document."""
+
+    _pods: dict[str, _Pod] = field(default_factory=dict)
+    _of: dict[GangKey, dict[str, _Pod]] = field(default_factory=dict)
+    _groups: dict[GangKey, GroupObject] = field(default_factory=dict)
+    _started: set[GangKey] = field(default_factory=set)
+    """Gangs that had their minimum once, and still have pods."""
+    _partial_since_s: dict[GangKey, float] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+    """Pod or group -> why nothing is judged by it."""
+
+    def add(self, kind: str, document: Json) -> None:
+        """An object that is new or has changed. Kinds that matter to no gang are left out."""
+        name, namespace, uid = name_of(document)
+        what = f"{kind} {namespace or 'default'}/{name}"
+        self.problems.pop(what, None)
+        try:
+            if kind == "Pod":
+                self._drop_pod(uid or what)
+                self._add_pod(uid or what, document)
+            elif kind == GROUP_KIND:
+                group = read_group(document)
+                self._groups[group.key] = group
+        except Unreadable as error:
+            self.problems[what] = str(error)
+
+    def forget(self, kind: str, document: Json) -> None:
+        """An object that has been deleted."""
+        name, namespace, uid = name_of(document)
+        what = f"{kind} {namespace or 'default'}/{name}"
+        self.problems.pop(what, None)
+        if kind == "Pod":
+            self._drop_pod(uid or what)
+        elif kind == GROUP_KIND:
+            self._groups.pop((namespace or "default", name), None)
+
+    def _add_pod(self, uid: str, document: Json) -> None:
+        member = read_member(document)
+        if member is None:
+            return
+        phase = text(mapping(document, "status"), "phase")
+        is_bound = phase == "Succeeded" or (bool(node_name_of(document)) and phase != "Failed")
+        pod = _Pod(uid, member, is_bound, phase in ("Succeeded", "Failed"))
+        self._pods[uid] = pod
+        self._of.setdefault(member.key, {})[uid] = pod
+        state = self.state(member.key)
+        if state.is_whole:
+            self._started.add(member.key)
+
+    def _drop_pod(self, uid: str) -> None:
+        pod = self._pods.pop(uid, None)
+        if pod is None:
+            return
+        members = self._of[pod.member.key]
+        del members[uid]
+        if not members:
+            del self._of[pod.member.key]
+            self._started.discard(pod.member.key)
+            self._partial_since_s.pop(pod.member.key, None)
+
+    def gang_of(self, uid: str) -> GangKey | None:
+        pod = self._pods.get(uid)
+        return pod.member.key if pod is not None else None
+
+    def state(self, key: GangKey) -> GangState:
+        """Of a gang with members. The object's minimum counts; without one the largest that a member names."""
+        members, group = self._of.get(key, {}), self._groups.get(key)
+        named = [pod.member.minimum for pod in members.values() if pod.member.minimum is not None]
+        timeouts = [pod.member.timeout_s for pod in members.values() if pod.member.timeout_s is not None]
+        timeout_s = group.timeout_s if group is not None else None
+        if timeout_s is None:
+            timeout_s = max(timeouts, default=TIMEOUT_DEFAULT_S)
+        return GangState(
+            key,
+            group.minimum if group is not None else max(named, default=None),
+            timeout_s,
+            frozenset(uid for uid, pod in members.items() if pod.is_bound),
+            frozenset(uid for uid, pod in members.items() if not (pod.is_bound or pod.is_over)),
+            group,
+            next((pod.member.groups for pod in members.values() if pod.member.groups), ()),
+        )
+
+    def states(self) -> Iterator[GangState]:
+        """Every gang that has pods."""
+        for key in list(self._of):
+            yield self.state(key)
+
+    def has_started(self, key: GangKey) -> bool:
+        """It had its minimum at some moment, and has had pods ever since."""
+        return key in self._started
+
+    def look(self, now_s: float) -> list[GangState]:
+        """Gangs that are bound in part, and have been for longer than their timeout. To be asked now and then."""
+        overdue = []
+        for state in self.states():
+            if not state.is_partial or self.has_started(state.key):
+                self._partial_since_s.pop(state.key, None)
+            elif now_s - self._partial_since_s.setdefault(state.key, now_s) > state.timeout_s:
+                overdue.append(state)
+        return overdue
+
+    def held_in_vain(self, held: Collection[str]) -> list[GangState]:
+        """Gangs that hold room for members, and do not run even if all of these are bound.
+
+        `held`: uids of pods for which room is assumed at one moment.
+        """
+        keys = {key for uid in held if (key := self.gang_of(uid)) is not None}
+        states = (self.state(key) for key in sorted(keys))
+        return [one for one in states if not self.has_started(one.key) and _is_short(one, held)]
+
+
+def _is_short(state: GangState, held: Iterable[str]) -> bool:
+    there = state.bound | (state.waiting & frozenset(held))
+    return state.minimum is not None and len(there) < state.minimum

@@ -1,0 +1,129 @@
+"""Elastic quotas judged from API documents: which level takes more than its max, and whether a status says what is so.
+
+A pod counts in the leaf of its namespace from the moment it has a node until it has ended or is gone. The tree in force
+is the last that kept every rule: a broken document is named, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from multisched.verify.demands import Requests, demand_of
+from multisched.verify.fields import Json, Unreadable, mapping, objects, text
+from multisched.verify.objects import is_over, name_of, node_name_of
+from multisched.verify.quantities import amounts, whole_units
+from multisched.verify.quota_tree import Excess, QuotaTree, Usage, read_tree
+
+TREE_KIND: Final = "ElasticQuotaTree"
+TREE_NAMESPACE: Final = "kube-system"
+"""Trees elsewhere have no effect."""
+
+
+class QuotaPod(NamedTuple):
+    """A pod that counts, or would if it had a node."""
+
+    key: str
+    namespace: str
+    node: str
+    """Empty while it waits."""
+    requests: Requests
+
+
+class QuotaJudge:
+    """Follows the trees and the pods of a cluster, document by document."""
+
+    def __init__(self) -> None:
+        self._trees: dict[str, QuotaTree] = {}
+        """Name of each object -> its last good tree, the oldest object first."""
+        self._latest: dict[str, Json] = {}
+        self.problems: dict[str, str] = {}
+        """Name of an object -> what is wrong with it now."""
+        self.pods: dict[str, QuotaPod] = {}
+        """By uid; those that have ended are left out."""
+
+    @property
+    def tree(self) -> QuotaTree | None:
+        """The tree in force; None without any. Of several objects the first one counts."""
+        return next(iter(self._trees.values()), None)
+
+    def add(self, kind: str, document: Json) -> None:
+        """An object that is new or has changed. Kinds that matter to no quota are left out."""
+        name, namespace, uid = name_of(document)
+        if kind == TREE_KIND and namespace == TREE_NAMESPACE:
+            self._add_tree(name, document)
+        elif kind == "Pod":
+            key = f"{namespace or 'default'}/{name}"
+            if is_over(document):
+                self.pods.pop(uid or key, None)
+            else:
+                demand = demand_of(document).most
+                self.pods[uid or key] = QuotaPod(key, namespace or "default", node_name_of(document), demand)
+
+    def _add_tree(self, name: str, document: Json) -> None:
+        self._latest[name] = document
+        try:
+            tree = read_tree(document)
+        except Unreadable as error:
+            self.problems[name] = str(error)
+            return
+        self.problems.pop(name, None)
+        self._trees[name] = tree
+
+    def forget(self, kind: str, document: Json) -> None:
+        """An object that has been deleted."""
+        name, namespace, uid = name_of(document)
+        if kind == TREE_KIND and namespace == TREE_NAMESPACE:
+            for of_trees in (self._trees, self._latest, self.problems):
+                of_trees.pop(name, None)
+        elif kind == "Pod":
+            self.pods.pop(uid or f"{namespace or 'default'}/{name}", None)
+
+    def usage(self, without: Iterable[str] = ()) -> Usage | None:
+        """What stands now, but for pods of these uids; None without a tree."""
+        left_out = frozenset(without)
+        standing = (pod for uid, pod in self.pods.items() if pod.node and uid not in left_out)
+        return None if self.tree is None else self.tree.usage((pod.namespace, pod.requests) for pod in standing)
+
+    def excesses(self) -> list[Excess]:
+        """Every level whose pods take more than its max now."""
+        usage = self.usage()
+        return [] if usage is None else usage.excesses()
+
+    def placement(self, uid: str, unknown: Iterable[str] = ()) -> list[Excess]:
+        """Levels that this pod takes over their max, if it came after all others but the `unknown` ones."""
+        pod, usage = self.pods.get(uid), self.usage([uid, *unknown])
+        return [] if pod is None or usage is None else usage.excesses_with(pod.namespace, pod.requests)
+
+    def waiting_entitled(self) -> list[QuotaPod]:
+        """Pods without a node that would leave their leaf within its min."""
+        usage = self.usage()
+        waiting = [pod for pod in self.pods.values() if not pod.node]
+        return [] if usage is None else [pod for pod in waiting if usage.is_entitled(pod.namespace, pod.requests)]
+
+    def status_faults(self) -> list[str]:
+        """Where the status of an object in force says another sum than its pods make."""
+        usage = self.usage()
+        if usage is None or not self._trees:
+            return []
+        document = self._latest[next(iter(self._trees))]
+        return list(_status_faults(document, usage))
+
+
+def _status_faults(document: Json, usage: Usage) -> Iterator[str]:
+    """A status lists levels by name, each with `used`; a resource that is not listed is 0."""
+    levels = {level.name: level for level in usage.tree.root.below()}
+    for entry in objects(mapping(document, "status"), "nodes"):
+        level = levels.get(text(entry, "name"))
+        if level is None:
+            yield f"status.nodes: {text(entry, 'name')} is no level of the tree"
+            continue
+        shown = {r: whole_units(r, amount) for r, amount in amounts(entry, "used").items()}
+        yield from used_faults(level.path, shown, usage.of(level), level.max.keys() | level.min.keys())
+
+
+def used_faults(path: str, shown: Requests, used: Mapping[str, int], resources: Iterable[str]) -> Iterator[str]:
+    """Where `shown` differs from the sums, in these resources."""
+    for resource in sorted(resources):
+        if shown.get(resource, 0) != used.get(resource, 0):
+            yield f"{path}: status says {shown.get(resource, 0)} {resource}, its pods take {used.get(resource, 0)}"

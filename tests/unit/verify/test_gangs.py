@@ -1,0 +1,208 @@
+"""What the judge says of gangs: who is of which, and that none is bound in part for longer than it may be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from multisched.verify.fields import Unreadable
+from multisched.verify.gang_objects import duration_s, read_group, read_member
+from multisched.verify.gangs import GangJudge
+from tests.unit.verify.clusters import Document, Told, make_pod
+
+ACK = "pod-group.scheduling.sigs.k8s.io/"
+KOORDINATOR = "gang.scheduling.koordinator.sh/"
+
+
+def member(name: str, node: str = "", *, gang: str = "g", minimum: str = "3", **fields: Any) -> Told:
+    return make_pod(name, node, labels={f"{ACK}name": gang, f"{ACK}min-available": minimum}, **fields)
+
+
+def group(minimum: int = 3, *, name: str = "g", version: str = "scheduling.x-k8s.io/v1alpha1", **spec: Any) -> Told:
+    document = {"apiVersion": version, "metadata": {"name": name, "namespace": "default"}}
+    return "PodGroup", {**document, "spec": {"minMember": minimum, **spec}}
+
+
+def judge(*documents: Told) -> GangJudge:
+    found = GangJudge()
+    for kind, document in documents:
+        found.add(kind, document)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("fields", "gang", "minimum"),
+    [
+        ({"labels": {"scheduling.x-k8s.io/pod-group": "g"}}, "g", None),
+        ({"labels": {f"{ACK}name": "g", f"{ACK}min-available": "4"}}, "g", 4),
+        ({"labels": {f"{ACK}name": "g"}}, "g", None),
+        ({"annotations": {f"{KOORDINATOR}name": "g", f"{KOORDINATOR}min-available": "2"}}, "g", 2),
+        ({"schedulingGroup": {"podGroupName": "g"}}, "g", None),
+    ],
+)
+def test_each_api_names_the_gang(fields: Document, gang: str, minimum: int | None) -> None:
+    found = read_member(make_pod("p", "", **fields)[1])
+
+    assert found is not None
+    assert (found.key, found.minimum) == (("default", gang), minimum)
+
+
+def test_a_pod_without_any_of_them_is_of_no_gang() -> None:
+    assert read_member(make_pod("p", "", labels={"app": "web"})[1]) is None
+
+
+def test_annotations_name_a_timeout_and_a_group_of_gangs() -> None:
+    annotations = {
+        f"{KOORDINATOR}name": "a",
+        f"{KOORDINATOR}waiting-time": "1m30s",
+        f"{KOORDINATOR}groups": '["default/a", "b"]',
+    }
+
+    found = read_member(make_pod("p", "", annotations=annotations)[1])
+
+    assert found is not None
+    assert (found.timeout_s, found.groups) == (90.0, (("default", "a"), ("default", "b")))
+
+
+def test_two_apis_that_agree_are_one_gang() -> None:
+    labels = {"scheduling.x-k8s.io/pod-group": "g", f"{ACK}name": "g", f"{ACK}min-available": "2"}
+
+    found = read_member(make_pod("p", "", labels=labels)[1])
+
+    assert found is not None
+    assert found.minimum == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"labels": {"scheduling.x-k8s.io/pod-group": "g", f"{ACK}name": "h"}}, "is of several gangs"),
+        ({"labels": {f"{ACK}name": "g", f"{ACK}min-available": "0"}}, "'0' is no number of members"),
+        ({"labels": {f"{ACK}name": "g", f"{ACK}min-available": "few"}}, "'few' is no number of members"),
+        ({"annotations": {f"{KOORDINATOR}name": "g", f"{KOORDINATOR}waiting-time": "soon"}}, "'soon' is no duration"),
+        ({"annotations": {f"{KOORDINATOR}name": "g", f"{KOORDINATOR}groups": "g"}}, "'g' is no JSON list"),
+        ({"annotations": {f"{KOORDINATOR}name": "g", f"{KOORDINATOR}groups": "[1]"}}, "is no JSON list of names"),
+    ],
+)
+def test_what_cannot_be_read_is_named_and_not_judged(fields: Document, said: str) -> None:
+    pod = make_pod("p", "", **fields)
+
+    with pytest.raises(Unreadable, match=said.replace("[", r"\[")):
+        read_member(pod[1])
+    assert said in judge(pod).problems["Pod default/p"]
+
+
+def test_durations_are_read_as_go_writes_them() -> None:
+    assert duration_s("1h2m3.5s") == 3723.5
+    assert duration_s("500ms") == 0.5
+    with pytest.raises(Unreadable):
+        duration_s("1 h")
+
+
+def test_objects_of_both_apis_name_the_minimum() -> None:
+    upstream = {
+        "apiVersion": "scheduling.k8s.io/v1beta1",
+        "metadata": {"name": "g"},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": 5}}},
+    }
+
+    assert read_group(upstream).minimum == 5
+    assert read_group(group(4, scheduleTimeoutSeconds=30)[1]).timeout_s == 30
+    with pytest.raises(Unreadable, match="a minimum of 0 members"):
+        read_group(group(0)[1])
+
+
+def partial(found: GangJudge, now_s: float) -> list[str]:
+    return [state.key[1] for state in found.look(now_s)]
+
+
+def test_a_gang_bound_in_part_has_its_timeout() -> None:
+    found = judge(group(scheduleTimeoutSeconds=30), member("a", "n1"), member("b"), member("c"))
+
+    assert partial(found, 0.0) == []
+    assert partial(found, 30.0) == []
+    assert partial(found, 30.5) == ["g"]
+    found.add(*member("b", "n1"))
+    assert partial(found, 31.0) == ["g"]
+    found.add(*member("c", "n1"))
+    assert partial(found, 32.0) == []
+
+
+def test_a_gang_that_had_its_minimum_heals() -> None:
+    pods = [member(name, "n1") for name in "abc"]
+    found = judge(group(scheduleTimeoutSeconds=1), *pods)
+
+    found.forget(*pods[0])
+    found.add(*member("b", "n1", phase="Failed"))
+
+    assert found.has_started(("default", "g"))
+    assert [partial(found, at) for at in (0.0, 10.0)] == [[], []]
+
+
+def test_members_that_have_succeeded_count() -> None:
+    found = judge(member("a", "n1", phase="Succeeded"), member("b", "n1"), member("c", "n1"))
+
+    assert found.state(("default", "g")).is_whole
+
+
+def test_members_that_have_failed_do_not() -> None:
+    found = judge(member("a", "n1", phase="Failed"), member("b", "n1"), member("c", "n1"))
+
+    assert [partial(found, at) for at in (0.0, 601.0)] == [[], ["g"]]
+
+
+def test_a_gang_that_waits_whole_is_all_right() -> None:
+    found = judge(member("a"), member("b"), member("c"))
+
+    assert [partial(found, at) for at in (0.0, 10_000.0)] == [[], []]
+
+
+def test_a_gang_whose_minimum_nobody_says_is_not_judged() -> None:
+    found = judge(make_pod("a", "n1", labels={"scheduling.x-k8s.io/pod-group": "g"}))
+
+    assert [partial(found, at) for at in (0.0, 10_000.0)] == [[], []]
+
+
+def test_one_name_in_two_namespaces_is_two_gangs() -> None:
+    found = judge(*(member(f"a{n}", "n1", namespace=space) for n, space in enumerate(("x", "x", "y"))))
+
+    assert sorted(state.key for state in found.states()) == [("x", "g"), ("y", "g")]
+
+
+def test_a_gang_of_which_all_pods_have_gone_begins_anew() -> None:
+    pods = [member(name, "n1") for name in "abc"]
+    found = judge(*pods)
+    for pod in pods:
+        found.forget(*pod)
+
+    found.add(*member("d", "n1"))
+
+    assert not found.has_started(("default", "g"))
+    assert found.gang_of("uid-default-a") is None
+
+
+def held(found: GangJudge, *names: str) -> list[str]:
+    return [state.key[1] for state in found.held_in_vain([f"uid-default-{name}" for name in names])]
+
+
+def test_room_is_held_for_a_gang_as_a_whole() -> None:
+    found = judge(*(member(name) for name in "abcd"), make_pod("plain", ""))
+
+    assert held(found, "a", "b") == ["g"]
+    assert held(found, "a", "b", "c") == []
+    assert held(found, "plain") == []
+
+
+def test_members_that_are_bound_or_have_succeeded_count_with_those_that_are_held() -> None:
+    found = judge(member("a", "n1"), member("b", "n1", phase="Succeeded"), member("c"), member("d"))
+
+    assert held(found, "c") == []
+
+
+def test_a_gang_that_has_started_takes_more_members_one_by_one() -> None:
+    pods = [member(name, "n1") for name in "abc"]
+    found = judge(*pods, member("d"))
+    found.forget(*pods[0])
+
+    assert held(found, "d") == []

@@ -1,0 +1,202 @@
+"""What the judge says of trees of quotas: their rules, their sums, levels over their max, statuses that are not so."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from multisched.verify.fields import Unreadable
+from multisched.verify.quota_tree import read_tree
+from multisched.verify.quotas import QuotaJudge
+from tests.unit.verify.clusters import Document, make_pod
+from tests.unit.verify.quota_documents import cpus, level, manual, tree, tree_document
+
+
+def test_the_tree_of_the_manual_keeps_every_rule() -> None:
+    read = tree(manual())
+
+    assert [one.path for one in read.levels_of("namespace3")] == ["root/root.b/root.b.1", "root/root.b", "root"]
+    assert read.leaf_of("default") is None
+    assert dict(read.root.max) == {"cpu": 40_000}
+
+
+LEAF = level("a", 1, 2, namespaces=("x",))
+
+
+@pytest.mark.parametrize(
+    ("root", "said"),
+    [
+        (level("root", 2, 2, level("a", 3, 2)), "root/a: min 3000 cpu is over max 2000"),
+        (level("root", 2, 2, LEAF, level("b", 2, 2)), "root: its children's min are 3000 cpu, and its own is 2000"),
+        (level("root", 2, 2, level("a", 1, 3)), "root/a: max 3000 cpu is over its parent's 2000"),
+        (level("root", 2, 2, LEAF, level("a", 1, 2)), "a: the name of 2 levels"),
+        (level("root", 2, 2, LEAF, level("b", 1, 2, namespaces=("x",))), "namespace x stands 2 times"),
+        (level("root", 2, 2, LEAF, namespaces=("y",)), "root: namespaces at a level that has children"),
+        (level("root", 2, 3, LEAF), "root: min and max of the root differ in cpu"),
+        (level("root", 2, 2, level("a", {"cpu": "a lot"}, 2)), "root/a: min.cpu: 'a lot' is no quantity"),
+        (level("root", 2, 2, level("a", {"cpu": "-1"}, 2)), "root/a: min.cpu: '-1' is below 0"),
+        (level("root", 2, 2, level("a", {"gpus": "1"}, 2)), "root/a: min: gpus is no resource of pods"),
+        (level("root", 2, 2, level("", 1, 2)), "root: a level without a name"),
+        ({}, "spec.root: is missing"),
+        (level("root", 2, 2, {**LEAF, "children": "a"}), "root/a: children: 'a' is no list"),
+    ],
+)
+def test_a_broken_rule_is_named_with_its_place(root: Document, said: str) -> None:
+    with pytest.raises(Unreadable) as raised:
+        read_tree(tree_document(root))
+
+    assert said in str(raised.value)
+
+
+def test_a_key_of_queues_is_no_resource() -> None:
+    assert "kube-queue/max-jobs" not in tree(level("root", 2, {"cpu": "2", "kube-queue/max-jobs": "3"})).root.max
+
+
+def test_too_many_levels_are_refused() -> None:
+    root = level("leaf", 1, 1)
+    for number in range(40):
+        root = level(f"level-{number}", 1, 1, root)
+
+    with pytest.raises(Unreadable, match="more than 32 levels"):
+        read_tree(tree_document(root))
+
+
+def judge(*documents: tuple[str, Document]) -> QuotaJudge:
+    found = QuotaJudge()
+    for kind, document in documents:
+        found.add(kind, document)
+    return found
+
+
+def fives(namespace: str, count: int, **fields: Any) -> list[tuple[str, Document]]:
+    return [
+        make_pod(f"{namespace}-{number}", "n1", namespace=namespace, requests={"cpu": "5"}, **fields)
+        for number in range(count)
+    ]
+
+
+MANUAL = ("ElasticQuotaTree", tree_document(manual()))
+
+
+def test_pods_count_at_every_level_above_them() -> None:
+    found = judge(MANUAL, *fives("namespace1", 3), *fives("namespace2", 2), *fives("other", 9)).usage()
+    assert found is not None
+
+    sums = {one.name: found.of(one)["cpu"] for one in found.tree.root.below()}
+
+    assert sums == {"root": 25_000, "root.a": 25_000, "root.a.1": 15_000, "root.a.2": 10_000} | dict.fromkeys(
+        ("root.b", "root.b.1", "root.b.2"), 0
+    )
+
+
+def test_a_level_over_its_max_is_named_with_both_numbers() -> None:
+    found = judge(MANUAL, *fives("namespace1", 5))
+
+    assert [str(one) for one in found.excesses()] == ["root/root.a/root.a.1 holds 25000 of at most 20000 cpu"]
+
+
+def test_a_pod_is_judged_by_what_was_known_before_it() -> None:
+    found = judge(MANUAL, *fives("namespace1", 5))
+
+    assert found.placement("uid-namespace1-namespace1-0")
+    assert not found.placement("uid-namespace1-namespace1-0", unknown=["uid-namespace1-namespace1-4"])
+    assert not found.placement("uid-nobody")
+
+
+def test_a_pod_that_asks_for_nothing_that_is_too_much_is_right() -> None:
+    late = make_pod("late", "n1", namespace="namespace1", requests={"memory": "1Gi"})
+    found = judge(MANUAL, *fives("namespace1", 5), late)
+
+    assert not found.placement("uid-namespace1-late")
+
+
+def test_pods_that_wait_or_have_ended_or_are_gone_take_nothing() -> None:
+    waiting = make_pod("waiting", "", namespace="namespace1", requests={"cpu": "5"})
+    gone = make_pod("gone", "n1", namespace="namespace1", requests={"cpu": "5"})
+    found = judge(MANUAL, *fives("namespace1", 4), waiting, gone)
+    found.forget(*gone)
+    found.add(*make_pod("namespace1-0", "n1", namespace="namespace1", requests={"cpu": "5"}, phase="Succeeded"))
+
+    usage = found.usage()
+
+    assert usage is not None
+    assert usage.of(usage.tree.root) == cpus(15)
+
+
+def test_the_last_good_tree_stays_in_force_and_the_bad_one_is_named() -> None:
+    found = judge(MANUAL)
+    found.add("ElasticQuotaTree", tree_document(level("root", 2, 1)))
+
+    assert found.tree is not None
+    assert found.tree.root.max == cpus(40)
+    assert "min 2000 cpu is over max 1000" in found.problems["tree"]
+
+    found.add("ElasticQuotaTree", tree_document(level("root", 2, 2)))
+    assert found.tree.root.max == cpus(2)
+    assert not found.problems
+
+
+def test_a_tree_counts_in_its_namespace_alone_and_the_first_of_two_counts() -> None:
+    elsewhere, second = tree_document(level("root", 1, 1)), tree_document(level("root", 2, 2), "second")
+    elsewhere["metadata"]["namespace"] = "default"
+    found = judge(("ElasticQuotaTree", elsewhere))
+    assert found.tree is None
+    found.add(*MANUAL)
+    found.add("ElasticQuotaTree", second)
+    assert found.tree is not None
+    assert found.tree.root.max == cpus(40)
+
+    found.forget(*MANUAL)
+
+    assert found.tree.root.max == cpus(2)
+
+
+def test_who_waits_within_its_min_is_entitled() -> None:
+    small = make_pod("small", "", namespace="namespace2", requests={"cpu": "10"})
+    large = make_pod("large", "", namespace="namespace2", requests={"cpu": "11"})
+    nothing = make_pod("nothing", "", namespace="namespace2", requests={})
+    elsewhere = make_pod("elsewhere", "", requests={"cpu": "1"})
+
+    found = judge(MANUAL, small, large, nothing, elsewhere).waiting_entitled()
+
+    assert [pod.key for pod in found] == ["namespace2/small"]
+
+
+def test_a_status_is_compared_with_the_sums() -> None:
+    right = {"nodes": [{"name": "root", "used": {"cpu": "20"}}, {"name": "root.b", "used": {}}]}
+    wrong = {"nodes": [{"name": "root.a", "used": {"cpu": "5"}}, {"name": "c"}]}
+    pods = fives("namespace1", 4)
+
+    assert not judge(("ElasticQuotaTree", tree_document(manual(), status=right)), *pods).status_faults()
+    assert judge(("ElasticQuotaTree", tree_document(manual(), status=wrong)), *pods).status_faults() == [
+        "root/root.a: status says 5000 cpu, its pods take 20000",
+        "status.nodes: c is no level of the tree",
+    ]
+
+
+def test_sums_and_excesses_are_those_of_a_walk_through_everything() -> None:
+    """Random trees and pods, against twenty lines that know nothing of levels."""
+    rng = random.Random(16)
+    for _ in range(200):
+        leaves = [level(f"l{n}", 0, rng.randint(1, 9), namespaces=(f"n{n}",)) for n in range(rng.randint(1, 5))]
+        at = rng.randrange(len(leaves) + 1)
+        inner = level("inner", 0, rng.randint(9, 20), *leaves[:at]) if at else None
+        root = level("root", 0, 30, *([inner] if inner else []), *leaves[at:])
+        root["min"] = root["max"]
+        read = tree(root)
+        pods = [(f"n{rng.randrange(6)}", {"cpu": rng.randint(0, 3) * 1000}) for _ in range(rng.randint(0, 15))]
+
+        sums: Counter[str] = Counter()
+        for namespace, requests in pods:
+            leaf = namespace.replace("n", "l")
+            if any(one["name"] == leaf for one in leaves):
+                below = [leaf, "root", *(["inner"] if any(one["name"] == leaf for one in leaves[:at]) else [])]
+                sums.update(dict.fromkeys(below, requests["cpu"]))
+        usage = read.usage(pods)
+
+        assert {one.name: usage.of(one)["cpu"] for one in read.root.below() if usage.of(one)["cpu"]} == +sums
+        over = {one.name for one in read.root.below() if sums[one.name] > one.max["cpu"]}
+        assert {one.level.name for one in usage.excesses()} == over

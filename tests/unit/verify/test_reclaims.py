@@ -1,0 +1,160 @@
+"""What the judge says of reclaims: who may, from whom, how much, and that none undoes another."""
+
+from __future__ import annotations
+
+import pytest
+
+from multisched.verify.quota_tree import Usage
+from multisched.verify.reclaims import QuotaClaim, ReclaimHistory, Victim, reclaim_faults
+from tests.unit.verify.quota_documents import cpus, level, manual, tree
+
+
+def victims(namespace: str, *sizes: int, gang: str = "") -> list[Victim]:
+    return [Victim(f"{namespace}/v{number}", namespace, cpus(size), gang) for number, size in enumerate(sizes)]
+
+
+def usage(**pods: list[int]) -> Usage:
+    """Namespace -> CPUs of its pods, in the tree of the manual."""
+    return tree(manual()).usage((namespace, cpus(size)) for namespace, sizes in pods.items() for size in sizes)
+
+
+def claim(namespace: str, size: int = 5) -> QuotaClaim:
+    return QuotaClaim(f"{namespace}/claim", namespace, cpus(size))
+
+
+FULL = {"namespace1": [5] * 4, "namespace2": [5] * 4}
+
+
+def test_the_reclaims_of_the_manual_are_right() -> None:
+    state = usage(**FULL)
+
+    assert not reclaim_faults(state, claim("namespace3"), victims("namespace1", 5))
+
+    state.add("namespace1", cpus(5), -1)
+    state.add("namespace3", cpus(5))
+    assert not reclaim_faults(state, claim("namespace3"), victims("namespace2", 5))
+
+
+def test_nobody_reclaims_beyond_its_min() -> None:
+    state = usage(namespace1=[5] * 4, namespace2=[5] * 2, namespace3=[5] * 2)
+
+    found = reclaim_faults(state, claim("namespace3"), victims("namespace1", 5))
+
+    assert found == ["namespace3/claim is not entitled to more in root/root.b/root.b.1, and takes namespace1/v0"]
+
+
+def test_no_leaf_is_taken_below_its_min() -> None:
+    state = usage(namespace1=[6, 6], namespace2=[5] * 4, namespace4=[8])
+
+    found = reclaim_faults(state, claim("namespace3"), victims("namespace1", 6))
+
+    assert "root/root.a/root.a.1 is left with 6000 cpu of its min 10000 for namespace3/claim" in found
+
+
+def test_who_goes_is_not_entitled_to_come_back() -> None:
+    """A leaf under its min of CPU takes from one that has borrowed memory alone, for a pod that wants memory too."""
+    leaves = (
+        level("a", {"cpu": "4", "memory": "4"}, {"cpu": "8", "memory": "8"}, namespaces=("a",)),
+        level("b", {"cpu": "4", "memory": "4"}, {"cpu": "8", "memory": "8"}, namespaces=("b",)),
+    )
+    both = {"cpu": "8", "memory": "8"}
+    state = tree(level("root", both, both, *leaves)).usage(
+        [("a", {"cpu": 2000, "memory": 6}), ("b", {"cpu": 4000, "memory": 2})]
+    )
+
+    found = reclaim_faults(
+        state, QuotaClaim("a/c", "a", {"cpu": 2000}), [Victim("b/v", "b", {"cpu": 4000, "memory": 2})]
+    )
+
+    assert "b/v goes for a/c, and is entitled to come back for it" in found
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ((5,), []),
+        ((5, 5), ["2 pods go for namespace3/claim, and namespace1/v0 would do"]),
+        ((2, 5), ["2 pods go for namespace3/claim, and namespace1/v1 would do"]),
+        ((2, 3), []),
+    ],
+)
+def test_a_proper_subset_does_not_do(sizes: tuple[int, ...], said: list[str]) -> None:
+    state = usage(namespace1=[20], namespace2=[20])
+
+    assert reclaim_faults(state, claim("namespace3"), victims("namespace1", *sizes)) == said
+
+
+def test_nobody_goes_where_there_is_room() -> None:
+    state = usage(namespace1=[5] * 4)
+
+    found = reclaim_faults(state, claim("namespace3"), victims("namespace1", 5))
+
+    assert found == ["1 pods go for namespace3/claim, and nobody would do"]
+
+
+def test_who_goes_for_room_on_a_node_is_needed() -> None:
+    state, going = usage(namespace1=[5] * 4), victims("namespace1", 5)
+
+    assert not reclaim_faults(state, claim("namespace3"), going, suffices=lambda some: len(some) == 1)
+
+
+def test_a_gang_goes_whole() -> None:
+    state = usage(namespace1=[20], namespace2=[20])
+
+    assert not reclaim_faults(state, claim("namespace3"), victims("namespace1", 3, 3, 4, gang="g"))
+    assert reclaim_faults(state, claim("namespace3"), victims("namespace1", 3, 3, 4))
+
+
+def test_of_very_many_victims_each_is_needed() -> None:
+    state = usage(namespace1=[20], namespace2=[20])
+
+    assert not reclaim_faults(state, claim("namespace3", 10), victims("namespace1", *[1] * 10))
+    assert reclaim_faults(state, claim("namespace3", 9), victims("namespace2", *[1] * 10))
+    many = [Victim(f"namespace1/w{number}", "namespace1", {"cpu": 500}) for number in range(12)]
+    assert reclaim_faults(state, claim("namespace3"), many)
+
+
+def test_pods_of_its_own_leaf_are_no_matter_of_reclaims() -> None:
+    state = usage(namespace1=[5] * 4, namespace2=[5] * 4)
+
+    assert not reclaim_faults(state, claim("namespace1"), victims("namespace1", 5))
+
+
+def test_what_was_reclaimed_is_not_reclaimed_back() -> None:
+    history = ReclaimHistory()
+
+    assert not history.reclaimed("a", "b", "a/1")
+    assert not history.reclaimed("a", "b", "a/2")
+    assert not history.reclaimed("c", "b", "c/1")
+    assert not history.reclaimed("b", "b", "b/0")
+    assert history.reclaimed("b", "a", "b/1") == "b reclaims from a for b/1 what that reclaimed for a/2"
+
+
+def test_after_news_it_may_be() -> None:
+    history = ReclaimHistory()
+    history.reclaimed("a", "b", "a/1")
+
+    history.changed()
+
+    assert not history.reclaimed("b", "a", "b/1")
+
+
+def test_the_replacement_of_a_victim_is_no_news() -> None:
+    history = ReclaimHistory()
+    history.reclaimed("a", "b", "a/1")
+    history.evicted("b/team")
+    history.arrived("b/team")
+
+    assert history.reclaimed("b", "a", "b/1")
+
+    history.arrived("b/team")
+    assert not history.reclaimed("a", "b", "a/1")
+
+
+def test_a_pod_that_nobody_replaces_is_news() -> None:
+    history = ReclaimHistory()
+    history.reclaimed("a", "b", "a/1")
+    history.evicted("")
+    history.arrived("")
+
+    assert not history.reclaimed("b", "a", "b/1")
