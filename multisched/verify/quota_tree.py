@@ -14,6 +14,8 @@ from multisched.verify.demands import Requests, is_counted
 from multisched.verify.fields import Json, Unreadable, mapping, objects, text, texts
 from multisched.verify.quantities import amounts, whole_units
 
+PODS = "pods"
+"""A resource of which each pod takes one."""
 MAX_JOBS = "kube-queue/max-jobs"
 """A key of `min` and `max` that counts jobs of a queue, and no resource of pods."""
 DEPTH_MAX = 32
@@ -117,16 +119,14 @@ class Usage:
         return [one for level in chain for one in self._over(level, wanted, wanted)]
 
     def is_entitled(self, namespace: str, requests: Requests) -> bool:
-        """With the pod its leaf has no more than its min, of every resource that the pod asks for and the leaf names."""
+        """With the pod its leaf has no more than its min of all that the pod asks for and the leaf names."""
         leaf = self.tree.leaf_of(namespace)
-        wanted = (
-            {} if leaf is None else {r: n for r, n in requests.items() if n > 0 and (r in leaf.min or r in leaf.max)}
-        )
-        return (
-            leaf is not None
-            and bool(wanted)
-            and all(self.of(leaf)[r] + n <= leaf.min.get(r, 0) for r, n in wanted.items())
-        )
+        return leaf is not None and self.stays_within_min(leaf, requests)
+
+    def stays_within_min(self, level: Level, requests: Requests) -> bool:
+        """The same at one level; resources that it does not name are no matter of its min."""
+        wanted = {r: n for r, n in requests.items() if n > 0 and (r in level.min or r in level.max)}
+        return all(self.of(level)[r] + n <= level.min.get(r, 0) for r, n in wanted.items())
 
     def over_min(self, level: Level, resource: str) -> int:
         """What the level has borrowed; below 0: what it lacks of its min."""
@@ -181,7 +181,7 @@ def _level(document: Json, above: str, depth: int) -> Level:
 
 def _amounts(document: Json, field: str) -> Requests:
     found = {resource: amount for resource, amount in amounts(document, field).items() if resource != MAX_JOBS}
-    unknown = sorted(resource for resource in found if not is_counted(resource))
+    unknown = sorted(resource for resource in found if not is_counted(resource) and resource != PODS)
     if unknown:
         raise Unreadable(f"{field}: {', '.join(unknown)} is no resource of pods")
     return {resource: whole_units(resource, amount) for resource, amount in found.items()}

@@ -13,7 +13,7 @@ from multisched.verify.demands import Requests, demand_of
 from multisched.verify.fields import Json, Unreadable, mapping, objects, text
 from multisched.verify.objects import is_over, name_of, node_name_of
 from multisched.verify.quantities import amounts, whole_units
-from multisched.verify.quota_tree import Excess, QuotaTree, Usage, read_tree
+from multisched.verify.quota_tree import PODS, Excess, QuotaTree, Usage, read_tree
 
 TREE_KIND: Final = "ElasticQuotaTree"
 TREE_NAMESPACE: Final = "kube-system"
@@ -57,7 +57,7 @@ class QuotaJudge:
             if is_over(document):
                 self.pods.pop(uid or key, None)
             else:
-                demand = demand_of(document).most
+                demand = {**demand_of(document).most, PODS: 1}
                 self.pods[uid or key] = QuotaPod(key, namespace or "default", node_name_of(document), demand)
 
     def _add_tree(self, name: str, document: Json) -> None:

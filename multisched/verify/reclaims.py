@@ -1,7 +1,8 @@
 """Reclaims judged by the rules of quotas alone: who may reclaim, from whom, how much, and whether one undoes another.
 
-A leaf under its min takes back what others have borrowed. `reclaim_faults` judges one reclaim by the state before it.
-`ReclaimHistory` judges the reclaims of a run against each other.
+A leaf under its min takes back what others have borrowed. A pod is borrowed as a whole: a leaf that has more than its
+min may be left with less once its last borrowed pod has gone. `reclaim_faults` judges one reclaim by the state before
+it. `ReclaimHistory` judges the reclaims of a run against each other.
 """
 
 from __future__ import annotations
@@ -54,14 +55,8 @@ def reclaim_faults(
     """
     own = usage.tree.leaf_of(claim.namespace)
     others = [victim for victim in victims if usage.tree.leaf_of(victim.namespace) is not own]
-    faults = []
-    if own is not None and others and not usage.is_entitled(claim.namespace, claim.requests):
-        faults.append(f"{claim.key} is not entitled to more in {own.path}, and takes {others[0].key}")
-    faults += _deprived(usage, claim, others)
-    faults += _undone(usage, claim, others)
-    if not faults:
-        faults += _needless(usage, claim, victims, suffices)
-    return faults
+    faults = [*_beyond_min(usage, claim, others), *_not_lent(usage, claim, others), *_undone(usage, claim, others)]
+    return faults or list(_needless(usage, claim, victims, suffices))
 
 
 def _after(usage: Usage, victims: Collection[Victim]) -> Usage:
@@ -71,15 +66,44 @@ def _after(usage: Usage, victims: Collection[Victim]) -> Usage:
     return after
 
 
-def _deprived(usage: Usage, claim: QuotaClaim, others: Sequence[Victim]) -> Iterator[str]:
-    """No leaf has less than its min afterwards of what the claim asks for, where it had that much."""
-    after = _after(usage, others)
-    for leaf in _leaves(usage, others):
-        for resource in sorted(resource for resource, amount in claim.requests.items() if amount > 0):
-            least = leaf.min.get(resource, 0)
-            if after.of(leaf)[resource] < min(least, usage.of(leaf)[resource]):
-                has = after.of(leaf)[resource]
-                yield f"{leaf.path} is left with {has} {resource} of its min {least} for {claim.key}"
+def _apart(usage: Usage, namespace: str, other: str) -> list[Level]:
+    """The levels above a namespace that are not above the other one: its leaf and so on."""
+    shared = usage.tree.levels_of(other)
+    return [level for level in usage.tree.levels_of(namespace) if level not in shared]
+
+
+def _beyond_min(usage: Usage, claim: QuotaClaim, others: Sequence[Victim]) -> Iterator[str]:
+    """Whoever reclaims stays within its min at each level that it does not share with the victim."""
+    for victim in others:
+        for level in _apart(usage, claim.namespace, victim.namespace):
+            if not usage.stays_within_min(level, claim.requests):
+                yield f"{claim.key} is not entitled to more in {level.path}, and takes {victim.key}"
+                return
+
+
+def _not_lent(usage: Usage, claim: QuotaClaim, others: Sequence[Victim]) -> Iterator[str]:
+    """Victims can go one after the other so that each, at its turn, has something that its levels have borrowed."""
+    left, now = list(others), usage.copy()
+    while left:
+        victim = next((one for one in _small_first(left) if _is_lent(now, claim, one)), None)
+        if victim is None:
+            leaf = usage.tree.leaf_of(left[0].namespace)
+            yield f"{left[0].key} goes for {claim.key}, and {leaf.path if leaf else 'its leaf'} has borrowed nothing of that"
+            return
+        left.remove(victim)
+        now.add(victim.namespace, victim.requests, -1)
+
+
+def _small_first(victims: Sequence[Victim]) -> list[Victim]:
+    """The large ones last: what is small leaves more for the others to have borrowed."""
+    return sorted(victims, key=lambda one: (*sorted(one.requests.values(), reverse=True), one.key))
+
+
+def _is_lent(usage: Usage, claim: QuotaClaim, victim: Victim) -> bool:
+    """Some resource that the claim asks for and the victim has is over the min of each level that the claim is not below."""
+    asked = [r for r, n in claim.requests.items() if n > 0 and victim.requests.get(r, 0) > 0]
+    levels = _apart(usage, victim.namespace, claim.namespace)
+    return any(all(usage.over_min(level, resource) > 0 for level in levels) for resource in asked)
 
 
 def _undone(usage: Usage, claim: QuotaClaim, others: Sequence[Victim]) -> Iterator[str]:
@@ -111,11 +135,6 @@ def _units(victims: Sequence[Victim]) -> list[list[Victim]]:
     for victim in victims:
         units.setdefault(f"gang {victim.namespace}/{victim.gang}" if victim.gang else victim.key, []).append(victim)
     return list(units.values())
-
-
-def _leaves(usage: Usage, victims: Sequence[Victim]) -> list[Level]:
-    found = {leaf.path: leaf for one in victims if (leaf := usage.tree.leaf_of(one.namespace)) is not None}
-    return list(found.values())
 
 
 class ReclaimHistory:

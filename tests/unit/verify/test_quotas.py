@@ -123,7 +123,14 @@ def test_pods_that_wait_or_have_ended_or_are_gone_take_nothing() -> None:
     usage = found.usage()
 
     assert usage is not None
-    assert usage.of(usage.tree.root) == cpus(15)
+    assert usage.of(usage.tree.root) == {**cpus(15), "pods": 3}
+
+
+def test_pods_are_a_resource_of_which_each_takes_one() -> None:
+    root = level("root", {"pods": "2"}, {"pods": "2"}, namespaces=("x",))
+    found = judge(("ElasticQuotaTree", tree_document(root)), *fives("x", 3))
+
+    assert [str(one) for one in found.excesses()] == ["root holds 3 of at most 2 pods"]
 
 
 def test_the_last_good_tree_stays_in_force_and_the_bad_one_is_named() -> None:
@@ -157,12 +164,12 @@ def test_a_tree_counts_in_its_namespace_alone_and_the_first_of_two_counts() -> N
 def test_who_waits_within_its_min_is_entitled() -> None:
     small = make_pod("small", "", namespace="namespace2", requests={"cpu": "10"})
     large = make_pod("large", "", namespace="namespace2", requests={"cpu": "11"})
-    nothing = make_pod("nothing", "", namespace="namespace2", requests={})
+    nothing = make_pod("nothing", "", namespace="namespace2", requests={"memory": "1Gi"})
     elsewhere = make_pod("elsewhere", "", requests={"cpu": "1"})
 
     found = judge(MANUAL, small, large, nothing, elsewhere).waiting_entitled()
 
-    assert [pod.key for pod in found] == ["namespace2/small"]
+    assert [pod.key for pod in found] == ["namespace2/small", "namespace2/nothing"]
 
 
 def test_a_status_is_compared_with_the_sums() -> None:
