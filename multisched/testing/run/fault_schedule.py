@@ -39,6 +39,8 @@ class FaultSchedule:
         """Returns when the last disruption is over."""
         kinds = self._kinds
         tasks = [asyncio.ensure_future(self._arrive()), asyncio.ensure_future(self._roll_out())]
+        world = self._scene.world
+        tasks += [asyncio.ensure_future(one.run(self.struck)) for one in (world.quotas, world.gangs) if one is not None]
         for kind in kinds:
             await asyncio.sleep(self._rng.uniform(0.1, 2 * FAULTS_S / max(len(kinds), LULL)))
             tasks.append(asyncio.ensure_future(self._strike(kind)))

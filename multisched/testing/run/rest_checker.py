@@ -147,6 +147,8 @@ class RestChecker:
 
     async def drain(self) -> None:
         """All pods go, and nothing of them is left in any process (I5). Who waits goes first: nobody is tried for what others leave."""
+        if self._scene.world.quotas is not None:
+            self._scene.world.quotas.is_kept = False
         for pod in sorted(self._scene.world.pods(), key=lambda pod: bool(pod.node)):
             await self._scene.world.user.delete_pod(pod)
         until_s = self._scene.now_s() + DRAIN_MAX_S

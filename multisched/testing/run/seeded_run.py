@@ -61,6 +61,8 @@ class Run:
             rng,
             seed,
             on_bound=self._bind_checker.bound_from_outside,
+            has_quotas=setting.has_quotas,
+            has_gangs=setting.has_gangs,
         )
         self._world.schedulers = setting.configuration.served
         self._bind_checker.storage = self._world.storage
@@ -93,7 +95,9 @@ class Run:
         looking = self._loop.create_task(self._look())
         self._world.storage.start()
         ending = self._loop.create_task(self._world.kubelets.run())
-        keeping = self._loop.create_task(self._world.budgets.keep())
+        keeping = [self._loop.create_task(self._world.budgets.keep())]
+        if self._world.quotas is not None:
+            keeping.append(self._loop.create_task(self._world.quotas.keep()))
         await self._strike()
         self._faults.is_on = False
         if self._bind_checker.was_rewound:
@@ -108,7 +112,8 @@ class Run:
         ending.cancel()
         self._world.disks.close()
         self._world.kubelets.close()
-        keeping.cancel()
+        for task in keeping:
+            task.cancel()
         for process in self._replicas.running:
             self._loop.resume(process.identity)  # what is paused cannot end
         for process in list(self._replicas.running) if not self._is_over() else ():

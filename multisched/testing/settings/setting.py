@@ -27,6 +27,10 @@ SLOW_BINDS = 0.35
 SLOW_BIND_MAX_S = 2.5
 ROLLOUTS = 0.25
 """Of all runs: in these the settings of leases are being changed."""
+TEAMED, GANGED = 0.5, 0.5
+"""Of all runs: there are elastic quotas, and there are gangs."""
+FEWER = 0.7
+"""Of the single pods that were drawn, for each of the two: so many are left."""
 SHORT_LEASE = {"duration_s": 9.0, "renew_deadline_s": 3.0, "retry_period_s": 1.0}
 """It runs out before the holder of one of fifteen seconds has to stop."""
 
@@ -72,6 +76,8 @@ class Setting:
     workloads: int
     bind_max_s: float
     """How long a bind may take beside its way."""
+    has_quotas: bool
+    has_gangs: bool
     is_rollout: bool
     """Every second process has another configuration: its lease is shorter."""
 
@@ -98,15 +104,21 @@ def drawn(seed: int, rng: random.Random) -> Setting:
     is_shipped, is_drawn = seed % 2 == 0, seed % 4 == 3
     configuration = loading.default() if is_shipped else _asking(rng, is_drawn=is_drawn)
     is_alone = not configuration.lease.enabled
+    has_quotas, has_gangs = (
+        random.Random(f"{seed}/{what}").random() < share  # noqa: S311 - a simulation
+        for what, share in (("teamed", TEAMED), ("ganged", GANGED))
+    )
     return Setting(
         configuration=configuration,
         is_shipped=is_shipped,
         is_drawn=is_drawn,
         replicas=1 if is_alone else rng.choice(REPLICAS),
         page_items=rng.randint(PAGE_MIN_ITEMS, PAGE_MAX_ITEMS),
-        arrivals=rng.randint(*ARRIVALS),
+        arrivals=round(rng.randint(*ARRIVALS) * FEWER ** (has_quotas + has_gangs)),
         workloads=rng.randint(*WORKLOADS),
         bind_max_s=rng.uniform(1.0, SLOW_BIND_MAX_S) if rng.random() < SLOW_BINDS else 0.0,
+        has_quotas=has_quotas,
+        has_gangs=has_gangs,
         is_rollout=not is_alone and random.Random(f"{seed}/rollout").random() < ROLLOUTS,  # noqa: S311 - a simulation
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -23,7 +23,11 @@ class ApiUser:
         self.api = DirectTransport(server)
 
     async def send(
-        self, method: str, path: str, document: Mapping[str, Any] | None = None, content_type: str = JSON
+        self,
+        method: str,
+        path: str,
+        document: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        content_type: str = JSON,
     ) -> Response:
         body = orjson.dumps(document) if document is not None else None
         while True:

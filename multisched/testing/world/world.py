@@ -16,11 +16,13 @@ from multisched.testing.world.api_user import NAMESPACE, ApiUser, pods_path
 from multisched.testing.world.budgets import Budgets
 from multisched.testing.world.crowds import Crowds
 from multisched.testing.world.disks import NOBODYS, Disks
+from multisched.testing.world.gangs import Gangs
 from multisched.testing.world.kubelets import Kubelets
 from multisched.testing.world.labels import GPU, GPU_MILLI, HOSTNAME, ODD
 from multisched.testing.world.nodes import NODES, Nodes, node_manifest
 from multisched.testing.world.pod_manifests import URGENT_EVERY, add_urgency, mixed_pod, number_of, small_spec
 from multisched.testing.world.policies import COMPLIANT, POLICY, TRUSTED, Policies
+from multisched.testing.world.quotas import Quotas
 from multisched.testing.world.relations import Relations
 from multisched.testing.world.services import Services
 from multisched.testing.world.storage import VOLUMES_PATH, Storage
@@ -44,6 +46,9 @@ class World:
         rng: random.Random,
         seed: int,
         on_bound: Callable[[str, str], None],
+        *,
+        has_quotas: bool = False,
+        has_gangs: bool = False,
     ) -> None:
         """`on_bound` gets the uid and the node of each pod that somebody else places."""
         self.objects = objects
@@ -60,6 +65,9 @@ class World:
         self.kubelets = Kubelets(self.user, objects)
         self.crowds = Crowds(self.user, objects, rng, self._next_number)
         self.strangers = Strangers(self.user, objects, rng, self._next_number, on_bound)
+        self.quotas = Quotas(self.user, self.pods, seed) if has_quotas else None
+        teams = self.quotas.namespaces if self.quotas is not None else []
+        self.gangs = Gangs(self.user, self.kubelets, self.pods, seed, [NAMESPACE, *teams]) if has_gangs else None
         self._relations = Relations(seed)
         self.schedulers: Collection[str] = ()
         """Those that the run's domains serve."""
@@ -73,6 +81,10 @@ class World:
         await self.storage.build(NODES)
         await self.disks.build(NODES)
         await self.budgets.build()
+        if self.quotas is not None:
+            await self.quotas.build()
+        if self.gangs is not None:
+            await self.gangs.build()
 
     async def add_pod(self, name: str = "", *, scheduler: str = "") -> None:
         """A pod of the mixture; with a `scheduler`, a small plain one."""

@@ -112,7 +112,7 @@ def test_a_proper_subset_does_not_do(sizes: tuple[int, ...], said: list[str]) ->
 
 
 def test_nobody_goes_where_there_is_room() -> None:
-    state = usage(namespace1=[5] * 4)
+    state = usage(namespace1=[5] * 4, namespace2=[1])
 
     found = reclaim_faults(state, claim("namespace3"), victims("namespace1", 5))
 
@@ -120,7 +120,7 @@ def test_nobody_goes_where_there_is_room() -> None:
 
 
 def test_who_goes_for_room_on_a_node_is_needed() -> None:
-    state, going = usage(namespace1=[5] * 4), victims("namespace1", 5)
+    state, going = usage(namespace1=[5] * 4, namespace2=[1]), victims("namespace1", 5)
 
     assert not reclaim_faults(state, claim("namespace3"), going, suffices=lambda some: len(some) == 1)
 

@@ -1,0 +1,174 @@
+"""The elastic quotas of a simulated cluster: a tree that is edited and broken, and teams that live below its leaves.
+
+Each team has a namespace and a controller: pods that were evicted or have ended are made anew, as a ReplicaSet does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from multisched.model.objects import Pod
+from multisched.model.wire import JSON_PATCH
+from multisched.testing.world import quota_trees
+from multisched.testing.world.api_user import ApiUser
+from multisched.testing.world.definitions import QUOTA_TREE, install
+from multisched.testing.world.labels import GPU, HOSTNAME, LICENCE
+from multisched.testing.world.pod_manifests import small_spec
+from multisched.testing.world.quota_trees import BREAKS, Level
+
+TREE_NAMESPACE: Final = "kube-system"
+TREE: Final = "teams"
+SECOND: Final = "teams-too"
+"""A second tree has a name behind that of the first."""
+TEAMS: Final = (2, 5)
+REPLICAS: Final = (1, 5)
+MADE_MAX: Final = 24
+"""Pods that one team makes in a run; then its controller has given up."""
+KEPT_EVERY_S: Final = 0.5
+ACTS: Final = (2, 5)
+"""Changes of the tree, or of a team, in a run."""
+ACT_S: Final = (1.5, 7.0)
+"""Between two of them."""
+BROKEN_S: Final = (1.0, 5.0)
+"""How long a broken document, a second one or none stands."""
+TOGETHER: Final = 0.35
+"""Of all teams: their pods want the node that others of these want, too."""
+SHARED_NODE: Final = "node-5"
+ACCELERATED: Final = 0.5
+"""Of all teams of a domain with devices, or licences: their pods ask for one."""
+LIMITS: Final = {"gpu-scheduler": GPU, "job-scheduler": LICENCE}
+
+
+@dataclass(slots=True)
+class Team:
+    """One namespace, and the pods that its controller keeps there."""
+
+    namespace: str
+    spec: dict[str, Any]
+    replicas: int
+    starts_s: float
+    made: int = 0
+    numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+
+class Quotas:
+    """Those of one run."""
+
+    def __init__(self, user: ApiUser, pods: Callable[[], Collection[Pod]], seed: int) -> None:
+        self._user = user
+        self._pods = pods
+        self._rng = random.Random(f"{seed}/quotas")  # noqa: S311 - a simulation
+        namespaces = [f"quota-{number}" for number in range(self._rng.randint(*TEAMS))]
+        self._root = quota_trees.drawn_tree(self._rng, namespaces)
+        self.teams = [self._drawn_team(namespace) for namespace in namespaces]
+        self.is_kept = True
+        """False: controllers make nothing anew any more."""
+
+    def _drawn_team(self, namespace: str) -> Team:
+        rng = self._rng
+        scheduler = rng.choice(("forecast-scheduler", "forecast-scheduler", "gpu-scheduler", "job-scheduler"))
+        spec = small_spec(scheduler, rng.choice(("250m", "500m", "750m", "1")))
+        spec["terminationGracePeriodSeconds"] = rng.choice((0, 30))
+        resource = LIMITS.get(scheduler, "")
+        if resource and rng.random() < ACCELERATED:
+            spec["containers"][0]["resources"]["limits"] = {resource: "1"}
+        if scheduler == "forecast-scheduler" and rng.random() < TOGETHER:
+            spec["nodeSelector"] = {HOSTNAME: SHARED_NODE}
+        return Team(namespace, spec, rng.randint(*REPLICAS), rng.uniform(0.0, 20.0))
+
+    @property
+    def namespaces(self) -> list[str]:
+        return [team.namespace for team in self.teams]
+
+    async def build(self) -> None:
+        await install(self._user, QUOTA_TREE)
+        for namespace in self.namespaces:
+            await self._user.send("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+        await self._create(TREE, self._root)
+
+    # -- the controllers of the teams ------------------------------------------------------------------------------
+
+    async def keep(self) -> None:
+        """Until cancelled."""
+        began_s = asyncio.get_running_loop().time()
+        while True:
+            await asyncio.sleep(KEPT_EVERY_S)
+            if not self.is_kept:
+                continue
+            there = Counter(pod.namespace for pod in self._pods() if not (pod.is_deleting or pod.is_terminal))
+            for team in self.teams:
+                is_due = asyncio.get_running_loop().time() - began_s >= team.starts_s
+                for _ in range(team.replicas - there[team.namespace] if is_due else 0):
+                    await self._make(team)
+
+    async def _make(self, team: Team) -> None:
+        if team.made >= MADE_MAX:
+            return
+        team.made += 1
+        owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "team", "uid": f"uid-of-{team.namespace}"}
+        metadata = {
+            "name": f"{team.namespace}-{next(team.numbers)}",
+            "namespace": team.namespace,
+            "labels": {"team": team.namespace},
+            "ownerReferences": [{**owner, "controller": True}],
+        }
+        await self._user.create_pod({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": team.spec})
+
+    # -- what people do --------------------------------------------------------------------------------------------
+
+    async def run(self, struck: Counter[str]) -> None:
+        """The acts of a run, one after the other. A good tree is in force at the end, or none at all."""
+        acts = (self._edit, self._edit, self._break, self._break, self._scale, self._scale, self._double, self._delete)
+        for _ in range(self._rng.randint(*ACTS)):
+            await asyncio.sleep(self._rng.uniform(*ACT_S))
+            struck[await self._rng.choice(acts)()] += 1
+
+    async def _edit(self) -> str:
+        self._root = quota_trees.edited(self._rng, self._root)
+        await self._write(TREE, self._root)
+        return "quotas edited"
+
+    async def _break(self) -> str:
+        kind = self._rng.choice(sorted(BREAKS))
+        await self._write(TREE, quota_trees.broken(self._rng, self._root, kind))
+        await asyncio.sleep(self._rng.uniform(*BROKEN_S))
+        await self._write(TREE, self._root)
+        return f"quotas broken: {kind}"
+
+    async def _scale(self) -> str:
+        """A team grows, or shrinks: its oldest pods go."""
+        team = self._rng.choice(self.teams)
+        team.replicas = self._rng.randint(0, REPLICAS[1] + 1)
+        there = [pod for pod in self._pods() if pod.namespace == team.namespace and not pod.is_deleting]
+        for pod in sorted(there, key=lambda pod: (pod.created_s, pod.name))[team.replicas :]:
+            await self._user.delete_pod(pod)
+        return "team scaled"
+
+    async def _double(self) -> str:
+        await self._create(SECOND, quota_trees.edited(self._rng, self._root))
+        await asyncio.sleep(self._rng.uniform(*BROKEN_S))
+        await self._user.send("DELETE", QUOTA_TREE.path(TREE_NAMESPACE, SECOND))
+        return "second tree of quotas"
+
+    async def _delete(self) -> str:
+        await self._user.send("DELETE", QUOTA_TREE.path(TREE_NAMESPACE, TREE))
+        await asyncio.sleep(self._rng.uniform(*BROKEN_S))
+        await self._create(TREE, self._root)
+        return "quotas deleted"
+
+    async def _create(self, name: str, root: Level) -> None:
+        metadata = {"name": name, "namespace": TREE_NAMESPACE}
+        document = {"metadata": metadata, "spec": {"root": root}}
+        answer = await self._user.send("POST", QUOTA_TREE.path(TREE_NAMESPACE), document)
+        if answer.status not in (201, 409):
+            raise AssertionError(answer.body)
+
+    async def _write(self, name: str, root: Level) -> None:
+        patch = [{"op": "replace", "path": "/spec/root", "value": root}]
+        await self._user.send("PATCH", QUOTA_TREE.path(TREE_NAMESPACE, name), patch, JSON_PATCH)
