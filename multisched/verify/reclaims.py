@@ -1,8 +1,8 @@
 """Reclaims judged by the rules of quotas alone: who may reclaim, from whom, how much, and whether one undoes another.
 
-A leaf under its min takes back what others have borrowed. A pod is borrowed as a whole: a leaf that has more than its
-min may be left with less once its last borrowed pod has gone. `reclaim_faults` judges one reclaim by the state before
-it. `ReclaimHistory` judges the reclaims of a run against each other.
+A leaf under its min takes back what others have borrowed. A pod is borrowed as a whole: once its last borrowed pod has
+gone, a leaf may have less than its min. `reclaim_faults` judges one reclaim by the state before it. `ReclaimHistory`
+judges the reclaims of a run against each other.
 """
 
 from __future__ import annotations
