@@ -38,7 +38,7 @@ class QuotaJudge:
         """Name of each object -> its last good tree, the oldest object first."""
         self._latest: dict[str, Json] = {}
         self.problems: dict[str, str] = {}
-        """Name of an object -> what is wrong with it now."""
+        """Name of a tree, or key of a pod -> what is wrong with it now: it changes nothing, or counts nowhere."""
         self.pods: dict[str, QuotaPod] = {}
         """By uid; those that have ended are left out."""
 
@@ -54,11 +54,17 @@ class QuotaJudge:
             self._add_tree(name, document)
         elif kind == "Pod":
             key = f"{namespace or 'default'}/{name}"
-            if is_over(document):
-                self.pods.pop(uid or key, None)
-            else:
-                demand = {**demand_of(document).most, PODS: 1}
-                self.pods[uid or key] = QuotaPod(key, namespace or "default", node_name_of(document), demand)
+            self.pods.pop(uid or key, None)
+            if not is_over(document):
+                self._add_pod(uid or key, key, namespace or "default", document)
+
+    def _add_pod(self, uid: str, key: str, namespace: str, document: Json) -> None:
+        self.problems.pop(key, None)
+        try:
+            demand = {**demand_of(document).most, PODS: 1}
+            self.pods[uid] = QuotaPod(key, namespace, node_name_of(document), demand)
+        except Unreadable as error:
+            self.problems[key] = str(error)
 
     def _add_tree(self, name: str, document: Json) -> None:
         self._latest[name] = document

@@ -59,6 +59,22 @@ def reclaim_faults(
     return faults or list(_needless(usage, claim, victims, suffices))
 
 
+def may_be_reclaimed(usage: Usage, claim: QuotaClaim, pods: Sequence[Victim]) -> list[Victim]:
+    """As many of these pods as the rules let go for the claim, one after the other; none for a claim without a right to any."""
+    left, now, going = list(pods), usage.copy(), list[Victim]()
+    while (victim := next((one for one in _small_first(left) if _may_go(usage, now, claim, one)), None)) is not None:
+        left.remove(victim)
+        going.append(victim)
+        now.add(victim.namespace, victim.requests, -1)
+    return going
+
+
+def _may_go(usage: Usage, now: Usage, claim: QuotaClaim, victim: Victim) -> bool:
+    levels = _apart(usage, claim.namespace, victim.namespace)
+    has_right = all(usage.stays_within_min(level, claim.requests) for level in levels)
+    return bool(levels) and has_right and _is_lent(now, claim, victim)
+
+
 def _after(usage: Usage, victims: Collection[Victim]) -> Usage:
     after = usage.copy()
     for victim in victims:

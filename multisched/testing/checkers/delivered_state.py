@@ -22,6 +22,8 @@ from multisched.testing.rules.inter_pod import Standing
 from multisched.testing.rules.node_affinity import wants
 from multisched.testing.rules.room import taken_by
 from multisched.testing.world.store_view import Reader
+from multisched.verify.quota_tree import QuotaTree
+from multisched.verify.quotas import QuotaJudge
 
 CORDON = Taint("node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)
 """What a cordon counts as; who tolerates it goes there all the same."""
@@ -55,6 +57,8 @@ class Ground:
     """uid -> pod, as observed when the pod was assumed."""
     unknowable: frozenset[str]
     """uids of pods of which the sender had observed less than is so, when it sent."""
+    tree: QuotaTree | None = None
+    """Of quotas, as in force when the pod was assumed."""
 
     def mistakes(self, node: Node) -> bool:
         """The name was another node's when the binding was sent, as far as its sender had observed."""
@@ -83,11 +87,13 @@ class DeliveredState:
     """Node -> the pods that stand there."""
     _standing_at: int = -1
     """The changes by which both were counted."""
+    quotas: QuotaJudge = field(default_factory=QuotaJudge)
+    """The trees of quotas that were observed, and no pods."""
     said: dict[str, str] = field(default_factory=dict)
     """uid -> what it last had to tell the pod's owner."""
     _uids: dict[str, str] = field(default_factory=dict)
-    _assumed: dict[str, tuple[dict[str, Pod], Node | None]] = field(default_factory=dict)
-    """uid -> the pods, and the node it was assumed on, as observed at that moment."""
+    _assumed: dict[str, tuple[dict[str, Pod], Node | None, QuotaTree | None]] = field(default_factory=dict)
+    """uid -> the pods, the node it was assumed on, and the tree of quotas, as observed at that moment."""
 
     # -- as the watches hand on ------------------------------------------------------------------------------------
 
@@ -138,7 +144,7 @@ class DeliveredState:
 
     def assumed(self, uid: str, node: str) -> None:
         self.changes += 1
-        self._assumed[uid] = dict(self.pods), self.nodes.get(node)
+        self._assumed[uid] = dict(self.pods), self.nodes.get(node), self.quotas.tree
         self.held[uid] = node
 
     def given_up(self, uid: str) -> None:
@@ -168,8 +174,8 @@ class DeliveredState:
     def ground(self, sender: str, pod: Pod, node: str) -> Ground:
         """Of a binding that is sent at this moment."""
         known = self.pods.get(pod.uid, pod)
-        there = self._assumed[pod.uid][0] if pod.uid in self._assumed else self.pods
-        return Ground(sender, self.nodes.get(node), known.requests, there, frozenset(self.unknowable))
+        there, _, tree = self._assumed.get(pod.uid, (self.pods, None, self.quotas.tree))
+        return Ground(sender, self.nodes.get(node), known.requests, there, frozenset(self.unknowable), tree)
 
     def chosen(self, uid: str) -> Node | None:
         """The node on which the pod was assumed, as observed at that moment."""

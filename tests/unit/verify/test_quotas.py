@@ -133,6 +133,13 @@ def test_pods_are_a_resource_of_which_each_takes_one() -> None:
     assert [str(one) for one in found.excesses()] == ["root holds 3 of at most 2 pods"]
 
 
+def test_a_pod_that_cannot_be_read_is_named_and_counts_nowhere() -> None:
+    found = judge(MANUAL, make_pod("odd", "n1", namespace="namespace1", requests={"cpu": "much"}))
+
+    assert "'much' is no quantity" in found.problems["namespace1/odd"]
+    assert not found.pods
+
+
 def test_the_last_good_tree_stays_in_force_and_the_bad_one_is_named() -> None:
     found = judge(MANUAL)
     found.add("ElasticQuotaTree", tree_document(level("root", 2, 1)))

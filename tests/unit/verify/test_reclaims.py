@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from multisched.verify.quota_tree import Usage
-from multisched.verify.reclaims import QuotaClaim, ReclaimHistory, Victim, reclaim_faults
+from multisched.verify.reclaims import QuotaClaim, ReclaimHistory, Victim, may_be_reclaimed, reclaim_faults
 from tests.unit.verify.quota_documents import cpus, level, manual, tree
 
 
@@ -145,6 +145,17 @@ def test_pods_of_its_own_leaf_are_no_matter_of_reclaims() -> None:
     state = usage(namespace1=[5] * 4, namespace2=[5] * 4)
 
     assert not reclaim_faults(state, claim("namespace1"), victims("namespace1", 5))
+
+
+def test_all_that_has_been_borrowed_may_be_reclaimed() -> None:
+    state = usage(**FULL)
+    standing = [Victim(f"{space}/{n}", space, cpus(5)) for space in FULL for n in range(4)]
+
+    going = may_be_reclaimed(state, claim("namespace3"), standing)
+
+    assert sorted(victim.key for victim in going) == ["namespace1/0", "namespace1/1", "namespace2/0", "namespace2/1"]
+    assert not may_be_reclaimed(state, claim("namespace3", 11), standing)
+    assert not may_be_reclaimed(state, claim("namespace1"), standing[:4])
 
 
 def test_what_was_reclaimed_is_not_reclaimed_back() -> None:

@@ -1,0 +1,54 @@
+"""Gangs at the API server: none is bound in part past its timeout, and none that could run waits at the end (I13)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from multisched.cluster.api.server import ApiServer
+from multisched.testing.checkers.api.followed_store import Document, FollowedStore
+from multisched.testing.world.definitions import POD_GROUP
+from multisched.verify.gang_objects import GangKey
+from multisched.verify.gangs import GROUP_KIND, GangJudge, GangState
+
+KINDS: Final = {POD_GROUP.storage: GROUP_KIND, "pods": "Pod"}
+LATE_S: Final = 30.0
+"""Beyond a gang's timeout: a leader may have to come first, and a bind may take its time."""
+
+
+class GangChecker:
+    """Those of one run."""
+
+    def __init__(self, server: ApiServer, now_s: Callable[[], float], complain: Callable[[str], None]) -> None:
+        self.judge = GangJudge()
+        self._now_s = now_s
+        self._complain = complain
+        self._overdue: dict[GangKey, float] = {}
+        """Gang -> since when it has been bound in part for longer than it may."""
+        self._named: set[GangKey] = set()
+        self._store = FollowedStore(server, KINDS, self._changed)
+
+    def follow(self) -> None:
+        """Takes in what has changed in the store."""
+        self._store.follow()
+
+    def _changed(self, kind: str, before: Document | None, after: Document | None) -> None:
+        if before is not None and (after is None or before["metadata"]["uid"] != after["metadata"]["uid"]):
+            self.judge.forget(kind, before)
+        if after is not None:
+            self.judge.add(kind, after)
+
+    def look(self, is_feasible: Callable[[GangState], bool]) -> None:
+        """Now and then. `is_feasible`: there is room for those members that a gang needs and that wait."""
+        self.follow()
+        now_s = self._now_s()
+        overdue = {state.key: state for state in self.judge.look(now_s)}
+        self._overdue = {key: self._overdue.get(key, now_s) for key in overdue}
+        for key, since_s in self._overdue.items():
+            state = overdue[key]
+            if now_s - since_s > LATE_S and key not in self._named and is_feasible(state):
+                self._named.add(key)
+                self._complain(
+                    f"I13: gang {'/'.join(key)} has had {len(state.bound)} of {state.minimum} members on nodes"
+                    f" for {now_s - since_s:.0f} s more than its timeout, and there is room for the others"
+                )

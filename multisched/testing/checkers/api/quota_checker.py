@@ -1,0 +1,88 @@
+"""Elastic quotas at the API server: the trees and pods of its store as the judge has them, and the reclaims of all processes (I14)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from multisched.cluster.api.server import ApiServer
+from multisched.model.objects import Pod
+from multisched.testing.checkers.api.followed_store import Document, FollowedStore
+from multisched.testing.world.definitions import QUOTA_TREE
+from multisched.verify.quotas import TREE_KIND, QuotaJudge
+from multisched.verify.reclaims import ReclaimHistory
+
+KINDS: Final = {QUOTA_TREE.storage: TREE_KIND, "nodes": "Node", "pods": "Pod"}
+
+
+class QuotaChecker:
+    """Those of one run. Says nothing where there is no tree."""
+
+    def __init__(self, server: ApiServer, complain: Callable[[str], None]) -> None:
+        self.judge = QuotaJudge()
+        self.trees: dict[str, Document] = {}
+        """Every version of a tree that was ever written, by its resourceVersion."""
+        self._complain = complain
+        self._history = ReclaimHistory()
+        self._victims: set[str] = set()
+        """uids of pods that some process has chosen to go."""
+        self._store = FollowedStore(server, KINDS, self._changed)
+
+    def follow(self) -> None:
+        """Takes in what has changed in the store."""
+        self._store.follow()
+
+    def _changed(self, kind: str, before: Document | None, after: Document | None) -> None:
+        if kind == TREE_KIND and after is not None:
+            self.trees[str(after["metadata"]["resourceVersion"])] = after
+        if kind == "Pod":
+            self._pod_changed(before, after)
+        elif before is None or after is None or before["spec"] != after["spec"] or _room(before) != _room(after):
+            self._history.changed()
+        if kind != "Node" and before is not None and (after is None or _uid(before) != _uid(after)):
+            self.judge.forget(kind, before)
+        if kind != "Node" and after is not None:
+            self.judge.add(kind, after)
+
+    def _pod_changed(self, before: Document | None, after: Document | None) -> None:
+        """What came, went or was resized is news; binds, and victims that go, are not."""
+        if before is not None and after is not None and _uid(before) == _uid(after):
+            if before["spec"]["containers"] != after["spec"]["containers"] or _phase(before) != _phase(after):
+                self._history.changed()
+            return
+        if before is not None and _uid(before) not in self._victims:
+            self._history.changed()
+        if after is not None:
+            self._history.arrived(_owner(after))
+
+    def reclaimed(self, claim: Pod, victims: Sequence[Pod]) -> None:
+        """A process begins to take room back for a pod: none of it undoes what another reclaim did."""
+        self.follow()
+        tree = self.judge.tree
+        leaf = tree.leaf_of(claim.namespace) if tree is not None else None
+        for victim in victims:
+            theirs = tree.leaf_of(victim.namespace) if tree is not None else None
+            if victim.uid not in self._victims:
+                self._victims.add(victim.uid)
+                self._history.evicted(victim.owner.uid if victim.owner is not None else "")
+            if leaf is not None and theirs is not None:
+                fault = self._history.reclaimed(leaf.path, theirs.path, claim.key)
+                if fault:
+                    self._complain(f"I14: {fault}")
+
+
+def _uid(document: Document) -> str:
+    return str(document["metadata"]["uid"])
+
+
+def _phase(pod: Document) -> str:
+    return str(pod.get("status", {}).get("phase", ""))
+
+
+def _room(document: Document) -> object:
+    return document.get("status", {}).get("allocatable"), document["metadata"].get("labels")
+
+
+def _owner(pod: Document) -> str:
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return next((str(one["uid"]) for one in owners if one.get("controller")), "")

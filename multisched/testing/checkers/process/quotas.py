@@ -1,0 +1,64 @@
+"""Elastic quotas of one process, by what it has observed: nothing assumed over a max, sums that are those of its pods (I14)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from multisched.model.cluster_objects import ClusterObject
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import Pod
+from multisched.shell.program import Program
+from multisched.testing.checkers.api.quota_checker import QuotaChecker
+from multisched.testing.checkers.delivered_state import DeliveredState
+from multisched.testing.rules.quotas import quota_excess, usage_of
+from multisched.verify.quotas import TREE_KIND
+
+LEDGER: Final = "ElasticQuota"
+
+
+class ProcessQuotas:
+    """Stands before the object store of one program, and keeps the trees that it gets."""
+
+    def __init__(self, program: Program, delivered: DeliveredState, api: QuotaChecker) -> None:
+        self._program, self._delivered, self._api = program, delivered, api
+        self._set, self._remove = program.cache.objects.set, program.cache.objects.remove
+        program.cache.objects.set = self.set  # type: ignore[method-assign]
+        program.cache.objects.remove = self.remove  # type: ignore[method-assign]
+
+    def set(self, kind: ObjectKind, item: ClusterObject) -> ClusterObject | None:
+        """Stands before `ObjectStore.set`: the document is the server's, by the version that the process has read."""
+        if kind.definition.name == TREE_KIND:
+            self._api.follow()
+            self._delivered.quotas.add(TREE_KIND, self._api.trees[str(item.version)])
+        return self._set(kind, item)
+
+    def remove(self, kind: ObjectKind, namespace: str, name: str) -> ClusterObject | None:
+        if kind.definition.name == TREE_KIND:
+            self._delivered.quotas.forget(TREE_KIND, {"metadata": {"name": name, "namespace": namespace}})
+        return self._remove(kind, namespace, name)
+
+    def fault_of(self, pod: Pod) -> str:
+        """Which max the pod passes, if it is assumed now; empty for none."""
+        known = self._delivered.pods.get(pod.uid, pod)
+        standing = (one for one, _ in self._delivered.standing() if one.uid != pod.uid)
+        return quota_excess(self._delivered.quotas.tree, known, standing)
+
+    def fault_of_sums(self) -> str:
+        """Where the sums of the program's ledger are not those of the pods that it has observed."""
+        tree = self._delivered.quotas.tree
+        ledger = next((one for one in self._program.cache.ledgers if one.name == LEDGER), None)
+        sums = getattr(ledger, "sums", None)
+        if sums is None:
+            return ""
+        here: Mapping[str, Mapping[str, int]] = sums()
+        if tree is None:
+            return f"I14: quotas have sums for {sorted(here)}, and there is no tree" if here else ""
+        usage = usage_of(tree, (one for one, _ in self._delivered.standing()))
+        for level in tree.root.below():
+            path = level.path.replace("/", ".")
+            for resource in sorted(level.min.keys() | level.max.keys()):
+                shown, used = here.get(path, {}).get(resource, 0), usage.of(level)[resource]
+                if shown != used:
+                    return f"I14: {path} has {shown} {resource} by its ledger, and {used} by its pods"
+        return ""
