@@ -8,10 +8,12 @@ caches.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 
 import msgspec
+import orjson
 
 from multisched.config.nodes import NodeRouter
 from multisched.config.schema import Configuration
@@ -22,6 +24,7 @@ from multisched.testing.rules.inter_pod import Standing
 from multisched.testing.rules.node_affinity import wants
 from multisched.testing.rules.room import taken_by
 from multisched.testing.world.store_view import Reader
+from multisched.verify.gangs import GangJudge
 from multisched.verify.quota_tree import QuotaTree
 from multisched.verify.quotas import QuotaJudge
 
@@ -89,6 +92,8 @@ class DeliveredState:
     """The changes by which both were counted."""
     quotas: QuotaJudge = field(default_factory=QuotaJudge)
     """The trees of quotas that were observed, and no pods."""
+    gangs: GangJudge | None = None
+    """Pods and groups as they were observed; None where there are no gangs."""
     said: dict[str, str] = field(default_factory=dict)
     """uid -> what it last had to tell the pod's owner."""
     _uids: dict[str, str] = field(default_factory=dict)
@@ -105,6 +110,9 @@ class DeliveredState:
             return ""
         before = self.pods.get(pod.uid)
         self.changes += 1
+        if self.gangs is not None:
+            with suppress(orjson.JSONDecodeError):  # as with text that is no text, which no gang of a run has
+                self.gangs.add("Pod", orjson.loads(bytes(raw)))
         self.pods[pod.uid], self._uids[key] = pod, pod.uid
         self.unknowable.discard(pod.uid)
         if pod.node or pod.is_terminal:
@@ -124,6 +132,9 @@ class DeliveredState:
 
     def drop(self, uid: str) -> None:
         self.changes += 1
+        if self.gangs is not None and uid in self.pods:
+            pod = self.pods[uid]
+            self.gangs.forget("Pod", {"metadata": {"name": pod.name, "namespace": pod.namespace, "uid": uid}})
         self.pods.pop(uid, None)
         self.held.pop(uid, None)
         self.said.pop(uid, None)

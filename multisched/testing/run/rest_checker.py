@@ -82,7 +82,8 @@ class RestChecker:
         )
 
     def _is_settled(self) -> bool:
-        if next(self._bind_checker.unbound_feasible(), None) is not None or self.not_set_aside():
+        waiting = (*self._bind_checker.unbound_feasible(), *self._bind_checker.unbound_entitled())
+        if waiting or self.not_set_aside():
             return False
         return not any(self._differences(p) or leftover(p.program) for p in self._replicas.running)
 
@@ -108,6 +109,9 @@ class RestChecker:
         late = list(self._bind_checker.unbound_feasible())
         if late:
             self._complain(f"I3: {len(late)} feasible pods are not bound, for instance {late[0].key}")
+        entitled = list(self._bind_checker.unbound_entitled())
+        if entitled:
+            self._complain(f"I14: {len(entitled)} entitled pods are not bound, for instance {entitled[0].key}")
         self._bind_checker.check_events()
         if not self._bind_checker.was_rewound:  # a restored backup has old conditions
             self._check_messages()

@@ -51,7 +51,14 @@ class Run:
         flush_s = min(domain.queue.unschedulable_flush_s for domain in setting.configuration.domains)
         policies.flushes = lambda: int(loop.time() / flush_s)
         self._bind_checker = BindChecker(
-            server, setting.configuration, loop.time, self._broken, policies, lambda: LOST_NEWS_S
+            server,
+            setting.configuration,
+            loop.time,
+            self._broken,
+            policies,
+            lambda: LOST_NEWS_S,
+            has_quotas=setting.has_quotas,
+            has_gangs=setting.has_gangs,
         )
         self._world = World(
             server,
@@ -139,6 +146,7 @@ class Run:
             await asyncio.sleep(LOOK_S)
             looks += 1
             self._bind_checker.leases.look()
+            self._bind_checker.look_at_gangs()
             for process in self._replicas.running:
                 process.checker.look()
                 if looks % ASKED_LOOKS == 0:

@@ -112,7 +112,7 @@ class ApiChecker:
                 room = {
                     r: max(room.get(r, 0), amount) for r, amount in (room | dict(decided_on.node.allocatable)).items()
                 }
-        sizes = [pod.requests if ground is None else _smaller(pod.requests, ground.size)]
+        sizes = [pod.requests if ground is None else smaller(pod.requests, ground.size)]
         sizes += [self._size(other, ground) for other in others]
         sums: dict[str, int] = {}
         for size in sizes:
@@ -130,9 +130,9 @@ class ApiChecker:
             return other.requests
         delivered = ground.pods.get(other.uid)
         if delivered is not None:
-            return _smaller(other.requests, delivered.requests)
+            return smaller(other.requests, delivered.requests)
         later = self.ground_of(other.uid, other.node)
-        return other.requests if later is None else _smaller(other.requests, later.size)
+        return other.requests if later is None else smaller(other.requests, later.size)
 
     def _check_neighbours(self, pod: Pod, name: str, others: list[Pod]) -> None:
         """I1 of anti-affinity: no host holds a pod and one that it bears not."""
@@ -220,7 +220,8 @@ class ApiChecker:
                 self.complain(f"I2: an Event says that {uid} went to {node}; it is on {self.bound.get(uid)}")
 
 
-def _smaller(size: Requests, other: Requests) -> Requests:
+def smaller(size: Requests, other: Requests) -> Requests:
+    """Of each resource the lesser amount."""
     return {resource: min(amount, other.get(resource, 0)) for resource, amount in size.items()}
 
 

@@ -9,21 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 
 import orjson
+from msgspec.structs import replace
 
 from multisched.cluster.api.server import ApiServer
 from multisched.config.nodes import lease_groups
 from multisched.config.schema import Configuration
 from multisched.model.objects import Pod
 from multisched.model.wire import Response
-from multisched.testing.checkers.api.api_checker import ApiChecker, decision_of, pod_of, target_of
+from multisched.testing.checkers.api.api_checker import ApiChecker, decision_of, pod_of, smaller, target_of
 from multisched.testing.checkers.api.bind_judge import NEWS_S, SHARED, BindJudge
 from multisched.testing.checkers.api.binds_in_flight import BindsInFlight
 from multisched.testing.checkers.api.decisions import Decisions
 from multisched.testing.checkers.api.feasible_pods import FeasiblePods
+from multisched.testing.checkers.api.gang_checker import GangChecker
 from multisched.testing.checkers.api.lease_checker import LeaseChecker
+from multisched.testing.checkers.api.quota_checker import QuotaChecker
 from multisched.testing.checkers.api.stale_decisions import Decision, fault_of_neighbours, fault_of_strangers
 from multisched.testing.checkers.api.write_log import WriteLog
 from multisched.testing.checkers.delivered_state import DeliveredState, Ground, Homes
+from multisched.testing.rules.quotas import quota_excess
 from multisched.testing.world.policies import Policies
 
 PRIORITY_MAX = 2_000_001_000
@@ -44,8 +48,14 @@ class BindChecker(ApiChecker):
         broken: list[str],
         policies: Policies,
         news_s: Callable[[], float] = lambda: NEWS_S,
+        *,
+        has_quotas: bool = False,
+        has_gangs: bool = False,
     ) -> None:
+        """`has_quotas`, `has_gangs`: there may be some; else nobody looks for any."""
         super().__init__(server, broken)
+        self.quotas = QuotaChecker(server, self.complain, is_on=has_quotas)
+        self.gangs = GangChecker(server, now_s, self.complain, is_on=has_gangs)
         self.policies = policies
         self._homes = Homes(configuration)
         self._groups = lease_groups(configuration)
@@ -57,7 +67,9 @@ class BindChecker(ApiChecker):
         """Sender -> what it has observed."""
         self.misled_about: set[str] = set()
         """Nodes of which some process saw a pod of theirs elsewhere, or could not know that others bind to it."""
-        self._feasible = FeasiblePods(self.objects, configuration, self._homes, lambda: self.storage)
+        self._feasible = FeasiblePods(
+            self.objects, configuration, self._homes, lambda: self.storage, self.quotas, self.gangs
+        )
         self._judge = BindJudge(server, configuration, now_s, self.decisions, news_s)
         server.interceptors.append(WriteLog(self))
 
@@ -206,6 +218,7 @@ class BindChecker(ApiChecker):
             return
         name = decision_of(body)[1]
         ground, node = self.ground_of(pod.uid, name), self.nodes().get(name)
+        self._check_quota(pod, ground)
         if ground is None:
             self._check_domain(pod, name)
         elif node is not None and ground.mistakes(node):
@@ -218,6 +231,26 @@ class BindChecker(ApiChecker):
     def written(self) -> None:
         """Before history is compacted: what led to a bind must be kept apart from the bind."""
         self._judge.follow()
+        self.quotas.follow()
+        self.gangs.follow()
+
+    def _check_quota(self, pod: Pod, ground: Ground | None) -> None:
+        """I14: no level passes its max by the pods of which the sender knew, and by those alone that came before this one."""
+        if ground is None or ground.tree is None or self.was_rewound:
+            return
+        known = [
+            one
+            for one in self.pods().values()
+            if one.node
+            and one.uid != pod.uid
+            and not one.is_terminal
+            and not self.is_later(one.uid, pod.uid)
+            and self.decisions.had_heard_of(one, pod.uid, ground)
+        ]
+        sized = [replace(one, held=self._size(one, ground)) for one in known]
+        excess = quota_excess(ground.tree, replace(pod, held=smaller(pod.requests, ground.size)), sized)
+        if excess:
+            self.complain(f"I14: {pod.key} was bound, and with it {excess}")
 
     def assumed(self, uid: str, node: str) -> None:
         """A process has decided to place a pod."""
@@ -271,6 +304,15 @@ class BindChecker(ApiChecker):
     def unbound_feasible(self) -> Iterator[Pod]:
         """Pods that wait although some node of their domain has room for them (I3), and the server would have them there."""
         return self._feasible.of([pod for pod in self._waiting() if not self.policies.policy_of(pod.name)])
+
+    def look_at_gangs(self) -> None:
+        """I13 of gangs that are bound in part; to be asked now and then."""
+        waiting = {pod.uid: pod for pod in self._waiting()}
+        self.gangs.look(lambda state: self._feasible.is_feasible(state, waiting))
+
+    def unbound_entitled(self) -> Iterator[Pod]:
+        """Pods that wait within their quota's min, though others have borrowed what they need (I14)."""
+        return self._feasible.entitled([pod for pod in self._waiting() if not self.policies.policy_of(pod.name)])
 
     def refused_feasible(self, aside: Collection[str]) -> Iterator[Pod]:
         """Pods that could be placed, and that the server refuses whatever happens: they are to be set aside.

@@ -98,6 +98,12 @@ class Decisions:
         known = ground.pods.get(pod.uid)
         return pod.uid in self.strangers and (known is None or known.node != pod.node)
 
+    def had_heard_of(self, pod: Pod, uid: str, ground: Ground) -> bool:
+        """Whoever decided on `uid` had observed this pod on its node then, or has placed it itself."""
+        known = ground.pods.get(pod.uid)
+        is_observed = known is not None and bool(known.node)
+        return (is_observed or self.is_known(pod.uid, uid)) and not self.is_excused(pod, ground)
+
     def line_lost(self, sender: str, uid: str) -> None:
         """A watch has dropped a line about this pod without a word."""
         if sender in self.delivered:

@@ -1,18 +1,57 @@
-"""Which waiting pods some node would take, in plain arithmetic over what the API server has."""
+"""Which waiting pods some node would take, in plain arithmetic over what the API server has.
+
+A pod that its quota holds is not feasible, nor is a member of a gang that does not fit as a whole.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from multisched.config.schema import Configuration
 from multisched.model.objects import PODS, Node, Pod
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE
+from multisched.testing.checkers.api.gang_checker import GangChecker
+from multisched.testing.checkers.api.quota_checker import QuotaChecker
 from multisched.testing.checkers.delivered_state import Homes
 from multisched.testing.rules.devices import fits_for_certain
 from multisched.testing.rules.inter_pod import Standing, allows, clash
 from multisched.testing.rules.node_affinity import wants
+from multisched.testing.rules.quotas import node_by_reclaim, quota_excess
 from multisched.testing.world.storage import Storage
 from multisched.testing.world.store_view import StoreView
+from multisched.verify.gangs import GangState
+
+
+@dataclass(slots=True)
+class _Cluster:
+    """All nodes, and who stands where; pods may be added in thought."""
+
+    nodes: Mapping[str, Node]
+    placed: list[Pod]
+    standing: list[Standing]
+    on: dict[str, list[Pod]]
+    free: dict[str, dict[str, int]]
+
+    @staticmethod
+    def of(nodes: Mapping[str, Node], pods: Iterable[Pod]) -> _Cluster:
+        free = {name: dict(node.allocatable) for name, node in nodes.items()}
+        found = _Cluster(nodes, [], [], {name: [] for name in nodes}, free)
+        for pod in pods:
+            if pod.node in nodes and not pod.is_terminal:
+                found.add(pod, nodes[pod.node])
+        return found
+
+    def add(self, pod: Pod, node: Node) -> None:
+        self.placed.append(pod)
+        self.standing.append((pod, node))
+        self.on[node.name].append(pod)
+        free = self.free[node.name]
+        for resource, amount in {**pod.requests, PODS: 1}.items():
+            free[resource] = free.get(resource, 0) - amount
+
+    def has_room(self, pod: Pod, node: Node) -> bool:
+        return all(self.free[node.name].get(r, 0) >= amount for r, amount in {**pod.requests, PODS: 1}.items())
 
 
 class FeasiblePods:
@@ -24,6 +63,8 @@ class FeasiblePods:
         configuration: Configuration,
         homes: Homes,
         storage: Callable[[], Storage | None],
+        quotas: QuotaChecker,
+        gangs: GangChecker,
     ) -> None:
         """`storage`: where there are volumes."""
         self._objects = objects
@@ -31,46 +72,95 @@ class FeasiblePods:
         self._domain_of = {name: d.name for d in configuration.domains for name in d.scheduler_names}
         self._policy_tolerations = {d.name: d.policy.compile() for d in configuration.domains}
         self._storage = storage
+        self._quotas = quotas
+        self._gangs = gangs
 
     def of(self, waiting: Collection[Pod]) -> Iterator[Pod]:
         """Those for which some node has room: counted with plain arithmetic."""
         if not waiting:
             return
-        nodes = self._objects.nodes()
-        placed = [pod for pod in self._objects.pods().values() if pod.node in nodes and not pod.is_terminal]
-        standing = [(pod, nodes[pod.node]) for pod in placed]
-        there: dict[str, list[Pod]] = {name: [] for name in nodes}
-        for pod in placed:
-            there[pod.node].append(pod)
-        free = {name: dict(node.allocatable) for name, node in nodes.items()}
-        for pod in placed:
-            for resource, amount in {**pod.requests, PODS: 1}.items():
-                free[pod.node][resource] = free[pod.node].get(resource, 0) - amount
+        self._quotas.follow()
+        self._gangs.follow()
+        cluster = self._cluster()
+        tree = self._quotas.judge.tree
         for pod in waiting:
-            if self._fits_somewhere(pod, nodes.values(), free, standing, there):
+            is_held = self._waits_for_its_gang(pod) or quota_excess(tree, pod, cluster.placed)
+            if not is_held and self._node_for(pod, cluster) is not None:
+                yield pod
+        by_uid = {pod.uid: pod for pod in waiting}
+        for state in self._gangs.judge.states():
+            members = [by_uid[uid] for uid in sorted(state.waiting & by_uid.keys())]
+            if members and not self._gangs.judge.has_started(state.key) and self.is_feasible(state, by_uid):
+                yield members[0]
+
+    def entitled(self, waiting: Collection[Pod]) -> Iterator[Pod]:
+        """Those within their quota's min that a node would take if all that others have borrowed was given back."""
+        tree = self._quotas.judge.tree
+        if not waiting or tree is None:
+            return
+        cluster = self._cluster()
+        for pod in waiting:
+            domain = self._domain_of.get(pod.spec.scheduler_name)
+            is_held = domain is None or not pod.spec.can_preempt or self._gangs.judge.gang_of(pod.uid) is not None
+            if is_held or tree.leaf_of(pod.namespace) is None:
+                continue
+            is_usable = self._homes.usable_by(domain or "")
+            nodes = [node for node in cluster.nodes.values() if is_usable(node)]
+            if node_by_reclaim(tree, pod, nodes, cluster.placed, self._would_take_plainly):
                 yield pod
 
-    def _fits_somewhere(
-        self,
-        pod: Pod,
-        nodes: Collection[Node],
-        free: Mapping[str, Mapping[str, int]],
-        standing: Collection[Standing],
-        there: Mapping[str, Collection[Pod]],
-    ) -> bool:
-        """`there`: name of a node -> the pods on it."""
+    def is_feasible(self, state: GangState, waiting: Mapping[str, Pod]) -> bool:
+        """The members that the gang needs, and those of the gangs that start together with it, fit all at once."""
+        cluster = self._cluster()
+        states = [self._gangs.judge.state(key) for key in state.groups if key != state.key]
+        return all(self._places(one, waiting, cluster) for one in (state, *states))
+
+    def _places(self, state: GangState, waiting: Mapping[str, Pod], cluster: _Cluster) -> bool:
+        """Places the members that are missing, one after the other, where they fit first."""
+        if state.minimum is None:
+            return False
+        missing = state.minimum - len(state.bound)
+        members = [waiting[uid] for uid in sorted(state.waiting & waiting.keys())]
+        for pod in members if missing <= len(members) else ():
+            if missing <= 0:
+                break
+            node = None if quota_excess(self._quotas.judge.tree, pod, cluster.placed) else self._node_for(pod, cluster)
+            if node is not None:
+                cluster.add(pod, node)
+                missing -= 1
+        return missing <= 0
+
+    def _waits_for_its_gang(self, pod: Pod) -> bool:
+        """It is of a gang that has not started, or of which nothing can be said."""
+        key = self._gangs.judge.gang_of(pod.uid)
+        if key is None:
+            return f"Pod {pod.key}" in self._gangs.judge.problems
+        return not self._gangs.judge.has_started(key)
+
+    def _cluster(self) -> _Cluster:
+        return _Cluster.of(self._objects.nodes(), self._objects.pods().values())
+
+    def _node_for(self, pod: Pod, cluster: _Cluster) -> Node | None:
         domain = self._domain_of.get(pod.spec.scheduler_name)
         if domain is None:
-            return False
-        is_usable = self._homes.usable_by(domain)
-        wanted = {**pod.requests, PODS: 1}
-        return any(
-            all(free[node.name].get(r, 0) >= a for r, a in wanted.items())
-            and is_usable(node)
-            and self._would_take(pod, node, there[node.name])
-            and allows(pod, node, nodes, standing, is_usable)
-            for node in nodes
+            return None
+        is_usable, nodes = self._homes.usable_by(domain), cluster.nodes.values()
+        return next(
+            (
+                node
+                for node in nodes
+                if cluster.has_room(pod, node)
+                and is_usable(node)
+                and self._would_take(pod, node, cluster.on[node.name])
+                and allows(pod, node, nodes, cluster.standing, is_usable)
+            ),
+            None,
         )
+
+    def _would_take_plainly(self, pod: Pod, node: Node, there: Collection[Pod]) -> bool:
+        """The same of a pod without rules about others; of others nothing is said."""
+        is_plain = not (pod.spec.pod_affinity or pod.spec.spread or pod.spec.volumes)
+        return is_plain and self._would_take(pod, node, there)
 
     def _would_take(self, pod: Pod, node: Node, there: Collection[Pod]) -> bool:
         """Whatever room there is."""

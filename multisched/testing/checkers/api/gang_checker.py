@@ -19,20 +19,28 @@ LATE_S: Final = 30.0
 class GangChecker:
     """Those of one run."""
 
-    def __init__(self, server: ApiServer, now_s: Callable[[], float], complain: Callable[[str], None]) -> None:
+    def __init__(
+        self, server: ApiServer, now_s: Callable[[], float], complain: Callable[[str], None], *, is_on: bool
+    ) -> None:
+        """`is_on`: there may be gangs; else nothing is followed."""
         self.judge = GangJudge()
+        self.is_on = is_on
+        self.groups: dict[str, Document] = {}
+        """Every version of a PodGroup that was ever written, by its resourceVersion."""
         self._now_s = now_s
         self._complain = complain
         self._overdue: dict[GangKey, float] = {}
         """Gang -> since when it has been bound in part for longer than it may."""
         self._named: set[GangKey] = set()
-        self._store = FollowedStore(server, KINDS, self._changed)
+        self._store = FollowedStore(server, KINDS if is_on else {}, self._changed)
 
     def follow(self) -> None:
         """Takes in what has changed in the store."""
         self._store.follow()
 
     def _changed(self, kind: str, before: Document | None, after: Document | None) -> None:
+        if kind == GROUP_KIND and after is not None:
+            self.groups[str(after["metadata"]["resourceVersion"])] = after
         if before is not None and (after is None or before["metadata"]["uid"] != after["metadata"]["uid"]):
             self.judge.forget(kind, before)
         if after is not None:

@@ -18,7 +18,8 @@ KINDS: Final = {QUOTA_TREE.storage: TREE_KIND, "nodes": "Node", "pods": "Pod"}
 class QuotaChecker:
     """Those of one run. Says nothing where there is no tree."""
 
-    def __init__(self, server: ApiServer, complain: Callable[[str], None]) -> None:
+    def __init__(self, server: ApiServer, complain: Callable[[str], None], *, is_on: bool) -> None:
+        """`is_on`: there may be quotas; else nothing is followed."""
         self.judge = QuotaJudge()
         self.trees: dict[str, Document] = {}
         """Every version of a tree that was ever written, by its resourceVersion."""
@@ -26,7 +27,7 @@ class QuotaChecker:
         self._history = ReclaimHistory()
         self._victims: set[str] = set()
         """uids of pods that some process has chosen to go."""
-        self._store = FollowedStore(server, KINDS, self._changed)
+        self._store = FollowedStore(server, KINDS if is_on else {}, self._changed)
 
     def follow(self) -> None:
         """Takes in what has changed in the store."""

@@ -17,7 +17,9 @@ from multisched.shell.program import Program
 from multisched.state.cluster_cache import Assumption
 from multisched.testing.checkers.api.bind_checker import BindChecker
 from multisched.testing.checkers.delivered_state import DeliveredState
+from multisched.testing.checkers.process.gangs import ProcessGangs
 from multisched.testing.checkers.process.gpus import Gpus
+from multisched.testing.checkers.process.quotas import ProcessQuotas
 from multisched.testing.checkers.process.watches import WatchChecker
 from multisched.testing.rules.devices import fault_of_choice, fraction_wanted
 from multisched.testing.rules.inter_pod import allows, clash
@@ -43,6 +45,7 @@ class AssumptionChecker:
         self._identity = identity
         self._domain_of = domain_of
         self._gpus = gpus
+        self.quotas, self.gangs = ProcessQuotas(program, delivered), ProcessGangs(delivered)
         self._assume, self._forget = program.cache.assume, program.cache.forget
         program.cache.assume = self.assume  # type: ignore[method-assign]
         program.cache.forget = self.forget  # type: ignore[method-assign]
@@ -69,12 +72,16 @@ class AssumptionChecker:
         elif pending.gates:
             self._complain(f"I7: {pod.key} was assumed while gated")
         self._check_rules(pod, node, domain)
+        excess = self.quotas.fault_of(pod)
+        if excess:
+            self._complain(f"I14: {pod.key} was assumed, and with it {excess}")
         self._bind_checker.assumed(pod.uid, node.name)
         free = tuple(self._gpus.free(node.name)) if fraction_wanted(pod.annotations) else ()
         assumption = self._assume(pod, row, choices)
         if free:
             self._check_devices(pod, row, free)
         self._delivered.assumed(pod.uid, node.name)
+        self.gangs.assumed(pod)
         if pod.spec.volumes:
             self._check_assumed_volumes()
         return assumption

@@ -20,6 +20,7 @@ from multisched.testing.checkers.delivered_state import DeliveredState
 from multisched.testing.rules.devices import fits_for_certain, wants_devices
 from multisched.testing.rules.inter_pod import Standing, allows, clash
 from multisched.testing.rules.node_affinity import wants
+from multisched.testing.rules.quotas import quota_excess
 from multisched.testing.rules.room import has_room, taken_by
 from multisched.testing.rules.victims import is_bare, is_plain
 from multisched.testing.world.labels import GUEST
@@ -84,7 +85,8 @@ class DomainNodes:
         """A node that takes the pod, by its name; empty if there is none, or if that cannot be said."""
         delivered = self._feasible.delivered
         pod = delivered.pods.get(pod.uid, pod)
-        nodes = self._nodes if is_judged(pod) else ()
+        is_held = quota_excess(delivered.quotas.tree, pod, (one for one, _ in self._standing))
+        nodes = self._nodes if is_judged(pod) and not is_held else ()
         return next(
             (
                 node.name
@@ -101,7 +103,9 @@ class DomainNodes:
         """
         delivered = self._feasible.delivered
         pod = delivered.pods.get(pod.uid, pod)
-        is_simple = is_plain(pod) or (is_bare(pod) and wants_devices(pod))
+        tree = delivered.quotas.tree
+        is_under_quota = tree is not None and tree.leaf_of(pod.namespace) is not None  # priority is no reason there
+        is_simple = not is_under_quota and (is_plain(pod) or (is_bare(pod) and wants_devices(pod)))
         nodes = self._nodes if is_judged(pod) and is_simple and pod.spec.can_preempt else ()
         return next((node.name for node in nodes if self._makes_room(pod, node)), "")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -13,11 +13,14 @@ from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 from multisched.shell.preemptor import Home
 from multisched.shell.program import Program
+from multisched.testing.checkers.api.bind_checker import BindChecker
 from multisched.testing.checkers.delivered_state import DeliveredState
 from multisched.testing.checkers.process.feasible_nodes import used_by
 from multisched.testing.rules.inter_pod import Standing, keeps_off
 from multisched.testing.rules.preemption import fault_of_preemption
+from multisched.testing.rules.quotas import fault_of_reclaim
 from multisched.testing.rules.victims import broken_for_certain, fault_of_victims, is_plain, would_do
+from multisched.verify.quota_tree import QuotaTree
 
 
 class PreemptionChecker:
@@ -29,14 +32,14 @@ class PreemptionChecker:
         delivered: DeliveredState,
         configuration: Configuration,
         domain_of: Mapping[str, str],
-        complain: Callable[[str], None],
+        bind_checker: BindChecker,
         *,
         is_plain: bool,
     ) -> None:
         """`domain_of`: name of a scheduler -> its domain. `is_plain`: no plugin asks outside or fails."""
         self._program, self._delivered = program, delivered
         self._domain_of = domain_of
-        self._complain = complain
+        self._complain, self._quotas = bind_checker.complain, bind_checker.quotas
         self._is_plain = is_plain
         self._sees_all = not any(_may_overlook(domain) for domain in configuration.domains)
         """It looks at all nodes: extenders and arguments may leave some out, and what plugins elsewhere answer is as old as their
@@ -48,11 +51,30 @@ class PreemptionChecker:
         """Stands before `Preemptor.start`: one preemption of a pod at a time, and only of what is less urgent."""
         if self._program.preemptor.is_preempting(pod.uid):
             self._complain(f"I5: {pod.key} preempts while its victims are being asked to go")
+        tree = self._delivered.quotas.tree
+        if tree is not None and tree.leaf_of(pod.namespace) is not None:
+            self._check_reclaim(tree, pod, preemption)
+            return self._preempt(pod, preemption, home)
         for victim in preemption.victims:
             if victim.spec.priority >= pod.spec.priority:
                 self._complain(f"I7: {pod.key} is to preempt {victim.key}, which is as urgent")
         self._check_victims(pod, preemption)
         return self._preempt(pod, preemption, home)
+
+    def _check_reclaim(self, tree: QuotaTree, pod: Pod, preemption: Preemption) -> None:
+        """I14: of other leaves only what they have borrowed, nobody too many, and nothing that another reclaim took."""
+        own = tree.leaf_of(pod.namespace)
+        for victim in preemption.victims:
+            leaf = tree.leaf_of(victim.namespace)
+            is_displaced = leaf is own or leaf is None
+            if is_displaced and victim.spec.priority >= pod.spec.priority:
+                self._complain(f"I7: {pod.key} is to preempt {victim.key}, which is as urgent")
+        standing = [one for one, _ in self._delivered.standing()]
+        node = self._delivered.nodes.get(preemption.node)
+        fault = fault_of_reclaim(tree, pod, node, preemption.victims, standing)
+        if fault:
+            self._complain(f"I14: {pod.key} is to reclaim on {preemption.node}: {fault}")
+        self._quotas.reclaimed(pod, preemption.victims)
 
     def _check_victims(self, pod: Pod, preemption: Preemption) -> None:
         """I7: all victims together are enough, and each is needed; no budget is broken where some node would do without."""

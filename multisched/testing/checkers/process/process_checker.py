@@ -21,6 +21,7 @@ from multisched.testing.checkers.delivered_state import DeliveredState, Homes
 from multisched.testing.checkers.process.assumptions import AssumptionChecker
 from multisched.testing.checkers.process.attempts import AttemptChecker
 from multisched.testing.checkers.process.classes import ClassChecker
+from multisched.testing.checkers.process.custom_objects import CustomObjects
 from multisched.testing.checkers.process.events import EventChecker
 from multisched.testing.checkers.process.feasible_nodes import FeasibleNodes
 from multisched.testing.checkers.process.gpus import Gpus
@@ -43,6 +44,7 @@ from multisched.testing.checkers.process.watches import WatchChecker
 from multisched.testing.loop.sim_loop import SimLoop
 from multisched.testing.plugins.permit_holds import HoldLonger
 from multisched.testing.world.api_user import NAMESPACE
+from multisched.verify.gangs import GangJudge
 
 DEEP_EVERY, ASKED_EVERY = 8, 4
 """Looks between two that go through all rows, and between two at queues, at what is parked, and at what has not moved."""
@@ -82,9 +84,15 @@ class ProcessChecker:
         self.is_tampered_with = False
         """Its memory has been made wrong, and the audit is at it: what it holds is no fault of its own."""
         self._gpus = Gpus(program.cache)
+        if bind_checker.gangs.is_on:
+            self.delivered.gangs = GangJudge()
+        CustomObjects(program, self.delivered, bind_checker)
         self.watches = WatchChecker(program, self.delivered, bind_checker.policies, identity, complain, self._freed)
-        AssumptionChecker(program, self.delivered, self.watches, bind_checker, identity, domain_of, self._gpus)
-        PreemptionChecker(program, self.delivered, configuration, domain_of, complain, is_plain=is_plain)
+        assumptions = AssumptionChecker(
+            program, self.delivered, self.watches, bind_checker, identity, domain_of, self._gpus
+        )
+        self._quotas, self._gangs = assumptions.quotas, assumptions.gangs
+        PreemptionChecker(program, self.delivered, configuration, domain_of, bind_checker, is_plain=is_plain)
         self.events = EventChecker(program.events, identity, complain)
         self.reserves = ReserveChecker(program, bind_checker)
         LeadershipChecker(program, self.delivered, bind_checker, identity)
@@ -146,11 +154,12 @@ class ProcessChecker:
         if self.is_tampered_with:
             return
         self._looks += 1
-        self._complain_of(fault_of_nominations(self.program))
+        self._complain_of(fault_of_nominations(self.program), *self._gangs.broken)
+        self._gangs.broken.clear()
         has_moved = self._has_moved()
         self._is_stirred |= has_moved
         if has_moved or not self._looks % ASKED_EVERY:
-            self._complain_of(fault_of_cache(self.program, self.delivered, self._alike))
+            self._complain_of(fault_of_cache(self.program, self.delivered, self._alike), self._quotas.fault_of_sums())
         if not self._looks % DEEP_EVERY and self._is_stirred:
             self._is_stirred = False
             self._look_deep()

@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
-from multisched.model.cluster_objects import ClusterObject
-from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.shell.program import Program
-from multisched.testing.checkers.api.quota_checker import QuotaChecker
 from multisched.testing.checkers.delivered_state import DeliveredState
 from multisched.testing.rules.quotas import quota_excess, usage_of
-from multisched.verify.quotas import TREE_KIND
 
 LEDGER: Final = "ElasticQuota"
 
 
 class ProcessQuotas:
-    """Stands before the object store of one program, and keeps the trees that it gets."""
+    """Asked at each assumption, and now and then."""
 
-    def __init__(self, program: Program, delivered: DeliveredState, api: QuotaChecker) -> None:
-        self._program, self._delivered, self._api = program, delivered, api
-        self._set, self._remove = program.cache.objects.set, program.cache.objects.remove
-        program.cache.objects.set = self.set  # type: ignore[method-assign]
-        program.cache.objects.remove = self.remove  # type: ignore[method-assign]
-
-    def set(self, kind: ObjectKind, item: ClusterObject) -> ClusterObject | None:
-        """Stands before `ObjectStore.set`: the document is the server's, by the version that the process has read."""
-        if kind.definition.name == TREE_KIND:
-            self._api.follow()
-            self._delivered.quotas.add(TREE_KIND, self._api.trees[str(item.version)])
-        return self._set(kind, item)
-
-    def remove(self, kind: ObjectKind, namespace: str, name: str) -> ClusterObject | None:
-        if kind.definition.name == TREE_KIND:
-            self._delivered.quotas.forget(TREE_KIND, {"metadata": {"name": name, "namespace": namespace}})
-        return self._remove(kind, namespace, name)
+    def __init__(self, program: Program, delivered: DeliveredState) -> None:
+        self._program, self._delivered = program, delivered
 
     def fault_of(self, pod: Pod) -> str:
         """Which max the pod passes, if it is assumed now; empty for none."""

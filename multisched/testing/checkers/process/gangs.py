@@ -1,0 +1,42 @@
+"""Gangs of one process, by what it has observed: room is held for a gang as a whole, or for none of it (I13)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from multisched.model.objects import Pod
+from multisched.testing.checkers.delivered_state import DeliveredState
+from multisched.verify.gang_objects import GangKey
+from multisched.verify.gangs import GangJudge
+
+
+class ProcessGangs:
+    """Asked at each assumption; judges when the step that assumed is over, since a gang is assumed pod by pod."""
+
+    def __init__(self, delivered: DeliveredState) -> None:
+        self._delivered = delivered
+        self._whole: set[GangKey] = set()
+        """Gangs that this process has assumed with all that they need: what fails of these afterwards is healed."""
+        self._waiting: set[GangKey] = set()
+        self.broken: list[str] = []
+        """What was found since it was last read."""
+
+    def assumed(self, pod: Pod) -> None:
+        """A pod was assumed just now."""
+        judge = self._delivered.gangs
+        key = judge.gang_of(pod.uid) if judge is not None else None
+        if judge is None or key is None or key in self._waiting:
+            return
+        self._waiting.add(key)
+        asyncio.get_running_loop().call_soon(self._judge, judge, key)
+
+    def _judge(self, judge: GangJudge, key: GangKey) -> None:
+        self._waiting.discard(key)
+        state = judge.state(key)
+        held = self._delivered.held.keys() & (state.waiting | state.bound)
+        short = {one.key for one in judge.held_in_vain(held)}
+        if key not in short:
+            self._whole.add(key)
+        elif key not in self._whole and held and not state.bound:
+            there = f"{len(held)} of {state.minimum} members"
+            self.broken.append(f"I13: room is held for {there} of gang {'/'.join(key)}, which does not run")
