@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import msgspec
+from msgspec.structs import replace
 
 from multisched.config.schema import Configuration, DomainConfig
 from multisched.framework.preemption import Preemption
@@ -71,7 +71,13 @@ class PreemptionChecker:
                 self._complain(f"I7: {pod.key} is to preempt {victim.key}, which is as urgent")
         standing = [one for one, _ in self._delivered.standing()]
         node = self._delivered.nodes.get(preemption.node)
-        fault = fault_of_reclaim(tree, pod, node, preemption.victims, standing)
+        nominated = self._program.nominator.pods()
+        others = [
+            replace(one, node=self._program.nominator.node_of(one.uid))
+            for one in nominated
+            if one.uid != pod.uid and not self._program.cache.placed(one.uid)
+        ]
+        fault = fault_of_reclaim(tree, pod, node, preemption.victims, standing, others)
         if fault:
             self._complain(f"I14: {pod.key} is to reclaim on {preemption.node}: {fault}")
         self._quotas.reclaimed(pod, preemption.victims)
@@ -121,8 +127,8 @@ class PreemptionChecker:
             for other in self._program.nominator.on(name):
                 if other.uid == pod.uid or cache.placed(other.uid) or other.spec.priority < pod.spec.priority:
                     continue
-                spec = other.spec if is_kept_off else msgspec.structs.replace(other.spec, pod_affinity=None)
-                found.append((msgspec.structs.replace(other, spec=spec), node))
+                spec = other.spec if is_kept_off else replace(other.spec, pod_affinity=None)
+                found.append((replace(other, spec=spec), node))
         return found
 
 
