@@ -85,7 +85,7 @@ class DomainNodes:
         """A node that takes the pod, by its name; empty if there is none, or if that cannot be said."""
         delivered = self._feasible.delivered
         pod = delivered.pods.get(pod.uid, pod)
-        is_held = quota_excess(delivered.quotas.tree, pod, [one for one, _ in self._standing] + self._nominated(pod))
+        is_held = quota_excess(delivered.quotas.tree, pod, delivered.placed() + self._nominated(pod))
         nodes = self._nodes if is_judged(pod) and not is_held else ()
         return next(
             (

@@ -69,7 +69,7 @@ class PreemptionChecker:
             is_displaced = leaf is own or leaf is None
             if is_displaced and victim.spec.priority >= pod.spec.priority:
                 self._complain(f"I7: {pod.key} is to preempt {victim.key}, which is as urgent")
-        standing = [one for one, _ in self._delivered.standing()]
+        standing = self._delivered.placed()
         node = self._delivered.nodes.get(preemption.node)
         nominated = self._program.nominator.pods()
         others = [
