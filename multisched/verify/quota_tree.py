@@ -28,7 +28,7 @@ class Level:
 
     name: str
     path: str
-    """Names from the root on, separated by slashes."""
+    """Names from the root on, with dots; a name that begins with the path above it is the path."""
     min: Requests
     """A resource that is not named is guaranteed to nobody."""
     max: Requests
@@ -165,7 +165,7 @@ def read_tree(document: Json) -> QuotaTree:
 
 def _level(document: Json, above: str, depth: int) -> Level:
     name = text(document, "name")
-    path = f"{above}/{name}" if above else name
+    path = name if not above or name.startswith(f"{above}.") else f"{above}.{name}"
     if not name:
         raise Unreadable(f"{above or 'spec.root'}: a level without a name")
     if depth > DEPTH_MAX:

@@ -112,7 +112,7 @@ def _not_lent(usage: Usage, claim: QuotaClaim, others: Sequence[Victim]) -> Iter
 
 def _small_first(victims: Sequence[Victim]) -> list[Victim]:
     """The large ones last: what is small leaves more for the others to have borrowed."""
-    return sorted(victims, key=lambda one: (*sorted(one.requests.values(), reverse=True), one.key))
+    return sorted(victims, key=lambda one: (sorted(one.requests.values(), reverse=True), one.key))
 
 
 def _is_lent(usage: Usage, claim: QuotaClaim, victim: Victim) -> bool:

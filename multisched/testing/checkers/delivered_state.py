@@ -14,6 +14,7 @@ from functools import cache
 
 import msgspec
 import orjson
+from msgspec.structs import replace
 
 from multisched.config.nodes import NodeRouter
 from multisched.config.schema import Configuration
@@ -166,6 +167,14 @@ class DeliveredState:
         """Pods that it knows on nodes that it knows, its own on their way among them."""
         self._count_standing()
         return self._standing
+
+    def placed(self) -> list[Pod]:
+        """Pods that it knows on nodes, whether it knows these or not, and its own on their way, each with its node."""
+        return [
+            pod if pod.node else replace(pod, node=self.held[uid])
+            for uid, pod in self.pods.items()
+            if pod.node or uid in self.held
+        ]
 
     def standing_on(self, node: str) -> Sequence[Pod]:
         """Those of one node."""

@@ -39,20 +39,23 @@ def fault_of_reclaim(
     node: Node | None,
     victims: Sequence[Pod],
     standing: Collection[Pod],
+    nominated: Collection[Pod] = (),
 ) -> str:
     """What speaks against taking these pods away for one pod on a node; empty for nothing.
 
-    Of room: a victim that the node's room needs is no pod too many.
+    Of room: a victim that the node's room needs is no pod too many. Pods that are going count no more, and `nominated`
+    others, each with the node that it waits for, count already.
     """
     going = {victim.uid: victim for victim in victims}
-    here = [one for one in standing if node is not None and one.node == node.name]
+    here = [one for one in (*standing, *nominated) if node is not None and one.node == node.name]
 
     def has_room_without(some: Collection[Victim]) -> bool:
         gone = {victim.key for victim in some}
         return node is None or has_room(pod, node, taken_by(one for one in here if one.uid not in gone))
 
+    staying = [one for one in standing if not one.is_deleting or one.uid in going]
     faults = reclaim_faults(
-        usage_of(tree, standing),
+        usage_of(tree, [*staying, *nominated]),
         QuotaClaim(pod.key, pod.namespace, counted(pod)),
         [Victim(uid, one.namespace, counted(one)) for uid, one in going.items()],
         has_room_without,

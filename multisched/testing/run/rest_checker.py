@@ -85,8 +85,6 @@ class RestChecker:
         waiting = (*self._bind_checker.unbound_feasible(), *self._bind_checker.unbound_entitled())
         if waiting or self.not_set_aside():
             return False
-        if next(self._bind_checker.statuses.faults(), None) is not None:
-            return False
         return not any(self._differences(p) or leftover(p.program) for p in self._replicas.running)
 
     def not_set_aside(self) -> list[str]:

@@ -114,6 +114,8 @@ class Run:
             self._rest.check()
         if not self._broken:
             await self._rest.drain()
+        if looking.done():
+            looking.result()  # it ends by an error alone
         looking.cancel()
         self._world.storage.stop()
         ending.cancel()

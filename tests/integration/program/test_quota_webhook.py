@@ -20,9 +20,8 @@ from multisched.shell.telemetry import ProgramQueues
 from multisched.whatif.explain_source import ProgramExplanations
 from multisched.whatif.quota_admission import QuotaAdmission
 from multisched.whatif.repair_source import RepairPlans
-from tests.integration.plugins.house import HEAD, House, open_house
-from tests.integration.plugins.test_quotas import install, tree
-from tests.unit.plugins.quota.trees import Json, acks_example, leaf, node
+from tests.integration.plugins.house import HEAD, House, install_definitions, open_house
+from tests.integration.plugins.test_quotas import tree
 from tests.unit.whatif.quota_clusters import quota_tree
 from tests.unit.whatif.test_quota_admission import review
 
@@ -59,7 +58,7 @@ def halves(first: int, second: int) -> Json:
 
 async def test_a_review_is_answered_by_what_the_program_knows() -> None:
     async with (
-        open_house(HEAD, before=install) as house,
+        open_house(HEAD, before=install_definitions) as house,
         serve(ServerSettings(port=0), sources_of(house)) as url,
     ):
         await house.node("n", cpu="8")
@@ -104,7 +103,7 @@ def _waiting(house: House) -> list[Any]:
 
 async def test_the_embedded_cluster_asks_no_webhook() -> None:
     """It stores the configuration and evaluates none: the real control plane does (tests/real/test_quota_admission.py)."""
-    async with open_house(HEAD, before=install) as house:
+    async with open_house(HEAD, before=install_definitions) as house:
         api = DirectTransport(house.server)
         hooks = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
         assert (await api.request("GET", hooks)).status == 200

@@ -18,7 +18,7 @@ from tests.unit.verify.quota_documents import cpus, level, manual, tree, tree_do
 def test_the_tree_of_the_manual_keeps_every_rule() -> None:
     read = tree(manual())
 
-    assert [one.path for one in read.levels_of("namespace3")] == ["root/root.b/root.b.1", "root/root.b", "root"]
+    assert [one.path for one in read.levels_of("namespace3")] == ["root.b.1", "root.b", "root"]
     assert read.leaf_of("default") is None
     assert dict(read.root.max) == {"cpu": 40_000}
 
@@ -29,19 +29,19 @@ LEAF = level("a", 1, 2, namespaces=("x",))
 @pytest.mark.parametrize(
     ("root", "said"),
     [
-        (level("root", 2, 2, level("a", 3, 2)), "root/a: min 3000 cpu is over max 2000"),
+        (level("root", 2, 2, level("a", 3, 2)), "root.a: min 3000 cpu is over max 2000"),
         (level("root", 2, 2, LEAF, level("b", 2, 2)), "root: its children's min are 3000 cpu, and its own is 2000"),
-        (level("root", 2, 2, level("a", 1, 3)), "root/a: max 3000 cpu is over its parent's 2000"),
+        (level("root", 2, 2, level("a", 1, 3)), "root.a: max 3000 cpu is over its parent's 2000"),
         (level("root", 2, 2, LEAF, level("a", 1, 2)), "a: the name of 2 levels"),
         (level("root", 2, 2, LEAF, level("b", 1, 2, namespaces=("x",))), "namespace x stands 2 times"),
         (level("root", 2, 2, LEAF, namespaces=("y",)), "root: namespaces at a level that has children"),
         (level("root", 2, 3, LEAF), "root: min and max of the root differ in cpu"),
-        (level("root", 2, 2, level("a", {"cpu": "a lot"}, 2)), "root/a: min.cpu: 'a lot' is no quantity"),
-        (level("root", 2, 2, level("a", {"cpu": "-1"}, 2)), "root/a: min.cpu: '-1' is below 0"),
-        (level("root", 2, 2, level("a", {"gpus": "1"}, 2)), "root/a: min: gpus is no resource of pods"),
+        (level("root", 2, 2, level("a", {"cpu": "a lot"}, 2)), "root.a: min.cpu: 'a lot' is no quantity"),
+        (level("root", 2, 2, level("a", {"cpu": "-1"}, 2)), "root.a: min.cpu: '-1' is below 0"),
+        (level("root", 2, 2, level("a", {"gpus": "1"}, 2)), "root.a: min: gpus is no resource of pods"),
         (level("root", 2, 2, level("", 1, 2)), "root: a level without a name"),
         ({}, "spec.root: is missing"),
-        (level("root", 2, 2, {**LEAF, "children": "a"}), "root/a: children: 'a' is no list"),
+        (level("root", 2, 2, {**LEAF, "children": "a"}), "root.a: children: 'a' is no list"),
     ],
 )
 def test_a_broken_rule_is_named_with_its_place(root: Document, said: str) -> None:
@@ -95,7 +95,7 @@ def test_pods_count_at_every_level_above_them() -> None:
 def test_a_level_over_its_max_is_named_with_both_numbers() -> None:
     found = judge(MANUAL, *fives("namespace1", 5))
 
-    assert [str(one) for one in found.excesses()] == ["root/root.a/root.a.1 holds 25000 of at most 20000 cpu"]
+    assert [str(one) for one in found.excesses()] == ["root.a.1 holds 25000 of at most 20000 cpu"]
 
 
 def test_a_pod_is_judged_by_what_was_known_before_it() -> None:
@@ -186,7 +186,7 @@ def test_a_status_is_compared_with_the_sums() -> None:
 
     assert not judge(("ElasticQuotaTree", tree_document(manual(), status=right)), *pods).status_faults()
     assert judge(("ElasticQuotaTree", tree_document(manual(), status=wrong)), *pods).status_faults() == [
-        "root/root.a: status says 5000 cpu, its pods take 20000",
+        "root.a: status says 5000 cpu, its pods take 20000",
         "status.nodes: c is no level of the tree",
     ]
 

@@ -40,7 +40,7 @@ def test_nobody_reclaims_beyond_its_min() -> None:
 
     found = reclaim_faults(state, claim("namespace3"), victims("namespace1", 5))
 
-    assert found == ["namespace3/claim is not entitled to more in root/root.b/root.b.1, and takes namespace1/v0"]
+    assert found == ["namespace3/claim is not entitled to more in root.b.1, and takes namespace1/v0"]
 
 
 def test_a_leaf_that_has_borrowed_nothing_gives_nothing() -> None:
@@ -48,7 +48,7 @@ def test_a_leaf_that_has_borrowed_nothing_gives_nothing() -> None:
 
     found = reclaim_faults(state, claim("namespace3"), victims("namespace1", 5))
 
-    assert found == ["namespace1/v0 goes for namespace3/claim, and root/root.a/root.a.1 has borrowed nothing of that"]
+    assert found == ["namespace1/v0 goes for namespace3/claim, and root.a.1 has borrowed nothing of that"]
 
 
 def test_a_pod_is_borrowed_as_a_whole_and_the_last_one_that_is_goes_last() -> None:
@@ -57,7 +57,7 @@ def test_a_pod_is_borrowed_as_a_whole_and_the_last_one_that_is_goes_last() -> No
     assert not reclaim_faults(state, claim("namespace3"), victims("namespace1", 6))
     assert not reclaim_faults(state, claim("namespace3", 7), victims("namespace1", 6, 1))
     found = reclaim_faults(state, claim("namespace3"), victims("namespace1", 6, 6))
-    assert "namespace1/v1 goes for namespace3/claim, and root/root.a/root.a.1 has borrowed nothing of that" in found
+    assert "namespace1/v1 goes for namespace3/claim, and root.a.1 has borrowed nothing of that" in found
 
 
 def test_levels_above_the_leaves_count_too() -> None:
@@ -66,7 +66,7 @@ def test_levels_above_the_leaves_count_too() -> None:
 
     found = reclaim_faults(state, claim("namespace3"), victims("namespace1", 5))
 
-    assert found == ["namespace1/v0 goes for namespace3/claim, and root/root.a/root.a.1 has borrowed nothing of that"]
+    assert found == ["namespace1/v0 goes for namespace3/claim, and root.a.1 has borrowed nothing of that"]
 
 
 def test_whoever_shares_a_level_with_the_victim_needs_not_stay_within_that_levels_min() -> None:
@@ -92,7 +92,7 @@ def test_who_goes_is_not_entitled_to_come_back() -> None:
         state, QuotaClaim("a/c", "a", {"cpu": 2000}), [Victim("b/v", "b", {"cpu": 4000, "memory": 2})]
     )
 
-    assert "b/v goes for a/c, and root/b has borrowed nothing of that" in found
+    assert "b/v goes for a/c, and root.b has borrowed nothing of that" in found
     assert "b/v goes for a/c, and is entitled to come back for it" in found
 
 

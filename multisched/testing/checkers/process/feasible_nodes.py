@@ -85,7 +85,7 @@ class DomainNodes:
         """A node that takes the pod, by its name; empty if there is none, or if that cannot be said."""
         delivered = self._feasible.delivered
         pod = delivered.pods.get(pod.uid, pod)
-        is_held = quota_excess(delivered.quotas.tree, pod, (one for one, _ in self._standing))
+        is_held = quota_excess(delivered.quotas.tree, pod, delivered.placed() + self._nominated(pod))
         nodes = self._nodes if is_judged(pod) and not is_held else ()
         return next(
             (
@@ -135,6 +135,12 @@ class DomainNodes:
         if _has_guest(here):
             return False
         return allows(pod, node, delivered.nodes.values(), self._standing, self._is_usable)
+
+    def _nominated(self, pod: Pod) -> list[Pod]:
+        """Others that are nominated, and stand nowhere: quotas count them already."""
+        there = {one.uid for one, _ in self._standing}
+        nominated = self._feasible.program.nominator.pods()
+        return [one for one in nominated if one.uid != pod.uid and one.uid not in there]
 
     def _is_nominated(self, node: str, pod: Pod) -> bool:
         nominator = self._feasible.program.nominator

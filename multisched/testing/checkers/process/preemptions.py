@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from multisched.config.schema import Configuration, DomainConfig
 from multisched.framework.preemption import Preemption
@@ -91,8 +92,14 @@ class PreemptionChecker:
             is_displaced = leaf is own or leaf is None
             if is_displaced and victim.spec.priority >= pod.spec.priority:
                 self._complain(f"I7: {pod.key} is to preempt {victim.key}, which is as urgent")
-        standing = [one for one, _ in self._delivered.standing()]
-        fault = fault_of_reclaim(tree, pod, self._delivered.nodes.get(at), victims, standing)
+        nominator, placed = self._program.nominator, self._program.cache.placed
+        others = [
+            replace(one, node=nominator.node_of(one.uid))
+            for one in nominator.pods()
+            if one.uid != pod.uid and not placed(one.uid)
+        ]
+        node, standing = self._delivered.nodes.get(at), self._delivered.placed()
+        fault = fault_of_reclaim(tree, pod, node, victims, standing, others)
         if fault:
             self._complain(f"I14: {pod.key} is to reclaim on {at}: {fault}")
         self._quotas.reclaimed(pod, victims)
@@ -190,8 +197,8 @@ class PreemptionChecker:
                     continue
                 if rank < max(priorities):
                     return None
-                spec = other.spec if are_kept_off else msgspec.structs.replace(other.spec, pod_affinity=None)
-                found.append((msgspec.structs.replace(other, spec=spec), node))
+                spec = other.spec if are_kept_off else replace(other.spec, pod_affinity=None)
+                found.append((replace(other, spec=spec), node))
         return found
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, cast
 
 from multisched.model.objects import Pod
 from multisched.shell.program import Program
+from multisched.state.ledgers import RowlessLedger
 from multisched.testing.checkers.delivered_state import DeliveredState
 from multisched.testing.rules.quotas import quota_excess, usage_of
 
@@ -22,24 +23,23 @@ class ProcessQuotas:
     def fault_of(self, pod: Pod) -> str:
         """Which max the pod passes, if it is assumed now; empty for none."""
         known = self._delivered.pods.get(pod.uid, pod)
-        standing = (one for one, _ in self._delivered.standing() if one.uid != pod.uid)
+        standing = (one for one in self._delivered.placed() if one.uid != pod.uid)
         return quota_excess(self._delivered.quotas.tree, known, standing)
 
     def fault_of_sums(self) -> str:
         """Where the sums of the program's ledger are not those of the pods that it has observed."""
         tree = self._delivered.quotas.tree
-        ledger = next((one for one in self._program.cache.ledgers if one.name == LEDGER), None)
-        sums = getattr(ledger, "sums", None)
-        if sums is None:
+        ledgers = [one for one in self._program.cache.ledgers if isinstance(one, RowlessLedger) and one.name == LEDGER]
+        if not ledgers:
             return ""
-        here: Mapping[str, Mapping[str, int]] = sums()
+        ledgers[0].held()  # brings another tree into force that nobody has asked about yet
+        here = cast(Mapping[str, Mapping[str, int]], ledgers[0].cluster.sums())
         if tree is None:
             return f"I14: quotas have sums for {sorted(here)}, and there is no tree" if here else ""
-        usage = usage_of(tree, (one for one, _ in self._delivered.standing()))
+        usage = usage_of(tree, self._delivered.placed())
         for level in tree.root.below():
-            path = level.path.replace("/", ".")
             for resource in sorted(level.min.keys() | level.max.keys()):
-                shown, used = here.get(path, {}).get(resource, 0), usage.of(level)[resource]
+                shown, used = here.get(level.path, {}).get(resource, 0), usage.of(level)[resource]
                 if shown != used:
-                    return f"I14: {path} has {shown} {resource} by its ledger, and {used} by its pods"
+                    return f"I14: {level.path} has {shown} {resource} by its ledger, and {used} by its pods"
         return ""
