@@ -22,7 +22,7 @@ from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.classes.scores import NOWHERE
 from multisched.cycle.commit_step import CommitStep
 from multisched.cycle.diagnosis import diagnose, fit_error
-from multisched.cycle.gang_topology import Need, lacking, masks
+from multisched.cycle.gang_topology import GangTopology, Need, lacking
 from multisched.cycle.preemption.nominated_pods import NominatedPodsFilter
 from multisched.cycle.remote_responses import Choice, RemoteResponses
 from multisched.cycle.results import Conflicted, GangAttempt, GangResult, Placed, RemoteRequest, Result, Unplaced
@@ -111,7 +111,8 @@ class GangAttempts:
         requests = [one for each in asked.values() for one in each.requests]
         answers = (yield requests) if requests else {}
         furthest: _Try | None = None
-        for allowed in self._masks(gang):
+        topology = self._topology(gang) if gang.topology else None
+        for allowed in (None,) if topology is None else topology.masks():
             for members in _orders(gang):
                 with Transaction(self._cache) as transaction:
                     found = _Try(members, allowed, transaction)
@@ -123,6 +124,8 @@ class GangAttempts:
                         self._commit.unreserve(placed)
                 if furthest is None or len(found.placed) > len(furthest.placed):
                     furthest = found
+        if furthest is None and topology is not None:
+            return _none_of(gang, None, topology.shortage())
         return _none_of(gang, furthest, _why_stuck(gang, furthest))
 
     # -- outside ---------------------------------------------------------------------------------------------------
@@ -151,12 +154,10 @@ class GangAttempts:
         need, room = short
         return f"the nodes have room for {room} of the {need.count} members that are alike and must start together"
 
-    def _masks(self, gang: QueuedGang) -> Iterator[Bools | None]:
-        if not gang.topology:
-            return iter((None,))
+    def _topology(self, gang: QueuedGang) -> GangTopology:
         nodes = self._cache.nodes
-        standing = [row for row in map(nodes.row_of, gang.standing) if row is not None]
-        return masks(nodes, self._rows.rows, gang.topology, self._needs(gang, is_loose=False), standing)
+        standing = np.array([row for row in map(nodes.row_of, gang.standing) if row is not None], np.intp)
+        return GangTopology(nodes, self._rows.rows, gang.topology, self._needs(gang, is_loose=False), standing)
 
     def _needs(self, gang: QueuedGang, *, is_loose: bool) -> list[Need]:
         """Members that are alike, with where one could go now; `is_loose`: anywhere, for others may make it possible."""
@@ -344,8 +345,10 @@ def _why_incomplete(gang: QueuedGang) -> str:
 def _why_stuck(gang: QueuedGang, found: _Try | None) -> str:
     short = None if found is None else _lacking(gang, found)
     if found is None or short is None:
-        return "no topology domain has room for all that must start together"
+        return "nobody could be tried"
     key, count = short
+    if len(gang.members) == 1 and found.refused:
+        return next(iter(found.refused.values())).message
     whose = f"gang {key}: " if len(gang.needs) > 1 else ""
     text = f"{whose}{count} of the {gang.needs[key]} members that must start together have a node"
     first = next((one for uid, one in found.refused.items() if gang.gang_of[uid] == key), None)

@@ -61,7 +61,7 @@ class QueuedGang(msgspec.Struct, frozen=True):
     gang_of: Mapping[str, str]
     """uid of a member -> key of its gang."""
     topology: tuple[TopologyLevel, ...] = ()
-    """Where they go together, the widest level first."""
+    """Where they go together."""
     standing: tuple[str, ...] = ()
     """Nodes on which members stand already, where there is a topology."""
     overdue: str = ""

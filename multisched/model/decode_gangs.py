@@ -13,7 +13,6 @@ from multisched.model.gang import (
     LEVELS_MAX,
     MEMBERS_MAX,
     TIMEOUT_S,
-    TOPOLOGY_ANNOTATION,
     GangSpec,
     TopologyLevel,
     topology_of,
@@ -66,7 +65,7 @@ class GangTerms(TypedDict):
 def terms(wire: WirePodGroup) -> GangTerms:
     """Of a PodGroup of scheduler-plugins."""
     spec = wire.spec or _PodGroupSpec()
-    topology, problem = topology_of((wire.metadata.annotations or {}).get(TOPOLOGY_ANNOTATION, ""))
+    topology, problem = topology_of(wire.metadata.annotations or {})
     if not 1 <= spec.min_member <= MEMBERS_MAX:
         problem = f"spec.minMember is {spec.min_member}; write how many members start together, 1 to {MEMBERS_MAX}"
     timeout_s = float(spec.schedule_timeout_seconds or TIMEOUT_S)

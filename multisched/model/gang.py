@@ -8,7 +8,7 @@ and Kubernetes 1.36 (group scheduling.k8s.io).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
 from typing import Final
@@ -34,13 +34,16 @@ ACK_MIN: Final = "pod-group.scheduling.sigs.k8s.io/min-available"
 KOORDINATOR: Final = "gang.scheduling.koordinator.sh/"
 KOORDINATOR_NAME: Final = f"{KOORDINATOR}name"
 TOPOLOGY_ANNOTATION: Final = "multisched.io/gang-topology"
-"""Of a pod or a PodGroup: topology keys, the widest first, each `KEY` or `KEY:required`; the others are preferred."""
+"""Of a pod that says what its gang asks for, or of a PodGroup: label keys, each `KEY` or `KEY:required`; else it is preferred."""
 
 _QUALIFIED = re.compile(r"[A-Za-z0-9./_-]{1,316}\Z")
 
 
+ACK_TOPOLOGY: Final = "alibabacloud.com/topology-aware-constraint"
+KOORDINATOR_TOPOLOGY: Final = f"{KOORDINATOR}network-topology-spec"
+
 ANNOTATIONS: Final = frozenset(
-    {TOPOLOGY_ANNOTATION}
+    {TOPOLOGY_ANNOTATION, ACK_TOPOLOGY, KOORDINATOR_TOPOLOGY}
     | {f"{KOORDINATOR}{key}" for key in ("name", "min-available", "waiting-time", "timeout", "groups", "match-policy")}
 )
 """Annotations of pods that are read here."""
@@ -72,7 +75,7 @@ class GangSpec(msgspec.Struct, frozen=True):
     together_with: tuple[str, ...] = ()
     """Keys of the gangs that start with this one, itself among them, sorted; empty: it is alone."""
     topology: tuple[TopologyLevel, ...] = ()
-    """The widest first."""
+    """In any order."""
     is_once: bool = False
     """Once it has started, members that come later need not come together (Koordinator: once-satisfied)."""
 
@@ -133,7 +136,7 @@ def _contradiction(found: Sequence[Membership]) -> str:
 def _of_ack(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Membership:
     name = labels[ACK_NAME]
     least, problem = _count(labels.get(ACK_MIN, ""), f"label {ACK_MIN}")
-    topology, wrong = topology_of(annotations.get(TOPOLOGY_ANNOTATION, ""))
+    topology, wrong = topology_of(annotations)
     if problem or wrong:
         return Membership(GangApi.ACK, name, problem=problem or wrong)
     return Membership(GangApi.ACK, name, GangSpec(least, topology=topology))
@@ -146,7 +149,7 @@ def _of_koordinator(namespace: str, annotations: Mapping[str, str]) -> Membershi
         return annotations.get(f"{KOORDINATOR}{key}", "")
 
     least, problem = _count(at("min-available"), f"annotation {KOORDINATOR}min-available")
-    topology, wrong = topology_of(annotations.get(TOPOLOGY_ANNOTATION, ""))
+    topology, wrong = topology_of(annotations)
     groups, no_groups = _groups(namespace, name, at("groups"))
     timeout_s = _seconds(at("waiting-time") or at("timeout"))
     problem = problem or wrong or no_groups
@@ -185,19 +188,91 @@ def _groups(namespace: str, name: str, text: str) -> tuple[tuple[str, ...], str]
     return tuple(sorted(keys)) if len(keys) > 1 else (), ""
 
 
-def topology_of(text: str) -> tuple[tuple[TopologyLevel, ...], str]:
-    """The levels of an annotation, and what is wrong with it."""
-    if not text:
-        return (), ""
+def topology_of(annotations: Mapping[str, str]) -> tuple[tuple[TopologyLevel, ...], str]:
+    """The levels that annotations of a pod or a PodGroup ask for, and what is wrong with them. The first one that is there counts."""
+    for key, read in _TOPOLOGY_READERS.items():
+        text = annotations.get(key, "")
+        if text:
+            levels, problem = read(text)
+            if not problem and len(levels) > LEVELS_MAX:
+                problem = f"{len(levels)} levels; {LEVELS_MAX} is the most"
+            return ((), f"annotation {key}: {problem}") if problem else (levels, "")
+    return (), ""
+
+
+Levels = tuple[tuple[TopologyLevel, ...], str]
+
+
+def _own_levels(text: str) -> Levels:
     levels = []
     for part in text.split(","):
         key, _, how = part.strip().rpartition(":") if ":" in part else (part.strip(), "", "preferred")
         if not _QUALIFIED.match(key) or how not in ("required", "preferred"):
-            return (), f"annotation {TOPOLOGY_ANNOTATION}: {_shown(part)} is no level; write KEY or KEY:required"
+            return (), f"{_shown(part)} is no level; write KEY or KEY:required"
         levels.append(TopologyLevel(key, how == "required"))
-    if len(levels) > LEVELS_MAX:
-        return (), f"annotation {TOPOLOGY_ANNOTATION} names {len(levels)} levels; {LEVELS_MAX} is the most"
     return tuple(levels), ""
+
+
+class _AckTopology(msgspec.Struct):
+    key: str = ""
+
+
+class _AckRequired(msgspec.Struct):
+    topologies: list[_AckTopology] = []
+    node_selectors: list[object] = msgspec.field(default_factory=list, name="nodeSelectors")
+
+
+class _AckConstraint(msgspec.Struct):
+    required: _AckRequired = msgspec.field(default_factory=_AckRequired)
+
+
+def _ack_levels(text: str) -> Levels:
+    """Source: ACK's manual, "Topology-aware scheduling"."""
+    try:
+        found = msgspec.json.decode(text, type=_AckConstraint).required
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return (), f'{_shown(text)} cannot be read; write {{"required": {{"topologies": [{{"key": "KEY"}}]}}}}'
+    if found.node_selectors:
+        return (), "nodeSelectors are not evaluated here; write them as the pods' node affinity"
+    keys = [one.key for one in found.topologies]
+    wrong = next((key for key in keys if not _QUALIFIED.match(key)), None)
+    if wrong is not None:
+        return (), f"{_shown(wrong)} is no label key"
+    return tuple(TopologyLevel(key, is_required=True) for key in keys), ""
+
+
+class _Gather(msgspec.Struct):
+    layer: str = ""
+    strategy: str = ""
+
+
+class _GatherStrategy(msgspec.Struct):
+    gather: list[_Gather] = msgspec.field(default_factory=list, name="gatherStrategy")
+
+
+def _koordinator_levels(text: str) -> Levels:
+    """A layer is taken for a label key: objects that map layers to keys are not read."""
+    try:
+        found = msgspec.json.decode(text, type=_GatherStrategy).gather
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return (
+            (),
+            f'{_shown(text)} cannot be read; write {{"gatherStrategy": [{{"layer": "KEY", "strategy": "MustGather"}}]}}',
+        )
+    for one in found:
+        if not _QUALIFIED.match(one.layer) or one.strategy not in ("MustGather", "PreferGather"):
+            return (
+                (),
+                f"layer {_shown(one.layer)} with strategy {_shown(one.strategy)}; write a label key, and MustGather or PreferGather",
+            )
+    return tuple(TopologyLevel(one.layer, one.strategy == "MustGather") for one in found), ""
+
+
+_TOPOLOGY_READERS: Final[Mapping[str, Callable[[str], Levels]]] = {
+    TOPOLOGY_ANNOTATION: _own_levels,
+    ACK_TOPOLOGY: _ack_levels,
+    KOORDINATOR_TOPOLOGY: _koordinator_levels,
+}
 
 
 def _shown(text: str) -> str:

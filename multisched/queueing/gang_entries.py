@@ -128,6 +128,11 @@ class GangEntries:
         key = self._gang_of.get(entry.uid)
         return key is not None and not self._roster.has_started(key)
 
+    def has_topology(self, entry: Entry) -> bool:
+        """Where it goes depends on where other members stand."""
+        gang = self._roster.gang(self._gang_of.get(entry.uid, ""))
+        return gang is not None and gang.spec is not None and bool(gang.spec.topology)
+
     def why_not_yet(self, key: str) -> str:
         return STARTED if self._roster.has_started(key) else self._roster.why_not_yet(key)
 
@@ -238,9 +243,10 @@ class GangEntries:
         members = sorted(entries, key=_importance)
         together = self._roster.together_with(self._gang_of[members[0].uid])
         gangs = [gang for one in together if (gang := self._roster.gang(one)) is not None]
+        needs = {gang.key: gang.needs for gang in gangs if gang.needs > 0}
         return QueuedGang(
             tuple(QueuedPod(one.pod, one.queued_s, one.attempts) for one in members),
-            {gang.key: gang.needs for gang in gangs if gang.needs > 0},
+            needs or {gangs[0].key: len(members)},
             {one.uid: self._gang_of[one.uid] for one in members},
             gangs[0].spec.topology if gangs[0].spec is not None else (),
             tuple(sorted({node for gang in gangs for node in _nodes(gang)})),

@@ -172,7 +172,8 @@ class PodQueue:
     def pop(self, now_s: float) -> Queued | None:
         """Takes the first pod: of active, else the best that backs off (not after an error). Starts its next attempt.
 
-        Of a gang that has not started, all members that can be tried are taken at once.
+        Of a gang that has not started, all members that can be tried are taken at once. Where a gang goes together, a member that
+        comes later is a gang of one.
         """
         self._now_s = now_s
         if len(self._backoff):
@@ -181,7 +182,7 @@ class PodQueue:
         if not entries:
             return None
         entry = entries[0]
-        if self._gangs.must_start_together(entry):
+        if self._gangs.must_start_together(entry) or self._gangs.has_topology(entry):
             return self._gangs.queued(entries)
         return QueuedPod(entry.pod, entry.queued_s, entry.attempts)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from multisched.model.gang import SP_LABEL
+from multisched.model.gang import SP_LABEL, TOPOLOGY_ANNOTATION
 from tests.integration.plugins.gang_kit import (
     GROUPS,
     PODS,
@@ -281,5 +281,28 @@ def test_gangs_of_koordinator_that_name_each_other_start_together() -> None:
             assert "starts with gang default/y" in waiting(house, "m0")
             await member(house, "m1", koordinator("y", 1, groups=groups))
             await house.bound("m0", "m1")
+
+    in_virtual_time(story)
+
+
+def test_a_gang_goes_into_one_rack_and_so_do_members_that_come_later() -> None:
+    async def story() -> None:
+        async with cluster() as house:
+            for rack in ("r0", "r1"):
+                for number in range(2):
+                    await house.node(f"{rack}-{number}", cpu="2", labels={"rack": rack})
+            metadata = ack("g", 3)
+            metadata["annotations"] = {TOPOLOGY_ANNOTATION: "rack:required"}
+            await members(house, metadata, "m0", "m1", "m2")
+            await house.bound("m0", "m1", "m2")
+            (rack,) = {house.node_of(f"m{number}")[:2] for number in range(3)}
+            await members(house, metadata, "m3", "m4")
+            await house.bound("m3")
+            assert house.node_of("m3").startswith(rack)
+            await house.until(lambda: waiting(house, "m4").startswith("unschedulable"))
+            why = "gang default/g: no domain of rack has room for one more member, 0 at most"
+            assert waiting(house, "m4") == f"unschedulable: {why}"
+            await house.delete(f"{PODS}/m0")
+            await house.bound("m4")
 
     in_virtual_time(story)

@@ -147,7 +147,9 @@ def test_a_required_rack_is_never_left_and_a_preferred_one_is() -> None:
     pods = [make_pod(f"m{at}", spec=SPEC) for at in range(5)]
     refused = attempt(domain, gang_of(pods, 5, topology=(RACK_REQUIRED,)))
     assert refused.placed == ()
-    assert refused.unplaced[0].message == "gang g: no topology domain has room for all that must start together"
+    assert refused.unplaced[0].message == (
+        "gang g: no domain of rack has room for the 5 members that must start together, 4 at most"
+    )
     assert len(racks_of(domain, attempt(domain, gang_of(pods, 5, topology=(RACK,))))) == 2
 
 

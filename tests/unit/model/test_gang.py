@@ -9,7 +9,9 @@ import pytest
 from multisched.model.gang import (
     ACK_MIN,
     ACK_NAME,
+    ACK_TOPOLOGY,
     KOORDINATOR,
+    KOORDINATOR_TOPOLOGY,
     SP_LABEL,
     TIMEOUT_S,
     TOPOLOGY_ANNOTATION,
@@ -103,4 +105,42 @@ def test_an_unreadable_waiting_time_is_the_default() -> None:
 
 
 def test_no_annotation_is_no_level() -> None:
-    assert topology_of("") == ((), "")
+    assert topology_of({}) == ((), "")
+
+
+def gather(*layers: tuple[str, str]) -> str:
+    listed = ", ".join(f'{{"layer": "{layer}", "strategy": "{strategy}"}}' for layer, strategy in layers)
+    return f'{{"gatherStrategy": [{listed}]}}'
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "levels"),
+    [
+        (TOPOLOGY_ANNOTATION, "zone:required, rack", (TopologyLevel("zone", True), TopologyLevel("rack"))),
+        (ACK_TOPOLOGY, '{"name": "x", "required": {"topologies": [{"key": "rack"}]}}', (TopologyLevel("rack", True),)),
+        (
+            KOORDINATOR_TOPOLOGY,
+            gather(("spine", "MustGather"), ("block", "PreferGather")),
+            (TopologyLevel("spine", True), TopologyLevel("block")),
+        ),
+    ],
+)
+def test_topology_is_read_of_each_annotation(key: str, text: str, levels: Any) -> None:
+    assert topology_of({key: text}) == (levels, "")
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "words"),
+    [
+        (ACK_TOPOLOGY, "rack", "cannot be read; write"),
+        (ACK_TOPOLOGY, '{"required": {"topologies": [{"key": "a b"}]}}', "'a b' is no label key"),
+        (ACK_TOPOLOGY, '{"required": {"topologies": [], "nodeSelectors": [{}]}}', "node affinity"),
+        (KOORDINATOR_TOPOLOGY, gather(("spine", "Maybe")), "MustGather or PreferGather"),
+        (KOORDINATOR_TOPOLOGY, "[]", "cannot be read; write"),
+    ],
+)
+def test_topology_that_cannot_be_honoured_is_said(key: str, text: str, words: str) -> None:
+    levels, problem = topology_of({key: text})
+    assert levels == ()
+    assert problem.startswith(f"annotation {key}: ")
+    assert words in problem

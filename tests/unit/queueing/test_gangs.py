@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from multisched.framework.points import Queued, QueuedGang
-from multisched.model.gang import ACK_MIN, ACK_NAME, KOORDINATOR
+from multisched.model.gang import ACK_MIN, ACK_NAME, KOORDINATOR, TOPOLOGY_ANNOTATION
 from multisched.model.objects import Pod, PodSpec
 from multisched.plugins.gang.gang_scheduling import GangScheduling
 from multisched.queueing.backoff import BackoffPolicy
@@ -142,6 +142,21 @@ def test_once_it_has_started_members_are_pods_of_their_own() -> None:
     house.bind(*house.pop())
     house.add(member("c"), member("d"))
     assert (house.pop(), house.pop()) == (["c"], ["d"])
+
+
+def test_a_member_that_comes_later_to_a_gang_that_goes_together_is_a_gang_of_one() -> None:
+    house = House()
+    pods = [member(name) for name in "abc"]
+    together = [replace(pod, annotations={TOPOLOGY_ANNOTATION: "rack:required"}) for pod in pods]
+    house.add(*together[:2])
+    house.bind(*house.pop())
+    house.add(together[2])
+    popped = house.queue.pop(house.now_s)
+    assert isinstance(popped, QueuedGang)
+    assert (names_of(popped), popped.needs, popped.standing) == (["c"], {"team/g": 1}, ("node",))
+    assert [level.key for level in popped.topology] == ["rack"]
+    house.queue.fail("uid-c", REFUSED, house.now_s)
+    house.queue.validate()
 
 
 def test_those_beyond_the_minimum_that_found_no_node_go_on_alone() -> None:
