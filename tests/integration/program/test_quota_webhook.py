@@ -22,6 +22,7 @@ from multisched.whatif.quota_admission import QuotaAdmission
 from multisched.whatif.repair_source import RepairPlans
 from tests.integration.plugins.house import HEAD, House, install_definitions, open_house
 from tests.integration.plugins.test_quotas import tree
+from tests.unit.plugins.quota.trees import Json, acks_example, leaf, node
 from tests.unit.whatif.quota_clusters import quota_tree
 from tests.unit.whatif.test_quota_admission import review
 
