@@ -39,6 +39,7 @@ class ReflectorFactory(Protocol):
         *,
         on_refused: Callable[[str], None] | None = None,
         is_optional: bool = False,
+        or_paths: Sequence[str] = (),
     ) -> Reflector: ...
 
 
@@ -75,6 +76,7 @@ class ObjectWatch:
                 times.watching(kind.value, ingest),
                 on_refused=ingest.refused,
                 is_optional=kind.definition.is_optional,
+                or_paths=kind.definition.paths[1:],
             )
             for kind, ingest in self.ingests.items()
         }
@@ -102,10 +104,13 @@ class ObjectSide(NamedSide):
 
     def __init__(self, store: ObjectStore, ingest: ObjectIngest, reflector: Reflector) -> None:
         self.kind = ingest.kind.value
-        self.path = ingest.kind.definition.path
         self.reflector = reflector
         self._store = store
         self._ingest = ingest
+
+    @property
+    def path(self) -> str:
+        return self.reflector.path
 
     def handles(self) -> Sequence[str]:
         """Keys."""

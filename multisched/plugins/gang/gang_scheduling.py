@@ -32,7 +32,7 @@ class GangScheduling:
     """See `multisched.model.gang` for the APIs that are read."""
 
     name = GANG_PLUGIN
-    traits = Traits(reads_objects=(ObjectKind.POD_GROUP, ObjectKind.WORKLOAD_POD_GROUP))
+    traits = Traits(reads_objects=(ObjectKind.POD_GROUP, ObjectKind.SIGS_POD_GROUP, ObjectKind.WORKLOAD_POD_GROUP))
 
     def __init__(self, context: PluginContext) -> None:
         self._gangs: GangView = context.gangs
