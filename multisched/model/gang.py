@@ -93,6 +93,8 @@ class Membership(msgspec.Struct, frozen=True):
     """What the pod says of it; None where an object does, or where it cannot be read."""
     problem: str = ""
     """Why the pod cannot be placed as it is; empty for a good one."""
+    also: tuple[GangApi, ...] = ()
+    """Further APIs by which the pod names the same gang."""
 
 
 def membership_of(pod: Pod) -> Membership | None:
@@ -124,7 +126,8 @@ def _membership(namespace: str, group: str, labels: Texts, annotations: Texts) -
         found.append(_of_koordinator(namespace, noted))
     problem = _contradiction(found) or next((one.problem for one in found if one.problem), "")
     best = next((one for one in found if one.spec is not None), found[0])
-    return msgspec.structs.replace(best, problem=problem) if problem else best
+    also = tuple(one.api for one in found if one is not best and one.name == best.name)
+    return msgspec.structs.replace(best, problem=problem, also=also) if problem or also else best
 
 
 def _contradiction(found: Sequence[Membership]) -> str:
