@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -86,11 +87,13 @@ class Reflector:
         on_refused: Callable[[str], None] | None = None,
         history: History | None = None,
         is_optional: bool = False,
+        or_paths: Sequence[str] = (),
     ) -> None:
         """`on_refused` hears why when the server keeps answering lists with 403 or 404; asking goes on all the same.
 
         `is_optional`: the kind need not be installed. A first 404 is then an empty list, and so is one that lasts, while
-        `on_refused` hears of 403 alone. The kind is asked for again every 60 to 75 s.
+        `on_refused` hears of 403 alone. The kind is asked for again every 60 to 75 s. `or_paths`: other versions of it, of which
+        the first that the server serves is used.
 
         `history`: shared with the other reflectors of this server; None: its own.
         """
@@ -100,6 +103,10 @@ class Reflector:
         self._refusals = 0
         self._settled = asyncio.Event()
         self._path = path
+        self._paths = deque((path, *or_paths))
+        """The one in use first."""
+        self._missing = 0
+        """Paths that were not served in a row."""
         self._clock = clock
         self._rng = rng
         self._page_items = page_items
@@ -120,6 +127,11 @@ class Reflector:
         self._lists = ListReader(transport, path, self._feed, self._history, **selectors)
         self._watch = Watch(transport, path, self._feed, clock, rng, **selectors)
         self._history.join(path, self.request_relist)
+
+    @property
+    def path(self) -> str:
+        """Where the kind is asked for, or was last."""
+        return self._paths[0]
 
     async def wait_synced(self) -> None:
         await self._synced.wait()
@@ -215,6 +227,8 @@ class Reflector:
             except TooManyRequests as error:
                 at_least_s = error.retry_after_s
             except (ApiError, TransportError, MalformedAnswerError, ContradictoryListError) as error:
+                if isinstance(error, NotFound) and self._asks_elsewhere():
+                    continue
                 if self._is_not_installed(error):
                     self._take_as_empty()
                     await self._pause(ABSENT_PAUSE_S * (1 + self._rng.random() / 4))
@@ -237,6 +251,13 @@ class Reflector:
             self._settled.set()
             self._history.leave(self._path)
 
+    def _asks_elsewhere(self) -> bool:
+        """Goes on to the next version of the kind; False once all have been asked for."""
+        self._missing = (self._missing + 1) % len(self._paths)
+        self._paths.rotate(-1)
+        self._lists.url = self._watch.url = self._paths[0]
+        return self._missing > 0
+
     def _is_not_installed(self, error: Exception) -> bool:
         """Of what was listed once, a single 404 proves nothing: its objects stay until it has been said REFUSALS_MAX times."""
         is_believed = self._is_absent or not self._synced.is_set() or self._refusals + 1 >= REFUSALS_MAX
@@ -255,7 +276,7 @@ class Reflector:
 
     def _finish_list(self) -> None:
         self._suspects = 0
-        self._refusals = 0
+        self._refusals = self._missing = 0
         self._is_absent = False
         self._counters.lists += 1
         self._history.listed(self._path)

@@ -2,9 +2,9 @@
 
 A domain is all nodes with the same values of a level's label key and of those of all wider levels. Of two levels the one
 with fewer domains is the wider. The narrowest level is tried first. Of its domains those come first in which members
-stand already, then those that the gang leaves the least room in for others like it: so the large ones stay whole. Where
-no single one has room, as few as possible of them within one domain of the next wider level are tried together, then
-that whole domain. A required level is never left; where none is required, all nodes come last.
+stand already. Then come those that the gang leaves the least room in for others like it: so the large ones stay whole.
+Where no single one has room, as few as possible within one domain of the next wider level are tried together. That
+whole domain comes next. A required level is never left; where none is required, all nodes come last.
 """
 
 from __future__ import annotations

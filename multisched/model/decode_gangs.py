@@ -1,6 +1,7 @@
 """What PodGroups say of their gangs, those of scheduler-plugins and those of Kubernetes. See decode_objects.py.
 
-Sources: scheduler-plugins apis/scheduling/v1alpha1/types.go; Kubernetes 1.36 k8s.io/api/scheduling/v1alpha2/types.go.
+Sources: scheduler-plugins apis/scheduling/v1alpha1/types.go; Koordinator config/crd/bases/scheduling.sigs.k8s.io_podgroups.yaml;
+Kubernetes k8s.io/api/scheduling/v1alpha2 (1.36), v1alpha3 and v1beta1 (1.37), types.go.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from multisched.model.gang import (
     TIMEOUT_S,
     GangSpec,
     TopologyLevel,
-    topology_of,
+    with_annotations,
 )
 
 
@@ -39,10 +40,14 @@ class _SchedulingPolicy(Wire):
 
 class _TopologyConstraint(Wire):
     key: str = ""
+    topology_key: str = ""
 
 
 class _SchedulingConstraints(Wire):
+    """Each names its key once: in `topology_key` while v1alpha2 was made, in `key` since."""
+
     topology: list[_TopologyConstraint] | None = None
+    topology_constraints: list[_TopologyConstraint] | None = None
 
 
 class _WorkloadGroupSpec(Wire):
@@ -64,22 +69,37 @@ class GangTerms(TypedDict):
 
 def terms(wire: WirePodGroup) -> GangTerms:
     """Of a PodGroup of scheduler-plugins."""
-    spec = wire.spec or _PodGroupSpec()
-    topology, problem = topology_of(wire.metadata.annotations or {})
+    return _terms(wire, is_once=False)
+
+
+def sigs_terms(wire: WirePodGroup) -> GangTerms:
+    """Of a PodGroup of Koordinator or ACK. By Koordinator's default one that has started once has done so for good."""
+    return _terms(wire, is_once=True)
+
+
+def _terms(wire: WirePodGroup, *, is_once: bool) -> GangTerms:
+    spec, meta = wire.spec or _PodGroupSpec(), wire.metadata
+    problem = ""
     if not 1 <= spec.min_member <= MEMBERS_MAX:
         problem = f"spec.minMember is {spec.min_member}; write how many members start together, 1 to {MEMBERS_MAX}"
     timeout_s = float(spec.schedule_timeout_seconds or TIMEOUT_S)
-    found = None if problem else GangSpec(spec.min_member, max(timeout_s, 1.0), topology=topology)
-    return {"spec": found, "problem": problem}
+    bare = GangSpec(spec.min_member, max(timeout_s, 1.0), is_once=is_once)
+    found, wrong = with_annotations(bare, meta.namespace, meta.name, meta.annotations or {})
+    return {"spec": None if problem or wrong else found, "problem": problem or wrong}
 
 
 def workload_terms(wire: WireWorkloadGroup) -> GangTerms:
     """Of a PodGroup of Kubernetes. A policy that asks for nothing together lets each pod start alone."""
     spec = wire.spec or _WorkloadGroupSpec()
     gang = spec.scheduling_policy.gang if spec.scheduling_policy is not None else None
-    levels = spec.scheduling_constraints.topology if spec.scheduling_constraints is not None else None
-    topology = tuple(TopologyLevel(one.key, is_required=True) for one in (levels or ())[:LEVELS_MAX] if one.key)
+    constraints = spec.scheduling_constraints or _SchedulingConstraints()
+    keys = [one.key or one.topology_key for one in (constraints.topology or constraints.topology_constraints or ())]
     least, problem = 0 if gang is None else gang.min_count, ""
     if gang is not None and not 1 <= least <= MEMBERS_MAX:
         problem = f"spec.schedulingPolicy.gang.minCount is {least}; write 1 to {MEMBERS_MAX}"
+    if len(keys) > LEVELS_MAX or not all(keys):
+        problem = (
+            problem or f"spec.schedulingConstraints: write the key of each topology constraint, {LEVELS_MAX} at most"
+        )
+    topology = tuple(TopologyLevel(key, is_required=True) for key in keys)
     return {"spec": None if problem else GangSpec(least, topology=topology), "problem": problem}

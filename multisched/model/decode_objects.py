@@ -44,7 +44,7 @@ from multisched.model.cluster_objects import (
     VolumeAttachment,
 )
 from multisched.model.decode import DecodeError
-from multisched.model.decode_gangs import WirePodGroup, WireWorkloadGroup, terms, workload_terms
+from multisched.model.decode_gangs import WirePodGroup, WireWorkloadGroup, sigs_terms, terms, workload_terms
 from multisched.model.decode_metadata import (
     BAD_TEXT,
     WireIdentity,
@@ -403,6 +403,10 @@ def _pod_group(wire: WirePodGroup) -> PodGroup:
     return PodGroup(**_who(wire.metadata), **terms(wire))
 
 
+def _sigs_pod_group(wire: WirePodGroup) -> PodGroup:
+    return PodGroup(**_who(wire.metadata), **sigs_terms(wire))
+
+
 def _workload_group(wire: WireWorkloadGroup) -> PodGroup:
     return PodGroup(**_who(wire.metadata), **workload_terms(wire))
 
@@ -598,6 +602,7 @@ decode_quota_tree = _decoder(_QuotaTree, _quota_tree, ElasticQuotaTree)
 decode_elastic_quota = _decoder(WireElasticQuota, _elastic_quota, ElasticQuota)
 decode_koordinator_quota = _decoder(WireElasticQuota, _koordinator_quota, KoordinatorQuota)
 decode_pod_group = _decoder(WirePodGroup, _pod_group, PodGroup)
+decode_sigs_pod_group = _decoder(WirePodGroup, _sigs_pod_group, PodGroup)
 decode_workload_group = _decoder(WireWorkloadGroup, _workload_group, PodGroup)
 decode_volume = _decoder(_Volume, _volume, PersistentVolume)
 decode_claim = _decoder(_Claim, _claim, PersistentVolumeClaim)

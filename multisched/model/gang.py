@@ -1,8 +1,8 @@
-"""Gangs: pods that start together or not at all. One model of what four APIs say of them.
+"""Gangs: pods that start together or not at all. One model of what several APIs say of them.
 
 A pod says by labels, annotations or a field that it belongs to a gang. What the gang asks for stands on the pod, too, or in an
 object of its own (a PodGroup). Sources: scheduler-plugins `scheduling.x-k8s.io/v1alpha1`, ACK's pod groups, Koordinator's gangs,
-and Kubernetes 1.36 (group scheduling.k8s.io).
+and Kubernetes (group scheduling.k8s.io).
 """
 
 from __future__ import annotations
@@ -29,10 +29,13 @@ TIMEOUT_S: Final = 600.0
 SHOWN_MAX: Final = 63
 
 SP_LABEL: Final = "scheduling.x-k8s.io/pod-group"
+SIGS_LABEL: Final = "pod-group.scheduling.sigs.k8s.io"
 ACK_NAME: Final = "pod-group.scheduling.sigs.k8s.io/name"
 ACK_MIN: Final = "pod-group.scheduling.sigs.k8s.io/min-available"
 KOORDINATOR: Final = "gang.scheduling.koordinator.sh/"
 KOORDINATOR_NAME: Final = f"{KOORDINATOR}name"
+NAMES: Final = frozenset({SP_LABEL, SIGS_LABEL, ACK_NAME})
+"""Labels of pods that name a gang."""
 TOPOLOGY_ANNOTATION: Final = "multisched.io/gang-topology"
 """Of a pod that says what its gang asks for, or of a PodGroup: label keys, each `KEY` or `KEY:required`; else it is preferred."""
 
@@ -54,6 +57,7 @@ class GangApi(Enum):
 
     KUBERNETES = "scheduling.k8s.io"
     SCHEDULER_PLUGINS = "scheduling.x-k8s.io"
+    SIGS = "scheduling.sigs.k8s.io"
     ACK = "pod-group.scheduling.sigs.k8s.io"
     KOORDINATOR = "gang.scheduling.koordinator.sh"
 
@@ -89,15 +93,17 @@ class Membership(msgspec.Struct, frozen=True):
     """What the pod says of it; None where an object does, or where it cannot be read."""
     problem: str = ""
     """Why the pod cannot be placed as it is; empty for a good one."""
+    also: tuple[GangApi, ...] = ()
+    """Further APIs by which the pod names the same gang."""
 
 
 def membership_of(pod: Pod) -> Membership | None:
     """The gang of a pod; None for a pod that belongs to none. Equal labels and annotations are read once."""
     labels, annotations, group = pod.labels, pod.annotations, pod.spec.pod_group
-    if not group and SP_LABEL not in labels and ACK_NAME not in labels and KOORDINATOR_NAME not in annotations:
+    if not group and NAMES.isdisjoint(labels) and KOORDINATOR_NAME not in annotations:
         return None
     read = {key: text for key, text in annotations.items() if key in ANNOTATIONS}
-    said = tuple((key, labels[key]) for key in (SP_LABEL, ACK_NAME, ACK_MIN) if key in labels)
+    said = tuple((key, labels[key]) for key in (SP_LABEL, SIGS_LABEL, ACK_NAME, ACK_MIN) if key in labels)
     return _membership(pod.namespace, group, said, tuple(sorted(read.items())))
 
 
@@ -112,13 +118,16 @@ def _membership(namespace: str, group: str, labels: Texts, annotations: Texts) -
         found.append(Membership(GangApi.KUBERNETES, group))
     if SP_LABEL in said:
         found.append(Membership(GangApi.SCHEDULER_PLUGINS, said[SP_LABEL]))
+    if SIGS_LABEL in said:
+        found.append(Membership(GangApi.SIGS, said[SIGS_LABEL]))
     if ACK_NAME in said:
         found.append(_of_ack(said, noted))
     if KOORDINATOR_NAME in noted:
         found.append(_of_koordinator(namespace, noted))
     problem = _contradiction(found) or next((one.problem for one in found if one.problem), "")
     best = next((one for one in found if one.spec is not None), found[0])
-    return msgspec.structs.replace(best, problem=problem) if problem else best
+    also = tuple(one.api for one in found if one is not best and one.name == best.name)
+    return msgspec.structs.replace(best, problem=problem, also=also) if problem or also else best
 
 
 def _contradiction(found: Sequence[Membership]) -> str:
@@ -144,19 +153,26 @@ def _of_ack(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Member
 
 def _of_koordinator(namespace: str, annotations: Mapping[str, str]) -> Membership:
     name = annotations[KOORDINATOR_NAME]
+    least, problem = _count(
+        annotations.get(f"{KOORDINATOR}min-available", ""), f"annotation {KOORDINATOR}min-available"
+    )
+    timeout_s = _seconds(
+        annotations.get(f"{KOORDINATOR}waiting-time", "") or annotations.get(f"{KOORDINATOR}timeout", "")
+    )
+    spec, wrong = with_annotations(GangSpec(least, timeout_s, is_once=True), namespace, name, annotations)
+    if problem or wrong:
+        return Membership(GangApi.KOORDINATOR, name, problem=problem or wrong)
+    return Membership(GangApi.KOORDINATOR, name, spec)
 
-    def at(key: str) -> str:
-        return annotations.get(f"{KOORDINATOR}{key}", "")
 
-    least, problem = _count(at("min-available"), f"annotation {KOORDINATOR}min-available")
+def with_annotations(spec: GangSpec, namespace: str, name: str, annotations: Mapping[str, str]) -> tuple[GangSpec, str]:
+    """The terms of a gang with what annotations of its pods or its PodGroup add, and what is wrong with those."""
     topology, wrong = topology_of(annotations)
-    groups, no_groups = _groups(namespace, name, at("groups"))
-    timeout_s = _seconds(at("waiting-time") or at("timeout"))
-    problem = problem or wrong or no_groups
-    if problem:
-        return Membership(GangApi.KOORDINATOR, name, problem=problem)
-    is_once = at("match-policy") in ("", "once-satisfied")
-    return Membership(GangApi.KOORDINATOR, name, GangSpec(least, timeout_s, groups, topology, is_once))
+    groups, no_groups = _groups(namespace, name, annotations.get(f"{KOORDINATOR}groups", ""))
+    policy = annotations.get(f"{KOORDINATOR}match-policy", "")
+    is_once = policy == "once-satisfied" if policy else spec.is_once
+    added = msgspec.structs.replace(spec, together_with=groups, topology=topology, is_once=is_once)
+    return added, wrong or no_groups
 
 
 def _count(text: str, field: str) -> tuple[int, str]:

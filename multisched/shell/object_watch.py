@@ -41,6 +41,7 @@ class ReflectorFactory(Protocol):
         *,
         on_refused: Callable[[str], None] | None = None,
         is_optional: bool = False,
+        or_paths: Sequence[str] = (),
     ) -> Reflector: ...
 
 
@@ -78,6 +79,7 @@ class ObjectWatch:
                 watching(kind, ingest),
                 on_refused=ingest.refused,
                 is_optional=kind.definition.is_optional,
+                or_paths=kind.definition.paths[1:],
             )
             for kind, ingest in self.ingests.items()
         }
@@ -105,10 +107,13 @@ class ObjectSide(NamedSide):
 
     def __init__(self, store: ObjectStore, ingest: ObjectIngest, reflector: Reflector) -> None:
         self.kind = ingest.kind.value
-        self.path = ingest.kind.definition.path
         self.reflector = reflector
         self._store = store
         self._ingest = ingest
+
+    @property
+    def path(self) -> str:
+        return self.reflector.path
 
     def handles(self) -> Sequence[str]:
         """Keys."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -293,6 +293,7 @@ class Program:
         *,
         on_refused: Callable[[str], None] | None = None,
         is_optional: bool = False,
+        or_paths: Sequence[str] = (),
         is_alone: bool = False,
     ) -> Reflector:
         """`is_alone`: nobody else has to take a new list when its history goes back."""
@@ -306,6 +307,7 @@ class Program:
             on_refused=on_refused,
             history=None if is_alone else self.history,
             is_optional=is_optional,
+            or_paths=or_paths,
         )
 
     def _audit(self) -> Audit:

@@ -49,9 +49,10 @@ class GangMember(msgspec.Struct):
 class Gang:
     """One gang as its members and its object describe it. Written by the roster alone."""
 
-    def __init__(self, key: str, api: GangApi) -> None:
+    def __init__(self, key: str) -> None:
         self.key = key
-        self.api = api
+        self.apis: list[GangApi] = []
+        """By which its members name it."""
         self.members: dict[str, GangMember] = {}
         """uid -> member; those that have finished are not among them."""
         self.finished: dict[str, bool] = {}
@@ -65,6 +66,8 @@ class Gang:
         self.described: GangSpec | None = None
         """What its object says."""
         self.object_problem = ""
+        self.fellows: tuple[str, ...] = ()
+        """Other gangs that it is to start with, as they were looked at last."""
         self.is_overdue = False
         """Its members have waited for one another longer than it lets them. Written by the queue they wait in."""
         self.schedulers: Counter[str] = Counter()
@@ -146,6 +149,8 @@ class GangRoster:
         self._key_of: dict[str, str] = {}
         self._said_by: dict[str, GangSpec] = {}
         self._objects: dict[tuple[GangApi, str], tuple[GangSpec | None, str]] = {}
+        self._named_by: dict[str, set[str]] = {}
+        """Gang -> those that are to start with it."""
         self._finished: dict[str, tuple[str, str]] = {}
         """uid -> key of its gang and NAMESPACE/NAME, the oldest first."""
         self._finished_uids: dict[str, str] = {}
@@ -273,7 +278,7 @@ class GangRoster:
         if pod.uid in self._finished:
             return membership  # the watch of running pods is late
         key = f"{pod.namespace}/{membership.name}"
-        gang = self._gang(key, membership.api)
+        gang = self._gang(key, membership)
         before_it = gang.outlook
         member = GangMember(pod.name, pod.spec.scheduler_name, _held(pod, membership), is_leaving=pod.is_deleting)
         before = None
@@ -288,6 +293,8 @@ class GangRoster:
         self._say(gang, pod.uid, membership.spec)
         if gang.outlook != before_it:
             self._changed(key)
+        else:
+            self._note_fellows(gang, self.together_with(key))
         return membership
 
     def remove(self, uid: str) -> None:
@@ -306,7 +313,7 @@ class GangRoster:
         membership = membership_of(pod)
         if membership is None or pod.uid in self._finished:
             return
-        gang = self._gang(f"{pod.namespace}/{membership.name}", membership.api)
+        gang = self._gang(f"{pod.namespace}/{membership.name}", membership)
         self.version += 1
         gang.finished[pod.uid] = True  # before it is no member: the gang must not be forgotten between
         self.remove(pod.uid)
@@ -332,8 +339,8 @@ class GangRoster:
         else:
             self._objects[api, key] = spec, problem
         gang = self._gangs.get(key)
-        if gang is not None and gang.api is api:
-            gang.described, gang.object_problem = spec, problem
+        if gang is not None and api in gang.apis:
+            self._describe(gang)
             self._changed(key)
 
     # -- written by queues -----------------------------------------------------------------------------------------
@@ -371,20 +378,43 @@ class GangRoster:
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _changed(self, key: str) -> None:
-        for one in self.together_with(key):
+        gang = self._gangs.get(key)
+        if gang is not None:
+            self._note_fellows(gang, self.together_with(key))
+        for one in dict.fromkeys((key, *self.together_with(key), *sorted(self._named_by.get(key, ())))):
             self.on_change(one)
 
-    def _gang(self, key: str, api: GangApi) -> Gang:
+    def _note_fellows(self, gang: Gang, fellows: Sequence[str]) -> None:
+        fellows = tuple(one for one in fellows if one != gang.key)
+        if gang.fellows == fellows:
+            return
+        for one in gang.fellows:
+            self._named_by[one].discard(gang.key)
+            if not self._named_by[one]:
+                del self._named_by[one]
+        gang.fellows = fellows
+        for one in gang.fellows:
+            self._named_by.setdefault(one, set()).add(gang.key)
+
+    def _gang(self, key: str, membership: Membership) -> Gang:
         gang = self._gangs.get(key)
         if gang is None:
             if not self._gangs:
                 self.on_first()
-            gang = self._gangs[key] = Gang(key, api)
-            gang.described, gang.object_problem = self._objects.get((api, key), (None, ""))
+            gang = self._gangs[key] = Gang(key)
             self._by_name.setdefault(key.partition("/")[2], set()).add(key)
-            for other in self._namesakes(key):
+            for other in (*self._namesakes(key), *sorted(self._named_by.get(key, ()))):
                 self.on_change(other)
+        if membership.api not in gang.apis or any(api not in gang.apis for api in membership.also):
+            gang.apis += [api for api in (membership.api, *membership.also) if api not in gang.apis]
+            self._describe(gang)
         return gang
+
+    def _describe(self, gang: Gang) -> None:
+        """By the first of its APIs that has an object for it."""
+        self.version += 1
+        found = (self._objects.get((api, gang.key)) for api in gang.apis)
+        gang.described, gang.object_problem = next((one for one in found if one is not None), (None, ""))
 
     def _replace(self, gang: Gang, uid: str, before: GangMember | None, after: GangMember | None) -> None:
         """A member comes, goes, or is another one than before."""
@@ -422,6 +452,7 @@ class GangRoster:
         if gang.members or any(gang.finished.values()):
             return
         del self._gangs[gang.key]
+        self._note_fellows(gang, ())
         name = gang.key.partition("/")[2]
         self._by_name[name].discard(gang.key)
         if not self._by_name[name]:

@@ -32,7 +32,7 @@ class GangScheduling:
     """See `multisched.model.gang` for the APIs that are read."""
 
     name = GANG_PLUGIN
-    traits = Traits(reads_objects=(ObjectKind.POD_GROUP, ObjectKind.WORKLOAD_POD_GROUP))
+    traits = Traits(reads_objects=(ObjectKind.POD_GROUP, ObjectKind.SIGS_POD_GROUP, ObjectKind.WORKLOAD_POD_GROUP))
 
     def __init__(self, context: PluginContext) -> None:
         self._gangs: GangView = context.gangs
@@ -52,10 +52,11 @@ class GangScheduling:
         Members that wait for others are sorted by the queue itself.
         """
         return (
-            EventRegistration(ClusterEvent(Resource.NODE, _NODE_GAINS), self._room_hint),
-            EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, _POD_LEAVES), self._room_hint),
+            EventRegistration(ClusterEvent(Resource.NODE, _NODE_GAINS, "NodeGains"), self._room_hint),
+            EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, _POD_LEAVES, "AssignedPodFrees"), self._room_hint),
         )
 
     def _room_hint(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
         """No room helps members that wait for others."""
-        return Hint.QUEUE if self.pre_enqueue(pod).is_success else Hint.SKIP
+        is_ready = membership_of(pod) is not None and self.pre_enqueue(pod).is_success
+        return Hint.QUEUE if is_ready else Hint.SKIP

@@ -13,6 +13,7 @@ from multisched.state.gang_roster import GangRoster
 
 APIS: Final[Mapping[object, GangApi]] = {
     ObjectKind.POD_GROUP: GangApi.SCHEDULER_PLUGINS,
+    ObjectKind.SIGS_POD_GROUP: GangApi.SIGS,
     ObjectKind.WORKLOAD_POD_GROUP: GangApi.KUBERNETES,
 }
 

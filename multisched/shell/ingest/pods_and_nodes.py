@@ -238,7 +238,7 @@ class PodIngest:
         now_s = self._clock.monotonic()
         placement = self._enqueue(worker, pod, before, now_s)
         if placement is not None and placement.place is Place.GATED and before is None and not pod.gates:
-            worker.failures.report(pod, "SchedulingGated", placement.status.message)
+            worker.failures.report_held(pod, placement.status.plugin, placement.status.message)
         worker.intake.wake()
         if before is None:
             self._router.notify_listeners(UNSCHEDULED_POD_ADD, None, pod, now_s)
@@ -271,7 +271,7 @@ class PodIngest:
         """The domain is led from now on: pods that no attempt will report on get the reason why they wait."""
         for entry in list(worker.queue.entries(Place.GATED)):
             if not entry.pod.gates:
-                worker.failures.report(entry.pod, "SchedulingGated", entry.message)
+                worker.failures.report_held(entry.pod, "".join(entry.plugins), entry.message)
         for refused in self._refused.values():
             if refused.domain == worker.name:
                 worker.failures.report(refused.pod, "Unschedulable", refused.message)

@@ -41,6 +41,7 @@ from multisched.whatif.repair_source import plans_of
 
 T = TypeVar("T")
 DEFINITIONS = Path(__file__).parents[3] / "deploy" / "crds"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 Story = Callable[[], Awaitable[T]]
 HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\nlease: {enabled: false}\n"
 
@@ -259,8 +260,7 @@ async def install_definitions(house: House) -> None:
     """The custom resource definitions that ship."""
     for file in sorted(DEFINITIONS.glob("*.yaml")):
         document = yaml.safe_load(file.read_text("utf-8"))
-        path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-        await house.post(path, document["metadata"]["name"], {}, spec=document["spec"])
+        await house.post(CRDS, document["metadata"]["name"], {}, spec=document["spec"])
 
 
 def in_virtual_time(story: Callable[[], Any], seed: int = 0) -> None:

@@ -120,6 +120,9 @@ def test_every_kind_is_served_where_it_is_looked_for(kind: ObjectKind) -> None:
     async def story() -> None:
         async with open_house(one_domain(), before=install_definitions) as house:
             answer = await DirectTransport(house.server).request("GET", kind.definition.path)
+            if kind is ObjectKind.WORKLOAD_POD_GROUP:  # a gate of the API server is off
+                assert answer.status == 404
+                return
             assert answer.status == 200, answer.body
             listed = orjson.loads(answer.body)
             assert (listed["kind"], listed["apiVersion"]) == (

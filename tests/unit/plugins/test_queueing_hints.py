@@ -38,6 +38,7 @@ from multisched.framework.points import (
 )
 from multisched.framework.registry import PluginUse, Registry
 from multisched.model.cluster_objects import ClusterObject
+from multisched.model.gang import ACK_MIN, ACK_NAME
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 from multisched.model.quotas.koordinator import POD_LABEL
@@ -608,6 +609,7 @@ QUOTA = [
     Row("ElasticQuota", "another label of its own", in_red(), in_red(), in_red(labels={"a": "b"}), False),
     Row("ElasticQuota", "a node", in_red(), None, node(), False),
 ]  # fmt: skip
+MEMBER = pod(labels={ACK_NAME: "g", ACK_MIN: "1"})
 
 ROWS = [
     *FIT,
@@ -621,6 +623,10 @@ ROWS = [
     *TERMS,
     *VOLUMES,
     *QUOTA,
+    Row("GangScheduling", "a node", MEMBER, None, node(), True),
+    Row("GangScheduling", "a pod that is gone", MEMBER, pod("x", node="n"), None, True),
+    Row("GangScheduling", "a node that is gone", MEMBER, node(), None, False),
+    Row("GangScheduling", "a node, for a member with a mistake", pod(labels={ACK_NAME: "g"}), None, node(), False),
     Row("NodeDeclaredFeatures", "a node", pod(), None, node(), True),
     Row("NodeDeclaredFeatures", "a feature", pod(), node(), node(features=["F"]), True),
     Row("NodeDeclaredFeatures", "another label", pod(), node(), node(labels={"a": "b"}), False),

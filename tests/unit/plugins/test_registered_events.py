@@ -19,6 +19,10 @@ REGISTERED: dict[str, list[str]] = {
         "TargetPod: UPDATE_POD_LABEL|UPDATE_POD_SCALE_DOWN, TargetPod, hint",
         *(f"{kind.value}: ADD|DELETE|UPDATE, {kind.value}" for kind in QUOTA_KINDS),
     ],
+    "GangScheduling": [
+        "Node: ADD|UPDATE_NODE_ALLOCATABLE|UPDATE_NODE_LABEL|UPDATE_NODE_TAINT|UPDATE_NODE_CONDITION, NodeGains, hint",
+        "AssignedPod: DELETE|UPDATE_POD_LABEL|UPDATE_POD_SCALE_DOWN, AssignedPodFrees, hint",
+    ],
     "InterPodAffinity": [
         "AssignedPod: ADD|DELETE|UPDATE_POD_LABEL, AssignedPod, hint",
         "TargetPod: UPDATE_POD_LABEL, TargetPodLabel",

@@ -21,6 +21,7 @@ PRE = [
     ("PreEnqueue", "SchedulingGates", "admits it"),
     ("PreEnqueue", "ElasticQuota", "admits it"),
     ("PreEnqueue", "DefaultPreemption", "admits it"),
+    ("PreEnqueue", "GangScheduling", "admits it"),
     ("PreFilter", "NodeAffinity", NOTHING),
     ("PreFilter", "NodePorts", NOTHING),
     ("PreFilter", "NodeResourcesFit", "passes"),
@@ -284,7 +285,7 @@ def counted(**fields: Any) -> dict[str, Any]:
         ),
         0,
     )
-    pending = dict.fromkeys(("active", "backoff", "unschedulable", "gated"), 0) | fields.pop("pending", {})
+    pending = dict.fromkeys(("active", "backoff", "unschedulable", "gated", "gang"), 0) | fields.pop("pending", {})
     empty: dict[str, Any] = {"unschedulable_by_plugin": {}, "incoming": {}, "events_in_flight": {}, "unsigned": {}}
     return {**nothing, **empty, "hints": {}, "bind_limit": 16, "is_lease_held": True, "pending": pending, **fields}
 
@@ -323,7 +324,7 @@ def test_each_number_of_a_program_is_what_has_happened_in_it() -> None:
         assert reflectors.pop("nodes") == {**quiet, "events": 1}
         assert reflectors.pop("pods") == {**quiet, "events": reflectors_of_pods(cluster)}
         absent = {kind.resource for kind in ObjectKind if kind.definition.is_optional}
-        assert [reflectors.pop(kind) for kind in sorted(absent)] == [{**quiet, "lists": 0}] * 3
+        assert [reflectors.pop(kind) for kind in sorted(absent)] == [{**quiet, "lists": 0}] * len(absent)
         assert set(map(str, reflectors.values())) == {str(quiet)}
         assert len(reflectors) == 13
         assert found.pop("audits") in (0, 1)  # the first comes at a random moment
@@ -378,7 +379,7 @@ def test_the_whole_queue_is_told_in_the_order_of_waiting_those_on_their_way_last
         await cluster.settle(2.0)
         queues = ProgramQueues(cluster.program, "me")
         found = msgspec.to_builtins(queues.queue(domain="forecast", limit=10))
-        nothing = dict.fromkeys(("active", "backoff", "quarantined", "permit"), 0)
+        nothing = dict.fromkeys(("active", "backoff", "gang", "quarantined", "permit"), 0)
         counts = {**nothing, "unschedulable": 1, "gated": 1, "refused": 1, "binding": 1}
         late, odd, gated, going = found["pods"]
         preemption = "0/3 nodes are available: 3 Preemption is not helpful for scheduling."
