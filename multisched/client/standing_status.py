@@ -31,23 +31,33 @@ class StandingStatus(msgspec.Struct, frozen=True, gc=False):
     generation: int
     raw: bytes
     """The status as JSON; empty where there is none."""
+    raw_annotations: bytes = b""
+    """The annotations likewise, where they are written with the status."""
 
     def is_same_version(self, other: StandingStatus) -> bool:
         return (self.uid, self.version) == (other.uid, other.version)
 
     def document(self) -> dict[str, Any]:
         """The status; empty for none, and for what is no status."""
-        try:
-            found = orjson.loads(self.raw or b"{}")
-        except orjson.JSONDecodeError:
-            found = {}
-        return found if isinstance(found, dict) else {}
+        return _mapping(self.raw)
+
+    def annotations(self) -> dict[str, Any]:
+        return _mapping(self.raw_annotations)
+
+
+def _mapping(raw: bytes) -> dict[str, Any]:
+    try:
+        found = orjson.loads(raw or b"{}")
+    except orjson.JSONDecodeError:
+        found = {}
+    return found if isinstance(found, dict) else {}
 
 
 class _Metadata(msgspec.Struct, gc=False):
     uid: str = ""
     version: str = msgspec.field(name="resourceVersion", default="")
     generation: int = 0
+    annotations: msgspec.Raw = msgspec.Raw(b"")
 
 
 class _Object(msgspec.Struct, gc=False):
@@ -76,10 +86,10 @@ class StandingStatuses:
 
         A watch may bring what is older than the last answer to a write. The next write then meets a conflict, and reads.
         """
-        found = _read(raw)
+        found = _read(raw, has_annotations=not key[0].definition.has_status_path)
         if found is None:
             return None
-        if len(found.raw) <= STATUS_BYTES_MAX:
+        if len(found.raw) + len(found.raw_annotations) <= STATUS_BYTES_MAX:
             self._found[key] = found
         else:
             self._found.pop(key, None)
@@ -96,13 +106,14 @@ class StandingStatuses:
         return _Watched(kind, handler, self, changed)
 
 
-def _read(raw: bytes | msgspec.Raw) -> StandingStatus | None:
+def _read(raw: bytes | msgspec.Raw, *, has_annotations: bool) -> StandingStatus | None:
     try:
         found = _decoder.decode(raw)
     except UNREADABLE:
         return None
     metadata = found.metadata
-    return StandingStatus(metadata.uid, metadata.version, metadata.generation, bytes(found.status))
+    annotations = bytes(metadata.annotations) if has_annotations else b""
+    return StandingStatus(metadata.uid, metadata.version, metadata.generation, bytes(found.status), annotations)
 
 
 class _Watched:

@@ -104,21 +104,25 @@ class OwnPart(msgspec.Struct, frozen=True, gc=False):
     fields: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
     """Of conditions."""
+    annotations: tuple[str, ...] = ()
+    """Their keys."""
 
-    def of(self, stands: Mapping[str, Any]) -> bytes:
-        """A digest of the part as it stands."""
+    def of(self, stands: Mapping[str, Any], annotations: Mapping[str, Any]) -> bytes:
+        """A digest of the part of status and annotations as it stands."""
         conditions = [entry for entry in _entries(stands) if entry.get("type") in self.types]
-        return _digest([[stands.get(name) for name in self.fields], conditions])
+        noted = [annotations.get(key) for key in self.annotations]
+        return _digest([[stands.get(name) for name in self.fields], conditions, noted])
 
 
 def own_part(wanted: ObjectStatus) -> OwnPart:
-    return OwnPart(tuple(wanted.fields), tuple(one.type for one in wanted.conditions))
+    types = tuple(one.type for one in wanted.conditions)
+    return OwnPart(tuple(wanted.fields), types, tuple(wanted.annotations))
 
 
 def digest_of(wanted: ObjectStatus, fields: Document, generation: int) -> bytes:
     """Of all that is wanted, times aside."""
     conditions = [[one.type, one.status, one.reason, one.message] for one in wanted.conditions]
-    return _digest([fields, conditions, generation])
+    return _digest([fields, conditions, dict(wanted.annotations), generation])
 
 
 def _digest(document: object) -> bytes:

@@ -111,7 +111,8 @@ class _Plan(msgspec.Struct, frozen=True):
     part: OwnPart
     wanted: bytes
     """Digest of all that is wanted."""
-    patch: Document
+    body: bytes
+    """Of the request."""
 
 
 class _Record(msgspec.Struct, gc=False):
@@ -128,8 +129,8 @@ class _Record(msgspec.Struct, gc=False):
     rivals: int = 0
     """Writes of ours in a row before which somebody else had changed our part."""
 
-    def is_as_left(self, stands: Document) -> bool:
-        return bool(self.wanted) and self.part.of(stands) == self.left
+    def is_as_left(self, stands: StandingStatus) -> bool:
+        return bool(self.wanted) and self.part.of(stands.document(), stands.annotations()) == self.left
 
 
 class ApiStatusWriter:
@@ -285,12 +286,17 @@ class ApiStatusWriter:
         document, of_wanted = stands.document(), digest_of(wanted, fields, stands.generation)
         now = timestamp(self._clock.now())
         patch = patch_between(document, fields, merged_conditions(document, wanted.conditions, stands.generation, now))
+        noted = {} if key[0].definition.has_status_path else _new_annotations(wanted, stands)
         record = self._records.get(key)
-        is_kept_otherwise = record is not None and record.wanted == of_wanted and record.is_as_left(document)
-        if not patch or is_kept_otherwise:
+        is_kept_otherwise = record is not None and record.wanted == of_wanted and record.is_as_left(stands)
+        if not (patch or noted) or is_kept_otherwise:
             self._results[key[0], "unchanged"] += count
             return None
-        return _Plan(key, stands, own_part(wanted), of_wanted, patch)
+        metadata: Document = {"uid": stands.uid, "resourceVersion": stands.version}
+        if noted:
+            metadata["annotations"] = noted
+        body = orjson.dumps({"metadata": metadata, "status": patch} if patch else {"metadata": metadata})
+        return _Plan(key, stands, own_part(wanted), of_wanted, body)
 
     async def _send(self, key: ObjectKey) -> bool:
         """One request; False if it is to be tried again at once. From the look at the lease to the request nothing waits."""
@@ -298,13 +304,12 @@ class ApiStatusWriter:
         if plan is None:
             return True
         record = self._records.setdefault(key, _Record())
-        precondition = {"uid": plan.stands.uid, "resourceVersion": plan.stands.version}
-        body = orjson.dumps({"metadata": precondition, "status": plan.patch})
-        record.not_before_s = self._clock.monotonic() + _pause_s(record, len(plan.stands.raw) + len(body))
-        path = within(f"{object_path(key[0].definition, key[1], key[2])}/status", self._timeout_s)
+        record.not_before_s = self._clock.monotonic() + _pause_s(record, len(plan.stands.raw) + len(plan.body))
+        path = object_path(key[0].definition, key[1], key[2])
+        path = within(f"{path}/status" if key[0].definition.has_status_path else path, self._timeout_s)
         try:
             response = await self._transport.request(
-                "PATCH", path, body=body, content_type=MERGE_PATCH, timeout_s=self._timeout_s + ANSWER_GRACE_S
+                "PATCH", path, body=plan.body, content_type=MERGE_PATCH, timeout_s=self._timeout_s + ANSWER_GRACE_S
             )
         except TransportError as error:
             self._lost(key, str(error))
@@ -343,7 +348,7 @@ class ApiStatusWriter:
         if record is None:
             return  # it went while it was written
         if record.wanted:
-            record.rivals = 0 if record.is_as_left(plan.stands.document()) else record.rivals + 1
+            record.rivals = 0 if record.is_as_left(plan.stands) else record.rivals + 1
         if record.rivals:
             size = len(plan.stands.raw)
             record.not_before_s = max(record.not_before_s, self._clock.monotonic() + _pause_s(record, size))
@@ -359,7 +364,8 @@ class ApiStatusWriter:
 
     @staticmethod
     def _note(record: _Record, plan: _Plan, stands: StandingStatus) -> None:
-        record.wanted, record.part, record.left = plan.wanted, plan.part, plan.part.of(stands.document())
+        record.wanted, record.part = plan.wanted, plan.part
+        record.left = plan.part.of(stands.document(), stands.annotations())
 
     # -- what goes wrong -------------------------------------------------------------------------------------------
 
@@ -369,7 +375,7 @@ class ApiStatusWriter:
         if not await self._read(key):
             return
         stands = self.standing.get(key)
-        if stands is not None and stands.uid != plan.stands.uid:
+        if not definition.has_status_path or (stands is not None and stands.uid != plan.stands.uid):
             self._schedule(key, self._clock.monotonic() + SETTLE_S)
             return
         title = f"{definition.plural}.{definition.group}"
@@ -377,7 +383,8 @@ class ApiStatusWriter:
 
     def _forbidden(self, key: ObjectKey, response: Response) -> None:
         definition = key[0].definition
-        rule = f'"patch" on "{definition.plural}/status" of API group "{definition.group}"'
+        resource = f"{definition.plural}/status" if definition.has_status_path else definition.plural
+        rule = f'"patch" on "{resource}" of API group "{definition.group}"'
         self._leave(
             key, f"statuses may not be written; grant the verb {rule} (deploy/base/rbac.yaml)", sentence_of(response)
         )
@@ -444,6 +451,11 @@ def _pause_s(record: _Record, status_bytes: int) -> float:
     """Until the next write of this object."""
     pause_s = max(PAUSE_S, status_bytes / BYTES_PER_S)
     return max(pause_s, min(pause_s * (1 << min(record.rivals, 8)), RIVAL_PAUSE_MAX_S))
+
+
+def _new_annotations(wanted: ObjectStatus, stands: StandingStatus) -> dict[str, str]:
+    known = stands.annotations() if wanted.annotations else {}
+    return {name: text for name, text in wanted.annotations.items() if known.get(name) != text}
 
 
 def _named(key: ObjectKey) -> dict[str, str]:

@@ -46,6 +46,8 @@ class ObjectStatus(msgspec.Struct, frozen=True):
     fields: Mapping[str, object] = {}
     """Name of a field of the status -> mappings, sequences, texts, whole numbers; None takes the field away."""
     conditions: tuple[ObjectCondition, ...] = ()
+    annotations: Mapping[str, str] = {}
+    """Written along where the status is a part of the object (`KindDefinition.has_status_path`); elsewhere they are none."""
 
 
 class StatusMarks(Protocol):

@@ -67,6 +67,8 @@ class KindDefinition(msgspec.Struct, Generic[T], frozen=True):
     """Its definition need not be installed: where the server does not serve it (404), there are no objects of it."""
     or_versions: tuple[str, ...] = ()
     """Versions of the group in which a server may serve the kind instead, all of one shape as far as it is read here."""
+    has_status_path: bool = True
+    """Its status is written by itself, below /status; False: it is a part of the object like any other."""
     index_of: Callable[[T], str] | None = None
     """What the store finds it by; None: its namespace."""
     node_of: Callable[[T], str] = lambda one: ""
@@ -136,7 +138,9 @@ class ObjectKind(DefinedKind):
     RESOURCE_QUOTA = KindDefinition("ResourceQuota", CORE, decode_quota)
     ELASTIC_QUOTA_TREE = KindDefinition("ElasticQuotaTree", ACK_QUOTAS, decode_quota_tree, is_optional=True)
     ELASTIC_QUOTA = KindDefinition("ElasticQuota", SCHEDULER_PLUGINS, decode_elastic_quota, is_optional=True)
-    KOORDINATOR_QUOTA = KindDefinition("ElasticQuota", KOORDINATOR_QUOTAS, decode_koordinator_quota, is_optional=True)
+    KOORDINATOR_QUOTA = KindDefinition(
+        "ElasticQuota", KOORDINATOR_QUOTAS, decode_koordinator_quota, is_optional=True, has_status_path=False
+    )
     POD_GROUP = KindDefinition("PodGroup", SCHEDULER_PLUGINS, decode_pod_group, is_optional=True)
     SIGS_POD_GROUP = KindDefinition("PodGroup", SIGS, decode_sigs_pod_group, is_optional=True, or_versions=("v1beta1",))
     WORKLOAD_POD_GROUP = KindDefinition(

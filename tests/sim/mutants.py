@@ -113,6 +113,7 @@ FIRST: dict[str, int] = {
     "shares_go_by_what_is_wanted_now": 78,
     "spread_not_looked_at": 1,
     "starts_leave_victims_as_they_were": 58,
+    "statuses_written_without_the_lease": 1,
     "stop_never_ends": 1,
     "strangers_elsewhere_not_looked_at": 9,
     "strangers_on_the_node_not_looked_at": 148,

@@ -54,6 +54,7 @@ from multisched.shell.preemptor import Preemptor
 from multisched.shell.scheduling import bind_outcomes
 from multisched.shell.scheduling.bind_outcomes import BindOutcomes
 from multisched.shell.scheduling.nominations import DomainNominations
+from multisched.shell.statuses import Statuses
 from multisched.state.change_log import ChangeLog
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.column_overlay import ColumnOverlay
@@ -592,3 +593,14 @@ def equals_lose_their_promises() -> None:
 def images_count_by_row_alone() -> None:
     """What an image is worth is kept while other nodes pull it."""
     put(ImageLocality, "depends_on", Dependency.NODE)
+
+
+@defect
+def statuses_written_without_the_lease() -> None:
+    """Whoever knows a status writes it, whether it leads or not."""
+
+    class Always:
+        def may_bind(self) -> bool:
+            return True
+
+    put(Statuses, "lease_of", lambda self, kind: Always())

@@ -126,7 +126,7 @@ class FaultyTransport:
         if method == "PATCH" and "/pods/" in path and path.endswith("/status") and body is not None:
             self._check_uncut()
             self._watcher.status_sent(self._sender, body)
-        elif method == "PATCH" and path.partition("?")[0].endswith("/status"):
+        elif method == "PATCH" and "/pods/" not in path and path.partition("?")[0].endswith("/status"):
             self._check_uncut()
             self._watcher.object_status_sent(self._sender, path)
         answer = await self._send(self._ask(method, path, body, content_type, accept, timeout_s))

@@ -112,9 +112,9 @@ def test_our_part_is_what_we_name_and_nothing_else() -> None:
     part = own_part(ObjectStatus("uid", {"used": {}}, (READY,)))
     stands = {"used": {"cpu": "1"}, "conditions": [standing(READY)]}
     others = {**stands, "hard": {"cpu": "9"}, "conditions": [{"type": "Approved"}, *stands["conditions"]]}
-    assert part.of(stands) == part.of(others)
-    assert part.of(stands) != part.of({**stands, "used": {}})
-    assert part.of(stands) != part.of({"used": {"cpu": "1"}})
+    assert part.of(stands, {}) == part.of(others, {})
+    assert part.of(stands, {}) != part.of({**stands, "used": {}}, {})
+    assert part.of(stands, {}) != part.of({"used": {"cpu": "1"}}, {})
 
 
 def test_the_digest_of_what_is_wanted_knows_no_times_and_no_order_of_fields() -> None:

@@ -7,11 +7,13 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import orjson
 import pytest
+import yaml
 
 from multisched.client import status_writer
 from multisched.client.limits import CALM_BINDS_MAX, WriteLimiter
@@ -40,6 +42,8 @@ pytestmark = pytest.mark.looptime
 KIND = ObjectKind.RESOURCE_QUOTA
 QUOTAS = "/api/v1/namespaces/default/resourcequotas"
 LATENCY_S = 0.01
+CRDS = Path(__file__).parents[3] / "deploy" / "crds"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 Answer = Response | Exception
 
@@ -81,7 +85,7 @@ class Api:
         if method == "PATCH":
             document = orjson.loads(body or b"")
             now = asyncio.get_running_loop().time() - LATENCY_S
-            self.sent.append(Sent(now, path, document["status"], document["metadata"]))
+            self.sent.append(Sent(now, path, document.get("status"), document["metadata"]))
             self.on_patch()
             answer = self.answers.popleft() if self.answers else None
             if isinstance(answer, Exception):
@@ -549,6 +553,66 @@ async def test_others_who_write_fields_of_their_own_are_no_rivals() -> None:
             await office.change({"hard": {"pods": str(100 + number)}})
             await asyncio.sleep(PAUSE_S + SETTLE_S)
         assert office.result("written") == 20
+
+
+# -- where the status is a part of the object ------------------------------------------------------------------------
+
+KOORDINATOR = ObjectKind.KOORDINATOR_QUOTA
+TEAMS = "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/default/elasticquotas"
+RUNTIME = "quota.scheduling.koordinator.sh/runtime"
+
+
+@asynccontextmanager
+async def at_work_on_teams() -> AsyncIterator[tuple[Office, Any]]:
+    """With one quota of Koordinator, which has an annotation of its owner, and which the watch has brought."""
+    async with at_work() as office:
+        office.watch = office.writer.standing.watching(KOORDINATOR, office.mirror, office.writer.mark)
+        definition = yaml.safe_load((CRDS / "elasticquotas-koordinator.yaml").read_text())
+        await office.user("POST", DEFINITIONS, definition, JSON)
+        document = {"metadata": {"name": "one", "annotations": {"own": "text"}}, "spec": {"min": {"cpu": 1}}}
+        made = await office.user("POST", TEAMS, document, JSON)
+        office.see(made)
+        yield office, made
+
+
+def want_team(office: Office, made: Any, used: str, runtime: str) -> None:
+    uid = made["metadata"]["uid"]
+    office.wanted["one"] = ObjectStatus(uid, {"used": {"cpu": used}}, annotations={RUNTIME: runtime})
+    office.writer.mark((KOORDINATOR, "default", "one"))
+
+
+async def test_status_and_annotations_are_written_to_the_object_itself_and_nothing_else_of_it() -> None:
+    async with at_work_on_teams() as (office, made):
+        want_team(office, made, "3", '{"cpu":"4"}')
+        await asyncio.sleep(3)
+        (sent,) = office.api.sent
+        assert sent.path == f"{TEAMS}/one?timeout=5000ms"
+        found = await office.user("GET", f"{TEAMS}/one")
+        assert found["metadata"]["annotations"] == {"own": "text", RUNTIME: '{"cpu":"4"}'}
+        assert (found["status"], found["spec"]) == ({"used": {"cpu": "3"}}, made["spec"])
+
+
+async def test_annotations_alone_are_written_where_the_status_stands_and_the_other_way_round() -> None:
+    async with at_work_on_teams() as (office, made):
+        want_team(office, made, "3", "{}")
+        await asyncio.sleep(10)
+        want_team(office, made, "3", '{"cpu":"4"}')
+        await asyncio.sleep(10)
+        want_team(office, made, "2", '{"cpu":"4"}')
+        await asyncio.sleep(10)
+        office.writer.mark((KOORDINATOR, "default", "one"))
+        await asyncio.sleep(10)
+        bodies = [(sent.status, sent.metadata.get("annotations")) for sent in office.api.sent]
+        assert bodies[1:] == [(None, {RUNTIME: '{"cpu":"4"}'}), ({"used": {"cpu": "2"}}, None)]
+
+
+async def test_a_right_that_is_missing_there_is_one_to_the_object(caplog: pytest.LogCaptureFixture) -> None:
+    async with at_work_on_teams() as (office, made):
+        office.api.answers.append(a_refusal(403))
+        want_team(office, made, "3", "{}")
+        await asyncio.sleep(3)
+        (line,) = [record.message for record in caplog.records if "rbac" in record.message]
+        assert '"patch" on "elasticquotas" of API group "scheduling.sigs.k8s.io"' in line
 
 
 # -- bounds ----------------------------------------------------------------------------------------------------------

@@ -49,7 +49,10 @@ CLUSTER_RULES: set[Rule] = {
         for kind in ObjectKind
         for verb in ("get", "list", "watch")
     ),
-    *((kind.definition.group, f"{kind.definition.plural}/status", "patch", ()) for kind in kinds_with_statuses()),
+    *(
+        (kind.definition.group, f"{kind.definition.plural}{'/status' * kind.definition.has_status_path}", "patch", ())
+        for kind in kinds_with_statuses()
+    ),
     ("scheduling.k8s.io", "priorityclasses", "list", ()),
     ("", "persistentvolumes", "patch", ()),
     ("", "persistentvolumeclaims", "patch", ()),

@@ -337,6 +337,8 @@ def test_each_number_of_a_program_is_what_has_happened_in_it() -> None:
             "volume_writes": {},
             "calls_pending": {"pod_status_patch": 0, "pod_binding": 0},
             "calls_ended": {("pod_status_patch", "success"): 4, ("pod_status_patch", "error"): 0},
+            "status_writes": {},
+            "statuses_pending": 0,
             "background_tasks": {},
             "judge": None,
             "log_lines_dropped": 0,
