@@ -1,7 +1,7 @@
 """The smallest single changes after which a pod fits, each tried in a sandbox with all plugins before it is shown.
 
-What to try is guessed from the last refusal: changes of the pod itself, then of its quota, then of a node, then of who
-stands there. `Fix.size` says how much a change is. A gate counts 0, a request the fraction it is lowered by (0..1), a
+What to try is guessed from the last refusal: changes of the pod, of its quota, of a node, then of who stands there.
+`Fix.size` says how much a change is. A gate counts 0, a request the fraction it is lowered by (0..1), a
 toleration 0.3. A constraint that is loosened counts 0.4, one that is dropped 0.5. A quota's max counts 0.6, a node's
 label, taint or cordon 0.7, another pod 1, one of higher priority 2. Trials are bounded, so where thousands of nodes refuse
 for many reasons a fix may be missed; what is shown is true.
