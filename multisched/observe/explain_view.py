@@ -117,7 +117,7 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One change after which the pod fits; tried, with all plugins, before it was written here."""
 
     kind: str
-    """gate, request, toleration, selector, affinity, spread, pod affinity, host port, node or victim."""
+    """gate, request, quota, toleration, selector, affinity, spread, pod affinity, host port, node or victim."""
     text: str
     size: float
     """Smaller is less; see `whatif.fixes`."""

@@ -162,12 +162,18 @@ def _on_node(answer: OnNode) -> Iterator[str]:
 def _fixes(fixes: Sequence[Fix]) -> list[str]:
     if not fixes:
         return ["No single change that was tried makes it fit"]
-    lines = ["Any one of these makes it fit, the smallest first"]
-    for fix in fixes:
-        lines.append(f"  {fix.text}; it then goes to {fix.node}")
-        if fix.command:
-            lines.append(f"      {fix.command}")
+    lines = [*_fix(fixes[0], "The smallest fix: ")]
+    if len(fixes) > 1:
+        lines.append("Any one of these makes it fit, too")
+    for fix in fixes[1:]:
+        lines += _fix(fix, "  ")
     return lines
+
+
+def _fix(fix: Fix, lead: str) -> Iterator[str]:
+    yield f"{lead}{fix.text}; it then goes to {fix.node}"
+    if fix.command:
+        yield f"      {fix.command}"
 
 
 def _placements(placements: Sequence[Placement]) -> Iterator[str]:

@@ -1,10 +1,10 @@
 """The smallest single changes after which a pod fits, each tried in a sandbox with all plugins before it is shown.
 
-What to try is guessed from the last refusal: changes of the pod itself, then of a node, then of who stands there.
-`Fix.size` says how much a change is. A gate counts 0, a request the fraction it is lowered by (0..1), a toleration 0.3.
-A constraint that is loosened counts 0.4, one that is dropped 0.5. A node's label, taint or cordon counts 0.7, another
-pod 1, one of higher priority 2. Trials are bounded, so where thousands of nodes refuse for many reasons a fix may be
-missed; what is shown is true.
+What to try is guessed from the last refusal: changes of the pod, of its quota, of a node, then of who stands there.
+`Fix.size` says how much a change is. A gate counts 0, a request the fraction it is lowered by (0..1), a
+toleration 0.3. A constraint that is loosened counts 0.4, one that is dropped 0.5. A quota's max counts 0.6, a node's
+label, taint or cordon 0.7, another pod 1, one of higher priority 2. Trials are bounded, so where thousands of nodes refuse
+for many reasons a fix may be missed; what is shown is true.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -26,6 +27,7 @@ from multisched.framework.status import Code
 from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE, NodeSelector, Operator, Requirement, Taint, Toleration
 from multisched.shell.domain import DomainWorker
+from multisched.whatif.quota_fixes import quota_edits, quota_room
 from multisched.whatif.sandbox import SchedulerSandbox
 
 TRIALS_MAX = 64
@@ -107,6 +109,7 @@ class _Guesses:
             yield self._gates()
             return  # nothing else helps a pod that is not looked at
         yield self._requests()
+        yield self._quotas()
         yield self._tolerations()
         yield self._selectors()
         yield self._spreads()
@@ -145,6 +148,21 @@ class _Guesses:
                     change = {"resource": name, "from": amount, "to": fits}
                     size = (amount - fits) / amount
                     yield _Trial("request", text, size, change, self._asking(name, fits), serves=name)
+
+    def _quotas(self) -> Iterator[_Trial]:
+        """Less of the one resource that a quota lacks, or more in every level that holds the pod back."""
+        found = quota_room(self._sandbox, self._pod)
+        for edit in quota_edits(self._sandbox, found.missing):
+            world = partial(self._sandbox.with_object, edit.kind, edit.item)
+            yield _Trial("quota", edit.text, 0.6, edit.change, self._pod, world, edit.command, serves="quota")
+        if len(found.room) == 1:
+            ((name, fits),) = found.room.items()
+            amount = self._pod.requests.get(name, 0)
+            if 0 < fits < amount:
+                text = f"lower the {name} request from {_amount(name, amount)} to {_amount(name, fits)}"
+                change = {"resource": name, "from": amount, "to": fits}
+                size = (amount - fits) / amount
+                yield _Trial("request", text, size, change, self._asking(name, fits), serves=name)
 
     def _asking(self, name: str, amount: int) -> Pod:
         """The pod with another request, in sum over its containers."""

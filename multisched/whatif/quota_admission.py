@@ -23,6 +23,7 @@ from multisched.model.objects import differ_in_version_only
 from multisched.model.quotas.translation import api_of
 from multisched.model.wire import UNREADABLE
 from multisched.observe.admission_view import NotReviewedError
+from multisched.observe.token_bucket import TokenBucket
 from multisched.plugins.quota.quota_source import QUOTA_KINDS
 from multisched.shell.program import Program
 from multisched.shell.workers.background_threads import in_worker_thread
@@ -35,6 +36,10 @@ API_VERSION: Final = "admission.k8s.io/v1"
 PODS_TRIED_MAX: Final = 20_000
 """Pods of a cluster in which a review tries out who would be evicted: an API server waits for seconds."""
 ATTEMPTS_MAX: Final = 200
+TRIALS_PER_S: Final = 0.2
+TRIALS_BURST: Final = 5
+"""Reviews in which it is tried who would be evicted; anybody may ask for one."""
+TOO_OFTEN: Final = "asked too often to try who would be evicted; multisched quota lint says it"
 PROBLEMS_SHOWN: Final = 20
 WARNINGS_SHOWN: Final = 20
 WARNING_CHARS_MAX: Final = 256
@@ -80,24 +85,49 @@ class QuotaAdmission:
         self._registry = registry
         self._in_thread = in_thread
         self._stage = anyio.Lock()
+        self._trials = TokenBucket(program.clock.monotonic, rate=TRIALS_PER_S, burst=TRIALS_BURST)
 
     async def review(self, body: bytes) -> bytes:
-        """See `AdmissionSource`."""
+        """See `AdmissionSource`. Whoever asks costs the loop little: pods are copied for a few trials only."""
         async with self._stage:
-            known = ClusterSnapshot.of(self._program)
-            return await self._in_thread(lambda: reviewed(body, known, self._configuration, self._registry))
+            known = _quotas_of(self._program)
+            notes: tuple[str, ...] = ()
+            if await self._in_thread(lambda: changes_quotas(body, known)):
+                if self._trials.try_take():
+                    known = ClusterSnapshot.of(self._program)
+                else:
+                    notes = (TOO_OFTEN,)
+            return await self._in_thread(lambda: reviewed(body, known, self._configuration, self._registry, notes))
+
+
+def _quotas_of(program: Program) -> ClusterSnapshot:
+    """What a program knows of quotas and namespaces, without pods and nodes."""
+    objects = program.cache.objects
+    kinds = (*QUOTA_KINDS, ObjectKind.NAMESPACE)
+    return ClusterSnapshot((), (), objects=tuple((kind, one) for kind in kinds for one in objects.all(kind)))
+
+
+def changes_quotas(body: bytes, known: ClusterSnapshot) -> bool:
+    """Whether another tree will be in force. Raises NotReviewedError."""
+    request = _request_of(body)
+    found, _ = (None, ()) if request.operation == "DELETE" else _judged(request, known)
+    return found is not None and found.after is not None and _tree(known) != _tree(found.after)
 
 
 def reviewed(
-    body: bytes, known: ClusterSnapshot, configuration: Configuration, registry: Registry | None = None
+    body: bytes,
+    known: ClusterSnapshot,
+    configuration: Configuration,
+    registry: Registry | None = None,
+    notes: tuple[str, ...] = (),
 ) -> bytes:
-    """The answer to a review, given what is known of the cluster. Raises NotReviewedError."""
+    """The answer to a review, given what is known of the cluster; `notes` are warnings besides. Raises NotReviewedError."""
     request = _request_of(body)
     if request.operation == "DELETE":
         return _response(request.uid, _deleted(request, known))
     found, warnings = _judged(request, known)
     if found is not None and not found.problems:
-        warnings = (*warnings, *_evictions(known, found, configuration, registry))
+        warnings = (*warnings, *_evictions(known, found, configuration, registry), *notes)
     return _response(request.uid, Answer(() if found is None else found.problems, warnings))
 
 
@@ -132,7 +162,7 @@ def _evictions(
 ) -> Iterable[str]:
     """By leaf, where another tree would be in force."""
     after = found.after
-    if after is None or _tree(known) == _tree(after):
+    if after is None or not after.nodes or _tree(known) == _tree(after):
         return ()
     pods = len(after.placed) + len(after.pending)
     if pods > PODS_TRIED_MAX:

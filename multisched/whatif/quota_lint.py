@@ -19,7 +19,7 @@ from multisched.model.objects import Node
 from multisched.model.quota_tree import QuotaTree, read_tree, shown_amount
 from multisched.model.quotas.drafts import Json, key_of
 from multisched.model.quotas.reading import Problems
-from multisched.model.quotas.translation import QuotaApi, checked, translate, tree_name
+from multisched.model.quotas.translation import QuotaApi, checked, own_documents, translate, tree_name
 from multisched.model.wire import UNREADABLE
 from multisched.plugins.quota.quota_ledger import QuotaLedger
 from multisched.plugins.quota.quota_source import QUOTA_KINDS, TREE_NAMESPACE, read_quotas
@@ -66,7 +66,7 @@ def lint(api: QuotaApi, documents: Sequence[Json], known: ClusterSnapshot | None
     kind = KINDS.get(api)
     if kind is None:
         return _lint_foreign(api, documents, known)
-    own, unreadable = _decoded(kind, documents)
+    own, unreadable = _decoded(kind, own_documents(api, documents))
     before: Objects = () if known is None else known.objects
     after = _applied(before, kind, own)
     problems = [*unreadable, *_problems(kind, own, after)]

@@ -304,6 +304,17 @@ class SchedulerSandbox:
             self.cache.set_node(before)
 
     @contextmanager
+    def with_object(self, kind: ObjectKind, item: ClusterObject) -> Iterator[None]:
+        """The object is as given, for a while."""
+        before = self.cache.objects.get(kind, item.namespace, item.name)
+        assert before is not None, f"{kind.value} {item.key} is not there to be changed"
+        self.cache.objects.set(kind, item)
+        try:
+            yield
+        finally:
+            self.cache.objects.set(kind, before)
+
+    @contextmanager
     def without_pod(self, pod: Pod) -> Iterator[None]:
         """A placed pod is gone, for a while."""
         self.cache.remove(pod.uid)

@@ -80,8 +80,13 @@ def is_beside(document: Json) -> bool:
 
 
 def translate(api: QuotaApi, documents: Sequence[Json]) -> Translation:
-    """The tree of all documents of one API, `is_beside` ones among them."""
-    return _READERS[api](documents)
+    """The tree of all documents of one API; `is_beside` ones may be among them."""
+    return _READERS[api](documents if api is QuotaApi.VOLCANO else own_documents(api, documents))
+
+
+def own_documents(api: QuotaApi, documents: Sequence[Json]) -> list[Json]:
+    """Without those that are `is_beside`."""
+    return [one for one in documents if api_of(one) is api]
 
 
 def checked(

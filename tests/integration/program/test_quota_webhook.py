@@ -18,7 +18,7 @@ from multisched.observe.server import ServerSettings, Sources, serve
 from multisched.shell.plugin_views import ProgramViews
 from multisched.shell.telemetry import ProgramQueues
 from multisched.whatif.explain_source import ProgramExplanations
-from multisched.whatif.quota_admission import QuotaAdmission
+from multisched.whatif.quota_admission import TOO_OFTEN, TRIALS_BURST, QuotaAdmission
 from multisched.whatif.repair_source import RepairPlans
 from tests.integration.plugins.house import HEAD, House, install_definitions, open_house
 from tests.integration.plugins.test_quotas import tree
@@ -100,6 +100,19 @@ async def _pod_of_second(house: House, name: str) -> None:
 
 def _waiting(house: House) -> list[Any]:
     return [entry for worker in house.program.router.workers() for entry in worker.queue.entries()]
+
+
+async def test_who_asks_often_costs_no_trial_and_is_answered_all_the_same() -> None:
+    async with (
+        open_house(HEAD, before=install) as house,
+        serve(ServerSettings(port=0), sources_of(house)) as url,
+    ):
+        await house.node("n", cpu="8")
+        await house.post("namespaces", "second", {})
+        asked = [await answered(url, review(quota_tree(halves(2, 2)))) for _ in range(TRIALS_BURST + 1)]
+        assert ["warnings" in one for one in asked] == [False] * TRIALS_BURST + [True]
+        assert asked[-1]["warnings"] == [TOO_OFTEN]
+        assert (await answered(url, review(quota_tree(halves(2, 9)))))["allowed"] is False
 
 
 async def test_the_embedded_cluster_asks_no_webhook() -> None:

@@ -149,9 +149,11 @@ def test_why_not_a_node_leaves_out_everything_else() -> None:
 def test_fixes_are_listed_with_where_the_pod_would_go() -> None:
     fix = Fix(kind="node", text="uncordon node n4", size=0.7, node="n4", change={}, command="kubectl uncordon n4")
     assert pod_text(msgspec.structs.replace(WAITING, fixes=(fix,))).endswith(
-        "Any one of these makes it fit, the smallest first\n"
-        "  uncordon node n4; it then goes to n4\n"
-        "      kubectl uncordon n4"
+        "The smallest fix: uncordon node n4; it then goes to n4\n      kubectl uncordon n4"
+    )
+    other = Fix(kind="victim", text="delete pod p", size=1.0, node="n1", change={})
+    assert pod_text(msgspec.structs.replace(WAITING, fixes=(fix, other))).endswith(
+        "      kubectl uncordon n4\nAny one of these makes it fit, too\n  delete pod p; it then goes to n1"
     )
     assert pod_text(msgspec.structs.replace(WAITING, fixes=())).endswith("No single change that was tried makes it fit")
 

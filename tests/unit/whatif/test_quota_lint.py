@@ -108,6 +108,10 @@ def test_quotas_of_kueue_are_looked_at_as_the_tree_that_they_become() -> None:
     ]
 
 
+def test_a_namespace_among_the_documents_is_no_quota() -> None:
+    assert linted(FLAT, [namespace("a"), flat("a", 1, 2)]).problems == ()
+
+
 @pytest.mark.parametrize(
     ("api", "document", "path"),
     [

@@ -72,6 +72,14 @@ def test_each_api_becomes_a_tree_without_problems(api: QuotaApi) -> None:
     assert ("web" in found.leaf_of) == (api is not QuotaApi.ACK)
 
 
+@each_api
+def test_a_namespace_among_the_documents_is_no_quota(api: QuotaApi) -> None:
+    beside = test_volcano.namespace("other", "none")
+    assert is_beside(beside)
+    alone, both = translate(api, EXAMPLES[api]), translate(api, [beside, *EXAMPLES[api]])
+    assert (alone.tree, alone.problems) == (both.tree, both.problems)
+
+
 def told(translation: Translation) -> list[tuple[str, str]]:
     return [(one.key, one.path) for one in translation.losses]
 

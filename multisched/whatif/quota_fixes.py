@@ -1,0 +1,167 @@
+"""Edits of quotas after which a pod would stay within every max: which levels to raise, and to what. Whoever names one tries it first.
+
+Pure over a `SchedulerSandbox`. All levels that hold the pod back are raised in one edit of one object: of the ElasticQuotaTree, else of the
+pod's own ElasticQuota.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from multisched.model.cluster_objects import ClusterObject, ElasticQuota, ElasticQuotaTree, KoordinatorQuota
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import CPU, Pod, Requests
+from multisched.model.quota_tree import QuotaTree, shown_amount
+from multisched.plugins.quota.quota_ledger import NO_AMOUNTS, QuotaLedger, items_of
+from multisched.plugins.quota.quota_source import InForce, QuotaSource
+from multisched.whatif.sandbox import SchedulerSandbox
+
+NAMES: Final = {CPU: "CPU"}
+"""Resources with another name in sentences."""
+
+Raised = Mapping[int, Requests]
+"""Position of a level -> resource -> the max that it needs."""
+
+
+class QuotaEdit(msgspec.Struct, frozen=True):
+    """One object, changed."""
+
+    kind: ObjectKind
+    item: ClusterObject
+    text: str
+    change: dict[str, Any]
+    command: str
+
+
+class QuotaRoom(msgspec.Struct, frozen=True):
+    """A pod that its quota holds back."""
+
+    missing: Raised
+    """Levels that the pod would take over their max."""
+    room: Requests
+    """Resource -> what every max still leaves to such a pod, of those that it passes."""
+
+
+def quota_room(sandbox: SchedulerSandbox, pod: Pod) -> QuotaRoom:
+    """What is missing; nothing for a pod that no quota holds back."""
+    _, ledger = _ledger_of(sandbox)
+    others = [one for one in sandbox.nominator.pods() if one.uid != pod.uid]
+    nominated = ledger.nominated_amounts(others) if others else {}
+    missing: dict[int, dict[str, int]] = {}
+    room: dict[str, int] = {}
+    items = items_of(pod)
+    for level in ledger.levels_of(pod):
+        taken = nominated.get(level.at, NO_AMOUNTS)
+        for resource, amount in items:
+            most = level.max.get(resource)
+            held = level.held(resource) + taken.get(resource, 0)
+            if most is not None and amount and held + amount > most:
+                missing.setdefault(level.at, {})[resource] = held + amount
+                room[resource] = min(room.get(resource, most - held), most - held)
+        items = level.beyond(items, taken) if ledger.has_guarantees else items
+    return QuotaRoom(missing, {resource: max(0, left) for resource, left in room.items()})
+
+
+def quota_edits(sandbox: SchedulerSandbox, missing: Raised) -> Iterator[QuotaEdit]:
+    """Edits that give what is missing, at most one for each object that could."""
+    source, _ = _ledger_of(sandbox)
+    found = source.in_force
+    if found is None or not missing:
+        return
+    if found.kind is ObjectKind.ELASTIC_QUOTA_TREE:
+        one = next(one for one in sandbox.cache.objects.all(found.kind) if one.key == found.name)
+        if isinstance(one, ElasticQuotaTree):
+            yield _tree_edit(one, found.tree, missing)
+        return
+    leaf = max(missing)  # parents come before children
+    for item in sandbox.cache.objects.all(found.kind):
+        if isinstance(item, ElasticQuota | KoordinatorQuota) and _is_of(item, found, leaf):
+            yield _object_edit(found.kind, item, found.tree, missing)
+
+
+def _ledger_of(sandbox: SchedulerSandbox) -> tuple[QuotaSource, QuotaLedger]:
+    source = QuotaSource(sandbox.cache.objects)
+    ledger = QuotaLedger(source, lambda: [entry.pod for entry in sandbox.cache])
+    ledger.renew()
+    return source, ledger
+
+
+def _tree_edit(one: ElasticQuotaTree, tree: QuotaTree, missing: Raised) -> QuotaEdit:
+    nodes = list(tree.nodes)
+    patch: list[dict[str, str]] = []
+    for at, amounts in missing.items():
+        changes: dict[str, Requests] = {"max": {**nodes[at].max, **amounts}}
+        if not at:  # the root is sure of all that it may hold
+            changes["min"] = {**nodes[at].min, **amounts}
+        nodes[at] = replace(nodes[at], **changes)
+        for field in changes:
+            patch += [_replaced(_pointer(tree, at), field, resource, amount) for resource, amount in amounts.items()]
+    edited = replace(one, tree=QuotaTree.of(nodes), version=one.version)
+    raised = {nodes[at].path: _quantities(amounts) for at, amounts in missing.items()}
+    change = {"object": f"ElasticQuotaTree {one.key}", "max": raised}
+    command = _patch(ObjectKind.ELASTIC_QUOTA_TREE, one, "json", patch)
+    return QuotaEdit(ObjectKind.ELASTIC_QUOTA_TREE, edited, _sentence(tree, missing), change, command)
+
+
+def _object_edit(kind: ObjectKind, one: ElasticQuota | KoordinatorQuota, tree: QuotaTree, missing: Raised) -> QuotaEdit:
+    """The leaf's own bound, and with scheduler-plugins the sum that the root has."""
+    most = {**one.max, **missing.get(max(missing), {})}
+    least = dict(one.min)
+    for resource, needed in missing.get(0, {}).items():
+        least[resource] = least.get(resource, 0) + needed - tree.nodes[0].max.get(resource, 0)
+        most[resource] = max(most.get(resource, least[resource]), least[resource])
+    spec: dict[str, dict[str, str]] = {
+        field: _quantities({name: amount for name, amount in after.items() if amount != before.get(name)})
+        for field, before, after in (("min", one.min, least), ("max", one.max, most))
+    }
+    spec = {field: amounts for field, amounts in spec.items() if amounts}
+    parts = [f"{field} of {one.key} to {_listed(amounts)}" for field, amounts in spec.items()]
+    change = {"object": f"ElasticQuota {one.key}", **spec}
+    edited = replace(one, min=least, max=most)
+    return QuotaEdit(kind, edited, f"raise {' and '.join(parts)}", change, _patch(kind, one, "merge", {"spec": spec}))
+
+
+def _is_of(one: ElasticQuota | KoordinatorQuota, found: InForce, at: int) -> bool:
+    """Whether the object makes this level: its only one has its namespace's name or its own."""
+    name = found.tree.nodes[at].name
+    return one.name == name if isinstance(one, KoordinatorQuota) else one.namespace == name
+
+
+def _sentence(tree: QuotaTree, missing: Raised) -> str:
+    """The lowest level first: it is the pod's own."""
+    parts = []
+    for at, amounts in sorted(missing.items(), reverse=True):
+        bounds = "max" if at else "min and max"
+        parts.append(f"{bounds} of {tree.nodes[at].path} to {_listed(_quantities(amounts))}")
+    return f"raise {' and '.join(parts)}"
+
+
+def _listed(amounts: Mapping[str, str]) -> str:
+    return " and ".join(f"{amount} {NAMES.get(resource, resource)}" for resource, amount in amounts.items())
+
+
+def _quantities(amounts: Requests) -> dict[str, str]:
+    return {resource: shown_amount(resource, amount) for resource, amount in amounts.items()}
+
+
+def _pointer(tree: QuotaTree, at: int) -> str:
+    """Where the level stands in its document."""
+    parent = tree.nodes[at].parent
+    return "/spec/root" if parent < 0 else f"{_pointer(tree, parent)}/children/{tree.nodes[parent].children.index(at)}"
+
+
+def _replaced(pointer: str, field: str, resource: str, amount: int) -> dict[str, str]:
+    escaped = resource.replace("~", "~0").replace("/", "~1")
+    return {"op": "replace", "path": f"{pointer}/{field}/{escaped}", "value": shown_amount(resource, amount)}
+
+
+def _patch(kind: ObjectKind, one: ClusterObject, form: str, document: object) -> str:
+    definition = kind.definition
+    where = shlex.join(["kubectl", "patch", f"{definition.plural}.{definition.group}", one.name, "-n", one.namespace])
+    return f"{where} --type={form} -p {shlex.quote(json.dumps(document))}"
