@@ -20,7 +20,7 @@ _Units = dict[str, int]
 
 UNIT: Final[Mapping[str, tuple[int, str]]] = {"cpu": (250, "m"), "memory": (256, "Mi"), GPU: (1, ""), LICENCE: (1, "")}
 """Resource -> what one unit of it is."""
-ROOT: Final[Mapping[str, tuple[int, int]]] = {"cpu": (16, 36), "memory": (10, 24), GPU: (2, 6), LICENCE: (3, 8)}
+ROOT: Final[Mapping[str, tuple[int, int]]] = {"cpu": (20, 40), "memory": (10, 20), GPU: (2, 6), LICENCE: (3, 8)}
 """How many units the root has, at least and at most: less than the nodes have, so that quotas are what is scarce."""
 SHARES: Final[Mapping[str, float]] = {"cpu": 1.0, "memory": 0.6, GPU: 0.25, LICENCE: 0.25}
 """Of all trees: they name this resource."""

@@ -27,7 +27,7 @@ TREE: Final = "teams"
 SECOND: Final = "teams-too"
 """A second tree has a name behind that of the first."""
 TEAMS: Final = (3, 5)
-REPLICAS: Final = (2, 9)
+REPLICAS: Final = (3, 10)
 MADE_MAX: Final = 30
 """Pods that one team makes in a run; then its controller has given up."""
 KEPT_EVERY_S: Final = 0.5
@@ -74,6 +74,7 @@ class Quotas:
         rng = self._rng
         scheduler = rng.choice(("forecast-scheduler", "forecast-scheduler", "gpu-scheduler", "job-scheduler"))
         spec = small_spec(scheduler, rng.choice(("250m", "250m", "500m", "500m", "750m")))
+        spec["containers"][0]["resources"]["requests"]["memory"] = rng.choice(("64Mi", "256Mi", "512Mi"))
         spec["terminationGracePeriodSeconds"] = rng.choice((0, 30))
         resource = LIMITS.get(scheduler, "")
         if resource and rng.random() < ACCELERATED:
