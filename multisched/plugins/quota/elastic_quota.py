@@ -25,7 +25,7 @@ from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import CPU, Pod
 from multisched.plugins.default_preemption import NEVER, RUNNING, LowerPriority
 from multisched.plugins.disruption_budgets import DisruptionBudgets
-from multisched.plugins.quota.quota_ledger import EXCEEDED, QUOTA, QuotaLedger, items_of
+from multisched.plugins.quota.quota_ledger import EXCEEDED, QUOTA, Items, Level, QuotaLedger, items_of
 from multisched.plugins.quota.quota_source import QUOTA_KINDS, QuotaSource
 from multisched.plugins.quota.reclaim import Claim, Giving, Nominated, claim_of, room_for, standing_in
 
@@ -88,7 +88,7 @@ class ElasticQuota:
 
     def sign(self, pod: Pod) -> Hashable:
         levels = self._ledger.levels_of(pod)
-        return self._ledger.generation, levels[0].at if levels else -1
+        return (self._ledger.generation, levels[0].at, pod.spec.priority) if levels else (self._ledger.generation, -1)
 
     def cache_key(self, cycle: CycleView, pod: Pod) -> SplitCacheKey | None:
         if not self._ledger.levels_of(pod):
@@ -104,7 +104,7 @@ class ElasticQuota:
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
         if not self._ledger.levels_of(pod):
             return PreFilterResult(SKIP)
-        why = self._ledger.refusal(pod, self._nominated_beside(pod))
+        why = self._ledger.refusal(pod, self._nominated_beside_its_like(pod))
         return PreFilterResult(_refused(why)) if why else PreFilterResult()
 
     def _nominated_beside(self, pod: Pod) -> Nominated:
@@ -119,6 +119,20 @@ class ElasticQuota:
         if len(others) == len(self._nominations.pods()):
             return self._nominated
         return self._ledger.nominated_amounts(others)
+
+    def _nominated_beside_its_like(self, pod: Pod) -> Nominated:
+        """What nominated pods count on, but for those of its priority that count for the same leaf and as much.
+
+        One of these may ask: the answer is kept for a class. If it held back a pod for its own nomination, nothing would
+        wake that pod.
+        """
+        levels, items, pods = self._ledger.levels_of(pod), items_of(pod), self._nominations.pods()
+        others = [one for one in pods if not self._is_like(one, pod, levels, items)]
+        return self._nominated_beside(pod) if len(others) == len(pods) else self._ledger.nominated_amounts(others)
+
+    def _is_like(self, one: Pod, pod: Pod, levels: tuple[Level, ...], items: Items) -> bool:
+        is_as_important = one.spec.priority == pod.spec.priority
+        return is_as_important and self._ledger.levels_of(one) is levels and items_of(one) == items
 
     # -- who is woken ----------------------------------------------------------------------------------------------
 

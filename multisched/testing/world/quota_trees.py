@@ -20,7 +20,7 @@ _Units = dict[str, int]
 
 UNIT: Final[Mapping[str, tuple[int, str]]] = {"cpu": (250, "m"), "memory": (256, "Mi"), GPU: (1, ""), LICENCE: (1, "")}
 """Resource -> what one unit of it is."""
-ROOT: Final[Mapping[str, tuple[int, int]]] = {"cpu": (14, 36), "memory": (16, 48), GPU: (2, 6), LICENCE: (3, 8)}
+ROOT: Final[Mapping[str, tuple[int, int]]] = {"cpu": (20, 40), "memory": (10, 20), GPU: (2, 6), LICENCE: (3, 8)}
 """How many units the root has, at least and at most: less than the nodes have, so that quotas are what is scarce."""
 SHARES: Final[Mapping[str, float]] = {"cpu": 1.0, "memory": 0.6, GPU: 0.25, LICENCE: 0.25}
 """Of all trees: they name this resource."""
@@ -28,6 +28,8 @@ DEPTH: Final = (2, 4)
 """Levels from the root to the deepest leaf, both counted."""
 WIDTH: Final = (2, 3)
 """Children of a level that has any."""
+SHARED: Final = 0.8
+"""Of all levels: half of each resource is divided evenly among their children."""
 INNER: Final = 0.5
 """Of all children that have one sibling, above the deepest level: they have children of their own."""
 
@@ -63,11 +65,11 @@ def namespaces_of(root: Level) -> list[str]:
 def _grow(rng: random.Random, level: Level, least: _Units, most: _Units, depth: int) -> None:
     """Gives the level children: what is guaranteed is divided among them, with something left over at times."""
     width = rng.randint(*WIDTH)
-    parts = {resource: _divided(rng, rng.randint(units // 2, units), width) for resource, units in least.items()}
+    parts = {resource: _divided(rng, units, width) for resource, units in least.items()}
     level["children"] = []
     for number in range(width):
         own = {resource: part[number] for resource, part in parts.items()}
-        limit = {resource: rng.randint(max(own[resource], min(2, units)), units) for resource, units in most.items()}
+        limit = {resource: rng.randint(max(own[resource], units // 2), units) for resource, units in most.items()}
         child = _level(f"{level['name']}.{number}", own, limit)
         level["children"].append(child)
         if depth > 1 and width == WIDTH[0] and rng.random() < INNER:
@@ -75,8 +77,11 @@ def _grow(rng: random.Random, level: Level, least: _Units, most: _Units, depth: 
 
 
 def _divided(rng: random.Random, units: int, width: int) -> list[int]:
-    cuts = sorted(rng.randint(0, units) for _ in range(width - 1))
-    return [after - before for before, after in zip([0, *cuts], [*cuts, units], strict=True)]
+    """Of most trees each child has some; at times something is left over, and at times somebody has nothing."""
+    base = units // (2 * width) if rng.random() < SHARED else 0
+    left = rng.randint(0, units - base * width)
+    cuts = sorted(rng.randint(0, left) for _ in range(width - 1))
+    return [base + after - before for before, after in zip([0, *cuts], [*cuts, left], strict=True)]
 
 
 def _level(name: str, least: _Units, most: _Units) -> Level:

@@ -26,21 +26,21 @@ TREE_NAMESPACE: Final = "kube-system"
 TREE: Final = "teams"
 SECOND: Final = "teams-too"
 """A second tree has a name behind that of the first."""
-TEAMS: Final = (2, 5)
-REPLICAS: Final = (1, 5)
-MADE_MAX: Final = 24
+TEAMS: Final = (3, 5)
+REPLICAS: Final = (3, 10)
+MADE_MAX: Final = 30
 """Pods that one team makes in a run; then its controller has given up."""
 KEPT_EVERY_S: Final = 0.5
-ACTS: Final = (2, 5)
+ACTS: Final = (3, 7)
 """Changes of the tree, or of a team, in a run."""
-ACT_S: Final = (1.5, 7.0)
+ACT_S: Final = (1.0, 5.0)
 """Between two of them."""
 BROKEN_S: Final = (1.0, 5.0)
 """How long a broken document, a second one or none stands."""
 TOGETHER: Final = 0.35
 """Of all teams: their pods want the node that others of these want, too."""
 SHARED_NODE: Final = "node-5"
-ACCELERATED: Final = 0.5
+ACCELERATED: Final = 0.4
 """Of all teams of a domain with devices, or licences: their pods ask for one."""
 LIMITS: Final = {"gpu-scheduler": GPU, "job-scheduler": LICENCE}
 
@@ -73,7 +73,8 @@ class Quotas:
     def _drawn_team(self, namespace: str) -> Team:
         rng = self._rng
         scheduler = rng.choice(("forecast-scheduler", "forecast-scheduler", "gpu-scheduler", "job-scheduler"))
-        spec = small_spec(scheduler, rng.choice(("250m", "500m", "750m", "1")))
+        spec = small_spec(scheduler, rng.choice(("250m", "250m", "500m", "500m", "750m")))
+        spec["containers"][0]["resources"]["requests"]["memory"] = rng.choice(("64Mi", "256Mi", "512Mi"))
         spec["terminationGracePeriodSeconds"] = rng.choice((0, 30))
         resource = LIMITS.get(scheduler, "")
         if resource and rng.random() < ACCELERATED:
@@ -124,7 +125,8 @@ class Quotas:
 
     async def run(self, struck: Counter[str]) -> None:
         """The acts of a run, one after the other. A good tree is in force at the end, or none at all."""
-        acts = (self._edit, self._edit, self._break, self._break, self._scale, self._scale, self._double, self._delete)
+        scales = [self._scale] * 5
+        acts = (self._edit, self._edit, self._break, self._break, self._double, self._delete, *scales)
         for _ in range(self._rng.randint(*ACTS)):
             await asyncio.sleep(self._rng.uniform(*ACT_S))
             struck[await self._rng.choice(acts)()] += 1
@@ -144,7 +146,7 @@ class Quotas:
     async def _scale(self) -> str:
         """A team grows, or shrinks: its oldest pods go."""
         team = self._rng.choice(self.teams)
-        team.replicas = self._rng.randint(0, REPLICAS[1] + 1)
+        team.replicas = self._rng.choice((0, 1, *range(*REPLICAS)))
         there = [pod for pod in self._pods() if pod.namespace == team.namespace and not pod.is_deleting]
         for pod in sorted(there, key=lambda pod: (pod.created_s, pod.name))[team.replicas :]:
             await self._user.delete_pod(pod)

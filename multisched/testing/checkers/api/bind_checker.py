@@ -164,11 +164,15 @@ class BindChecker(ApiChecker):
         self.decisions.line_lost(sender, uid)
 
     def _domains_at(self, sender: str, pod: Pod) -> list[str]:
-        """The pod's own domain, and those that may use its node as the sender observed it."""
+        """The pod's own domain, that of a pod of another node that reclaims from it, and those that may use its node.
+
+        The node is as the sender observed it.
+        """
         own = self._domain_of.get(pod.spec.scheduler_name)
+        claimant = self._domain_of.get(self.quotas.claimants.get(pod.uid, ""))
         delivered = self.delivered.get(sender)
         node = delivered.nodes.get(pod.node) if delivered is not None else self.nodes().get(pod.node)
-        found = [own] if own is not None else []
+        found = [domain for domain in (own, claimant) if domain is not None]
         return found + [d for d in self._groups if d != own and node is not None and self._homes.usable_by(d)(node)]
 
     def _has_ours(self) -> bool:

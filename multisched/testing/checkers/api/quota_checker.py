@@ -25,8 +25,8 @@ class QuotaChecker:
         """Every version of a tree that was ever written, by its resourceVersion."""
         self._complain = complain
         self._history = ReclaimHistory()
-        self._victims: set[str] = set()
-        """uids of pods that some process has chosen to go."""
+        self.claimants: dict[str, str] = {}
+        """uid of a pod that some process has chosen to go -> the scheduler of the pod that it goes for."""
         self._store = FollowedStore(server, KINDS if is_on else {}, self._changed)
 
     def follow(self) -> None:
@@ -51,7 +51,7 @@ class QuotaChecker:
             if before["spec"]["containers"] != after["spec"]["containers"] or _phase(before) != _phase(after):
                 self._history.changed()
             return
-        if before is not None and _uid(before) not in self._victims:
+        if before is not None and _uid(before) not in self.claimants:
             self._history.changed()
         if after is not None:
             self._history.arrived(_owner(after))
@@ -63,9 +63,9 @@ class QuotaChecker:
         leaf = tree.leaf_of(claim.namespace) if tree is not None else None
         for victim in victims:
             theirs = tree.leaf_of(victim.namespace) if tree is not None else None
-            if victim.uid not in self._victims:
-                self._victims.add(victim.uid)
+            if victim.uid not in self.claimants:
                 self._history.evicted(victim.owner.uid if victim.owner is not None else "")
+            self.claimants[victim.uid] = claim.spec.scheduler_name
             if leaf is not None and theirs is not None:
                 fault = self._history.reclaimed(leaf.path, theirs.path, claim.key)
                 if fault:

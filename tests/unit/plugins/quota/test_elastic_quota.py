@@ -174,6 +174,17 @@ def test_in_koordinators_quotas_a_label_says_who_borrows_from_whom() -> None:
     assert all(name.startswith("batch") for names in town.evicted for name in names)
 
 
+def test_a_nominated_pod_is_not_held_by_its_own_nomination_where_its_like_was_asked_before() -> None:
+    nodes = [make_node(name, cpu_milli=cpus(2)) for name in ("full", "free")]
+    town = Town(nodes, two((1, 1), (1, 1), 2))
+    town.add("first", "elsewhere", cpus(2), node="full")
+    like, nominated = town.add("like", "q1", cpus(1)), town.add("nominated", "q1", cpus(1))
+    town.domain.nominator.nominate(nominated, "full")
+    town.domain.cycle.classes.find(like, 1)  # the answer is kept for both
+
+    assert isinstance(town.attempt(nominated), Placed)
+
+
 def test_what_a_quota_lends_to_nobody_is_there_at_once() -> None:
     town = Town([make_node("n", cpu_milli=cpus(8))], None)
     town.put(
