@@ -131,6 +131,8 @@ class GangAttempts:
     # -- outside ---------------------------------------------------------------------------------------------------
 
     def _asked_outside(self, gang: QueuedGang) -> Iterator[tuple[str, _Asked]]:
+        if not self._remote.are_any:
+            return
         for entry in gang.members:
             try:
                 pod_class = self._classes.find(entry.pod, entry.attempts)
@@ -161,8 +163,15 @@ class GangAttempts:
 
     def _needs(self, gang: QueuedGang, *, is_loose: bool) -> list[Need]:
         """Members that are alike, with where one could go now; `is_loose`: anywhere, for others may make it possible."""
-        kinds: dict[Hashable, tuple[int, Requests, Rows]] = {}
+        alike: dict[Hashable, list[QueuedPod]] = {}
         for entry in _needed(gang):
+            pod = (
+                entry.pod
+            )  # equal specs and labels are one object, mostly; where they are not, two kinds are as good as one
+            alike.setdefault((id(pod.spec), id(pod.labels), pod.namespace, pod.owner), []).append(entry)
+        kinds: dict[Hashable, tuple[int, Requests, Rows]] = {}
+        for entries in alike.values():
+            entry = entries[0]
             try:
                 pod_class = self._classes.find(entry.pod, entry.attempts)
             except PluginFailure:
@@ -171,7 +180,7 @@ class GangAttempts:
             count = kinds[key][0] if key in kinds else 0
             is_anywhere = is_loose or pod_class.relates or pod_class.refusal is not None
             rows = self._rows.rows if is_anywhere else pod_class.rows[pod_class.feasible]
-            kinds[key] = count + 1, entry.pod.requests, rows
+            kinds[key] = count + len(entries), entry.pod.requests, rows
         return [Need(*kind) for kind in kinds.values()]
 
     # -- placing ---------------------------------------------------------------------------------------------------

@@ -57,6 +57,11 @@ class GangEntries:
     def __contains__(self, uid: object) -> bool:
         return uid in self._following
 
+    @property
+    def are_any(self) -> bool:
+        """Some entry belongs to a gang."""
+        return bool(self._gang_of)
+
     # -- what changed ----------------------------------------------------------------------------------------------
 
     @property

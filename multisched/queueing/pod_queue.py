@@ -182,7 +182,7 @@ class PodQueue:
         if not entries:
             return None
         entry = entries[0]
-        if self._gangs.must_start_together(entry) or self._gangs.has_topology(entry):
+        if self._gangs.are_any and (self._gangs.must_start_together(entry) or self._gangs.has_topology(entry)):
             return self._gangs.queued(entries)
         return QueuedPod(entry.pod, entry.queued_s, entry.attempts)
 

@@ -104,7 +104,7 @@ class Readmission:
     def take(self, now_s: float) -> list[Entry]:
         """The first entry, or all members of the gang that it leads. Their attempt begins."""
         while (entry := self._places.head()) is not None:
-            if not self._gangs.must_start_together(entry):
+            if not self._gangs.are_any or not self._gangs.must_start_together(entry):
                 self._places.pop(entry, now_s)
                 return [entry]
             lead = self._gangs.lead_of(entry)
