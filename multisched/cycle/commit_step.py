@@ -74,7 +74,7 @@ class CommitStep:
     def _assume_at_once(
         self, pod_class: EquivalenceClass, pod: Pod, attempt: int, at: int, within: Transaction | None
     ) -> Placed | Conflicted:
-        row, choose = pod_class.rows.item(at), self._chooser(pod_class.view)
+        row, choose = pod_class.rows.item(at), self.chooser(pod_class.view)
         assumption = assume(self._cache, pod, row, choose) if within is None else within.assume(pod, row, choose)
         if isinstance(assumption, NotTaken):
             return self.conflicted(pod, attempt, assumption, (self._node_name(row),))
@@ -99,13 +99,13 @@ class CommitStep:
         def still_fits(pod: Pod, row: int) -> bool:
             return self._refusal(pod_class, view, pod, row) is None and self._fits_afresh(pod, attempt, row)
 
-        assumption = commit(self._cache, self._rows, pod, candidates, still_fits, self._chooser(view), self.conflicts)
+        assumption = commit(self._cache, self._rows, pod, candidates, still_fits, self.chooser(view), self.conflicts)
         if isinstance(assumption, NotTaken):
             return self.conflicted(pod, attempt, assumption, self._names_of(candidates))
         self._record(snapshot, pod, attempt, candidates, assumption.node)
         return self._reserve(self._placed(pod, assumption, pod_class, view, attempt))
 
-    def _chooser(self, view: CycleView) -> Choose:
+    def chooser(self, view: CycleView) -> Choose:
         """Asks the plugins that choose from ledgers. `view`: what Score was asked with."""
 
         def choose(pod: Pod, row: int) -> Choices:

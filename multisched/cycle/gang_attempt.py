@@ -23,7 +23,9 @@ from multisched.cycle.classes.scores import NOWHERE
 from multisched.cycle.commit_step import CommitStep
 from multisched.cycle.diagnosis import diagnose, fit_error
 from multisched.cycle.gang_topology import GangTopology, Need, lacking
+from multisched.cycle.preemption.group_ground import GroupOfPods
 from multisched.cycle.preemption.nominated_pods import NominatedPodsFilter
+from multisched.cycle.preemption.post_filter import Aftermath
 from multisched.cycle.remote_responses import Choice, RemoteResponses
 from multisched.cycle.results import Conflicted, GangAttempt, GangResult, Placed, RemoteRequest, Result, Unplaced
 from multisched.framework.gangs import GANG_PLUGIN
@@ -89,8 +91,9 @@ class GangAttempts:
         commit: CommitStep,
         best: Best,
         as_nominated: Callable[[Pod], Pod],
+        make_room: Callable[[GroupOfPods], Aftermath],
     ) -> None:
-        """`as_nominated`: the pod with the node that is promised to it."""
+        """`as_nominated`: the pod with the node that is promised to it. `make_room`: asks PostFilter for those that must start."""
         self._runner = runner
         self._cache = cache
         self._rows = rows
@@ -100,13 +103,17 @@ class GangAttempts:
         self._commit = commit
         self._best = best
         self._as_nominated = as_nominated
+        self._make_room = make_room
 
     def attempt(self, gang: QueuedGang) -> GangAttempt:
         """Decides all members. Never raises for what a plugin does."""
         self._runner.begin_attempt()
-        why_not = _why_incomplete(gang) or self._why_no_room(gang)
+        why_not = _why_incomplete(gang)
         if why_not:
             return _none_of(gang, None, why_not)
+        why_not = self._why_no_room(gang)
+        if why_not:
+            return self._with_room(gang, _none_of(gang, None, why_not))
         asked = dict(self._asked_outside(gang))
         requests = [one for each in asked.values() for one in each.requests]
         answers = (yield requests) if requests else {}
@@ -126,7 +133,18 @@ class GangAttempts:
                     furthest = found
         if furthest is None and topology is not None:
             return _none_of(gang, None, topology.shortage())
-        return _none_of(gang, furthest, _why_stuck(gang, furthest))
+        return self._with_room(gang, _none_of(gang, furthest, _why_stuck(gang, furthest)))
+
+    def _with_room(self, gang: QueuedGang, result: GangResult) -> GangResult:
+        """The refusal with whom PostFilter would remove for those that must start: each hears of its nominated node.
+
+        A gang that must stay in one topology domain removes nobody: which domain to clear is not looked for.
+        """
+        if any(level.is_required for level in gang.topology):
+            return result
+        pods = tuple(self._as_nominated(entry.pod) for entry in _needed(gang))
+        after = self._make_room(GroupOfPods(gang.name, pods, gang.members[0].attempts))
+        return GangResult((), tuple(_with_aftermath(one, after) for one in result.unplaced))
 
     # -- outside ---------------------------------------------------------------------------------------------------
 
@@ -396,6 +414,14 @@ def _refusal(entry: QueuedPod, result: Unplaced | Conflicted) -> Refused:
         by = frozenset({result.rejector or GANG_PLUGIN})
         return Refused(entry, result.refusal or "its node was taken", by)
     return Refused(entry, result.message, result.rejectors, result.pending, result.is_error, result.condition_reason)
+
+
+def _with_aftermath(refused: Unplaced, after: Aftermath) -> Unplaced:
+    message = f"{refused.message} {after.sentence}".rstrip()
+    if after.preemption is None:
+        return replace(refused, message=message)
+    node = after.preemption.node_of(refused.pod.uid)
+    return replace(refused, message=message, nominated_node=node, preemption=after.preemption if node else None)
 
 
 def _unplaced(entry: QueuedPod, refused: Refused | None, text: str, rejectors: frozenset[str]) -> Unplaced:

@@ -17,14 +17,16 @@ from msgspec.structs import replace
 
 from multisched.cycle.attempt_record import AttemptRecords
 from multisched.cycle.classes.cache import ClassCache
+from multisched.cycle.classes.columns import Totals
 from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.classes.scores import NOWHERE
 from multisched.cycle.commit_step import CommitStep
 from multisched.cycle.diagnosis import Diagnosis, diagnose, fit_error
 from multisched.cycle.gang_attempt import GangAttempts
 from multisched.cycle.preemption.dry_run_parts import DryRuns
+from multisched.cycle.preemption.member_places import MemberPlaces
 from multisched.cycle.preemption.nominated_pods import Blocked, NominatedPodsFilter
-from multisched.cycle.preemption.post_filter import Aftermath, PostFilterRuns
+from multisched.cycle.preemption.post_filter import Aftermath, GroupPostFilters, PostFilterRuns
 from multisched.cycle.remote_responses import Choice, RemoteResponses
 from multisched.cycle.results import Attempt, GangAttempt, Placed, RemoteRequest, Result, Unplaced
 from multisched.framework.node_view import Bools, Int64, Rows, any_true
@@ -70,6 +72,9 @@ class SchedulingCycle:
         self._post_filters = PostFilterRuns(runs, rows)
         self._remote = RemoteResponses(plugins, runner, cache, rows, self.classes, self.records, self._post_filters)
         self._commit = CommitStep(plugins, runner, cache, rows, nominator, self.classes, self.records, self._nominated)
+        places = MemberPlaces(self.classes, self._nominated, self._best_row, self._commit.chooser)
+        self.group_post_filters = GroupPostFilters(runs, rows, places)
+        """What makes room for pods that must start together."""
         self._gangs = GangAttempts(
             runner,
             cache,
@@ -80,6 +85,7 @@ class SchedulingCycle:
             self._commit,
             self._best,
             self._as_nominated,
+            self.group_post_filters.run,
         )
         self.conflicts = self._commit.conflicts
 
@@ -248,6 +254,10 @@ class SchedulingCycle:
             ordered = np.concatenate((ordered, rest[(-total[rest]).argsort(kind="stable")]))
         best_first: list[int] = ordered[:count].tolist()
         return best_first
+
+    def _best_row(self, rows: Rows, feasible: Bools, total: Totals, pod: Pod, attempt: int) -> int:
+        """Position of the best of some rows, as `_best`."""
+        return self._best(Choice(rows, feasible, total), pod, attempt, 1)[0]
 
     def _turn(self, pod: Pod, attempt: int) -> int:
         """Which of equally good rows a pod gets in this attempt."""

@@ -23,7 +23,7 @@ from multisched.framework.dependency import Dependency
 from multisched.framework.events import EventRegistration
 from multisched.framework.node_view import Codes, NodeView, Rows, Scores
 from multisched.framework.ports import Binder, BindReply, BindRequest
-from multisched.framework.preemption import DryRun, Preemption
+from multisched.framework.preemption import DryRun, GroupDryRun, Preemption
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.gang import TopologyLevel
@@ -192,6 +192,15 @@ class PostFilterPlugin(Plugin, Protocol):
     """Called when no row is feasible: may make room (preemption, reclaim). The first that succeeds ends the chain."""
 
     def post_filter(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult: ...
+
+
+@runtime_checkable
+class GroupPostFilterPlugin(Plugin, Protocol):
+    """Called when pods that must start together do not all find a row: PostFilter for a group (upstream: PodGroupPostFilter)."""
+
+    def post_filter_group(self, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun) -> PostFilterResult:
+        """`pods`: those that must all start, each with its nominated node. Success comes with a preemption for all of them."""
+        ...
 
 
 @runtime_checkable

@@ -176,6 +176,36 @@ class DryRun(Protocol):
         ...
 
 
+class GroupVictims(msgspec.Struct, frozen=True):
+    """What makes room for pods that start together."""
+
+    victims: Mapping[str, tuple[Pod, ...]]
+    """By node, the most important first."""
+    nominations: tuple[Nomination, ...]
+    """Each of the pods, with the node that it would get."""
+    costs: NDArray[np.float64]
+    """float64[criteria], as the rule counts them: less is better, the first decides most."""
+    is_minimal: bool
+    """Each victim is needed. False: the search was given up before that was known."""
+
+
+class GroupDryRun(Protocol):
+    """Pods that must all start, placed in thought while others are away. Valid within the attempt.
+
+    Border: the cycle does it (`GroupAttemptDryRun`), and no plugin sees the cycle.
+    """
+
+    name: str
+    """Of the group, namespace/name."""
+
+    def displace(self, rule: DisplacementRule) -> GroupVictims | None:
+        """Takes the displaceable away, on whatever nodes, and gives back as many as leave the pods their room.
+
+        The order is that of `DryRun.displace`. None: the pods do not all fit even without them. Raises PluginFailure.
+        """
+        ...
+
+
 class PreemptionsUnderWay(Protocol):
     """Who waits for victims to go."""
 

@@ -17,6 +17,7 @@ from multisched.framework.normalize import MAX_SCORE
 from multisched.framework.points import (
     CycleView,
     FilterPlugin,
+    GroupPostFilterPlugin,
     NormalizeScorePlugin,
     PermitPlugin,
     PermitResult,
@@ -30,6 +31,7 @@ from multisched.framework.points import (
     ReservePlugin,
     ScorePlugin,
 )
+from multisched.framework.preemption import GroupDryRun
 from multisched.framework.registry import implements
 from multisched.framework.remote import RecheckingPlugin
 from multisched.framework.status import Code, Status
@@ -144,8 +146,17 @@ class Runner:
 
     def post_filter(self, plugin: PostFilterPlugin, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult:
         """The plugin's result; a failure is an Error status, since the pod's refusal stands whatever PostFilter does."""
+        return self._post_filter(plugin, plugin.post_filter, cycle, pod, refusals)
+
+    def post_filter_group(
+        self, plugin: GroupPostFilterPlugin, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun
+    ) -> PostFilterResult:
+        """As `post_filter`, for pods that must start together."""
+        return self._post_filter(plugin, plugin.post_filter_group, cycle, pods, dry_run)
+
+    def _post_filter(self, plugin: Plugin, function: Callable[..., PostFilterResult], *args: Any) -> PostFilterResult:
         try:
-            result = self.call(plugin, "PostFilter", plugin.post_filter, cycle, pod, refusals)
+            result = self.call(plugin, "PostFilter", function, *args)
         except PluginFailure as failure:
             return PostFilterResult(failure.status)
         if not isinstance(result, PostFilterResult):

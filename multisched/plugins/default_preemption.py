@@ -17,6 +17,7 @@ from multisched.framework.preemption import (
     Candidates,
     Costs,
     DryRun,
+    GroupDryRun,
     Nomination,
     PlacedPods,
     Preemption,
@@ -36,6 +37,7 @@ NEVER = "not eligible due to preemptionPolicy=Never."
 TERMINATING = "not eligible due to a terminating pod on the nominated node."
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
 NO_VICTIMS = "No preemption victims found for incoming pod"
+NO_VICTIMS_FOR_ALL = "No preemption victims found that would make room for the"
 NO_CANDIDATE = "no candidate node for preemption"
 RUNNING = "waiting for the preemption for this pod to be finished"
 
@@ -110,6 +112,20 @@ class DefaultPreemption:
         preemption = self.choose(cycle, pod, found)
         return PostFilterResult(SUCCESS, preemption.node_of(pod.uid), preemption)
 
+    def post_filter_group(self, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun) -> PostFilterResult:
+        """Room for pods that must start together, from pods that are less important than each of them."""
+        self.preemption_attempts += 1
+        why_not = self._ineligible_group(cycle, pods) or self._unseen_budgets()
+        if why_not:
+            return PostFilterResult(_refused(why_not))
+        found = dry_run.displace(LowerPriority(min(pod.spec.priority for pod in pods), self._budgets))
+        if found is None:
+            return PostFilterResult(_refused(f"{NO_VICTIMS_FOR_ALL} {len(pods)} pods that must start together"))
+        if not found.victims:  # as for a single pod: something else than room is wrong
+            return PostFilterResult(Status.error("preemption: expected at least one victim pod"))
+        preemption = Preemption(found.victims, found.nominations, self.name, group=dry_run.name)
+        return PostFilterResult(SUCCESS, preemption=preemption)
+
     def offers(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> Sequence[Offer] | PostFilterResult:
         """As `post_filter`, but every candidate whose victims are on its node: HTTP extenders look at them before one is taken."""
         found = self._found(cycle, pod, refusals)
@@ -139,9 +155,9 @@ class DefaultPreemption:
         why_not = self._ineligible(cycle, pod, refusals)
         if why_not:
             return PostFilterResult(_refused(why_not))
-        hidden = self._objects.unreadable(ObjectKind.POD_DISRUPTION_BUDGET)
-        if hidden:  # upstream does not start then; here the pods that fit go on
-            return PostFilterResult(_refused(f"not tried, since PodDisruptionBudgets cannot be read: {hidden}"))
+        hidden = self._unseen_budgets()
+        if hidden:
+            return PostFilterResult(_refused(hidden))
         dry_run = refusals.dry_run()
         found = dry_run.displace(LowerPriority(pod.spec.priority, self._budgets))
         if len(found.rows):
@@ -168,6 +184,16 @@ class DefaultPreemption:
         node = cycle.nodes.node(int(found.rows[best])).name
         return Preemption(found.victims_at(best), (Nomination(pod, node),), self.name)
 
+    def _unseen_budgets(self) -> str:
+        """Why nobody may go: upstream does not start then; here the pods that fit go on. Empty: all budgets are seen."""
+        hidden = self._objects.unreadable(ObjectKind.POD_DISRUPTION_BUDGET)
+        return f"not tried, since PodDisruptionBudgets cannot be read: {hidden}" if hidden else ""
+
+    def _ineligible_group(self, cycle: CycleView, pods: Sequence[Pod]) -> str:
+        if not all(pod.spec.can_preempt for pod in pods):
+            return NEVER
+        return TERMINATING if any(_has_victims_going(cycle, pod) for pod in pods) else ""
+
     def _ineligible(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> str:
         if not pod.spec.can_preempt:
             return NEVER
@@ -175,11 +201,16 @@ class DefaultPreemption:
             return ""
         if refusals.status_of(pod.nominated_node).code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
             return ""  # nothing that goes from there will help: it may look elsewhere
-        row = cycle.nodes.row_of(pod.nominated_node)
-        for other in cycle.nodes.pods_on(row) if row is not None else ():
-            if other.is_deleting and other.is_preempted and other.spec.priority < pod.spec.priority:
-                return TERMINATING
-        return ""
+        return TERMINATING if _has_victims_going(cycle, pod) else ""
+
+
+def _has_victims_going(cycle: CycleView, pod: Pod) -> bool:
+    """Pods that may have been preempted for this one still go from its nominated node."""
+    row = cycle.nodes.row_of(pod.nominated_node) if pod.nominated_node else None
+    return any(
+        other.is_deleting and other.is_preempted and other.spec.priority < pod.spec.priority
+        for other in (cycle.nodes.pods_on(row) if row is not None else ())
+    )
 
 
 def _cost_of(offer: Offer) -> tuple[float, ...]:

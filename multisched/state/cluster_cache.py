@@ -156,7 +156,7 @@ class ClusterCache:
             raise CacheCorruptedError(f"pod {pod.key} ({pod.uid}) is assumed while {self._placed[pod.uid].state.name}")
         node = self.nodes.node(row).name
         annotations = self.ledgers.take(pod, row, choices)
-        pod = self._bound_with(pod, annotations)
+        pod = self.bound_with(pod, annotations)
         self.nodes.add_pod(row, pod)
         self._placed[pod.uid] = PlacedPod(pod, node, row, PodState.ASSUMED, annotations=annotations)
         self.gangs.stands(pod.uid, node)
@@ -168,7 +168,7 @@ class ClusterCache:
         False if a ledger holds for it what it asked for before, which only a new decision can change.
         """
         entry = self._placed[pod.uid]
-        before, entry.pod = entry.pod, self._bound_with(pod, entry.annotations)
+        before, entry.pod = entry.pod, self.bound_with(pod, entry.annotations)
         if entry.row != NO_ROW:
             self._changed(before, entry.pod, entry.row)
             self.nodes.remove_pod(entry.row, pod.uid)
@@ -260,7 +260,7 @@ class ClusterCache:
         self.nodes.add_pod(row, pod)
         self.ledgers.restore(pod, row)
 
-    def _bound_with(self, pod: Pod, annotations: Mapping[str, str]) -> Pod:
+    def bound_with(self, pod: Pod, annotations: Mapping[str, str]) -> Pod:
         """The pod as its binding makes it, as far as ledgers go by it: without what somebody else wrote in their place."""
         if not annotations and not pod.annotations:
             return pod

@@ -139,6 +139,16 @@ class LedgerRegistry:
                 return reason
         return ""
 
+    def concern_cluster(self, pod: Pod) -> bool:
+        """True if some ledger about the cluster holds something for pods like this one. PluginFailure for one that fails."""
+        for ledger in self._of_cluster:
+            try:
+                if ledger.concerns(pod):
+                    return True
+            except Exception as error:
+                raise _failure(ledger, f"{type(error).__name__}: {error}") from error
+        return False
+
     def concern(self, pod: Pod) -> bool:
         """True if some ledger holds something for pods like this one."""
         return bool(self.versions(pod, ANY_ROW))
@@ -171,6 +181,22 @@ class LedgerRegistry:
         """The pod's node is gone, the pod is not: what it held of the cluster stays held."""
         for ledger in self._of_rows:
             self._notify(ledger, "release", ledger.release, uid)
+
+    def lift(self, pod: Pod, *, is_settled: bool) -> None:
+        """The pod holds nothing until `set_down`, which makes the same holds of it again.
+
+        `is_settled`: the API server knows what it was bound with. What a pod on its way holds by a choice that it does not
+        bear itself stays held: nobody could make it again.
+        """
+        for ledger in self._ledgers.values():
+            if _can_be_made_again(ledger, is_settled=is_settled):
+                self._notify(ledger, "release", ledger.release, pod.uid)
+
+    def set_down(self, pod: Pod, row: int, *, is_settled: bool) -> None:
+        """Undoes `lift`. `row`: NO_ROW for a pod whose node nobody knows, which holds of the cluster alone."""
+        for ledger in self._ledgers.values() if row >= 0 else self._of_cluster:
+            if _can_be_made_again(ledger, is_settled=is_settled):
+                self._notify(ledger, "restore", _restore, ledger, pod, row)
 
     def set_node(self, row: int, node: Node | None) -> None:
         for ledger in self._ledgers.values():
@@ -222,6 +248,11 @@ def _restore(ledger: Ledger, pod: Pod, row: int) -> None:
         ledger.restore(pod, row)
     else:
         ledger.release(pod.uid)  # an earlier version of it may have been concerned
+
+
+def _can_be_made_again(ledger: Ledger, *, is_settled: bool) -> bool:
+    """True if `restore` makes the same of the pod as it holds now."""
+    return is_settled or isinstance(ledger, RowlessLedger | AnnotatedLedger)
 
 
 def _failure(ledger: Ledger, what: str) -> PluginFailure:

@@ -213,6 +213,13 @@ class NodeTable:
         node = self.node(row)
         self._write_node(row, node, node)
 
+    def reorder(self, row: int, uids: Sequence[str]) -> None:
+        """The row's pods in this order, which decides between equals: nothing else changes."""
+        pods = self._pods[row]
+        assert pods.keys() == set(uids), f"row {row} has other pods"
+        self._pods[row] = {uid: pods[uid] for uid in uids}
+        self._touch(row)
+
     # -- introspection ---------------------------------------------------------------------------------------------
 
     def live_rows(self) -> Iterable[tuple[int, Node]]:

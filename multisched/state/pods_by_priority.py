@@ -9,6 +9,7 @@ nothing is kept where nobody preempts, and little where nobody can be displaced.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from itertools import chain
 from typing import Any, TypeVar, cast
 
@@ -268,6 +269,41 @@ class PodsByPriority:
                 self._label_sets.append(LabelSet(pod.namespace, pod.labels, pod))
             found.append(number)
         return np.array(found, np.int32)
+
+
+class JoinedColumns:
+    """Some pods of several blocks in one column, the most important first. The column's row is no row of the table."""
+
+    def __init__(self, blocks: Sequence[PodColumns], masks: Sequence[Bools]) -> None:
+        """`masks`: for each block bool[k, rows], who of it is meant. One block at least."""
+        self._masks = masks
+        self._order: Rows | slice = slice(None)
+        started = self.column([some.started_s for some in blocks])
+        self._order = np.lexsort((started, -self.column([some.priority for some in blocks])))
+
+        @cache
+        def order(i: int) -> Order:
+            orders = [(some, np.nonzero(mask)) for some, mask in zip(blocks, masks, strict=True)]
+            pods = [some.pod(k, i) for some, (ks, at) in orders for k, i in zip(ks.tolist(), at.tolist(), strict=True)]
+            return tuple(pods[j] for j in np.arange(len(pods))[self._order].tolist())
+
+        def requested(resource: str) -> Int64:
+            return self.column([some.requested(resource) for some in blocks])[:, None]
+
+        def number() -> Numbered:
+            return self.column([some.label_set for some in blocks])[:, None], blocks[0].label_sets
+
+        columns = (
+            self.column([some.priority for some in blocks])[:, None],
+            self.column([some.started_s for some in blocks])[:, None],
+            self.column([some.has_ports for some in blocks])[:, None],
+        )
+        self.pods = PodColumns(np.array([-1], np.intp), columns, number, order, requested)
+
+    def column(self, of_blocks: Sequence[A]) -> A:
+        """What is known of the pods of each block ([k, rows]), of those that are meant, in their order."""
+        parts = [some[mask] for some, mask in zip(of_blocks, self._masks, strict=True)]
+        return cast(A, np.concatenate(parts)[self._order])
 
 
 def _started(pod: Pod) -> float:

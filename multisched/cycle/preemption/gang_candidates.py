@@ -104,7 +104,7 @@ class GangCandidates:
         if not trial.fits():
             return None
         going = needed(with_first(units, violating), trial)
-        if not going.victims:
+        if going is None or not going.victims:
             return None
         gone = {one.pod.uid for one in going.victims}
         victims = np.array([[uid in gone] for uid in uids], np.bool_)

@@ -26,6 +26,7 @@ class GangColumns:
     def __init__(self, gangs: StandingGangs) -> None:
         self._gangs = gangs
         self._numbers: dict[str, int] = {}
+        self._keys: list[str] = []
         self._rows: dict[int, tuple[Order, Int32 | None]] = {}
         """Row -> its pods, and the number of each pod's gang; None where none has one."""
         self._surplus: Int64 = np.zeros(0, np.int64)
@@ -34,8 +35,7 @@ class GangColumns:
     def beyond_surplus(self, pods: PodColumns, displaceable: Bools) -> Bools:
         """bool[k, rows]: those whose gang can only spare less important ones on the same row."""
         found = np.zeros_like(displaceable)
-        self._renew()
-        gang = self._of(pods)
+        gang = self.of(pods)
         k, i = np.nonzero(displaceable & (gang != NO_GANG))
         if not len(k):
             return found
@@ -49,8 +49,12 @@ class GangColumns:
         found[k[is_beyond], i[is_beyond]] = True
         return found
 
-    def _of(self, pods: PodColumns) -> Int32:
+    def of(self, pods: PodColumns) -> Int32:
+        """int32[k, rows]: a number for each gang; NO_GANG for a pod without one."""
+        self._renew()
         gang = np.full(pods.priority.shape, NO_GANG, np.int32)
+        if not len(self._gangs):
+            return gang
         for i, row in enumerate(pods.rows.tolist()):
             order = pods.order(i)
             known = self._rows.get(row)
@@ -60,16 +64,26 @@ class GangColumns:
                 gang[: len(order), i] = known[1]
         return gang
 
+    def key(self, number: int) -> str:
+        """The gang with this number; valid until pods are looked at again."""
+        return self._keys[number]
+
     def _numbered(self, order: Order) -> Int32 | None:
         keys = [None if pod.is_deleting else self._gangs.key_of(pod.uid) for pod in order]
         if not any(keys):
             return None
-        numbers = self._numbers
-        return np.array([NO_GANG if key is None else numbers.setdefault(key, len(numbers)) for key in keys], np.int32)
+        return np.array([NO_GANG if key is None else self._number(key) for key in keys], np.int32)
+
+    def _number(self, key: str) -> int:
+        number = self._numbers.setdefault(key, len(self._keys))
+        if number == len(self._keys):
+            self._keys.append(key)
+        return number
 
     def _renew(self) -> None:
         if len(self._numbers) > max(NUMBERS_MAX, 2 * len(self._gangs)):
             self._numbers.clear()
+            self._keys.clear()
             self._rows.clear()
             self._version = -1
 

@@ -14,11 +14,15 @@ from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.diagnosis import Diagnosis, Verdicts
 from multisched.cycle.preemption.dry_run import AttemptDryRun
 from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
+from multisched.cycle.preemption.group_dry_run import GroupAttemptDryRun
+from multisched.cycle.preemption.group_ground import GroupOfPods
+from multisched.cycle.preemption.member_places import MemberPlaces
+from multisched.framework.cycle_state import CycleState
 from multisched.framework.extender import NegotiablePostFilter, Offer
 from multisched.framework.node_view import Codes, Rows
-from multisched.framework.points import CycleView, PostFilterResult
+from multisched.framework.points import CycleView, GroupPostFilterPlugin, PostFilterResult
 from multisched.framework.preemption import Preemption
-from multisched.framework.registry import implements
+from multisched.framework.registry import implements, those
 from multisched.framework.runner import PluginFailure
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
@@ -35,6 +39,34 @@ class Aftermath(msgspec.Struct, frozen=True):
     nominated_node: str | None = None
     """As `PostFilterResult.nominated_node`."""
     preemption: Preemption | None = None
+
+
+class GroupPostFilters:
+    """The PostFilter plugins of one domain, for pods that must start together."""
+
+    def __init__(self, runs: DryRuns, rows: DomainRows, places: MemberPlaces) -> None:
+        self._runs = runs
+        self._rows = rows
+        self._places = places
+        self._plugins = those(runs.plugins.post_filter, GroupPostFilterPlugin)
+
+    def run(self, group: GroupOfPods) -> Aftermath:
+        """The plugins in order until one makes room for all of them. The nominated nodes are the preemption's.
+
+        In one synchronous step, within no transaction of theirs.
+        """
+        reasons: list[str] = []
+        view = CycleView(self._runs.table, CycleState(), group.attempt)
+        for plugin in self._plugins:
+            dry_run = GroupAttemptDryRun(self._runs, self._rows, self._places, group)
+            result = self._runs.runner.post_filter_group(plugin, view, group.pods, dry_run)
+            status = result.status
+            if status.code is Code.ERROR:
+                return Aftermath(status.message)
+            if status.is_success or status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
+                return Aftermath(status.message, preemption=result.preemption)
+            reasons += status.reasons
+        return Aftermath(", ".join(reasons))
 
 
 class PostFilterRuns:

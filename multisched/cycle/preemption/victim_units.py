@@ -33,6 +33,8 @@ class Unit(msgspec.Struct, frozen=True):
     """The gang that they are, all that stand of it; empty for a pod that may go alone."""
     surplus: int = 0
     """As many of them may go without the others."""
+    may_go_whole: bool = True
+    """False for some of a gang that has members who may not go: never more than the surplus goes."""
     is_first: bool = False
     """It is given back before those that are not, as its removal breaks a budget."""
 
@@ -72,17 +74,20 @@ class Needed(NamedTuple):
     """Gangs of which nobody is left."""
 
 
-def needed(units: Iterable[Unit], ground: Ground) -> Needed:
+def needed(units: Iterable[Unit], ground: Ground) -> Needed | None:
     """Gives back unit by unit, the most important first, whatever is not needed. Raises what the ground raises.
 
-    No proper subset of what it returns would do, as long as more room never hinders what is to be placed.
+    Before all others come gangs that may not go whole. None: more of one of them would have to go than may. No proper subset
+    of what it returns would do, as long as more room never hinders what is to be placed.
     """
     victims: list[PlacedPod] = []
     whole_gangs = 0
-    for unit in sorted(units, key=lambda unit: unit.importance):
+    for unit in sorted(units, key=lambda unit: (unit.may_go_whole, *unit.importance)):
         if ground.give_back(unit.members):
             continue
         going = _few_of(unit, ground)
+        if len(going) == len(unit.members) and not unit.may_go_whole:
+            return None
         victims += going
         whole_gangs += bool(unit.gang) and len(going) == len(unit.members)
     return Needed(victims, whole_gangs)
@@ -116,10 +121,7 @@ def units_of(
     cache: ClusterCache,
     may_go: Callable[[Sequence[Pod]], bool],
 ) -> list[Unit]:
-    """The units of these pods, each of which may go as far as its gang can spare it; the most important come first.
-
-    `may_go`: whether all of these may. A gang of which some member may not go loses its surplus at most, the least important.
-    """
+    """The units of these pods, each of which may go as far as its gang can spare it. `may_go`: whether all of these may."""
     units, by_gang = list[Unit](), dict[str, list[PlacedPod]]()
     for one in pods:
         gang = None if one.pod.is_deleting else gangs.key_of(one.pod.uid)
@@ -132,15 +134,16 @@ def units_of(
         if len(some) <= surplus:
             units += [Unit((one,)) for one in some]
             continue
-        members = _standing(gang, gangs, cache)
+        members = standing_members(gang, gangs, cache)
         if may_go([one.pod for one in members]):
             units.append(Unit(members, gang, surplus))
-        else:
-            units += [Unit((one,)) for one in some[len(some) - surplus :]]
+        elif surplus:
+            units.append(Unit(tuple(by_importance(some)), gang, surplus, may_go_whole=False))
     return units
 
 
-def _standing(gang: str, gangs: StandingGangs, cache: ClusterCache) -> tuple[PlacedPod, ...]:
+def standing_members(gang: str, gangs: StandingGangs, cache: ClusterCache) -> tuple[PlacedPod, ...]:
+    """All that stand of a gang, the most important first."""
     entries = (cache.placed(uid) for uid in gangs.standing(gang))
     return tuple(by_importance(entry for entry in entries if entry is not None))
 

@@ -104,7 +104,7 @@ def _waiting(house: House) -> list[Any]:
 
 async def test_who_asks_often_costs_no_trial_and_is_answered_all_the_same() -> None:
     async with (
-        open_house(HEAD, before=install) as house,
+        open_house(HEAD, before=install_definitions) as house,
         serve(ServerSettings(port=0), sources_of(house)) as url,
     ):
         await house.node("n", cpu="8")

@@ -1,0 +1,205 @@
+"""The members of a group, standing on the table within a trial while units of victims go and come back.
+
+Members stay where they are as long as they fit there. When a unit comes back, only those are placed anew whom it may
+concern: those on its rows; all of them, where filters go by other rows too. If that fails, and others could make room by
+moving, the whole group is placed anew. Both searches are bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from multisched.cycle.preemption.member_places import MemberPlaces
+from multisched.cycle.preemption.victim_units import Members
+from multisched.framework.dependency import Dependency
+from multisched.framework.ledger import Choices
+from multisched.framework.node_view import Bools
+from multisched.model.objects import Pod
+from multisched.state.cluster_cache import ClusterCache, PlacedPod
+from multisched.state.trial import Stand, Trial
+
+PLACINGS_MAX: Final = 5_000
+"""Times that members are placed in one search, about 0.2 ms each. From then on no unit comes back."""
+WHOLE_TRIES_MAX: Final = 64
+"""Times that a whole group is placed anew because it did not do to move the members concerned."""
+
+
+class GroupOfPods(msgspec.Struct, frozen=True):
+    """Pods that must all start together, in the order in which they are placed."""
+
+    name: str
+    """namespace/name"""
+    pods: tuple[Pod, ...]
+    attempt: int = 1
+    allowed: Bools | None = None
+    """bool[rows of the table]: where they may go, for instance one topology domain; None: wherever their filters pass."""
+
+
+class GroupGround:
+    """`victim_units.Ground` for a group."""
+
+    def __init__(self, group: GroupOfPods, cache: ClusterCache, places: MemberPlaces, trial: Trial) -> None:
+        """Raises PluginFailure."""
+        self._group = group
+        self._places = places
+        self._trial = trial
+        self._stands: dict[str, Stand] = {}
+        self._kinds = {pod.uid: self._kind(pod) for pod in group.pods}
+        classes = [places.class_of(pod, group.attempt) for pod in _one_of_each(group.pods, self._kinds)]
+        self.reaches_far = any(
+            one.relates or any(column.depends_on is Dependency.ATTEMPT for column in one.filters) for one in classes
+        )
+        """Some filter of theirs goes by what stands on other rows."""
+        self.shares_room = any(cache.ledgers.concern_cluster(pod) for pod in group.pods)
+        """Some ledger about the cluster counts them, whatever rows they stand on."""
+        self._are_alike = len(set(self._kinds.values())) == 1
+        self._orders = [group.pods] if self._are_alike else [group.pods, sorted(group.pods, key=_size, reverse=True)]
+        self._placings = self._whole_tries = 0
+        self.is_exhausted = False
+        """Units were kept away although nobody knows whether they need be."""
+
+    def _kind(self, pod: Pod) -> Hashable:
+        """Equal for pods that any row takes alike."""
+        signature = self._places.class_of(pod, self._group.attempt).signature
+        return pod.uid if signature is None else (signature, pod.spec.priority)
+
+    # -- placing ---------------------------------------------------------------------------------------------------
+
+    def place_all(self) -> bool:
+        """True: all stand. Else those who stood before stand, and more of them where rows speak for themselves.
+
+        Raises PluginFailure.
+        """
+        return self.place_anew() if self.reaches_far else self._place_missing(self._group.pods)
+
+    def _place_missing(self, pods: Sequence[Pod]) -> bool:
+        """Places who of them does not stand; whoever finds no row is tried once more after others have found theirs."""
+        left = [pod for pod in pods if pod.uid not in self._stands]
+        while left:
+            hopeless: set[Hashable] = set()
+            again = [pod for pod in left if not self._place(pod, hopeless)]
+            if len(again) == len(left):
+                return False
+            left = again
+        return True
+
+    def place_anew(self) -> bool:
+        """Places all from the beginning. False: those stand who stood before, where they stood."""
+        before = self._leave(list(self._stands))
+        if self._place_from_nothing():
+            return True
+        self._stand_again(before)
+        return False
+
+    def _place_from_nothing(self) -> bool:
+        """In the order of the group, then the largest first. False: nobody stands."""
+        self._leave(list(self._stands))
+        for pods in self._orders:
+            if self._place_missing(pods):
+                return True
+            self._leave(list(self._stands))
+        return False
+
+    def _place(self, pod: Pod, hopeless: set[Hashable]) -> bool:
+        kind = self._kinds[pod.uid]
+        if kind in hopeless:
+            return False
+        self._placings += 1
+        stand = self._places.place(pod, self._group.attempt, self._group.allowed, self._trial)
+        if stand is None:
+            hopeless.add(kind)
+            return False
+        self._stands[pod.uid] = stand
+        return True
+
+    # -- Ground ----------------------------------------------------------------------------------------------------
+
+    def give_back(self, members: Members) -> bool:
+        if self._placings >= PLACINGS_MAX:
+            self.is_exhausted = True
+            return False
+        before = dict(self._stands)
+        self._trial.give_back(members)
+        self._leave(self._concerned_by(members))
+        if self._place_missing(self._group.pods):
+            return True
+        if not self._is_proof_enough() and self._whole_tries < WHOLE_TRIES_MAX:
+            self._whole_tries += 1
+            if self._place_from_nothing():
+                return True
+        self._leave([uid for uid, stand in self._stands.items() if stand is not before.get(uid)])
+        self._trial.take_away(members)
+        self._stand_again(before.values())
+        return False
+
+    def take_away(self, members: Members) -> None:
+        self._trial.take_away(members)
+
+    def matters(self, member: PlacedPod) -> bool:
+        return self.reaches_far or self.shares_room or member.row in self.rows
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    @property
+    def rows(self) -> frozenset[int]:
+        """On which members stand."""
+        return frozenset(stand.row for stand in self._stands.values())
+
+    def stands(self) -> Sequence[Stand]:
+        """In the order of the group."""
+        return [self._stands[pod.uid] for pod in self._group.pods]
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _concerned_by(self, members: Members) -> list[str]:
+        """Members of the group who may not fit any more once these are back; of those who share room one of each kind will do."""
+        if self.reaches_far:
+            return list(self._stands)
+        rows = {one.row for one in members}
+        found = [uid for uid, stand in self._stands.items() if stand.row in rows]
+        if self.shares_room:
+            seen = {self._kinds[uid] for uid in found}
+            others = (pod for pod in self._group.pods if pod.uid in self._stands and self._kinds[pod.uid] not in seen)
+            found += [pod.uid for pod in _one_of_each(others, self._kinds)]
+        return found
+
+    def _is_proof_enough(self) -> bool:
+        """Where all are alike and each row speaks for itself, a member that finds no row finds none however the others stand."""
+        return self._are_alike and not self.reaches_far
+
+    def _leave(self, uids: Sequence[str]) -> list[Stand]:
+        """Those who stood, in the order in which they came."""
+        left = []
+        for uid in reversed(uids):
+            self._trial.leave(uid)
+            left.append(self._stands.pop(uid))
+        return left[::-1]
+
+    def _stand_again(self, stands: Iterable[Stand]) -> None:
+        """Each where it stood, with what it had; those that stand already stay."""
+        for stand in stands:
+            if stand.pod.uid in self._stands:
+                continue
+            again = self._trial.stand(stand.pod, stand.row, partial(_as_before, stand.choices))
+            assert again is not None, f"{stand.pod.key} stood there a moment ago"
+            self._stands[stand.pod.uid] = again
+
+
+def _size(pod: Pod) -> tuple[int, ...]:
+    """CPU before memory, as the names of resources are ordered."""
+    return tuple(pod.requests[resource] for resource in sorted(pod.requests))
+
+
+def _as_before(choices: Choices, pod: Pod, row: int) -> Choices:
+    return choices
+
+
+def _one_of_each(pods: Iterable[Pod], kinds: dict[str, Hashable]) -> list[Pod]:
+    found: dict[Hashable, Pod] = {}
+    for pod in pods:
+        found.setdefault(kinds[pod.uid], pod)
+    return list(found.values())

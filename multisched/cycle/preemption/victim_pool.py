@@ -1,0 +1,127 @@
+"""Everybody who may go for a group, to be taken away unit by unit, the least important first.
+
+There may be a hundred thousand of them, and few will be taken. So they stay numbers in columns until they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from multisched.cycle.preemption.dry_run_parts import DryRuns
+from multisched.cycle.preemption.gang_columns import NO_GANG
+from multisched.cycle.preemption.victim_units import Unit, standing_members
+from multisched.framework.node_view import Bools, Float64, Int32, Int64, Rows
+from multisched.framework.preemption import DisplacementRule
+from multisched.model.objects import Pod
+from multisched.state.cluster_cache import PlacedPod
+from multisched.state.pods_by_priority import JoinedColumns, PodColumns
+
+
+class VictimPool:
+    """By one rule, on some rows."""
+
+    def __init__(self, runs: DryRuns, rule: DisplacementRule, rows: Rows) -> None:
+        """`rows`: where somebody might be in the way. Raises PluginFailure."""
+        self._runs = runs
+        self._rule = rule
+        self._cores: list[tuple[str, Rows]] = []
+        """Gang, and positions of those members beyond its surplus."""
+        self._pods: Sequence[Pod] = ()
+        self._first: Bools = np.zeros(0, np.bool_)
+        self._steps: list[int] = []
+        """The most important first: the position of a pod that may go alone, or -1 - the number of a core."""
+        blocks = runs.standing.blocks(rows[runs.standing.lowest(rows) < rule.below])
+        if blocks:
+            self._fill(JoinedColumns(blocks, [rule.displaceable(some) for some in blocks]), blocks)
+        self._away: dict[str, PlacedPod] = {}
+        self._singles: dict[str, Unit] = {}
+        self._whole: list[Unit] = []
+        self._limited: list[Unit] = []
+        """Gangs that may lose their surplus at most, and of whom more than that would be in the way."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Nobody is left to be taken away."""
+        return not self._steps and not self._limited
+
+    def take(self, count: int) -> list[PlacedPod]:
+        """The pods of so many more units; at last those of gangs that may not go whole, all together."""
+        taken: list[PlacedPod] = []
+        for _ in range(min(count, len(self._steps))):
+            step = self._steps.pop()
+            taken += self._single(step) if step >= 0 else self._core(*self._cores[-1 - step])
+        if not taken and not self._steps:
+            for unit in self._limited:
+                taken += self._taken(unit)
+            self._whole += self._limited
+            self._limited = []
+        return taken
+
+    def away(self) -> list[Unit]:
+        """The units of all who were taken away."""
+        gangs = {one.pod.uid for unit in self._whole for one in unit.members}
+        return [*self._whole, *(unit for uid, unit in self._singles.items() if uid not in gangs)]
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _fill(self, every: JoinedColumns, blocks: Sequence[PodColumns]) -> None:
+        pods = every.pods
+        self._pods = pods.order(0)
+        self._first = self._rule.first(pods, np.ones_like(pods.priority, np.bool_))[:, 0]
+        alone = self._split(every.column([self._runs.gang_columns.of(some) for some in blocks]))
+        self._steps = self._ordered(alone, pods.priority[:, 0], pods.started_s[:, 0])
+
+    def _split(self, gang: Int32) -> Rows:
+        """Positions of pods that may go alone; of the other members of each gang a core is made."""
+        gangs, columns = self._runs.cache.gangs, self._runs.gang_columns
+        may_go_alone = gang == NO_GANG
+        for number in np.unique(gang[~may_go_alone]).tolist():
+            key, at = columns.key(number), np.flatnonzero(gang == number)
+            surplus = gangs.surplus(key)
+            may_go_alone[at[len(at) - min(surplus, len(at)) :]] = True
+            if len(at) > surplus:
+                self._cores.append((key, at[: len(at) - surplus]))
+        return np.flatnonzero(may_go_alone)
+
+    def _ordered(self, alone: Rows, priority: Int64, started_s: Float64) -> list[int]:
+        """As `Unit.importance`."""
+        cores, none = [at for _, at in self._cores], np.zeros(len(alone), np.int64)
+        keys: Sequence[tuple[Int64 | Float64 | Bools, Sequence[float]]] = (
+            (started_s[alone], [started_s[at].min() for at in cores]),
+            (none, [-len(at) for at in cores]),
+            (none + 1, [0 for _ in cores]),
+            (-priority[alone], [-priority[at].max() for at in cores]),
+            (~self._first[alone], [not self._first[at].any() for at in cores]),
+        )
+        order = np.lexsort([np.concatenate((of_pods, np.array(of_cores))) for of_pods, of_cores in keys])
+        codes = np.concatenate((alone, -1 - np.arange(len(cores))))
+        steps: list[int] = codes[order].tolist()
+        return steps
+
+    def _single(self, at: int) -> list[PlacedPod]:
+        entry = self._runs.cache.placed(self._pods[at].uid)
+        assert entry is not None, "a pod on a row is placed"
+        unit = self._singles[entry.pod.uid] = Unit((entry,), is_first=bool(self._first[at]))
+        return self._taken(unit)
+
+    def _core(self, gang: str, at: Rows) -> list[PlacedPod]:
+        """The rest of a gang whose surplus may be away already, if all of it may go."""
+        cache, standing = self._runs.cache, self._runs.standing
+        members = standing_members(gang, cache.gangs, cache)
+        unit = Unit(members, gang, cache.gangs.surplus(gang), is_first=bool(self._first[at].any()))
+        if self._rule.displaceable(standing.column_of(one.pod for one in members)).all():
+            self._whole.append(unit)
+            return self._taken(unit)
+        core = {self._pods[i].uid for i in at.tolist()}
+        here = tuple(one for one in members if one.pod.uid in core or one.pod.uid in self._singles)
+        if unit.surplus:
+            self._limited.append(Unit(here, gang, unit.surplus, may_go_whole=False, is_first=unit.is_first))
+        return []
+
+    def _taken(self, unit: Unit) -> list[PlacedPod]:
+        """Those of the unit who were there until now."""
+        news = {one.pod.uid: one for one in unit.members if one.pod.uid not in self._away}
+        self._away |= news
+        return list(news.values())

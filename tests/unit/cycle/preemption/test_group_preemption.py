@@ -1,0 +1,484 @@
+"""Preemption for pods that must start together: few victims, all of them needed, and no trace of the search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, combinations
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from multisched.cycle.preemption import group_ground
+from multisched.cycle.preemption.group_dry_run import GroupAttemptDryRun
+from multisched.cycle.preemption.group_ground import GroupOfPods
+from multisched.cycle.preemption.post_filter import Aftermath
+from multisched.framework.dependency import Dependency
+from multisched.framework.points import CycleView, PostFilterResult
+from multisched.framework.preemption import GroupDryRun, GroupVictims, Preemption
+from multisched.framework.status import SUCCESS, Status
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import CPU, Pod
+from multisched.model.placement import PodAffinity, PodAffinityTerm
+from multisched.model.selectors import LabelSelector, Operator, Requirement
+from multisched.plugins.default_preemption import LowerPriority
+from multisched.plugins.disruption_budgets import DisruptionBudgets
+from multisched.testing.builders import make_node, make_pod
+from tests.unit.cycle.cycle_kit import Domain, FilterBy
+from tests.unit.cycle.preemption.test_gang_victims import member
+from tests.unit.cycle.preemption.test_preemption import DAY_S, budget, standing
+from tests.unit.cycle.test_cluster_quota import NamespaceQuota, room_of
+from tests.unit.state.gang_kit import GANG_LABEL, cache_with_gangs, key_of, place
+
+HOST = "kubernetes.io/hostname"
+IN_TREE = ("NodeResourcesFit", "DefaultPreemption")
+NONE: Mapping[str, int] = {}
+RELATED = ("NodeResourcesFit", "InterPodAffinity", "DefaultPreemption")
+
+
+def town(
+    nodes: Mapping[str, int],
+    pods: Iterable[Pod] = (),
+    *,
+    in_tree: Sequence[str] = IN_TREE,
+    plugins: Sequence[Any] = (),
+    factories: Sequence[Any] = (),
+    minimums: Mapping[str, int] = NONE,
+) -> Domain:
+    """`nodes`: name -> CPUs. `minimums`: gang -> its minimum."""
+    made = [
+        make_node(name, cpu_milli=cpus * 1000, labels={HOST: name, "zone": name[0]}) for name, cpus in nodes.items()
+    ]
+    cache = cache_with_gangs(**minimums)
+    domain = Domain(*made, in_tree=in_tree, cache=cache, plugins=plugins, factories=factories)
+    for pod in pods:
+        place(domain.cache, pod)
+    return domain
+
+
+def group_of(count: int, *, cpu: int = 1000, priority: int = 9, **fields: Any) -> GroupOfPods:
+    pods = tuple(make_pod(f"m{number}", cpu_milli=cpu, priority=priority, **fields) for number in range(count))
+    return GroupOfPods("default/train", pods)
+
+
+def run(domain: Domain, group: GroupOfPods) -> Aftermath:
+    """Leaves everything as it was, whatever comes of it."""
+    before = state_of(domain)
+    found = domain.cycle.group_post_filters.run(group)
+    assert state_of(domain) == before
+    return found
+
+
+def preempted(domain: Domain, group: GroupOfPods) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """The victims by node, and the node of each member."""
+    preemption = run(domain, group).preemption
+    if preemption is None:
+        return {}, {}
+    victims = {node: [pod.name for pod in pods] for node, pods in preemption.victims.items()}
+    return victims, {pod.name: node for pod, node in preemption.nominations}
+
+
+def state_of(domain: Domain) -> object:
+    """All that anybody could read but versions."""
+    cache, nominator = domain.cache, domain.nominator
+    cache.validate()
+    nodes = cache.nodes
+    rows = [row for row, _ in nodes.live_rows()]
+    return (
+        {name: nodes.requested(name).tolist() for name in nodes.resources},
+        nodes.pod_count.tolist(),
+        [[pod.uid for pod in nodes.pods_on(row)] for row in rows],
+        {e.pod.uid: (e.node, e.row, e.state, e.pod) for e in cache},
+        [dict(ledger.held()) for ledger in cache.ledgers],
+        dict(cache.ledgers.broken),
+        {pod.uid: (pod.nominated_node, nominator.rank_of(pod)) for pod in nominator.pods()},
+        cache.news.end,
+    )
+
+
+# -- who goes ------------------------------------------------------------------------------------------------------------
+
+
+def test_all_members_get_a_node_and_only_whoever_is_in_their_way_goes() -> None:
+    pods = [standing(f"low-{node}", node, start=DAY_S + number) for number, node in enumerate("abcd")]
+    domain = town(dict.fromkeys("abcd", 1), pods)
+    victims, places = preempted(domain, group_of(2))
+    assert victims == {"c": ["low-c"], "d": ["low-d"]}, "they have started last"
+    assert sorted(places.values()) == ["c", "d"]
+
+
+def test_members_use_what_is_free_before_anybody_goes() -> None:
+    pods = [standing("low", "a"), standing("equal", "b", cpu=500, priority=9)]
+    assert preempted(town({"a": 1, "b": 2}, pods), group_of(2)) == ({"a": ["low"]}, {"m0": "b", "m1": "a"})
+
+
+def test_the_least_important_member_decides_who_may_go() -> None:
+    group = GroupOfPods(
+        "default/train", (make_pod("m0", cpu_milli=1000, priority=9), make_pod("m1", cpu_milli=1000, priority=5))
+    )
+    assert preempted(town({"a": 2}, [standing("mid", "a", cpu=1000, priority=5)]), group) == ({}, {})
+    assert preempted(town({"a": 2}, [standing("low", "a", cpu=1000, priority=4)]), group)[0] == {"a": ["low"]}
+
+
+def test_a_group_one_of_which_never_preempts_is_told_so() -> None:
+    group = group_of(2)
+    spec = msgspec.structs.replace(group.pods[1].spec, can_preempt=False)
+    group = msgspec.structs.replace(group, pods=(group.pods[0], msgspec.structs.replace(group.pods[1], spec=spec)))
+    found = run(town({"a": 2}, [standing("low", "a")]), group)
+    assert (found.sentence, found.preemption) == ("preemption: not eligible due to preemptionPolicy=Never.", None)
+
+
+def test_a_group_waits_for_victims_that_go_from_a_nominated_node_already() -> None:
+    group = group_of(2)
+    group = msgspec.structs.replace(
+        group, pods=(group.pods[0], msgspec.structs.replace(group.pods[1], nominated_node="b"))
+    )
+    pods = [standing("low", "a"), standing("going", "b", is_deleting=True, is_preempted=True)]
+    found = run(town({"a": 1, "b": 1}, pods), group)
+    assert found.sentence == "preemption: not eligible due to a terminating pod on the nominated node."
+
+
+def test_a_group_for_which_no_victims_are_enough_hears_it() -> None:
+    found = run(town({"a": 1, "b": 1}, [standing("low", "a"), standing("equal", "b", priority=9)]), group_of(2))
+    text = "preemption: No preemption victims found that would make room for the 2 pods that must start together"
+    assert (found.sentence, found.preemption) == (text, None)
+
+
+def test_a_group_that_fits_although_nobody_goes_is_an_error() -> None:
+    assert run(town({"a": 2}, [standing("low", "a", cpu=100)]), group_of(1)).preemption is None
+    assert run(town({"a": 2}), group_of(1)).sentence == "preemption: expected at least one victim pod"
+
+
+def test_budgets_are_broken_only_where_nothing_else_helps() -> None:
+    pods = [
+        standing("kept", "a", labels={"app": "kept"}),
+        standing("b", "b", priority=5),
+        standing("c", "c", priority=5),
+    ]
+    domain = town(dict.fromkeys("abc", 1), pods)
+    domain.cache.objects.set(ObjectKind.POD_DISRUPTION_BUDGET, budget("kept", "kept", 0))
+    assert preempted(domain, group_of(2))[0] == {"b": ["b"], "c": ["c"]}
+    assert preempted(domain, group_of(3))[0] == {"a": ["kept"], "b": ["b"], "c": ["c"]}
+
+
+def test_where_budgets_cannot_be_read_nobody_goes() -> None:
+    domain = town({"a": 1}, [standing("low", "a")])
+    domain.cache.objects.set_unreadable(ObjectKind.POD_DISRUPTION_BUDGET, "forbidden")
+    found = run(domain, group_of(1))
+    assert found.sentence == "preemption: not tried, since PodDisruptionBudgets cannot be read: forbidden"
+
+
+def test_a_gang_goes_whole_or_not_at_all_and_spares_its_surplus_first() -> None:
+    nodes = dict.fromkeys("abcd", 1)
+    pods = [member(f"g-{node}", node, start=DAY_S + number) for number, node in enumerate("abc")]
+    pods.append(standing("equal", "d", priority=9))
+    assert preempted(town(nodes, pods, minimums={"g": 2}), group_of(1))[0] == {"c": ["g-c"]}
+    assert preempted(town(nodes, pods, minimums={"g": 3}), group_of(1))[0] == {"a": ["g-a"], "b": ["g-b"], "c": ["g-c"]}
+    assert preempted(town(nodes, pods, minimums={"g": 2}), group_of(2))[0] == {"a": ["g-a"], "b": ["g-b"], "c": ["g-c"]}
+    assert preempted(town(nodes, pods, minimums={"g": 1}), group_of(2))[0] == {"b": ["g-b"], "c": ["g-c"]}
+
+
+def test_at_one_priority_pods_by_themselves_go_before_gangs() -> None:
+    pods = [member("g1", "a"), member("g2", "b"), standing("alone", "c", start=DAY_S - 100)]
+    assert preempted(town(dict.fromkeys("abc", 1), pods, minimums={"g": 2}), group_of(1))[0] == {"c": ["alone"]}
+    pods[2] = standing("alone", "c", priority=1)
+    assert preempted(town(dict.fromkeys("abc", 1), pods, minimums={"g": 2}), group_of(1))[0] == {
+        "a": ["g1"],
+        "b": ["g2"],
+    }
+
+
+def test_the_preemption_names_the_group_and_its_plugin() -> None:
+    preemption = run(town({"a": 1}, [standing("low", "a")]), group_of(1)).preemption
+    assert preemption is not None
+    assert (preemption.group, preemption.plugin, preemption.rank) == ("default/train", "DefaultPreemption", None)
+
+
+def test_members_go_only_where_they_are_allowed() -> None:
+    pods = [standing(f"low-{node}", node, start=DAY_S - ord(node[0])) for node in ("a1", "a2", "b1", "b2")]
+    domain = town(dict.fromkeys(("a1", "a2", "b1", "b2"), 1), pods)
+    allowed = np.array([name[0] == "a" for name in ("a1", "a2", "b1", "b2")])
+    group = msgspec.structs.replace(group_of(2), allowed=allowed)
+    assert preempted(domain, group)[0] == {"a1": ["low-a1"], "a2": ["low-a2"]}
+    assert preempted(domain, msgspec.structs.replace(group_of(3), allowed=allowed)) == ({}, {})
+
+
+def test_a_member_that_is_nominated_keeps_its_node_and_its_nomination() -> None:
+    domain = town(dict.fromkeys("abc", 1), [standing("low", "a"), standing("equal", "b", priority=9)])
+    group = group_of(2)
+    domain.nominator.nominate(group.pods[0], "c", 77)
+    named = msgspec.structs.replace(group.pods[0], nominated_node="c")
+    group = msgspec.structs.replace(group, pods=(named, group.pods[1]))
+    assert preempted(domain, group) == ({"a": ["low"]}, {"m0": "c", "m1": "a"})
+
+
+def test_pods_that_are_nominated_before_the_members_keep_their_room() -> None:
+    domain = town(dict.fromkeys("ab", 1), [standing("low-a", "a", start=DAY_S + 1), standing("low-b", "b")])
+    domain.nominator.nominate(make_pod("before", cpu_milli=500, priority=9), "a")
+    domain.nominator.nominate(make_pod("behind", cpu_milli=500, priority=8), "b")
+    assert preempted(domain, group_of(1)) == ({"b": ["low-b"]}, {"m0": "b"})
+    assert preempted(domain, group_of(2)) == ({}, {})
+
+
+# -- rules about others, and room of the cluster -------------------------------------------------------------------------
+
+
+def apart() -> PodAffinity:
+    term = PodAffinityTerm(HOST, LabelSelector((Requirement("app", Operator.IN, ("train",)),)))
+    return PodAffinity(anti_required=(term,))
+
+
+def test_members_that_keep_apart_get_a_node_each() -> None:
+    pods = [standing(f"low-{node}", node, start=DAY_S + number) for number, node in enumerate("abc")]
+    domain = town(dict.fromkeys("abc", 2), pods, in_tree=RELATED)
+    group = group_of(3, cpu=1500, labels={"app": "train"})
+    members = tuple(
+        msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, pod_affinity=apart())) for pod in group.pods
+    )
+    victims, places = preempted(domain, msgspec.structs.replace(group, pods=members))
+    assert victims == {node: [f"low-{node}"] for node in "abc"}
+    assert sorted(places.values()) == ["a", "b", "c"]
+    domain.cache.remove("uid-low-a")
+    place(domain.cache, standing("train", "a", priority=9, labels={"app": "train"}))
+    assert preempted(domain, msgspec.structs.replace(group, pods=members)) == ({}, {})
+
+
+def test_nobody_goes_whom_a_member_wants_to_be_near() -> None:
+    near = PodAffinity(required=(PodAffinityTerm(HOST, LabelSelector((Requirement("app", Operator.IN, ("db",)),))),))
+    pods = [standing("db", "a", labels={"app": "db"}), standing("other", "a", start=DAY_S + 9)]
+    domain = town({"a": 2, "b": 2}, pods, in_tree=RELATED)
+    group = group_of(1)
+    spec = msgspec.structs.replace(group.pods[0].spec, pod_affinity=near)
+    group = msgspec.structs.replace(group, pods=(msgspec.structs.replace(group.pods[0], spec=spec),))
+    assert preempted(domain, group)[0] == {"a": ["other"]}
+
+
+def test_pods_on_other_nodes_go_for_the_room_of_a_quota_that_all_nodes_share() -> None:
+    domain = town({"a": 8, "b": 8}, in_tree=IN_TREE, factories=[NamespaceQuota])
+    room_of(domain)
+    for name, node, namespace, start in (
+        ("mine-1", "a", "red", 1),
+        ("mine-2", "b", "red", 2),
+        ("blue", "a", "blue", 3),
+    ):
+        place(domain.cache, standing(name, node, cpu=500, namespace=namespace, start=DAY_S + start))
+    group = group_of(2, cpu=250, namespace="red")
+    victims, places = preempted(domain, group)
+    assert victims == {"b": ["mine-2"]}
+    assert set(places) == {"m0", "m1"}
+    assert preempted(domain, group_of(3, cpu=250, namespace="red"))[0] == {"a": ["mine-1"], "b": ["mine-2"]}
+    assert preempted(domain, group_of(5, cpu=250, namespace="red")) == ({}, {})
+
+
+# -- what fails, and what ends -------------------------------------------------------------------------------------------
+
+
+class FailsLater(FilterBy):
+    """Filter raises after it was asked so many times."""
+
+    def __init__(self, asked_max: int) -> None:
+        super().__init__("FailsLater", lambda pod, name: "", depends_on=Dependency.ROW, sign=lambda pod: ())
+        self._left = asked_max
+
+    def filter(self, cycle: Any, pod: Pod, rows: Any) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            raise RuntimeError("boom")
+        return super().filter(cycle, pod, rows)
+
+
+@pytest.mark.parametrize("asked_max", range(8))
+def test_a_plugin_that_raises_costs_the_group_its_attempt_and_leaves_nothing_behind(asked_max: int) -> None:
+    pods = [standing(f"low-{node}", node, start=DAY_S + number) for number, node in enumerate("abcd")]
+    domain = town(dict.fromkeys("abcd", 1), pods, plugins=[FailsLater(asked_max)])
+    domain.nominator.nominate(make_pod("m0", cpu_milli=1000, priority=9), "a", 50)
+    found = run(domain, group_of(3))
+    assert found.preemption is None
+    assert "boom" in found.sentence
+
+
+def dry_run(domain: Domain, group: GroupOfPods) -> GroupVictims | None:
+    filters = domain.cycle.group_post_filters
+    rule = LowerPriority(9, DisruptionBudgets(domain.cache.objects))
+    return GroupAttemptDryRun(filters._runs, filters._rows, filters._places, group).displace(rule)
+
+
+def test_a_search_that_takes_too_long_ends_with_more_victims_than_it_knows_to_be_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pods = [standing(f"low-{number}", "a", cpu=500, start=DAY_S + number) for number in range(8)]
+    domain = town({"a": 4}, pods)
+    whole = dry_run(domain, group_of(3, cpu=700))
+    assert whole is not None
+    assert (whole.is_minimal, [pod.name for pod in whole.victims["a"]]) == (True, [f"low-{n}" for n in range(3, 8)])
+    monkeypatch.setattr(group_ground, "PLACINGS_MAX", 1)
+    before = state_of(domain)
+    found = dry_run(domain, group_of(3, cpu=700))
+    assert state_of(domain) == before
+    assert found is not None
+    assert not found.is_minimal
+    assert {pod.name for pod in found.victims["a"]} >= {f"low-{n}" for n in range(3, 8)}
+
+
+@pytest.mark.parametrize(
+    ("tries", "victims"), [(64, {"a": ["little"], "b": ["low"]}), (0, {"a": ["mid", "little"], "b": ["low"]})]
+)
+def test_others_may_have_to_move_for_a_unit_to_come_back(
+    monkeypatch: pytest.MonkeyPatch, tries: int, victims: dict[str, list[str]]
+) -> None:
+    """The small member stands where the large one could go, and could itself stand beside `mid`."""
+    monkeypatch.setattr(group_ground, "WHOLE_TRIES_MAX", tries)
+    pods = [
+        standing("mid", "a", cpu=2000, priority=5),
+        standing("little", "a", priority=4),
+        standing("low", "b", cpu=3000),
+    ]
+    domain = town({"a": 3, "b": 3}, pods)
+    small, large = make_pod("small", cpu_milli=1000, priority=9), make_pod("large", cpu_milli=3000, priority=9)
+    found = dry_run(domain, GroupOfPods("default/mixed", (small, large)))
+    assert found is not None
+    assert {node: [pod.name for pod in pods] for node, pods in found.victims.items()} == victims
+
+
+def test_the_first_plugin_that_makes_room_for_a_group_ends_the_chain() -> None:
+    class Refuses:
+        name = "Refuses"
+
+        def post_filter(self, cycle: CycleView, pod: Pod, refusals: Any) -> PostFilterResult:
+            raise AssertionError("it is a group")
+
+        def post_filter_group(self, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun) -> PostFilterResult:
+            assert (dry_run.name, cycle.nodes.node_count) == ("default/train", 1)
+            return PostFilterResult(Status.unschedulable("not mine"))
+
+    class Takes(Refuses):
+        name = "Takes"
+
+        def post_filter_group(self, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun) -> PostFilterResult:
+            return PostFilterResult(SUCCESS, preemption=Preemption({}, (), self.name))
+
+    low = standing("low", "a")
+    found = run(town({"a": 1}, [low], in_tree=("NodeResourcesFit",), plugins=[Refuses(), Takes()]), group_of(1))
+    assert found.preemption is not None
+    assert found.preemption.plugin == "Takes"
+    alone = run(town({"a": 1}, [low], in_tree=("NodeResourcesFit",), plugins=[Refuses()]), group_of(1))
+    assert (alone.sentence, alone.preemption) == ("not mine", None)
+
+
+# -- against every set of victims ----------------------------------------------------------------------------------------
+
+
+class Plain:
+    """What a set of victims is worth for members that are alike, by counting."""
+
+    def __init__(self, domain: Domain, group: GroupOfPods) -> None:
+        self._domain, self._group = domain, group
+        self.lower = {e.pod.uid for e in domain.cache if e.pod.spec.priority < group.pods[0].spec.priority}
+        self._gangs: dict[str, set[str]] = {}
+        for entry in domain.cache:
+            if gang := entry.pod.labels.get(GANG_LABEL):
+                self._gangs.setdefault(gang, set()).add(entry.pod.uid)
+
+    def _least(self, gang: str) -> int:
+        found = self._domain.cache.gangs.gang(key_of(gang))
+        assert found is not None
+        assert found.spec is not None
+        return found.spec.min_members
+
+    def is_allowed(self, uids: frozenset[str]) -> bool:
+        for gang, members in self._gangs.items():
+            surplus = max(len(members) - self._least(gang), 0)
+            if len(members & uids) > surplus and not members <= uids:
+                return False
+        return uids <= self.lower
+
+    def fits(self, uids: frozenset[str]) -> bool:
+        table, cpu = self._domain.cache.nodes, self._group.pods[0].requests[CPU]
+        places = 0
+        for row, node in table.live_rows():
+            left = sum(pod.requests[CPU] for pod in table.pods_on(row) if pod.uid not in uids)
+            places += max(node.allocatable[CPU] - left, 0) // cpu
+        return places >= len(self._group.pods)
+
+    def subsets(self, uids: Iterable[str]) -> Iterable[frozenset[str]]:
+        every = sorted(uids)
+        return map(frozenset, chain.from_iterable(combinations(every, size) for size in range(len(every) + 1)))
+
+
+@st.composite
+def towns(draw: st.DrawFn) -> Domain:
+    nodes = {f"n{number}": draw(st.integers(1, 3)) for number in range(3)}
+    minimums = {gang: draw(st.integers(1, 4)) for gang in ("g", "h")}
+    domain = town(nodes, minimums=minimums)
+    for number in range(draw(st.integers(1, 9))):
+        gang = draw(st.sampled_from(["", "", "g", "h"]))
+        labels = {"app": draw(st.sampled_from(["web", "db"])), **({GANG_LABEL: gang} if gang else {})}
+        node, cpu = draw(st.sampled_from(sorted(nodes))), draw(st.sampled_from([500, 1000, 2000]))
+        priority = draw(st.sampled_from([0, 0, 3, 9]))
+        place(
+            domain.cache, standing(f"s{number}", node, cpu=cpu, priority=priority, start=DAY_S + number, labels=labels)
+        )
+    if draw(st.booleans()):
+        domain.cache.objects.set(ObjectKind.POD_DISRUPTION_BUDGET, budget("web", "web", draw(st.integers(0, 2))))
+    return domain
+
+
+@given(towns(), st.integers(1, 4), st.sampled_from([500, 1000, 2000]))
+@settings(deadline=None)
+def test_no_proper_subset_of_the_victims_would_do(domain: Domain, count: int, cpu: int) -> None:
+    group = group_of(count, cpu=cpu)
+    plain, found = Plain(domain, group), run(domain, group)
+    if found.preemption is None:
+        assert plain.fits(frozenset()) or not any(
+            plain.is_allowed(uids) and plain.fits(uids) for uids in plain.subsets(plain.lower)
+        )
+        return
+    gone = frozenset(victim.uid for victim in found.preemption.every_victim)
+    assert plain.is_allowed(gone)
+    assert plain.fits(gone)
+    assert not any(plain.is_allowed(some) and plain.fits(some) for some in plain.subsets(gone) if some < gone)
+    check_places(domain, group, found.preemption)
+
+
+def check_places(domain: Domain, group: GroupOfPods, preemption: Preemption) -> None:
+    """Each member has a node, and all fit there together once the victims are gone."""
+    gone, table = {victim.uid for victim in preemption.every_victim}, domain.cache.nodes
+    assert [pod.uid for pod, _ in preemption.nominations] == [pod.uid for pod in group.pods]
+    for name in {node for _, node in preemption.nominations}:
+        row = domain.row(name)
+        here = [pod for pod in table.pods_on(row) if pod.uid not in gone]
+        here += [pod for pod, node in preemption.nominations if node == name]
+        assert sum(pod.requests[CPU] for pod in here) <= table.node(row).allocatable[CPU]
+    for node, victims in preemption.victims.items():
+        assert {entry.node for entry in domain.cache if entry.pod in victims} == {node}
+
+
+@given(
+    towns(), st.lists(st.tuples(st.sampled_from([500, 1000, 2000]), st.sampled_from([3, 9])), min_size=1, max_size=4)
+)
+@settings(deadline=None)
+def test_members_of_several_kinds_fit_together_and_of_their_victims_none_could_stay_where_they_stand(
+    domain: Domain, kinds: list[tuple[int, int]]
+) -> None:
+    pods = tuple(make_pod(f"m{n}", cpu_milli=cpu, priority=priority) for n, (cpu, priority) in enumerate(kinds))
+    group = GroupOfPods("default/mixed", pods)
+    found = run(domain, group)
+    if found.preemption is None:
+        return
+    least = min(pod.spec.priority for pod in pods)
+    assert all(victim.spec.priority < least for victim in found.preemption.every_victim)
+    check_places(domain, group, found.preemption)
+    plain = Plain(domain, group)
+    plain.lower = {entry.pod.uid for entry in domain.cache}
+    gone = frozenset(victim.uid for victim in found.preemption.every_victim)
+    assert plain.is_allowed(gone)
+    for victim in gone:
+        if plain.is_allowed(gone - {victim}):
+            entry = domain.cache.placed(victim)
+            assert entry is not None
+            table, used = domain.cache.nodes, [pod for pod, node in found.preemption.nominations if node == entry.node]
+            here = [pod for pod in table.pods_on(entry.row) if pod.uid not in gone or pod.uid == victim]
+            assert sum(p.requests[CPU] for p in [*here, *used]) > table.node(entry.row).allocatable[CPU]
