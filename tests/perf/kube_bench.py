@@ -189,7 +189,7 @@ class Bench:
         await self._client.create_all(gangs.WORKLOADS, (gangs.workload_of(*each) for each in sizes.items()))
         await self._client.create_all(gangs.POD_GROUPS, (gangs.pod_group_of(*each) for each in sizes.items()))
         await self._client.create_all(PODS, gangs.roomless(contender.plain_name))
-        run = await self._run(contender, pods, gang_count=len(names))
+        run = await self._run(contender, pods, stall_s=LONG_STALL_S, gang_count=len(names))
         return GangRound.of(run.measured, size, run.bound_at, run.conditions)
 
     async def large_gang(self) -> tuple[list[Round], list[GangRound]]:
