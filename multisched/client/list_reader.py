@@ -42,6 +42,8 @@ class ListReader:
         self.stale = 0
         """Lists that were older than what was seen."""
         self._transport = transport
+        self.url = path
+        """Where the list is asked for: that of another version of the kind, where the server does not serve the first."""
         self._path = path
         self._feed = feed
         self._history = history
@@ -53,7 +55,7 @@ class ListReader:
         """The version of the list that has been handed on; None if it was not used, as it is older than what has been seen."""
         pages = list_pages(
             self._transport,
-            self._path,
+            self.url,
             field_selector=self._field_selector,
             label_selector=self._label_selector,
             page_items=page_items,

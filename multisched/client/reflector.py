@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -35,6 +36,8 @@ STALE_LIST_PAUSE_S: Final = 4.0
 """Between lists that are older than what was seen: nothing is decided meanwhile, so an outage's long backoff would be too much."""
 REFUSALS_MAX: Final = 3
 """After so many lists in a row answered 403 or 404, the kind is unavailable. A server that starts says so for a moment."""
+ABSENT_PAUSE_S: Final = 60.0
+"""Between lists of an optional kind that is not installed, up to a quarter more by chance."""
 
 
 class ReflectorStatistics(msgspec.Struct, frozen=True):
@@ -83,15 +86,27 @@ class Reflector:
         page_items: int = PAGE_ITEMS,
         on_refused: Callable[[str], None] | None = None,
         history: History | None = None,
+        is_optional: bool = False,
+        or_paths: Sequence[str] = (),
     ) -> None:
         """`on_refused` hears why when the server keeps answering lists with 403 or 404; asking goes on all the same.
+
+        `is_optional`: the kind need not be installed. A first 404 is then an empty list, and so is one that lasts, while
+        `on_refused` hears of 403 alone. The kind is asked for again every 60 to 75 s. `or_paths`: other versions of it, of which
+        the first that the server serves is used.
 
         `history`: shared with the other reflectors of this server; None: its own.
         """
         self._on_refused = on_refused
+        self._is_optional = is_optional
+        self._is_absent = False
         self._refusals = 0
         self._settled = asyncio.Event()
         self._path = path
+        self._paths = deque((path, *or_paths))
+        """The one in use first."""
+        self._missing = 0
+        """Paths that were not served in a row."""
         self._clock = clock
         self._rng = rng
         self._page_items = page_items
@@ -113,6 +128,11 @@ class Reflector:
         self._watch = Watch(transport, path, self._feed, clock, rng, **selectors)
         self._history.join(path, self.request_relist)
 
+    @property
+    def path(self) -> str:
+        """Where the kind is asked for, or was last."""
+        return self._paths[0]
+
     async def wait_synced(self) -> None:
         await self._synced.wait()
 
@@ -126,8 +146,8 @@ class Reflector:
         return self._refusals >= REFUSALS_MAX
 
     def staleness_s(self) -> float:
-        """Seconds since the last open watch ended or list failed; 0 while a watch is open."""
-        return self._watch.staleness_s()
+        """Seconds since the last open watch ended or list failed; 0 while a watch is open, or the kind is not installed."""
+        return 0.0 if self._is_absent else self._watch.staleness_s()
 
     def request_relist(self) -> None:
         """Lists anew at once: the audit found a difference."""
@@ -207,6 +227,12 @@ class Reflector:
             except TooManyRequests as error:
                 at_least_s = error.retry_after_s
             except (ApiError, TransportError, MalformedAnswerError, ContradictoryListError) as error:
+                if isinstance(error, NotFound) and self._asks_elsewhere():
+                    continue
+                if self._is_not_installed(error):
+                    self._take_as_empty()
+                    await self._pause(ABSENT_PAUSE_S * (1 + self._rng.random() / 4))
+                    continue
                 self._counters.malformed_lists += isinstance(error, MalformedAnswerError)
                 self._count_refusal(error)
                 if not self.is_refused:
@@ -220,15 +246,43 @@ class Reflector:
             return
         self._refusals = self._refusals + 1 if isinstance(error, Forbidden | NotFound) else 0
         if self.is_refused:
+            self._is_absent = False
             self._on_refused(str(error))
             self._settled.set()
             self._history.leave(self._path)
 
+    def _asks_elsewhere(self) -> bool:
+        """Goes on to the next version of the kind; False once all have been asked for."""
+        self._missing = (self._missing + 1) % len(self._paths)
+        self._paths.rotate(-1)
+        self._lists.url = self._watch.url = self._paths[0]
+        return self._missing > 0
+
+    def _is_not_installed(self, error: Exception) -> bool:
+        """Of what was listed once, a single 404 proves nothing: its objects stay until it has been said REFUSALS_MAX times."""
+        is_believed = self._is_absent or not self._synced.is_set() or self._refusals + 1 >= REFUSALS_MAX
+        return self._is_optional and isinstance(error, NotFound) and is_believed
+
+    def _take_as_empty(self) -> None:
+        """The kind is not installed, so there are no objects of it. Nobody waits for its list."""
+        self._refusals = REFUSALS_MAX
+        if not self._is_absent:
+            self._is_absent = True
+            logger.info("kind is not installed; it counts as empty", extra={"path": self._path})
+            self._feed.begin_list()
+            self._feed.end_list("")
+        self._history.leave(self._path)
+        self._end_turn()
+
     def _finish_list(self) -> None:
         self._suspects = 0
-        self._refusals = 0
+        self._refusals = self._missing = 0
+        self._is_absent = False
         self._counters.lists += 1
         self._history.listed(self._path)
+        self._end_turn()
+
+    def _end_turn(self) -> None:
         self._finished = self._begun
         self._list_finished.set()
         self._synced.set()

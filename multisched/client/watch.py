@@ -78,6 +78,8 @@ class Watch:
         self.retry_after_s = 0.0
         """What the server has asked for as it ended the latest watch."""
         self._transport = transport
+        self.url = path
+        """As of a `ListReader`."""
         self._path = path
         self._feed = feed
         self._clock = clock
@@ -126,7 +128,7 @@ class Watch:
 
     def _watch_path(self) -> str:
         return with_query(
-            self._path,
+            self.url,
             watch="1",
             allowWatchBookmarks="true",
             resourceVersion=self._feed.position,

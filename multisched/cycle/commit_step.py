@@ -28,9 +28,12 @@ from multisched.state.cluster_cache import Assumption, ClusterCache
 from multisched.state.commit import Candidate, Conflicts, commit
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
-from multisched.state.transaction import Choose, NotTaken, assume
+from multisched.state.transaction import Choose, NotTaken, Transaction, assume
 
 _OUTSIDE = Status.unresolvable("node(s) are not among those that PreFilter left")
+
+
+_NOT_STARTED = Status.unschedulable("its gang could not start")
 
 
 class CommitStep:
@@ -58,17 +61,21 @@ class CommitStep:
         self._nominated = nominated
         self._holds_up = bool(plugins.reserve or plugins.permit)
 
-    def at_once(self, pod_class: EquivalenceClass, pod: Pod, attempt: int, at: int) -> Result:
-        """The pod on the class's row number `at`, which was read in this very step."""
-        result = self._assume_at_once(pod_class, pod, attempt, at)
+    def at_once(
+        self, pod_class: EquivalenceClass, pod: Pod, attempt: int, at: int, within: Transaction | None = None
+    ) -> Result:
+        """The pod on the class's row number `at`, which was read in this very step. `within`: with whom it is assumed."""
+        result = self._assume_at_once(pod_class, pod, attempt, at, within)
         if not isinstance(result, Placed):
             return result
         self._records.placed(pod, attempt, pod_class, at, result.node)
         return self._reserve(result) if self._holds_up else result
 
-    def _assume_at_once(self, pod_class: EquivalenceClass, pod: Pod, attempt: int, at: int) -> Placed | Conflicted:
-        row = pod_class.rows.item(at)
-        assumption = assume(self._cache, pod, row, self._chooser(pod_class.view))
+    def _assume_at_once(
+        self, pod_class: EquivalenceClass, pod: Pod, attempt: int, at: int, within: Transaction | None
+    ) -> Placed | Conflicted:
+        row, choose = pod_class.rows.item(at), self._chooser(pod_class.view)
+        assumption = assume(self._cache, pod, row, choose) if within is None else within.assume(pod, row, choose)
         if isinstance(assumption, NotTaken):
             return self.conflicted(pod, attempt, assumption, (self._node_name(row),))
         return self._placed(pod, assumption, pod_class, pod_class.view, attempt)
@@ -166,6 +173,14 @@ class CommitStep:
             is_error=not status.code.is_rejection,
             condition_reason=status.condition_reason,
         )
+
+    def unreserve(self, placed: Placed) -> None:
+        """Undoes what came after the assumption of a member that its gang does not keep; its transaction forgets it."""
+        for plugin in reversed(self._plugins.reserve):
+            self._runner.unreserve(plugin, placed.view, placed.pod, placed.node)
+        self._records.given_up(placed.pod, placed.view.attempt, placed.node, _NOT_STARTED)
+        if placed.nominated_node:
+            self._nominator.nominate(placed.pod, placed.nominated_node)
 
     def _refusal(self, pod_class: EquivalenceClass, view: CycleView, pod: Pod, row: int) -> Status | None:
         """The first plugin's refusal of one row, looked at anew; None if it passes."""

@@ -64,6 +64,11 @@ class RemoteResponses:
         self._records = records
         self._post_filters = post_filters
 
+    @property
+    def are_any(self) -> bool:
+        """Some plugin may ask outside."""
+        return bool(self._plugins.remote)
+
     def requests(self, pod_class: EquivalenceClass, pod: Pod) -> list[RemoteRequest]:
         """Of the plugins that ask outside, about the feasible rows."""
         if not self._plugins.remote:

@@ -19,6 +19,13 @@ class RemoteRequest(msgspec.Struct, frozen=True):
 
     plugin: RemotePlugin
     request: object
+    uid: str = ""
+    """Of the member of a gang; empty for a pod alone."""
+
+    @property
+    def key(self) -> str:
+        """Under which the answer is sent."""
+        return f"{self.plugin.name}/{self.uid}" if self.uid else self.plugin.name
 
 
 class Placed(msgspec.Struct, frozen=True):
@@ -66,6 +73,15 @@ class Conflicted(msgspec.Struct, frozen=True):
     """The plugin whose ledger about the cluster refuses the pod, wherever it goes; empty for any other refusal."""
 
 
+class GangResult(msgspec.Struct, frozen=True):
+    """What became of the members of a gang: all that had to stand do, or none does."""
+
+    placed: tuple[Placed, ...]
+    unplaced: tuple[Unplaced, ...]
+
+
 Result = Placed | Unplaced | Conflicted
+GangAttempt = Generator[Sequence[RemoteRequest], Mapping[str, object | PluginFailure], GangResult]
+"""As an Attempt; what is sent is by `RemoteRequest.key`."""
 Attempt = Generator[Sequence[RemoteRequest], Mapping[str, object | PluginFailure], Result]
 """Yields the requests that plugins want answered from outside, and is sent the answers by plugin."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Generator, Mapping, Sequence
 from copy import copy
+from typing import overload
 
 import msgspec
 import numpy as np
@@ -20,13 +21,14 @@ from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.classes.scores import NOWHERE
 from multisched.cycle.commit_step import CommitStep
 from multisched.cycle.diagnosis import Diagnosis, diagnose, fit_error
+from multisched.cycle.gang_attempt import GangAttempts
 from multisched.cycle.preemption.dry_run import DryRuns
 from multisched.cycle.preemption.nominated_pods import Blocked, NominatedPodsFilter
 from multisched.cycle.preemption.post_filter import Aftermath, PostFilterRuns
 from multisched.cycle.remote_responses import Choice, RemoteResponses
-from multisched.cycle.results import Attempt, Placed, RemoteRequest, Result, Unplaced
+from multisched.cycle.results import Attempt, GangAttempt, Placed, RemoteRequest, Result, Unplaced
 from multisched.framework.node_view import Bools, Int64, Rows, any_true
-from multisched.framework.points import CycleView, QueuedPod
+from multisched.framework.points import CycleView, Queued, QueuedGang, QueuedPod
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Code, Status
@@ -68,12 +70,35 @@ class SchedulingCycle:
         self._post_filters = PostFilterRuns(runs, rows)
         self._remote = RemoteResponses(plugins, runner, cache, rows, self.classes, self.records, self._post_filters)
         self._commit = CommitStep(plugins, runner, cache, rows, nominator, self.classes, self.records, self._nominated)
+        self._gangs = GangAttempts(
+            runner,
+            cache,
+            rows,
+            self.classes,
+            self._nominated,
+            self._remote,
+            self._commit,
+            self._best,
+            self._as_nominated,
+        )
         self.conflicts = self._commit.conflicts
 
     # -- one pod ---------------------------------------------------------------------------------------------------
 
-    def attempt(self, entry: QueuedPod) -> Attempt:
-        """Schedules one pod. Never raises for what a plugin does; the result says what became of it."""
+    @overload
+    def attempt(self, queued: QueuedPod) -> Attempt: ...
+
+    @overload
+    def attempt(self, queued: QueuedGang) -> GangAttempt: ...
+
+    def attempt(self, queued: Queued) -> Attempt | GangAttempt:
+        """Schedules one pod, or the members of gangs that start together: all that must, or none.
+
+        Never raises for what a plugin does; the result says what became of it.
+        """
+        return self._gangs.attempt(queued) if isinstance(queued, QueuedGang) else self._attempt_pod(queued)
+
+    def _attempt_pod(self, entry: QueuedPod) -> Attempt:
         self._runner.begin_attempt()
         pod = entry.pod
         try:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from multisched.framework.gangs import GangView, NoGangs
 from multisched.framework.ledger import ClusterLedger, Ledger
 from multisched.framework.measures import Measures
 from multisched.framework.node_view import NodeView, Rows
@@ -60,6 +61,8 @@ class PluginContext(msgspec.Struct, frozen=True):
     """How VolumeBinding's PreBind writes; None where nothing may be written (what-if, conformance)."""
     preemptions: PreemptionsUnderWay = msgspec.field(default_factory=NoPreemptions)
     """Whose victims are being removed at this moment."""
+    gangs: GangView = msgspec.field(default_factory=NoGangs)
+    """Who belongs to which gang."""
     measures: Measures | None = None
     """How a plugin comes to what is measured; None where nobody may be asked (what-if, conformance)."""
     rows: Callable[[], Rows] | None = None

@@ -33,6 +33,7 @@ DEFAULT_PROFILE: Final = Profile(
         PluginUse("ImageLocality"),
         PluginUse("DefaultBinder"),
         PluginUse("NodeDeclaredFeatures"),
+        PluginUse("GangScheduling"),
     )
 )
 """What a domain of the user's own starts from: kube-scheduler's plugins, order and weights, queue order QOSSort."""

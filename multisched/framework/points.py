@@ -26,6 +26,7 @@ from multisched.framework.ports import Binder, BindReply, BindRequest
 from multisched.framework.preemption import DryRun, Preemption
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import SUCCESS, Status
+from multisched.model.gang import TopologyLevel
 from multisched.model.objects import Pod
 
 
@@ -48,6 +49,32 @@ class QueuedPod(msgspec.Struct, frozen=True):
     queued_s: float
     """Monotonic seconds at which it last came to the queue: renewed after each failed attempt, as upstream."""
     attempts: int = 0
+
+
+class QueuedGang(msgspec.Struct, frozen=True):
+    """Pods of gangs that start together: one entity in the queue, one attempt, one result."""
+
+    members: tuple[QueuedPod, ...]
+    """In the order in which they are decided: the most important first."""
+    needs: Mapping[str, int]
+    """Key of a gang -> how many of its members have to find a node in this attempt."""
+    gang_of: Mapping[str, str]
+    """uid of a member -> key of its gang."""
+    topology: tuple[TopologyLevel, ...] = ()
+    """Where they go together."""
+    standing: tuple[str, ...] = ()
+    """Nodes on which members stand already, where there is a topology."""
+    overdue: str = ""
+    """How long it has been waiting, for people, once that is longer than its timeout; empty before."""
+
+    @property
+    def name(self) -> str:
+        """For messages: the keys of its gangs."""
+        return " and ".join(sorted(self.needs))
+
+
+Queued = QueuedPod | QueuedGang
+"""What one attempt is about."""
 
 
 @runtime_checkable

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from multisched.model.gang import GangSpec
 from multisched.model.objects import Owner
 from multisched.model.selectors import LabelSelector, NodeSelector
 from multisched.model.version import NO_VERSION, Version
@@ -85,6 +86,14 @@ class ResourceQuota(ClusterObject, frozen=True, gc=False, eq=False):
     """status.used, by the same names."""
     is_scoped: bool = False
     """Counts some pods of its namespace only: spec.scopes or spec.scopeSelector."""
+
+
+class PodGroup(ClusterObject, frozen=True, gc=False, eq=False):
+    """A gang's own object, of scheduler-plugins or of Kubernetes itself."""
+
+    spec: GangSpec | None = None
+    """None where it has a problem."""
+    problem: str = ""
 
 
 class ClaimRef(msgspec.Struct, frozen=True, gc=False):

@@ -30,6 +30,7 @@ from multisched.model.cluster_objects import (
     PersistentVolume,
     PersistentVolumeClaim,
     PodDisruptionBudget,
+    PodGroup,
     ReplicaSet,
     ReplicationController,
     ResourceQuota,
@@ -40,6 +41,7 @@ from multisched.model.cluster_objects import (
     VolumeAttachment,
 )
 from multisched.model.decode import DecodeError
+from multisched.model.decode_gangs import WirePodGroup, WireWorkloadGroup, sigs_terms, terms, workload_terms
 from multisched.model.decode_metadata import (
     BAD_TEXT,
     WireIdentity,
@@ -370,6 +372,18 @@ def _quota(wire: _Quota) -> ResourceQuota:
     )
 
 
+def _pod_group(wire: WirePodGroup) -> PodGroup:
+    return PodGroup(**_who(wire.metadata), **terms(wire))
+
+
+def _sigs_pod_group(wire: WirePodGroup) -> PodGroup:
+    return PodGroup(**_who(wire.metadata), **sigs_terms(wire))
+
+
+def _workload_group(wire: WireWorkloadGroup) -> PodGroup:
+    return PodGroup(**_who(wire.metadata), **workload_terms(wire))
+
+
 def _amounts(quantities: dict[str, Quantity] | None, field: str) -> Mapping[str, int]:
     """Milli-units for CPU, by whatever prefix, and whole ones, rounded up, for everything else."""
     if len(quantities or ()) > QUOTA_NAMES_MAX:
@@ -557,6 +571,9 @@ decode_stateful_set = _decoder(_Selected, _by_selector(StatefulSet), StatefulSet
 decode_replication_controller = _decoder(_MapSelected, _by_map(ReplicationController), ReplicationController)
 decode_disruption_budget = _decoder(_Selected, _disruption_budget, PodDisruptionBudget)
 decode_quota = _decoder(_Quota, _quota, ResourceQuota)
+decode_pod_group = _decoder(WirePodGroup, _pod_group, PodGroup)
+decode_sigs_pod_group = _decoder(WirePodGroup, _sigs_pod_group, PodGroup)
+decode_workload_group = _decoder(WireWorkloadGroup, _workload_group, PodGroup)
 decode_volume = _decoder(_Volume, _volume, PersistentVolume)
 decode_claim = _decoder(_Claim, _claim, PersistentVolumeClaim)
 decode_storage_class = _decoder(_StorageClass, _storage_class, StorageClass)

@@ -22,19 +22,26 @@ from multisched.model.decode_objects import (
     decode_csi_node,
     decode_disruption_budget,
     decode_namespace,
+    decode_pod_group,
     decode_quota,
     decode_replica_set,
     decode_replication_controller,
     decode_service,
+    decode_sigs_pod_group,
     decode_stateful_set,
     decode_storage_capacity,
     decode_storage_class,
     decode_volume,
+    decode_workload_group,
 )
 
 T = TypeVar("T", bound=ClusterObject)
 
 CORE, APPS, POLICY, STORAGE = "v1", "apps/v1", "policy/v1", "storage.k8s.io/v1"
+SCHEDULER_PLUGINS = "scheduling.x-k8s.io/v1alpha1"
+SIGS = "scheduling.sigs.k8s.io/v1alpha1"
+"""Koordinator's, whose v1beta1 is ACK's."""
+WORKLOADS = "scheduling.k8s.io/v1alpha2"
 
 
 class KindDefinition(msgspec.Struct, Generic[T], frozen=True):
@@ -52,6 +59,10 @@ class KindDefinition(msgspec.Struct, Generic[T], frozen=True):
 
     Source: kube-scheduler 1.36, pkg/scheduler/framework/types.go, UnrollWildCardResource; Namespace and
     VolumeAttachment are ours."""
+    is_optional: bool = False
+    """Its definition need not be installed: where the server does not serve it (404), there are no objects of it."""
+    or_versions: tuple[str, ...] = ()
+    """Versions of the group in which a server may serve the kind instead, all of one shape as far as it is read here."""
     index_of: Callable[[T], str] | None = None
     """What the store finds it by; None: its namespace."""
     node_of: Callable[[T], str] = lambda one: ""
@@ -73,7 +84,13 @@ class KindDefinition(msgspec.Struct, Generic[T], frozen=True):
     @property
     def path(self) -> str:
         """Where the API server lists the kind, over all namespaces."""
-        return f"/{'apis' if self.group else 'api'}/{self.api_version}/{self.plural}"
+        return self.paths[0]
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The same in each version."""
+        versions = (self.api_version, *(f"{self.group}/{version}" for version in self.or_versions))
+        return tuple(f"/{'apis' if self.group else 'api'}/{version}/{self.plural}" for version in versions)
 
 
 class DefinedKind(Enum):
@@ -113,6 +130,11 @@ class ObjectKind(DefinedKind):
     REPLICATION_CONTROLLER = KindDefinition("ReplicationController", CORE, decode_replication_controller)
     POD_DISRUPTION_BUDGET = KindDefinition("PodDisruptionBudget", POLICY, decode_disruption_budget)
     RESOURCE_QUOTA = KindDefinition("ResourceQuota", CORE, decode_quota)
+    POD_GROUP = KindDefinition("PodGroup", SCHEDULER_PLUGINS, decode_pod_group, is_optional=True)
+    SIGS_POD_GROUP = KindDefinition("PodGroup", SIGS, decode_sigs_pod_group, is_optional=True, or_versions=("v1beta1",))
+    WORKLOAD_POD_GROUP = KindDefinition(
+        "PodGroup", WORKLOADS, decode_workload_group, is_optional=True, or_versions=("v1beta1", "v1alpha3")
+    )
     PERSISTENT_VOLUME = KindDefinition(
         "PersistentVolume", CORE, decode_volume, is_in_wildcard=True, index_of=lambda one: one.storage_class
     )

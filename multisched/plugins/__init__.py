@@ -16,6 +16,7 @@ from multisched.plugins.default_preemption import DefaultPreemption
 from multisched.plugins.default_preemption_args import DefaultPreemptionArgs
 from multisched.plugins.dynamic_resources import DynamicResources
 from multisched.plugins.dynamic_resources_args import DynamicResourcesArgs
+from multisched.plugins.gang.gang_scheduling import GangScheduling
 from multisched.plugins.image_locality import ImageLocality
 from multisched.plugins.node_affinity import NodeAffinity, NodeAffinityArgs
 from multisched.plugins.node_declared_features import NodeDeclaredFeatures
@@ -91,6 +92,7 @@ IN_TREE: Mapping[str, Callable[..., Plugin]] = {
     PodTopologySpread.name: make_pod_topology_spread,
     InterPodAffinity.name: make_inter_pod_affinity,
     DynamicResources.name: make_dynamic_resources,
+    GangScheduling.name: GangScheduling,
     DefaultPreemption.name: make_default_preemption,
     NodeResourcesBalancedAllocation.name: make_node_resources_balanced_allocation,
     ImageLocality.name: ImageLocality,

@@ -124,6 +124,8 @@ class Entry(msgspec.Struct, eq=False):
     place: Place = Place.ABSENT
     since_s: float = 0.0
     sort_key: tuple[Any, ...] | None = None
+    ranks_as: Pod | None = None
+    """By which pod QueueSort sees it: of a gang the most important. None: by its own."""
     attempts: int = 0
     refusals: int = 0
     """Attempts that plugins refused; sets the backoff."""

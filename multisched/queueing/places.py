@@ -15,6 +15,7 @@ from multisched.queueing.active_pods import ActivePods
 from multisched.queueing.backoff import BackoffPods
 from multisched.queueing.entry import Entry, QueueEntry, QueueStatistics
 from multisched.queueing.events_in_flight import EventsInFlight
+from multisched.queueing.gang_entries import GangEntries
 from multisched.queueing.parked_pods import ParkedPods
 from multisched.queueing.quarantine import API_SERVER
 from multisched.queueing.sort_keys import SortKeys
@@ -25,19 +26,30 @@ BACKOFF_COMPLETE, POP_FROM_BACKOFF = "BackoffComplete", "PopFromBackoffQ"
 _ACTIVE: Final = Place.ACTIVE
 """Bound once, as the others: to find a member of an enum takes Python 3.11 as long as three calls."""
 _BACKOFF: Final = Place.BACKOFF
+_GANG: Final = Place.GANG
 _GATED: Final = Place.GATED
 _IN_FLIGHT: Final = Place.IN_FLIGHT
 _UNSCHEDULABLE: Final = Place.UNSCHEDULABLE
 
 PARKED: Final = frozenset({_UNSCHEDULABLE, _GATED})
 POPPED: Final = frozenset({_IN_FLIGHT, Place.LEAVING})
-_COUNTED: Final = frozenset({_ACTIVE, _BACKOFF, _UNSCHEDULABLE, _GATED})
+_COUNTED: Final = frozenset({_ACTIVE, _BACKOFF, _UNSCHEDULABLE, _GATED, _GANG})
 
 
 class EntryPlaces:
     """uid -> entry, and where it is."""
 
-    __slots__ = ("_active", "_backoff", "_events", "_incoming", "_leftover_s", "_parked", "_sort_keys", "entries")
+    __slots__ = (
+        "_active",
+        "_backoff",
+        "_events",
+        "_gangs",
+        "_incoming",
+        "_leftover_s",
+        "_parked",
+        "_sort_keys",
+        "entries",
+    )
 
     def __init__(
         self,
@@ -46,6 +58,7 @@ class EntryPlaces:
         parked: ParkedPods,
         events: EventsInFlight,
         sort_keys: SortKeys,
+        gangs: GangEntries,
         leftover_s: float,
     ) -> None:
         self._active = active
@@ -53,6 +66,7 @@ class EntryPlaces:
         self._parked = parked
         self._events = events
         self._sort_keys = sort_keys
+        self._gangs = gangs
         self._leftover_s = leftover_s
         self.entries: dict[str, Entry] = {}
         """In the order they were added. Others read it."""
@@ -86,9 +100,14 @@ class EntryPlaces:
         before, entry.sort_key = entry.sort_key, None
         if entry.place in PARKED:
             self._parked.reindex(entry)
-        elif before != self._sort_keys.of(entry):
-            self._leave(entry)
-            self._enter(entry, now_s)
+        elif entry.place is not _GANG and before != self._sort_keys.of(entry):
+            self.sort_anew(entry, now_s)
+
+    def sort_anew(self, entry: Entry, now_s: float) -> None:
+        """What QueueSort goes by has changed of an entry in the order."""
+        entry.sort_key = None
+        self._leave(entry)
+        self._enter(entry, now_s)
 
     def head(self) -> Entry | None:
         """The first entry: of active, else the best that backs off (not after an error)."""
@@ -98,10 +117,10 @@ class EntryPlaces:
         return None if uid is None else self.entries[uid]
 
     def pop(self, entry: Entry, now_s: float) -> None:
-        """The head begins an attempt."""
+        """The head begins an attempt, or a member that stands with it."""
         if entry.place is _BACKOFF:
             self._incoming[_ACTIVE, POP_FROM_BACKOFF] += 1
-        else:
+        elif entry.place is _ACTIVE:
             self._active.charge(entry.uid)
         entry.attempts += 1
         self.move(entry, _IN_FLIGHT, "Popped", now_s)
@@ -121,6 +140,7 @@ class EntryPlaces:
             _BACKOFF.value: len(self._backoff),
             _UNSCHEDULABLE.value: self._parked.count(_UNSCHEDULABLE),
             _GATED.value: self._parked.count(_GATED),
+            _GANG.value: len(self._gangs),
         }
         return QueueStatistics(
             pending=MappingProxyType(pending),
@@ -164,8 +184,8 @@ class EntryPlaces:
         self._active.validate()
         self._events.validate()
         self._parked.validate()
-        indices: tuple[ActivePods | BackoffPods | ParkedPods | EventsInFlight, ...]
-        indices = (self._active, self._backoff, self._parked, self._events)
+        indices: tuple[ActivePods | BackoffPods | ParkedPods | EventsInFlight | GangEntries, ...]
+        indices = (self._active, self._backoff, self._parked, self._events, self._gangs)
         for uid, entry in self.entries.items():
             homes = [index for index in indices if uid in index]
             if homes != [self._index_of(entry.place)]:
@@ -188,6 +208,8 @@ class EntryPlaces:
             self._parked.discard(entry.uid)
         elif place in POPPED:
             self._events.end(entry.uid)
+        elif place is _GANG:
+            self._gangs.unfollow(entry)
 
     def _enter(self, entry: Entry, now_s: float) -> None:
         place = entry.place
@@ -203,9 +225,14 @@ class EntryPlaces:
             self._parked.add(entry, now_s + self._leftover_s)
         elif place is _IN_FLIGHT:
             self._events.begin(entry.uid)
+        elif place is _GANG:
+            if entry.first_active_s is None:
+                entry.first_active_s = now_s
+            self._gangs.follow(entry)
         else:
             del self.entries[entry.uid]
+            self._gangs.leave(entry)
 
     def _index_of(self, place: Place) -> object:
-        indices = {_ACTIVE: self._active, _BACKOFF: self._backoff}
+        indices = {_ACTIVE: self._active, _BACKOFF: self._backoff, _GANG: self._gangs}
         return indices.get(place, self._events if place in POPPED else self._parked)

@@ -9,42 +9,35 @@ Called by the domain's cycle and shell. Whoever pops a pod ends its attempt with
 the pod was removed meanwhile. Semantics are kube-scheduler's (1.36, pkg/scheduler/backend/queue) unless said otherwise.
 
 This is the only way in: callers name pods, and the parts behind it know entries. `places` moves them, `requeue_judge`
-says how they come back, `gating` holds them. An entry stands for one pod. A gang would be one entry that stands for
-several, of one namespace; then
-
-- an `Entry` has a uid of its own, and members in place of `pod`; `places.entries` finds it by the uid of each of them, too;
-- here `add`, `update` and `remove` change the members; `pop`, `fail` and `done` are about the entry, whoever is named;
-- `gating` asks all members, and a refusal of one holds all; `sort_keys` shows QueueSort one of them;
-- `requeue_judge` and `parked_pods` ask the hints about each member, and the strongest answer counts (`class_of`: of all);
-- `active_pods` charges an attempt for as many pods as it was about.
-
-The moves between places, backoff, the order of uids and the events in flight go by an entry's uid and stay as they are.
+says how they come back, `gating` holds them. The members of a gang that has not started are one entity. `gang_entries`
+says which of them leads, and whoever pops that one pops them all (`QueuedPod.gang`). Each member ends its attempt by
+itself, as any pod does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-import msgspec
-
 from multisched.framework.durations import Durations
 from multisched.framework.events import FLUSH, FORCED, Action, ClusterEvent, Resource
-from multisched.framework.points import Plugin, PreEnqueuePlugin, QueuedPod, QueueSortPlugin
-from multisched.framework.status import SUCCESS, Status
+from multisched.framework.points import Plugin, PreEnqueuePlugin, Queued, QueuedPod, QueueSortPlugin
 from multisched.model.objects import Pod
 from multisched.queueing.active_pods import ActivePods
 from multisched.queueing.backoff import BackoffPods, BackoffPolicy
 from multisched.queueing.entry import NOTHING_MOVED, Entry, Failure, Moved, Placement, QueueEntry, QueueStatistics
 from multisched.queueing.events_in_flight import IN_FLIGHT_EVENTS_MAX, EventsInFlight
+from multisched.queueing.gang_entries import GangEntries
 from multisched.queueing.gating import Gates
 from multisched.queueing.hints import HintTable, Object, OnError, Requeue, is_wildcard
 from multisched.queueing.parked_pods import ParkedPods
 from multisched.queueing.places import PARKED, POPPED, EntryPlaces
 from multisched.queueing.pod_changes import own_event
 from multisched.queueing.quarantine import ServerRefusals, sentence
+from multisched.queueing.readmission import Readmission, Tally
 from multisched.queueing.requeue_judge import BY_SERVER, RequeueJudge
 from multisched.queueing.sort_keys import SortKeys
 from multisched.queueing.transitions import Place, QueueInvariantError
+from multisched.state.gang_roster import GangRoster
 
 LEFTOVER_S = 300.0
 """A pod parked this long is tried again although nothing happened (podMaxInUnschedulablePodsDuration)."""
@@ -55,19 +48,6 @@ OVERDUE_PAUSE_S = 0.25
 UNASKED = "UnaskedHint"
 """Something happened that may have helped: too many pods of the namespace waited for each to be asked about."""
 _COME_BACK = ClusterEvent(Resource.WILDCARD, Action.ALL, ADDED)
-
-
-class _Tally(msgspec.Struct):
-    """What one call has moved so far."""
-
-    active: int = 0
-    backoff: int = 0
-    gated: list[tuple[Pod, Status]] = msgspec.field(default_factory=list)
-
-    def moved(self) -> Moved:
-        if not (self.active or self.backoff or self.gated):
-            return NOTHING_MOVED
-        return Moved(self.active, self.backoff, tuple(self.gated))
 
 
 class PodQueue:
@@ -84,6 +64,7 @@ class PodQueue:
         leftover_s: float = LEFTOVER_S,
         in_flight_events_max: int = IN_FLIGHT_EVENTS_MAX,
         stopwatch: Callable[[], float] | None = None,
+        gangs: GangRoster | None = None,
     ) -> None:
         """`plugins`: all of the profile, for their EnqueueExtensions; those of `pre_enqueue` need not be repeated.
 
@@ -97,7 +78,11 @@ class PodQueue:
         self._parked = ParkedPods()
         self._events = EventsInFlight(in_flight_events_max)
         sort_keys = SortKeys(queue_sort, on_error)
-        self._places = EntryPlaces(self._active, self._backoff, self._parked, self._events, sort_keys, leftover_s)
+        self._gangs = GangEntries(gangs if gangs is not None else GangRoster())
+        self._places = EntryPlaces(
+            self._active, self._backoff, self._parked, self._events, sort_keys, self._gangs, leftover_s
+        )
+        self._back = Readmission(self._gates, self._places, self._gangs)
         self._judge = RequeueJudge(self._hints, self._events, backoff)
         self._entries: Mapping[str, Entry] = self._places.entries
         """uid of a pod -> the entry that stands for it."""
@@ -159,25 +144,46 @@ class PodQueue:
         elif entry.place is Place.BACKOFF:
             self._places.move(entry, Place.ACTIVE, FORCED.label, now_s)
         elif entry.place in PARKED:
-            self._requeue(entry, Requeue.AT_ONCE, FORCED.label)
+            self._back.requeue(entry, Requeue.AT_ONCE, FORCED.label, self._now_s)
+        elif entry.place is Place.GANG:
+            lead = self._gangs.lead_of(entry)
+            return None if lead is None else self.activate(lead.uid, now_s)
         return _placement(entry)
+
+    def gang_changed(self, key: str) -> None:
+        """Other members of a gang stand now than before, or its needs are others: `regroup` looks at it."""
+        self._gangs.changed(key)
+
+    def regroup(self, now_s: float) -> Moved:
+        """Puts members of gangs that changed where they belong now. To be called before `pop`."""
+        if not self._gangs.has_changed:
+            return NOTHING_MOVED
+        self._now_s, tally = now_s, Tally()
+        self._back.regroup(now_s, tally)
+        return tally.moved()
 
     # Attempts
 
     @property
     def has_ready(self) -> bool:
         """True if `pop` would return a pod without any time passing."""
-        return bool(len(self._active) or self._backoff.early)
+        return bool(len(self._active) or self._backoff.early or self._gangs.has_changed)
 
-    def pop(self, now_s: float) -> QueuedPod | None:
-        """Takes the first pod: of active, else the best that backs off (not after an error). Starts its next attempt."""
+    def pop(self, now_s: float) -> Queued | None:
+        """Takes the first pod: of active, else the best that backs off (not after an error). Starts its next attempt.
+
+        Of a gang that has not started, all members that can be tried are taken at once. Where a gang goes together, a member that
+        comes later is a gang of one.
+        """
         self._now_s = now_s
         if len(self._backoff):
             self._places.release_backoff(now_s)
-        entry = self._places.head()
-        if entry is None:
+        entries = self._back.take(now_s)
+        if not entries:
             return None
-        self._places.pop(entry, now_s)
+        entry = entries[0]
+        if self._gangs.are_any and (self._gangs.must_start_together(entry) or self._gangs.has_topology(entry)):
+            return self._gangs.queued(entries)
         return QueuedPod(entry.pod, entry.queued_s, entry.attempts)
 
     def fail(self, uid: str, failure: Failure, now_s: float) -> Placement:
@@ -190,12 +196,14 @@ class PodQueue:
         how = self._judge.after_failure(entry, failure, now_s)
         entry.queued_s, entry.order, entry.sort_key = now_s, self._next_order(), None
         entry.message, entry.was_flushed = failure.message, False
-        if how is Requeue.SKIP:
+        if self._back.follows(entry, now_s):
+            self._places.move(entry, Place.GANG, FAILED, now_s)
+        elif how is Requeue.SKIP:
             self._places.move(entry, Place.UNSCHEDULABLE, FAILED, now_s)
             if entry.rejectors is BY_SERVER:
                 return self._quarantine(entry)
         else:
-            self._requeue(entry, how, FAILED)
+            self._back.requeue(entry, how, FAILED, self._now_s)
         return _placement(entry)
 
     def took(self, uid: str, seconds: float) -> None:
@@ -226,7 +234,7 @@ class PodQueue:
         self._now_s = now_s
         if not len(self._parked) and not len(self._events):
             return NOTHING_MOVED
-        tally = _Tally()
+        tally = Tally()
         if is_wildcard(event) and isinstance(new, Pod):
             self._wake_one(new.uid, event, tally)
             return tally.moved()
@@ -237,7 +245,7 @@ class PodQueue:
             for entry, how in self._parked.affected(event, old, new, self._hints):
                 is_notified = priority_max is None or entry.pod.spec.priority <= priority_max
                 if is_notified and entry.pod.uid != own_uid:
-                    self._requeue(entry, how, _label(event), tally)
+                    self._back.requeue(entry, how, _label(event), self._now_s, tally)
         return tally.moved()
 
     def hint_durations(self) -> Mapping[tuple[str, str, str], Durations]:
@@ -251,21 +259,22 @@ class PodQueue:
     def flush(self, now_s: float) -> Moved:
         """What time alone moves: backoffs that ended, and pods parked for LEFTOVER_S (gated ones are asked anew)."""
         self._now_s = now_s
-        tally = _Tally(active=self._places.release_backoff(now_s))
+        tally = Tally(active=self._places.release_backoff(now_s))
         if self._parked.has_overdue and now_s >= self._overdue_at_s:
             self._overdue_at_s = now_s + OVERDUE_PAUSE_S
             for entry in self._parked.overdue():
-                self._requeue(entry, Requeue.AFTER_BACKOFF, UNASKED, tally)
+                self._back.requeue(entry, Requeue.AFTER_BACKOFF, UNASKED, self._now_s, tally)
+        self._back.overdue(now_s, tally)
         for uid in self._parked.due(now_s):
             entry = self._entries[uid]
             entry.was_flushed = entry.place is Place.UNSCHEDULABLE
-            self._requeue(entry, Requeue.AFTER_BACKOFF, FLUSH.label, tally)
+            self._back.requeue(entry, Requeue.AFTER_BACKOFF, FLUSH.label, self._now_s, tally)
         return tally.moved()
 
     def next_wakeup_s(self) -> float | None:
         """When `flush` will next have something to do; None if never."""
         overdue_at_s = self._overdue_at_s if self._parked.has_overdue else None
-        times = (self._backoff.next_expiry_s(), self._parked.next_deadline_s(), overdue_at_s)
+        times = (self._backoff.next_expiry_s(), self._parked.next_deadline_s(), overdue_at_s, self._gangs.next_due_s())
         return min((at_s for at_s in times if at_s is not None), default=None)
 
     # What is where
@@ -319,17 +328,22 @@ class PodQueue:
     def _admit(self, pod: Pod) -> Placement:
         entry = Entry(pod.uid, pod, self._next_order(), self._now_s, self._now_s)
         self._places.admit(entry)
-        self._requeue(entry, Requeue.AT_ONCE, ADDED)
+        self._gangs.join(entry)
+        self._back.requeue(entry, Requeue.AT_ONCE, ADDED, self._now_s)
         return _placement(entry)
 
     def _replace(self, entry: Entry, pod: Pod) -> Placement:
         known, entry.pod = entry.pod, pod
+        is_elsewhere = self._gangs.join(entry)
         event = own_event(known, pod)
         if entry.place in POPPED:
             if event is not None:
                 self._events.record_for(entry.uid, event, known, pod)
             return _placement(entry)
         is_parked = entry.place in PARKED
+        if is_elsewhere and entry.place is Place.GANG:
+            self._back.requeue(entry, Requeue.AFTER_BACKOFF, ADDED, self._now_s)
+            return _placement(entry)
         self._places.find_anew(entry, self._now_s)
         if event is not None and is_parked:
             self._wake_by_itself(entry, event, known)
@@ -338,16 +352,20 @@ class PodQueue:
     def _wake_by_itself(self, entry: Entry, event: ClusterEvent, known: Pod) -> None:
         how = self._judge.after_update(entry, event, known)
         if how is not Requeue.SKIP:
-            self._requeue(entry, how, _label(event))
+            self._back.requeue(entry, how, _label(event), self._now_s)
 
-    def _wake_one(self, uid: str, event: ClusterEvent, tally: _Tally) -> None:
+    def _wake_one(self, uid: str, event: ClusterEvent, tally: Tally) -> None:
         entry = self._entries.get(uid)
         if entry is None:
             return
         if entry.place in POPPED:
             self._events.record_for(entry.uid, event, None, entry.pod)
         elif entry.place in PARKED:
-            self._requeue(entry, Requeue.AFTER_BACKOFF, _label(event), tally)
+            self._back.requeue(entry, Requeue.AFTER_BACKOFF, _label(event), self._now_s, tally)
+        elif entry.place is Place.GANG:
+            lead = self._gangs.lead_of(entry)
+            if lead is not None:
+                self._wake_one(lead.uid, event, tally)
 
     def _attempted(self, uid: str) -> Entry:
         entry = self._entries.get(uid)
@@ -362,25 +380,6 @@ class PodQueue:
         self._set_aside += 1
         entry.message = sentence(entry.message or entry.refusal, entry.refusals_alike, self._leftover_s)
         return Placement(entry.place, set_aside=entry.message)
-
-    def _requeue(self, entry: Entry, how: Requeue, event: str, tally: _Tally | None = None) -> None:
-        """To active or backoff if every gate admits, else gated."""
-        gate = self._gates.ask(entry.pod, entry.gate.plugin)
-        if not gate.is_success:
-            is_news, entry.gate = gate != entry.gate, gate
-            if is_news or entry.place is not Place.GATED:
-                self._places.move(entry, Place.GATED, event, self._now_s)
-            else:
-                self._places.park_anew(entry, self._now_s)
-            if is_news and tally is not None:
-                tally.gated.append((entry.pod, gate))
-            return
-        entry.gate = SUCCESS
-        backs_off = how is Requeue.AFTER_BACKOFF and entry.backoff_until_s > self._now_s
-        self._places.move(entry, Place.BACKOFF if backs_off else Place.ACTIVE, event, self._now_s)
-        if tally is not None:
-            tally.backoff += backs_off
-            tally.active += not backs_off
 
     def _next_order(self) -> int:
         self._order += 1

@@ -17,6 +17,8 @@ class Place(StrEnum):
     """Refused by a PreEnqueue plugin; waits for an event of that plugin, an update, or the leftover flush."""
     ACTIVE = "active"
     BACKOFF = "backoff"
+    GANG = "gang"
+    """Waits with its gang, and goes where the member goes that leads it."""
     UNSCHEDULABLE = "unschedulable"
     """Refused by a cycle; waits for an event that can help, or the leftover flush."""
     IN_FLIGHT = "in-flight"
@@ -35,10 +37,23 @@ ALLOWED: dict[Step, str] = {
     (Place.GATED, Place.BACKOFF): "every gate admits while an earlier failure still backs off",
     (Place.GATED, Place.ABSENT): "removed",
     (Place.ACTIVE, Place.IN_FLIGHT): "popped",
+    (Place.ACTIVE, Place.GATED): "its gang waits for members again",
     (Place.ACTIVE, Place.ABSENT): "removed",
     (Place.BACKOFF, Place.ACTIVE): "the backoff ended, or the pod was activated",
     (Place.BACKOFF, Place.IN_FLIGHT): "popped because nothing is active",
+    (Place.BACKOFF, Place.GATED): "its gang waits for members again",
     (Place.BACKOFF, Place.ABSENT): "removed",
+    (Place.ABSENT, Place.GANG): "a new member of a gang that another one leads",
+    (Place.GATED, Place.GANG): "every gate admits, and another member leads",
+    (Place.ACTIVE, Place.GANG): "its gang has to start together again, and another member leads",
+    (Place.BACKOFF, Place.GANG): "its gang has to start together again, and another member leads",
+    (Place.UNSCHEDULABLE, Place.GANG): "its gang has to start together again, and another member leads",
+    (Place.IN_FLIGHT, Place.GANG): "failed with its gang, which another member leads",
+    (Place.GANG, Place.IN_FLIGHT): "popped with the member that leads",
+    (Place.GANG, Place.ACTIVE): "it leads now, or its gang has started",
+    (Place.GANG, Place.BACKOFF): "it leads now, and an earlier failure still backs off",
+    (Place.GANG, Place.GATED): "it would lead, but a gate refuses now",
+    (Place.GANG, Place.ABSENT): "removed",
     (Place.UNSCHEDULABLE, Place.ACTIVE): "an event can help, and no backoff is left",
     (Place.UNSCHEDULABLE, Place.BACKOFF): "an event can help, and the backoff is not over",
     (Place.UNSCHEDULABLE, Place.GATED): "an event can help, but a gate refuses now",
@@ -58,7 +73,7 @@ def _forbid(origins: Iterable[Place], targets: Iterable[Place], why: str) -> dic
     return {(origin, target): why for origin in origins for target in targets}
 
 
-_QUEUED = (Place.GATED, Place.ACTIVE, Place.BACKOFF, Place.UNSCHEDULABLE)
+_QUEUED = (Place.GATED, Place.ACTIVE, Place.BACKOFF, Place.UNSCHEDULABLE, Place.GANG)
 
 FORBIDDEN: dict[Step, str] = {
     **_forbid([Place.ABSENT], [Place.ABSENT], "there is nothing to move"),
@@ -67,11 +82,11 @@ FORBIDDEN: dict[Step, str] = {
     **_forbid([Place.GATED], [Place.UNSCHEDULABLE], "a gated pod was not tried"),
     **_forbid([Place.GATED], [Place.IN_FLIGHT], "a gated pod is never scheduled (I7)"),
     **_forbid([Place.ACTIVE], [Place.ACTIVE], "it is active already"),
-    **_forbid([Place.ACTIVE], [Place.GATED], "gates are asked on the way in only"),
     **_forbid([Place.ACTIVE], [Place.BACKOFF, Place.UNSCHEDULABLE], "only a failed attempt leads there"),
     **_forbid([Place.BACKOFF], [Place.BACKOFF], "it backs off already"),
-    **_forbid([Place.BACKOFF], [Place.GATED], "gates are asked on the way in only"),
     **_forbid([Place.BACKOFF], [Place.UNSCHEDULABLE], "only a failed attempt leads there"),
+    **_forbid([Place.GANG], [Place.GANG], "it stands with its lead already"),
+    **_forbid([Place.GANG], [Place.UNSCHEDULABLE], "it was not refused by itself"),
     **_forbid([Place.UNSCHEDULABLE], [Place.UNSCHEDULABLE], "an event that cannot help moves nothing"),
     **_forbid([Place.UNSCHEDULABLE], [Place.IN_FLIGHT], "only an active pod or one that backs off is popped"),
     **_forbid(_QUEUED, [Place.LEAVING], "only an attempt under way leaves; a queued pod is removed at once"),

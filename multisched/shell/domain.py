@@ -206,6 +206,7 @@ class DomainWorker:
             await asyncio.sleep(min(max(pause_s, 0.01), 0.25))
             now_s = self._clock.monotonic()
             moved = self.queue.flush(now_s)
+            self.failures.report_gated(moved)
             self.waiting.expire(now_s)
             if moved.active or self.queue.has_ready:
                 self.intake.wake()

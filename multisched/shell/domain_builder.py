@@ -17,6 +17,7 @@ from multisched.config.schema import Configuration, DomainConfig
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.context import PluginContext
+from multisched.framework.gangs import GANG_PLUGIN
 from multisched.framework.isolation import Isolator, Workshop
 from multisched.framework.measures import Measures
 from multisched.framework.ports import Clock, ConditionWriter, EventSink, VolumeWriter
@@ -94,7 +95,7 @@ class DomainBuilder:
             cycle=SchedulingCycle(
                 plugins, runner, shared.cache, rows, shared.nominator, seed=shared.rng.getrandbits(32)
             ),
-            queue=_queue(domain, plugins, observer, shared.clock.monotonic),
+            queue=self._queue(domain, plugins, observer),
             waiting=waiting,
             runner=runner,
             cache=shared.cache,
@@ -125,6 +126,7 @@ class DomainBuilder:
             shared.cache.objects,
             shared.volumes,
             preemptions=shared.preemptor,
+            gangs=shared.cache.gangs,
             measures=shared.measures,
             rows=lambda: rows.rows,
             scheduler_names=self._configuration.served,
@@ -132,16 +134,15 @@ class DomainBuilder:
         profile, beside = resolve_profile(domain, self._registry), shared.extenders.plugins_of(domain)
         return build_profile(profile, self._registry, context, Isolator(shared.workshop), beside)
 
-
-def _queue(
-    domain: DomainConfig, plugins: PluginSet, observer: DomainObserver, stopwatch: Callable[[], float]
-) -> PodQueue:
-    return PodQueue(
-        plugins.queue_sort,
-        plugins.pre_enqueue,
-        [built.plugin for built in plugins.built],
-        on_error=observer.plugin_failed,
-        backoff=BackoffPolicy(domain.queue.initial_backoff_s, domain.queue.max_backoff_s),
-        leftover_s=domain.queue.unschedulable_flush_s,
-        stopwatch=stopwatch,
-    )
+    def _queue(self, domain: DomainConfig, plugins: PluginSet, observer: DomainObserver) -> PodQueue:
+        built = [one.plugin for one in plugins.built]
+        return PodQueue(
+            plugins.queue_sort,
+            plugins.pre_enqueue,
+            built,
+            on_error=observer.plugin_failed,
+            backoff=BackoffPolicy(domain.queue.initial_backoff_s, domain.queue.max_backoff_s),
+            leftover_s=domain.queue.unschedulable_flush_s,
+            stopwatch=self._shared.clock.monotonic,
+            gangs=self._shared.cache.gangs if any(plugin.name == GANG_PLUGIN for plugin in built) else None,
+        )

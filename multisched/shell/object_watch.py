@@ -2,7 +2,8 @@
 
 Built by `Program` for the kinds that plugins of any profile declare by `reads_objects`, or whose events they register;
 no other kind is watched. A kind that the API server does not serve or forbids keeps nobody from leading. It is logged
-once and asked for again with backoff. `unreadable` names it, which makes the process unready.
+once and asked for again with backoff. `unreadable` names it, which makes the process unready. An optional kind that is
+not installed has no objects, and that is all.
 """
 
 from __future__ import annotations
@@ -32,7 +33,13 @@ class ReflectorFactory(Protocol):
     """Builds a reflector of one path for a handler."""
 
     def __call__(
-        self, path: str, handler: ReflectorHandler, *, on_refused: Callable[[str], None] | None = None
+        self,
+        path: str,
+        handler: ReflectorHandler,
+        *,
+        on_refused: Callable[[str], None] | None = None,
+        is_optional: bool = False,
+        or_paths: Sequence[str] = (),
     ) -> Reflector: ...
 
 
@@ -64,7 +71,13 @@ class ObjectWatch:
         self._store = store
         self.ingests = {k: ObjectIngest(k, store, notify, events, reporter) for k in kinds}
         self.reflectors: Mapping[ObjectKind, Reflector] = {
-            kind: build(kind.definition.path, times.watching(kind.value, ingest), on_refused=ingest.refused)
+            kind: build(
+                kind.definition.path,
+                times.watching(kind.value, ingest),
+                on_refused=ingest.refused,
+                is_optional=kind.definition.is_optional,
+                or_paths=kind.definition.paths[1:],
+            )
             for kind, ingest in self.ingests.items()
         }
 
@@ -91,10 +104,13 @@ class ObjectSide(NamedSide):
 
     def __init__(self, store: ObjectStore, ingest: ObjectIngest, reflector: Reflector) -> None:
         self.kind = ingest.kind.value
-        self.path = ingest.kind.definition.path
         self.reflector = reflector
         self._store = store
         self._ingest = ingest
+
+    @property
+    def path(self) -> str:
+        return self.reflector.path
 
     def handles(self) -> Sequence[str]:
         """Keys."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -47,8 +47,11 @@ from multisched.shell.catch_up import CatchUp
 from multisched.shell.domain import DomainWorker
 from multisched.shell.domain_builder import DomainBuilder, SharedParts
 from multisched.shell.extenders import Extenders, OpenExtender
+from multisched.shell.half_gangs import HalfGangs
 from multisched.shell.history_guard import HistoryGuard
 from multisched.shell.ingest.event_timing import EventTimes
+from multisched.shell.ingest.finished_members import SUCCEEDED_PODS, FinishedMembers
+from multisched.shell.ingest.gang_objects import note_gang
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
 from multisched.shell.ingest.router import Router
 from multisched.shell.leadership.cluster_lists import ClusterLists
@@ -138,6 +141,7 @@ class Program:
         self.nominator = Nominator()
         self.reservations = Reservations(self.nominator)
         self.router = Router()
+        self.cache.gangs.on_change = self.router.gang_changed
         self.history.on_change(HistoryGuard(self.history, self.router, self.conditions).changed)
         self.event_times = EventTimes(outside.clock.monotonic, self.router)
         self.preemptor = Preemptor(
@@ -165,11 +169,11 @@ class Program:
         nodes = NodeRouter(configuration)
         domains = self._domain_builder()
         self.pods = self._pod_ingest(domains.add_all(nodes))
+        self.finished_members = FinishedMembers(self.cache.gangs, self.decoder, self._finished_pods)
+        self.half_gangs = HalfGangs(self.cache, self.router, self.events, outside.clock)
         self.mending = self._pod_mending()
         reporter = configuration.domains[0].scheduler_names[0]
-        self.nodes = NodeIngest(
-            self.cache, self.router, self.decoder, outside.clock, self.events, reporter, disputed=nodes.disputed
-        )
+        self.nodes = self._node_ingest(nodes, reporter)
         self.reflectors = self._reflectors()
         self.objects = ObjectWatch(
             watched_kinds(worker.plugins for worker in self.router.workers()),
@@ -228,6 +232,15 @@ class Program:
             offer=self.reservations.offer,
         )
 
+    def _node_ingest(self, nodes: NodeRouter, reporter: str) -> NodeIngest:
+        return NodeIngest(
+            self.cache, self.router, self.decoder, self.clock, self.events, reporter, disputed=nodes.disputed
+        )
+
+    def _finished_pods(self, handler: ReflectorHandler) -> Reflector:
+        """Nothing is decided by it alone: its lists have a history of their own."""
+        return self._reflector("/api/v1/pods", handler, SUCCEEDED_PODS, is_alone=True)
+
     def _pod_mending(self) -> PodMending:
         return PodMending(self.pods, self.cache, self.router, self.decoder, self.clock, going=self.preemptor.saw_going)
 
@@ -263,7 +276,11 @@ class Program:
         selector: str = "",
         *,
         on_refused: Callable[[str], None] | None = None,
+        is_optional: bool = False,
+        or_paths: Sequence[str] = (),
+        is_alone: bool = False,
     ) -> Reflector:
+        """`is_alone`: nobody else has to take a new list when its history goes back."""
         return Reflector(
             self._outside.transport,
             path,
@@ -272,7 +289,9 @@ class Program:
             rng=random.Random(self._outside.rng.random()),  # noqa: S311 - jitter, not a secret
             field_selector=selector,
             on_refused=on_refused,
-            history=self.history,
+            history=None if is_alone else self.history,
+            is_optional=is_optional,
+            or_paths=or_paths,
         )
 
     def _audit(self) -> Audit:
@@ -335,6 +354,7 @@ class Program:
         )
 
     def _notify_all(self, event: ClusterEvent, old: EventObject, new: EventObject) -> None:
+        note_gang(self.cache.gangs, event, old, new)
         self.router.notify(event, old, new, self.clock.monotonic())
 
     # -- running ---------------------------------------------------------------------------------------------------
@@ -380,6 +400,8 @@ class Program:
             self.handover.held_before_list(self.leases.may_be_bound_by())
             for reflector in (*self.reflectors.values(), *self.objects.reflectors.values()):
                 tasks.start_soon(reflector.run)
+            tasks.start_soon(self.finished_members.run)
+            tasks.start_soon(self.half_gangs.run)
             tasks.start_soon(self.events.run)
             tasks.start_soon(self.conditions.run)
             tasks.start_soon(self.preemptor.run)

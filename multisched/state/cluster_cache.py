@@ -25,6 +25,7 @@ from multisched.framework.ledger import NO_CHOICES, Choices, Ledger
 from multisched.model.objects import Node, Pod
 from multisched.model.version import Version
 from multisched.state.domain_rows import DomainRows
+from multisched.state.gang_roster import GangRoster
 from multisched.state.ledgers import LedgerRegistry, RowlessLedger
 from multisched.state.node_table import NodeTable
 from multisched.state.object_store import ObjectStore
@@ -81,6 +82,8 @@ class ClusterCache:
         """The pods on every row in columns; nothing is kept in it until somebody preempts."""
         self.ledgers = ledgers if ledgers is not None else LedgerRegistry()
         self.objects = ObjectStore()
+        self.gangs = GangRoster()
+        """Who belongs to which gang; ingest says so, and the cache who stands."""
         self._domains: list[DomainRows] = []
         self._placed: dict[str, PlacedPod] = {}
         self._strays: dict[str, set[str]] = {}
@@ -155,6 +158,7 @@ class ClusterCache:
         pod = self._bound_with(pod, annotations)
         self.nodes.add_pod(row, pod)
         self._placed[pod.uid] = PlacedPod(pod, node, row, PodState.ASSUMED, annotations=annotations)
+        self.gangs.stands(pod.uid, node)
         return Assumption(node, annotations)
 
     def revise(self, pod: Pod) -> bool:
@@ -223,6 +227,7 @@ class ClusterCache:
         else:
             self.ledgers.restore_stray(pod)
         known.pod = pod
+        self.gangs.stands(pod.uid, pod.node, is_bound=True)
         return before
 
     def remove(self, uid: str) -> PlacedPod | None:
@@ -244,6 +249,7 @@ class ClusterCache:
     def _add(self, pod: Pod) -> None:
         row = self.nodes.row_of(pod.node)
         self._placed[pod.uid] = PlacedPod(pod, pod.node, NO_ROW if row is None else row, PodState.CONFIRMED)
+        self.gangs.stands(pod.uid, pod.node, is_bound=True)
         if row is None:
             self._strays.setdefault(pod.node, set()).add(pod.uid)
             self.ledgers.restore_stray(pod)
@@ -300,6 +306,7 @@ class ClusterCache:
             self.nodes.remove_pod(entry.row, uid)
         self.ledgers.release(uid)
         del self._placed[uid]
+        self.gangs.stands(uid, "")
 
     # -- reading ---------------------------------------------------------------------------------------------------
 

@@ -18,9 +18,10 @@ from multisched.framework.context import PluginContext, WaitingPods
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.ledger import Ledger
 from multisched.framework.node_view import Rows
-from multisched.framework.points import CycleView
+from multisched.framework.points import CycleView, QueuedGang, QueuedPod
 from multisched.model.decode import Decoder
 from multisched.model.objects import Node, Pod, PodSpec
+from multisched.queueing.pod_queue import PodQueue
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.ledgers import LedgerRegistry
 
@@ -163,6 +164,13 @@ def make_node(
     """A node with so much room, and the label that its kubelet gives it; `fields` are those of Node."""
     document = node_document(name, cpu=f"{cpu_milli}m", memory=memory_bytes, pods=pods, extra=extra, labels=labels)
     return replace(decode_node(document), **{"version": 1, **fields})
+
+
+def pop_pod(queue: PodQueue, now_s: float) -> QueuedPod | None:
+    """The next pod of a queue in which no gang waits."""
+    popped = queue.pop(now_s)
+    assert not isinstance(popped, QueuedGang), "a gang is first"
+    return popped
 
 
 # -- what a plugin is given --------------------------------------------------------------------------------------------

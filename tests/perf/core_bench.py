@@ -34,6 +34,7 @@ from multisched.shell.garbage import leave_to_reference_counts
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
+from multisched.testing.builders import pop_pod
 from tests.perf.workload import POD_CPU_MILLI, pod
 
 CLASSES: Final = 50
@@ -146,7 +147,7 @@ class Core:
         """Pops and places `count` pods; how many were placed."""
         placed = 0
         for _ in range(count):
-            entry = self.queue.pop(1.0)
+            entry = pop_pod(self.queue, 1.0)
             if entry is None:
                 raise AssertionError("the queue is empty before its pods are all decided")
             try:

@@ -23,6 +23,7 @@ from multisched.model.decode import Decoder
 from multisched.model.objects import CPU, Pod, PodSpec
 from multisched.queueing.active_pods import COST_UNITS_MAX, LEAD_UNITS
 from multisched.queueing.entry import Failure
+from multisched.testing.builders import pop_pod
 from tests.perf.core_bench import Core, pending
 
 HOPELESS = PodSpec(requests={CPU: 10**9}, priority=1_000, can_preempt=False, scheduler_name="forecast-scheduler")
@@ -59,7 +60,7 @@ class Scene:
         """One pod is popped and tried; a hopeless one is active again at once. Returns it and the CPU seconds."""
         queue = self.core.queue
         began = time.process_time()
-        entry = queue.pop(1.0)
+        entry = pop_pod(queue, 1.0)
         assert entry is not None
         self._decide(entry, began)
         return entry.pod, time.process_time() - began
@@ -87,7 +88,7 @@ class Scene:
         """A quiet pod that was refused by something that has gone since."""
         uid = self.arrive(namespace)
         while True:
-            entry = self.core.queue.pop(1.0)
+            entry = pop_pod(self.core.queue, 1.0)
             assert entry is not None
             self.core.queue.fail(entry.pod.uid, Failure(rejectors=frozenset({"NodeResourcesFit"})), 1.0)
             self.core.queue.activate(entry.pod.uid, 1.0)

@@ -25,6 +25,7 @@ from multisched.framework.points import QueuedPod
 from multisched.model.decode import Decoder
 from multisched.model.objects import Pod
 from multisched.queueing.entry import Failure
+from multisched.testing.builders import pop_pod
 from tests.perf import workload
 from tests.perf.core_bench import Core
 from tests.perf.hostile_shapes import SHAPES, PodOf, bare
@@ -74,7 +75,7 @@ class Scene:
         if pod.malformed or pod.gates:
             return False
         queue.add(pod, float(self.attempts))
-        entry = queue.pop(float(self.attempts))
+        entry = pop_pod(queue, float(self.attempts))
         if entry is None:
             return False
         self.attempts += 1

@@ -22,6 +22,7 @@ from multisched.cycle.results import Unplaced
 from multisched.model.decode import Decoder
 from multisched.model.objects import Pod
 from multisched.shell.garbage import leave_to_reference_counts
+from multisched.testing.builders import pop_pod
 from tests.perf.core_bench import Core
 from tests.perf.workload import pod
 
@@ -64,7 +65,7 @@ class Full:
     def attempt_ms(self, cpu_milli: int, priority: int, *, preempts: bool) -> float:
         """CPU time of one attempt that finds no room."""
         self.core.queue.add(self._decoder.pod(orjson.dumps(self._pod(cpu_milli, priority))), 0.0)
-        entry = self.core.queue.pop(1.0)
+        entry = pop_pod(self.core.queue, 1.0)
         assert entry is not None
         began, result = time.process_time(), None
         try:

@@ -16,7 +16,7 @@ from multisched.framework.events import NODE_ADD, Action, ClusterEvent, Resource
 from multisched.model.objects import Pod, PodSpec
 from multisched.queueing.entry import Failure
 from multisched.queueing.pod_queue import PodQueue
-from multisched.testing.builders import make_node
+from multisched.testing.builders import make_node, pop_pod
 from tests.unit.queueing.builders import AFFINITY, FIT, NODE_LABEL, make_pod, make_queue
 
 BUDGET_US = 10.0
@@ -33,7 +33,7 @@ def _parked(count: int, plugin: str) -> PodQueue:
     queue = make_queue()
     for pod in _pods(count):
         queue.add(pod, 0.0)
-    while (popped := queue.pop(0.0)) is not None:
+    while (popped := pop_pod(queue, 0.0)) is not None:
         queue.fail(popped.pod.uid, Failure(rejectors=frozenset({plugin})), 0.0)
     return queue
 
@@ -42,7 +42,7 @@ def _life(pods: list[Pod]) -> int:
     queue = make_queue()
     for number, pod in enumerate(pods):
         queue.add(pod, number * 1e-4)
-    while (popped := queue.pop(9.0)) is not None:
+    while (popped := pop_pod(queue, 9.0)) is not None:
         queue.done(popped.pod.uid)
     return 3 * len(pods)
 
@@ -53,7 +53,7 @@ def _in_flight_together(pods: list[Pod]) -> int:
     for pod in pods:
         queue.add(pod, 0.0)
     popped = []
-    while (head := queue.pop(9.0)) is not None:
+    while (head := pop_pod(queue, 9.0)) is not None:
         popped.append(head)
         queue.on_event(NODE_ADD, None, None, 9.0)
     for head in popped:
@@ -65,7 +65,7 @@ def _failures(pods: list[Pod]) -> int:
     queue = make_queue()
     for pod in pods:
         queue.add(pod, 0.0)
-    while (popped := queue.pop(0.0)) is not None:
+    while (popped := pop_pod(queue, 0.0)) is not None:
         queue.fail(popped.pod.uid, Failure(rejectors=frozenset({FIT})), 0.0)
     queue.on_event(NODE_ADD, None, make_node(), 0.5)
     queue.flush(1.5)

@@ -53,7 +53,6 @@ BINDER: Final = "DefaultBinder"
 CLAIMS: Final = "pods with resource claims are not placed yet, and told so in their condition"
 NOT_HERE: Final = {
     "DynamicResources": CLAIMS,
-    "GangScheduling": "its feature gate is off in 1.36; gangs are not there yet",
     "TopologyPlacementGenerator": "its feature gate is off in 1.36",
     "PodGroupPodsCount": "its feature gate is off in 1.36",
 }

@@ -37,11 +37,15 @@ class Side(Protocol):
     """One kind of object in the cache."""
 
     kind: str
-    path: str
     selector: str
     reflector: Reflector
     every: int
     """Compared at each audit of `run` whose number this divides: a list of what changes seldom costs as much as of pods."""
+
+    @property
+    def path(self) -> str:
+        """Where the kind is listed."""
+        ...
 
     def find(self, key: str, uid: str) -> Here | None:
         """The object of a listed name and uid; None if the cache has none such."""

@@ -94,7 +94,9 @@ class PodIngest:
             self._gone(pod.uid)
         if pod.is_terminal:
             self._gone(pod.uid)
-        elif pod.node:
+            return
+        self._cache.gangs.set(pod)
+        if pod.node:
             self._placed(pod)
         else:
             self._pended(pod)
@@ -193,6 +195,8 @@ class PodIngest:
             return
         before = self._pending.get(pod.uid)
         if pod.is_deleting:
+            if not self._cache.is_assumed(pod.uid):
+                self._cache.gangs.remove(pod.uid)
             if before is not None:
                 self._forget_pending(worker, pod.uid)
             if self._refused.pop(pod.uid, None) is not None:
@@ -234,7 +238,7 @@ class PodIngest:
         now_s = self._clock.monotonic()
         placement = self._enqueue(worker, pod, before, now_s)
         if placement is not None and placement.place is Place.GATED and before is None and not pod.gates:
-            worker.failures.report(pod, "SchedulingGated", placement.status.message)
+            worker.failures.report_held(pod, placement.status.plugin, placement.status.message)
         worker.intake.wake()
         if before is None:
             self._router.notify_listeners(UNSCHEDULED_POD_ADD, None, pod, now_s)
@@ -267,7 +271,7 @@ class PodIngest:
         """The domain is led from now on: pods that no attempt will report on get the reason why they wait."""
         for entry in list(worker.queue.entries(Place.GATED)):
             if not entry.pod.gates:
-                worker.failures.report(entry.pod, "SchedulingGated", entry.message)
+                worker.failures.report_held(entry.pod, "".join(entry.plugins), entry.message)
         for refused in self._refused.values():
             if refused.domain == worker.name:
                 worker.failures.report(refused.pod, "Unschedulable", refused.message)
@@ -285,6 +289,7 @@ class PodIngest:
             self._router.notify_nomination_ended(pod, nominated_node, now_s)
 
     def _gone(self, uid: str) -> None:
+        self._cache.gangs.remove(uid)
         pending = self._pending.get(uid)
         if pending is not None:
             self._forget_key(pending)

@@ -87,6 +87,12 @@ class Router:
             if event is ASSIGNED_POD_DELETE and old is not None and old.is_preempted:
                 worker.nominations.retry_nominated(old.node)
 
+    def gang_changed(self, key: str) -> None:
+        """Other members of a gang stand than before, or it asks for something else."""
+        for worker, _ in self._workers:
+            worker.queue.gang_changed(key)
+            worker.intake.wake()
+
     def notify_listeners(self, event: ClusterEvent, old: Pod | None, new: Pod | None, now_s: float) -> None:
         """As `notify`, to domains in which a plugin has registered the event: pods that come by thousands wake nobody else."""
         self._label = event.label
@@ -127,6 +133,4 @@ class Router:
     def _wake(worker: DomainWorker, moved: Moved) -> None:
         if moved.active or moved.backoff:
             worker.intake.wake()
-        for pod, status in moved.gated:
-            if not worker.nominations.is_preempting(pod.uid):  # it has a better reason already than that it is held
-                worker.failures.report(pod, "SchedulingGated", status.message)
+        worker.failures.report_gated(moved)

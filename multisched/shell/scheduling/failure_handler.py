@@ -6,9 +6,10 @@ As kube-scheduler's handleSchedulingFailure: for pods that no node took, and for
 from __future__ import annotations
 
 from multisched.cycle.results import Unplaced
+from multisched.framework.gangs import GANG_PLUGIN
 from multisched.framework.ports import Condition, Event, pod_ref
 from multisched.model.objects import Pod
-from multisched.queueing.entry import NOBODY, Failure, Placement
+from multisched.queueing.entry import NOBODY, Failure, Moved, Placement
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import Place
 from multisched.shell.scheduling.intake import Intake
@@ -67,6 +68,21 @@ class FailureHandler:
             self._nominations.nomination_ended(pod, nominated_before)
         return placement, nominated
 
+    def report_gated(self, moved: Moved) -> None:
+        """The condition of pods that a gate holds now with another refusal than before."""
+        for pod, status in moved.gated:
+            if not self._nominations.is_preempting(pod.uid):  # it has a better reason already than that it is held
+                self.report_held(pod, status.plugin, status.message)
+
+    def report_held(self, pod: Pod, plugin: str, why: str) -> None:
+        """What a pod that a gate holds gets: a condition, and if it waits for others of its gang, an event.
+
+        As upstream, to be held by a gate of its own is no failure. That others are missing its owner can see nowhere else.
+        """
+        self.report(pod, "SchedulingGated", why)
+        if plugin == GANG_PLUGIN:
+            self._record(pod, why)
+
     def report(self, pod: Pod, reason: str, message: str, nominated_node: str | None = None) -> None:
         """The condition and the event a refused pod gets; `nominated_node` as in `Condition`. Who does not lead tells nothing."""
         if not self._intake.is_leading:
@@ -75,5 +91,9 @@ class FailureHandler:
         ref = pod_ref(pod)
         self._outside.conditions.write(ref, condition, self._outside.lease)
         if reason != "SchedulingGated":
-            event = Event(ref, "Warning", "FailedScheduling", "Scheduling", message, pod.spec.scheduler_name)
+            self._record(pod, message)
+
+    def _record(self, pod: Pod, message: str) -> None:
+        if self._intake.is_leading:
+            event = Event(pod_ref(pod), "Warning", "FailedScheduling", "Scheduling", message, pod.spec.scheduler_name)
             self._outside.events.record(event)

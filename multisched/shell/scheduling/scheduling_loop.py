@@ -1,4 +1,4 @@
-"""The scheduling loop of one domain: takes a pod from the queue, drives its attempt, and hands the result on.
+"""The scheduling loop of one domain: takes a pod or a gang from the queue, drives its attempt, and hands the result on.
 
 The attempt is a generator of the synchronous core. It yields requests to plugins that answer from outside; this loop
 waits for the answers. Loops of one domain interleave there alone, and between slices.
@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 
 import anyio
 
-from multisched.cycle.results import RemoteRequest, Result
+from multisched.cycle.results import GangResult, RemoteRequest, Result
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.framework.isolation import IsolatedError
-from multisched.framework.points import QueuedPod
+from multisched.framework.points import Queued, QueuedGang, QueuedPod
 from multisched.framework.ports import ExtenderError
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Status
@@ -56,47 +56,55 @@ class SchedulingLoop:
         now = self._outside.clock.monotonic
         slice_left, slice_began_s = PODS_PER_SLICE, now()
         while True:
-            entry = self._queue.pop(now()) if self._intake.is_open else None
-            if entry is None:
+            queued = self._next(now()) if self._intake.is_open else None
+            if queued is None:
                 await self._intake.sleep()
                 slice_left, slice_began_s = PODS_PER_SLICE, now()
                 continue
             if self._queue.has_ready:
                 self._intake.wake()
-            await self._decide_one(entry)
+            await self._decide(queued)
             slice_left -= 1
             took_s = now() - slice_began_s
             if not slice_left or took_s > SLICE_S:
                 await self._outside.news.pause(took_s)
                 slice_left, slice_began_s = PODS_PER_SLICE, now()
 
-    async def _decide_one(self, entry: QueuedPod) -> None:
+    def _next(self, now_s: float) -> Queued | None:
+        moved = self._queue.regroup(now_s)
+        if moved.gated:
+            self._settlement.report_gated(moved)
+        return self._queue.pop(now_s)
+
+    async def _decide(self, queued: Queued) -> None:
         started = self._outside.clock.monotonic()
-        if entry.pod.gates:  # they came back with a restored backup: its way back to the queue asks for them
-            self._settlement.decide_anew(entry, "the pod was gated again", 0.0)
-            return
-        self.attempts += 1
-        attempt = self._cycle.attempt(entry)
+        entries = queued.members if isinstance(queued, QueuedGang) else (queued,)
+        for entry in entries:
+            if entry.pod.gates:  # they came back with a restored backup: its way back to the queue asks for them
+                self._settlement.decide_anew(entries, "the pod was gated again", 0.0)
+                return
+        self.attempts += len(entries)
+        attempt = self._cycle.attempt(queued)
         answers: Mapping[str, object | PluginFailure] | None = None
         while True:
             try:
                 asked = next(attempt) if answers is None else attempt.send(answers)
             except StopIteration as ended:
-                result: Result = ended.value
+                result: Result | GangResult = ended.value
                 break
             answers = await self._ask(asked)
-            if self._queue.where(entry.pod.uid) is Place.LEAVING:
-                # Deleted, or bound by another process, while the plugin was asked: there is nothing left to decide.
-                attempt.close()
-                self._queue.done(entry.pod.uid)
-                return
-            latest: Pod = self._queue.pod(entry.pod.uid) or entry.pod
-            if latest.spec is not entry.pod.spec or latest.gates:
+            if any(map(self._has_changed, entries)):
                 attempt.close()
                 seconds = self._outside.clock.monotonic() - started
-                self._settlement.decide_anew(entry, "the pod changed while a plugin was asked about it", seconds)
+                self._settlement.decide_anew(entries, "the pod changed while a plugin was asked about it", seconds)
                 return
-        self._settlement.settle(entry, result, self._outside.clock.monotonic() - started)
+        self._settlement.settle(queued, result, self._outside.clock.monotonic() - started)
+
+    def _has_changed(self, entry: QueuedPod) -> bool:
+        """Deleted, bound by another process, or no longer as it was, while a plugin was asked."""
+        uid, pod = entry.pod.uid, entry.pod
+        latest: Pod = self._queue.pod(uid) or pod
+        return self._queue.where(uid) is Place.LEAVING or latest.spec is not pod.spec or bool(latest.gates)
 
     async def _ask(self, asked: Sequence[RemoteRequest]) -> Mapping[str, object | PluginFailure]:
         """All plugins at once: the pod waits as long as the slowest of them."""
@@ -113,14 +121,14 @@ class SchedulingLoop:
         plugin = one.plugin
         try:
             with anyio.fail_after(plugin.response_timeout_s):
-                answers[plugin.name] = await plugin.response(one.request)
+                answers[one.key] = await plugin.response(one.request)
         except TimeoutError:
             text = f"no answer within {plugin.response_timeout_s} s"
-            answers[plugin.name] = self._runner.failure(plugin, "Response", text)
+            answers[one.key] = self._runner.failure(plugin, "Response", text)
         except IsolatedError as error:
-            answers[plugin.name] = self._runner.failure(plugin, error.point, error.text)
+            answers[one.key] = self._runner.failure(plugin, error.point, error.text)
         except ExtenderError as error:  # the pod's condition has the extender's words and no more, as upstream
             self._runner.failure(plugin, "Response", error)
-            answers[plugin.name] = PluginFailure(Status.error(str(error)).by(plugin.name))
+            answers[one.key] = PluginFailure(Status.error(str(error)).by(plugin.name))
         except Exception as error:  # noqa: BLE001 - a plugin ends here
-            answers[plugin.name] = self._runner.failure(plugin, "Response", error)
+            answers[one.key] = self._runner.failure(plugin, "Response", error)

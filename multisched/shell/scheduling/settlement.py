@@ -5,11 +5,15 @@ Runs in the step that decided, with no await between: what a result says holds w
 
 from __future__ import annotations
 
-from multisched.cycle.results import Conflicted, Placed, Result, Unplaced
-from multisched.framework.points import QueuedPod
+from collections.abc import Sequence
+
+from multisched.cycle.results import Conflicted, GangResult, Placed, Result, Unplaced
+from multisched.framework.points import Queued, QueuedPod
 from multisched.model.objects import ask_alike
 from multisched.queueing.active_pods import UNIT_S
+from multisched.queueing.entry import Moved
 from multisched.queueing.pod_queue import PodQueue
+from multisched.queueing.transitions import Place
 from multisched.shell.observer import DomainObserver
 from multisched.shell.scheduling.binding_cycle import BindingCycle
 from multisched.shell.scheduling.failure_handler import FailureHandler
@@ -33,10 +37,23 @@ class Settlement:
         self._binding = binding
         self._observer = observer
 
-    def settle(self, entry: QueuedPod, result: Result, seconds: float) -> None:
+    def settle(self, queued: Queued, result: Result | GangResult, seconds: float) -> None:
         """`seconds`: what the attempt took."""
+        if isinstance(queued, QueuedPod):
+            assert not isinstance(result, GangResult), "one pod has one result"
+            if seconds > UNIT_S:
+                self._queue.took(queued.pod.uid, seconds)
+            self._settle_one(queued, result, seconds)
+            return
+        assert isinstance(result, GangResult), "a gang has a result of its own"
+        entries, each_s = {entry.pod.uid: entry for entry in queued.members}, seconds / len(queued.members)
         if seconds > UNIT_S:
-            self._queue.took(entry.pod.uid, seconds)
+            self._queue.took(queued.members[0].pod.uid, seconds)
+        results: list[Result] = [*result.placed, *result.unplaced]
+        for one in results:
+            self._settle_one(entries[one.pod.uid], one, each_s)
+
+    def _settle_one(self, entry: QueuedPod, result: Result, seconds: float) -> None:
         match result:
             case Placed():
                 self._observer.attempt_ended(entry.pod, "scheduled", seconds)
@@ -54,7 +71,15 @@ class Settlement:
                 self._observer.attempt_ended(entry.pod, "error" if result.is_error else "unschedulable", seconds)
                 self._failures.requeue(result)
 
-    def decide_anew(self, entry: QueuedPod, why: str, seconds: float) -> None:
+    def decide_anew(self, entries: Sequence[QueuedPod], why: str, seconds: float) -> None:
         """The attempt came to nothing, as what it was made of is no more."""
-        self._observer.attempt_ended(entry.pod, "conflict", seconds)
-        self._failures.retry(entry.pod, why)
+        for entry in entries:
+            if self._queue.where(entry.pod.uid) is Place.LEAVING:  # there is nothing left to decide
+                self._queue.done(entry.pod.uid)
+                continue
+            self._observer.attempt_ended(entry.pod, "conflict", seconds)
+            self._failures.retry(entry.pod, why)
+
+    def report_gated(self, moved: Moved) -> None:
+        """Pods that a gate holds now with another refusal than before."""
+        self._failures.report_gated(moved)

@@ -12,9 +12,11 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
+import yaml
 
 from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
@@ -38,6 +40,8 @@ from multisched.testing.processes.quiet_observer import QuietObserver
 from multisched.whatif.repair_source import plans_of
 
 T = TypeVar("T")
+DEFINITIONS = Path(__file__).parents[3] / "deploy" / "crds"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 Story = Callable[[], Awaitable[T]]
 HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\nlease: {enabled: false}\n"
 
@@ -147,8 +151,8 @@ class House:
         assert answer.status == 201, answer.body
 
     async def patch(self, path: str, changes: Mapping[str, Any]) -> None:
-        merge = "application/merge-patch+json"
-        answer = await self._api.request("PATCH", f"/api/v1/{path}", body=orjson.dumps(changes), content_type=merge)
+        full, merge = path if path.startswith("/") else f"/api/v1/{path}", "application/merge-patch+json"
+        answer = await self._api.request("PATCH", full, body=orjson.dumps(changes), content_type=merge)
         assert answer.status == 200, answer.body
 
     async def priority_class(self, name: str, value: int, **fields: str) -> None:
@@ -156,7 +160,8 @@ class House:
         await self.post("/apis/scheduling.k8s.io/v1/priorityclasses", name, {}, value=value, **fields)
 
     async def delete(self, path: str) -> None:
-        assert (await self._api.request("DELETE", f"/api/v1/{path}?gracePeriodSeconds=0")).status == 200
+        full = path if path.startswith("/") else f"/api/v1/{path}"
+        assert (await self._api.request("DELETE", f"{full}?gracePeriodSeconds=0")).status == 200
 
     async def until(self, holds: Callable[[], bool], within_s: float = 60.0) -> None:
         """Waits for something that is to come about; fails with what the program knows when it does not."""
@@ -212,13 +217,15 @@ async def open_house(
     before: Callable[[House], Awaitable[None]] | None = None,
     behind: Callable[[Transport], Transport] | None = None,
     measures: Measures | None = None,
+    server: ApiServer | None = None,
 ) -> AsyncIterator[House]:
     """The program runs until the block is left, and must then end in time.
 
-    `before`: what is in the cluster already; `behind`: what stands between the program and the server.
+    `before`: what is in the cluster already; `behind`: what stands between the program and the server. `server`: of another
+    house, whose program this one follows.
     """
     clock, broken = LoopClock(), list[str]()
-    server = ApiServer(clock, seed=0, rbac=False)
+    server = ApiServer(clock, seed=0, rbac=False) if server is None else server
     parsed = loading.parse(configuration, "house")
     house = House(server, ApiChecker(server, broken), broken, clock, parsed)
     if before is not None:
@@ -247,6 +254,13 @@ async def open_house(
                 await running
         finally:
             running.cancel()
+
+
+async def install_definitions(house: House) -> None:
+    """The custom resource definitions that ship."""
+    for file in sorted(DEFINITIONS.glob("*.yaml")):
+        document = yaml.safe_load(file.read_text("utf-8"))
+        await house.post(CRDS, document["metadata"]["name"], {}, spec=document["spec"])
 
 
 def in_virtual_time(story: Callable[[], Any], seed: int = 0) -> None:

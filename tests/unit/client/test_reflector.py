@@ -593,6 +593,90 @@ async def test_a_moment_of_refusal_is_no_refusal() -> None:
         task.cancel()
 
 
+@asynccontextmanager
+async def optional(
+    *lists: Answer, watches: Sequence[Watch] = (FOREVER,)
+) -> AsyncIterator[tuple[Reflector, Mirror, list[str]]]:
+    """A reflector of a kind that need not be installed, what it handed on, and the refusals it told."""
+    transport, mirror = ScriptedTransport(lists=deque(lists), watches=deque(watches)), Mirror()
+    told: list[str] = []
+    reflector = Reflector(
+        transport,
+        "/apis/x",
+        handler=mirror,
+        clock=LoopClock(),
+        rng=random.Random(7),
+        on_refused=told.append,
+        is_optional=True,
+    )
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(reflector.run())
+        yield reflector, mirror, told
+        task.cancel()
+
+
+ABSENT = a_refusal(404, "NotFound", "no such kind")
+
+
+async def test_an_optional_kind_that_is_not_installed_counts_as_empty_at_once_and_is_asked_for_each_minute() -> None:
+    clock = LoopClock()
+    async with optional(*[ABSENT] * 4, a_list(5, an_object("a", 3))) as (reflector, mirror, told):
+        began_s = clock.monotonic()
+        await reflector.wait_synced()
+        assert clock.monotonic() == began_s
+        assert (mirror.replacements, reflector.is_refused, reflector.staleness_s()) == ([""], True, 0.0)
+        await asyncio.sleep(4 * 60 - 1)
+        assert not mirror.objects
+        await asyncio.sleep(4 * 15 + 2)
+        assert (mirror.replacements, reflector.is_refused, told) == (["", "5"], False, [])
+
+
+async def test_an_optional_kind_that_was_installed_is_gone_only_when_the_server_keeps_saying_so() -> None:
+    expired: Watch = a_refusal(410, "Expired")
+    lists = [a_list(5, an_object("a", 3)), ABSENT, ABSENT, a_list(6, an_object("a", 3)), ABSENT, ABSENT, ABSENT]
+    async with optional(*lists, *[ABSENT] * 3, watches=[expired, expired]) as (reflector, mirror, told):
+        while reflector.statistics().lists < 2:
+            await asyncio.sleep(1)
+            assert mirror.objects == {"default/a": "3"}
+        await asyncio.sleep(60)
+        assert (mirror.objects, reflector.is_refused, told) == ({}, True, [])
+
+
+async def test_an_optional_kind_that_is_forbidden_is_refused_as_any_other() -> None:
+    lists = [ABSENT, *[a_refusal(403, "Forbidden", "no")] * 3, ABSENT, a_list(5, an_object("a", 3))]
+    async with optional(*lists) as (_, mirror, told):
+        await asyncio.sleep(75 + 20 + 75)
+        assert set(told) == {"403 Forbidden: no"}
+        assert mirror.replacements == ["", "", "5"]
+
+
+async def test_of_the_versions_of_a_kind_the_first_that_is_served_is_listed_and_watched() -> None:
+    expired: Watch = a_refusal(410, "Expired")
+    lists = [ABSENT, a_list(5, an_object("a", 3)), ABSENT, ABSENT, a_list(6, an_object("b", 4))]
+    transport, mirror = ScriptedTransport(lists=deque(lists), watches=deque([expired])), Mirror()
+    reflector = Reflector(
+        transport,
+        "/apis/x/v1",
+        handler=mirror,
+        clock=LoopClock(),
+        rng=random.Random(7),
+        is_optional=True,
+        or_paths=["/apis/x/v2", "/apis/x/v3"],
+    )
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(reflector.run())
+        await reflector.wait_synced()
+        assert (reflector.path, mirror.objects) == ("/apis/x/v2", {"default/a": "3"})
+        while "default/b" not in mirror.objects:  # noqa: ASYNC110 -- virtual time
+            await asyncio.sleep(0.1)
+        assert (reflector.path, list(mirror.objects)) == ("/apis/x/v1", ["default/b"])
+        await asyncio.sleep(1)
+        task.cancel()
+    asked = [(one.method, one.path.partition("?")[0][-2:]) for one in transport.asked]
+    assert asked[:3] == [("GET", "v1"), ("GET", "v2"), ("WATCH", "v2")]
+    assert asked[3:] == [("GET", "v2"), ("GET", "v3"), ("GET", "v1"), ("WATCH", "v1")]
+
+
 async def test_whatever_a_watch_brings_is_counted_each_time() -> None:
     events: Watch = [
         a_line("MODIFIED", an_object("a", 11)),

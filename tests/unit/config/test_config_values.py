@@ -51,7 +51,9 @@ def test_without_a_file_three_domains_are_served() -> None:
 
 
 def test_a_domain_of_the_users_own_starts_from_kube_schedulers_plugins() -> None:
-    uses = base_profile("default").plugins
+    """And from the plugin of gangs, which comes last, as upstream's feature gate would add it."""
+    *uses, gangs = base_profile("default").plugins
+    assert gangs.name == "GangScheduling"
     wanted = {"QOSSort" if name == "PrioritySort" else name: weight for name, weight in DEFAULT_PLUGINS.items()}
     assert [use.name for use in uses] == list(wanted)
     # Upstream's DynamicResources prefers devices, which nothing here offers.

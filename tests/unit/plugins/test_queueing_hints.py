@@ -39,6 +39,7 @@ from multisched.framework.points import (
 )
 from multisched.framework.registry import PluginUse, Registry
 from multisched.model.cluster_objects import ClusterObject, Namespace
+from multisched.model.gang import ACK_MIN, ACK_NAME
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 from multisched.plugins import IN_TREE
@@ -572,6 +573,8 @@ VOLUMES = [
     Row("NodeVolumeLimits", "more CPU", CLAIMANT, node(cpu=1), node(cpu=2), False),
 ]
 
+MEMBER = pod(labels={ACK_NAME: "g", ACK_MIN: "1"})
+
 ROWS = [
     *FIT,
     *TAINTS,
@@ -583,6 +586,10 @@ ROWS = [
     *SPREADS,
     *TERMS,
     *VOLUMES,
+    Row("GangScheduling", "a node", MEMBER, None, node(), True),
+    Row("GangScheduling", "a pod that is gone", MEMBER, pod("x", node="n"), None, True),
+    Row("GangScheduling", "a node that is gone", MEMBER, node(), None, False),
+    Row("GangScheduling", "a node, for a member with a mistake", pod(labels={ACK_NAME: "g"}), None, node(), False),
     Row("NodeDeclaredFeatures", "a node", pod(), None, node(), True),
     Row("NodeDeclaredFeatures", "a feature", pod(), node(), node(features=["F"]), True),
     Row("NodeDeclaredFeatures", "another label", pod(), node(), node(labels={"a": "b"}), False),

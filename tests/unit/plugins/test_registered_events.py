@@ -12,6 +12,10 @@ ANY_POD_UPDATE = "|".join(
     f"UPDATE_POD_{what}" for what in ("LABEL", "SCALE_DOWN", "SCALE_UP", "TOLERATION", "GATES", "OTHER")
 )
 REGISTERED: dict[str, list[str]] = {
+    "GangScheduling": [
+        "Node: ADD|UPDATE_NODE_ALLOCATABLE|UPDATE_NODE_LABEL|UPDATE_NODE_TAINT|UPDATE_NODE_CONDITION, NodeGains, hint",
+        "AssignedPod: DELETE|UPDATE_POD_LABEL|UPDATE_POD_SCALE_DOWN, AssignedPodFrees, hint",
+    ],
     "InterPodAffinity": [
         "AssignedPod: ADD|DELETE|UPDATE_POD_LABEL, AssignedPod, hint",
         "TargetPod: UPDATE_POD_LABEL, TargetPodLabel",

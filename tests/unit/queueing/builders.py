@@ -142,7 +142,7 @@ def make_queue(
 
 
 def pop_uid(queue: PodQueue, now_s: float) -> str | None:
-    popped = queue.pop(now_s)
+    popped = builders.pop_pod(queue, now_s)
     return None if popped is None else popped.pod.uid
 
 

@@ -616,7 +616,7 @@ def test_statistics_count_each_place_and_each_arrival() -> None:
     queue.add(make_pod("a"), 0)
     statistics = queue.statistics()
 
-    assert statistics.pending == {"active": 1, "backoff": 1, "unschedulable": 1, "gated": 1}
+    assert statistics.pending == {"active": 1, "backoff": 1, "unschedulable": 1, "gated": 1, "gang": 0}
     assert (statistics.in_flight, len(queue)) == (1, 5)
     assert statistics.incoming == {
         ("gated", "UnschedulablePodAdd"): 1,

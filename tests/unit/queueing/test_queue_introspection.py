@@ -41,7 +41,7 @@ def test_every_place_is_counted_by_itself() -> None:
         assert pop_uid(queue, 0) == f"in-flight-{number}"
     queue.add(make_pod("active"), 0)
     found = queue.statistics()
-    assert found.pending == {"active": 1, "backoff": 2, "unschedulable": 4, "gated": 5}
+    assert found.pending == {"active": 1, "backoff": 2, "unschedulable": 4, "gated": 5, "gang": 0}
     assert found.unschedulable_by_plugin == {FIT: 3, AFFINITY: 1, LEGACY: 1, "SchedulingGates": 5}
     assert (found.in_flight, found.in_flight_events, found.quarantined, found.set_aside) == (6, 0, 0, 0)
     assert found.incoming == {

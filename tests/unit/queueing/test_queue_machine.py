@@ -19,7 +19,7 @@ from multisched.queueing.entry import Failure
 from multisched.queueing.quarantine import API_SERVER
 from multisched.queueing.transitions import Place
 from multisched.queueing.uid_heap import GARBAGE_MIN_ITEMS
-from multisched.testing.builders import make_node
+from multisched.testing.builders import make_node, pop_pod
 from tests.unit.queueing.builders import AFFINITY, FIT, LEGACY, NODE_LABEL, OUTSIDE, ClosedGates, make_pod, make_queue
 
 LEFTOVER_S, EVENTS_MAX = 30.0, 6
@@ -35,7 +35,7 @@ HEARD_BY = {"node": {FIT, AFFINITY}, "deleted": {FIT}, "label": {OUTSIDE}, "rela
 HEARD_BY["changed"] = {API_SERVER}
 REFUSALS_MAX = 5
 ZONES = {zone: {"zone": zone} for zone in ("a", "b")}
-QUEUED = ("active", "backoff", "unschedulable", "gated")
+QUEUED = ("active", "backoff", "unschedulable", "gated", "gang")
 
 plugin_sets = st.frozensets(st.sampled_from([FIT, AFFINITY, LEGACY]), max_size=2)
 pending_sets = st.sampled_from([frozenset[str](), frozenset({OUTSIDE})])
@@ -256,7 +256,7 @@ class QueueMachine(RuleBasedStateMachine):
     def pods_are_popped(self, most: int) -> None:
         self.release()
         for _ in range(most):
-            popped = self.queue.pop(self.now_s)
+            popped = pop_pod(self.queue, self.now_s)
             heads = self.possible_heads()
             if popped is None:
                 assert not heads

@@ -158,7 +158,7 @@ def forget_the_pod(queue: PodQueue, entry: Entry) -> None:
     [
         (forget_the_place, r"^pod p is backoff, found in \[<.*ActivePods.*>\] \["),
         (close_the_gate, r"^pod p is active, its gate says .*quota is used up"),
-        (forget_the_pod, r"^\[1, 0, 0, 0\] pods indexed, 0 known$"),
+        (forget_the_pod, r"^\[1, 0, 0, 0, 0\] pods indexed, 0 known$"),
     ],
 )
 def test_a_pod_that_is_not_where_it_is_said_to_be_is_told(

@@ -196,7 +196,7 @@ def test_readings_count_what_happened() -> None:
         assert pods.events >= 9
         assert 0.0 <= pods.lag_s <= 61.0
         forecast = readings.domains["forecast"]
-        assert forecast.pending == {"active": 0, "backoff": 0, "unschedulable": 1, "gated": 0}
+        assert forecast.pending == {"active": 0, "backoff": 0, "unschedulable": 1, "gated": 0, "gang": 0}
         assert forecast.unschedulable_by_plugin == {"NodeResourcesFit": 1}
         assert forecast.incoming == {
             ("active", "UnschedulablePodAdd"): 4,
@@ -219,7 +219,7 @@ def test_readings_count_what_happened() -> None:
         assert view.identity == "me"
         assert [(pod.name, pod.state) for pod in view.pods] == [("huge", "unschedulable"), ("odd", "refused")]
         (counts, other) = (domain.counts for domain in view.domains)
-        waiting = {"active": 0, "backoff": 0, "unschedulable": 0, "gated": 0}
+        waiting = {"active": 0, "backoff": 0, "unschedulable": 0, "gated": 0, "gang": 0}
         rest = {"quarantined": 0, "refused": 0, "permit": 0, "binding": 0}
         assert counts == {**waiting, **rest, "unschedulable": 1, "refused": 1}
         assert other == {**waiting, **rest}

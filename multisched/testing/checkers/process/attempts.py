@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from multisched.config.schema import Queue
-from multisched.framework.points import QueuedPod
+from multisched.framework.points import Queued, QueuedGang, QueuedPod
 from multisched.model.objects import Pod
 from multisched.queueing.entry import Failure, Placement, QueueEntry
 from multisched.queueing.pod_queue import PodQueue
@@ -114,13 +114,15 @@ class AttemptChecker:
             self._ended(uid, failure, placement, now_s)
             return placement
 
-        def watched_pop(now_s: float) -> QueuedPod | None:
+        def watched_pop(now_s: float) -> Queued | None:
             self._pops += 1
             is_checked = not self._pops % TURNS_EVERY
             is_early = is_checked and next(self.queue.entries(Place.ACTIVE), None) is None
             backing_off = list(self.queue.entries(Place.BACKOFF)) if is_early else []
             ends_s = {entry.uid: entry.retry_at_s or 0.0 for entry in backing_off}
             popped = pop(now_s)
+            if isinstance(popped, QueuedGang):
+                return popped
             if popped is not None:
                 self._count_turn(popped)
             if popped is not None and is_checked:

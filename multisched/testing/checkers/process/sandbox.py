@@ -13,9 +13,9 @@ import numpy as np
 
 from multisched.config.schema import Configuration
 from multisched.cycle.classes.equivalence_class import EquivalenceClass
-from multisched.cycle.results import Result, Unplaced
+from multisched.cycle.results import GangResult, Result, Unplaced
 from multisched.framework.ledger import Ledger, SummingLedger
-from multisched.framework.points import QueuedPod
+from multisched.framework.points import Queued
 from multisched.framework.runner import PluginFailure
 from multisched.model.objects import Pod
 from multisched.plugins.image_locality import normalized
@@ -43,13 +43,13 @@ class SandboxChecker:
         self._settle = worker.settlement.settle  # the moment at which nothing has come of the result yet
         worker.settlement.settle = self.settle  # type: ignore[method-assign]
 
-    def settle(self, entry: QueuedPod, result: Result, seconds: float) -> None:
+    def settle(self, queued: Queued, result: Result | GangResult, seconds: float) -> None:
         """Stands before `Settlement.settle`."""
         if isinstance(result, Unplaced) and not result.is_error:
             self._refused += 1
             if not self._refused % REFUSALS_EVERY:
                 self._compare_refusals(result)
-        self._settle(entry, result, seconds)
+        self._settle(queued, result, seconds)
 
     def _made_anew(self, pod: Pod) -> tuple[SchedulerSandbox, DomainWorker] | None:
         """The program, and the domain in it; None where the two need not answer alike."""

@@ -32,7 +32,7 @@ from multisched.queueing.entry import Failure
 from multisched.queueing.transitions import Place
 from multisched.shell.ingest import pods_and_nodes
 from multisched.shell.ingest.pods_and_nodes import NodeIngest
-from multisched.testing.builders import container, make_pod, pod_document
+from multisched.testing.builders import container, make_pod, pod_document, pop_pod
 from multisched.testing.loop.sim_loop import SimLoop
 from tests.unit.shell.shell_kit import House, as_served
 
@@ -217,7 +217,7 @@ def test_the_domains_tolerations_are_added_in_thought_only() -> None:
         house.see_node("virtual", taints=[{"key": "virtual", "effect": "NoSchedule"}])
         house.see_pod("p", tolerations=[{"key": "own"}])
         house.see_pod("other", scheduler="default-scheduler", nodeName="virtual")
-    popped, entry = house.worker.queue.pop(0.0), house.cache.placed("uid-other")
+    popped, entry = pop_pod(house.worker.queue, 0.0), house.cache.placed("uid-other")
     assert popped is not None
     assert [t.key for t in popped.pod.spec.tolerations] == ["own", "virtual"]
     assert entry is not None

@@ -1,0 +1,192 @@
+"""Which nodes a gang may use together: one topology domain after the other, the best first.
+
+A domain is all nodes with the same values of a level's label key and of those of all wider levels. Of two levels the one
+with fewer domains is the wider. The narrowest level is tried first. Of its domains those come first in which members
+stand already. Then come those that the gang leaves the least room in for others like it: so the large ones stay whole.
+Where no single one has room, as few as possible within one domain of the next wider level are tried together. That
+whole domain comes next. A required level is never left; where none is required, all nodes come last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from multisched.framework.node_view import NO_ROWS, Bools, Int32, Int64, NodeView, Rows
+from multisched.model.gang import TopologyLevel
+from multisched.model.objects import CPU, PODS, Requests
+
+DOMAINS_MAX: Final = 64
+"""Domains of one level that are tried for a gang, the best first; and those that are tried together at most."""
+
+
+class Need(msgspec.Struct, frozen=True):
+    """Members that are alike, and where one of them could go if it came alone."""
+
+    count: int
+    requests: Requests
+    rows: Rows
+    """Feasible ones, ascending."""
+
+
+class GangTopology:
+    """The domains of one gang, at one moment."""
+
+    def __init__(
+        self, nodes: NodeView, rows: Rows, levels: Sequence[TopologyLevel], needs: Sequence[Need], standing: Rows
+    ) -> None:
+        """`rows`: of the scheduling domain. `needs`: what has to find a place. `standing`: rows on which members stand already:
+        what is required is required of those, too."""
+        self._needs = needs
+        self._size = len(nodes.pod_count)
+        self._fits = [_fits(nodes, need) for need in needs]
+        self._idle = nodes.allocatable(CPU) - nodes.requested(CPU)
+        self._standing = standing
+        levels = self._levels = sorted(levels, key=lambda level: _count(nodes.label_codes(level.key).take(rows)))
+        self._narrowest = max((at for at, level in enumerate(levels) if level.is_required), default=-1)
+        for level in levels:
+            if level.is_required:
+                codes = nodes.label_codes(level.key)
+                rows = rows[codes.take(rows) > 0]
+                for row in standing.tolist():
+                    rows = rows[codes.take(rows) == codes.item(row)]
+        self._rows = rows
+        self._domains = [_Domains(nodes, rows, levels[: at + 1]) for at in range(len(levels))]
+
+    def masks(self) -> Iterator[Bools | None]:
+        """bool[rows of the table] of the domains to be tried, in their order; None: all rows."""
+        last = len(self._domains) - 1
+        for at in range(last, max(self._narrowest, 0) - 1, -1):
+            level = self._domains[at]
+            for domain in self._single(level):
+                rows = level.rows_of(domain)
+                if at < last:
+                    yield from self._fewest(self._domains[at + 1], rows, len(rows))
+                yield self._mask(rows)
+        if self._narrowest < 0 and self._domains:
+            yield from self._fewest(self._domains[0], self._domains[0].rows, len(self._rows))
+            yield None
+
+    def shortage(self) -> str:
+        """Why no domain that is required has room, for people."""
+        at = max(self._narrowest, 0)
+        key, level = self._levels[at].key, self._domains[at]
+        if not level.count:
+            beside = " beside the members that run" if len(self._standing) else ""
+            return f"no node{beside} has the label {key}"
+        rooms = self._rooms(level)
+        most = int(
+            np.argmax(np.min([room / need.count for room, need in zip(rooms, self._needs, strict=True)], axis=0))
+        )
+        short = next(
+            (
+                (room.item(most), need.count)
+                for room, need in zip(rooms, self._needs, strict=True)
+                if room[most] < need.count
+            ),
+            None,
+        )
+        if short is None:
+            return f"no domain of {key} takes all members that must start together"
+        who = "one more member" if short[1] == 1 else f"the {short[1]} members that must start together"
+        return f"no domain of {key} has room for {who}, {short[0]} at most"
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _rooms(self, level: _Domains) -> list[Int64]:
+        """For each need how many members the domains have room for."""
+        return [level.sums(fit) for fit in self._fits]
+
+    def _single(self, level: _Domains) -> list[int]:
+        """Domains in which each kind of members would have room, in the order in which they are tried."""
+        has_room, left = np.ones(level.count, np.bool_), np.zeros(level.count, np.int64)
+        for room, need in zip(self._rooms(level), self._needs, strict=True):
+            has_room &= room >= need.count
+            left += room - need.count
+        is_home = np.zeros(level.count, np.bool_)
+        is_home[level.number[np.isin(level.rows, self._standing)]] = True
+        order = np.lexsort((np.arange(level.count), level.sums(self._idle), left, ~is_home))
+        found: list[int] = order[has_room[order]][:DOMAINS_MAX].tolist()
+        return found
+
+    def _fewest(self, level: _Domains, within: Rows, most: int) -> Iterator[Bools]:
+        """As few domains together as have room, the ones with most room first; those where members stand before all.
+
+        None where they have `most` rows: those are tried next anyway.
+        """
+        is_within = np.isin(level.rows, within)
+        inside = np.unique(level.number[is_within])
+        if len(inside) < 2 or not self._needs:
+            return
+        rooms = [room[inside] for room in self._rooms(level)]
+        share = np.min([room / need.count for room, need in zip(rooms, self._needs, strict=True)], axis=0)
+        is_home = np.isin(inside, level.number[np.isin(level.rows, self._standing)])
+        order = np.lexsort((np.arange(len(inside)), -share, ~is_home))
+        for count in range(2, min(len(inside), DOMAINS_MAX) + 1):
+            chosen = order[:count]
+            if all(int(room[chosen].sum()) >= need.count for room, need in zip(rooms, self._needs, strict=True)):
+                rows = level.rows[is_within & np.isin(level.number, inside[chosen])]
+                if len(rows) < most:
+                    yield self._mask(rows)
+                return
+
+    def _mask(self, rows: Rows) -> Bools:
+        found = np.zeros(self._size, np.bool_)
+        found[rows] = True
+        return found
+
+
+class _Domains:
+    """The rows of one level, by domain."""
+
+    def __init__(self, nodes: NodeView, rows: Rows, levels: Sequence[TopologyLevel]) -> None:
+        """`levels`: this one comes last, after all wider ones; a node that lacks a wider label that is preferred may be in one."""
+        codes = np.stack([nodes.label_codes(level.key).take(rows) for level in levels])
+        is_in = codes[-1] > 0
+        self.rows = rows[is_in] if len(rows) else NO_ROWS
+        self.number = np.zeros(0, np.intp)
+        """intp[rows]: the domain of each."""
+        self.count = 0
+        if len(self.rows):
+            self.number = np.unique(codes[:, is_in], axis=1, return_inverse=True)[1].reshape(-1)
+            self.count = int(self.number.max()) + 1
+
+    def rows_of(self, domain: int) -> Rows:
+        found: Rows = self.rows[self.number == domain]
+        return found
+
+    def sums(self, column: Int64) -> Int64:
+        """By domain, of a column over all rows of the table."""
+        return np.bincount(self.number, column.take(self.rows), self.count).astype(np.int64)
+
+
+def _count(codes: Int32) -> int:
+    """Domains of a label: wider levels have fewer."""
+    return len(np.unique(codes[codes > 0]))
+
+
+def _fits(nodes: NodeView, need: Need) -> Int64:
+    """int64[rows of the table]: how many of these members the room of a node would take, were nobody else to come."""
+    most = nodes.allocatable(PODS) - nodes.pod_count
+    for resource, amount in need.requests.items():
+        if amount > 0:
+            room = nodes.allocatable(resource) - nodes.requested(resource)
+            most = np.minimum(most, room // amount)
+    feasible = np.zeros(len(most), np.int64)
+    feasible[need.rows] = np.clip(most[need.rows], 0, None)
+    return feasible
+
+
+def lacking(nodes: NodeView, rows: Rows, needs: Sequence[Need]) -> tuple[Need, int] | None:
+    """The first kind of members for which the rows have too little room however they are filled; None: there is none.
+
+    With it, how many of them they have room for. Looks at room alone, so that whoever passes may still fail.
+    """
+    for need in needs:
+        room = int(_fits(nodes, msgspec.structs.replace(need, rows=rows)).sum())
+        if room < need.count:
+            return need, room
+    return None

@@ -1,0 +1,105 @@
+"""What PodGroups say of their gangs, those of scheduler-plugins and those of Kubernetes. See decode_objects.py.
+
+Sources: scheduler-plugins apis/scheduling/v1alpha1/types.go; Koordinator config/crd/bases/scheduling.sigs.k8s.io_podgroups.yaml;
+Kubernetes k8s.io/api/scheduling/v1alpha2 (1.36), v1alpha3 and v1beta1 (1.37), types.go.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from multisched.model.decode_metadata import WireMetadata
+from multisched.model.decode_selectors import Wire
+from multisched.model.gang import (
+    LEVELS_MAX,
+    MEMBERS_MAX,
+    TIMEOUT_S,
+    GangSpec,
+    TopologyLevel,
+    with_annotations,
+)
+
+
+class _PodGroupSpec(Wire):
+    min_member: int = 0
+    schedule_timeout_seconds: int | None = None
+
+
+class WirePodGroup(Wire):
+    metadata: WireMetadata
+    spec: _PodGroupSpec | None = None
+
+
+class _GangPolicy(Wire):
+    min_count: int = 0
+
+
+class _SchedulingPolicy(Wire):
+    gang: _GangPolicy | None = None
+
+
+class _TopologyConstraint(Wire):
+    key: str = ""
+    topology_key: str = ""
+
+
+class _SchedulingConstraints(Wire):
+    """Each names its key once: in `topology_key` while v1alpha2 was made, in `key` since."""
+
+    topology: list[_TopologyConstraint] | None = None
+    topology_constraints: list[_TopologyConstraint] | None = None
+
+
+class _WorkloadGroupSpec(Wire):
+    scheduling_policy: _SchedulingPolicy | None = None
+    scheduling_constraints: _SchedulingConstraints | None = None
+
+
+class WireWorkloadGroup(Wire):
+    metadata: WireMetadata
+    spec: _WorkloadGroupSpec | None = None
+
+
+class GangTerms(TypedDict):
+    """Fields of `cluster_objects.PodGroup`."""
+
+    spec: GangSpec | None
+    problem: str
+
+
+def terms(wire: WirePodGroup) -> GangTerms:
+    """Of a PodGroup of scheduler-plugins."""
+    return _terms(wire, is_once=False)
+
+
+def sigs_terms(wire: WirePodGroup) -> GangTerms:
+    """Of a PodGroup of Koordinator or ACK. By Koordinator's default one that has started once has done so for good."""
+    return _terms(wire, is_once=True)
+
+
+def _terms(wire: WirePodGroup, *, is_once: bool) -> GangTerms:
+    spec, meta = wire.spec or _PodGroupSpec(), wire.metadata
+    problem = ""
+    if not 1 <= spec.min_member <= MEMBERS_MAX:
+        problem = f"spec.minMember is {spec.min_member}; write how many members start together, 1 to {MEMBERS_MAX}"
+    timeout_s = float(spec.schedule_timeout_seconds or TIMEOUT_S)
+    bare = GangSpec(spec.min_member, max(timeout_s, 1.0), is_once=is_once)
+    found, wrong = with_annotations(bare, meta.namespace, meta.name, meta.annotations or {})
+    return {"spec": None if problem or wrong else found, "problem": problem or wrong}
+
+
+def workload_terms(wire: WireWorkloadGroup) -> GangTerms:
+    """Of a PodGroup of Kubernetes. A policy that asks for nothing together lets each pod start alone."""
+    spec = wire.spec or _WorkloadGroupSpec()
+    gang = spec.scheduling_policy.gang if spec.scheduling_policy is not None else None
+    constraints = spec.scheduling_constraints or _SchedulingConstraints()
+    keys = [one.key or one.topology_key for one in (constraints.topology or constraints.topology_constraints or ())]
+    least, problem = 0 if gang is None else gang.min_count, ""
+    if gang is not None and not 1 <= least <= MEMBERS_MAX:
+        problem = f"spec.schedulingPolicy.gang.minCount is {least}; write 1 to {MEMBERS_MAX}"
+    if len(keys) > LEVELS_MAX or not all(keys):
+        problem = (
+            problem or f"spec.schedulingConstraints: write the key of each topology constraint, {LEVELS_MAX} at most"
+        )
+    topology = tuple(TopologyLevel(key, is_required=True) for key in keys)
+    return {"spec": None if problem else GangSpec(least, topology=topology), "problem": problem}

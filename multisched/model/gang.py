@@ -1,0 +1,295 @@
+"""Gangs: pods that start together or not at all. One model of what several APIs say of them.
+
+A pod says by labels, annotations or a field that it belongs to a gang. What the gang asks for stands on the pod, too, or in an
+object of its own (a PodGroup). Sources: scheduler-plugins `scheduling.x-k8s.io/v1alpha1`, ACK's pod groups, Koordinator's gangs,
+and Kubernetes (group scheduling.k8s.io).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from multisched.model.go_duration import parse_go_duration
+from multisched.model.objects import Pod
+
+MEMBERS_MAX: Final = 20_000
+"""The least that a gang may ask for is at most this."""
+GROUP_MAX: Final = 32
+"""Gangs that start together."""
+LEVELS_MAX: Final = 8
+"""Topology keys of one gang."""
+TIMEOUT_S: Final = 600.0
+"""After which the members of a gang that has not started hear of it, where the gang does not say when."""
+SHOWN_MAX: Final = 63
+
+SP_LABEL: Final = "scheduling.x-k8s.io/pod-group"
+SIGS_LABEL: Final = "pod-group.scheduling.sigs.k8s.io"
+ACK_NAME: Final = "pod-group.scheduling.sigs.k8s.io/name"
+ACK_MIN: Final = "pod-group.scheduling.sigs.k8s.io/min-available"
+KOORDINATOR: Final = "gang.scheduling.koordinator.sh/"
+KOORDINATOR_NAME: Final = f"{KOORDINATOR}name"
+NAMES: Final = frozenset({SP_LABEL, SIGS_LABEL, ACK_NAME})
+"""Labels of pods that name a gang."""
+TOPOLOGY_ANNOTATION: Final = "multisched.io/gang-topology"
+"""Of a pod that says what its gang asks for, or of a PodGroup: label keys, each `KEY` or `KEY:required`; else it is preferred."""
+
+_QUALIFIED = re.compile(r"[A-Za-z0-9./_-]{1,316}\Z")
+
+
+ACK_TOPOLOGY: Final = "alibabacloud.com/topology-aware-constraint"
+KOORDINATOR_TOPOLOGY: Final = f"{KOORDINATOR}network-topology-spec"
+
+ANNOTATIONS: Final = frozenset(
+    {TOPOLOGY_ANNOTATION, ACK_TOPOLOGY, KOORDINATOR_TOPOLOGY}
+    | {f"{KOORDINATOR}{key}" for key in ("name", "min-available", "waiting-time", "timeout", "groups", "match-policy")}
+)
+"""Annotations of pods that are read here."""
+
+
+class GangApi(Enum):
+    """Who says that a pod belongs to a gang."""
+
+    KUBERNETES = "scheduling.k8s.io"
+    SCHEDULER_PLUGINS = "scheduling.x-k8s.io"
+    SIGS = "scheduling.sigs.k8s.io"
+    ACK = "pod-group.scheduling.sigs.k8s.io"
+    KOORDINATOR = "gang.scheduling.koordinator.sh"
+
+
+class TopologyLevel(msgspec.Struct, frozen=True):
+    """A gang's members go into one domain of this key, if that is possible."""
+
+    key: str
+    is_required: bool = False
+    """They do not start otherwise."""
+
+
+class GangSpec(msgspec.Struct, frozen=True):
+    """What a gang asks for."""
+
+    min_members: int
+    """Fewer do not start."""
+    timeout_s: float = TIMEOUT_S
+    together_with: tuple[str, ...] = ()
+    """Keys of the gangs that start with this one, itself among them, sorted; empty: it is alone."""
+    topology: tuple[TopologyLevel, ...] = ()
+    """In any order."""
+    is_once: bool = False
+    """Once it has started, members that come later need not come together (Koordinator: once-satisfied)."""
+
+
+class Membership(msgspec.Struct, frozen=True):
+    """The gang that a pod belongs to."""
+
+    api: GangApi
+    name: str
+    spec: GangSpec | None = None
+    """What the pod says of it; None where an object does, or where it cannot be read."""
+    problem: str = ""
+    """Why the pod cannot be placed as it is; empty for a good one."""
+    also: tuple[GangApi, ...] = ()
+    """Further APIs by which the pod names the same gang."""
+
+
+def membership_of(pod: Pod) -> Membership | None:
+    """The gang of a pod; None for a pod that belongs to none. Equal labels and annotations are read once."""
+    labels, annotations, group = pod.labels, pod.annotations, pod.spec.pod_group
+    if not group and NAMES.isdisjoint(labels) and KOORDINATOR_NAME not in annotations:
+        return None
+    read = {key: text for key, text in annotations.items() if key in ANNOTATIONS}
+    said = tuple((key, labels[key]) for key in (SP_LABEL, SIGS_LABEL, ACK_NAME, ACK_MIN) if key in labels)
+    return _membership(pod.namespace, group, said, tuple(sorted(read.items())))
+
+
+Texts = tuple[tuple[str, str], ...]
+
+
+@lru_cache(maxsize=4096)
+def _membership(namespace: str, group: str, labels: Texts, annotations: Texts) -> Membership:
+    said, noted = dict(labels), dict(annotations)
+    found: list[Membership] = []
+    if group:
+        found.append(Membership(GangApi.KUBERNETES, group))
+    if SP_LABEL in said:
+        found.append(Membership(GangApi.SCHEDULER_PLUGINS, said[SP_LABEL]))
+    if SIGS_LABEL in said:
+        found.append(Membership(GangApi.SIGS, said[SIGS_LABEL]))
+    if ACK_NAME in said:
+        found.append(_of_ack(said, noted))
+    if KOORDINATOR_NAME in noted:
+        found.append(_of_koordinator(namespace, noted))
+    problem = _contradiction(found) or next((one.problem for one in found if one.problem), "")
+    best = next((one for one in found if one.spec is not None), found[0])
+    also = tuple(one.api for one in found if one is not best and one.name == best.name)
+    return msgspec.structs.replace(best, problem=problem, also=also) if problem or also else best
+
+
+def _contradiction(found: Sequence[Membership]) -> str:
+    """What several APIs say of one pod and cannot both mean."""
+    if len({one.name for one in found}) > 1:
+        where = " and ".join(f"{_shown(one.name)} ({one.api.value})" for one in found)
+        return f"the pod belongs to the gangs {where}; leave one of them"
+    counted = [(one.spec.min_members, one.api.value) for one in found if one.spec is not None]
+    if len({count for count, _ in counted}) > 1:
+        where = " and ".join(f"{count} ({api})" for count, api in counted)
+        return f"the pod asks for minimums of {where}; write the same in both"
+    return ""
+
+
+def _of_ack(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Membership:
+    name = labels[ACK_NAME]
+    least, problem = _count(labels.get(ACK_MIN, ""), f"label {ACK_MIN}")
+    topology, wrong = topology_of(annotations)
+    if problem or wrong:
+        return Membership(GangApi.ACK, name, problem=problem or wrong)
+    return Membership(GangApi.ACK, name, GangSpec(least, topology=topology))
+
+
+def _of_koordinator(namespace: str, annotations: Mapping[str, str]) -> Membership:
+    name = annotations[KOORDINATOR_NAME]
+    least, problem = _count(
+        annotations.get(f"{KOORDINATOR}min-available", ""), f"annotation {KOORDINATOR}min-available"
+    )
+    timeout_s = _seconds(
+        annotations.get(f"{KOORDINATOR}waiting-time", "") or annotations.get(f"{KOORDINATOR}timeout", "")
+    )
+    spec, wrong = with_annotations(GangSpec(least, timeout_s, is_once=True), namespace, name, annotations)
+    if problem or wrong:
+        return Membership(GangApi.KOORDINATOR, name, problem=problem or wrong)
+    return Membership(GangApi.KOORDINATOR, name, spec)
+
+
+def with_annotations(spec: GangSpec, namespace: str, name: str, annotations: Mapping[str, str]) -> tuple[GangSpec, str]:
+    """The terms of a gang with what annotations of its pods or its PodGroup add, and what is wrong with those."""
+    topology, wrong = topology_of(annotations)
+    groups, no_groups = _groups(namespace, name, annotations.get(f"{KOORDINATOR}groups", ""))
+    policy = annotations.get(f"{KOORDINATOR}match-policy", "")
+    is_once = policy == "once-satisfied" if policy else spec.is_once
+    added = msgspec.structs.replace(spec, together_with=groups, topology=topology, is_once=is_once)
+    return added, wrong or no_groups
+
+
+def _count(text: str, field: str) -> tuple[int, str]:
+    count = int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else 0
+    if not 1 <= count <= MEMBERS_MAX:
+        return 0, f"{field} is {_shown(text)}; write how many members start together, 1 to {MEMBERS_MAX}"
+    return count, ""
+
+
+def _seconds(text: str) -> float:
+    """A Go duration; what cannot be read is the default, as in Koordinator."""
+    try:
+        return max(parse_go_duration(text), 1.0) if text else TIMEOUT_S
+    except ValueError:
+        return TIMEOUT_S
+
+
+def _groups(namespace: str, name: str, text: str) -> tuple[tuple[str, ...], str]:
+    if not text:
+        return (), ""
+    field = f"annotation {KOORDINATOR}groups"
+    try:
+        names = msgspec.json.decode(text, type=list[str])
+    except msgspec.DecodeError:
+        return (), f'{field} is {_shown(text)}; write a list such as ["namespace/gang-a","namespace/gang-b"]'
+    keys = {one if "/" in one else f"{namespace}/{one}" for one in names} | {f"{namespace}/{name}"}
+    if len(keys) > GROUP_MAX:
+        return (), f"{field} names {len(keys)} gangs; {GROUP_MAX} is the most that start together"
+    return tuple(sorted(keys)) if len(keys) > 1 else (), ""
+
+
+def topology_of(annotations: Mapping[str, str]) -> tuple[tuple[TopologyLevel, ...], str]:
+    """The levels that annotations of a pod or a PodGroup ask for, and what is wrong with them. The first one that is there counts."""
+    for key, read in _TOPOLOGY_READERS.items():
+        text = annotations.get(key, "")
+        if text:
+            levels, problem = read(text)
+            if not problem and len(levels) > LEVELS_MAX:
+                problem = f"{len(levels)} levels; {LEVELS_MAX} is the most"
+            return ((), f"annotation {key}: {problem}") if problem else (levels, "")
+    return (), ""
+
+
+Levels = tuple[tuple[TopologyLevel, ...], str]
+
+
+def _own_levels(text: str) -> Levels:
+    levels = []
+    for part in text.split(","):
+        key, _, how = part.strip().rpartition(":") if ":" in part else (part.strip(), "", "preferred")
+        if not _QUALIFIED.match(key) or how not in ("required", "preferred"):
+            return (), f"{_shown(part)} is no level; write KEY or KEY:required"
+        levels.append(TopologyLevel(key, how == "required"))
+    return tuple(levels), ""
+
+
+class _AckTopology(msgspec.Struct):
+    key: str = ""
+
+
+class _AckRequired(msgspec.Struct):
+    topologies: list[_AckTopology] = []
+    node_selectors: list[object] = msgspec.field(default_factory=list, name="nodeSelectors")
+
+
+class _AckConstraint(msgspec.Struct):
+    required: _AckRequired = msgspec.field(default_factory=_AckRequired)
+
+
+def _ack_levels(text: str) -> Levels:
+    """Source: ACK's manual, "Topology-aware scheduling"."""
+    try:
+        found = msgspec.json.decode(text, type=_AckConstraint).required
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return (), f'{_shown(text)} cannot be read; write {{"required": {{"topologies": [{{"key": "KEY"}}]}}}}'
+    if found.node_selectors:
+        return (), "nodeSelectors are not evaluated here; write them as the pods' node affinity"
+    keys = [one.key for one in found.topologies]
+    wrong = next((key for key in keys if not _QUALIFIED.match(key)), None)
+    if wrong is not None:
+        return (), f"{_shown(wrong)} is no label key"
+    return tuple(TopologyLevel(key, is_required=True) for key in keys), ""
+
+
+class _Gather(msgspec.Struct):
+    layer: str = ""
+    strategy: str = ""
+
+
+class _GatherStrategy(msgspec.Struct):
+    gather: list[_Gather] = msgspec.field(default_factory=list, name="gatherStrategy")
+
+
+def _koordinator_levels(text: str) -> Levels:
+    """A layer is taken for a label key: objects that map layers to keys are not read."""
+    try:
+        found = msgspec.json.decode(text, type=_GatherStrategy).gather
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return (
+            (),
+            f'{_shown(text)} cannot be read; write {{"gatherStrategy": [{{"layer": "KEY", "strategy": "MustGather"}}]}}',
+        )
+    for one in found:
+        if not _QUALIFIED.match(one.layer) or one.strategy not in ("MustGather", "PreferGather"):
+            return (
+                (),
+                f"layer {_shown(one.layer)} with strategy {_shown(one.strategy)}; write a label key, and MustGather or PreferGather",
+            )
+    return tuple(TopologyLevel(one.layer, one.strategy == "MustGather") for one in found), ""
+
+
+_TOPOLOGY_READERS: Final[Mapping[str, Callable[[str], Levels]]] = {
+    TOPOLOGY_ANNOTATION: _own_levels,
+    ACK_TOPOLOGY: _ack_levels,
+    KOORDINATOR_TOPOLOGY: _koordinator_levels,
+}
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}...")

@@ -1,0 +1,62 @@
+"""GangScheduling: keeps members of a gang from being tried before enough of them are there, and says what wakes a gang.
+
+Owns nothing: `GangRoster` knows who is there, the queue keeps a gang as one entity, and the cycle decides it as one step.
+Source: kube-scheduler 1.36, plugins/gangscheduling, which also holds members at Permit; here nothing is held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from multisched.framework.context import PluginContext
+from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
+from multisched.framework.gangs import GANG_PLUGIN, GangView
+from multisched.framework.status import SUCCESS, Status
+from multisched.framework.traits import Traits
+from multisched.model.gang import membership_of
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import Pod
+
+_NODE_GAINS: Final = (
+    Action.ADD
+    | Action.UPDATE_NODE_ALLOCATABLE
+    | Action.UPDATE_NODE_LABEL
+    | Action.UPDATE_NODE_TAINT
+    | Action.UPDATE_NODE_CONDITION
+)
+_POD_LEAVES: Final = Action.DELETE | Action.UPDATE_POD_SCALE_DOWN | Action.UPDATE_POD_LABEL
+
+
+class GangScheduling:
+    """See `multisched.model.gang` for the APIs that are read."""
+
+    name = GANG_PLUGIN
+    traits = Traits(reads_objects=(ObjectKind.POD_GROUP, ObjectKind.SIGS_POD_GROUP, ObjectKind.WORKLOAD_POD_GROUP))
+
+    def __init__(self, context: PluginContext) -> None:
+        self._gangs: GangView = context.gangs
+
+    def pre_enqueue(self, pod: Pod) -> Status:
+        """Refuses a member until its gang, and those that start with it, can be complete."""
+        membership = membership_of(pod)
+        if membership is None:
+            return SUCCESS
+        why = membership.problem or self._gangs.why_not_yet(f"{pod.namespace}/{membership.name}")
+        return Status.unschedulable(why) if why else SUCCESS
+
+    def events_to_register(self) -> Sequence[EventRegistration]:
+        """What may help any member: one that has a node now may go elsewhere, and leave its place to the one that has none.
+
+        What else can help is registered by the plugins that refused a member. Where members are alike, these say it all.
+        Members that wait for others are sorted by the queue itself.
+        """
+        return (
+            EventRegistration(ClusterEvent(Resource.NODE, _NODE_GAINS, "NodeGains"), self._room_hint),
+            EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, _POD_LEAVES, "AssignedPodFrees"), self._room_hint),
+        )
+
+    def _room_hint(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
+        """No room helps members that wait for others."""
+        is_ready = membership_of(pod) is not None and self.pre_enqueue(pod).is_success
+        return Hint.QUEUE if is_ready else Hint.SKIP

@@ -1,0 +1,161 @@
+"""How entries come back to the order: through the gates, and by themselves or behind the member that leads their gang.
+
+Owns nothing but what it was built with. Called by `PodQueue` alone, which says when.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from multisched.framework.status import SUCCESS, Status
+from multisched.model.objects import Pod
+from multisched.queueing.entry import NOTHING_MOVED, Entry, Moved
+from multisched.queueing.gang_entries import STARTED, GangEntries
+from multisched.queueing.gating import Gates
+from multisched.queueing.hints import Requeue
+from multisched.queueing.places import POPPED, EntryPlaces
+from multisched.queueing.transitions import Place
+
+HEALING_S: Final = -1.0
+"""When a gang that has lost members came to the queue: before all that have not begun."""
+GATHERED, JOINED, SORTED, OVERDUE = "GangGathered", "GangMemberAdd", "GangChanged", "GangTimeout"
+"""Events in the stories of members: one leads, another came, the gang became other than it was, its timeout passed."""
+
+
+class Tally(msgspec.Struct):
+    """What one call has moved so far."""
+
+    active: int = 0
+    backoff: int = 0
+    gated: list[tuple[Pod, Status]] = msgspec.field(default_factory=list)
+
+    def moved(self) -> Moved:
+        if not (self.active or self.backoff or self.gated):
+            return NOTHING_MOVED
+        return Moved(self.active, self.backoff, tuple(self.gated))
+
+
+class Readmission:
+    """Of one queue."""
+
+    __slots__ = ("_gangs", "_gates", "_places")
+
+    def __init__(self, gates: Gates, places: EntryPlaces, gangs: GangEntries) -> None:
+        self._gates = gates
+        self._places = places
+        self._gangs = gangs
+
+    def requeue(self, entry: Entry, how: Requeue, event: str, now_s: float, tally: Tally | None = None) -> None:
+        """To active or backoff if every gate admits, else gated."""
+        gate = self._gates.ask(entry.pod, entry.gate.plugin)
+        if not gate.is_success:
+            self._gangs.step_back(entry)
+            self._gangs.wait(entry, now_s)
+            is_news, entry.gate = gate != entry.gate, gate
+            if is_news or entry.place is not Place.GATED:
+                self._places.move(entry, Place.GATED, event, now_s)
+            else:
+                self._places.park_anew(entry, now_s)
+            if is_news and tally is not None:
+                tally.gated.append((entry.pod, gate))
+            return
+        entry.gate = SUCCESS
+        if self._gangs.must_start_together(entry) and not self._leads(entry, event, now_s):
+            return
+        backs_off = how is Requeue.AFTER_BACKOFF and entry.backoff_until_s > now_s
+        self._places.move(entry, Place.BACKOFF if backs_off else Place.ACTIVE, event, now_s)
+        if tally is not None:
+            tally.backoff += backs_off
+            tally.active += not backs_off
+
+    # -- gangs -----------------------------------------------------------------------------------------------------
+
+    def follows(self, entry: Entry, now_s: float) -> bool:
+        """After an attempt of its gang: True if another member leads already. The first that fails leads from then on."""
+        if not self._gangs.must_start_together(entry):
+            return False
+        lead = self._gangs.lead_of(entry)
+        if lead is not None and lead is not entry and lead.place not in POPPED:
+            return True
+        self._gangs.lead(entry, now_s)
+        return False
+
+    def regroup(self, now_s: float, tally: Tally) -> None:
+        """Members whose gang has started become entries of their own; where it has not, one leads and the others follow."""
+        while (key := self._gangs.next_changed()) is not None:
+            why = self._gangs.why_not_yet(key)
+            if self._gangs.is_sorted(key, why):
+                continue
+            if why == STARTED:
+                self._gangs.start(key)
+            for entry in self._gangs.own(key):
+                if entry.place not in POPPED:
+                    self._sort(entry, why, now_s, tally)
+
+    def overdue(self, now_s: float, tally: Tally) -> None:
+        """Gangs that have waited too long: those who wait for members hear of it, the others in an attempt at once."""
+        for key in self._gangs.overdue(now_s):
+            for entry in self._gangs.own(key):
+                if entry.place in (Place.GATED, Place.UNSCHEDULABLE):
+                    self.requeue(entry, Requeue.AT_ONCE, OVERDUE, now_s, tally)
+
+    def take(self, now_s: float) -> list[Entry]:
+        """The first entry, or all members of the gang that it leads. Their attempt begins."""
+        while (entry := self._places.head()) is not None:
+            if not self._gangs.are_any or not self._gangs.must_start_together(entry):
+                self._places.pop(entry, now_s)
+                return [entry]
+            lead = self._gangs.lead_of(entry)
+            if lead is None:
+                self._gangs.lead(entry, now_s)
+            elif lead is not entry:
+                self._places.move(entry, Place.GANG, GATHERED, now_s)
+                continue
+            entries = [entry, *self._gangs.followers(entry)]
+            for one in entries:
+                self._places.pop(one, now_s)
+            return entries
+        return []
+
+    def _leads(self, entry: Entry, event: str, now_s: float) -> bool:
+        """True if this one leads its gang; else it stands with the one that does."""
+        lead = self._gangs.lead_of(entry)
+        if lead is not None and lead is not entry:
+            if entry.place is not Place.GANG:
+                self._places.move(entry, Place.GANG, event, now_s)
+            self._came(entry, lead, now_s)
+            return False
+        if lead is None:
+            self._gangs.lead(entry, now_s)
+        if self._gangs.is_healing(entry):
+            entry.queued_s, entry.sort_key = HEALING_S, None
+        return True
+
+    def _came(self, entry: Entry, lead: Entry, now_s: float) -> None:
+        """Another member: the gang may stand elsewhere in the order, and fit where it did not."""
+        if lead.place is Place.UNSCHEDULABLE:
+            self.requeue(lead, Requeue.AFTER_BACKOFF, JOINED, now_s)
+        if lead.place in (Place.ACTIVE, Place.BACKOFF) and self._gangs.is_before(entry, lead):
+            self._gangs.lead(lead, now_s)
+            self._places.sort_anew(lead, now_s)
+
+    def _sort(self, entry: Entry, why: str, now_s: float, tally: Tally) -> None:
+        """A member of a gang that is other than it was."""
+        if why == STARTED:
+            if entry.queued_s == HEALING_S:
+                entry.queued_s = now_s
+            if entry.place in (Place.GANG, Place.GATED):
+                self.requeue(entry, Requeue.AFTER_BACKOFF, SORTED, now_s, tally)
+            elif entry.place is not Place.UNSCHEDULABLE:
+                self._places.sort_anew(entry, now_s)
+        elif why or entry.place is Place.GATED:
+            self.requeue(entry, Requeue.AFTER_BACKOFF, SORTED, now_s, tally)
+        elif (lead := self._gangs.lead_of(entry)) is None:
+            if entry.place is Place.GANG:
+                self.requeue(entry, Requeue.AFTER_BACKOFF, SORTED, now_s, tally)
+            else:
+                self._gangs.lead(entry, now_s)
+        elif lead is not entry and entry.place is not Place.GANG:
+            self._places.move(entry, Place.GANG, GATHERED, now_s)

@@ -1,0 +1,64 @@
+"""Gangs that run without their minimum for longer than their timeout: their running members hear of it.
+
+Members that wait have a condition that says so. Those that run, and whose fellows are gone or were never bound, have none:
+they get an event. Owns since when each gang is below its minimum. Called by nobody; `Program` runs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from multisched.framework.ports import Clock, Event, EventSink, pod_ref
+from multisched.shell.ingest.router import Router
+from multisched.state.cluster_cache import ClusterCache
+from multisched.state.gang_roster import Gang
+
+PERIOD_S: Final = 10.0
+"""Between two looks at all gangs."""
+
+
+class HalfGangs:
+    """Looks at the gangs of all domains."""
+
+    def __init__(self, cache: ClusterCache, router: Router, events: EventSink, clock: Clock) -> None:
+        self._cache = cache
+        self._router = router
+        self._events = events
+        self._clock = clock
+        self._since_s: dict[str, float] = {}
+        """Gangs below their minimum; at most as many as there are gangs."""
+        self._reported: set[str] = set()
+
+    async def run(self) -> None:
+        """Looks from time to time until cancelled."""
+        while True:
+            await asyncio.sleep(PERIOD_S)
+            self.look(self._clock.monotonic())
+
+    def look(self, now_s: float) -> None:
+        """Reports each gang once for each time that it is below its minimum too long."""
+        below = {gang.key: gang for gang in self._cache.gangs.gangs() if gang.bound and gang.needs > 0}
+        self._since_s = {key: self._since_s.get(key, now_s) for key in below}
+        self._reported &= below.keys()
+        for key, gang in below.items():
+            if key not in self._reported and now_s - self._since_s[key] >= gang.timeout_s:
+                self._reported.add(key)
+                self._report(gang)
+
+    def _report(self, gang: Gang) -> None:
+        spec = gang.spec
+        if spec is None:
+            return
+        finished = f", and {len(gang.finished)} have finished" if gang.finished else ""
+        note = (
+            f"gang {gang.key} has been below its minimum for {gang.timeout_s:g} s:"
+            f" {gang.bound} of {spec.min_members} members run{finished}"
+        )
+        for uid, member in gang.members.items():
+            entry = self._cache.placed(uid)
+            worker = None if entry is None else self._router.worker_of(entry.pod)
+            if entry is None or worker is None or not member.is_bound or not worker.is_leading:
+                continue
+            by = entry.pod.spec.scheduler_name
+            self._events.record(Event(pod_ref(entry.pod), "Warning", "GangBelowMinimum", "Scheduling", note, by))

@@ -1,0 +1,58 @@
+"""Members of gangs that have ended well: they count for their gangs, and the watch of running pods cannot tell how they ended.
+
+Owns nothing but a counter; the roster keeps who has finished. Nothing is listed in a cluster without gangs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from multisched.client.object_feed import ReflectorHandler
+from multisched.client.reflector import Reflector
+from multisched.model.decode import DecodeError, Decoder
+from multisched.state.gang_roster import GangRoster
+
+logger = logging.getLogger(__name__)
+
+SUCCEEDED_PODS: Final = "status.phase=Succeeded"
+"""A pod comes to this selection when it succeeds."""
+
+
+class FinishedMembers:
+    """Finished pods into the roster of gangs. Until their first list is there, a gang may ask for more members than it needs."""
+
+    def __init__(self, roster: GangRoster, decoder: Decoder, build: Callable[[ReflectorHandler], Reflector]) -> None:
+        """`build`: a reflector of `SUCCEEDED_PODS`; it is called once there is a gang."""
+        self.malformed = 0
+        self._roster = roster
+        self._decoder = decoder
+        self._build = build
+        self._is_needed = asyncio.Event()
+        roster.on_first = self._is_needed.set
+
+    async def run(self) -> None:
+        """Watches from the first gang on, until cancelled."""
+        await self._is_needed.wait()
+        await self._build(self).run()
+
+    def upsert(self, key: str, raw: msgspec.Raw) -> None:
+        try:
+            pod = self._decoder.pod(raw)
+        except DecodeError as error:
+            self.malformed += 1
+            logger.warning("finished pod cannot be read", extra={"pod": key, "error": str(error)})
+            return
+        if pod.phase == "Succeeded":
+            self._roster.finish(pod)
+
+    def delete(self, key: str, raw: msgspec.Raw | None) -> None:
+        del raw
+        self._roster.finished_is_gone(key)
+
+    def replaced(self, version: str) -> None:
+        logger.info("finished pods listed", extra={"version": version, **self._roster.statistics()})

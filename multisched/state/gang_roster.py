@@ -1,0 +1,460 @@
+"""GangRoster: who belongs to which gang, who of them has a place, and how many more have to start.
+
+Owns the membership of every pod of every domain, pending and placed. Ingest writes pods and the objects that describe
+gangs, the cache who stands on a node. The queues, which keep a gang as one entity, and the cycles read it. A pod that
+has no gang costs a look into a dictionary. A gang's key is NAMESPACE/NAME.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final
+
+import msgspec
+
+from multisched.model.gang import TIMEOUT_S, GangApi, GangSpec, Membership, membership_of
+from multisched.model.objects import Pod
+
+FINISHED_MAX: Final = 100_000
+"""Finished members remembered of all gangs together: the oldest are forgotten first."""
+NAMED_MAX: Final = 4
+"""Members, schedulers or minimums that a message names."""
+NAMESAKES_MAX: Final = 8
+"""Gangs of one name in so many namespaces at most are looked at when one waits for members."""
+NO_OBJECT: Final = "its PodGroup is not there"
+GATED: Final = "it has scheduling gates"
+
+
+class GangMember(msgspec.Struct):
+    """One living pod of a gang."""
+
+    name: str
+    scheduler_name: str
+    held: str = ""
+    """Why it cannot be tried as it is: scheduling gates, or what is wrong with it."""
+    node: str = ""
+    """Where it stands, or is assumed; empty for one that waits."""
+    is_bound: bool = False
+    """The watch has shown it there."""
+
+    @property
+    def is_held(self) -> bool:
+        return bool(self.held) and not self.node
+
+
+class Gang:
+    """One gang as its members and its object describe it. Written by the roster alone."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.apis: list[GangApi] = []
+        """By which its members name it."""
+        self.members: dict[str, GangMember] = {}
+        """uid -> member; those that have finished are not among them."""
+        self.finished: dict[str, bool] = {}
+        """uid of members that ended well, which count and hold nothing -> the API server still has the pod."""
+        self.standing = 0
+        self.bound = 0
+        self.has_started = False
+        """It had its minimum bound at some time."""
+        self.said: Counter[GangSpec] = Counter()
+        """What members say themselves -> how many of them do."""
+        self.described: GangSpec | None = None
+        """What its object says."""
+        self.object_problem = ""
+        self.fellows: tuple[str, ...] = ()
+        """Other gangs that it is to start with, as they were looked at last."""
+        self.is_overdue = False
+        """Its members have waited for one another longer than it lets them. Written by the queue they wait in."""
+        self.schedulers: Counter[str] = Counter()
+        self.held = 0
+        """Members that wait and cannot be tried as they are."""
+
+    @property
+    def spec(self) -> GangSpec | None:
+        """What it asks for; None where nobody says, or not all the same."""
+        if self.described is not None:
+            return self.described
+        return next(iter(self.said)) if len(self.said) == 1 else None
+
+    @property
+    def problem(self) -> str:
+        """Why it cannot start whoever comes; empty for a good one."""
+        if self.object_problem:
+            return self.object_problem
+        if len(self.schedulers) > 1:
+            names = " and ".join(sorted(self.schedulers)[:NAMED_MAX])
+            return f"its members name the schedulers {names}; write the same in all of them"
+        counts = sorted({spec.min_members for spec in self.said})
+        if self.described is not None and counts and counts != [self.described.min_members]:
+            return (
+                f"its PodGroup asks for a minimum of {self.described.min_members}, and its members for"
+                f" {' and '.join(map(str, counts[:NAMED_MAX]))}; write the same in both"
+            )
+        if self.described is None and len(self.said) > 1:
+            what = (
+                f"minimums of {' and '.join(map(str, counts[:NAMED_MAX]))}" if len(counts) > 1 else "different things"
+            )
+            return f"its members ask for {what}; write the same in all of them"
+        return "" if self.spec is not None else NO_OBJECT
+
+    @property
+    def timeout_s(self) -> float:
+        """After which its members hear that it has not started."""
+        return TIMEOUT_S if self.spec is None else self.spec.timeout_s
+
+    @property
+    def lateness(self) -> str:
+        """What is said of it once its members have waited longer than that."""
+        if self.standing:
+            return f"has been below its minimum for {self.timeout_s:g} s"
+        return f"has not started within {self.timeout_s:g} s"
+
+    @property
+    def needs(self) -> int:
+        """How many more members have to start together; 0 or less: each may start alone."""
+        spec = self.spec
+        if spec is None:
+            return 1
+        if spec.is_once and self.has_started:
+            return 0
+        return spec.min_members - self.standing - len(self.finished)
+
+    @property
+    def outlook(self) -> tuple[int, int, int, bool]:
+        """While it is the same, whoever waits for the gang's members does so for the same reason."""
+        spec = self.spec
+        is_complete = spec is not None and self.present >= spec.min_members
+        return len(self.schedulers), len(self.said), self.held, is_complete
+
+    @property
+    def present(self) -> int:
+        """Members that stand, could be tried, or have finished."""
+        return len(self.members) + len(self.finished) - self.held
+
+
+class GangRoster:
+    """All gangs of the cluster."""
+
+    def __init__(self) -> None:
+        self._gangs: dict[str, Gang] = {}
+        self._by_name: dict[str, set[str]] = {}
+        """Name without namespace -> keys."""
+        self._key_of: dict[str, str] = {}
+        self._said_by: dict[str, GangSpec] = {}
+        self._objects: dict[tuple[GangApi, str], tuple[GangSpec | None, str]] = {}
+        self._named_by: dict[str, set[str]] = {}
+        """Gang -> those that are to start with it."""
+        self._finished: dict[str, tuple[str, str]] = {}
+        """uid -> key of its gang and NAMESPACE/NAME, the oldest first."""
+        self._finished_uids: dict[str, str] = {}
+        """NAMESPACE/NAME -> uid of the finished pods that the API server has."""
+        self.on_first: Callable[[], None] = _nothing
+        """Called when there is a gang and was none."""
+        self.on_change: Callable[[str], None] = _nobody
+        """Hears the key of a gang whose members may have to wait for one another otherwise than before."""
+
+    def __len__(self) -> int:
+        return len(self._gangs)
+
+    def gangs(self) -> Iterable[Gang]:
+        return self._gangs.values()
+
+    def gang(self, key: str) -> Gang | None:
+        return self._gangs.get(key)
+
+    def key_of(self, uid: str) -> str | None:
+        """The pod's gang; None for a pod without one."""
+        return self._key_of.get(uid)
+
+    def together_with(self, key: str) -> Sequence[str]:
+        """Gangs that start with this one, itself among them."""
+        gang = self._gangs.get(key)
+        spec = None if gang is None else gang.spec
+        return spec.together_with if spec is not None and spec.together_with else (key,)
+
+    def needs(self, key: str) -> int:
+        """How many more of the gang have to start together; 0: each may start alone."""
+        gang = self._gangs.get(key)
+        return 0 if gang is None else max(gang.needs, 0)
+
+    def has_started(self, key: str) -> bool:
+        """No member of the gang has to wait for others."""
+        return not self.needs(key)
+
+    # -- why members wait ------------------------------------------------------------------------------------------
+
+    def why_not_yet(self, key: str) -> str:
+        """Why members cannot be tried now; empty: they can, or need not wait for others."""
+        if not self.needs(key):
+            return ""
+        together = self.together_with(key)
+        for one in together:
+            gang = self._gangs.get(one)
+            if gang is None:
+                return self._sentence(key, key, f"starts with gang {one}, of which no member is there")
+            if gang.problem:
+                return self._sentence(key, one, gang.problem)
+            if one != key and tuple(self.together_with(one)) != tuple(together):
+                return self._sentence(
+                    key, one, f"does not name the gangs that gang {key} starts with; write the same in both"
+                )
+            if why := self._why_incomplete(gang):
+                return self._sentence(key, one, why)
+        return ""
+
+    def _sentence(self, key: str, about: str, why: str) -> str:
+        """`key`: the gang whose members hear it; `about`: the one that it says something of."""
+        gang = self._gangs.get(key)
+        if gang is None or not gang.is_overdue:
+            return f"gang {about}: {why}"
+        so = "" if about == key else f"gang {about}: "
+        return f"gang {key} {gang.lateness}: {so}{why}"
+
+    def _why_incomplete(self, gang: Gang) -> str:
+        spec = gang.spec
+        assert spec is not None, "a gang without problem asks for something"
+        if gang.needs <= 0 or gang.present >= spec.min_members:
+            return ""
+        held = [f"{member.name}: {member.held}" for member in _held_members(gang)] if gang.held else []
+        but = f", not counting {'; '.join(held)}" if held else ""
+        what = self._present(gang, spec) if gang.is_overdue else f"waits until {spec.min_members} members are there"
+        return f"{what}{but}{self._elsewhere(gang)}"
+
+    @staticmethod
+    def _present(gang: Gang, spec: GangSpec) -> str:
+        """Who is there of a gang that waits for members."""
+        here = [member.name for member in gang.members.values() if not member.is_held]
+        names = f" ({', '.join(here[:NAMED_MAX])}{', ...' if len(here) > NAMED_MAX else ''})" if here else ""
+        finished = f", {len(gang.finished)} of them finished" if gang.finished else ""
+        return f"{gang.present} of {spec.min_members} members are there{names}{finished}"
+
+    def _elsewhere(self, gang: Gang) -> str:
+        """Gangs of the same name that wait for members in other namespaces: perhaps one was meant."""
+        for key in self._namesakes(gang.key):
+            other = self._gangs[key]
+            if key != gang.key and other.spec == gang.spec and other.standing == 0 and other.needs > len(other.members):
+                return f"; gang {key} waits too, and members of one gang must be in one namespace"
+        return ""
+
+    def _namesakes(self, key: str) -> Sequence[str]:
+        """Gangs of the same name, itself among them; none where there are too many for one of them to be a mistake."""
+        keys = self._by_name.get(key.partition("/")[2], ())
+        return sorted(keys) if len(keys) <= NAMESAKES_MAX else ()
+
+    # -- written by ingest -----------------------------------------------------------------------------------------
+
+    def set(self, pod: Pod) -> Membership | None:
+        """A pod as it is now, wherever it is. Returns what it says of its gang."""
+        membership = membership_of(pod)
+        known = self._key_of.get(pod.uid)
+        if membership is None:
+            if known is not None:
+                self.remove(pod.uid)
+            return None
+        if pod.uid in self._finished:
+            return membership  # the watch of running pods is late
+        key = f"{pod.namespace}/{membership.name}"
+        gang = self._gang(key, membership)
+        before_it = gang.outlook
+        member = GangMember(pod.name, pod.spec.scheduler_name, _held(pod, membership))
+        before = None
+        if known is not None:
+            before = self._gangs[known].members[pod.uid]
+            member.node, member.is_bound = before.node, before.is_bound
+            if known != key:
+                self.remove(pod.uid)
+                before = None
+        if before != member:
+            self._replace(gang, pod.uid, before, member)
+        self._say(gang, pod.uid, membership.spec)
+        if gang.outlook != before_it:
+            self._changed(key)
+        else:
+            self._note_fellows(gang, self.together_with(key))
+        return membership
+
+    def remove(self, uid: str) -> None:
+        """The pod is gone, or belongs to its gang no more."""
+        key = self._key_of.get(uid)
+        if key is None:
+            return
+        gang = self._gangs[key]
+        self._say(gang, uid, None)
+        self._replace(gang, uid, gang.members[uid], None)
+        self._tidy(gang)
+        self._changed(key)
+
+    def finish(self, pod: Pod) -> None:
+        """The pod has ended well: it counts for its gang, and holds nothing."""
+        membership = membership_of(pod)
+        if membership is None or pod.uid in self._finished:
+            return
+        gang = self._gang(f"{pod.namespace}/{membership.name}", membership)
+        gang.finished[pod.uid] = True  # before it is no member: the gang must not be forgotten between
+        self.remove(pod.uid)
+        self._finished[pod.uid] = gang.key, pod.key
+        self._finished_uids[pod.key] = pod.uid
+        if len(self._finished) > FINISHED_MAX:
+            self._forget_finished(next(iter(self._finished)))
+        self._changed(gang.key)
+
+    def finished_is_gone(self, pod_key: str) -> None:
+        """A finished pod was deleted: it goes on to count as long as its gang has others, living or finished."""
+        uid = self._finished_uids.pop(pod_key, "")
+        if uid:
+            gang = self._gangs[self._finished[uid][0]]
+            gang.finished[uid] = False
+            self._tidy(gang)
+
+    def set_object(self, api: GangApi, key: str, spec: GangSpec | None, problem: str = "") -> None:
+        """The gang's own object as it is now; None and no problem: it is gone."""
+        if spec is None and not problem:
+            self._objects.pop((api, key), None)
+        else:
+            self._objects[api, key] = spec, problem
+        gang = self._gangs.get(key)
+        if gang is not None and api in gang.apis:
+            self._describe(gang)
+            self._changed(key)
+
+    # -- written by queues -----------------------------------------------------------------------------------------
+
+    def note_overdue(self, key: str) -> None:
+        """Members of the gang have waited for one another longer than it lets them."""
+        gang = self._gangs.get(key)
+        if gang is not None:
+            gang.is_overdue = gang.needs > 0
+
+    # -- written by the cache --------------------------------------------------------------------------------------
+
+    def stands(self, uid: str, node: str, *, is_bound: bool = False) -> None:
+        """The pod was assumed or seen on a node; an empty name: it holds its place no more."""
+        key = self._key_of.get(uid)
+        if key is None:
+            return
+        gang = self._gangs[key]
+        member, needed = gang.members[uid], gang.needs
+        is_foreign = is_bound and not member.node
+        gang.standing += bool(node) - bool(member.node)
+        gang.bound += is_bound - member.is_bound
+        gang.held -= member.is_held
+        member.node, member.is_bound = node, is_bound
+        gang.held += member.is_held
+        spec = gang.spec
+        if is_bound and spec is not None:
+            # One that stood before we came has started, as far as anybody can tell.
+            gang.has_started |= (is_foreign and spec.is_once) or gang.bound + len(gang.finished) >= spec.min_members
+        gang.is_overdue &= gang.needs > 0
+        if (needed > 0) != (gang.needs > 0):
+            self._changed(key)
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _changed(self, key: str) -> None:
+        gang = self._gangs.get(key)
+        if gang is not None:
+            self._note_fellows(gang, self.together_with(key))
+        for one in dict.fromkeys((key, *self.together_with(key), *sorted(self._named_by.get(key, ())))):
+            self.on_change(one)
+
+    def _note_fellows(self, gang: Gang, fellows: Sequence[str]) -> None:
+        fellows = tuple(one for one in fellows if one != gang.key)
+        if gang.fellows == fellows:
+            return
+        for one in gang.fellows:
+            self._named_by[one].discard(gang.key)
+            if not self._named_by[one]:
+                del self._named_by[one]
+        gang.fellows = fellows
+        for one in gang.fellows:
+            self._named_by.setdefault(one, set()).add(gang.key)
+
+    def _gang(self, key: str, membership: Membership) -> Gang:
+        gang = self._gangs.get(key)
+        if gang is None:
+            if not self._gangs:
+                self.on_first()
+            gang = self._gangs[key] = Gang(key)
+            self._by_name.setdefault(key.partition("/")[2], set()).add(key)
+            for other in (*self._namesakes(key), *sorted(self._named_by.get(key, ()))):
+                self.on_change(other)
+        if membership.api not in gang.apis or any(api not in gang.apis for api in membership.also):
+            gang.apis += [api for api in (membership.api, *membership.also) if api not in gang.apis]
+            self._describe(gang)
+        return gang
+
+    def _describe(self, gang: Gang) -> None:
+        """By the first of its APIs that has an object for it."""
+        found = (self._objects.get((api, gang.key)) for api in gang.apis)
+        gang.described, gang.object_problem = next((one for one in found if one is not None), (None, ""))
+
+    def _replace(self, gang: Gang, uid: str, before: GangMember | None, after: GangMember | None) -> None:
+        """A member comes, goes, or is another one than before."""
+        for member, sign in ((before, -1), (after, 1)):
+            if member is not None:
+                gang.standing += sign * bool(member.node)
+                gang.bound += sign * member.is_bound
+                gang.held += sign * member.is_held
+                _count(gang.schedulers, member.scheduler_name, sign)
+        if after is None:
+            del gang.members[uid], self._key_of[uid]
+        else:
+            gang.members[uid] = after
+            self._key_of[uid] = gang.key
+
+    def _forget_finished(self, uid: str) -> None:
+        key, pod_key = self._finished.pop(uid)
+        self._finished_uids.pop(pod_key, None)
+        gang = self._gangs[key]
+        del gang.finished[uid]
+        self._tidy(gang)
+
+    def _say(self, gang: Gang, uid: str, spec: GangSpec | None) -> None:
+        before = self._said_by.pop(uid, None)
+        if before is not None:
+            _count(gang.said, before, -1)
+        if spec is not None:
+            self._said_by[uid] = spec
+            _count(gang.said, spec, 1)
+
+    def _tidy(self, gang: Gang) -> None:
+        if gang.members or any(gang.finished.values()):
+            return
+        del self._gangs[gang.key]
+        self._note_fellows(gang, ())
+        name = gang.key.partition("/")[2]
+        self._by_name[name].discard(gang.key)
+        if not self._by_name[name]:
+            del self._by_name[name]
+        for uid in gang.finished:
+            self._finished.pop(uid, None)
+
+    def statistics(self) -> Mapping[str, int]:
+        return {"gangs": len(self._gangs), "members": len(self._key_of), "finished": len(self._finished)}
+
+
+def _held(pod: Pod, membership: Membership) -> str:
+    if membership.problem or pod.malformed:
+        return membership.problem or pod.malformed
+    return GATED if pod.gates else ""
+
+
+def _held_members(gang: Gang) -> list[GangMember]:
+    return list(islice((member for member in gang.members.values() if member.is_held), NAMED_MAX))
+
+
+def _count(tally: Counter[Any], what: Hashable, sign: int) -> None:
+    tally[what] += sign
+    if not tally[what]:
+        del tally[what]
+
+
+def _nothing() -> None:
+    """Nobody waits for the first gang."""
+
+
+def _nobody(key: str) -> None:
+    """Nobody listens yet."""

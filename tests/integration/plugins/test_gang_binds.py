@@ -1,0 +1,198 @@
+"""Gangs whose binds fail half-way: who is bound stays, the rest is healed or hears within the gang's timeout that it is not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+
+from multisched.cluster.api.direct import DirectTransport
+from multisched.model.wire import Response, Transport
+from tests.integration.plugins.gang_kit import PODS, condition, koordinator, members, nodes, notes, waiting
+from tests.integration.plugins.house import HEAD, House, in_virtual_time, open_house
+
+G3 = koordinator("g", 3, waiting_time="60s")
+NAMES = ("m0", "m1", "m2")
+
+
+class Doorkeeper:
+    """Stands before the API server, and may answer bindings itself."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+        self.ask: Callable[[str], Awaitable[Response | None]] | None = None
+        """Hears of each binding by the pod's name before it arrives; None lets it in."""
+
+    async def request(self, method: str, path: str, **rest: Any) -> Response:
+        if self.ask is not None and method == "POST" and path.partition("?")[0].endswith("/binding"):
+            answer = await self.ask(path.split("/")[-2])
+            if answer is not None:
+                return answer
+        return await self._inner.request(method, path, **rest)
+
+    def stream(self, path: str, **rest: Any) -> Any:
+        return self._inner.stream(path, **rest)
+
+
+def refused(status: int, reason: str, message: str) -> Response:
+    document = {"kind": "Status", "status": "Failure", "reason": reason, "message": message, "code": status}
+    return Response(status, orjson.dumps(document))
+
+
+def play(story: Callable[[House, Doorkeeper], Awaitable[None]], *names: str, cpu: str = "4") -> None:
+    async def scene() -> None:
+        keepers: list[Doorkeeper] = []
+
+        def behind(inner: Transport) -> Doorkeeper:
+            keepers.append(Doorkeeper(inner))
+            return keepers[0]
+
+        async def before(house: House) -> None:
+            await nodes(house, *names, cpu=cpu)
+
+        async with open_house(HEAD, before=before, behind=behind) as house:
+            await story(house, keepers[0])
+            await house.at_rest()
+
+    in_virtual_time(scene)
+
+
+async def bind(house: House, name: str, node: str) -> None:
+    """What another scheduler does."""
+    target = {"apiVersion": "v1", "kind": "Node", "name": node}
+    body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+    answer = await DirectTransport(house.server).request("POST", f"{PODS}/{name}/binding", body=orjson.dumps(body))
+    assert answer.status == 201, answer.body
+
+
+def test_a_member_that_a_stranger_binds_counts_and_the_others_stay() -> None:
+    async def story(house: House, keeper: Doorkeeper) -> None:
+        async def ask(name: str) -> None:
+            if name == "m1":
+                keeper.ask = None
+                await bind(house, "m1", "b" if house.node_of("m0") == "a" else "a")
+
+        keeper.ask = ask
+        await members(house, G3, *NAMES)
+        await house.until(lambda: all(house.node_of(name) for name in NAMES))
+        gang = house.program.cache.gangs.gang("default/g")
+        assert gang is not None
+        await house.until(lambda: gang.bound == 3)
+        assert (gang.standing, gang.needs, len(house.worker("forecast").queue)) == (3, 0, 0)
+
+    play(story, "a", "b")
+
+
+def test_a_member_whose_bind_is_refused_is_healed_and_the_others_stay() -> None:
+    async def story(house: House, keeper: Doorkeeper) -> None:
+        left = [refused(500, "InternalError", "etcd has no leader") for _ in range(3)]
+
+        async def ask(name: str) -> Response | None:
+            return left.pop() if name == "m1" and left else None
+
+        keeper.ask = ask
+        await members(house, G3, *NAMES)
+        await house.bound("m0", "m2", within_s=2.0)
+        await house.bound("m1", within_s=60.0)
+
+    play(story, "a")
+
+
+def test_members_that_cannot_be_healed_hear_so_and_the_bound_ones_too() -> None:
+    async def story(house: House, keeper: Doorkeeper) -> None:
+        async def ask(name: str) -> Response | None:
+            return refused(403, "Forbidden", "not yours") if name == "m1" else None
+
+        keeper.ask = ask
+        await members(house, G3, *NAMES)
+        await house.bound("m0", "m2", within_s=2.0)
+        await asyncio.sleep(100.0)
+        assert (await condition(house, "m1"))[1], "it waits, and knows why"
+        below = "gang default/g has been below its minimum for 60 s: 2 of 3 members run"
+        assert await notes(house, "GangBelowMinimum") == {"m0": [below], "m2": [below]}
+        keeper.ask = None
+        await house.bound("m1", within_s=400.0)
+
+    play(story, "a")
+
+
+def test_the_rest_of_a_gang_whose_node_is_deleted_on_the_way_goes_elsewhere() -> None:
+    async def story(house: House, keeper: Doorkeeper) -> None:
+        late = asyncio.Event()
+
+        async def ask(name: str) -> None:
+            if name != "m0":
+                await late.wait()
+
+        keeper.ask = ask
+        await members(house, G3, *NAMES, cpu="2")
+        await house.bound("m0")
+        assert house.node_of("m0") == "a"
+        await house.node("b", cpu="4")
+        await house.delete("nodes/a")
+        late.set()
+        await house.until(lambda: house.program.cache.nodes.row_of("a") is None)
+        await asyncio.sleep(5.0)
+        # The server lets pods be bound to a node that is gone: those that were sent before are its own to collect.
+        for name in [name for name in NAMES if house.node_of(name) == "a"]:
+            await house.delete(f"{PODS}/{name}")
+            await members(house, G3, f"{name}-again", cpu="1")
+        await house.until(lambda: not len(house.worker("forecast").queue))
+
+    play(story, "a", cpu="6")
+
+
+def test_what_a_killed_leader_left_unbound_is_healed_together_by_the_next() -> None:
+    async def story() -> None:
+        async def before(house: House) -> None:
+            await nodes(house, "a", cpu="2")
+            await members(house, G3, "m0", nodeName="a")
+            await members(house, G3, "m1", "m2")
+
+        async with open_house(HEAD, before=before) as house:
+            await asyncio.sleep(70.0)
+            why = (
+                "gang default/g has been below its minimum for 60 s: 1 of the 2 members that must start together have a"
+                " node; m2: 0/1 nodes are available: 1 Insufficient cpu."
+            )
+            assert await condition(house, "m1") == ("Unschedulable", why)
+            assert not house.bound_at, "not one alone"
+            await house.node("b", cpu="1")
+            await house.bound("m1", "m2")
+            await house.at_rest()
+
+    in_virtual_time(story)
+
+
+def test_a_leader_that_is_killed_between_two_binds_of_a_gang_leaves_no_half() -> None:
+    """The first program is cancelled while one of three binds has been answered; the second one ends what it began."""
+
+    async def story() -> None:
+        async def before(house: House) -> None:
+            await nodes(house, "a", cpu="3")
+            await members(house, G3, *NAMES)
+
+        gone = asyncio.Event()
+        keepers: list[Doorkeeper] = []
+
+        def behind(inner: Transport) -> Doorkeeper:
+            async def ask(name: str) -> None:
+                if name != "m0":
+                    await gone.wait()
+
+            keepers.append(Doorkeeper(inner))
+            keepers[0].ask = ask
+            return keepers[0]
+
+        async with open_house(HEAD, before=before, behind=behind) as first:
+            await first.bound("m0")
+            assert waiting(first, "m1").startswith("in-flight")
+            keepers[0].ask = None
+            async with open_house(HEAD, server=first.server) as second:
+                await second.until(lambda: all(second.node_of(name) for name in NAMES))
+            gone.set()
+            await first.at_rest()
+
+    in_virtual_time(story)

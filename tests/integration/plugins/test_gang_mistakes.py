@@ -1,0 +1,169 @@
+"""Gangs that are wrong: their pods say what and where, nothing else waits, and mending it starts them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from multisched.model.gang import ACK_MIN, ACK_NAME, KOORDINATOR, SP_LABEL, TOPOLOGY_ANNOTATION
+from tests.integration.plugins.gang_kit import (
+    GROUPS,
+    PODS,
+    SCHEDULER,
+    ack,
+    condition,
+    koordinator,
+    member,
+    members,
+    nodes,
+    waiting,
+)
+from tests.integration.plugins.house import HEAD, House, in_virtual_time, open_house
+
+
+def play(story: Callable[[House], Awaitable[None]]) -> None:
+    async def before(house: House) -> None:
+        await nodes(house, "a")
+        await house.post("namespaces", "other", {})
+
+    async def scene() -> None:
+        async with open_house(HEAD, before=before) as house:
+            await story(house)
+            await house.pod("plain", scheduler=SCHEDULER)
+            await house.bound("plain", within_s=2.0)
+            await house.at_rest()
+
+    in_virtual_time(scene)
+
+
+async def says(house: House, name: str, words: str) -> None:
+    """The pod is held, and its condition has these words."""
+    await house.until(lambda: words in waiting(house, name), within_s=5.0)
+    await house.until(lambda: True)
+    for _ in range(400):
+        if words in (await condition(house, name))[1]:
+            return
+    raise AssertionError(await condition(house, name))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "words"),
+    [
+        (
+            {"labels": {ACK_NAME: "g", ACK_MIN: "2", SP_LABEL: "other"}},
+            "the pod belongs to the gangs 'other' (scheduling.x-k8s.io) and 'g' (pod-group.scheduling.sigs.k8s.io)",
+        ),
+        (
+            {**ack("g", 2), **koordinator("g", 3)},
+            "the pod asks for minimums of 2 (pod-group.scheduling.sigs.k8s.io) and 3 (gang.scheduling.koordinator.sh)",
+        ),
+        (ack("g", 0), f"label {ACK_MIN} is '0'; write how many members start together, 1 to 20000"),
+        ({"labels": {ACK_NAME: "g"}}, f"label {ACK_MIN} is ''"),
+        (koordinator("g", 2, groups="[1]"), f"annotation {KOORDINATOR}groups is '[1]'; write a list"),
+        ({**ack("g", 2), "annotations": {TOPOLOGY_ANNOTATION: "a b"}}, "'a b' is no level; write KEY or KEY:required"),
+    ],
+)
+def test_a_pod_that_says_what_cannot_be_hears_it_and_starts_when_it_is_mended(
+    metadata: dict[str, Any], words: str
+) -> None:
+    async def story(house: House) -> None:
+        await member(house, "m0", metadata)
+        await says(house, "m0", words)
+        gone = {key: dict.fromkeys(pairs) for key, pairs in metadata.items()}
+        await house.patch(f"{PODS}/m0", {"metadata": gone})
+        await house.bound("m0")
+
+    play(story)
+
+
+def test_a_pod_with_a_mistake_does_not_count_for_its_gang() -> None:
+    async def story(house: House) -> None:
+        await member(house, "m0", ack("g", 2))
+        await member(house, "m1", {"labels": {ACK_NAME: "g"}})
+        await says(house, "m0", f"waits until 2 members are there, not counting m1: label {ACK_MIN} is ''")
+        await house.patch(f"{PODS}/m1", {"metadata": {"labels": {ACK_MIN: "2"}}})
+        await house.bound("m0", "m1")
+
+    play(story)
+
+
+def test_members_of_two_schedulers_hear_which() -> None:
+    async def story(house: House) -> None:
+        await member(house, "m0", ack("g", 2))
+        await member(house, "m1", ack("g", 2), scheduler="gpu-scheduler")
+        await says(house, "m0", "its members name the schedulers forecast-scheduler and gpu-scheduler; write the same")
+        await house.delete(f"{PODS}/m1")
+        await member(house, "m2", ack("g", 2))
+        await house.bound("m0", "m2")
+
+    play(story)
+
+
+def test_members_in_two_namespaces_hear_where_the_others_are() -> None:
+    async def story(house: House) -> None:
+        await member(house, "m0", ack("g", 2))
+        await member(house, "m1", ack("g", 2), namespace="other")
+        await says(house, "m0", "gang other/g waits too, and members of one gang must be in one namespace")
+        await member(house, "m2", ack("g", 2))
+        await house.bound("m0", "m2")
+
+    play(story)
+
+
+def test_members_that_ask_for_different_minimums_hear_both() -> None:
+    async def story(house: House) -> None:
+        await member(house, "m0", ack("g", 2))
+        await member(house, "m1", ack("g", 3))
+        await says(house, "m0", "its members ask for minimums of 2 and 3; write the same in all of them")
+        await house.patch(f"{PODS}/m1", {"metadata": {"labels": {ACK_MIN: "2"}}})
+        await house.bound("m0", "m1")
+
+    play(story)
+
+
+def test_a_group_and_its_members_that_ask_for_different_minimums_are_told() -> None:
+    async def story(house: House) -> None:
+        await house.post(GROUPS, "g", {}, spec={"minMember": 2})
+        both = {"labels": {SP_LABEL: "g", ACK_NAME: "g", ACK_MIN: "3"}}
+        await members(house, both, "m0", "m1", "m2")
+        await says(house, "m0", "its PodGroup asks for a minimum of 2, and its members for 3; write the same in both")
+        await house.patch(f"{GROUPS}/g", {"spec": {"minMember": 3}})
+        await house.bound("m0", "m1", "m2")
+
+    play(story)
+
+
+def test_a_gang_whose_fellow_does_not_name_it_hears_so() -> None:
+    async def story(house: House) -> None:
+        await member(house, "m0", koordinator("x", 1, groups='["default/x", "default/y"]'))
+        await member(house, "m1", koordinator("y", 1))
+        await house.bound("m1")
+        await says(house, "m0", "does not name the gangs that gang default/x starts with; write the same in both")
+
+    play(story)
+
+
+def test_a_pod_group_that_is_deleted_while_its_members_wait_is_missed() -> None:
+    async def story(house: House) -> None:
+        await house.post(GROUPS, "g", {}, spec={"minMember": 2})
+        await member(house, "m0", {"labels": {SP_LABEL: "g"}})
+        await says(house, "m0", "waits until 2 members are there")
+        await house.delete(f"{GROUPS}/g")
+        await says(house, "m0", "its PodGroup is not there")
+        await house.post(GROUPS, "g", {}, spec={"minMember": 1})
+        await house.bound("m0")
+
+    play(story)
+
+
+def test_a_pod_group_that_asks_for_more_than_will_ever_come_says_who_is_there() -> None:
+    async def story(house: House) -> None:
+        await house.post(GROUPS, "g", {}, spec={"minMember": 50, "scheduleTimeoutSeconds": 30})
+        await members(house, {"labels": {SP_LABEL: "g"}}, "m0", "m1")
+        await says(house, "m0", "waits until 50 members are there")
+        await house.until(lambda: "has not started within 30 s" in waiting(house, "m0"))
+        await says(house, "m0", "gang default/g has not started within 30 s: 2 of 50 members are there (m0, m1)")
+
+    play(story)

@@ -1,0 +1,308 @@
+"""Gangs through the whole program in its shipped configuration: started together or not at all, and told why they wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from multisched.model.gang import SP_LABEL, TOPOLOGY_ANNOTATION
+from tests.integration.plugins.gang_kit import (
+    GROUPS,
+    PODS,
+    SCHEDULER,
+    ack,
+    condition,
+    koordinator,
+    member,
+    members,
+    nodes,
+    notes,
+    waiting,
+)
+from tests.integration.plugins.house import HEAD, House, in_virtual_time, open_house
+
+
+@asynccontextmanager
+async def cluster(*names: str, cpu: str = "4") -> AsyncIterator[House]:
+    """Nodes of so many CPUs each, at rest in the end."""
+
+    async def before(house: House) -> None:
+        await nodes(house, *names, cpu=cpu)
+
+    async with open_house(HEAD, before=before) as house:
+        yield house
+        await house.at_rest()
+
+
+def queued(house: House) -> int:
+    return len(house.worker("forecast").queue)
+
+
+def test_a_gang_starts_when_its_last_member_comes_and_not_before() -> None:
+    async def story() -> None:
+        async with cluster("a", "b") as house:
+            await members(house, ack("g", 3), "m0", "m1")
+            await house.pod("other", scheduler=SCHEDULER)
+            await house.bound("other")
+            assert waiting(house, "m0") == "gated: gang default/g: waits until 3 members are there"
+            await member(house, "m2", ack("g", 3))
+            await house.bound("m0", "m1", "m2")
+
+    in_virtual_time(story)
+
+
+def test_members_that_are_held_hear_of_it_by_a_condition_and_an_event() -> None:
+    """koordinator-sh/koordinator#2480: members held at PreEnqueue get no event."""
+
+    async def story() -> None:
+        async with cluster("a") as house:
+            await member(house, "m0", ack("g", 2))
+            await asyncio.sleep(2.0)
+            why = "gang default/g: waits until 2 members are there"
+            assert await condition(house, "m0") == ("SchedulingGated", why)
+            assert await notes(house, "FailedScheduling") == {"m0": [why]}
+
+    in_virtual_time(story)
+
+
+def test_a_gang_without_room_holds_nothing_and_starts_when_there_is() -> None:
+    async def story() -> None:
+        async with cluster("a", "b") as house:
+            await members(house, ack("g", 10), *(f"m{number}" for number in range(10)))
+            await house.until(lambda: bool(house.worker("forecast").queue.statistics().pending["unschedulable"]))
+            for number in range(8):
+                await house.pod(f"s{number}", cpu="1", scheduler=SCHEDULER)
+            await house.bound(*(f"s{number}" for number in range(8)))
+            await house.until(lambda: "of the 10 members" in waiting(house, "m0"))
+            await house.node("c", cpu="12")
+            await house.bound(*(f"m{number}" for number in range(10)))
+
+    in_virtual_time(story)
+
+
+def test_a_gang_larger_than_the_cluster_keeps_no_small_one_waiting() -> None:
+    async def story() -> None:
+        async with cluster("a", "b") as house:
+            await house.priority_class("high", 100)
+            await members(house, ack("large", 9), *(f"l{number}" for number in range(9)), priorityClassName="high")
+            for number in range(3):
+                await members(house, ack(f"small-{number}", 2), f"s{number}0", f"s{number}1")
+            await house.bound(*(f"s{number}{at}" for number in range(3) for at in (0, 1)), within_s=5.0)
+            assert "l0" not in house.bound_at
+
+    in_virtual_time(story)
+
+
+def test_two_gangs_that_need_most_of_the_cluster_go_one_after_the_other() -> None:
+    async def story() -> None:
+        async with cluster("a", "b") as house:
+            for number in range(5):
+                await member(house, f"x{number}", ack("x", 5))
+                await member(house, f"y{number}", ack("y", 5))
+            await house.until(lambda: len(house.bound_at) == 5)
+            await asyncio.sleep(30.0)
+            (first,) = {name[0] for name in house.bound_at}
+            second = "xy".replace(first, "")
+            for number in range(5):
+                await house.delete(f"{PODS}/{first}{number}")
+            await house.bound(*(f"{second}{number}" for number in range(5)))
+
+    in_virtual_time(story)
+
+
+def test_groups_whose_members_come_in_turns_do_not_hold_room_against_each_other() -> None:
+    """scheduler-plugins#117, koordinator#872: the groups {A, B} and {C, D}, in the order A C B D, with room for one."""
+
+    async def story() -> None:
+        async with cluster("a", cpu="2") as house:
+            groups = dict.fromkeys("ab", '["a", "b"]') | dict.fromkeys("cd", '["c", "d"]')
+            for one in "acbd":
+                await member(house, one, koordinator(one, 1, groups=groups[one]))
+            await house.until(lambda: len(house.bound_at) == 2)
+            assert set(house.bound_at) in ({"a", "b"}, {"c", "d"})
+            await asyncio.sleep(20.0)
+            left = sorted({*"abcd"} - set(house.bound_at))
+            for one in list(house.bound_at):
+                await house.delete(f"{PODS}/{one}")
+            await house.bound(*left)
+
+    in_virtual_time(story)
+
+
+def test_more_members_than_the_minimum_join_later_one_by_one() -> None:
+    async def story() -> None:
+        async with cluster("a", cpu="3") as house:
+            await members(house, ack("g", 2), "m0", "m1")
+            await house.bound("m0", "m1")
+            await members(house, ack("g", 2), "m2", "m3")
+            await house.bound("m2")
+            await house.until(lambda: waiting(house, "m3").startswith("unschedulable"))
+            assert waiting(house, "m3").startswith("unschedulable: 0/1 nodes are available: 1 Insufficient cpu.")
+
+    in_virtual_time(story)
+
+
+def test_the_most_important_members_are_the_ones_that_start() -> None:
+    async def before(house: House) -> None:
+        await nodes(house)
+
+    async def story() -> None:
+        """They are there before the node is."""
+        async with open_house(HEAD, before=before) as house:
+            await house.priority_class("low", 1)
+            await house.priority_class("high", 100)
+            await members(house, ack("g", 2), "worker-0", "worker-1", "worker-2", priorityClassName="low")
+            await member(house, "head", ack("g", 2), priorityClassName="high")
+            await asyncio.sleep(1.0)
+            await house.node("a", cpu="2")
+            await house.until(lambda: len(house.bound_at) == 2)
+            assert "head" in house.bound_at
+            await house.at_rest()
+
+    in_virtual_time(story)
+
+
+def test_a_member_that_has_scheduling_gates_is_not_counted_until_they_are_gone() -> None:
+    async def story() -> None:
+        async with cluster("a") as house:
+            await member(house, "m0", ack("g", 2))
+            await member(house, "m1", ack("g", 2), schedulingGates=[{"name": "later"}])
+            await house.until(lambda: "m1" in waiting(house, "m0"))
+            assert waiting(house, "m0") == (
+                "gated: gang default/g: waits until 2 members are there, not counting m1: it has scheduling gates"
+            )
+            await house.patch(f"{PODS}/m1", {"spec": {"schedulingGates": None}})
+            await house.bound("m0", "m1")
+
+    in_virtual_time(story)
+
+
+def test_a_member_that_dies_is_replaced_and_those_that_finished_count() -> None:
+    """KAI#1968: finished members were forgotten."""
+
+    async def story() -> None:
+        async with cluster("a", "b") as house:
+            await members(house, ack("g", 2), "m0", "m1")
+            await house.bound("m0", "m1")
+            await house.patch(f"{PODS}/m0/status", {"status": {"phase": "Succeeded"}})
+            await house.delete(f"{PODS}/m1")
+            await member(house, "m2", ack("g", 2))
+            await house.bound("m2")
+
+    in_virtual_time(story)
+
+
+def test_a_new_leader_counts_members_that_finished_before_it_came() -> None:
+    async def story() -> None:
+        async def before(house: House) -> None:
+            await nodes(house, "a")
+            await member(house, "m0", ack("g", 2), nodeName="a")
+            await house.patch(f"{PODS}/m0/status", {"status": {"phase": "Succeeded"}})
+
+        async with open_house(HEAD, before=before) as house:
+            await member(house, "m1", ack("g", 2))
+            await house.bound("m1")
+            await house.at_rest()
+
+    in_virtual_time(story)
+
+
+def test_a_gang_below_its_minimum_is_healed_before_a_new_one_starts() -> None:
+    """volcano-sh/volcano#5805."""
+
+    async def story() -> None:
+        async with cluster("a", cpu="3") as house:
+            await members(house, ack("old", 3), "o0", "o1", "o2")
+            await house.bound("o0", "o1", "o2")
+            await members(house, ack("new", 2), "n0", "n1")
+            await house.until(lambda: waiting(house, "n0").startswith(("unsch", "gang")))
+            await members(house, ack("old", 3), "o3", "o4")
+            await house.until(lambda: waiting(house, "o4").startswith("unsch"))
+            await house.delete(f"{PODS}/o0")
+            await house.delete(f"{PODS}/o1")
+            await house.bound("o3", "o4")
+            assert "n0" not in house.bound_at
+
+    in_virtual_time(story)
+
+
+def test_members_of_a_gang_that_waits_too_long_hear_who_is_there() -> None:
+    async def story() -> None:
+        async with cluster("a") as house:
+            await members(house, koordinator("g", 4, waiting_time="60s"), "m0", "m1")
+            await asyncio.sleep(59.0)
+            assert (await condition(house, "m0"))[1] == "gang default/g: waits until 4 members are there"
+            await asyncio.sleep(3.0)
+            why = "gang default/g has not started within 60 s: 2 of 4 members are there (m0, m1)"
+            assert await condition(house, "m0") == ("SchedulingGated", why)
+            assert (await notes(house, "FailedScheduling"))["m1"][-1] == why
+            await members(house, koordinator("g", 4, waiting_time="60s"), "m2", "m3")
+            await house.bound("m0", "m1", "m2", "m3")
+
+    in_virtual_time(story)
+
+
+def test_members_of_a_gang_that_finds_no_room_for_too_long_hear_who_has_no_node_and_why() -> None:
+    async def story() -> None:
+        async with cluster("a", cpu="1") as house:
+            await members(house, koordinator("g", 2, waiting_time="60s"), "m0", "m1")
+            await asyncio.sleep(50.0)
+            why = "1 of the 2 members that must start together have a node; m1: 0/1 nodes are available: 1 Insufficient cpu."
+            assert await condition(house, "m0") == ("Unschedulable", f"gang default/g: {why}")
+            await asyncio.sleep(12.0)
+            for name in ("m0", "m1"):
+                late = f"gang default/g has not started within 60 s: {why}"
+                assert await condition(house, name) == ("Unschedulable", late)
+
+    in_virtual_time(story)
+
+
+def test_a_pod_group_says_how_many_and_a_bad_one_is_told() -> None:
+    async def story() -> None:
+        async with cluster("a", "b") as house:
+            await members(house, {"labels": {SP_LABEL: "g"}}, "m0", "m1")
+            await house.until(lambda: queued(house) == 2)
+            assert waiting(house, "m0") == "gated: gang default/g: its PodGroup is not there"
+            await house.post(GROUPS, "g", {}, spec={"minMember": 0})
+            await house.until(lambda: "minMember is 0" in waiting(house, "m0"))
+            await house.patch(f"{GROUPS}/g", {"spec": {"minMember": 2}})
+            await house.bound("m0", "m1")
+
+    in_virtual_time(story)
+
+
+def test_gangs_of_koordinator_that_name_each_other_start_together() -> None:
+    async def story() -> None:
+        async with cluster("a", "b") as house:
+            groups = '["default/x", "default/y"]'
+            await member(house, "m0", koordinator("x", 1, groups=groups))
+            await house.until(lambda: queued(house) == 1)
+            assert "starts with gang default/y" in waiting(house, "m0")
+            await member(house, "m1", koordinator("y", 1, groups=groups))
+            await house.bound("m0", "m1")
+
+    in_virtual_time(story)
+
+
+def test_a_gang_goes_into_one_rack_and_so_do_members_that_come_later() -> None:
+    async def story() -> None:
+        async with cluster() as house:
+            for rack in ("r0", "r1"):
+                for number in range(2):
+                    await house.node(f"{rack}-{number}", cpu="2", labels={"rack": rack})
+            metadata = ack("g", 3)
+            metadata["annotations"] = {TOPOLOGY_ANNOTATION: "rack:required"}
+            await members(house, metadata, "m0", "m1", "m2")
+            await house.bound("m0", "m1", "m2")
+            (rack,) = {house.node_of(f"m{number}")[:2] for number in range(3)}
+            await members(house, metadata, "m3", "m4")
+            await house.bound("m3")
+            assert house.node_of("m3").startswith(rack)
+            await house.until(lambda: waiting(house, "m4").startswith("unschedulable"))
+            why = "gang default/g: no domain of rack has room for one more member, 0 at most"
+            assert waiting(house, "m4") == f"unschedulable: {why}"
+            await house.delete(f"{PODS}/m0")
+            await house.bound("m4")
+
+    in_virtual_time(story)

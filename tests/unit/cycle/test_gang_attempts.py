@@ -1,0 +1,188 @@
+"""Gangs in the cycle: all that must start stand or nobody does, by the same decisions as one after the other, and without a trace."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from multisched.cycle.results import GangResult, Placed
+from multisched.framework.points import QueuedGang, QueuedPod
+from multisched.model.gang import TopologyLevel
+from multisched.model.objects import Pod, PodSpec
+from multisched.testing.builders import make_node, make_pod
+from tests.unit.cycle.cycle_kit import Domain
+
+
+def gang_of(
+    pods: Sequence[Pod], needs: Mapping[str, int] | int, *, keys: Mapping[str, str] | None = None, **fields: Any
+) -> QueuedGang:
+    """`keys`: name of a pod -> its gang; all are of `g` else."""
+    gang = {pod.uid: (keys or {}).get(pod.name, "g") for pod in pods}
+    wanted = {"g": needs} if isinstance(needs, int) else needs
+    return QueuedGang(tuple(QueuedPod(pod, 0.0, 1) for pod in pods), wanted, gang, **fields)
+
+
+def attempt(domain: Domain, gang: QueuedGang) -> GangResult:
+    running = domain.cycle.attempt(gang)
+    try:
+        asked = next(running)
+    except StopIteration as ended:
+        result: GangResult = ended.value
+        return result
+    raise AssertionError(f"the cycle asks {asked}")
+
+
+def nodes_of(result: GangResult) -> dict[str, str]:
+    return {placed.pod.name: placed.node for placed in result.placed}
+
+
+def trace(domain: Domain) -> object:
+    nodes = domain.cache.nodes
+    rows = [row for row, _ in nodes.live_rows()]
+    return (
+        sorted(domain.cache.uids()),
+        [(nodes.node(row).name, sorted(pod.uid for pod in nodes.pods_on(row))) for row in rows],
+        nodes.requested("cpu")[rows].tolist(),
+        [ledger.held() for ledger in domain.cache.ledgers],
+        [(pod.uid, pod.nominated_node) for pod in domain.nominator.pods()],
+    )
+
+
+SPEC = PodSpec(requests={"cpu": 1000}, scoring_cpu_milli=1000, scoring_memory_bytes=2**28)
+
+
+def test_all_members_stand_where_there_is_room() -> None:
+    domain = Domain(make_node("a", cpu_milli=2000), make_node("b", cpu_milli=2000))
+    result = attempt(domain, gang_of([make_pod(f"m{at}", spec=SPEC) for at in range(4)], 4))
+    assert sorted(nodes_of(result).values()) == ["a", "a", "b", "b"]
+    assert result.unplaced == ()
+    domain.cache.validate()
+
+
+def test_a_gang_that_does_not_fit_leaves_no_trace_and_each_member_hears_why() -> None:
+    domain = Domain(make_node("a", cpu_milli=2000), make_node("b", cpu_milli=1000))
+    before = trace(domain)
+    result = attempt(domain, gang_of([make_pod(f"m{at}", spec=SPEC) for at in range(4)], 4))
+    assert result.placed == ()
+    assert {one.message for one in result.unplaced} == {
+        "gang g: 3 of the 4 members that must start together have a node; m3: 0/2 nodes are available: 2 Insufficient cpu."
+    }
+    assert all({"NodeResourcesFit"} == one.rejectors for one in result.unplaced)
+    assert trace(domain) == before
+    domain.cache.validate()
+
+
+def test_members_beyond_the_minimum_wait_on() -> None:
+    domain = Domain(make_node("a", cpu_milli=3000))
+    result = attempt(domain, gang_of([make_pod(f"m{at}", spec=SPEC) for at in range(5)], 2))
+    assert len(result.placed) == 3
+    assert [one.message for one in result.unplaced] == ["0/1 nodes are available: 1 Insufficient cpu."] * 2
+
+
+def test_who_does_not_fit_does_not_keep_the_others_from_their_minimum() -> None:
+    domain = Domain(make_node("a", cpu_milli=3000))
+    pods = [make_pod("huge", cpu_milli=9000), *(make_pod(f"m{at}", spec=SPEC) for at in range(3))]
+    result = attempt(domain, gang_of(pods, 3))
+    assert sorted(nodes_of(result)) == ["m0", "m1", "m2"]
+
+
+def test_gangs_that_start_together_do_so_or_none_does() -> None:
+    """scheduler-plugins#117: groups {A, B} and {C, D}, which come in the order A C B D, hold nothing against each other."""
+    domain = Domain(make_node("a", cpu_milli=2000))
+    pods = {name: make_pod(name, spec=SPEC) for name in "acbd"}
+    first = gang_of([pods["a"], pods["b"]], {"A": 1, "B": 1}, keys={"a": "A", "b": "B"})
+    second = gang_of([pods["c"], pods["d"]], {"C": 1, "D": 1}, keys={"c": "C", "d": "D"})
+    assert sorted(nodes_of(attempt(domain, first))) == ["a", "b"]
+    assert attempt(domain, second).placed == ()
+    domain.cache.forget("uid-a")
+    assert attempt(domain, second).placed == ()
+    domain.cache.forget("uid-b")
+    assert sorted(nodes_of(attempt(domain, second))) == ["c", "d"]
+
+
+def test_two_gangs_that_need_most_of_the_cluster_go_one_after_the_other() -> None:
+    domain = Domain(*(make_node(f"n{at}", cpu_milli=1000) for at in range(10)))
+    gangs = [gang_of([make_pod(f"{name}{at}", spec=SPEC) for at in range(6)], 6) for name in "xy"]
+    assert [len(attempt(domain, gang).placed) for gang in gangs] == [6, 0]
+
+
+def test_a_large_gang_without_room_is_refused_before_anybody_is_placed() -> None:
+    domain = Domain(*(make_node(f"n{at}", cpu_milli=1000) for at in range(10)))
+    result = attempt(domain, gang_of([make_pod(f"m{at}", spec=SPEC) for at in range(20)], 20))
+    assert result.unplaced[0].message == (
+        "gang g: the nodes have room for 10 of the 20 members that are alike and must start together"
+    )
+    small = gang_of([make_pod(f"s{at}", spec=SPEC) for at in range(3)], 3)
+    assert len(attempt(domain, small).placed) == 3, "small ones go on beside it"
+
+
+def racks(count: int, *, per_rack: int = 2, cpu_milli: int = 2000) -> list[Any]:
+    return [
+        make_node(f"r{rack}n{at}", cpu_milli=cpu_milli, labels={"rack": f"r{rack}", "zone": f"z{rack % 2}"})
+        for rack in range(count)
+        for at in range(per_rack)
+    ]
+
+
+RACK, RACK_REQUIRED = TopologyLevel("rack"), TopologyLevel("rack", is_required=True)
+
+
+def racks_of(domain: Domain, result: GangResult, key: str = "rack") -> set[str]:
+    nodes = domain.cache.nodes
+    return {nodes.node(domain.row(placed.node)).labels[key] for placed in result.placed}
+
+
+def test_a_gang_is_packed_into_one_rack_the_one_that_it_fills_most() -> None:
+    domain = Domain(*racks(3))
+    domain.cache.place(make_pod("standing", cpu_milli=1000, node="r1n0"))
+    result = attempt(domain, gang_of([make_pod(f"m{at}", spec=SPEC) for at in range(3)], 3, topology=(RACK_REQUIRED,)))
+    assert racks_of(domain, result) == {"r1"}
+
+
+def test_a_required_rack_is_never_left_and_a_preferred_one_is() -> None:
+    domain = Domain(*racks(3))
+    pods = [make_pod(f"m{at}", spec=SPEC) for at in range(5)]
+    refused = attempt(domain, gang_of(pods, 5, topology=(RACK_REQUIRED,)))
+    assert refused.placed == ()
+    assert refused.unplaced[0].message == (
+        "gang g: no domain of rack has room for the 5 members that must start together, 4 at most"
+    )
+    assert len(racks_of(domain, attempt(domain, gang_of(pods, 5, topology=(RACK,))))) == 2
+
+
+def test_of_several_levels_the_narrowest_that_holds_it_is_taken() -> None:
+    domain = Domain(*racks(4))
+    levels = (TopologyLevel("zone", is_required=True), RACK)
+    small = attempt(domain, gang_of([make_pod(f"s{at}", spec=SPEC) for at in range(3)], 3, topology=levels))
+    assert len(racks_of(domain, small)) == 1
+    large = attempt(domain, gang_of([make_pod(f"l{at}", spec=SPEC) for at in range(6)], 6, topology=levels))
+    assert len(racks_of(domain, large)) == 2
+    assert len(racks_of(domain, large, "zone")) == 1
+
+
+def test_a_gang_that_is_healed_goes_where_the_others_stand() -> None:
+    domain = Domain(*racks(3, cpu_milli=4000))
+    domain.cache.place(make_pod("standing", cpu_milli=1000, node="r2n1"))
+    pods = [make_pod("m", spec=SPEC)]
+    result = attempt(domain, gang_of(pods, 1, topology=(RACK_REQUIRED,), standing=("r2n1",)))
+    assert racks_of(domain, result) == {"r2"}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_members_are_decided_as_one_after_the_other(seed: int) -> None:
+    """A gang that fits gets what its members would get alone, in their order."""
+    rng = random.Random(seed)
+    nodes = [make_node(f"n{at}", cpu_milli=rng.choice((2000, 4000))) for at in range(rng.randint(1, 6))]
+    pods = [make_pod(f"m{at}", cpu_milli=rng.choice((500, 1000, 1500)), priority=0) for at in range(rng.randint(1, 8))]
+    together, alone = Domain(*nodes), Domain(*nodes)
+    singles = [alone.schedule(pod) for pod in pods]
+    expected = {one.pod.name: one.node for one in singles if isinstance(one, Placed)}
+    result = attempt(together, gang_of(pods, len(expected)))
+    assert nodes_of(result) == expected
+    assert {one.pod.name for one in result.unplaced} == {pod.name for pod in pods} - expected.keys()
+    refused = Domain(*nodes)
+    if len(expected) < len(pods) and len(attempt(refused, gang_of(pods, len(expected) + 1)).placed) <= len(expected):
+        assert trace(refused) == trace(Domain(*nodes))

@@ -1,0 +1,277 @@
+"""Gangs in the queue: one entity until they have started, single pods from then on; nobody is lost, and nobody is popped twice."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from msgspec.structs import replace
+
+from multisched.framework.points import Queued, QueuedGang
+from multisched.model.gang import ACK_MIN, ACK_NAME, KOORDINATOR, TOPOLOGY_ANNOTATION
+from multisched.model.objects import Pod, PodSpec
+from multisched.plugins.gang.gang_scheduling import GangScheduling
+from multisched.queueing.backoff import BackoffPolicy
+from multisched.queueing.entry import Failure
+from multisched.queueing.pod_queue import PodQueue
+from multisched.queueing.transitions import Place
+from multisched.state.gang_roster import GangRoster
+from multisched.testing.builders import make_context
+from tests.unit.queueing.builders import BySortOfPriority, ClosedGates, make_pod
+
+REFUSED = Failure(rejectors=frozenset({GangScheduling.name}), message="gang team/g: 1 of 2")
+
+
+def member(name: str, least: int = 2, *, gang: str = "g", priority: int = 0, gates: tuple[str, ...] = ()) -> Pod:
+    spec = PodSpec(priority=priority)
+    labels = {ACK_NAME: gang, ACK_MIN: str(least)}
+    return Pod("team", name, f"uid-{name}", 1, spec, labels=labels, gates=gates)
+
+
+class House:
+    """A queue with the roster that ingest and cache would keep."""
+
+    def __init__(self) -> None:
+        self.roster = GangRoster()
+        context = replace(make_context(), gangs=self.roster)
+        gang = GangScheduling(context)
+        self.queue = PodQueue(
+            BySortOfPriority(),
+            [ClosedGates(), gang],
+            [gang],
+            on_error=_raise,
+            backoff=BackoffPolicy(1.0, 10.0),
+            gangs=self.roster,
+        )
+        self.roster.on_change = self.queue.gang_changed
+        self.now_s = 0.0
+
+    def add(self, *pods: Pod) -> None:
+        for pod in pods:
+            self.roster.set(pod)
+            self.queue.add(pod, self.now_s)
+            self.queue.validate()
+
+    def pop(self) -> list[str]:
+        """Names of who is popped together, the lead first."""
+        self.queue.regroup(self.now_s)
+        popped = self.queue.pop(self.now_s)
+        self.queue.validate()
+        return [] if popped is None else names_of(popped)
+
+    def fail(self, *names: str) -> None:
+        for name in names:
+            self.queue.fail(f"uid-{name}", REFUSED, self.now_s)
+            self.queue.validate()
+
+    def bind(self, *names: str) -> None:
+        for name in names:
+            self.roster.stands(f"uid-{name}", "node")
+        for name in names:
+            self.queue.done(f"uid-{name}")
+            self.queue.validate()
+
+    def remove(self, name: str) -> None:
+        self.roster.remove(f"uid-{name}")
+        self.queue.remove(f"uid-{name}")
+        self.queue.validate()
+
+    def places(self) -> dict[str, str]:
+        return {entry.pod.name: entry.place.value for entry in self.queue.entries()}
+
+
+def _raise(plugin: str, point: str, error: BaseException | str) -> None:
+    raise AssertionError(f"{plugin} {point}: {error}")
+
+
+def names_of(popped: Queued) -> list[str]:
+    return [one.pod.name for one in popped.members] if isinstance(popped, QueuedGang) else [popped.pod.name]
+
+
+def test_members_wait_until_enough_are_there_and_are_popped_together() -> None:
+    house = House()
+    house.add(member("a", 3), member("b", 3))
+    assert house.pop() == []
+    assert house.places() == {"a": "gated", "b": "gated"}
+    assert {e.message for e in house.queue.entries()} == {"gang team/g: waits until 3 members are there"}
+    house.add(member("c", 3))
+    assert sorted(house.pop()) == ["a", "b", "c"]
+    assert set(house.places().values()) == {"in-flight"}
+
+
+def test_a_gang_is_one_entity_among_others_by_its_leads_priority() -> None:
+    house = House()
+    house.add(
+        member("a"),
+        make_pod("single", priority=5),
+        member("b"),
+        member("c", gang="h", priority=9),
+        member("d", gang="h", priority=9),
+    )
+    assert sorted(house.pop()) == ["c", "d"]
+    assert house.pop() == ["single"]
+    assert sorted(house.pop()) == ["a", "b"]
+
+
+def test_a_gang_that_failed_waits_as_one_and_is_tried_again_as_one() -> None:
+    house = House()
+    house.add(member("a"), member("b"))
+    first = house.pop()
+    house.fail(*first)
+    assert sorted(house.places().values()) == ["gang", "unschedulable"]
+    assert house.pop() == []
+    house.now_s += 400
+    house.queue.flush(house.now_s)
+    house.now_s += 20
+    assert sorted(house.pop()) == ["a", "b"]
+
+
+def test_members_that_come_later_join_those_that_wait() -> None:
+    house = House()
+    house.add(member("a"), member("b"))
+    house.fail(*house.pop())
+    house.add(member("late"))
+    assert house.places()["late"] == "gang"
+    assert house.queue.activate("uid-late", house.now_s) is not None
+    assert sorted(house.pop()) == ["a", "b", "late"]
+
+
+def test_once_it_has_started_members_are_pods_of_their_own() -> None:
+    house = House()
+    house.add(member("a"), member("b"))
+    house.bind(*house.pop())
+    house.add(member("c"), member("d"))
+    assert (house.pop(), house.pop()) == (["c"], ["d"])
+
+
+def test_a_member_that_comes_later_to_a_gang_that_goes_together_is_a_gang_of_one() -> None:
+    house = House()
+    pods = [member(name) for name in "abc"]
+    together = [replace(pod, annotations={TOPOLOGY_ANNOTATION: "rack:required"}) for pod in pods]
+    house.add(*together[:2])
+    house.bind(*house.pop())
+    house.add(together[2])
+    popped = house.queue.pop(house.now_s)
+    assert isinstance(popped, QueuedGang)
+    assert (names_of(popped), popped.needs, popped.standing) == (["c"], {"team/g": 1}, ("node",))
+    assert [level.key for level in popped.topology] == ["rack"]
+    house.queue.fail("uid-c", REFUSED, house.now_s)
+    house.queue.validate()
+
+
+def test_those_beyond_the_minimum_that_found_no_node_go_on_alone() -> None:
+    house = House()
+    house.add(*(member(name) for name in "abc"))
+    popped = house.pop()
+    house.bind(*popped[:2])
+    house.fail(popped[2])
+    house.now_s += 400
+    house.queue.flush(house.now_s)
+    house.now_s += 20
+    assert house.pop() == popped[2:]
+
+
+def test_a_lead_that_goes_is_followed_by_another() -> None:
+    house = House()
+    house.add(*(member(name, 2) for name in "abc"))
+    lead = house.pop()
+    house.fail(*lead)
+    house.remove(lead[0])
+    house.now_s += 20
+    assert sorted(house.pop()) == sorted(lead[1:])
+
+
+def test_a_gang_below_its_minimum_again_starts_together_again_and_before_new_ones() -> None:
+    house = House()
+    house.add(member("new1", gang="h"), member("new2", gang="h"))
+    house.add(*(member(name, 3) for name in "abc"))
+    house.pop()
+    house.bind(*house.pop())
+    house.fail("new1", "new2")
+    house.remove("a")
+    house.remove("b")
+    house.add(member("a2", 3), member("b2", 3))
+    house.now_s += 400
+    house.queue.flush(house.now_s)
+    house.now_s += 20
+    assert sorted(house.pop()) == ["a2", "b2"], "it is healed before a gang that has not begun"
+    assert sorted(house.pop()) == ["new1", "new2"]
+
+
+def test_a_gated_member_does_not_lead_and_comes_when_its_gate_opens() -> None:
+    house = House()
+    house.add(member("a", gates=("x",)), member("b"), member("c"))
+    assert sorted(house.pop()) == ["b", "c"]
+    assert house.places()["a"] == "gated"
+
+
+def test_gangs_that_start_together_are_one_entity() -> None:
+    house = House()
+
+    def of(name: str, gang: str) -> Pod:
+        notes = {
+            f"{KOORDINATOR}{key}": text
+            for key, text in {"name": gang, "min-available": "1", "groups": '["g", "h"]'}.items()
+        }
+        return Pod("team", name, f"uid-{name}", 1, annotations=notes)
+
+    house.add(of("a", "g"))
+    assert house.pop() == []
+    house.add(of("b", "h"))
+    assert sorted(house.pop()) == ["a", "b"]
+
+
+def test_a_member_that_is_removed_in_flight_ends_with_its_attempt() -> None:
+    house = House()
+    house.add(member("a"), member("b"))
+    popped = house.pop()
+    house.remove(popped[1])
+    assert house.queue.where(f"uid-{popped[1]}") is Place.LEAVING
+    house.fail(*popped)
+    assert house.places() == {popped[0]: "unschedulable"}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_happens_each_pod_is_in_one_place_and_whoever_can_start_is_popped_in_the_end(seed: int) -> None:
+    rng, house = random.Random(seed), House()
+    flying: dict[str, list[str]] = {}
+    bound: set[str] = set()
+    for number in range(200):
+        step = rng.choice(("add", "add", "pop", "pop", "fail", "bind", "remove", "die", "time"))
+        if step == "add":
+            gang = rng.choice("ghi")
+            house.add(member(f"p{number}", {"g": 2, "h": 3, "i": 1}[gang], gang=gang, priority=rng.choice((0, 5))))
+        elif step == "pop":
+            popped = house.pop()
+            if popped:
+                flying[popped[0]] = popped
+        elif step in ("fail", "bind") and flying:
+            popped = flying.pop(rng.choice(sorted(flying)))
+            here = [name for name in popped if house.queue.where(f"uid-{name}") is not None]
+            if step == "fail":
+                house.fail(*here)
+            else:
+                house.bind(*(name for name in here if house.queue.where(f"uid-{name}") is Place.IN_FLIGHT))
+                house.fail(*(name for name in here if house.queue.where(f"uid-{name}") is Place.LEAVING))
+                bound |= set(here)
+        elif step == "remove" and len(house.queue):
+            house.remove(rng.choice(sorted(house.places())))
+        elif step == "die" and bound:
+            name = rng.choice(sorted(bound))
+            bound.discard(name)
+            house.roster.remove(f"uid-{name}")
+        elif step == "time":
+            house.now_s += rng.choice((1.0, 30.0, 301.0))
+            house.queue.flush(house.now_s)
+        house.queue.validate()
+    for popped in flying.values():
+        house.fail(*(name for name in popped if house.queue.where(f"uid-{name}") is not None))
+    for _ in range(50):
+        house.now_s += 400
+        house.queue.flush(house.now_s)
+        house.now_s += 20
+        while popped := house.pop():
+            house.bind(*popped)
+    waiting = set(house.places().values())
+    assert waiting <= {"gated"}, house.places()
+    assert all("members are there" in entry.message for entry in house.queue.entries())

@@ -1,0 +1,141 @@
+"""The roster of gangs: who counts, who does not, and what is wrong with a gang."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from multisched.model.gang import ACK_MIN, ACK_NAME, SP_LABEL, GangApi, GangSpec
+from multisched.model.objects import Pod, PodSpec
+from multisched.state.gang_roster import NO_OBJECT, Gang, GangRoster
+
+
+def member(name: str, least: int = 2, *, gang: str = "g", scheduler: str = "ours") -> Pod:
+    labels = {ACK_NAME: gang, ACK_MIN: str(least)}
+    return Pod("team", name, f"uid-{name}", 1, PodSpec(scheduler_name=scheduler), labels=labels)
+
+
+def roster_of(*pods: Pod) -> GangRoster:
+    roster = GangRoster()
+    for pod in pods:
+        roster.set(pod)
+    return roster
+
+
+def the(roster: GangRoster, key: str = "team/g") -> Gang:
+    gang = roster.gang(key)
+    assert gang is not None
+    return gang
+
+
+def test_members_that_stand_or_have_finished_count() -> None:
+    roster = roster_of(*(member(name, 3) for name in "abc"))
+    assert the(roster).needs == 3
+    roster.stands("uid-a", "node")
+    roster.stands("uid-a", "node")
+    assert the(roster).needs == 2
+    roster.finish(member("b", 3))
+    assert the(roster).needs == 1
+    roster.stands("uid-a", "")
+    assert the(roster).needs == 2
+
+
+def test_finished_members_count_though_nobody_of_the_gang_lives_for_a_while() -> None:
+    """KAI#1968: the survivors' successors would wait for ever."""
+    roster = roster_of(member("a"), member("b"))
+    roster.finish(member("a"))
+    roster.remove("uid-b")
+    roster.set(member("b2"))
+    assert the(roster).needs == 1
+    roster.finished_is_gone("team/a")
+    assert the(roster).needs == 1
+    roster.remove("uid-b2")
+    assert len(roster) == 0
+    assert roster.statistics() == {"gangs": 0, "members": 0, "finished": 0}
+
+
+def test_a_gang_of_an_object_waits_for_it() -> None:
+    roster = GangRoster()
+    pod = Pod("team", "p", "uid-p", 1, labels={SP_LABEL: "g"})
+    roster.set(pod)
+    assert the(roster).problem == NO_OBJECT
+    heard: list[str] = []
+    roster.on_change = heard.append
+    roster.set_object(GangApi.SCHEDULER_PLUGINS, "team/g", GangSpec(1))
+    assert (the(roster).problem, the(roster).needs, heard) == ("", 1, ["team/g"])
+    roster.set_object(GangApi.SCHEDULER_PLUGINS, "team/g", None, "minMember is 0; write 1 or more")
+    assert the(roster).problem == "minMember is 0; write 1 or more"
+    roster.set_object(GangApi.SCHEDULER_PLUGINS, "team/g", None)
+    assert the(roster).problem == NO_OBJECT
+
+
+def test_an_object_that_came_first_counts() -> None:
+    roster = GangRoster()
+    roster.set_object(GangApi.SCHEDULER_PLUGINS, "team/g", GangSpec(4))
+    roster.set(Pod("team", "p", "uid-p", 1, labels={SP_LABEL: "g"}))
+    assert the(roster).needs == 4
+
+
+@pytest.mark.parametrize(
+    ("others", "words"),
+    [
+        ([member("b", 3)], "its members ask for minimums of 2 and 3; write the same in all of them"),
+        (
+            [member("b", scheduler="theirs")],
+            "its members name the schedulers ours and theirs; write the same in all of them",
+        ),
+        ([member("b")], ""),
+    ],
+)
+def test_members_that_contradict_each_other_are_told(others: list[Pod], words: str) -> None:
+    assert the(roster_of(member("a"), *others)).problem == words
+
+
+def test_a_contradiction_ends_with_who_made_it() -> None:
+    roster = roster_of(member("a"), member("b", 3))
+    roster.remove("uid-b")
+    assert the(roster).problem == ""
+
+
+def test_a_pod_that_changes_its_gang_leaves_the_other() -> None:
+    roster = roster_of(member("a"))
+    roster.set(member("a", gang="other"))
+    assert roster.gang("team/g") is None
+    assert the(roster, "team/other").needs == 2
+    roster.set(Pod("team", "a", "uid-a", 2))
+    assert len(roster) == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_counts_are_those_of_a_walk_over_all_members(seed: int) -> None:
+    rng, roster = random.Random(seed), GangRoster()
+    known: dict[str, tuple[str, bool]] = {}
+    finished: dict[str, set[str]] = {"team/g": set(), "team/h": set()}
+    for number in range(300):
+        step = rng.choice(("add", "add", "stand", "leave", "remove", "finish"))
+        if step == "add":
+            gang = rng.choice("gh")
+            roster.set(member(f"p{number}", gang=gang))
+            known[f"uid-p{number}"] = f"team/{gang}", False
+        elif known:
+            uid = rng.choice(sorted(known))
+            key = known[uid][0]
+            if step in ("stand", "leave"):
+                roster.stands(uid, "node" if step == "stand" else "")
+                known[uid] = key, step == "stand"
+            elif step == "remove":
+                roster.remove(uid)
+                del known[uid]
+            else:
+                roster.finish(member(uid.removeprefix("uid-"), gang=key[-1]))
+                del known[uid]
+                finished[key].add(uid)
+        for key in ("team/g", "team/h"):
+            gang_ = roster.gang(key)
+            standing = sum(stands for one, stands in known.values() if one == key)
+            if gang_ is not None:
+                assert (gang_.standing, set(gang_.finished)) == (standing, finished[key])
+            else:
+                assert not any(one == key for one, _ in known.values())
+                finished[key].clear()
