@@ -84,6 +84,8 @@ LONG_STALL_S: Final = 300.0
 """kube-scheduler goes through all preemptors, at 40 ms each, before the first is bound; and 100,000 pods have to be listed."""
 EVENTS_WAIT_S: Final = 60.0
 EVENTS_POLL_S: Final = 0.5
+CONDITIONS_WAIT_S: Final = 10.0
+"""For the conditions of PodGroups, once all events are stored."""
 STOP_GRACE_S: Final = 15.0
 WRONG_SHOWN: Final = 5
 
@@ -395,9 +397,9 @@ class Bench:
         return time.monotonic() - last
 
     async def _wait_for_conditions(self, count: int) -> int:
-        """How many PodGroups say that they are scheduled, once `count` do or `EVENTS_WAIT_S` have passed."""
+        """How many PodGroups say that they are scheduled, once `count` do or `CONDITIONS_WAIT_S` have passed."""
         found = 0
-        with anyio.move_on_after(EVENTS_WAIT_S):
+        with anyio.move_on_after(CONDITIONS_WAIT_S):
             while found < count:
                 groups = [group async for group in self._client.items(gangs.POD_GROUPS)]
                 found = sum(gangs.is_scheduled(group) for group in groups)
