@@ -207,6 +207,7 @@ class DomainWorker:
             now_s = self._clock.monotonic()
             moved = self.queue.flush(now_s)
             self.failures.report_gated(moved)
+            self.failures.report_members(now_s)
             self.waiting.expire(now_s)
             if moved.active or self.queue.has_ready:
                 self.intake.wake()

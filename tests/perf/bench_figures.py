@@ -6,11 +6,12 @@ Pure values and text: no network, no clock.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Final
 
+from tests.perf import gangs
 from tests.perf.contenders import KUBE_SCHEDULER, MULTISCHED
 from tests.perf.shapes import Shape
 
@@ -25,6 +26,8 @@ MAX_STDDEV_SHARE: Final = 1.05
 MAX_BURST_SPAN_S: Final = 5.0
 MAX_STEADY_P99_MS: Final = 250.0
 MIN_EVENTS_STORED: Final = 0.99
+MIN_GANG_RATE_SHARE: Final = 0.8
+"""A gang of thousands is bound as fast as pods without gangs, or nearly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,34 @@ class Round:
     events_stored: float
     events_after_s: float
     dropped: int
+
+
+@dataclass(frozen=True, slots=True)
+class GangRound(Round):
+    """A round whose pods come in gangs, with one more gang that has no room.
+
+    `gangs_in_part` counts gangs that have some of their pods on nodes when the round ends, and not all; `conditions` the
+    PodGroups whose status says that they are scheduled.
+    """
+
+    gangs: int
+    gangs_per_s: float
+    cpu_ms_per_gang: float
+    gangs_in_part: int
+    conditions: int
+
+    @classmethod
+    def of(cls, measured: Round, size: int, bound: Iterable[str], conditions: int) -> GangRound:
+        """`bound`: names of the pods that were bound."""
+        whole, in_part = gangs.started(bound, size)
+        return cls(
+            **asdict(measured),
+            gangs=whole,
+            gangs_per_s=whole / measured.span_s if measured.span_s else 0.0,
+            cpu_ms_per_gang=measured.cpu_ms_per_pod * measured.bound / max(whole, 1),
+            gangs_in_part=in_part,
+            conditions=conditions,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +168,8 @@ def shape_bars(shape: Shape, results: Mapping[str, Sequence[Round]]) -> list[Bar
         *_safety_bars(results[MULTISCHED]),
         _at_least("events stored in time, worst round", _worst_events(results[MULTISCHED]), MIN_EVENTS_STORED),
     ]
+    if shape.gang_size:
+        bars += _gang_bars([each for each in results[MULTISCHED] if isinstance(each, GangRound)])
     if math.isfinite(shape.rss_mib):
         bars.append(_at_most("peak RSS, MiB", ours["peak_rss_mib"], shape.rss_mib))
     if KUBE_SCHEDULER in results:
@@ -153,6 +186,8 @@ def shape_bars(shape: Shape, results: Mapping[str, Sequence[Round]]) -> list[Bar
                 _from_start(ours) / _from_start(theirs),
                 shape.speedup,
             )
+        elif shape.gang_size:
+            faster = _at_least("gangs/s, times kube-scheduler's", ratio("gangs_per_s"), shape.speedup)
         else:
             faster = _at_least("pods/s, times kube-scheduler's", ratio("pods_per_s"), shape.speedup)
         bars += [
@@ -168,6 +203,32 @@ def shape_bars(shape: Shape, results: Mapping[str, Sequence[Round]]) -> list[Bar
             started = ratio("started_cpu_ms_per_pod")
             bars.append(_at_most("CPU/pod once started, times kube-scheduler's", started, shape.cpu_share))
     return bars
+
+
+def large_gang_bars(plain: Sequence[Round], gang: Sequence[GangRound]) -> list[Bar]:
+    """One gang of thousands against as many pods without gangs, in the same run."""
+    whole, singly = medians(gang), medians(plain)
+    return [
+        _at_least(
+            "pods/s of a gang, times the plain rate", whole["pods_per_s"] / singly["pods_per_s"], MIN_GANG_RATE_SHARE
+        ),
+        _at_least(
+            "pods/s of a gang from process start, times the plain rate",
+            _from_start(whole) / _from_start(singly),
+            MIN_GANG_RATE_SHARE,
+        ),
+        *_safety_bars([*plain, *gang]),
+        *_gang_bars(gang),
+    ]
+
+
+def _gang_bars(rounds: Sequence[GangRound]) -> list[Bar]:
+    return [
+        _at_most("gangs bound in part, all rounds", sum(each.gangs_in_part for each in rounds), 0),
+        _at_most(
+            "started gangs without a condition, all rounds", sum(each.gangs - each.conditions for each in rounds), 0
+        ),
+    ]
 
 
 def _from_start(figures: Mapping[str, float]) -> float:

@@ -128,7 +128,14 @@ class Core:
         rows = DomainRows("forecast", lambda node: True)
         self.cache.add_domain(rows)
         registry = plugin_registry()
-        context = PluginContext("forecast", self.cache.nodes, WaitingPodTable(), self.cache.ledgers, self.cache.objects)
+        context = PluginContext(
+            "forecast",
+            self.cache.nodes,
+            WaitingPodTable(),
+            self.cache.ledgers,
+            self.cache.objects,
+            gangs=self.cache.gangs,
+        )
         self.plugins: PluginSet = build_profile(base_profile(profile), registry, context)
         self.cycle = SchedulingCycle(self.plugins, Runner(NobodyWatches(), lambda: 0.0), self.cache, rows, Nominator())
         self.queue = PodQueue(
@@ -136,7 +143,9 @@ class Core:
             self.plugins.pre_enqueue,
             [built.plugin for built in self.plugins.built],
             on_error=lambda plugin, point, error: None,
+            gangs=self.cache.gangs,
         )
+        self.cache.gangs.on_change = self.queue.gang_changed
         for index in range(nodes):
             self.cache.set_node(decoder.node(node(index)))
         for index in range(nodes * pods_before):

@@ -9,6 +9,10 @@ deleted and etcd compacted. The ceiling, a client that only posts bindings, goes
 job-burst  3,000 job pods wait on 1,000 virtual nodes.
 steady     forecast pods come at 50/s while the job domain takes a burst of 5,000.
 large      100,000 pods stand on the nodes: multisched's memory, and its time from start to first bind.
+large-gang One gang of 5,000 pods, and as many pods without a gang.
+
+Gangs come with Workloads and PodGroups of `scheduling.k8s.io`, whose gates are on then in API server and kube-scheduler;
+one more gang has room for all but one of its pods, and must stay without a node.
 
 Events are on in both schedulers and their CPU counts: a round ends when every pod's Scheduled event is stored, or
 `EVENTS_WAIT_S` after the last bind. `--check` makes a missed bar exit 1. Both schedulers run as cluster admin.
@@ -34,16 +38,18 @@ import orjson
 from multisched.config import loading
 from multisched.config.domains import judged_domains
 from multisched.verify import judge
-from tests.perf import shapes, workload
+from tests.perf import gangs, shapes, workload
 from tests.perf.bench_client import EVENTS, NODES, PODS, PRIORITY_CLASSES, BenchClient, BindWatch
 from tests.perf.bench_figures import (
     MEBIBYTE,
     Bar,
     CeilingRound,
+    GangRound,
     Round,
     SteadyRound,
     burst_bars,
     large_bars,
+    large_gang_bars,
     shape_bars,
     steady_bars,
     table,
@@ -54,7 +60,7 @@ from tests.perf.shapes import Shape
 from tests.real.control_plane import ControlPlane
 from tests.real.program import Program
 
-SCENARIOS: Final = (*shapes.BY_NAME, "job-burst", "steady", "large")
+SCENARIOS: Final = (*shapes.BY_NAME, "job-burst", "steady", "large", "large-gang")
 CONTENDERS: Final = (MULTISCHED, KUBE_SCHEDULER, CEILING)
 KUBE_QPS: Final = 5_000
 
@@ -67,6 +73,8 @@ STEADY_BURST_PODS: Final = 5_000
 STEADY_BURST_IN_FLIGHT: Final = 8
 LARGE_BOUND_PODS: Final = 100_000
 LARGE_WAITING_PODS: Final = 200
+ONE_GANG: Final = "one gang"
+PLAIN: Final = "plain"
 FORECAST: Final = "forecast-scheduler"
 JOB: Final = "job-scheduler"
 
@@ -76,6 +84,8 @@ LONG_STALL_S: Final = 300.0
 """kube-scheduler goes through all preemptors, at 40 ms each, before the first is bound; and 100,000 pods have to be listed."""
 EVENTS_WAIT_S: Final = 60.0
 EVENTS_POLL_S: Final = 0.5
+CONDITIONS_WAIT_S: Final = 10.0
+"""For the conditions of PodGroups, once all events are stored."""
 STOP_GRACE_S: Final = 15.0
 WRONG_SHOWN: Final = 5
 
@@ -94,8 +104,10 @@ class Options:
 
 async def run_scenario(name: str, options: Options, folder: Path) -> tuple[Mapping[str, Sequence[Any]], list[Bar]]:
     """One scenario on a control plane of its own: results per contender, and the bars that apply."""
-    async with ControlPlane.start(folder, controller_manager=False) as plane, BenchClient.open(plane) as client:
-        bench = Bench(plane, client, options)
+    has_gangs = name == "large-gang" or (name in shapes.BY_NAME and shapes.BY_NAME[name].gang_size > 0)
+    start = ControlPlane.start(folder, controller_manager=False, gangs=has_gangs)
+    async with start as plane, BenchClient.open(plane) as client:
+        bench = Bench(plane, client, options, has_gangs=has_gangs)
         if name in shapes.BY_NAME:
             shape = shapes.BY_NAME[name]
             results = await bench.shape(shape)
@@ -107,17 +119,30 @@ async def run_scenario(name: str, options: Options, folder: Path) -> tuple[Mappi
         if name == "large":
             large = await bench.large()
             return {MULTISCHED: large}, large_bars(large)
+        if name == "large-gang":
+            plain, whole = await bench.large_gang()
+            return {PLAIN: plain, ONE_GANG: whole}, large_gang_bars(plain, whole)
         steady = await bench.steady()
         return {MULTISCHED: steady}, steady_bars(steady)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A round, the times of its binds by pod, and how many PodGroups say that they are scheduled."""
+
+    measured: Round
+    bound_at: Mapping[str, float]
+    conditions: int
 
 
 class Bench:
     """The rounds on one control plane. Nodes stay from round to round; everything else is removed after each."""
 
-    def __init__(self, plane: ControlPlane, client: BenchClient, options: Options) -> None:
+    def __init__(self, plane: ControlPlane, client: BenchClient, options: Options, *, has_gangs: bool) -> None:
         self._plane = plane
         self._client = client
         self._options = options
+        self._has_gangs = has_gangs
 
     async def shape(self, shape: Shape) -> dict[str, list[Any]]:
         """Alternates over the contenders, so that a machine that slows down slows all of them."""
@@ -143,7 +168,10 @@ class Bench:
 
     async def _measure_shape(self, shape: Shape, contender: Contender, nodes: Sequence[str]) -> Round:
         await self._fill(list(shapes.victims(len(nodes), shape.victims_per_node)), nodes)
-        waiting = list(shape.pods(self._options.pods or shape.count, contender.plain_name))
+        count = self._options.pods or shape.count
+        waiting = list(shape.pods(count, contender.plain_name))
+        if shape.gang_size:
+            return await self._measure_gangs(contender, waiting, gangs.names(count, shape.gang_size), shape.gang_size)
 
         async def send_impossible() -> None:
             number = 0
@@ -154,6 +182,31 @@ class Bench:
 
         stall_s = LONG_STALL_S if shape.victims_per_node else STALL_S
         return await self._measure(contender, waiting, send_impossible, stall_s)
+
+    async def _measure_gangs(
+        self, contender: Contender, pods: list[dict[str, Any]], names: Sequence[str], size: int
+    ) -> GangRound:
+        """The gangs of these names, whose pods come with them, and one without room."""
+        sizes = {gangs.ROOMLESS: gangs.ROOMLESS_SIZE, **dict.fromkeys(names, size)}
+        await self._client.create_all(gangs.WORKLOADS, (gangs.workload_of(*each) for each in sizes.items()))
+        await self._client.create_all(gangs.POD_GROUPS, (gangs.pod_group_of(*each) for each in sizes.items()))
+        await self._client.create_all(PODS, gangs.roomless(contender.plain_name))
+        run = await self._run(contender, pods, stall_s=LONG_STALL_S, gang_count=len(names))
+        return GangRound.of(run.measured, size, run.bound_at, run.conditions)
+
+    async def large_gang(self) -> tuple[list[Round], list[GangRound]]:
+        """Alternates between pods without a gang and a gang of as many."""
+        await self._client.create_all(NODES, workload.work_nodes(self._options.nodes))
+        count = self._options.pods or shapes.LARGE_GANG
+        contender = multisched(self._options.config)
+        plain, whole = [], []
+        for number in range(self._options.rounds):
+            plain.append(await self._measure(contender, list(workload.pods(count, FORECAST))))
+            _say(f"large-gang {number + 1}: {PLAIN} {plain[-1]}")
+            pods = list(gangs.pods(count, count, FORECAST))
+            whole.append(await self._measure_gangs(contender, pods, gangs.names(count, count), count))
+            _say(f"large-gang {number + 1}: {ONE_GANG} {whole[-1]}")
+        return plain, whole
 
     async def _fill(self, pods: Sequence[tuple[dict[str, Any], int]], nodes: Sequence[str]) -> None:
         """Creates pods and binds each to its node."""
@@ -201,9 +254,21 @@ class Bench:
         meanwhile: Callable[[], Coroutine[Any, Any, None]] | None = None,
         stall_s: float = STALL_S,
     ) -> Round:
+        """A round of pods without gangs."""
+        return (await self._run(contender, pods, meanwhile, stall_s)).measured
+
+    async def _run(
+        self,
+        contender: Contender,
+        pods: list[dict[str, Any]],
+        meanwhile: Callable[[], Coroutine[Any, Any, None]] | None = None,
+        stall_s: float = STALL_S,
+        gang_count: int = 0,
+    ) -> Run:
         """Pods wait; the contender starts; the round ends when its events are stored; the cluster is emptied.
 
-        `meanwhile` runs from the start to the last bind, or until none has come for `stall_s`.
+        `meanwhile` runs from the start to the last bind, or until none has come for `stall_s`. So many gangs are told in
+        the conditions of their PodGroups that they are scheduled; the round waits for that, too.
         """
         await self._client.create_all(PODS, pods)
         await anyio.sleep(SETTLE_S)
@@ -220,6 +285,7 @@ class Bench:
                     await watch.wait(names, stall_s)
                     tasks.cancel_scope.cancel()
                 events_after_s = await self._wait_for_events(watch)
+                conditions = await self._wait_for_conditions(gang_count)
                 usage = program.usage()
                 stored = await self._pods_with_event()
             finally:
@@ -229,7 +295,7 @@ class Bench:
         await self._clean()
         times = watch.bound_at.values()
         first, last = min(times, default=math.inf), max(times, default=math.inf)
-        return Round(
+        measured = Round(
             pods=len(pods),
             bound=len(times),
             pods_per_s=len(times) / (last - first) if last > first else 0.0,
@@ -246,6 +312,7 @@ class Bench:
             events_after_s=events_after_s,
             dropped=len(times) - stored,
         )
+        return Run(measured, watch.bound_at, conditions)
 
     def _node_stddev(self, bound: Iterable[Mapping[str, Any]]) -> float:
         """Standard deviation of this round's pods per node, over all nodes."""
@@ -329,6 +396,16 @@ class Bench:
             await anyio.sleep(EVENTS_POLL_S)
         return time.monotonic() - last
 
+    async def _wait_for_conditions(self, count: int) -> int:
+        """How many PodGroups say that they are scheduled, once `count` do or `CONDITIONS_WAIT_S` have passed."""
+        found = 0
+        with anyio.move_on_after(CONDITIONS_WAIT_S):
+            while found < count:
+                groups = [group async for group in self._client.items(gangs.POD_GROUPS)]
+                found = sum(gangs.is_scheduled(group) for group in groups)
+                await anyio.sleep(EVENTS_POLL_S)
+        return found
+
     async def _pods_with_event(self) -> int:
         return len(
             {
@@ -344,7 +421,7 @@ class Bench:
             _say(f"{program.name} ended with {code} on SIGTERM; its log is {program.log}")
 
     async def _clean(self) -> None:
-        for path in (PODS, EVENTS):
+        for path in (PODS, EVENTS, *((gangs.POD_GROUPS, gangs.WORKLOADS) if self._has_gangs else ())):
             await self._client.empty(path)
         await self._client.delete_leases(MULTISCHED)
         await self._client.compact()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.perf import workload
+from tests.perf import gangs, workload
 
 Pods = Callable[[int, str], Iterator[dict[str, Any]]]
 """(how many, schedulerName) -> pods to create."""
@@ -31,6 +31,10 @@ PREEMPTOR: Final = (1_000, 500)
 REPLICAS: Final = 3
 """Of one service."""
 
+GANG_SIZE: Final = 3
+GANGS: Final = 3_000
+LARGE_GANG: Final = 5_000
+
 IMPOSSIBLE_EVERY_S: Final = 0.2
 IMPOSSIBLE_CPU_MILLI: Final = 1_000_000
 
@@ -50,6 +54,8 @@ class Shape:
     """One pod that fits nowhere comes in this interval while the others are placed."""
     rss_mib: float = math.inf
     """What multisched's process may take at most."""
+    gang_size: int = 0
+    """Pods of a gang, where the pods come in gangs; `speedup` and `cpu_share` are of gangs then."""
 
 
 def mixed(count: int, scheduler_name: str) -> Iterator[dict[str, Any]]:
@@ -122,6 +128,15 @@ def daemons(count: int, scheduler_name: str) -> Iterator[dict[str, Any]]:
         yield pod
 
 
+def in_gangs(size: int) -> Pods:
+    """Plain pods in gangs of this size."""
+
+    def made(count: int, scheduler_name: str) -> Iterator[dict[str, Any]]:
+        return gangs.pods(count, size, scheduler_name)
+
+    return made
+
+
 def impossible(number: int, scheduler_name: str) -> dict[str, Any]:
     return _sized(workload.pod(f"impossible-{number:05}", scheduler_name), IMPOSSIBLE_CPU_MILLI, 100)
 
@@ -170,5 +185,6 @@ SHAPES: Final = (
     Shape("services", 3_000, services(is_hard=False), 4.0, 0.15, rss_mib=250.0),
     Shape("services-hard", 3_000, services(is_hard=True), 6.0, 0.1, rss_mib=250.0),
     Shape("daemonset", 5_000, daemons, 2.5, 0.2, rss_mib=250.0),
+    Shape("gangs", GANGS * GANG_SIZE, in_gangs(GANG_SIZE), 3.0, 0.2, gang_size=GANG_SIZE),
 )
 BY_NAME: Final[Mapping[str, Shape]] = {shape.name: shape for shape in SHAPES}

@@ -7,7 +7,9 @@ from `make controlplane`.
 
 It differs from a production control plane in five ways, each because there are no machines behind it: no node
 lifecycle, no ServiceAccount admission (no pod mounts a token; TokenRequest works), no condition taints on new nodes,
-no endpoint of its own in the cluster, and an etcd that does not wait for the disk.
+no endpoint of its own in the cluster, and an etcd that does not wait for the disk. With `gangs` it serves Kubernetes'
+own groups of pods, and kube-scheduler reads them; without a controller manager they get no finalizer, which nobody
+would remove.
 """
 
 from __future__ import annotations
@@ -44,6 +46,10 @@ DELETE_WORKERS: Final = 8
 CONTROLLER_QPS: Final = 1_000
 ADMIN: Final = "admin"
 UNPRIVILEGED: Final = "nobody"
+
+GANG_GATES: Final = "--feature-gates=GenericWorkload=true,GangScheduling=true"
+"""Of API server, controller manager and kube-scheduler: alpha in 1.36, and off as shipped."""
+GANG_API: Final = "scheduling.k8s.io/v1alpha2"
 
 # No node lifecycle: nothing taints or evicts when the kubelets are not there. The rest is what schedulers and their
 # users touch: workloads, disruption budgets, volumes, namespaces, ownership, accounts.
@@ -104,8 +110,10 @@ def binaries() -> Path:
 class ControlPlane:
     """A running control plane. Only `start` makes one; all paths lie in its folder."""
 
-    def __init__(self, folder: Path, *, audit: bool) -> None:
+    def __init__(self, folder: Path, *, audit: bool, gangs: bool, controller_manager: bool) -> None:
         self.folder = folder
+        self._gangs = gangs
+        self._controller_manager = controller_manager
         self.audit_log = folder / "audit.log" if audit else None
         self.binaries = binaries()
         self.ports = _free_ports()
@@ -121,14 +129,21 @@ class ControlPlane:
     @classmethod
     @asynccontextmanager
     async def start(
-        cls, folder: Path, *, controller_manager: bool = True, scheduler: bool = False, audit: bool = False
+        cls,
+        folder: Path,
+        *,
+        controller_manager: bool = True,
+        scheduler: bool = False,
+        audit: bool = False,
+        gangs: bool = False,
     ) -> AsyncIterator[ControlPlane]:
         """Ready means: /readyz says so, and namespace `default` exists. Raises ProgramEndedError or TimeoutError.
 
         With `audit` the API server writes what ServiceAccounts ask, and every binding with its body, to `audit_log`.
+        With `gangs` all programs have the gates of `scheduling.k8s.io/v1alpha2` on.
         """
         await anyio.Path(folder).mkdir(parents=True, exist_ok=True)
-        plane = cls(folder, audit=audit)
+        plane = cls(folder, audit=audit, gangs=gangs, controller_manager=controller_manager)
         try:
             await plane._start_etcd()
             await plane.restart_api_server()
@@ -224,7 +239,7 @@ class ControlPlane:
         }
         path = self.folder / "kube-scheduler.json"
         path.write_text(json.dumps(config))
-        return await self._start("kube-scheduler", [f"--config={path}", "--secure-port=0"])
+        return await self._start("kube-scheduler", [f"--config={path}", "--secure-port=0", *self._gates()])
 
     async def start_program(
         self, name: str, command: Sequence[str], variables: Mapping[str, str] | None = None
@@ -280,13 +295,23 @@ class ControlPlane:
             f"--service-account-key-file={files.service_account_key}",
             f"--service-account-signing-key-file={files.service_account_key}",
             "--service-cluster-ip-range=10.96.0.0/16",
-            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            f"--disable-admission-plugins={','.join(self._without_admission())}",
             "--endpoint-reconciler-type=none",
             f"--max-requests-inflight={REQUESTS_INFLIGHT}",
             f"--max-mutating-requests-inflight={MUTATIONS_INFLIGHT}",
             f"--delete-collection-workers={DELETE_WORKERS}",
             *self._audit_flags(),
+            *([f"--runtime-config={GANG_API}=true"] if self._gangs else []),
+            *self._gates(),
         ]
+
+    def _gates(self) -> list[str]:
+        return [GANG_GATES] if self._gangs else []
+
+    def _without_admission(self) -> list[str]:
+        # The finalizer of a PodGroup goes with the controller manager alone.
+        finalizes = [] if self._controller_manager else ["PodGroupProtection"]
+        return ["ServiceAccount", "TaintNodesByCondition", *finalizes]
 
     def _audit_flags(self) -> list[str]:
         if self.audit_log is None:
@@ -296,13 +321,15 @@ class ControlPlane:
         return [f"--audit-policy-file={policy}", f"--audit-log-path={self.audit_log}"]
 
     def _controller_manager_flags(self) -> list[str]:
+        controllers = [*CONTROLLERS, *(["podgroup-protection-controller"] if self._gangs else [])]
         return [
             f"--kubeconfig={self.kubeconfig}",
-            f"--controllers={','.join(CONTROLLERS)}",
+            f"--controllers={','.join(controllers)}",
             "--leader-elect=false",
             "--secure-port=0",
             f"--kube-api-qps={CONTROLLER_QPS}",
             f"--kube-api-burst={2 * CONTROLLER_QPS}",
+            *self._gates(),
         ]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.perf import gangs, workload
 from tests.real.control_plane import ControlPlane
 
 pytestmark = pytest.mark.timeout(180)
@@ -77,3 +78,30 @@ async def test_deployments_get_pods_and_kube_scheduler_binds_them(tmp_path: Path
         pods = json.loads(await plane.kubectl("get", "pods", "-l", "app=web", "-o", "json"))["items"]
         assert [pod["spec"].get("nodeName") for pod in pods] == ["only"] * 3
         assert plane.etcd.usage().peak_rss_bytes > 0
+
+
+async def test_with_gangs_kube_scheduler_starts_a_gang_whole_or_not_at_all(tmp_path: Path) -> None:
+    kube_scheduler = "default-scheduler"
+    sizes = {"gang-00000": 3, gangs.ROOMLESS: gangs.ROOMLESS_SIZE}
+    objects = [
+        *workload.work_nodes(2),
+        *(gangs.workload_of(*each) for each in sizes.items()),
+        *(gangs.pod_group_of(*each) for each in sizes.items()),
+        *gangs.pods(3, 3, kube_scheduler),
+        *gangs.roomless(kube_scheduler),
+    ]
+    async with ControlPlane.start(tmp_path, controller_manager=False, scheduler=True, gangs=True) as plane:
+        await plane.kubectl("create", "namespace", workload.NAMESPACE)
+        document = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+        in_namespace = ("--namespace", workload.NAMESPACE)
+        await plane.kubectl("create", *in_namespace, "-f", "-", document=document)
+
+        for gang, answer in (("gang-00000", "True"), (gangs.ROOMLESS, "False")):
+            condition = f"--for=condition={gangs.SCHEDULED[0]}={answer}"
+            await plane.kubectl("wait", *in_namespace, condition, f"podgroup/{gang}", "--timeout=50s")
+        is_bound = "--for=jsonpath={.spec.nodeName}"
+        await plane.kubectl("wait", *in_namespace, is_bound, "pod/gang-00000-00002", "--timeout=50s")
+        pods = json.loads(await plane.kubectl("get", *in_namespace, "pods", "-o", "json"))["items"]
+
+        bound = [pod["metadata"]["name"] for pod in pods if pod["spec"].get("nodeName")]
+        assert gangs.started(bound, 3) == (1, 0)

@@ -20,10 +20,14 @@ from multisched.shell.scheduling.ports import DomainPorts
 
 UNSCHEDULABLE: Final = "Unschedulable"
 """The condition's reason that cluster autoscalers add nodes for."""
+MEMBERS_AFTER_S: Final = 1.0
+"""Members that wait for others hear of it after so long: a controller makes most gangs whole sooner."""
+MEMBERS_MAX: Final = 32_768
+"""More of them at once hear of it at once."""
 
 
 class FailureHandler:
-    """Of one domain. Owns the count of pods that were refused."""
+    """Of one domain. Owns the count of pods that were refused, and members of gangs that are to hear why they wait."""
 
     def __init__(self, queue: PodQueue, nominations: DomainNominations, intake: Intake, outside: DomainPorts) -> None:
         self.refused = 0
@@ -31,6 +35,8 @@ class FailureHandler:
         self._nominations = nominations
         self._intake = intake
         self._outside = outside
+        self._members: dict[str, float] = {}
+        """uid -> when to tell it, the soonest first."""
 
     def requeue(self, result: Unplaced, refusal: str = "") -> None:
         """Requeues a refused pod, and tells its owner why. `refusal`: what the API server's refusals have in common."""
@@ -82,13 +88,32 @@ class FailureHandler:
                 self.report_held(pod, status.plugin, status.message)
 
     def report_held(self, pod: Pod, plugin: str, why: str) -> None:
-        """What a pod that a gate holds gets: a condition, and if it waits for others of its gang, an event.
+        """What a pod that a gate holds gets: a condition. A member that waits for others of its gang gets it later, if it
+        is still held then, with an event.
 
         As upstream, to be held by a gate of its own is no failure. That others are missing its owner can see nowhere else.
         """
+        if plugin != GANG_PLUGIN:
+            self.report(pod, "SchedulingGated", why)
+        elif len(self._members) < MEMBERS_MAX:
+            self._members.setdefault(pod.uid, self._outside.clock.monotonic() + MEMBERS_AFTER_S)
+        else:
+            self._report_member(pod, why)
+
+    def report_members(self, now_s: float) -> None:
+        """Tells members of gangs that have been held long enough what holds them now."""
+        while self._members:
+            uid, due_s = next(iter(self._members.items()))
+            if due_s > now_s:
+                return
+            del self._members[uid]
+            entry = self._queue.entry(uid)
+            if entry is not None and entry.place is Place.GATED and not self._nominations.is_preempting(uid):
+                self._report_member(entry.pod, entry.message)
+
+    def _report_member(self, pod: Pod, why: str) -> None:
         self.report(pod, "SchedulingGated", why)
-        if plugin == GANG_PLUGIN:
-            self._record(pod, why)
+        self._record(pod, why)
 
     def report(self, pod: Pod, reason: str, message: str, nominated_node: str | None = None) -> None:
         """The condition and the event a refused pod gets; `nominated_node` as in `Condition`. Who does not lead tells nothing."""

@@ -66,6 +66,19 @@ def test_members_that_are_held_hear_of_it_by_a_condition_and_an_event() -> None:
     in_virtual_time(story)
 
 
+def test_members_of_a_gang_that_is_whole_within_a_second_hear_nothing_of_having_waited() -> None:
+    async def story() -> None:
+        async with cluster("a") as house:
+            await member(house, "m0", ack("g", 2))
+            await asyncio.sleep(0.9)
+            await member(house, "m1", ack("g", 2))
+            await house.bound("m0", "m1")
+            await asyncio.sleep(2.0)
+            assert await notes(house, "FailedScheduling") == {}
+
+    in_virtual_time(story)
+
+
 def test_a_gang_without_room_holds_nothing_and_starts_when_there_is() -> None:
     async def story() -> None:
         async with cluster("a", "b") as house:
