@@ -21,6 +21,7 @@ import orjson
 
 from multisched.cycle.results import GangResult, Placed, Result
 from multisched.framework.events import Action, ClusterEvent
+from multisched.framework.points import QueuedPod
 from multisched.model.decode import Decoder
 from multisched.model.decode_objects import decode_workload_group
 from multisched.model.object_kinds import ObjectKind
@@ -92,7 +93,8 @@ def decide(core: Core) -> int:
         for one in (*result.placed, *result.unplaced):
             core.queue.done(one.pod.uid)
         return len(result.placed)
-    core.queue.done(result.pod.uid)
+    assert isinstance(queued, QueuedPod)
+    core.queue.done(queued.pod.uid)
     return isinstance(result, Placed)
 
 
