@@ -19,7 +19,7 @@ from typing import Final
 
 import orjson
 
-from multisched.cycle.results import GangResult, Placed, Result
+from multisched.cycle.results import GangResult, Placed, Result, Unplaced
 from multisched.framework.events import Action, ClusterEvent
 from multisched.framework.points import QueuedPod
 from multisched.model.decode import Decoder
@@ -90,7 +90,8 @@ def decide(core: Core) -> int:
     except StopIteration as ended:
         result: GangResult | Result = ended.value
     if isinstance(result, GangResult):
-        for one in (*result.placed, *result.unplaced):
+        decided: list[Placed | Unplaced] = [*result.placed, *result.unplaced]
+        for one in decided:
             core.queue.done(one.pod.uid)
         return len(result.placed)
     assert isinstance(queued, QueuedPod)
