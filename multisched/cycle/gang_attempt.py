@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from multisched.cycle.attempt_record import AttemptRecords
 from multisched.cycle.classes.cache import ClassCache
 from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.classes.scores import NOWHERE
@@ -30,6 +31,7 @@ from multisched.framework.gangs import GANG_PLUGIN
 from multisched.framework.node_view import Bools, Rows, any_true
 from multisched.framework.points import QueuedGang, QueuedPod
 from multisched.framework.runner import PluginFailure, Runner
+from multisched.framework.status import Status
 from multisched.model.objects import Pod, Requests
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
@@ -71,8 +73,10 @@ class _Try:
         self.transaction = transaction
         self.placed: list[Placed] = []
         self.refused: dict[str, Refused] = {}
-        self.hopeless: set[Hashable] = set()
-        """Signatures of classes that no node takes, as things stand in this round."""
+        self.hopeless: dict[Hashable, bool] = {}
+        """Signatures of classes that no node takes, as things stand in this round -> a node may once others have theirs."""
+        self.curable: set[str] = set()
+        """uids of such members."""
 
 
 class GangAttempts:
@@ -87,6 +91,7 @@ class GangAttempts:
         nominated: NominatedPodsFilter,
         remote: RemoteResponses,
         commit: CommitStep,
+        records: AttemptRecords,
         best: Best,
         as_nominated: Callable[[Pod], Pod],
     ) -> None:
@@ -98,6 +103,7 @@ class GangAttempts:
         self._nominated = nominated
         self._remote = remote
         self._commit = commit
+        self._records = records
         self._best = best
         self._as_nominated = as_nominated
 
@@ -120,8 +126,9 @@ class GangAttempts:
                     if not _lacking(gang, found):
                         transaction.keep()
                         return _some_of(gang, found)
+                    not_started = Status.unschedulable(f"its gang could not start: {_why_stuck(gang, found)}")
                     for placed in reversed(found.placed):
-                        self._commit.unreserve(placed)
+                        self._commit.unreserve(placed, not_started)
                 if furthest is None or len(found.placed) > len(furthest.placed):
                     furthest = found
         if furthest is None and topology is not None:
@@ -186,18 +193,23 @@ class GangAttempts:
     # -- placing ---------------------------------------------------------------------------------------------------
 
     def _place_all(self, gang: QueuedGang, found: _Try, asked: Mapping[str, _Asked], answers: Answers) -> None:
-        """Whoever finds no node is tried once more after others have found theirs: it may want to be where they are."""
+        """Who wants to be where others are is tried once more after others have found their nodes. Nobody else gains by those."""
         left: Sequence[QueuedPod] = found.members
+        spare = Counter(_keys(gang, left))
+        spare.subtract(gang.needs)
         while left:
-            found.hopeless = set()
-            before, again, untried = len(found.placed), list[QueuedPod](), Counter(_keys(gang, left))
+            found.hopeless = {}
+            before, again = len(found.placed), list[QueuedPod]()
             for entry in left:
-                untried[gang.gang_of[entry.pod.uid]] -= 1
                 if self._place(entry, found, asked.get(entry.pod.uid), answers):
                     continue
-                again.append(entry)
-                if not found.placed and any(untried[key] < need for key, need in gang.needs.items()):
-                    return  # nobody has a node, and too few are left: nothing will change
+                if entry.pod.uid in found.curable:
+                    again.append(entry)
+                    continue
+                key = gang.gang_of[entry.pod.uid]
+                spare[key] -= 1
+                if spare[key] < 0 and gang.needs.get(key, 0):
+                    return  # too few are left
             if len(found.placed) == before:
                 return
             left = again
@@ -205,11 +217,15 @@ class GangAttempts:
     def _place(self, entry: QueuedPod, found: _Try, asked: _Asked | None, answers: Answers) -> bool:
         """One member beside those that stand. What one of a class was refused, the others of it are spared."""
         pod, attempt = self._as_nominated(entry.pod), entry.attempts
+        found.curable.discard(pod.uid)
         try:
             pod_class = self._classes.find(pod, attempt)
-            if pod_class.signature is not None and pod_class.signature in found.hopeless:
-                return False
-            result = self._decide(pod, attempt, pod_class, found, asked, answers)
+            is_curable = found.hopeless.get(pod_class.signature)
+            if is_curable is None or pod_class.signature is None:
+                result = self._decide(pod, attempt, pod_class, found, asked, answers)
+                is_curable = isinstance(result, Unplaced) and pod_class.relates
+            else:
+                result = None
         except PluginFailure as failure:
             status = failure.status
             rejectors = frozenset({status.plugin}) if status.code.is_rejection else frozenset[str]()
@@ -221,7 +237,10 @@ class GangAttempts:
             found.placed.append(result)
             found.refused.pop(pod.uid, None)
             return True
-        found.refused.setdefault(pod.uid, _refusal(entry, result))
+        if is_curable:
+            found.curable.add(pod.uid)
+        if result is not None:
+            found.refused.setdefault(pod.uid, _refusal(entry, result))
         return False
 
     def _decide(
@@ -287,12 +306,24 @@ class GangAttempts:
     def _refused(self, pod: Pod, attempt: int, pod_class: EquivalenceClass, found: _Try) -> Unplaced:
         """Says why, as things stand at this moment: the members before it have their places."""
         if pod_class.signature is not None:
-            found.hopeless.add(pod_class.signature)
+            found.hopeless[pod_class.signature] = pod_class.relates
         blocked = self._nominated.blocked(pod_class, pod, attempt, everywhere=True)
         why = diagnose(pod_class, self._cache.nodes, blocked=blocked)
         message = fit_error(why)
         if found.allowed is not None and why.pre_filter is None:
             message = f"{message.rstrip('.')}, in the topology domain that was tried."
+        self._records.refused(
+            pod,
+            attempt,
+            pod_class,
+            replace(why, nodes=(), verdicts=None, blocked={}),
+            blocked=why.blocked,
+            late=(),
+            post_filter="",
+            nominated_node="",
+            preemption=None,
+            message=message,
+        )
         reason = "" if why.pre_filter is None else why.pre_filter.condition_reason
         return Unplaced(pod, message, why.rejectors, why.pending, condition_reason=reason)
 

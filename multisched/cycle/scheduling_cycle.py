@@ -78,6 +78,7 @@ class SchedulingCycle:
             self._nominated,
             self._remote,
             self._commit,
+            self.records,
             self._best,
             self._as_nominated,
         )
