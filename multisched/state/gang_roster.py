@@ -201,6 +201,9 @@ class GangRoster:
                 return self._sentence(
                     key, one, f"does not name the gangs that gang {key} starts with; write the same in both"
                 )
+            if gang.schedulers.keys() != self._gangs[key].schedulers.keys():
+                names = " and ".join(sorted({*gang.schedulers, *self._gangs[key].schedulers})[:NAMED_MAX])
+                return self._sentence(key, one, f"is to start with gang {key}, and they name the schedulers {names}")
             if why := self._why_incomplete(gang):
                 return self._sentence(key, one, why)
         return ""
