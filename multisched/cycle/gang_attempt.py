@@ -40,6 +40,9 @@ from multisched.state.transaction import Transaction
 ROOM_FROM: Final = 16
 """Members that must start together from which on their room is looked at before the first is placed."""
 
+PLACEMENTS_MAX: Final = 20_000
+"""Members that one attempt gives a node and takes back before it tries no further domain, nor another order."""
+
 Best = Callable[[Choice, Pod, int, int], list[int]]
 """Positions of the best rows of a choice (`SchedulingCycle`)."""
 Answers = Mapping[str, object | PluginFailure]
@@ -77,6 +80,7 @@ class _Try:
         """Signatures of classes that no node takes, as things stand in this round -> a node may once others have theirs."""
         self.curable: set[str] = set()
         """uids of such members."""
+        self.is_kept = False
 
 
 class GangAttempts:
@@ -116,24 +120,43 @@ class GangAttempts:
         asked = dict(self._asked_outside(gang))
         requests = [one for each in asked.values() for one in each.requests]
         answers = (yield requests) if requests else {}
-        furthest: _Try | None = None
         topology = self._topology(gang) if gang.topology else None
+        furthest: _Try | None = None
+        taken_back = 0
         for allowed in (None,) if topology is None else topology.masks():
             for members in _orders(gang):
-                with Transaction(self._cache) as transaction:
-                    found = _Try(members, allowed, transaction)
-                    self._place_all(gang, found, asked, answers)
-                    if not _lacking(gang, found):
-                        transaction.keep()
-                        return _some_of(gang, found)
-                    not_started = Status.unschedulable(f"its gang could not start: {_why_stuck(gang, found)}")
-                    for placed in reversed(found.placed):
-                        self._commit.unreserve(placed, not_started)
+                found = self._try(gang, members, allowed, asked, answers)
+                if found.is_kept:
+                    return _some_of(gang, found)
+                taken_back += len(found.placed)
                 if furthest is None or len(found.placed) > len(furthest.placed):
                     furthest = found
+            if taken_back > PLACEMENTS_MAX:
+                break
         if furthest is None and topology is not None:
             return _none_of(gang, None, topology.shortage())
         return _none_of(gang, furthest, _why_stuck(gang, furthest))
+
+    def _try(
+        self,
+        gang: QueuedGang,
+        members: Sequence[QueuedPod],
+        allowed: Bools | None,
+        asked: Mapping[str, _Asked],
+        answers: Answers,
+    ) -> _Try:
+        """All who must stand do so afterwards, or nothing has happened."""
+        with Transaction(self._cache) as transaction:
+            found = _Try(members, allowed, transaction)
+            self._place_all(gang, found, asked, answers)
+            if _lacking(gang, found) is None:
+                transaction.keep()
+                found.is_kept = True
+            else:
+                not_started = Status.unschedulable(f"its gang could not start: {_why_stuck(gang, found)}")
+                for placed in reversed(found.placed):
+                    self._commit.unreserve(placed, not_started)
+        return found
 
     # -- outside ---------------------------------------------------------------------------------------------------
 

@@ -11,10 +11,12 @@ import pytest
 from multisched.cycle.attempt_record import Outcome
 from multisched.cycle.results import GangResult, Placed
 from multisched.framework.points import CycleView, QueuedGang, QueuedPod
+from multisched.framework.runner import PluginFailure
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.gang import TopologyLevel
 from multisched.model.objects import Pod, PodSpec
 from multisched.testing.builders import container, decode_pod, make_node, make_pod, pod_document
+from multisched.testing.plugins.slow_oracle import SlowOracle
 from tests.unit.cycle.cycle_kit import Domain, Reserves
 
 
@@ -35,6 +37,16 @@ def attempt(domain: Domain, gang: QueuedGang) -> GangResult:
         result: GangResult = ended.value
         return result
     raise AssertionError(f"the cycle asks {asked}")
+
+
+def ended(running: Any, answers: Mapping[str, object]) -> GangResult:
+    """The result of an attempt once its plugins have answered."""
+    try:
+        asked = running.send(answers)
+    except StopIteration as stop:
+        result: GangResult = stop.value
+        return result
+    raise AssertionError(f"the cycle asks again: {asked}")
 
 
 def nodes_of(result: GangResult) -> dict[str, str]:
@@ -248,3 +260,32 @@ def test_a_gang_that_is_taken_back_keeps_its_promised_nodes() -> None:
     domain.nominator.nominate(pods[0], "a")
     assert attempt(domain, gang_of(pods, 2)).placed == ()
     assert domain.nominator.node_of("uid-m0") == "a"
+
+
+def test_members_that_plugins_ask_about_outside_are_asked_about_all_at_once_and_decided_on_the_answers() -> None:
+    domain = Domain(*(make_node(name, cpu_milli=1000) for name in "abc"), plugins=[SlowOracle()])
+    pods = [make_pod(f"m{at}", spec=SPEC) for at in range(3)]
+    running = domain.cycle.attempt(gang_of(pods, 3))
+    asked = next(running)
+    assert [one.key for one in asked] == ["SlowOracle/uid-m0", "SlowOracle/uid-m1", "SlowOracle/uid-m2"]
+    domain.cache.remove_node("a")
+    domain.cache.set_node(make_node("d", cpu_milli=1000))
+    result = ended(running, {one.key: one.request for one in asked})
+    assert result.placed == (), "a node is gone, and nobody was asked about the one that came"
+    domain.cache.set_node(make_node("a", cpu_milli=1000))
+    running = domain.cycle.attempt(gang_of(pods, 3))
+    answers: dict[str, object] = {one.key: one.request for one in next(running)}
+    assert len(nodes_of(ended(running, answers))) == 3
+
+
+def test_an_answer_that_fails_costs_its_member_the_attempt_and_the_gang_with_it() -> None:
+    domain = Domain(*(make_node(name, cpu_milli=1000) for name in "abc"), plugins=[SlowOracle()])
+    pods = [make_pod(f"m{at}", spec=SPEC) for at in range(3)]
+    running = domain.cycle.attempt(gang_of(pods, 3))
+    answers: dict[str, object] = {one.key: one.request for one in next(running)}
+    answers["SlowOracle/uid-m1"] = PluginFailure(Status.error("no answer").by("SlowOracle"))
+    result = ended(running, answers)
+    assert result.placed == ()
+    assert result.unplaced[0].pod.name == "m1"
+    assert {one.is_error for one in result.unplaced} == {True}
+    assert "m1: no answer" in result.unplaced[0].message
