@@ -258,7 +258,9 @@ class GangRoster:
                 self.remove(pod.uid)
             return None
         if pod.uid in self._finished:
-            return membership  # the watch of running pods is late
+            if self._gangs[self._finished[pod.uid][0]].finished[pod.uid]:
+                return membership  # the watch of running pods is late
+            self._forget_finished(pod.uid)  # a backup was restored, in which it has not finished
         key = f"{pod.namespace}/{membership.name}"
         gang = self._gang(key, membership)
         before_it = gang.outlook

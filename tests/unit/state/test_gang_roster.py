@@ -94,6 +94,14 @@ def test_a_pod_recreated_under_the_name_of_a_finished_one_is_another_member() ->
     assert the(roster).needs == 1
 
 
+def test_a_member_that_has_not_finished_in_a_restored_backup_lives_again() -> None:
+    roster = roster_of(member("a", 3), member("b", 3))
+    roster.finish(member("a", 3))
+    roster.finished_is_gone("team/a")
+    roster.set(member("a", 3))
+    assert (the(roster).present, len(the(roster).finished), the(roster).needs) == (2, 0, 3)
+
+
 def test_a_gang_that_starts_once_has_done_so_when_its_minimum_is_bound_and_not_when_it_is_assumed() -> None:
     """What a transaction assumes may be taken back."""
     roster = GangRoster()
