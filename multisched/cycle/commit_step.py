@@ -33,9 +33,6 @@ from multisched.state.transaction import Choose, NotTaken, Transaction, assume
 _OUTSIDE = Status.unresolvable("node(s) are not among those that PreFilter left")
 
 
-_NOT_STARTED = Status.unschedulable("its gang could not start")
-
-
 class CommitStep:
     """Of one domain. All that it writes is in the cache, the nominator, the records and the plugins."""
 
@@ -174,11 +171,11 @@ class CommitStep:
             condition_reason=status.condition_reason,
         )
 
-    def unreserve(self, placed: Placed) -> None:
+    def unreserve(self, placed: Placed, why: Status) -> None:
         """Undoes what came after the assumption of a member that its gang does not keep; its transaction forgets it."""
         for plugin in reversed(self._plugins.reserve):
             self._runner.unreserve(plugin, placed.view, placed.pod, placed.node)
-        self._records.given_up(placed.pod, placed.view.attempt, placed.node, _NOT_STARTED)
+        self._records.given_up(placed.pod, placed.view.attempt, placed.node, why)
         if placed.nominated_node:
             self._nominator.nominate(placed.pod, placed.nominated_node)
 

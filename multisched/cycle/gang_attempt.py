@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from multisched.cycle.attempt_record import AttemptRecords
 from multisched.cycle.classes.cache import ClassCache
 from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.classes.scores import NOWHERE
@@ -32,6 +33,7 @@ from multisched.framework.gangs import GANG_PLUGIN
 from multisched.framework.node_view import Bools, Rows, any_true
 from multisched.framework.points import QueuedGang, QueuedPod
 from multisched.framework.runner import PluginFailure, Runner
+from multisched.framework.status import Status
 from multisched.model.objects import Pod, Requests
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
@@ -39,6 +41,9 @@ from multisched.state.transaction import Transaction
 
 ROOM_FROM: Final = 16
 """Members that must start together from which on their room is looked at before the first is placed."""
+
+PLACEMENTS_MAX: Final = 20_000
+"""Members that one attempt gives a node and takes back before it tries no further domain, nor another order."""
 
 Best = Callable[[Choice, Pod, int, int], list[int]]
 """Positions of the best rows of a choice (`SchedulingCycle`)."""
@@ -73,8 +78,11 @@ class _Try:
         self.transaction = transaction
         self.placed: list[Placed] = []
         self.refused: dict[str, Refused] = {}
-        self.hopeless: set[Hashable] = set()
-        """Signatures of classes that no node takes, as things stand in this round."""
+        self.hopeless: dict[Hashable, bool] = {}
+        """Signatures of classes that no node takes, as things stand in this round -> a node may once others have theirs."""
+        self.curable: set[str] = set()
+        """uids of such members."""
+        self.is_kept = False
 
 
 class GangAttempts:
@@ -89,6 +97,7 @@ class GangAttempts:
         nominated: NominatedPodsFilter,
         remote: RemoteResponses,
         commit: CommitStep,
+        records: AttemptRecords,
         best: Best,
         as_nominated: Callable[[Pod], Pod],
         make_room: Callable[[GroupOfPods], Aftermath],
@@ -101,6 +110,7 @@ class GangAttempts:
         self._nominated = nominated
         self._remote = remote
         self._commit = commit
+        self._records = records
         self._best = best
         self._as_nominated = as_nominated
         self._make_room = make_room
@@ -117,20 +127,19 @@ class GangAttempts:
         asked = dict(self._asked_outside(gang))
         requests = [one for each in asked.values() for one in each.requests]
         answers = (yield requests) if requests else {}
-        furthest: _Try | None = None
         topology = self._topology(gang) if gang.topology else None
+        furthest: _Try | None = None
+        taken_back = 0
         for allowed in (None,) if topology is None else topology.masks():
             for members in _orders(gang):
-                with Transaction(self._cache) as transaction:
-                    found = _Try(members, allowed, transaction)
-                    self._place_all(gang, found, asked, answers)
-                    if not _lacking(gang, found):
-                        transaction.keep()
-                        return _some_of(gang, found)
-                    for placed in reversed(found.placed):
-                        self._commit.unreserve(placed)
+                found = self._try(gang, members, allowed, asked, answers)
+                if found.is_kept:
+                    return _some_of(gang, found)
+                taken_back += len(found.placed)
                 if furthest is None or len(found.placed) > len(furthest.placed):
                     furthest = found
+            if taken_back > PLACEMENTS_MAX:
+                break
         if furthest is None and topology is not None:
             return _none_of(gang, None, topology.shortage())
         return self._with_room(gang, _none_of(gang, furthest, _why_stuck(gang, furthest)))
@@ -145,6 +154,27 @@ class GangAttempts:
         pods = tuple(self._as_nominated(entry.pod) for entry in _needed(gang))
         after = self._make_room(GroupOfPods(gang.name, pods, gang.members[0].attempts))
         return GangResult((), tuple(_with_aftermath(one, after) for one in result.unplaced))
+
+    def _try(
+        self,
+        gang: QueuedGang,
+        members: Sequence[QueuedPod],
+        allowed: Bools | None,
+        asked: Mapping[str, _Asked],
+        answers: Answers,
+    ) -> _Try:
+        """All who must stand do so afterwards, or nothing has happened."""
+        with Transaction(self._cache) as transaction:
+            found = _Try(members, allowed, transaction)
+            self._place_all(gang, found, asked, answers)
+            if _lacking(gang, found) is None:
+                transaction.keep()
+                found.is_kept = True
+            else:
+                not_started = Status.unschedulable(f"its gang could not start: {_why_stuck(gang, found)}")
+                for placed in reversed(found.placed):
+                    self._commit.unreserve(placed, not_started)
+        return found
 
     # -- outside ---------------------------------------------------------------------------------------------------
 
@@ -204,18 +234,23 @@ class GangAttempts:
     # -- placing ---------------------------------------------------------------------------------------------------
 
     def _place_all(self, gang: QueuedGang, found: _Try, asked: Mapping[str, _Asked], answers: Answers) -> None:
-        """Whoever finds no node is tried once more after others have found theirs: it may want to be where they are."""
+        """Who wants to be where others are is tried once more after others have found their nodes. Nobody else gains by those."""
         left: Sequence[QueuedPod] = found.members
+        spare = Counter(_keys(gang, left))
+        spare.subtract(gang.needs)
         while left:
-            found.hopeless = set()
-            before, again, untried = len(found.placed), list[QueuedPod](), Counter(_keys(gang, left))
+            found.hopeless = {}
+            before, again = len(found.placed), list[QueuedPod]()
             for entry in left:
-                untried[gang.gang_of[entry.pod.uid]] -= 1
                 if self._place(entry, found, asked.get(entry.pod.uid), answers):
                     continue
-                again.append(entry)
-                if not found.placed and any(untried[key] < need for key, need in gang.needs.items()):
-                    return  # nobody has a node, and too few are left: nothing will change
+                if entry.pod.uid in found.curable:
+                    again.append(entry)
+                    continue
+                key = gang.gang_of[entry.pod.uid]
+                spare[key] -= 1
+                if spare[key] < 0 and gang.needs.get(key, 0):
+                    return  # too few are left
             if len(found.placed) == before:
                 return
             left = again
@@ -223,11 +258,15 @@ class GangAttempts:
     def _place(self, entry: QueuedPod, found: _Try, asked: _Asked | None, answers: Answers) -> bool:
         """One member beside those that stand. What one of a class was refused, the others of it are spared."""
         pod, attempt = self._as_nominated(entry.pod), entry.attempts
+        found.curable.discard(pod.uid)
         try:
             pod_class = self._classes.find(pod, attempt)
-            if pod_class.signature is not None and pod_class.signature in found.hopeless:
-                return False
-            result = self._decide(pod, attempt, pod_class, found, asked, answers)
+            is_curable = found.hopeless.get(pod_class.signature)
+            if is_curable is None or pod_class.signature is None:
+                result = self._decide(pod, attempt, pod_class, found, asked, answers)
+                is_curable = isinstance(result, Unplaced) and pod_class.relates
+            else:
+                result = None
         except PluginFailure as failure:
             status = failure.status
             rejectors = frozenset({status.plugin}) if status.code.is_rejection else frozenset[str]()
@@ -239,7 +278,10 @@ class GangAttempts:
             found.placed.append(result)
             found.refused.pop(pod.uid, None)
             return True
-        found.refused.setdefault(pod.uid, _refusal(entry, result))
+        if is_curable:
+            found.curable.add(pod.uid)
+        if result is not None:
+            found.refused.setdefault(pod.uid, _refusal(entry, result))
         return False
 
     def _decide(
@@ -305,12 +347,24 @@ class GangAttempts:
     def _refused(self, pod: Pod, attempt: int, pod_class: EquivalenceClass, found: _Try) -> Unplaced:
         """Says why, as things stand at this moment: the members before it have their places."""
         if pod_class.signature is not None:
-            found.hopeless.add(pod_class.signature)
+            found.hopeless[pod_class.signature] = pod_class.relates
         blocked = self._nominated.blocked(pod_class, pod, attempt, everywhere=True)
         why = diagnose(pod_class, self._cache.nodes, blocked=blocked)
         message = fit_error(why)
         if found.allowed is not None and why.pre_filter is None:
             message = f"{message.rstrip('.')}, in the topology domain that was tried."
+        self._records.refused(
+            pod,
+            attempt,
+            pod_class,
+            replace(why, nodes=(), verdicts=None, blocked={}),
+            blocked=why.blocked,
+            late=(),
+            post_filter="",
+            nominated_node="",
+            preemption=None,
+            message=message,
+        )
         reason = "" if why.pre_filter is None else why.pre_filter.condition_reason
         return Unplaced(pod, message, why.rejectors, why.pending, condition_reason=reason)
 

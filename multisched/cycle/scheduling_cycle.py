@@ -83,6 +83,7 @@ class SchedulingCycle:
             self._nominated,
             self._remote,
             self._commit,
+            self.records,
             self._best,
             self._as_nominated,
             self.group_post_filters.run,

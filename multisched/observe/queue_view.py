@@ -11,9 +11,9 @@ import msgspec
 
 PODS_SHOWN: Final = 500
 PODS_SHOWN_MAX: Final = 5_000
-STATES: Final = ("active", "backoff", "unschedulable", "gated", "quarantined", "refused", "permit", "binding")
+STATES: Final = ("active", "backoff", "unschedulable", "gated", "gang", "quarantined", "refused", "permit", "binding")
 """Quarantined: set aside, for the API server refuses it again and again in the same words.
-Refused: malformed, or asking for what is not evaluated; only a change of the pod itself helps.
+Gang: goes with another member of its gang. Refused: malformed, or asking for what is not evaluated; only a change of the pod itself helps.
 Binding: being decided or bound."""
 
 

@@ -17,7 +17,7 @@ from multisched.framework.durations import Durations
 from multisched.framework.introspection import PluginMetric
 from multisched.observe.families import counter, gauge, histogram
 
-QUEUES: Final = ("active", "backoff", "unschedulable", "gated")
+QUEUES: Final = ("active", "backoff", "unschedulable", "gated", "gang")
 
 
 class DomainReading(msgspec.Struct, frozen=True, kw_only=True):

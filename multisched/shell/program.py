@@ -36,6 +36,7 @@ from multisched.framework.measures import Measures
 from multisched.framework.ports import Clock
 from multisched.framework.registry import Registry
 from multisched.model.decode import Decoder
+from multisched.model.gang import ANNOTATIONS
 from multisched.model.limited_toleration import LimitedToleration
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.selectors import Toleration
@@ -218,7 +219,7 @@ class Program:
     def _pod_ingest(self, tolerations: Mapping[str, tuple[Toleration, ...]]) -> PodIngest:
         """`tolerations`: what each schedulerName's domain adds to its pods."""
         limited = [t for added in tolerations.values() for t in added if isinstance(t, LimitedToleration)]
-        self.decoder.keep(self.cache.ledgers.annotations.union(*(t.pods.annotations for t in limited)))
+        self.decoder.keep(self.cache.ledgers.annotations.union(ANNOTATIONS, *(t.pods.annotations for t in limited)))
         return PodIngest(
             self.cache,
             self.nominator,

@@ -222,6 +222,9 @@ class GangRoster:
                 return self._sentence(
                     key, one, f"does not name the gangs that gang {key} starts with; write the same in both"
                 )
+            if gang.schedulers.keys() != self._gangs[key].schedulers.keys():
+                names = " and ".join(sorted({*gang.schedulers, *self._gangs[key].schedulers})[:NAMED_MAX])
+                return self._sentence(key, one, f"is to start with gang {key}, and they name the schedulers {names}")
             if why := self._why_incomplete(gang):
                 return self._sentence(key, one, why)
         return ""
@@ -276,7 +279,9 @@ class GangRoster:
                 self.remove(pod.uid)
             return None
         if pod.uid in self._finished:
-            return membership  # the watch of running pods is late
+            if self._gangs[self._finished[pod.uid][0]].finished[pod.uid]:
+                return membership  # the watch of running pods is late
+            self._forget_finished(pod.uid)  # a backup was restored, in which it has not finished
         key = f"{pod.namespace}/{membership.name}"
         gang = self._gang(key, membership)
         before_it = gang.outlook

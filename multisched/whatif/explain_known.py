@@ -176,6 +176,8 @@ def _waiting_for(worker: DomainWorker, entry: QueueEntry, node: str, now_s: floa
             return f"an event that can help {' and '.join(entry.plugins) or 'it'}"
         case Place.GATED:
             return f"{entry.plugins[0]} to let it in: {entry.message}"
+        case Place.GANG:
+            return f"its gang, with which it is tried{': ' if entry.message else ''}{entry.message}"
     holders = worker.waiting.holders(entry.uid)
     if holders:
         waits = (f"{plugin} ({max(0.0, until_s - now_s):.0f} s at most)" for plugin, until_s in sorted(holders.items()))

@@ -1,6 +1,6 @@
 """Members of gangs that have ended well: they count for their gangs, and the watch of running pods cannot tell how they ended.
 
-Owns nothing but a counter; the roster keeps who has finished. Nothing is listed in a cluster without gangs.
+Owns nothing; the roster keeps who has finished. Nothing is listed in a cluster without gangs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ class FinishedMembers:
 
     def __init__(self, roster: GangRoster, decoder: Decoder, build: Callable[[ReflectorHandler], Reflector]) -> None:
         """`build`: a reflector of `SUCCEEDED_PODS`; it is called once there is a gang."""
-        self.malformed = 0
         self._roster = roster
         self._decoder = decoder
         self._build = build
@@ -44,7 +43,6 @@ class FinishedMembers:
         try:
             pod = self._decoder.pod(raw)
         except DecodeError as error:
-            self.malformed += 1
             logger.warning("finished pod cannot be read", extra={"pod": key, "error": str(error)})
             return
         if pod.phase == "Succeeded":

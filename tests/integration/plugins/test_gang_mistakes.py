@@ -145,6 +145,19 @@ def test_a_gang_whose_fellow_does_not_name_it_hears_so() -> None:
     play(story)
 
 
+def test_gangs_of_two_schedulers_that_are_to_start_together_hear_which() -> None:
+    async def story(house: House) -> None:
+        groups = '["x", "y"]'
+        await member(house, "m0", koordinator("x", 1, groups=groups))
+        await member(house, "m1", koordinator("y", 1, groups=groups), scheduler="gpu-scheduler")
+        await says(house, "m0", "they name the schedulers forecast-scheduler and gpu-scheduler")
+        await house.delete(f"{PODS}/m1")
+        await member(house, "m2", koordinator("y", 1, groups=groups))
+        await house.bound("m0", "m2")
+
+    play(story)
+
+
 def test_a_pod_group_that_is_deleted_while_its_members_wait_is_missed() -> None:
     async def story(house: House) -> None:
         await house.post(GROUPS, "g", {}, spec={"minMember": 2})

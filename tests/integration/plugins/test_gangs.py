@@ -20,7 +20,7 @@ from tests.integration.plugins.gang_kit import (
     notes,
     waiting,
 )
-from tests.integration.plugins.house import HEAD, House, in_virtual_time, open_house
+from tests.integration.plugins.house import HEAD, House, in_virtual_time, one_domain, open_house
 
 
 @asynccontextmanager
@@ -317,5 +317,30 @@ def test_a_gang_goes_into_one_rack_and_so_do_members_that_come_later() -> None:
             assert waiting(house, "m4") == f"unschedulable: {why}"
             await house.delete(f"{PODS}/m0")
             await house.bound("m4")
+
+    in_virtual_time(story)
+
+
+def test_a_gang_whose_plugins_ask_outside_starts_whole_and_one_that_loses_a_member_meanwhile_is_decided_anew() -> None:
+    oracle = {"name": "multisched.testing.plugins.slow_oracle:SlowOracle", "weight": 100}
+
+    async def before(house: House) -> None:
+        await nodes(house, "a", "b", cpu="4")
+
+    async def story() -> None:
+        async with open_house(one_domain(oracle), before=before) as house:
+            await members(house, ack("g", 3), "m0", "m1", "m2", scheduler="tests-scheduler")
+            await house.bound("m0", "m1", "m2")
+            await members(house, ack("h", 2), "h0", "h1", scheduler="tests-scheduler")
+            await asyncio.sleep(0.003)
+            assert house.worker().queue.statistics().in_flight == 2, "the plugin is asked"
+            await house.delete(f"{PODS}/h1")
+            await asyncio.sleep(1.0)
+            left = house.waiting("h0")
+            assert left is not None
+            assert left.message == "gang default/h: waits until 2 members are there"
+            await members(house, ack("h", 2), "h2", scheduler="tests-scheduler")
+            await house.bound("h0", "h2")
+            await house.at_rest()
 
     in_virtual_time(story)

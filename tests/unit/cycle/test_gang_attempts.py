@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 
+from multisched.cycle.attempt_record import Outcome
 from multisched.cycle.results import GangResult, Placed
-from multisched.framework.points import QueuedGang, QueuedPod
+from multisched.framework.points import CycleView, QueuedGang, QueuedPod
+from multisched.framework.runner import PluginFailure
+from multisched.framework.status import SUCCESS, Status
 from multisched.model.gang import TopologyLevel
 from multisched.model.objects import Pod, PodSpec
-from multisched.testing.builders import make_node, make_pod
-from tests.unit.cycle.cycle_kit import Domain
+from multisched.testing.builders import container, decode_pod, make_node, make_pod, pod_document
+from multisched.testing.plugins.slow_oracle import SlowOracle
+from tests.unit.cycle.cycle_kit import Domain, Reserves
 
 
 def gang_of(
@@ -33,6 +37,16 @@ def attempt(domain: Domain, gang: QueuedGang) -> GangResult:
         result: GangResult = ended.value
         return result
     raise AssertionError(f"the cycle asks {asked}")
+
+
+def ended(running: Any, answers: Mapping[str, object]) -> GangResult:
+    """The result of an attempt once its plugins have answered."""
+    try:
+        asked = running.send(answers)
+    except StopIteration as stop:
+        result: GangResult = stop.value
+        return result
+    raise AssertionError(f"the cycle asks again: {asked}")
 
 
 def nodes_of(result: GangResult) -> dict[str, str]:
@@ -73,6 +87,10 @@ def test_a_gang_that_does_not_fit_leaves_no_trace_and_each_member_hears_why() ->
     assert all({"NodeResourcesFit"} == one.rejectors for one in result.unplaced)
     assert trace(domain) == before
     domain.cache.validate()
+    outcomes = {pod: domain.cycle.records.read(f"uid-{pod}")[-1] for pod in ("m0", "m3")}
+    assert outcomes["m3"].outcome is Outcome.REFUSED
+    assert outcomes["m0"].outcome is Outcome.GIVEN_UP
+    assert outcomes["m0"].message.startswith("its gang could not start: 3 of the 4 members")
 
 
 def test_members_beyond_the_minimum_wait_on() -> None:
@@ -186,3 +204,88 @@ def test_members_are_decided_as_one_after_the_other(seed: int) -> None:
     refused = Domain(*nodes)
     if len(expected) < len(pods) and len(attempt(refused, gang_of(pods, len(expected) + 1)).placed) <= len(expected):
         assert trace(refused) == trace(Domain(*nodes))
+
+
+def test_large_members_are_decided_first_where_small_ones_would_take_their_nodes() -> None:
+    """In the order in which they came, the small ones fill the only node that holds the large one."""
+    domain = Domain(make_node("large", cpu_milli=3000), make_node("small", cpu_milli=1000))
+    pods = [make_pod("s0", cpu_milli=1000), make_pod("l0", cpu_milli=3000)]
+    assert nodes_of(attempt(domain, gang_of(pods, 2))) == {"s0": "small", "l0": "large"}
+
+
+def test_a_member_that_wants_to_be_beside_another_is_tried_again_once_that_one_has_a_node() -> None:
+    term = {"labelSelector": {"matchLabels": {"app": "head"}}, "topologyKey": "kubernetes.io/hostname"}
+    affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    worker = decode_pod(pod_document("worker", container(cpu="1"), affinity=affinity))
+    head = decode_pod(pod_document("head", container(cpu="1"), labels={"app": "head"}))
+    nodes = [make_node(name, cpu_milli=2000) for name in "ab"]
+    domain = Domain(*nodes, in_tree=("NodeResourcesFit", "InterPodAffinity"))
+    found = nodes_of(attempt(domain, gang_of([worker, head], 2)))
+    assert found["worker"] == found["head"]
+
+
+def test_a_member_that_reserve_refuses_takes_its_gang_back_and_everybody_is_unreserved() -> None:
+    calls: list[str] = []
+
+    class Picky(Reserves):
+        def reserve(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+            self._calls.append(f"reserve {pod.name}")
+            return Status.unschedulable("not this one") if pod.name == "m2" else SUCCESS
+
+        def unreserve(self, cycle: CycleView, pod: Pod, node: str) -> None:
+            self._calls.append(f"unreserve {pod.name}")
+
+    domain = Domain(make_node("a", cpu_milli=9000), plugins=[Picky("Picky", calls)])
+    before = trace(domain)
+    result = attempt(domain, gang_of([make_pod(f"m{at}", spec=SPEC) for at in range(3)], 3))
+    assert result.placed == ()
+    assert calls[:3] == ["reserve m0", "reserve m1", "reserve m2"]
+    assert calls[-2:] == ["unreserve m1", "unreserve m0"]
+    assert "m2: 0/1 nodes are available: 1 not this one." in result.unplaced[0].message
+    assert trace(domain) == before
+
+
+def test_members_keep_the_nodes_that_are_promised_to_them() -> None:
+    domain = Domain(*(make_node(name, cpu_milli=1000) for name in "abc"))
+    pods = [make_pod(f"m{at}", spec=SPEC) for at in range(3)]
+    for pod, node in zip(pods, "cab", strict=True):
+        domain.nominator.nominate(pod, node)
+    assert nodes_of(attempt(domain, gang_of(pods, 3))) == {"m0": "c", "m1": "a", "m2": "b"}
+    assert not domain.nominator.pods()
+
+
+def test_a_gang_that_is_taken_back_keeps_its_promised_nodes() -> None:
+    domain = Domain(make_node("a", cpu_milli=1000))
+    pods = [make_pod(f"m{at}", spec=SPEC) for at in range(2)]
+    domain.nominator.nominate(pods[0], "a")
+    assert attempt(domain, gang_of(pods, 2)).placed == ()
+    assert domain.nominator.node_of("uid-m0") == "a"
+
+
+def test_members_that_plugins_ask_about_outside_are_asked_about_all_at_once_and_decided_on_the_answers() -> None:
+    domain = Domain(*(make_node(name, cpu_milli=1000) for name in "abc"), plugins=[SlowOracle()])
+    pods = [make_pod(f"m{at}", spec=SPEC) for at in range(3)]
+    running = domain.cycle.attempt(gang_of(pods, 3))
+    asked = next(running)
+    assert [one.key for one in asked] == ["SlowOracle/uid-m0", "SlowOracle/uid-m1", "SlowOracle/uid-m2"]
+    domain.cache.remove_node("a")
+    domain.cache.set_node(make_node("d", cpu_milli=1000))
+    result = ended(running, {one.key: one.request for one in asked})
+    assert result.placed == (), "a node is gone, and nobody was asked about the one that came"
+    domain.cache.set_node(make_node("a", cpu_milli=1000))
+    running = domain.cycle.attempt(gang_of(pods, 3))
+    answers: dict[str, object] = {one.key: one.request for one in next(running)}
+    assert len(nodes_of(ended(running, answers))) == 3
+
+
+def test_an_answer_that_fails_costs_its_member_the_attempt_and_the_gang_with_it() -> None:
+    domain = Domain(*(make_node(name, cpu_milli=1000) for name in "abc"), plugins=[SlowOracle()])
+    pods = [make_pod(f"m{at}", spec=SPEC) for at in range(3)]
+    running = domain.cycle.attempt(gang_of(pods, 3))
+    answers: dict[str, object] = {one.key: one.request for one in next(running)}
+    answers["SlowOracle/uid-m1"] = PluginFailure(Status.error("no answer").by("SlowOracle"))
+    result = ended(running, answers)
+    assert result.placed == ()
+    assert result.unplaced[0].pod.name == "m1"
+    assert {one.is_error for one in result.unplaced} == {True}
+    assert "m1: no answer" in result.unplaced[0].message

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
+from msgspec.structs import replace
 
-from multisched.model.gang import ACK_MIN, ACK_NAME, SP_LABEL, GangApi, GangSpec
+from multisched.model.gang import ACK_MIN, ACK_NAME, KOORDINATOR, SP_LABEL, GangApi, GangSpec
 from multisched.model.objects import Pod, PodSpec
 from multisched.state.gang_roster import NO_OBJECT, Gang, GangRoster
 
@@ -14,6 +15,17 @@ from multisched.state.gang_roster import NO_OBJECT, Gang, GangRoster
 def member(name: str, least: int = 2, *, gang: str = "g", scheduler: str = "ours") -> Pod:
     labels = {ACK_NAME: gang, ACK_MIN: str(least)}
     return Pod("team", name, f"uid-{name}", 1, PodSpec(scheduler_name=scheduler), labels=labels)
+
+
+def once(name: str) -> Pod:
+    """Of a gang that starts once, of two members."""
+    notes = {f"{KOORDINATOR}name": "g", f"{KOORDINATOR}min-available": "2"}
+    return Pod("team", name, f"uid-{name}", 1, annotations=notes)
+
+
+def together(name: str, gang: str) -> Pod:
+    notes = {f"{KOORDINATOR}name": gang, f"{KOORDINATOR}min-available": "1", f"{KOORDINATOR}groups": '["x", "y"]'}
+    return Pod("team", name, f"uid-{name}", 1, annotations=notes)
 
 
 def roster_of(*pods: Pod) -> GangRoster:
@@ -53,6 +65,77 @@ def test_finished_members_count_though_nobody_of_the_gang_lives_for_a_while() ->
     roster.remove("uid-b2")
     assert len(roster) == 0
     assert roster.statistics() == {"gangs": 0, "members": 0, "finished": 0}
+
+
+def test_a_member_counts_once_however_often_and_late_it_is_told() -> None:
+    """Assumed, confirmed, told anew, finished, and told once more by a watch that lags: one member."""
+    roster = roster_of(member("a", 3), member("b", 3))
+    for _ in range(2):
+        roster.stands("uid-a", "n")
+    for _ in range(2):
+        roster.stands("uid-a", "n", is_bound=True)
+        roster.set(member("a", 3))
+    assert (the(roster).standing, the(roster).bound, the(roster).needs) == (1, 1, 2)
+    for _ in range(2):
+        roster.finish(member("a", 3))
+        roster.set(member("a", 3))
+        roster.stands("uid-a", "n", is_bound=True)
+    assert (the(roster).standing, list(the(roster).members), list(the(roster).finished)) == (0, ["uid-b"], ["uid-a"])
+    assert the(roster).needs == 2
+
+
+def test_a_pod_recreated_under_the_name_of_a_finished_one_is_another_member() -> None:
+    roster = roster_of(member("a", 3), member("b", 3))
+    roster.finish(member("a", 3))
+    roster.set(replace(member("a", 3), uid="uid-again"))
+    assert (the(roster).present, the(roster).needs) == (3, 2)
+    roster.finished_is_gone("team/a")
+    roster.finish(replace(member("a", 3), uid="uid-again"))
+    assert the(roster).needs == 1
+
+
+def test_a_member_that_has_not_finished_in_a_restored_backup_lives_again() -> None:
+    roster = roster_of(member("a", 3), member("b", 3))
+    roster.finish(member("a", 3))
+    roster.finished_is_gone("team/a")
+    roster.set(member("a", 3))
+    assert (the(roster).present, len(the(roster).finished), the(roster).needs) == (2, 0, 3)
+
+
+def test_a_gang_that_starts_once_has_done_so_when_its_minimum_is_bound_and_not_when_it_is_assumed() -> None:
+    """What a transaction assumes may be taken back."""
+    roster = GangRoster()
+    for name in "ab":
+        roster.set(once(name))
+        roster.stands(f"uid-{name}", "n")
+    for name in "ab":
+        roster.stands(f"uid-{name}", "")
+    assert the(roster).needs == 2
+    for name in "ab":
+        roster.stands(f"uid-{name}", "n")
+        roster.stands(f"uid-{name}", "n", is_bound=True)
+    roster.remove("uid-a")
+    assert the(roster).needs == 0
+
+
+def test_a_gang_that_starts_once_and_of_which_a_member_ran_before_we_came_has_started() -> None:
+    roster = GangRoster()
+    roster.set(once("a"))
+    roster.stands("uid-a", "n", is_bound=True)
+    assert the(roster).needs == 0
+
+
+def test_gangs_are_told_apart_and_hear_of_each_other() -> None:
+    roster, heard = GangRoster(), list[str]()
+    roster.on_change = heard.append
+    roster.set(together("a", "x"))
+    assert roster.why_not_yet("team/x") == "gang team/x: starts with gang team/y, of which no member is there"
+    heard.clear()
+    roster.set(together("b", "y"))
+    assert "team/x" in heard, "it waited for this one"
+    assert roster.why_not_yet("team/x") == roster.why_not_yet("team/y") == ""
+    roster.remove("uid-b")
+    assert roster.why_not_yet("team/x").endswith("no member is there")
 
 
 def test_a_gang_of_an_object_waits_for_it() -> None:

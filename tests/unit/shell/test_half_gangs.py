@@ -1,0 +1,40 @@
+"""Gangs that run without their minimum: their running members hear of it once, by an event."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from multisched.model.gang import KOORDINATOR
+from multisched.shell.half_gangs import HalfGangs
+from multisched.testing.loop.sim_loop import SimLoop
+from tests.unit.shell.shell_kit import House
+
+NOTES = {f"{KOORDINATOR}name": "g", f"{KOORDINATOR}min-available": "3", f"{KOORDINATOR}waiting-time": "60s"}
+NOTES |= {f"{KOORDINATOR}match-policy": "waiting-and-running"}
+
+
+def test_only_bound_members_of_gangs_below_their_minimum_hear_of_it_and_once_each_time() -> None:
+    with closing(SimLoop(seed=1)) as loop:
+        house = House(loop, "a")
+        house.worker.lead()
+        half = HalfGangs(house.cache, house.router, house.desk, house.clock)
+        for name in ("m0", "m1"):
+            house.see_pod(name, nodeName="a", metadata={"annotations": NOTES})
+        house.see_pod("alone", nodeName="a")
+        house.see_pod("waits", metadata={"annotations": NOTES})
+        for now_s in (0.0, 59.0):
+            half.look(now_s)
+        assert not [event for event in house.desk.events if event.reason == "GangBelowMinimum"]
+        for now_s in (60.0, 70.0):
+            half.look(now_s)
+        told = [event for event in house.desk.events if event.reason == "GangBelowMinimum"]
+        assert [event.regarding.name for event in told] == ["m0", "m1"]
+        assert {event.note for event in told} == {
+            "gang default/g has been below its minimum for 60 s: 2 of 3 members run"
+        }
+        house.see_pod("m2", nodeName="a", metadata={"annotations": NOTES})
+        half.look(80.0)
+        house.lose_pod("m2")
+        for now_s in (90.0, 149.0, 151.0):
+            half.look(now_s)
+        assert len([event for event in house.desk.events if event.reason == "GangBelowMinimum"]) == 4
