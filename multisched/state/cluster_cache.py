@@ -83,7 +83,7 @@ class ClusterCache:
         self.objects = ObjectStore()
         self._domains: list[DomainRows] = []
         self._placed: dict[str, PlacedPod] = {}
-        self.ledgers.pods = self._pods
+        self.ledgers.pods, self.ledgers.placed = self._pods, self._placed.get
         self._strays: dict[str, set[str]] = {}
         self._intrusions: dict[int, int] = {}
         self.news = PodNews()
