@@ -1,11 +1,11 @@
 """Removal: a tree of quotas while pods are taken away in thought. Who may go besides, and what a pod still lacks.
 
 Terms. A resource counts at a level that names it in min or max, if any level of the tree is sure of some of it. A pod is
-*entitled* at a level if what the level holds and the pod asks for stay within its min, in all that the pod asks for and
-that counts there. The *reach* of a pod goes from its leaf upward as long as it is entitled, and one level further. From
-below these levels it may take room back. The *common level* of two leaves is the lowest one that both are below. A leaf
-*borrows* a resource if it counts at each level from the leaf to just below the common one, and each holds more than its
-min.
+*entitled* at a level if what the level holds and the pod asks for stay within its min. That is asked of all that counts
+there. The *reach* of a pod goes from its leaf upward as long as it is entitled, and one level further. From below these
+levels it may take room back. The *common level* of two leaves is the lowest one that both are below. A leaf *borrows* a
+resource if each level from the leaf to just below the common one holds more of it than its min. It has to count at all of
+them.
 
 A set of pods may go if each of them, alone of the set, could come back only to borrow. So no pod that goes is entitled
 to room afterwards. Each subset of such a set may go, too, whatever the order. Of the pod's own leaf, pods of a lower
