@@ -182,3 +182,17 @@ class PreemptingPlugin(Protocol):
 
     name: str
     preemption_attempts: int
+
+
+@runtime_checkable
+class RankingPlugin(Protocol):
+    """A PostFilter plugin whose nominated pods keep their places from pods of a higher priority, too.
+
+    Extension point: asked about nominations that no preemption of this process has made, after a restart for instance.
+    """
+
+    name: str
+
+    def nomination_rank(self, pod: Pod) -> int | None:
+        """As `Preemption.rank`, of a pod that is nominated; None where the plugin has nothing to do with it."""
+        ...

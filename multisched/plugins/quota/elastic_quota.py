@@ -151,6 +151,10 @@ class ElasticQuota:
             return self._within_quota(cycle, reclaim, refusals)
         return self._on_a_node(cycle, reclaim, refusals.dry_run())
 
+    def nomination_rank(self, pod: Pod) -> int | None:
+        """Whoever has a quota is nominated by this plugin alone."""
+        return RANK if self._ledger.levels_of(pod) else None
+
     def _find(self, uid: str) -> Pod | None:
         found = self._placed(uid)
         return None if found is None else found.pod
