@@ -336,7 +336,7 @@ def _unplaced(pod: Pod, message: str, found: Diagnosis, after: Aftermath) -> Unp
     return Unplaced(
         pod,
         message,
-        found.rejectors,
+        found.rejectors | after.rejectors,
         found.pending,
         nominated_node=after.nominated_node,
         preemption=after.preemption,

@@ -37,6 +37,16 @@ class WaitingPods(Protocol):
         ...
 
 
+class Placed(Protocol):
+    """A pod, and the node it is assumed on or bound to.
+
+    Border: the state keeps them (`PlacedPod`), and no plugin sees the state.
+    """
+
+    pod: Pod
+    node: str
+
+
 class Ledgers(Protocol):
     """The ledgers of the process, shared by all domains.
 
@@ -51,6 +61,10 @@ class Ledgers(Protocol):
         """Every pod that may hold of ledgers at this moment: assumed, bound, and those whose node is unknown."""
         ...
 
+    def placed(self, uid: str) -> Placed | None:
+        """One of these pods, with its node."""
+        ...
+
 
 class Nominations(Protocol):
     """Pods that are nominated to a node, over all domains."""
@@ -60,6 +74,10 @@ class Nominations(Protocol):
 
     def pods(self) -> Sequence[Pod]: ...
 
+    def node_of(self, uid: str) -> str:
+        """The node the pod is nominated to; empty for none."""
+        ...
+
 
 class NoNominations:
     """Where nobody nominates."""
@@ -68,6 +86,9 @@ class NoNominations:
 
     def pods(self) -> Sequence[Pod]:
         return ()
+
+    def node_of(self, uid: str) -> str:
+        return ""
 
 
 class PluginContext(msgspec.Struct, frozen=True):

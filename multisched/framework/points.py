@@ -164,6 +164,8 @@ class PostFilterResult(msgspec.Struct, frozen=True):
     """Empty: the pod loses its nomination; None: it stays as it is."""
     preemption: Preemption | None = None
     """Who must go for the pod; the shell removes them."""
+    rejectors: frozenset[str] = frozenset()
+    """Of a rejection: plugins whose events may help the pod, besides those that refused it before."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.status, Status) or not isinstance(self.nominated_node, str | None):

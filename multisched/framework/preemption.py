@@ -149,6 +149,14 @@ class Candidates(msgspec.Struct, frozen=True):
     """Nodes on which the pod fits although nobody is displaced: something else than room has refused it."""
 
 
+class Fitting(NamedTuple):
+    """Rows that take the pod as they are."""
+
+    rows: Rows
+    rejectors: frozenset[str]
+    """The plugins that refuse the others."""
+
+
 class DryRun(Protocol):
     """The filters of one failed attempt, run again on rows from which pods are taken away. Valid within the attempt.
 
@@ -162,8 +170,15 @@ class DryRun(Protocol):
         """Rows refused in a way that room could cure: Unschedulable, not UnschedulableAndUnresolvable."""
         ...
 
-    def fitting(self) -> Rows:
+    def fitting(self) -> Fitting:
         """Candidate rows that every Filter passes as they are, beside the pods nominated there: PreFilter refused the pod."""
+        ...
+
+    def fits_without(self, row: int, gone: Sequence[Pod]) -> bool:
+        """Whether every Filter passes the row once these of its pods are gone, with the pods nominated there and without.
+
+        Raises PluginFailure.
+        """
         ...
 
     def displace(self, rule: DisplacementRule) -> Candidates:
@@ -230,3 +245,17 @@ class PreemptingPlugin(Protocol):
 
     name: str
     preemption_attempts: int
+
+
+@runtime_checkable
+class RankingPlugin(Protocol):
+    """A PostFilter plugin whose nominated pods keep their places from pods of a higher priority, too.
+
+    Extension point: asked about nominations that no preemption of this process has made, after a restart for instance.
+    """
+
+    name: str
+
+    def nomination_rank(self, pod: Pod) -> int | None:
+        """As `Preemption.rank`, of a pod that is nominated; None where the plugin has nothing to do with it."""
+        ...

@@ -7,6 +7,7 @@ Source: kube-scheduler 1.36, plugins/defaultpreemption, filterPodsWithPDBViolati
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -16,6 +17,7 @@ from multisched.framework.objects_view import ObjectsView
 from multisched.framework.preemption import LabelSet, PlacedPods
 from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import Pod
 
 KNOWN_MAX = 4_096
 """Budgets whose matches are remembered."""
@@ -32,6 +34,11 @@ class DisruptionBudgets:
     def version(self) -> int:
         """Raised at each change of any budget."""
         return self._objects.version(ObjectKind.POD_DISRUPTION_BUDGET)
+
+    def of(self, pod: Pod) -> list[PodDisruptionBudget]:
+        """The budgets that the pod would use up some of."""
+        found = self._objects.disruption_budgets(pod.namespace)
+        return [one for one in found if pod.name not in one.disrupted_pods and _is_selected(one, pod)]
 
     def violating(self, pods: PlacedPods, victims: Bools) -> Bools:
         """bool[k, rows]: those of the victims whose removal, after that of the more important ones, breaks a budget."""
@@ -70,8 +77,33 @@ class DisruptionBudgets:
                 counted[k, i] = False
 
 
-def _is_selected(budget: PodDisruptionBudget, label_set: LabelSet) -> bool:
+class BudgetsInUse:
+    """The budgets while pods go one after another, wherever they stand. Of one search for victims."""
+
+    def __init__(self, budgets: DisruptionBudgets) -> None:
+        self._budgets = budgets
+        self._gone: Counter[str] = Counter()
+        """Key of a budget -> pods that it has paid for."""
+
+    def copy(self) -> BudgetsInUse:
+        """One that goes on alone."""
+        other = BudgetsInUse(self._budgets)
+        other._gone = self._gone.copy()
+        return other
+
+    def breaks(self, pod: Pod) -> bool:
+        """Whether a budget would be broken if the pod went, too."""
+        return any(self._gone[one.key] >= one.disruptions_allowed for one in self._budgets.of(pod))
+
+    def take(self, pod: Pod) -> bool:
+        """The pod goes; whether that breaks a budget."""
+        is_broken = self.breaks(pod)
+        self._gone.update(one.key for one in self._budgets.of(pod))
+        return is_broken
+
+
+def _is_selected(budget: PodDisruptionBudget, one: LabelSet | Pod) -> bool:
     selector = budget.selector
-    if selector is None or not selector.requirements or not label_set.labels:
+    if selector is None or not selector.requirements or not one.labels:
         return False
-    return label_set.namespace == budget.namespace and selector.matches(label_set.labels)
+    return one.namespace == budget.namespace and selector.matches(one.labels)

@@ -86,6 +86,7 @@ class DomainWorker:
         self.nominations = DomainNominations(
             cycle,
             queue,
+            runner,
             cache,
             preemptor,
             self.intake,
@@ -145,6 +146,7 @@ class DomainWorker:
 
     def lead(self) -> None:
         """The lease is ours: start deciding."""
+        self.nominations.rank_all()
         self.intake.is_leading = True
         self.intake.wake()
 

@@ -86,7 +86,7 @@ class ClusterCache:
         """Who belongs to which gang; ingest says so, and the cache who stands."""
         self._domains: list[DomainRows] = []
         self._placed: dict[str, PlacedPod] = {}
-        self.ledgers.pods = self._pods
+        self.ledgers.pods, self.ledgers.placed = self._pods, self._placed.get
         self._strays: dict[str, set[str]] = {}
         self._intrusions: dict[int, int] = {}
         self.news = PodNews()

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
+from multisched.framework.context import Placed
 from multisched.framework.ledger import NO_CHOICES, AnnotatedLedger, ChoiceLedger, Choices, ClusterLedger, Ledger
 from multisched.framework.runner import PluginFailure
 from multisched.framework.status import Code, Status
@@ -94,6 +95,8 @@ class LedgerRegistry:
         """Those that only bindings write."""
         self.pods: Callable[[], Iterable[Pod]] = tuple
         """Every pod that may hold something; the cache says which."""
+        self.placed: Callable[[str], Placed | None] = lambda uid: None
+        """One of them by its uid."""
         self.broken: dict[str, str] = {}
         """Ledgers whose amounts cannot be trusted -> what they raised."""
 

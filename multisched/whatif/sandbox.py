@@ -250,6 +250,10 @@ class SchedulerSandbox:
                 self.nominator.set(pod)
         for pod in snapshot.nominated:
             self.nominator.nominate(pod, pod.nominated_node)
+        for pod in self.nominator.pods():
+            worker_of_it = self.worker_of(pod)
+            if worker_of_it is not None:
+                worker_of_it.nominations.rank_all([pod])
 
     def worker_of(self, pod: Pod) -> DomainWorker | None:
         """The domain that serves the pod."""

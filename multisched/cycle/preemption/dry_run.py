@@ -24,7 +24,7 @@ from multisched.cycle.preemption.row_trial import RowTrial
 from multisched.cycle.preemption.victim_cache import Displacement, VictimCache, first_refusals, has_any, victims_on
 from multisched.framework.node_view import Bools, Codes, Int32, Rows
 from multisched.framework.points import FilterPlugin
-from multisched.framework.preemption import Candidates, Costs, DisplacementRule
+from multisched.framework.preemption import Candidates, Costs, DisplacementRule, Fitting
 from multisched.framework.runner import PluginFailure
 from multisched.framework.status import Status
 from multisched.model.objects import Pod
@@ -77,24 +77,34 @@ class AttemptDryRun:
     def candidates(self) -> Rows:
         return self._failed.candidates
 
-    def fitting(self) -> Rows:
-        rows = self._failed.candidates
+    def fitting(self) -> Fitting:
+        rows, runs, failed = self._failed.candidates, self._runs, self._failed
         if not len(rows):
-            return rows
-        runs, failed = self._runs, self._failed
-        refusal, _ = first_refusals(
+            return Fitting(rows, frozenset())
+        refusal, statuses = first_refusals(
             self._filters,
             np.ones(len(rows), np.bool_),
             lambda plugin: runs.runner.recheck(plugin, failed.view, failed.pod, rows),
         )
         rows = rows[refusal < 0]
-        return np.array([row for row in rows.tolist() if not self._is_nominated(row)], np.intp)
+        kept = [
+            row for node, ahead in runs.nominator.ahead_of(failed.pod) if (row := self._kept(node, ahead, rows)) >= 0
+        ]
+        return Fitting(np.setdiff1d(rows, kept).astype(np.intp), frozenset(status.plugin for status in statuses))
 
-    def _is_nominated(self, row: int) -> bool:
-        """The row takes the pod only as long as the pods nominated there do not come."""
-        runs, failed = self._runs, self._failed
-        ahead = runs.nominator.ahead_on(runs.table.node(row).name, failed.pod)
-        return bool(ahead) and not runs.nominated.takes_beside(failed.view, failed.skipped, failed.pod, row, ahead)
+    def _kept(self, node: str, ahead: Sequence[Pod], rows: Rows) -> int:
+        """The row of the node, if it is one of `rows` and takes the pod only while these pods do not come; else -1."""
+        row = self._runs.table.row_of(node)
+        is_one = row is not None and row in rows
+        return row if row is not None and is_one and not self._takes(row, ahead, ()) else -1
+
+    def fits_without(self, row: int, gone: Sequence[Pod]) -> bool:
+        ahead = self._runs.nominator.ahead_on(self._runs.table.node(row).name, self._failed.pod)
+        return (not ahead or self._takes(row, ahead, gone)) and self._takes(row, (), gone)
+
+    def _takes(self, row: int, ahead: Sequence[Pod], gone: Sequence[Pod]) -> bool:
+        failed = self._failed
+        return self._runs.nominated.takes_beside(failed.view, failed.skipped, failed.pod, row, ahead, gone)
 
     def displace(self, rule: DisplacementRule) -> Candidates:
         gangs = self._runs.cache.gangs

@@ -165,9 +165,21 @@ class NominatedPodsFilter:
                 blocked[position] = refusal
         return blocked
 
-    def takes_beside(self, view: CycleView, skipped: frozenset[str], pod: Pod, row: int, ahead: Sequence[Pod]) -> bool:
-        """Whether the row takes the pod once those nominated there have come, too. Raises PluginFailure."""
+    def takes_beside(
+        self,
+        view: CycleView,
+        skipped: frozenset[str],
+        pod: Pod,
+        row: int,
+        ahead: Sequence[Pod],
+        gone: Sequence[Pod] = (),
+    ) -> bool:
+        """Whether the row takes the pod once some of its pods are gone and others have come. Raises PluginFailure."""
         overlay = OverlayCycle(self._table, view.state, pod, self.extensions(skipped), self._runner, view.attempt)
+        for other in gone:
+            status = overlay.remove_pod(other, row)
+            if not status.is_success:
+                raise PluginFailure(Status.error(*status.reasons).by(status.plugin))
         return _added(overlay, ahead, row) is None and self._refusal(skipped, overlay.view, pod, row) is None
 
     def _refusal(self, skipped: frozenset[str], view: CycleView, pod: Pod, row: int) -> Status | None:

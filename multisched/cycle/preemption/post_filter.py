@@ -39,6 +39,8 @@ class Aftermath(msgspec.Struct, frozen=True):
     nominated_node: str | None = None
     """As `PostFilterResult.nominated_node`."""
     preemption: Preemption | None = None
+    rejectors: frozenset[str] = frozenset()
+    """As `PostFilterResult.rejectors`."""
 
 
 class GroupPostFilters:
@@ -111,7 +113,7 @@ class PostFilterRuns:
             if status.code is Code.ERROR:
                 return Aftermath(status.message)
             if status.is_success or status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
-                return Aftermath(status.message, result.nominated_node, result.preemption)
+                return Aftermath(status.message, result.nominated_node, result.preemption, result.rejectors)
             if result.nominated_node is not None:
                 nominated = result.nominated_node
             reasons += status.reasons

@@ -6,7 +6,7 @@ holds for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -16,56 +16,34 @@ from multisched.framework.caching import SplitCacheKey
 from multisched.framework.context import PluginContext
 from multisched.framework.dependency import Dependency
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
-from multisched.framework.node_view import Bools, Rows
 from multisched.framework.points import CycleView, PostFilterResult, PreFilterResult, Refusals
-from multisched.framework.preemption import NOBODY, Candidates, LabelSet, Nomination, PlacedPods, Preemption
+from multisched.framework.preemption import NOBODY, Candidates, DryRun, Nomination, Preemption
 from multisched.framework.status import SKIP, SUCCESS, Status
 from multisched.framework.traits import Traits
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import CPU, Pod
-from multisched.plugins.default_preemption import NEVER, RUNNING, LowerPriority
+from multisched.plugins.default_preemption import NEVER, RUNNING
 from multisched.plugins.disruption_budgets import DisruptionBudgets
+from multisched.plugins.quota.node_search import Borrowers, Room
 from multisched.plugins.quota.quota_ledger import EXCEEDED, QUOTA, Items, Level, QuotaLedger, items_of
 from multisched.plugins.quota.quota_source import QUOTA_KINDS, QuotaSource
-from multisched.plugins.quota.reclaim import Claim, Giving, Nominated, claim_of, room_for, standing_in
+from multisched.plugins.quota.reclaim import Key, Reclaim
+from multisched.plugins.quota.removal import Nominated, claim_of, helps_by_coming, helps_by_leaving
 
 RANK: Final = NOBODY - 1
 """Of a pod that reclaims: pods of any priority leave it the place that was cleared for it."""
-ROWS_TRIED_MAX: Final = 32
-"""Nodes on which a reclaim is tried in full, the cheapest first."""
+ROWS_COMPARED_MAX: Final = 8
+"""Nodes with room for a pod, of which the one that costs least is taken; the likely ones are looked at first."""
+PODS_LOOKED_AT_MAX: Final = 20_000
+"""Pods on the nodes that one attempt looks at."""
 
 OVER_MIN: Final = "the quota is at its min and may only borrow what is idle"
 NO_BORROWER: Final = "nobody who borrows could make room"
 NO_NODE: Final = "no node has room, whoever of those that borrow would go"
 
 
-class Borrowers(LowerPriority):
-    """`DisplacementRule`: who borrows may go whatever its priority; of the pod's own leaf, who is less important."""
-
-    def __init__(self, ledger: QuotaLedger, claim: Claim, budgets: DisruptionBudgets) -> None:
-        super().__init__(claim.pod.spec.priority, budgets)
-        self._priority = claim.pod.spec.priority
-        self._ledger = ledger
-        self._leaves = Giving(ledger, claim).lenders_leaves()
-        self.below = NOBODY
-        self.mark = (budgets.version, ledger.generation, self._priority, tuple(self._leaves.items()))
-
-    def displaceable(self, pods: PlacedPods) -> Bools:
-        kinds = np.array([self._kind(one) for one in pods.label_sets], np.int8)
-        kind = kinds[pods.label_set] if len(kinds) else np.zeros(pods.priority.shape, np.int8)
-        is_there = pods.priority < NOBODY
-        may_go: Bools = is_there & ((kind == 2) | ((kind == 1) & (pods.priority < self._priority)))
-        return may_go
-
-    def _kind(self, pods: LabelSet) -> int:
-        """2: borrows; 1: the claim's own leaf; 0: neither."""
-        levels = self._ledger.levels_of(pods)
-        is_own = self._leaves.get(levels[0].at) if levels else None
-        return 0 if is_own is None else 2 - is_own
-
-
 class ElasticQuota:
-    """Source: ACK's ElasticQuotaTree; rules and terms of reclaiming in `reclaim`."""
+    """Source: ACK's ElasticQuotaTree; rules and terms of reclaiming in `removal` and `reclaim`."""
 
     name = QUOTA
     depends_on = Dependency.CACHE_KEY
@@ -75,7 +53,7 @@ class ElasticQuota:
         ledger = context.hold.register(QuotaLedger(QuotaSource(context.objects), context.hold.pods))
         assert isinstance(ledger, QuotaLedger)
         self._ledger = ledger
-        self._pods = context.hold.pods
+        self._placed = context.hold.placed
         self._nominations = context.nominations
         self._preemptions = context.preemptions
         self._budgets = DisruptionBudgets(context.objects)
@@ -113,12 +91,9 @@ class ElasticQuota:
         mark = self._nominations.sequence, self._ledger.generation, version
         if mark != self._nominated_mark:
             self._nominated_mark, self._nominated = mark, self._ledger.nominated_amounts(self._nominations.pods())
-        if not self._nominated:
+        if not self._nominated or not self._nominations.node_of(pod.uid):
             return self._nominated
-        others = [one for one in self._nominations.pods() if one.uid != pod.uid]
-        if len(others) == len(self._nominations.pods()):
-            return self._nominated
-        return self._ledger.nominated_amounts(others)
+        return self._ledger.nominated_amounts(one for one in self._nominations.pods() if one.uid != pod.uid)
 
     def _nominated_beside_its_like(self, pod: Pod) -> Nominated:
         """What nominated pods count on, but for those of its priority that count for the same leaf and as much.
@@ -149,19 +124,23 @@ class ElasticQuota:
         )
 
     def _after_leaving(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        """Room below some max that holds it, or below its own min."""
+        """There is room below a max that held the pod, or below a min that entitles it now."""
         if not isinstance(old, Pod) or (isinstance(new, Pod) and self._count_alike(old, new)):
             return Hint.SKIP
-        return Hint.QUEUE if self._ledger.levels_of(old) and self._ledger.levels_of(pod) else Hint.SKIP
+        if not self._ledger.levels_of(pod):
+            return Hint.SKIP
+        claim = claim_of(self._ledger, pod, self._nominated_beside(pod))
+        return Hint.QUEUE if helps_by_leaving(self._ledger, claim, old) else Hint.SKIP
 
     def _after_coming(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        """Somebody may borrow now whom an entitled pod can ask for room."""
+        """Somebody borrows now whom the entitled pod can ask for room."""
         if not isinstance(new, Pod) or (isinstance(old, Pod) and self._count_alike(old, new)):
             return Hint.SKIP
         levels, own = self._ledger.levels_of(new), self._ledger.levels_of(pod)
         if not levels or not own or levels[0] is own[0]:
             return Hint.SKIP
-        return Hint.QUEUE if claim_of(self._ledger, pod).is_entitled else Hint.SKIP
+        claim = claim_of(self._ledger, pod, self._nominated_beside(pod))
+        return Hint.QUEUE if helps_by_coming(self._ledger, claim, new) else Hint.SKIP
 
     def _after_own_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
         """It asks for something else, or of another leaf."""
@@ -180,24 +159,76 @@ class ElasticQuota:
         self.preemption_attempts += 1
         if not pod.spec.can_preempt:
             return _none(NEVER)
-        return self._reclaimed(cycle, claim_of(self._ledger, pod, self._nominated_beside(pod)), refusals)
+        claim = claim_of(self._ledger, pod, self._nominated_beside(pod))
+        reclaim = Reclaim(self._ledger, claim, self._find, self._budgets)
+        if self._ledger.refusal(pod, claim.nominated):
+            return self._within_quota(cycle, reclaim, refusals)
+        return self._on_a_node(cycle, reclaim, refusals.dry_run())
 
-    def _reclaimed(self, cycle: CycleView, claim: Claim, refusals: Refusals) -> PostFilterResult:
+    def nomination_rank(self, pod: Pod) -> int | None:
+        """Whoever has a quota is nominated by this plugin alone."""
+        return RANK if self._ledger.levels_of(pod) else None
+
+    def _find(self, uid: str) -> Pod | None:
+        found = self._placed(uid)
+        return None if found is None else found.pod
+
+    def _within_quota(self, cycle: CycleView, reclaim: Reclaim, refusals: Refusals) -> PostFilterResult:
+        """The quota refuses the pod: some node may take it as it is."""
+        if not reclaim.may_suffice():
+            return _none(NO_BORROWER if reclaim.claim.is_entitled else OVER_MIN)
         dry_run = refusals.dry_run()
-        standing = list(standing_in(self._ledger, self._pods()))
-        fitting = dry_run.fitting() if self._ledger.refusal(claim.pod, claim.nominated) else None
-        if fitting is not None and len(fitting):
-            victims = room_for(self._ledger, claim, standing)
-            if victims is None:
-                return _none(NO_BORROWER if claim.is_entitled else OVER_MIN)
-            return self._preempted(cycle, claim.pod, self._emptiest(cycle, fitting), victims)
-        found = dry_run.displace(Borrowers(self._ledger, claim, self._budgets))
-        for at in _cheapest(found, cycle.nodes.row_of(claim.pod.nominated_node)):
-            here = [victim for some in found.victims_at(at).values() for victim in some]
-            victims = room_for(self._ledger, claim, standing, here)
+        rows, rejectors = dry_run.fitting()
+        if not len(rows):
+            return self._on_a_node(cycle, reclaim, dry_run, rejectors)
+        victims = reclaim.anywhere()
+        if victims is None:
+            return _none(NO_BORROWER if reclaim.claim.is_entitled else OVER_MIN)
+        pod = reclaim.claim.pod
+        own = cycle.nodes.row_of(pod.nominated_node)
+        if own is not None and own in rows:
+            return self._preempted(cycle, pod, own, victims)
+        idle = cycle.nodes.allocatable(CPU)[rows] - cycle.nodes.requested(CPU)[rows]
+        return self._preempted(cycle, pod, int(rows[int(idle.argmax())]), victims)
+
+    def _on_a_node(
+        self, cycle: CycleView, reclaim: Reclaim, dry_run: DryRun, rejectors: frozenset[str] = frozenset()
+    ) -> PostFilterResult:
+        """No node takes the pod as it is."""
+        if not reclaim.lenders and not self._ledger.going:
+            return _none(NO_NODE if reclaim.claim.is_entitled else OVER_MIN, rejectors)
+        found = dry_run.displace(Borrowers(reclaim))
+        best = self._best(cycle, reclaim, dry_run, found)
+        if best is None:
+            return _none(NO_NODE if reclaim.claim.is_entitled else OVER_MIN, rejectors)
+        _, row, victims = best
+        return self._preempted(cycle, reclaim.claim.pod, row, victims)
+
+    def _best(
+        self, cycle: CycleView, reclaim: Reclaim, dry_run: DryRun, found: Candidates
+    ) -> tuple[Key, int, Sequence[Pod]] | None:
+        """(cost, row, victims) of the cheapest node; the one the pod is nominated to goes before: its victims may be going."""
+        pod, best, compared, looked_at = reclaim.claim.pod, None, 0, 0
+        own = cycle.nodes.row_of(pod.nominated_node)
+        for row in self._likely_first(cycle, dry_run, found, own):
+            standing = cycle.nodes.pods_on(row)
+            looked_at += len(standing)
+            victims = reclaim.on_node(standing, Room(cycle.nodes, row, pod, dry_run))
             if victims is not None:
-                return self._preempted(cycle, claim.pod, int(found.rows[at]), victims)
-        return _none(NO_NODE if claim.is_entitled else OVER_MIN)
+                cost = (row != own, *reclaim.cost(victims))
+                best = (cost, row, victims) if best is None or cost < best[0] else best
+                compared += 1
+            if compared == ROWS_COMPARED_MAX or (row == own and best) or looked_at > PODS_LOOKED_AT_MAX:
+                break
+        return best
+
+    def _likely_first(self, cycle: CycleView, dry_run: DryRun, found: Candidates, own: int | None) -> Iterable[int]:
+        """Each row once: `own`, those from which pods are going already, and the others by what they seem to cost."""
+        left = {one.node for one in map(self._placed, self._ledger.going) if one is not None}
+        going = [row for row in map(cycle.nodes.row_of, sorted(left)) if row is not None]
+        likely = [row for row in (own, *going) if row is not None]
+        by_cost: list[int] = found.rows[np.lexsort(found.costs[::-1])].tolist() if len(found.rows) else []
+        return dict.fromkeys((*np.array(likely, np.intp)[np.isin(likely, dry_run.candidates())].tolist(), *by_cost))
 
     def _preempted(self, cycle: CycleView, pod: Pod, row: int, victims: Sequence[Pod]) -> PostFilterResult:
         node = cycle.nodes.node(row).name
@@ -210,25 +241,10 @@ class ElasticQuota:
             by_node[at] = (*by_node.get(at, ()), victim)
         return PostFilterResult(SUCCESS, node, Preemption(by_node, (Nomination(pod, node),), self.name, RANK))
 
-    @staticmethod
-    def _emptiest(cycle: CycleView, rows: Rows) -> int:
-        """Of nodes that need nobody to go, the one with the most idle CPU."""
-        idle = cycle.nodes.allocatable(CPU)[rows] - cycle.nodes.requested(CPU)[rows]
-        return int(rows[int(idle.argmax())])
-
-
-def _cheapest(found: Candidates, own: int | None) -> list[int]:
-    """Positions of the rows that cost least, `own` before them: where the pod is nominated, its victims may be going already."""
-    if not len(found.rows):
-        return []
-    order = np.lexsort(found.costs[::-1])[:ROWS_TRIED_MAX].tolist()
-    here = [] if own is None else np.flatnonzero(found.rows == own).tolist()
-    return [*here, *(at for at in order if at not in here)]
-
 
 def _refused(why: str) -> Status:
     return replace(Status.unschedulable(why), condition_reason=EXCEEDED)
 
 
-def _none(why: str) -> PostFilterResult:
-    return PostFilterResult(Status.unresolvable(f"reclaim: {why}"), nominated_node="")
+def _none(why: str, rejectors: frozenset[str] = frozenset()) -> PostFilterResult:
+    return PostFilterResult(Status.unresolvable(f"reclaim: {why}"), nominated_node="", rejectors=rejectors | {QUOTA})

@@ -1,12 +1,13 @@
 """QuotaLedger: what the pods of each level hold together, so that no commit of any domain passes a max.
 
-Owns the sums of every level of the tree in force. A pod costs a number: equal requests of one leaf are one holding. When
-another tree comes into force, all placed pods are counted anew.
+Owns the sums of every level of the tree in force, and which pods stand below which leaf. Pods of one leaf that request the
+same are one holding, so that a pod costs no more than its uid. When another tree comes into force, all placed pods are
+counted anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import pairwise
 from typing import Final, Protocol
@@ -62,6 +63,10 @@ class Level:
         other = copy(self)
         other.used, other.below, other.kept = dict(self.used), dict(self.below), dict(self.kept)
         return other
+
+    def names(self, resource: str) -> bool:
+        """Whether the resource counts here: it has a min or a max."""
+        return resource in self.min or resource in self.max
 
     def add(self, items: Items, sign: int) -> None:
         used = self.used
@@ -122,16 +127,12 @@ def account(levels: Sequence[Level], items: Items, sign: int, *, has_guarantees:
 class _Holding:
     """Pods of one leaf that ask for the same."""
 
-    __slots__ = ("count", "items", "levels")
+    __slots__ = ("items", "levels", "uids")
 
     def __init__(self, items: Items, levels: tuple[Level, ...]) -> None:
         self.items = items
         self.levels = levels
-        self.count = 0
-
-    @property
-    def key(self) -> tuple[int, Items]:
-        return self.levels[0].at, self.items
+        self.uids: set[str] = set()
 
 
 NO_LEVELS: Final[tuple[Level, ...]] = ()
@@ -156,12 +157,14 @@ class QuotaLedger:
         self.levels: list[Level] = []
         self.has_guarantees = False
         """Some level keeps some of its min to itself."""
+        self.guaranteed: frozenset[str] = frozenset()
+        """Resources of which some level is sure."""
         self._levels_of: dict[str, tuple[Level, ...]] = {}
         self._levels_named: dict[str, tuple[Level, ...]] = {}
-        self._held: dict[str, int] = {}
-        self._holdings: list[_Holding | None] = []
-        self._free: list[int] = []
-        self._numbers: dict[tuple[int, Items], int] = {}
+        self._held: dict[str, _Holding] = {}
+        self._holdings: dict[int, dict[Items, _Holding]] = {}
+        """Position of a leaf -> what its pods ask for -> those pods."""
+        self._going: set[str] = set()
 
     # -- the tree --------------------------------------------------------------------------------------------------
 
@@ -173,15 +176,16 @@ class QuotaLedger:
             for pod in self._placed():
                 levels = self.levels_of(pod)
                 if levels:
-                    self._take(pod, levels)
+                    self.restore(pod)
 
     def _put_in_force(self, tree: QuotaTree | None) -> None:
         self.tree = tree
         self._version += 1
-        self._held, self._holdings, self._free, self._numbers = {}, [], [], {}
+        self._held, self._holdings, self._going = {}, {}, set()
         nodes = () if tree is None else tree.nodes
         self.levels = [Level(at, node) for at, node in enumerate(nodes)]
         self.has_guarantees = any(node.guarantee for node in nodes)
+        self.guaranteed = frozenset(name for node in nodes for name, amount in node.min.items() if amount)
         self._levels_of, self._levels_named = {}, {}
         if tree is not None:
             paths = [tuple(self.levels[at] for at in path) for path in tree.paths]
@@ -263,33 +267,48 @@ class QuotaLedger:
 
     def restore(self, pod: Pod) -> None:
         levels = self.levels_of(pod)
-        number = self._held.get(pod.uid)
-        if number is not None:
-            holding = self._holdings[number]
-            assert holding is not None
-            if holding.levels is levels and holding.items == items_of(pod):
-                return
+        holding = self._held.get(pod.uid)
+        if holding is not None and not (holding.levels is levels and holding.items == items_of(pod)):
             self.release(pod.uid)
-        self._take(pod, levels)
+            holding = None
+        if holding is None:
+            self._take(pod, levels)
+        if pod.is_deleting:
+            self._going.add(pod.uid)
 
     def release(self, uid: str) -> None:
-        number = self._held.pop(uid, None)
-        if number is None:
+        holding = self._held.pop(uid, None)
+        if holding is None:
             return
-        holding = self._holdings[number]
-        assert holding is not None
-        holding.count -= 1
+        self._going.discard(uid)
+        holding.uids.remove(uid)
         account(holding.levels, holding.items, -1, has_guarantees=self.has_guarantees)
-        if not holding.count:
-            self._holdings[number] = None
-            self._free.append(number)
-            del self._numbers[holding.key]
+        if not holding.uids:
+            of_leaf = self._holdings[holding.levels[0].at]
+            del of_leaf[holding.items]
         self._version += 1
 
     def held(self) -> Mapping[str, object]:
         self.renew()
-        holdings = self._holdings
-        return {uid: _shown(holdings[number]) for uid, number in self._held.items()}
+        return {uid: (holding.levels[0].path, holding.items) for uid, holding in self._held.items()}
+
+    def largest(self, leaf: int, resource: str) -> int:
+        """The most that one of the leaf's pods holds."""
+        return max((dict(items).get(resource, 0) for items in self._holdings.get(leaf, ())), default=0)
+
+    def occupied(self) -> list[int]:
+        """Positions of the leaves that have pods, in order."""
+        return sorted(leaf for leaf, holdings in self._holdings.items() if holdings)
+
+    def uids_below(self, leaf: int) -> Iterator[str]:
+        """The pods that count for a leaf, in no order."""
+        for holding in self._holdings.get(leaf, {}).values():
+            yield from holding.uids
+
+    @property
+    def going(self) -> Collection[str]:
+        """Pods that hold something and are being deleted."""
+        return self._going
 
     def sums(self) -> object:
         return {level.path: {k: v for k, v in level.used.items() if v} for level in self.levels}
@@ -298,10 +317,10 @@ class QuotaLedger:
         self._version += 1
         for level in self.levels:
             level.used = {}
-        for holding in self._holdings:
-            for level in holding.levels if holding is not None else ():
-                assert holding is not None
-                level.add(tuple((resource, amount * holding.count) for resource, amount in holding.items), 1)
+        for holding in [one for of_leaf in self._holdings.values() for one in of_leaf.values()]:
+            together = tuple((resource, amount * len(holding.uids)) for resource, amount in holding.items)
+            for level in holding.levels:
+                level.add(together, 1)
         if self.tree is not None:
             self._keep_guarantees(self.tree)
 
@@ -313,25 +332,11 @@ class QuotaLedger:
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _take(self, pod: Pod, levels: tuple[Level, ...]) -> None:
-        key = levels[0].at, items_of(pod)
-        number = self._numbers.get(key)
-        if number is None:
-            holding = _Holding(key[1], levels)
-            if self._free:
-                number = self._free.pop()
-                self._holdings[number] = holding
-            else:
-                number = len(self._holdings)
-                self._holdings.append(holding)
-            self._numbers[key] = number
-        found = self._holdings[number]
-        assert found is not None
-        found.count += 1
-        account(levels, found.items, 1, has_guarantees=self.has_guarantees)
-        self._held[pod.uid] = number
+        items, of_leaf = items_of(pod), self._holdings.setdefault(levels[0].at, {})
+        holding = of_leaf.get(items)
+        if holding is None:
+            holding = of_leaf[items] = _Holding(items, levels)
+        holding.uids.add(pod.uid)
+        account(levels, holding.items, 1, has_guarantees=self.has_guarantees)
+        self._held[pod.uid] = holding
         self._version += 1
-
-
-def _shown(holding: _Holding | None) -> object:
-    assert holding is not None
-    return holding.levels[0].path, holding.items

@@ -1,269 +1,299 @@
-"""Reclaim: whom a pod may displace that its quota entitles to room, and which few of them are enough.
+"""Reclaim: which pods go for one that its quota entitles to room, and no more of them than it takes.
 
-Terms. A pod is *entitled* at a level if what the level holds and the pod asks for stay within its min. The *reach* of a
-pod goes from its leaf upward as long as it is entitled, and one level further. From below these levels it may take room
-back. The *common level* of two leaves is the lowest one that both are below. A leaf *borrows* a resource if each level
-from the leaf to just below the common one holds more of it than its min.
-
-Who goes: pods of borrowing leaves, while they hold something that the leaf borrows and the pod asks for. Of the pod's own
-leaf, pods with a lower priority go. The leaf furthest over its min gives first, and of its pods the lowest priority, then
-the newest.
-
-Why this never goes back and forth: whoever takes is within its min at each level below the common one. Only who is over
-its min there gives. So no pod that went is entitled to what the taker got, and the taker's leaf can be asked for nothing.
+The leaf furthest over its min gives first. Of its pods those go first whose going breaks no PodDisruptionBudget, then the
+lowest priority, the newest, the smallest. Where this order leads to too little, the largest pods of each leaf are tried
+first, then the smallest, and at last all sets of a few pods. Whoever turns out not to be needed stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Final, Protocol
 
-import msgspec
-
-from multisched.model.objects import Pod
-from multisched.plugins.quota.quota_ledger import NO_AMOUNTS, NOTHING, Items, Level, QuotaLedger, account, items_of
-
-Nominated = Mapping[int, Mapping[str, int]]
+from multisched.model.objects import PODS, Pod
+from multisched.plugins.disruption_budgets import BudgetsInUse, DisruptionBudgets
+from multisched.plugins.quota.quota_ledger import Level, QuotaLedger
+from multisched.plugins.quota.removal import Claim, Removal
 
 VICTIMS_MAX: Final = 1_000
 """Of one reclaim."""
+FEW: Final = 10
+"""Of so many pods all sets are tried, where no order leads to enough room."""
+
+Key = tuple[float, ...]
+"""Of a pod that may go: the least goes first."""
+Missing = Sequence[tuple[Level, str, int]]
 
 
-class Claim(msgspec.Struct, frozen=True):
-    """What one pod may take back, as things stand now."""
+class NodeRoom(Protocol):
+    """A node while some of its pods are gone."""
 
-    pod: Pod
-    items: Items
-    levels: tuple[Level, ...]
-    """Its leaf and what is above."""
-    entitled: int
-    """Levels from the leaf upward, without a gap, within whose min the pod stays."""
-    nominated: Nominated
-    """What pods that are nominated count on, by level; this one left out."""
+    def lacking(self, gone: Sequence[Pod]) -> frozenset[str]:
+        """Resources of which the node has too little for the pod."""
+        ...
 
-    @property
-    def is_entitled(self) -> bool:
-        return self.entitled > 0
+    def fits(self, gone: Sequence[Pod]) -> bool: ...
 
 
-def claim_of(ledger: QuotaLedger, pod: Pod, nominated: Nominated = NOTHING) -> Claim:
-    items, levels = items_of(pod), ledger.levels_of(pod)
-    entitled = 0
-    for level in levels:
-        if not _stays_within_min(level, items, nominated.get(level.at, NO_AMOUNTS)):
-            break
-        entitled += 1
-    return Claim(pod, items, levels, entitled, nominated)
+class Anywhere:
+    """`NodeRoom` where some node takes the pod as it is."""
+
+    def lacking(self, gone: Sequence[Pod]) -> frozenset[str]:
+        return frozenset()
+
+    def fits(self, gone: Sequence[Pod]) -> bool:
+        return True
 
 
-def _stays_within_min(level: Level, items: Items, nominated: Mapping[str, int]) -> bool:
-    return all(
-        level.used.get(resource, 0) + nominated.get(resource, 0) + amount <= level.min.get(resource, 0)
-        for resource, amount in items
-        if amount and (resource in level.min or resource in level.max)
-    )
+class Reclaim:
+    """The search for one claim, as things stand now."""
 
+    def __init__(
+        self, ledger: QuotaLedger, claim: Claim, find: Callable[[str], Pod | None], budgets: DisruptionBudgets
+    ) -> None:
+        """`find`: a placed pod by its uid. Pods that are being deleted count as gone."""
+        self.ledger = ledger
+        self.claim = claim
+        self.budgets = budgets
+        self.base = Removal(ledger, claim)
+        self._find = find
+        self._own = claim.levels[0].at
+        self._of_leaf: dict[tuple[int, int], list[Pod]] = {}
+        for pod in filter(None, map(find, sorted(ledger.going))):
+            self.base.take(pod)
+        self.lenders = self._lenders()
+        """Position of each leaf whose pods may go, the claim's own among them -> how far it is over its min."""
 
-class Giving:
-    """The levels while pods are taken away in thought: who may go next, and what is still missing."""
-
-    def __init__(self, ledger: QuotaLedger, claim: Claim) -> None:
-        self._ledger = ledger
-        self._claim = claim
-        known = ledger.tree.resources if ledger.tree is not None else frozenset[str]()
-        self._asked = [resource for resource, amount in claim.items if amount and resource in known]
-        self._changed: dict[int, Level] = {}
-        self._depth = {level.at: depth for depth, level in enumerate(claim.levels)}
-
-    def take(self, pod: Pod, sign: int = 1) -> None:
-        levels = [self._own(level) for level in self._ledger.levels_of(pod)]
-        account(levels, items_of(pod), -sign, has_guarantees=self._ledger.has_guarantees)
-
-    def _own(self, level: Level) -> Level:
-        found = self._changed.get(level.at)
-        if found is None:
-            found = self._changed[level.at] = level.copy()
+    def _lenders(self) -> Mapping[int, float]:
+        found = {}
+        if self.claim.is_entitled:
+            others = (leaf for leaf in self.ledger.occupied() if leaf != self._own and self.base.borrows(leaf))
+            found = {leaf: self.base.over_min(leaf) for leaf in others}
+        if any(pod.spec.priority < self.claim.pod.spec.priority for pod in self._below(self._own)):
+            found[self._own] = 0.0
         return found
 
-    def now(self, level: Level) -> Level:
-        """The level without whom was taken away."""
-        return self._changed.get(level.at, level)
+    def _below(self, leaf: int) -> Iterator[Pod]:
+        return filter(None, map(self._find, self.ledger.uids_below(leaf)))
 
-    def used(self, level: Level, resource: str) -> int:
-        return self.now(level).used.get(resource, 0)
+    # -- what is asked ---------------------------------------------------------------------------------------------
 
-    def missing(self) -> list[tuple[Level, str, int]]:
-        """Level, resource and amount by which the pod would pass a max now."""
-        found, items = [], self._claim.items
-        for level in self._claim.levels:
-            nominated, now = self._claim.nominated.get(level.at, NO_AMOUNTS), self.now(level)
-            for resource, amount in items:
-                most = level.max.get(resource)
-                if most is not None and amount:
-                    over = now.held(resource) + nominated.get(resource, 0) + amount - most
-                    if over > 0:
-                        found.append((level, resource, over))
-            if self._ledger.has_guarantees:
-                items = now.beyond(items, nominated)
-        return found
+    def anywhere(self) -> list[Pod] | None:
+        """Pods that go so that the pod passes no max; None where too few may go."""
+        return self._found((), Anywhere())
+
+    def on_node(self, pods: Iterable[Pod], room: NodeRoom) -> list[Pod] | None:
+        """The same where a node has to take the pod besides. `pods`: those on the node.
+
+        Those of them that are being deleted are among the victims, if the pod needs their room.
+        """
+        return self._found([pod for pod in pods if pod.is_deleting or self.may_go(pod)], room)
+
+    def cost(self, victims: Sequence[Pod]) -> Key:
+        """Less is better: broken budgets, then who goes last of those that go, then how many."""
+        in_use = BudgetsInUse(self.budgets)
+        ordered = sorted((pod for pod in victims if not pod.is_deleting), key=self.rank)
+        broken = sum(in_use.take(pod) for pod in ordered)
+        worst = (1.0, *self.rank(ordered[-1])) if ordered else (0.0,)
+        return (broken, *worst, len(ordered))
+
+    # -- who may go, and in which order ----------------------------------------------------------------------------
 
     def may_go(self, pod: Pod) -> bool:
-        """Whether the rules let this pod go next."""
-        levels = self._ledger.levels_of(pod)
-        if not levels:
-            return False
-        if levels[0] is self._claim.levels[0]:
-            return pod.spec.priority < self._claim.pod.spec.priority
-        held = dict(items_of(pod))
-        return any(held.get(resource, 0) and self.borrows(levels, resource) for resource in self._asked)
+        """Whether it may go alone."""
+        levels = self.ledger.levels_of(pod)
+        return bool(levels) and levels[0].at in self.lenders and not pod.is_deleting and self.base.may_go(pod)
 
-    def borrows(self, levels: Sequence[Level], resource: str) -> bool:
-        """Whether a leaf (with what is above it) holds more of the resource than its min, up to a level within the reach."""
-        for level in levels:
-            depth = self._depth.get(level.at)
-            if depth is not None:
-                return 0 < depth <= self._claim.entitled
-            if self.used(level, resource) <= level.min.get(resource, 0):
+    def rank(self, pod: Pod, key: int = 0) -> Key:
+        """Over all leaves; the claim's own gives last. `key`: as in `keys`."""
+        leaf = self.ledger.levels_of(pod)[0].at
+        return (leaf == self._own, -self.lenders[leaf], leaf, *self.keys(pod)[key])
+
+    def keys(self, pod: Pod) -> tuple[Key, Key, Key]:
+        """Within a leaf: as it should be, the largest first, the smallest first."""
+        held = pod.requests
+        size = sum(1 if resource == PODS else held.get(resource, 0) for resource in self.claim.asked)
+        best = (pod.spec.priority, -(pod.started_s or pod.created_s), size)
+        return best, (-size, *best), (size, *best)
+
+    def ordered(self, leaf: int, key: int) -> list[Pod]:
+        """The pods of a leaf that may go, each alone."""
+        known = self._of_leaf.get((leaf, key))
+        if known is None:
+            # A uid last: sets have no order, and equal clusters must decide alike.
+            pods = filter(self.may_go, self._below(leaf))
+            known = sorted(pods, key=lambda pod: (self.keys(pod)[key], pod.uid))
+            self._of_leaf[leaf, key] = known
+        return known
+
+    # -- search ----------------------------------------------------------------------------------------------------
+
+    def _found(self, here: Sequence[Pod], room: NodeRoom) -> list[Pod] | None:
+        if not self.may_suffice():
+            return None
+        for key in range(3):
+            search = _Search(self, here, room)
+            if search.clear_node(key) and search.clear_quota(key):
+                return search.needed()
+        return self._chosen(here, room)
+
+    def may_suffice(self) -> bool:
+        """False where all that may go would leave a max passed: most pods over a max are turned away here."""
+        sums: dict[int, int] = {}
+        for level, resource, amount in self.base.missing():
+            sums[level.at] = 0
+            for leaf in self.lenders:
+                assert self.ledger.tree is not None
+                if level.at in self.ledger.tree.paths[leaf]:
+                    sums[level.at] += self._most(leaf, resource)
+            if sums[level.at] < amount:
                 return False
-        return False
+        return True
 
-    def lenders_leaves(self) -> dict[int, bool]:
-        """Position of each leaf whose pods may go -> whether it is the claim's own."""
-        found = {}
-        tree = self._ledger.tree
-        for leaf in tree.leaves() if tree is not None else ():
-            levels = tuple(self._ledger.levels[at] for at in tree.paths[leaf]) if tree is not None else ()
-            if levels[0] is self._claim.levels[0]:
-                found[leaf] = True
-            elif any(self.borrows(levels, resource) for resource in self._asked):
-                found[leaf] = False
+    def _most(self, leaf: int, resource: str) -> int:
+        """No set of pods that may go from this leaf holds more."""
+        level = self.ledger.levels[leaf]
+        used = self.base.used(level, resource)
+        borrowed = [one for one in self.claim.asked if self.base.are_over((level,), one)]
+        if leaf == self._own or borrowed != [resource]:
+            return used
+        return min(used, used - level.min.get(resource, 0) + self.ledger.largest(leaf, resource))
+
+    def _chosen(self, here: Sequence[Pod], room: NodeRoom) -> list[Pod] | None:
+        """The first set that does, of all sets of a few pods."""
+        elsewhere = self._elsewhere(here)
+        pods = [*(pod for pod in here if not pod.is_deleting), *elsewhere]
+        if len(pods) > FEW or not pods:
+            return None
+        open_sets = [(_Search(self, here, room), 0)]
+        while open_sets:
+            search, at = open_sets.pop()
+            if search.is_enough():
+                return search.needed()
+            for following in range(len(pods) - 1, at - 1, -1):
+                branch = search.copy()
+                if branch.take(pods[following], is_here=following < len(pods) - len(elsewhere)):
+                    open_sets.append((branch, following + 1))
+        return None
+
+    def _elsewhere(self, here: Sequence[Pod]) -> list[Pod]:
+        """At most one more than are few."""
+        known, found = {pod.uid for pod in here}, list[Pod]()
+        for leaf in self.lenders:
+            found += [pod for pod in self.ordered(leaf, 0) if pod.uid not in known][: FEW + 1 - len(found)]
+            if len(found) > FEW:
+                break
         return found
 
-    def over_min(self, level: Level) -> float:
-        """How far a leaf is over its min, in the worst of the resources that the pod asks for, as a share of the root's."""
-        root = self._claim.levels[-1]
-        wholes = ((resource, root.max.get(resource, root.min.get(resource))) for resource in self._asked)
-        shares = (
-            (self.used(level, resource) - level.min.get(resource, 0)) / max(whole, 1)
-            for resource, whole in wholes
-            if whole is not None
-        )
-        return max(shares, default=0.0)
 
+class _Search:
+    """Who goes, so far."""
 
-def room_for(ledger: QuotaLedger, claim: Claim, standing: Iterable[Pod], first: Sequence[Pod] = ()) -> list[Pod] | None:
-    """Pods that must go so that no max is passed, `first` among them; None where the rules let too few go.
+    def __init__(self, reclaim: Reclaim, here: Sequence[Pod], room: NodeRoom) -> None:
+        self._reclaim = reclaim
+        self._room = room
+        self._removal = reclaim.base.copy()
+        self._budgets = BudgetsInUse(reclaim.budgets)
+        self._candidates = [pod for pod in here if not pod.is_deleting]
+        self._here = [pod for pod in here if pod.is_deleting]
+        """Pods of the node that go; at first those that are going already."""
+        self._elsewhere: list[Pod] = []
+        self._taken: set[str] = set()
 
-    `first`: go in any case, for their node's room; None is returned where the rules do not let one of them go. Pods that are going
-    already count as gone. No pod but those of `first` could be left out.
-    """
-    giving = Giving(ledger, claim)
-    leaves = giving.lenders_leaves()
-    chosen = {pod.uid for pod in first}
-    by_leaf: dict[int, list[Pod]] = {}
-    for pod in standing:
-        levels = ledger.levels_of(pod)
-        if not levels or pod.uid in chosen:
-            continue
-        if pod.is_deleting:
-            giving.take(pod)
-        elif levels[0].at in leaves and (not leaves[levels[0].at] or pod.spec.priority < claim.pod.spec.priority):
-            by_leaf.setdefault(levels[0].at, []).append(pod)
-    if not _take_all(giving, first):
-        return None
-    for is_small_first in (False, True):
-        attempt = _Attempt(ledger, claim, giving, by_leaf)
-        found = attempt.found(is_small_first=is_small_first)
-        if found is not None:
-            return [*first, *found]
-    return None
+    def copy(self) -> _Search:
+        other = _Search(self._reclaim, (), self._room)
+        other._removal, other._budgets = self._removal.copy(), self._budgets.copy()
+        other._here, other._elsewhere, other._taken = list(self._here), list(self._elsewhere), set(self._taken)
+        return other
 
+    def is_enough(self) -> bool:
+        return not self._removal.missing() and self._fits()
 
-def _take_all(giving: Giving, pods: Sequence[Pod]) -> bool:
-    """Takes pods away in an order that the rules allow; False, and nothing taken, where there is none."""
-    left, taken = sorted(pods, key=lambda pod: sum(amount for _, amount in items_of(pod))), list[Pod]()
-    while left:
-        at = next((i for i, pod in enumerate(left) if pod.is_deleting or giving.may_go(pod)), None)
-        if at is None:
-            for pod in taken:
-                giving.take(pod, -1)
+    def _fits(self) -> bool:
+        return not self._room.lacking(self._here) and self._room.fits(self._here)
+
+    def take(self, pod: Pod, *, is_here: bool) -> bool:
+        """Whether the pod may go beside the others; if so it does."""
+        if len(self._taken) >= VICTIMS_MAX or not self._removal.displace(pod):
             return False
-        giving.take(left[at])
-        taken.append(left.pop(at))
-    return True
+        (self._here if is_here else self._elsewhere).append(pod)
+        self._taken.add(pod.uid)
+        self._budgets.take(pod)
+        return True
+
+    def clear_node(self, key: int) -> bool:
+        """Takes pods of the node until it has room for the claim's."""
+        if self._fits():
+            return True
+        ordered = sorted(self._candidates, key=lambda pod: (self._reclaim.rank(pod, key), pod.uid))
+        for may_break in (False, True):
+            for pod in ordered:
+                if pod.uid in self._taken or (not may_break and self._budgets.breaks(pod)):
+                    continue
+                lacking = self._room.lacking(self._here)
+                if (not lacking or _holds(pod, lacking)) and self.take(pod, is_here=True) and self._fits():
+                    return True
+        return False
+
+    def clear_quota(self, key: int) -> bool:
+        """Takes pods from wherever they stand until the claim's passes no max."""
+        for may_break in (False, True):
+            left = {leaf: iter(self._reclaim.ordered(leaf, key)) for leaf in self._reclaim.lenders}
+            leaves = [self._urgency(leaf) for leaf in left]
+            heapify(leaves)
+            missing = self._removal.missing()
+            while missing and leaves:
+                leaf = heappop(leaves)[-1]
+                if self._take_next(left[leaf], missing, may_break=may_break):
+                    heappush(leaves, self._urgency(leaf))
+                    missing = self._removal.missing()
+            if not missing:
+                return True
+        return False
+
+    def _urgency(self, leaf: int) -> tuple[bool, float, int]:
+        """The leaf furthest over its min is the least; the claim's own comes last."""
+        return leaf == self._reclaim.claim.levels[0].at, -self._removal.over_min(leaf), leaf
+
+    def _take_next(self, pods: Iterator[Pod], missing: Missing, *, may_break: bool) -> bool:
+        """The next pod that helps and may go. One that does not now never will: of both, less is left each time."""
+        here = {pod.uid for pod in self._candidates}
+        for pod in pods:
+            if pod.uid in self._taken or not self._helps(pod, missing) or (not may_break and self._budgets.breaks(pod)):
+                continue
+            if self.take(pod, is_here=pod.uid in here):
+                return True
+        return False
+
+    def _helps(self, pod: Pod, missing: Missing) -> bool:
+        levels = self._reclaim.ledger.levels_of(pod)
+        return any(_holds(pod, (resource,)) and level in levels for level, resource, _ in missing)
+
+    def needed(self) -> list[Pod]:
+        """Without whom it does not need; who should go last is given back first."""
+        in_use, broken = BudgetsInUse(self._reclaim.budgets), set[str]()
+        live = sorted((p for p in (*self._here, *self._elsewhere) if not p.is_deleting), key=self._reclaim.rank)
+        for pod in live:
+            if in_use.take(pod):
+                broken.add(pod.uid)
+        for pod in sorted(live, key=lambda pod: (pod.uid in broken, self._reclaim.rank(pod)), reverse=True):
+            self._spare(pod)
+        for pod in [pod for pod in self._here if pod.is_deleting]:
+            self._spare(pod)
+        return [*self._here, *self._elsewhere]
+
+    def _spare(self, pod: Pod) -> None:
+        here, elsewhere = list(self._here), list(self._elsewhere)
+        self._here = [one for one in here if one is not pod]
+        self._elsewhere = [one for one in elsewhere if one is not pod]
+        if not pod.is_deleting:
+            self._removal.give_back(pod)
+        if self._removal.missing() or (len(self._here) < len(here) and not self._fits()):
+            self._here, self._elsewhere = here, elsewhere
+            if not pod.is_deleting:
+                self._removal.take(pod)
 
 
-class _Attempt:
-    """One search: greedy, then without whom it does not need."""
-
-    def __init__(self, ledger: QuotaLedger, claim: Claim, giving: Giving, by_leaf: Mapping[int, Sequence[Pod]]) -> None:
-        self._ledger = ledger
-        self._claim = claim
-        self._giving = giving
-        self._by_leaf = by_leaf
-
-    def found(self, *, is_small_first: bool) -> list[Pod] | None:
-        taken: list[Pod] = []
-        left = {leaf: iter(self._ordered(pods, is_small_first)) for leaf, pods in self._by_leaf.items()}
-        upcoming = {leaf: pod for leaf, pods in left.items() if (pod := next(pods, None)) is not None}
-        while missing := self._giving.missing():
-            leaf = self._next_leaf(upcoming, missing)
-            if leaf is None or len(taken) >= VICTIMS_MAX:
-                self._undo(taken)
-                return None
-            pod = upcoming[leaf]
-            following = next(left[leaf], None)
-            if following is None:
-                del upcoming[leaf]
-            else:
-                upcoming[leaf] = following
-            if self._giving.may_go(pod) and _helps(self._ledger, pod, missing):
-                self._giving.take(pod)
-                taken.append(pod)
-        needed = self._without_needless(taken)
-        self._undo(needed)
-        return needed
-
-    def _ordered(self, pods: Sequence[Pod], is_small_first: bool) -> list[Pod]:
-        asked = {resource for resource, amount in self._claim.items if amount}
-        if is_small_first:  # all that is over the min can then go, and the largest last
-            return sorted(pods, key=lambda pod: (sum(a for r, a in items_of(pod) if r in asked), pod.uid))
-        return sorted(pods, key=lambda pod: (pod.spec.priority, -_started_s(pod), pod.uid))
-
-    def _next_leaf(self, upcoming: Mapping[int, Pod], missing: Sequence[tuple[Level, str, int]]) -> int | None:
-        """The one furthest over its min gives next; the claim's own leaf last."""
-        own = self._claim.levels[0].at
-        return min(
-            upcoming,
-            key=lambda leaf: (leaf == own, -self._giving.over_min(self._ledger.levels[leaf]), leaf),
-            default=None,
-        )
-
-    def _without_needless(self, taken: list[Pod]) -> list[Pod]:
-        """Gives back, the most important first, whoever is not needed."""
-        needed = list(taken)
-        for pod in sorted(taken, key=lambda pod: (-pod.spec.priority, _started_s(pod))):
-            self._giving.take(pod, -1)
-            if self._giving.missing():
-                self._giving.take(pod)
-            else:
-                needed.remove(pod)
-        return needed
-
-    def _undo(self, taken: Iterable[Pod]) -> None:
-        for pod in taken:
-            self._giving.take(pod, -1)
-
-
-def _helps(ledger: QuotaLedger, pod: Pod, missing: Sequence[tuple[Level, str, int]]) -> bool:
-    levels, held = ledger.levels_of(pod), dict(items_of(pod))
-    return any(held.get(resource, 0) and level in levels for level, resource, _ in missing)
-
-
-def _started_s(pod: Pod) -> float:
-    return pod.started_s or pod.created_s
-
-
-def standing_in(ledger: QuotaLedger, pods: Iterable[Pod]) -> Iterator[Pod]:
-    """Those that count for some quota."""
-    return (pod for pod in pods if ledger.levels_of(pod))
+def _holds(pod: Pod, resources: Iterable[str]) -> bool:
+    return any(resource == PODS or pod.requests.get(resource, 0) for resource in resources)

@@ -6,10 +6,15 @@ it room are woken. The preemptor learns how the domain of its pod stands.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from multisched.cycle.preemption.post_filter import CLEARED
 from multisched.cycle.results import Unplaced
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.framework.events import Action, ClusterEvent, Resource
+from multisched.framework.preemption import RankingPlugin
+from multisched.framework.registry import those
+from multisched.framework.runner import PluginFailure, Runner
 from multisched.model.objects import Pod
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import Place
@@ -29,6 +34,7 @@ class DomainNominations:
         self,
         cycle: SchedulingCycle,
         queue: PodQueue,
+        runner: Runner,
         cache: ClusterCache,
         preemptor: Preemptor,
         intake: Intake,
@@ -43,7 +49,9 @@ class DomainNominations:
         self.write_timeout_s = write_timeout_s
         self._cycle = cycle
         self._nominator = cycle.nominator
+        self._ranking = those(cycle.plugins.post_filter, RankingPlugin)
         self._queue = queue
+        self._runner = runner
         self._cache = cache
         self._preemptor = preemptor
         self._intake = intake
@@ -68,10 +76,29 @@ class DomainNominations:
             node = CLEARED  # a plugin failed, which keeps a promise: but not of a node of another domain, whose pods wait for it
         if node is None or not self.still_waits(pod.uid):
             return None
-        self._nominator.nominate(pod, node, None if preemption is None else preemption.rank)
+        self._nominator.nominate(pod, node, self._rank(pod) if preemption is None else preemption.rank)
         if preemption is not None and self._preemptor.start(preemption, self):
             self._under_way.add()
         return node if node != known else None
+
+    def rank_all(self, pods: Iterable[Pod] | None = None) -> None:
+        """Nominated pods of the domain keep their places from whom they kept them in the process that nominated them.
+
+        `pods`: None for those in the queue.
+        """
+        own = [pod for pod in self._nominator.pods() if self.still_waits(pod.uid)] if pods is None else pods
+        for pod in own:
+            self._nominator.nominate(pod, pod.nominated_node, self._rank(pod))
+
+    def _rank(self, pod: Pod) -> int | None:
+        for plugin in self._ranking:
+            try:
+                rank = self._runner.call(plugin, "PostFilter", plugin.nomination_rank, pod)
+            except PluginFailure:
+                continue  # it keeps its place from pods of a lower priority, as any other
+            if rank is not None:
+                return rank
+        return None
 
     def retry_nominated(self, node: str) -> None:
         """Pods that were promised the node are decided anew: it left the domain, or a victim left it.

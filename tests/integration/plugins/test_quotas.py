@@ -173,3 +173,27 @@ def test_a_definition_that_is_installed_while_the_scheduler_runs_is_found_within
             await house.at_rest()
 
     in_virtual_time(story)
+
+
+def test_a_pod_that_was_given_room_before_a_restart_keeps_it_from_more_important_ones() -> None:
+    """Its victims have gone while nobody led. The pod's nomination is all that the next process knows of it."""
+
+    async def before(house: House) -> None:
+        await install_definitions(house)
+        await house.node("n", cpu="1")
+        await tree(house, two((1, 1), (1, 1), 2))
+        await house.priority_class("high", 100)
+        for number in (1, 2):
+            await house.post("namespaces", f"namespace{number}", {})
+        for namespace, priority in (("namespace1", ""), ("namespace2", "high")):
+            one = {"image": "app:v1", "name": "main", "resources": {"requests": {"cpu": "1"}}}
+            spec = {"schedulerName": "forecast-scheduler", "containers": [one], "priorityClassName": priority}
+            await house.post(f"/api/v1/namespaces/{namespace}/pods", "p", {}, spec=spec)
+        await house.patch("namespaces/namespace1/pods/p/status", {"status": {"nominatedNodeName": "n"}})
+
+    async def story() -> None:
+        async with open_house(HEAD, before=before) as house:
+            await house.until(lambda: bool(house.bound_at))
+            assert [pod.namespace for pod in house.api_checker.pods().values() if pod.node] == ["namespace1"]
+
+    in_virtual_time(story)

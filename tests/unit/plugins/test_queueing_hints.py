@@ -58,6 +58,9 @@ QUOTAS = (
     linked("red", 1, 4, namespaces=["red"]),
     linked("blue", 0, 4, namespaces=["blue"]),
     linked("full", 0, 0, namespaces=["full"]),
+    linked("tight", 0, 0, is_parent="true"),
+    linked("left", 0, 4, "tight"),
+    linked("right", 0, 4, "tight"),
 )
 """Nobody who waits by other plugins is in their namespaces."""
 PARKED_S = 600.0
@@ -583,24 +586,34 @@ VOLUMES = [
 ]
 
 
-def in_red(**fields: Any) -> Pod:
-    return pod(namespace="red", cpu=1000, **fields)
+def in_red(name: str = "waiting", **fields: Any) -> Pod:
+    return pod(name, **{"namespace": "red", "cpu": 1000, **fields})
 
 
 def in_blue(**fields: Any) -> Pod:
     return pod("x", **{"namespace": "blue", "cpu": 1000, "node": "n", **fields})
 
 
-AS_BLUE, AS_FULL = {POD_LABEL: "blue"}, {POD_LABEL: "full"}
+def in_full(name: str = "waiting", **fields: Any) -> Pod:
+    return pod(name, **{"namespace": "full", "cpu": 1000, **fields})
+
+
+AS_BLUE, AS_FULL, AS_LEFT = {POD_LABEL: "blue"}, {POD_LABEL: "full"}, {POD_LABEL: "left"}
 
 QUOTA = [
-    Row("ElasticQuota", "a pod of a quota that is gone", in_red(), in_blue(), None, True),
-    Row("ElasticQuota", "a pod of no quota that is gone", in_red(), pod("x", node="n", cpu=1000), None, False),
+    Row("ElasticQuota", "a pod of its quota that is gone", in_full(), in_full("x", node="n"), None, True),
+    Row("ElasticQuota", "a pod below the same full level that is gone", in_full(labels={POD_LABEL: "right"}),
+        in_full("x", node="n", labels=AS_LEFT), None, True),
+    Row("ElasticQuota", "a pod below no level that holds it", in_full(), in_blue(), None, False),
+    Row("ElasticQuota", "a pod below whose going its quota is entitled again", in_red(), in_red(name="x", node="n"), None, True),
+    Row("ElasticQuota", "a pod of another quota, for one that no max holds", in_red(), in_blue(), None, False),
+    Row("ElasticQuota", "a pod of no quota that is gone", in_full(), pod("x", node="n", cpu=1000), None, False),
     Row("ElasticQuota", "a pod that is gone, for one without a quota", pod(cpu=1000), in_blue(), None, False),
-    Row("ElasticQuota", "a pod that asks for less", in_red(), in_blue(cpu=2000), in_blue(), True),
-    Row("ElasticQuota", "a pod that leaves its quota by a label", in_red(), in_blue(), in_blue(labels=AS_FULL), True),
-    Row("ElasticQuota", "another label of a pod", in_red(), in_blue(), in_blue(labels={"a": "b"}), False),
-    Row("ElasticQuota", "somebody who may borrow of an entitled pod", in_red(), None, in_blue(), True),
+    Row("ElasticQuota", "a pod that asks for less", in_full(), in_full("x", cpu=2000, node="n"), in_full("x", node="n"), True),
+    Row("ElasticQuota", "a pod that leaves its quota by a label", in_full(), in_full("x", node="n"),
+        in_full("x", node="n", labels=AS_BLUE), True),
+    Row("ElasticQuota", "another label of a pod", in_full(), in_full("x", node="n"), in_full("x", node="n", labels={"a": "b"}), False),
+    Row("ElasticQuota", "another label of a pod elsewhere", in_red(), in_blue(), in_blue(labels={"a": "b"}), False),
     Row("ElasticQuota", "somebody of its own quota", in_red(), None, in_blue(namespace="red"), False),
     Row("ElasticQuota", "somebody who comes, for a pod that is sure of nothing", in_blue(node=""), None,
         pod("y", namespace="red", node="n", cpu=1000), False),

@@ -17,7 +17,7 @@ from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.model.wire import ConnectFailedError, Response
 from multisched.observe.explain_view import ExplainQuery
-from multisched.testing.builders import node_document
+from multisched.testing.builders import make_pod, node_document
 from multisched.whatif.sandbox import UNREADABLE_SHOWN, ClusterSnapshot, DumpedCluster, SchedulerSandbox
 from tests.unit.shell.program_kit import CONFIGURATION, Cluster, play
 from tests.unit.whatif.clusters import CONFIGURATION as DUMPED
@@ -53,6 +53,24 @@ def test_a_dump_gives_nodes_pods_objects_and_classes() -> None:
     assert sandbox.notes == ()
     clock = sandbox.program.clock
     assert (clock.monotonic(), clock.now()) == (7.0, NOW)
+
+
+def test_a_pod_with_a_quota_keeps_its_nominated_node_from_any_other() -> None:
+    """As in the program that nominated it; a dump says no more than the node's name."""
+    claim, plain = small_pod("claim"), small_pod("plain")
+    for pod in (claim, plain):
+        pod["status"]["nominatedNodeName"] = "n1"
+    claim["metadata"]["namespace"] = "team"
+    bounds = {"min": {"cpu": 8}, "max": {"cpu": 8}}
+    tree = {
+        "apiVersion": "scheduling.sigs.k8s.io/v1beta1",
+        "kind": "ElasticQuotaTree",
+        "metadata": {"name": "tree", "namespace": "kube-system", "uid": "t"},
+        "spec": {"root": {"name": "root", **bounds, "children": [{"name": "a", **bounds, "namespaces": ["team"]}]}},
+    }
+    sandbox = SchedulerSandbox(configuration(), dumped(node_document("n1"), claim, plain, tree))
+    urgent = make_pod("urgent", priority=1_000)
+    assert [one.name for one in sandbox.nominator.ahead_on("n1", urgent)] == ["claim"]
 
 
 @pytest.mark.parametrize("count", [1, UNREADABLE_SHOWN, UNREADABLE_SHOWN + 1, UNREADABLE_SHOWN + 5])

@@ -77,12 +77,26 @@ def test_a_pod_whose_label_changes_counts_for_its_new_leaf() -> None:
     assert ledger.levels[1].used["cpu"] == 0
 
 
-def test_a_pod_costs_a_number_whichever_way_its_leaf_is_named() -> None:
+def test_the_pods_of_a_leaf_are_found_whichever_way_it_is_named() -> None:
     ledger = by_labels()
+    ledger.restore(pod("other"))
     for number in range(50):
         ledger.restore(pod(f"p{number}", f"ns-{number}", labels={POD_LABEL: "b"}))
-    assert len(ledger._holdings) == 1
-    assert set(ledger._held.values()) == {0}
+    (leaf,) = (level.at for level in ledger.levels if level.path.endswith(".b"))
+    assert set(ledger.uids_below(leaf)) == {f"uid-p{number}" for number in range(50)}
+    for number in range(50):
+        ledger.release(f"uid-p{number}")
+    assert list(ledger.uids_below(leaf)) == []
+
+
+def test_pods_that_are_being_deleted_are_known_until_they_are_gone() -> None:
+    ledger = by_labels()
+    ledger.restore(pod("p"))
+    assert list(ledger.going) == []
+    ledger.restore(msgspec.structs.replace(pod("p"), is_deleting=True))
+    assert list(ledger.going) == ["uid-p"]
+    ledger.release("uid-p")
+    assert list(ledger.going) == []
 
 
 def test_what_is_guaranteed_is_lent_to_nobody() -> None:

@@ -53,6 +53,16 @@ class Town:
             kind = kind_of(document)
             self.domain.cache.objects.set(kind, kind.definition.decode(orjson.dumps(document)))
 
+    def protect(self, name: str, namespace: str, labels: Mapping[str, str], allowed: int) -> None:
+        """A PodDisruptionBudget that so many more pods may be taken of."""
+        document = {
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {"selector": {"matchLabels": dict(labels)}},
+            "status": {"disruptionsAllowed": allowed},
+        }
+        kind = ObjectKind.POD_DISRUPTION_BUDGET
+        self.domain.cache.objects.set(kind, kind.definition.decode(orjson.dumps(document)))
+
     @property
     def ledger(self) -> QuotaLedger:
         found = next(one for one in self.domain.cache.ledgers if one.name == QUOTA)
@@ -67,18 +77,32 @@ class Town:
         namespace: str,
         cpu_milli: int,
         *,
+        memory_bytes: int = 0,
         priority: int = 0,
         node: str = "",
         labels: Mapping[str, str] = NO_LABELS,
     ) -> Pod:
-        pod = make_pod(name, namespace=namespace, cpu_milli=cpu_milli, priority=priority, node=node)
-        pod = msgspec.structs.replace(pod, labels=labels)
+        pod = make_pod(
+            name,
+            cpu_milli=cpu_milli,
+            memory_bytes=memory_bytes,
+            priority=priority,
+            node=node,
+            namespace=namespace,
+            labels=labels,
+        )
         if node:
             self.clock += 1
             self.domain.cache.place(msgspec.structs.replace(pod, started_s=float(self.clock)))
         else:
             self.pending[pod.uid] = pod
         return pod
+
+    def leaves(self, name: str) -> None:
+        """A placed pod is being deleted."""
+        entry = self.domain.cache.placed(f"uid-{name}")
+        assert entry is not None
+        self.domain.cache.place(msgspec.structs.replace(entry.pod, is_deleting=True))
 
     def attempt(self, pod: Pod) -> Result:
         """One attempt; what it decides is carried out at once: bound, or its victims evicted and replaced."""

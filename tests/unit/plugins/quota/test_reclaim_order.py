@@ -1,0 +1,137 @@
+"""Of those that may go: who goes first, on one node and on many, and whom a PodDisruptionBudget keeps."""
+
+from __future__ import annotations
+
+import pytest
+
+from multisched.cycle.results import Unplaced
+from multisched.testing.builders import make_node
+from tests.unit.plugins.quota.town import Town
+from tests.unit.plugins.quota.trees import leaf, node
+
+CPU = 1_000
+WEB = {"app": "web"}
+
+
+def cluster(*cpus: int, full: int = 12) -> Town:
+    """Three leaves that are sure of 4, 4 and 2 CPUs and may hold all; nodes `n0`, `n1` and so on."""
+    root = node(
+        "root", {"cpu": full}, {"cpu": full}, leaf("taker", 4, full), leaf("far", 2, full), leaf("near", 2, full)
+    )
+    return Town([make_node(f"n{at}", cpu_milli=count * CPU) for at, count in enumerate(cpus)], root)
+
+
+def evicted_for(town: Town, cpu: int = 1, priority: int = 0) -> list[str]:
+    result = town.attempt(town.add("claim", "taker", cpu * CPU, priority=priority))
+    assert isinstance(result, Unplaced)
+    return sorted(victim.name for victim in result.victims)
+
+
+@pytest.mark.parametrize("cpus", [(12,), (20,)], ids=["the node is full", "the quota is full"])
+def test_the_leaf_furthest_over_its_min_gives_first_whatever_the_priorities(cpus: tuple[int, ...]) -> None:
+    town = cluster(*cpus)
+    for number in range(8):
+        town.add(f"far{number}", "far", CPU, priority=9, node="n0")
+    for number in range(4):
+        town.add(f"near{number}", "near", CPU, node="n0")
+    assert evicted_for(town) == ["far7"]
+
+
+def test_it_gives_first_on_nodes_that_would_cost_less_by_priority() -> None:
+    town = cluster(8, 4)
+    for number in range(8):
+        town.add(f"far{number}", "far", CPU, priority=9, node="n0")
+    for number in range(4):
+        town.add(f"near{number}", "near", CPU, node="n1")
+    assert evicted_for(town) == ["far7"]
+
+
+def test_two_leaves_give_in_turn_when_one_is_as_far_over_its_min_as_the_other() -> None:
+    town = cluster(20)
+    for number in range(7):
+        town.add(f"far{number}", "far", CPU, node="n0")
+    for number in range(5):
+        town.add(f"near{number}", "near", CPU, node="n0")
+    assert evicted_for(town, cpu=4) == ["far4", "far5", "far6", "near4"]
+
+
+def test_within_a_leaf_the_lowest_priority_goes_first_then_the_newest() -> None:
+    for first, second, victim in ((1, 0, "second"), (0, 1, "first"), (0, 0, "second")):
+        town = cluster(20)
+        town.add("first", "far", CPU, priority=first, node="n0")
+        town.add("second", "far", CPU, priority=second, node="n0")
+        town.add("rest", "near", 10 * CPU, priority=99, node="n0")
+        town.set_tree(
+            node("root", {"cpu": 12}, {"cpu": 12}, leaf("taker", 4, 12), leaf("far", 0, 12), leaf("near", 8, 12))
+        )
+        assert evicted_for(town) == [victim]
+
+
+def protected(allowed: int) -> Town:
+    """`old` are the ones that no budget protects; they would go last."""
+    town = cluster(20)
+    for number in range(6):
+        town.add(f"old{number}", "far", CPU, priority=5, node="n0")
+    for number in range(6):
+        town.add(f"web{number}", "far", CPU, node="n0", labels=WEB)
+    town.protect("web", "far", WEB, allowed)
+    return town
+
+
+@pytest.mark.parametrize(("allowed", "victims"), [(0, ["old4", "old5"]), (1, ["old5", "web5"]), (2, ["web4", "web5"])])
+def test_whom_a_budget_protects_goes_only_where_no_other_would_do(allowed: int, victims: list[str]) -> None:
+    assert evicted_for(protected(allowed), cpu=2) == victims
+
+
+def test_where_nobody_else_would_do_a_budget_is_broken() -> None:
+    town = cluster(12)
+    for number in range(12):
+        town.add(f"web{number}", "far", CPU, node="n0", labels=WEB)
+    town.protect("web", "far", WEB, 1)
+    assert evicted_for(town, cpu=2) == ["web10", "web11"]
+
+
+def test_a_budget_counts_on_whatever_nodes_its_pods_stand() -> None:
+    """One goes for the node's room, one elsewhere for the quota's: together they are too many."""
+    town = cluster(1, 13)
+    town.add("web0", "far", CPU, node="n0", labels=WEB)
+    town.add("web1", "far", CPU, node="n1", labels=WEB)
+    for number in range(10):
+        town.add(f"old{number}", "far", CPU, priority=5, node="n1")
+    town.protect("web", "far", WEB, 1)
+    town.domain.cache.set_node(make_node("n1", cpu_milli=0))
+    assert evicted_for(town) == ["web0"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "over", "need", "victims", "is_quota_full"),
+    [
+        ((*[4] * 11, 1), 4, 4, ["of4"], True),  # the small one leaves too little for any other to go, too
+        ((*[4] * 11, 1), 4, 4, ["of4"], False),
+        ((*[3] * 11, 5), 5, 6, ["of3", "of3"], False),  # and the large one for two small ones
+        ((1, 4, 3, 6), 5, 7, ["of3", "of4"], False),  # no order leads there
+    ],
+)
+def test_pods_go_that_together_may_whatever_the_order_of_each_alone(
+    sizes: tuple[int, ...], over: int, need: int, victims: list[str], *, is_quota_full: bool
+) -> None:
+    """The last of `sizes` is the newest, which would go first. The quota is full, or else the node."""
+    used = sum(sizes)
+    whole = used if is_quota_full else 99
+    root = node("root", {"cpu": whole}, {"cpu": whole}, leaf("taker", need, whole), leaf("far", used - over, whole))
+    town = Town([make_node("n0", cpu_milli=(99 if is_quota_full else used) * CPU)], root)
+    for number, size in enumerate(sizes):
+        town.add(f"p{number}", "far", size * CPU, node="n0")
+    names = {f"p{number}": f"of{size}" for number, size in enumerate(sizes)}
+    assert sorted(names[one] for one in evicted_for(town, cpu=need)) == victims
+
+
+def test_pods_that_are_going_make_nobody_else_go() -> None:
+    town = cluster(12)
+    for number in range(12):
+        town.add(f"far{number}", "far", CPU, node="n0")
+    town.leaves("far0")
+    result = town.attempt(town.add("claim", "taker", CPU))
+    assert isinstance(result, Unplaced)
+    assert (result.nominated_node, [one.name for one in result.victims]) == ("n0", ["far0"])
+    assert all(victim.is_deleting for victim in result.victims)

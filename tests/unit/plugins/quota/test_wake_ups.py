@@ -1,0 +1,114 @@
+"""Whoever could be placed, or take room back, after something has happened is woken by it; others of the tree sleep on."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multisched.cycle.results import Placed, Unplaced
+from multisched.framework.events import ASSIGNED_POD_ADD, ASSIGNED_POD_DELETE, NODE_ADD, ClusterEvent, EventObject
+from multisched.framework.points import EnqueueExtensions
+from multisched.framework.registry import those
+from multisched.model.objects import Pod
+from multisched.queueing.hints import HintTable, Requeue
+from multisched.testing.builders import make_node, make_pod
+from tests.unit.plugins.quota.stories import Story, played, stories
+from tests.unit.plugins.quota.town import Town
+from tests.unit.plugins.quota.trees import leaf, node
+
+NOBODY: frozenset[str] = frozenset()
+
+
+def fail(plugin: str, point: str, error: Exception) -> None:
+    raise AssertionError(f"{plugin} failed at {point}") from error
+
+
+class Sleepers:
+    """Pending pods of a town, each with the plugins whose events wake it."""
+
+    def __init__(self, town: Town) -> None:
+        self.town = town
+        plugins = those([one.plugin for one in town.domain.plugins.built], EnqueueExtensions)
+        self.hints = HintTable(plugins, fail)
+        self.rejectors: dict[str, frozenset[str]] = {}
+        for pod in town.pending.values():
+            result = town.domain.schedule(pod)
+            assert isinstance(result, Unplaced)
+            assert not result.victims
+            self.rejectors[pod.uid] = result.rejectors
+
+    def are_woken(self, pod: Pod, event: ClusterEvent, old: EventObject, new: EventObject) -> bool:
+        listeners = self.hints.listeners(event, self.rejectors[pod.uid])
+        return self.hints.decide(event, listeners, NOBODY, pod, old, new) is not Requeue.SKIP
+
+    def helped(self) -> list[Pod]:
+        """Those for whom an attempt would come to something now."""
+        found = []
+        for pod in self.town.pending.values():
+            result = self.town.domain.schedule(pod)
+            if isinstance(result, Placed):
+                self.town.domain.cache.forget(pod.uid)
+            if isinstance(result, Placed) or (isinstance(result, Unplaced) and result.victims):
+                found.append(pod)
+        return found
+
+
+@given(stories(), st.integers(0, 99))
+def test_a_pod_that_leaves_wakes_whom_it_helps(story: Story, which: int) -> None:
+    sleepers = Sleepers(played(story))
+    cache = sleepers.town.domain.cache
+    standing = sorted(entry.pod.uid for entry in cache)
+    if not standing:
+        return
+    gone = cache.remove(standing[which % len(standing)])
+    assert gone is not None
+    for pod in sleepers.helped():
+        assert sleepers.are_woken(pod, ASSIGNED_POD_DELETE, gone.pod, None), (
+            f"{gone.pod.name} leaves, {pod.name} sleeps"
+        )
+
+
+@given(stories(), st.integers(0, 99), st.integers(1, 4))
+def test_a_pod_that_comes_wakes_whom_it_lends_to(story: Story, which: int, cpu: int) -> None:
+    """It is bound by another scheduler, which asks no quota."""
+    sleepers = Sleepers(played(story))
+    tree = sleepers.town.ledger.tree
+    assert tree is not None
+    namespaces = sorted(tree.leaf_of)
+    came = make_pod(
+        "came", cpu_milli=cpu * 1000, memory_bytes=1, node="n0", namespace=namespaces[which % len(namespaces)]
+    )
+    sleepers.town.domain.cache.place(msgspec.structs.replace(came, started_s=999.0))
+    for pod in sleepers.helped():
+        assert sleepers.are_woken(pod, ASSIGNED_POD_ADD, None, came), f"{came.namespace} borrows, {pod.name} sleeps"
+
+
+@given(stories())
+def test_a_node_that_comes_wakes_whom_it_has_room_for(story: Story) -> None:
+    sleepers = Sleepers(played(story))
+    came = make_node("came", cpu_milli=4_000)
+    sleepers.town.domain.cache.set_node(came)
+    for pod in sleepers.helped():
+        assert sleepers.are_woken(pod, NODE_ADD, None, came)
+
+
+def test_a_pod_that_leaves_wakes_only_those_that_its_leaf_or_what_is_above_it_holds() -> None:
+    least, most = {"cpu": 4}, {"cpu": 40}
+    root = node(
+        "root",
+        most,
+        most,
+        node("a", least, least, leaf("a1", 2, 2), leaf("a2", 2, 4)),
+        node("b", least, least, leaf("b1", 2, 2), leaf("b2", 2, 4)),
+    )
+    town = Town([make_node("n", cpu_milli=100_000)], root)
+    for name in ("a1", "a2", "b1", "b2"):
+        for number in range(2):
+            town.add(f"{name}-{number}", name, 1_000, node="n")
+        town.add(f"{name}-waits", name, 1_000)
+    sleepers = Sleepers(town)
+    gone = town.domain.cache.remove("uid-a1-0")
+    assert gone is not None
+    woken = [p.name for p in town.pending.values() if sleepers.are_woken(p, ASSIGNED_POD_DELETE, gone.pod, None)]
+    assert woken == ["a1-waits", "a2-waits"]
