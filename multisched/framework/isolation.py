@@ -173,6 +173,7 @@ class IsolatedPlugin:
         # Of Filter and Score it runs itself, and keeps nothing; what it passes on it passes on as it is.
         self.traits = Traits(
             signs_spec_only=True,
+            pre_filter_reads_pods=own.pre_filter_reads_pods,
             pre_bind_timeout_s=own.pre_bind_timeout_s,
             keeps_deadline=own.keeps_deadline,
             reads_objects=own.reads_objects,

@@ -25,6 +25,7 @@ _WANTED: Final[Mapping[str, tuple[type | UnionType, str]]] = {
     "signs_spec_only": _SWITCH,
     "wants_room_only": _SWITCH,
     "may_fail": _SWITCH,
+    "pre_filter_reads_pods": _SWITCH,
     "reads_feasible": _SWITCH,
     "normalizer": (ByLargest | None, "a ByLargest, or None"),
     "pre_bind_timeout_s": (int | float | None, "seconds, or None"),
@@ -43,6 +44,10 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     one more pod never makes a refused row pass, and preemption tests thousands of rows at once."""
     may_fail: bool = False
     """Filter has codes for Code.ERROR: where no filter before it refuses such a row, the whole attempt fails, as upstream's does."""
+    pre_filter_reads_pods: bool = False
+    """PreFilter refuses by pods that stand, or by this plugin's ledgers about the cluster; fewer pods never make it refuse. So
+    preemption asks it again without victims: on `cycle.nodes` they are gone, and those ledgers hold nothing for them. Only
+    its verdict counts then. AddPod and RemovePod would count a second time, so a plugin with this trait has neither."""
     reads_feasible: bool = False
     """PreScore and Score of a CacheKeyPlugin go by which rows are feasible: they are asked again when others became so."""
     normalizer: ByLargest | None = None
@@ -70,6 +75,7 @@ POINTS: Final = {
     "signs_spec_only": "sign",
     "wants_room_only": "filter",
     "may_fail": "filter",
+    "pre_filter_reads_pods": "pre_filter",
     "reads_feasible": "cache_key",
     "normalizer": "score",
     "pre_bind_timeout_s": "pre_bind",
@@ -99,4 +105,6 @@ def why_wrong(plugin: object) -> str:
             return f"traits: {name} is about {method}, which the plugin does not have; remove it"
     if traits.normalizer is not None and hasattr(plugin, "normalize_score"):
         return "traits: normalizer stands in place of normalize_score; remove one of them"
+    if traits.pre_filter_reads_pods and hasattr(plugin, "remove_pod"):
+        return "traits: pre_filter_reads_pods stands in place of add_pod and remove_pod; remove one of them"
     return ""

@@ -10,7 +10,7 @@ Ledgers about the cluster are kept among the others, as ledgers to which all row
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from multisched.framework.context import Placed
@@ -200,6 +200,18 @@ class LedgerRegistry:
         for ledger in self._ledgers.values() if row >= 0 else self._of_cluster:
             if _can_be_made_again(ledger, is_settled=is_settled):
                 self._notify(ledger, "restore", _restore, ledger, pod, row)
+
+    def lift_from(self, plugins: Collection[str], pod: Pod) -> None:
+        """As `lift`, of the ledgers about the cluster that these plugins own."""
+        for ledger in self._of_cluster:
+            if ledger.plugin in plugins:
+                self._notify(ledger, "release", ledger.release, pod.uid)
+
+    def set_down_in(self, plugins: Collection[str], pod: Pod) -> None:
+        """Undoes `lift_from`."""
+        for ledger in self._of_cluster:
+            if ledger.plugin in plugins:
+                self._notify(ledger, "restore", _restore, ledger, pod, ANY_ROW)
 
     def set_node(self, row: int, node: Node | None) -> None:
         for ledger in self._ledgers.values():

@@ -10,8 +10,9 @@ Source: kube-scheduler 1.36, plugins/defaultpreemption, SelectVictimsOnNode.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -20,16 +21,19 @@ from msgspec.structs import replace
 from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
 from multisched.cycle.preemption.gang_candidates import GangCandidates
 from multisched.cycle.preemption.gang_columns import SparingGangs
-from multisched.cycle.preemption.row_trial import RowTrial
+from multisched.cycle.preemption.row_trial import Asked, RowTrial, refusal_of
 from multisched.cycle.preemption.victim_cache import Displacement, VictimCache, first_refusals, has_any, victims_on
 from multisched.framework.node_view import Bools, Codes, Int32, Rows
-from multisched.framework.points import FilterPlugin
+from multisched.framework.points import FilterPlugin, Plugin
 from multisched.framework.preemption import Candidates, Costs, DisplacementRule, Fitting
 from multisched.framework.runner import PluginFailure
 from multisched.framework.status import Status
 from multisched.model.objects import Pod
 from multisched.state.column_overlay import ColumnOverlay
 from multisched.state.pods_by_priority import PodColumns
+
+PRE_FILTER_ROWS_MAX: Final = 512
+"""Rows on which a PreFilter that reads pods is asked again: each costs about a millisecond."""
 
 
 class _Tally(msgspec.Struct):
@@ -58,6 +62,21 @@ class AttemptDryRun:
     def _filters(self) -> list[FilterPlugin]:
         skipped = self._failed.skipped
         return [p for p in self._runs.plugins.filter if p.name not in skipped and self._is_answered(p)]
+
+    @cached_property
+    def _refusing(self) -> dict[str, Status]:
+        """Plugins whose PreFilter reads pods and refuses this one, as things stand, and why. Those that pass it always will."""
+        found: dict[str, Status] = {}
+        for plugin in self._runs.pre_filters_of(self._failed.skipped):
+            refusal = refusal_of(self._runs.runner, plugin, self._failed.view, self._failed.pod)
+            if refusal is not None:
+                found[plugin.name] = refusal
+        return found
+
+    @cached_property
+    def _asked(self) -> Asked:
+        again = [p for p in self._runs.pre_filters_of(self._failed.skipped) if p.name in self._refusing]
+        return Asked(again, self._filters)
 
     @cached_property
     def _first_other(self) -> int:
@@ -113,7 +132,7 @@ class AttemptDryRun:
         found = self._displace(SparingGangs(rule, self._runs.gang_columns, gangs))
         if len(found.rows) and not found.costs[0].all():
             return found  # some node needs nobody who should be spared
-        more = GangCandidates(self._runs, self._failed, self._filters, self._displacement, self._columns)
+        more = GangCandidates(self._runs, self._failed, self._asked, self._displacement, self._columns)
         return more.added_to(found, rule, self._failed.candidates)
 
     def _displace(self, rule: DisplacementRule) -> Candidates:
@@ -123,8 +142,10 @@ class AttemptDryRun:
             return self._found(tally, None)
         cache = runs.victim_cache(self._victim_cache_key(rule))
         is_wide = runs.standing.is_wide(rows)
-        if self._tail:
+        if self._tail or self._asked.pre_filters:
             alone = is_wide | self._sensitive_rows(cache, rows, rule)
+            if self._refusing:
+                alone = self._cheapest(rows, alone)
             for pods in runs.standing.blocks(rows[alone]):
                 self._displace_one_by_one(pods, rule, tally)
         else:
@@ -132,6 +153,8 @@ class AttemptDryRun:
             for pods in runs.standing.blocks(rows[is_wide]):
                 self._displace_wide(pods, rule, tally)
         narrow = rows[~alone] if alone.any() else rows
+        if self._refusing:
+            narrow = self._refused_by_pre_filter(narrow, rule, tally)
         # Where the pod itself is nominated, its own promise does not count: that is true of no other pod of its class.
         own = runs.table.row_of(self._failed.pod.nominated_node)
         cache.forget(own)
@@ -144,6 +167,27 @@ class AttemptDryRun:
         found = self._found(tally, cache)
         cache.forget(own)
         return found
+
+    def _cheapest(self, rows: Rows, alone: Bools) -> Bools:
+        """Of the rows on which PreFilter would be asked again, some with the least important pods."""
+        at = np.flatnonzero(alone)
+        cheapest = self._runs.standing.lowest(rows[at]).argsort(kind="stable")[:PRE_FILTER_ROWS_MAX]
+        found = np.zeros_like(alone)
+        found[at[cheapest]] = True
+        return found
+
+    def _refused_by_pre_filter(self, rows: Rows, rule: DisplacementRule, tally: _Tally) -> Rows:
+        """Rows on which PreFilter is not asked again: it refuses the pod whoever goes, or enough others were asked about.
+
+        None is left.
+        """
+        status = next(iter(self._refusing.values()))
+        for pods in self._runs.standing.blocks(rows):
+            has_lower = has_any(rule.displaceable(pods))
+            tally.undisplaceable += int(np.count_nonzero(~has_lower))
+            if has_lower.any():
+                tally.refusals[status] += int(np.count_nonzero(has_lower))
+        return rows[:0]
 
     def _with_lower(self, rule: DisplacementRule, tally: _Tally) -> Rows:
         """The candidates on which somebody may be displaced; the others, often all of them, need no further look."""
@@ -186,11 +230,10 @@ class AttemptDryRun:
         return is_remote or (plugin.depends_on.reads_pods and plugin.name not in self._runs.room)
 
     def _sensitive_rows(self, cache: VictimCache, rows: Rows, rule: DisplacementRule) -> Bools:
-        """Rows on which a plugin of the tail depends on a possible victim or on a pod nominated there."""
+        """Rows on which a plugin of the tail, or a PreFilter, depends on a possible victim or on a pod nominated there."""
         runs, failed = self._runs, self._failed
-        sensitivities = runs.nominated.sensitivities(
-            [p for p in self._tail if p.depends_on.reads_pods], failed.view, failed.pod
-        )
+        reading: list[Plugin] = [*self._asked.pre_filters, *(p for p in self._tail if p.depends_on.reads_pods)]
+        sensitivities = runs.nominated.sensitivities(reading, failed.view, failed.pod)
         if sensitivities is None:
             return np.ones(len(rows), np.bool_)  # of some plugin nothing is known
         sensitive = np.isin(rows, list(runs.nominated.sensitive_rows(sensitivities, failed.pod)))
@@ -252,15 +295,15 @@ class AttemptDryRun:
         refusal, statuses = self._displacement.screen(pods.rows, has_any(lower), overlay)
         victims = np.zeros_like(lower)
         for i in np.flatnonzero((refusal < 0) & has_any(lower)).tolist():
-            row = RowTrial(self._runs, self._failed, self._filters, int(pods.rows[i]))
-            status = row.without(victims_on(pods, i, lower[:, i]))
-            if status is not None:
-                refusal[i] = len(statuses)
-                statuses.append(status)
-                continue
-            for turn in (lower[:, i] & first[:, i], lower[:, i] & ~first[:, i]):
-                for k in np.flatnonzero(turn).tolist():
-                    victims[k, i] = not row.is_spared(pods.pod(k, i))
+            with RowTrial(self._runs, self._failed, self._asked, int(pods.rows[i])) as row:
+                status = row.without(victims_on(pods, i, lower[:, i]))
+                if status is not None:
+                    refusal[i] = len(statuses)
+                    statuses.append(status)
+                    continue
+                for turn in (lower[:, i] & first[:, i], lower[:, i] & ~first[:, i]):
+                    for k in np.flatnonzero(turn).tolist():
+                        victims[k, i] = not row.is_spared(pods.pod(k, i))
         self._count(pods, rule, lower, first, (refusal, statuses, victims), tally)
 
     def _count(

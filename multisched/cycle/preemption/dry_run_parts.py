@@ -5,7 +5,7 @@ Owns the victim caches. Written by dry runs alone.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 
 import msgspec
 
@@ -13,9 +13,10 @@ from multisched.cycle.preemption.gang_columns import GangColumns
 from multisched.cycle.preemption.nominated_pods import NominatedPodsFilter, wants_room_only
 from multisched.cycle.preemption.victim_cache import VictimCache
 from multisched.framework.node_view import Codes, Rows
-from multisched.framework.points import CycleView
+from multisched.framework.points import CycleView, PreFilterPlugin
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import Runner
+from multisched.framework.traits import traits_of
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.nominator import Nominator
@@ -59,8 +60,13 @@ class DryRuns:
         self.nominated = nominated
         self.standing = cache.pods_by_priority
         self.gang_columns = GangColumns(cache.gangs)
+        self._pre_filters = [p for p in plugins.pre_filter if traits_of(p).pre_filter_reads_pods]
         self.room = frozenset(p.name for p in plugins.filter if wants_room_only(p))
         self._victim_caches: dict[Hashable, VictimCache] = {}
+
+    def pre_filters_of(self, skipped: frozenset[str]) -> Sequence[PreFilterPlugin]:
+        """Those that must be asked again when pods are gone, without whom the attempt has skipped."""
+        return [p for p in self._pre_filters if p.name not in skipped]
 
     def victim_cache(self, key: Hashable | None) -> VictimCache:
         """What is remembered for a class of pods, renewed; nothing yet for a new one."""

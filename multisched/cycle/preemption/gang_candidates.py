@@ -13,11 +13,10 @@ import msgspec
 import numpy as np
 
 from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
-from multisched.cycle.preemption.row_trial import RowTrial
+from multisched.cycle.preemption.row_trial import Asked, RowTrial
 from multisched.cycle.preemption.victim_cache import Displacement, has_any
 from multisched.cycle.preemption.victim_units import Unit, by_node, needed, units_of, with_first
 from multisched.framework.node_view import Float64, Int64, Rows
-from multisched.framework.points import FilterPlugin
 from multisched.framework.preemption import Candidates, DisplacementRule
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import PlacedPod
@@ -42,20 +41,21 @@ class GangCandidates:
         self,
         runs: DryRuns,
         failed: FailedAttempt,
-        filters: Sequence[FilterPlugin],
+        asked: Asked,
         displacement: Displacement,
         overlay: Callable[[], ColumnOverlay],
     ) -> None:
         """`displacement`, `overlay`: for the filters that can be asked about all rows at once."""
         self._runs = runs
         self._failed = failed
-        self._filters = filters
+        self._asked = asked
         self._displacement = displacement
         self._overlay = overlay
 
     def added_to(self, found: Candidates, rule: DisplacementRule, rows: Rows) -> Candidates:
         """`found`: what there is without them. Raises PluginFailure."""
-        more = [one for row in self._cheapest(rule, rows) if (one := self._tried(rule, row)) is not None]
+        tried = sorted(self._cheapest(rule, rows))
+        more = [one for row in tried if (one := self._tried(rule, row)) is not None]
         if not more:
             return found
         before, at_before = len(found.rows), found.victims_at
@@ -75,7 +75,8 @@ class GangCandidates:
             beyond = runs.gang_columns.beyond_surplus(pods, lower)
             first = rule.first(pods, lower)
             refusal, _, victims = self._displacement.look(pods, lower, first, self._overlay())
-            at = np.flatnonzero((refusal < 0) & has_any(victims) & has_any(beyond))
+            victims = np.where(has_any(victims), victims, lower)  # for room nobody has to go: for another plugin then
+            at = np.flatnonzero((refusal < 0) & has_any(beyond))
             if not len(at):
                 continue
             (some,) = runs.standing.blocks(pods.rows[at])
@@ -99,11 +100,11 @@ class GangCandidates:
         first = rule.first(pods, lower)
         uids = [pod.uid for pod in pods.order(0)]
         violating = {uid for uid, is_first in zip(uids, first[:, 0].tolist(), strict=True) if is_first}
-        trial = RowTrial(runs, self._failed, self._filters, row)
-        trial.take_away(everybody)
-        if not trial.fits():
-            return None
-        going = needed(with_first(units, violating), trial)
+        with RowTrial(runs, self._failed, self._asked, row) as trial:
+            trial.take_away(everybody)
+            if not trial.fits():
+                return None
+            going = needed(with_first(units, violating), trial)
         if going is None or not going.victims:
             return None
         gone = {one.pod.uid for one in going.victims}

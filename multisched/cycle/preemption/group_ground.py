@@ -139,8 +139,11 @@ class GroupGround:
     def take_away(self, members: Members) -> None:
         self._trial.take_away(members)
 
-    def matters(self, member: PlacedPod) -> bool:
+    def is_near(self, member: PlacedPod) -> bool:
         return self.reaches_far or self.shares_room or member.row in self.rows
+
+    def could_help(self, member: PlacedPod) -> bool:
+        return True  # members of the group may move there
 
     # -- reading ---------------------------------------------------------------------------------------------------
 

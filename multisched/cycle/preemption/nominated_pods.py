@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.framework.node_view import Rows, any_true
-from multisched.framework.points import CycleView, FilterPlugin, PreFilterExtensions
+from multisched.framework.points import CycleView, FilterPlugin, Plugin, PreFilterExtensions
 from multisched.framework.registry import PluginSet, implements, those
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.sensitivity import PodSensitivePlugin, PodSensitivity
@@ -44,7 +44,8 @@ class NominatedPodsFilter:
         self._nominator = nominator
         self._extensions = those(plugins.pre_filter, PreFilterExtensions)
         self._room = frozenset(p.name for p in plugins.filter if wants_room_only(p))
-        self._sensitive_plugins = {p.name: p for p in those(plugins.filter, PodSensitivePlugin)}
+        asked = {p.name: p for p in (*plugins.filter, *plugins.pre_filter)}
+        self._sensitive_plugins = {p.name: p for p in those(asked.values(), PodSensitivePlugin)}
 
     def blocked(self, pod_class: EquivalenceClass, pod: Pod, attempt: int, *, everywhere: bool = False) -> Blocked:
         """Feasible rows of the class that are not, once the nominated pods have come. Raises PluginFailure.
@@ -76,7 +77,7 @@ class NominatedPodsFilter:
         together = self._blocked_by_columns(pod_class, pod, attempt, at[~alone], nominated)
         return together | self._blocked_by_rows(pod_class, pod, attempt, at[alone])
 
-    def sensitivities(self, plugins: Sequence[FilterPlugin], view: CycleView, pod: Pod) -> list[PodSensitivity] | None:
+    def sensitivities(self, plugins: Sequence[Plugin], view: CycleView, pod: Pod) -> list[PodSensitivity] | None:
         """Which other pods make a difference to these plugins; None where one of them does not say."""
         if any(p.name not in self._sensitive_plugins or p.name in self._plugins.remote_names for p in plugins):
             return None

@@ -1,79 +1,122 @@
 """One row with some of its pods gone: does the pod of a failed attempt fit there?
 
-For rows on which a filter depends on more than the room that pods leave. Works on an overlay with AddPod and RemovePod;
-used within one synchronous step and never kept.
+For rows on which a filter depends on more than the room that pods leave. Works on an overlay with AddPod and RemovePod.
+Where PreFilter reads pods, it is asked again, and what its plugin's ledgers about the cluster hold for them is lifted.
+Used within one synchronous step and never kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 
 from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
 from multisched.cycle.preemption.victim_units import Members
-from multisched.framework.points import FilterPlugin
-from multisched.framework.runner import PluginFailure
-from multisched.framework.status import Status
+from multisched.framework.points import CycleView, FilterPlugin, PreFilterPlugin
+from multisched.framework.runner import PluginFailure, Runner
+from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import NO_ROW, PlacedPod
 from multisched.state.overlay import OverlayCycle
 
 
-class RowTrial:
-    """`victim_units.Ground` for one pod on one row."""
+class Asked(msgspec.Struct, frozen=True):
+    """The plugins of an attempt that are asked again without some pods."""
 
-    def __init__(self, runs: DryRuns, failed: FailedAttempt, filters: Sequence[FilterPlugin], row: int) -> None:
+    pre_filters: Sequence[PreFilterPlugin]
+    """Those whose PreFilter reads pods (`Traits.pre_filter_reads_pods`)."""
+    filters: Sequence[FilterPlugin]
+
+    @property
+    def reading(self) -> Sequence[FilterPlugin]:
+        """Filters that a pod more or less may matter to."""
+        return [p for p in self.filters if p.depends_on.reads_pods]
+
+
+class RowTrial:
+    """`victim_units.Ground` for one pod on one row. When the block ends, the ledgers hold what they held."""
+
+    def __init__(self, runs: DryRuns, failed: FailedAttempt, asked: Asked, row: int) -> None:
         self._runner = runs.runner
+        self._ledgers = runs.cache.ledgers
         self._pod = failed.pod
-        self._filters = filters
-        self._reading = [p for p in filters if p.depends_on.reads_pods]
+        self._asked = asked
+        self._owners = frozenset(p.name for p in asked.pre_filters)
+        self._lifted: dict[str, Pod] = {}
+        """Pods for which the ledgers of those plugins hold nothing within the block."""
         self._row = row
         self._rows = np.array([row], np.intp)
-        self._ahead = runs.nominator.ahead_on(runs.table.node(row).name, failed.pod)
+        self._node = runs.table.node(row).name
+        self._ahead = runs.nominator.ahead_on(self._node, failed.pod)
         extensions = runs.nominated.extensions(failed.skipped)
         self._overlay = OverlayCycle(
             runs.table, failed.view.state, failed.pod, extensions, runs.runner, failed.view.attempt
         )
         self._view = replace(failed.view, nodes=self._overlay.view.nodes, state=self._overlay.view.state)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for pod in self._lifted.values():
+            self._ledgers.set_down_in(self._owners, pod)
+
     def without(self, gone: Sequence[Pod]) -> Status | None:
         """Takes pods of the row away; why the pod does not fit even so."""
         for one in gone:
-            _must_agree(self._overlay.remove_pod(one, self._row))
-        return self._refusal(self._filters)
+            self._remove(one, self._row)
+        return self._refusal(self._asked.filters)
 
     def is_spared(self, other: Pod) -> bool:
         """Gives a pod of the row back, unless the pod does not fit beside it."""
-        _must_agree(self._overlay.add_pod(other, self._row))
-        if self._refusal(self._reading) is None:
+        self._add(other, self._row)
+        if self._refusal(self._asked.reading) is None:
             return True
-        _must_agree(self._overlay.remove_pod(other, self._row))
+        self._remove(other, self._row)
         return False
 
     # -- Ground ----------------------------------------------------------------------------------------------------
 
     def fits(self) -> bool:
         """By every filter, without whom was taken away."""
-        return self._refusal(self._filters) is None
+        return self._refusal(self._asked.filters) is None
 
     def give_back(self, members: Members) -> bool:
-        for one in _on_rows(members):
-            _must_agree(self._overlay.add_pod(one.pod, one.row))
-        if self._refusal(self._reading) is None:
+        for one in members:
+            self._add(one.pod, one.row)
+        if self._refusal(self._asked.reading) is None:
             return True
         self.take_away(members)
         return False
 
     def take_away(self, members: Members) -> None:
-        for one in _on_rows(members):
-            _must_agree(self._overlay.remove_pod(one.pod, one.row))
+        for one in members:
+            self._remove(one.pod, one.row)
 
-    def matters(self, member: PlacedPod) -> bool:
-        return member.row == self._row
+    def is_near(self, member: PlacedPod) -> bool:
+        return bool(self._owners) or member.row == self._row
+
+    def could_help(self, member: PlacedPod) -> bool:
+        return self.is_near(member)
 
     # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _remove(self, other: Pod, row: int) -> None:
+        if row != NO_ROW:  # else it is on no row, and keeps nobody away from one
+            _must_agree(self._overlay.remove_pod(other, row))
+        if self._owners:
+            self._ledgers.lift_from(self._owners, other)
+            self._lifted[other.uid] = other
+
+    def _add(self, other: Pod, row: int) -> None:
+        if row != NO_ROW:
+            _must_agree(self._overlay.add_pod(other, row))
+        if self._owners:
+            self._ledgers.set_down_in(self._owners, self._lifted.pop(other.uid))
 
     def _refusal(self, plugins: Sequence[FilterPlugin]) -> Status | None:
         """With the pods nominated there, then without."""
@@ -88,6 +131,10 @@ class RowTrial:
         return self._first_refusal(plugins)
 
     def _first_refusal(self, plugins: Sequence[FilterPlugin]) -> Status | None:
+        for pre_filter in self._asked.pre_filters:
+            refusal = refusal_of(self._runner, pre_filter, self._view, self._pod, self._node)
+            if refusal is not None:
+                return refusal
         for plugin in plugins:
             code = int(self._runner.recheck(plugin, self._view, self._pod, self._rows)[0])
             if code:
@@ -95,9 +142,19 @@ class RowTrial:
         return None
 
 
-def _on_rows(members: Members) -> list[PlacedPod]:
-    """Those whose node is known: the others are on no row, and keep nobody away."""
-    return [one for one in members if one.row != NO_ROW]
+def refusal_of(
+    runner: Runner, plugin: PreFilterPlugin, view: CycleView, pod: Pod, node: str | None = None
+) -> Status | None:
+    """Why PreFilter refuses the pod, on this node if one is given; None: it does not. Raises PluginFailure.
+
+    Its state is another one than Filter reads, which is kept true by AddPod and RemovePod.
+    """
+    result = runner.pre_filter(plugin, replace(view, state=view.state.copy()), pod)
+    if result.status.code is not Code.SKIP and not result.status.is_success:
+        return result.status.by(plugin.name)
+    if node is not None and result.nodes is not None and node not in result.nodes:
+        return Status.unresolvable(f"node(s) didn't satisfy plugin {plugin.name}").by(plugin.name)
+    return None
 
 
 def _must_agree(status: Status) -> None:

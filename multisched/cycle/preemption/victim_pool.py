@@ -27,7 +27,7 @@ class VictimPool:
         self._runs = runs
         self._rule = rule
         self._cores: list[tuple[str, Rows]] = []
-        """Gang, and positions of those members beyond its surplus."""
+        """Gang, and positions of its members who may go, the most important first. Beyond the surplus they are its core."""
         self._pods: Sequence[Pod] = ()
         self._first: Bools = np.zeros(0, np.bool_)
         self._steps: list[int] = []
@@ -82,12 +82,13 @@ class VictimPool:
             surplus = gangs.surplus(key)
             may_go_alone[at[len(at) - min(surplus, len(at)) :]] = True
             if len(at) > surplus:
-                self._cores.append((key, at[: len(at) - surplus]))
+                self._cores.append((key, at))
         return np.flatnonzero(may_go_alone)
 
     def _ordered(self, alone: Rows, priority: Int64, started_s: Float64) -> list[int]:
         """As `Unit.importance`."""
-        cores, none = [at for _, at in self._cores], np.zeros(len(alone), np.int64)
+        cores = [at[: len(at) - self._runs.cache.gangs.surplus(key)] for key, at in self._cores]
+        none = np.zeros(len(alone), np.int64)
         keys: Sequence[tuple[Int64 | Float64 | Bools, Sequence[float]]] = (
             (started_s[alone], [started_s[at].min() for at in cores]),
             (none, [-len(at) for at in cores]),
@@ -114,8 +115,8 @@ class VictimPool:
         if self._rule.displaceable(standing.column_of(one.pod for one in members)).all():
             self._whole.append(unit)
             return self._taken(unit)
-        core = {self._pods[i].uid for i in at.tolist()}
-        here = tuple(one for one in members if one.pod.uid in core or one.pod.uid in self._singles)
+        may_go = {self._pods[i].uid for i in at.tolist()}
+        here = tuple(one for one in members if one.pod.uid in may_go)
         if unit.surplus:
             self._limited.append(Unit(here, gang, unit.surplus, may_go_whole=False, is_first=unit.is_first))
         return []

@@ -61,8 +61,12 @@ class Ground(Protocol):
         """They are gone again."""
         ...
 
-    def matters(self, member: PlacedPod) -> bool:
-        """False for one whose leaving makes no room where room is wanted."""
+    def is_near(self, member: PlacedPod) -> bool:
+        """False for one whose leaving makes no room where room is wanted at this moment."""
+        ...
+
+    def could_help(self, member: PlacedPod) -> bool:
+        """False for one whose leaving never makes room for what is to be placed."""
         ...
 
 
@@ -86,10 +90,10 @@ def needed(units: Iterable[Unit], ground: Ground) -> Needed | None:
         if ground.give_back(unit.members):
             continue
         going = _few_of(unit, ground)
-        if len(going) == len(unit.members) and not unit.may_go_whole:
+        if len(going) > unit.surplus and not unit.may_go_whole:
             return None
         victims += going
-        whole_gangs += bool(unit.gang) and len(going) == len(unit.members)
+        whole_gangs += bool(unit.gang) and unit.may_go_whole and len(going) == len(unit.members)
     return Needed(victims, whole_gangs)
 
 
@@ -97,17 +101,17 @@ def _few_of(unit: Unit, ground: Ground) -> Members:
     """Members that the gang can spare, if those are enough: the others stand again. Else all, who are gone as before."""
     if not unit.surplus:
         return unit.members
-    near, given = unit.members, list[PlacedPod]()
-    far = [one for one in unit.members if not ground.matters(one)]
-    if far and ground.give_back(far):
-        near, given = tuple(one for one in unit.members if ground.matters(one)), far
+    far = [one for one in unit.members if not ground.is_near(one)]
+    near = [one for one in unit.members if ground.is_near(one)]
+    given = far if far and ground.give_back(far) else []
     left = list[PlacedPod]()
-    for one in near:
+    for one in near if given else unit.members:
         (given if ground.give_back((one,)) else left).append(one)
     if len(left) <= unit.surplus:
         return left
     ground.take_away(given)
-    subsets = (some for size in range(1, unit.surplus + 1) for some in combinations(near, size))
+    helping = [one for one in (*near, *far) if ground.could_help(one)]
+    subsets = (some for size in range(1, unit.surplus + 1) for some in combinations(helping, size))
     for some in islice(subsets, SUBSETS_MAX):
         uids = {one.pod.uid for one in some}
         if ground.give_back([one for one in unit.members if one.pod.uid not in uids]):

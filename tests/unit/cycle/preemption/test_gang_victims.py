@@ -15,6 +15,7 @@ from multisched.cycle.preemption import gang_candidates, victim_units
 from multisched.cycle.preemption.gang_columns import GangColumns
 from multisched.cycle.results import Placed, Unplaced
 from multisched.framework.dependency import Dependency
+from multisched.framework.status import Code
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import CPU, Node, Pod
 from multisched.testing.builders import make_node, make_pod
@@ -140,6 +141,20 @@ def test_filters_that_know_more_than_room_are_asked_without_the_whole_gang() -> 
     )
     pods = [member("g1", "a"), member("g2", "b")]
     assert victims(town({"a": 1, "b": 1}, pods, [careful], g=2)) == ("b", {"b": ["g2"], "a": ["g1"]})
+
+
+def test_a_gang_goes_whole_where_something_else_than_room_is_wanted() -> None:
+    """A filter keeps the pod off `a` as long as a member stands there, and off `b` for good."""
+
+    class Shy(FilterBy):
+        def filter(self, cycle: Any, pod: Pod, rows: Any) -> Any:
+            refused = self.reasons.code(Code.UNSCHEDULABLE, "shy")
+            members = [{one.name for one in cycle.nodes.pods_on(row)} & {"g1", "g2"} for row in rows.tolist()]
+            return np.array([refused if some else 0 for some in members], np.uint8)
+
+    shy = Shy("Shy", lambda pod, name: "", depends_on=Dependency.CLUSTER, sign=lambda pod: ())
+    pods = [member("g1", "a"), standing("other", "a"), member("g2", "b"), standing("equal", "b", cpu=9000, priority=9)]
+    assert victims(town({"a": 9, "b": 9}, pods, [shy], g=2)) == ("a", {"a": ["g1"], "b": ["g2"]})
 
 
 def test_the_next_pod_of_the_class_hears_what_has_become_of_gangs_elsewhere() -> None:
