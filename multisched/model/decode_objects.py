@@ -7,7 +7,7 @@ it. Only a document without metadata raises DecodeError; nothing else is raised.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import Any, TypedDict, TypeVar, cast
@@ -66,7 +66,7 @@ from multisched.model.decode_selectors import (
 from multisched.model.decode_volumes import InTreeSource, migrated_disk
 from multisched.model.objects import CPU, Owner
 from multisched.model.quantity import QuantityError, milli_of_nano, parse_nano, value_of_nano
-from multisched.model.quota_tree import read_tree
+from multisched.model.quota_tree import TreeProblem, read_tree
 from multisched.model.selectors import LabelSelector
 from multisched.model.version import Version, version_of
 from multisched.model.wire import UNREADABLE
@@ -388,15 +388,22 @@ def _quota(wire: _Quota) -> ResourceQuota:
 
 def _quota_tree(wire: _QuotaTree) -> ElasticQuotaTree:
     tree, problems = read_tree(None if wire.spec is None else wire.spec.root)
-    return ElasticQuotaTree(**_who(wire.metadata), tree=tree, problems=problems)
+    return ElasticQuotaTree(**_who(wire.metadata), tree=tree, problems=problems, malformed=_all_of(problems))
 
 
 def _elastic_quota(wire: WireElasticQuota) -> ElasticQuota:
-    return ElasticQuota(**_who(wire.metadata), **bounds(wire))
+    found = bounds(wire)
+    return ElasticQuota(**_who(wire.metadata), **found, malformed=_all_of(found["problems"]))
 
 
 def _koordinator_quota(wire: WireElasticQuota) -> KoordinatorQuota:
-    return KoordinatorQuota(**_who(wire.metadata), **place_in_tree(wire))
+    found = place_in_tree(wire)
+    return KoordinatorQuota(**_who(wire.metadata), **found, malformed=_all_of(found["problems"]))
+
+
+def _all_of(problems: Sequence[TreeProblem]) -> str:
+    """They are in the object's own event, too."""
+    return "; ".join(map(str, problems))
 
 
 def _pod_group(wire: WirePodGroup) -> PodGroup:

@@ -49,7 +49,7 @@ class _Forest:
         self._check_namespaces()
 
     def _add(self, one: KoordinatorQuota) -> None:
-        if one.malformed:
+        if one.malformed and not one.problems:
             self.problems.report(one.key, "spec", one.malformed, "write it anew")
         self.problems.add(one.key, *one.problems)
         first = self.quotas.setdefault(one.name, one)

@@ -21,7 +21,7 @@ def read_flat(quotas: Iterable[ElasticQuota]) -> ReadQuotas:
     """The tree of all of them; none where there are none."""
     problems, by_namespace = ProblemsByObject(), dict[str, ElasticQuota]()
     for one in sorted(quotas, key=lambda one: one.key):
-        if one.malformed:
+        if one.malformed and not one.problems:
             problems.report(one.key, "spec", one.malformed, "write it anew")
         problems.add(one.key, *one.problems)
         first = by_namespace.setdefault(one.namespace, one)

@@ -7,7 +7,8 @@ the last object is deleted no quota is left.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -19,6 +20,8 @@ from multisched.model.quota_tree import QuotaTree
 from multisched.model.quotas.koordinator import read_linked
 from multisched.model.quotas.reading import ReadQuotas
 from multisched.model.quotas.scheduler_plugins import read_flat
+
+logger = logging.getLogger(__name__)
 
 TREE_NAMESPACE: Final = "kube-system"
 """Trees elsewhere have no effect, as in ACK."""
@@ -47,7 +50,8 @@ class QuotaSource:
         self.generation = 0
         """Rises whenever another tree is in force."""
         self.trouble: dict[str, str] = {}
-        """Key of an object that has no effect -> why."""
+        """Key of an object that has no effect -> why. Logged when it begins, and when the reason is another one."""
+        self._logged: Mapping[str, str] = {}
 
     @property
     def tree(self) -> QuotaTree | None:
@@ -75,7 +79,7 @@ class QuotaSource:
         return any(self._objects.unreadable(kind) for kind in QUOTA_KINDS[: until + 1])
 
     def _choose(self) -> None:
-        self.trouble = {}
+        self._logged, self.trouble = self.trouble, {}
         found: InForce | None = None
         for kind in QUOTA_KINDS:
             ours = [one for one in self._objects.all(kind) if self._may_have_effect(kind, one)]
@@ -98,7 +102,10 @@ class QuotaSource:
     def _trouble(self, kind: ObjectKind, key: str, why: str) -> None:
         """A tree goes by its key, any other object by its kind, too."""
         is_tree = kind is ObjectKind.ELASTIC_QUOTA_TREE
-        self.trouble[key if is_tree else f"{kind.definition.plural}.{kind.definition.group} {key}"] = why
+        place = key if is_tree else f"{kind.definition.plural}.{kind.definition.group} {key}"
+        self.trouble[place] = why
+        if self._logged.get(place) != why:
+            logger.warning("quota has no effect", extra={"object": place, "error": why})
 
     def _chosen_tree(self, trees: Sequence[ClusterObject]) -> InForce | None:
         """The one in force, else the first good one by name, else the first; None where none has ever been good."""
@@ -112,8 +119,7 @@ class QuotaSource:
                 self._trouble(kind, other.key, why)
         if chosen.tree is not None and _is_good(chosen):
             return InForce(kind, chosen.tree, chosen.key, chosen.uid)
-        why = chosen.malformed or "; ".join(map(str, chosen.problems))
-        self._trouble(kind, chosen.key, f"not in force: {why}")
+        self._trouble(kind, chosen.key, f"not in force: {chosen.malformed}")
         return before if known else None
 
     def _made_of(self, kind: ObjectKind, quotas: Sequence[ClusterObject]) -> InForce | None:

@@ -1,8 +1,8 @@
 """Reclaim: which pods go for one that its quota entitles to room, and no more of them than it takes.
 
 The leaf furthest over its min gives first. Of its pods those go first whose going breaks no PodDisruptionBudget, then the
-lowest priority, the newest, the smallest. Where this order leads to too little, the largest pods of each leaf are tried
-first, then the smallest, and at last all sets of a few pods. Whoever turns out not to be needed stays.
+lowest priority, the newest, the smallest. Where this order leads to too little, the largest pods of each leaf go first,
+or the smallest. At last all sets of a few pods are tried. Whoever turns out not to be needed stays.
 """
 
 from __future__ import annotations

@@ -9,10 +9,8 @@ import msgspec
 import orjson
 
 from multisched.cycle.results import Conflicted, Placed, Result, Unplaced
-from multisched.model.cluster_objects import ElasticQuotaTree
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
-from multisched.model.quota_tree import read_tree
 from multisched.plugins.quota.quota_ledger import QUOTA, QuotaLedger
 from multisched.testing.builders import make_pod
 from tests.unit.cycle.cycle_kit import Domain
@@ -40,12 +38,11 @@ class Town:
     def set_tree(
         self, root: Json, *, name: str = "tree", namespace: str = "kube-system", uid: str = "uid-tree"
     ) -> None:
-        tree, problems = read_tree(root)
         self._version += 1
-        one = ElasticQuotaTree(
-            name=name, namespace=namespace, uid=uid, version=self._version, tree=tree, problems=problems
-        )
-        self.domain.cache.objects.set(ObjectKind.ELASTIC_QUOTA_TREE, one)
+        metadata = {"name": name, "namespace": namespace, "uid": uid, "resourceVersion": str(self._version)}
+        kind = ObjectKind.ELASTIC_QUOTA_TREE
+        api = {"apiVersion": kind.definition.api_version, "kind": kind.definition.name}
+        self.put({**api, "metadata": metadata, "spec": {"root": root}})
 
     def put(self, *documents: Json) -> None:
         """Quota objects of any API."""

@@ -1,0 +1,154 @@
+"""Quotas with mistakes through the whole program: what was in force stays so, nobody is evicted, and the object says what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import orjson
+import pytest
+
+from multisched.cluster.api.direct import DirectTransport
+from tests.integration.plugins.house import House, in_virtual_time
+from tests.integration.plugins.test_quotas import TREES, becomes, quota, replicas, town, tree, two
+from tests.unit.model.quotas.quota_documents import flat
+from tests.unit.plugins.quota.trees import Json, leaf, node
+
+GOOD = two((1, 4), (1, 4), 4)
+"""Of 4 CPUs the first namespace borrows 3 in the stories below."""
+
+
+def changed(change: Callable[[Json], object]) -> Json:
+    root = deepcopy(GOOD)
+    change(root)
+    return root
+
+
+def child(at: int, **fields: Any) -> Json:
+    return changed(lambda root: root["children"][at].update(fields))
+
+
+BAD = {
+    "min over max": (child(1, min={"cpu": 3}, max={"cpu": 2}), "root.q2.min.cpu: min 3 is over max 2"),
+    "children over their parent": (
+        changed(lambda root: [one["min"].update(cpu=3) for one in root["children"]]),
+        "root.min.cpu: min of its children is 6 in all, over its own 4",
+    ),
+    "max over that of the parent": (child(1, max={"cpu": 9}), "root.q2.max.cpu: max 9 is over 4 of root"),
+    "a namespace twice": (
+        child(1, namespaces=["namespace2", "namespace1"]),
+        "root.q2.namespaces: namespace 'namespace1' is in root.q1 already",
+    ),
+    "an unknown resource": (
+        child(1, max={"cpu": 4, "gpus": 1}),
+        "root.q2.max.'gpus': no pod can ask for such a resource",
+    ),
+    "no amount": (child(1, min={"cpu": "lots"}), "root.q2.min.cpu: 'lots' is no amount"),
+    "a name twice": (child(1, name="q1"), "root.'q1': root.q1 has the same name"),
+}
+
+
+async def events(house: House) -> list[tuple[str, str]]:
+    """Name of the object, and what is said of it, of events about quotas."""
+    answer = await DirectTransport(house.server).request("GET", "/apis/events.k8s.io/v1/events")
+    items = orjson.loads(answer.body)["items"]
+    return [(one["regarding"]["name"], one["note"]) for one in items if "Quota" in one["regarding"]["kind"]]
+
+
+async def is_still_in_force(house: House) -> None:
+    """The first namespace keeps its four pods until the second one asks for what it is sure of, and gives no more than that."""
+    assert len(house.program.cache) == 4
+    await replicas(house, "namespace2", 4, "1")
+    await becomes(house, [3, 1])
+    await house.at_rest()
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_an_edit_with_a_mistake_changes_nothing_and_is_told_on_the_tree(what: str) -> None:
+    root, told = BAD[what]
+
+    async def story() -> None:
+        async with town(2) as house:
+            await tree(house, GOOD)
+            await replicas(house, "namespace1", 5, "1")
+            await becomes(house, [4])
+            await house.patch(f"{TREES}/tree", {"spec": {"root": root}})
+            await becomes(house, [4])
+            ((name, note),) = await events(house)
+            assert (name, note.partition("; ")[0]) == ("tree", f"Not used for scheduling: {told}")
+            await is_still_in_force(house)
+
+    in_virtual_time(story)
+
+
+def test_a_second_tree_changes_nothing_whatever_it_says(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with town(2) as house:
+            await tree(house, GOOD)
+            await replicas(house, "namespace1", 5, "1")
+            await becomes(house, [4])
+            await tree(house, two((1, 1), (1, 1), 2), "another")
+            await becomes(house, [4])
+            (said,) = [vars(one) for one in caplog.records if one.message == "quota has no effect"]
+            assert said["object"] == "kube-system/another"
+            assert said["error"].startswith("kube-system/tree is in force, and one tree is all there may be")
+            await is_still_in_force(house)
+
+    in_virtual_time(story)
+
+
+def test_a_tree_elsewhere_has_no_effect(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with town(1) as house:
+            path = TREES.replace("kube-system", "namespace1")
+            await house.post(
+                path, "tree", {}, spec={"root": node("root", {"cpu": 1}, {"cpu": 1}, leaf("a", 1, 1, "namespace1"))}
+            )
+            await replicas(house, "namespace1", 3, "1")
+            await becomes(house, [3])
+            (said,) = [vars(one) for one in caplog.records if one.message == "quota has no effect"]
+            assert said["error"] == "only a tree in namespace kube-system has effect; move it there"
+
+    in_virtual_time(story)
+
+
+def test_a_tree_that_is_deleted_while_it_is_in_use_evicts_nobody_and_holds_again_when_it_is_back() -> None:
+    async def story() -> None:
+        async with town(2) as house:
+            await tree(house, GOOD)
+            await replicas(house, "namespace1", 5, "1")
+            await becomes(house, [4])
+            await replicas(house, "namespace2", 2, "1")
+            await becomes(house, [3, 1])
+            await house.delete(f"{TREES}/tree")
+            await becomes(house, [5, 2])
+            await tree(house, GOOD)
+            await becomes(house, [5, 2])  # over its max, and nobody goes for that
+            await replicas(house, "namespace1", 1, "1", of="more")
+            await becomes(house, [5, 2])
+            await house.at_rest()
+
+    in_virtual_time(story)
+
+
+def test_of_many_quotas_one_with_a_mistake_keeps_all_as_they_were() -> None:
+    """The root of scheduler-plugins' quotas is the sum of them: with one left out the others would lend less."""
+
+    async def story() -> None:
+        async with town(2) as house:
+            await quota(house, flat("namespace1", 2, 4))
+            await quota(house, flat("namespace2", 2, 4))
+            await replicas(house, "namespace1", 5, "1")
+            await becomes(house, [4])
+            path = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/namespace2/elasticquotas/quota"
+            await house.patch(path, {"spec": {"min": {"cpu": 5}}})
+            await becomes(house, [4])
+            assert await events(house) == [
+                ("quota", "Not used for scheduling: spec.min.cpu: min 5 is over max 4; lower min or raise max")
+            ]
+            await replicas(house, "namespace2", 5, "1")
+            await becomes(house, [2, 2])
+            await house.at_rest()
+
+    in_virtual_time(story)
