@@ -175,6 +175,7 @@ class Program:
         self.pods = self._pod_ingest(domains.add_all(nodes))
         self.finished_members = FinishedMembers(self.cache.gangs, self.decoder, self._finished_pods)
         self.statuses.serve(self.router.workers())
+        self.pods.on_pending = self.statuses.pending_changed if self.statuses.hears_of_pending else None
         self.half_gangs = HalfGangs(self.cache, self.router, self.events, outside.clock)
         self.mending = self._pod_mending()
         reporter = configuration.domains[0].scheduler_names[0]
@@ -206,6 +207,7 @@ class Program:
             events=self.events,
             conditions=self.conditions,
             statuses=self.statuses,
+            pending=lambda: self.pods.pending.values(),
             extenders=self._extenders,
             news=NewsShare(lambda: self.event_times.handled, self.clock.monotonic),
             workshop=self.workshop,
@@ -468,18 +470,3 @@ class Program:
         with anyio.move_on_after(EVENTS_DRAIN_S):
             await self.leases.release(workers)
         await self.events.drain(EVENTS_DRAIN_S)
-
-    def statistics(self) -> Mapping[str, Mapping[str, object]]:
-        """Per domain: what waits, what was bound, how long it took, how often cycles met."""
-        found: dict[str, Mapping[str, object]] = {}
-        for worker in self.router.workers():
-            queue = worker.queue.statistics()
-            found[worker.name] = {
-                "pending": dict(queue.pending),
-                "in_flight": queue.in_flight,
-                "bound": worker.counters.bound,
-                "latencies_s": worker.latencies_s,
-                "conflicts_true": worker.cycle.conflicts.true,
-                "conflicts_false": worker.cycle.conflicts.false,
-            }
-        return found

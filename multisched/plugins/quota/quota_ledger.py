@@ -11,6 +11,8 @@ from copy import copy
 from itertools import pairwise
 from typing import Final, Protocol
 
+from multisched.framework.object_status import ObjectStatus
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import PODS, Pod
 from multisched.model.quota_tree import QuotaNode, QuotaTree, shown_amount
 from multisched.plugins.quota.quota_source import QuotaSource
@@ -37,6 +39,14 @@ class Labelled(Protocol):
 
     @property
     def labels(self) -> Mapping[str, str]: ...
+
+
+class ObjectStatuses(Protocol):
+    """What plugins ask of it. Border: it is made of the ledger."""
+
+    def status_of(self, kind: ObjectKind, namespace: str, name: str) -> ObjectStatus | None: ...
+
+    def pending_changed(self, pod: Pod) -> None: ...
 
 
 class Level:
@@ -162,6 +172,10 @@ class QuotaLedger:
         self._holdings: list[_Holding | None] = []
         self._free: list[int] = []
         self._numbers: dict[tuple[int, Items], int] = {}
+        self.statuses: ObjectStatuses | None = None
+        """Who says what stands in the status of quota objects, for the plugins of all domains."""
+        self.on_change: Callable[[tuple[Level, ...]], None] = _nobody
+        """Hears the levels at which a pod has come or gone, from the leaf upward."""
 
     # -- the tree --------------------------------------------------------------------------------------------------
 
@@ -285,6 +299,7 @@ class QuotaLedger:
             self._free.append(number)
             del self._numbers[holding.key]
         self._version += 1
+        self.on_change(holding.levels)
 
     def held(self) -> Mapping[str, object]:
         self.renew()
@@ -330,8 +345,13 @@ class QuotaLedger:
         account(levels, found.items, 1, has_guarantees=self.has_guarantees)
         self._held[pod.uid] = number
         self._version += 1
+        self.on_change(levels)
 
 
 def _shown(holding: _Holding | None) -> object:
     assert holding is not None
     return holding.levels[0].path, holding.items
+
+
+def _nobody(levels: tuple[Level, ...]) -> None:
+    """Nobody listens."""

@@ -7,7 +7,7 @@ the last object is deleted no quota is left.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -48,6 +48,8 @@ class QuotaSource:
         """Rises whenever another tree is in force."""
         self.trouble: dict[str, str] = {}
         """Key of an object that has no effect -> why."""
+        self.on_choice: Callable[[], None] = lambda: None
+        """Called after each look at objects that have changed."""
 
     @property
     def tree(self) -> QuotaTree | None:
@@ -88,6 +90,11 @@ class QuotaSource:
         before, self.in_force = self.in_force, found
         if self.tree != (None if before is None else before.tree):
             self.generation += 1
+        self.on_choice()
+
+    def trouble_of(self, kind: ObjectKind, key: str) -> str:
+        """Why the object has no effect; empty for one that has."""
+        return self.trouble.get(_trouble_key(kind, key), "")
 
     def _may_have_effect(self, kind: ObjectKind, one: ClusterObject) -> bool:
         if kind is not ObjectKind.ELASTIC_QUOTA_TREE or one.namespace == TREE_NAMESPACE:
@@ -96,9 +103,7 @@ class QuotaSource:
         return False
 
     def _trouble(self, kind: ObjectKind, key: str, why: str) -> None:
-        """A tree goes by its key, any other object by its kind, too."""
-        is_tree = kind is ObjectKind.ELASTIC_QUOTA_TREE
-        self.trouble[key if is_tree else f"{kind.definition.plural}.{kind.definition.group} {key}"] = why
+        self.trouble[_trouble_key(kind, key)] = why
 
     def _chosen_tree(self, trees: Sequence[ClusterObject]) -> InForce | None:
         """The one in force, else the first good one by name, else the first; None where none has ever been good."""
@@ -128,6 +133,12 @@ class QuotaSource:
 
 def _is_good(one: ClusterObject) -> bool:
     return isinstance(one, ElasticQuotaTree) and one.tree is not None and not one.malformed
+
+
+def _trouble_key(kind: ObjectKind, key: str) -> str:
+    """A tree goes by its key, any other object by its kind, too."""
+    is_tree = kind is ObjectKind.ELASTIC_QUOTA_TREE
+    return key if is_tree else f"{kind.definition.plural}.{kind.definition.group} {key}"
 
 
 def read_quotas(kind: ObjectKind, quotas: Sequence[ClusterObject]) -> ReadQuotas:
