@@ -47,6 +47,8 @@ class ObjectStatus(msgspec.Struct, frozen=True):
     fields: Mapping[str, object] = {}
     """Name of a field of the status -> mappings, sequences, texts, whole numbers; None takes the field away."""
     conditions: tuple[ObjectCondition, ...] = ()
+    since: tuple[str, ...] = ()
+    """Fields that say when something was first written: the time of the write, and afterwards what stands."""
     annotations: Mapping[str, str] = {}
     """Written along where the status is a part of the object (`KindDefinition.has_status_path`); elsewhere they are none."""
 

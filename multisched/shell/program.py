@@ -37,7 +37,6 @@ from multisched.framework.ports import Clock
 from multisched.framework.registry import Registry
 from multisched.model.decode import Decoder
 from multisched.model.limited_toleration import LimitedToleration
-from multisched.model.object_kinds import ObjectKind
 from multisched.model.selectors import Toleration
 from multisched.model.wire import Transport
 from multisched.shell.audit.auditor import Audit
@@ -52,7 +51,7 @@ from multisched.shell.half_gangs import HalfGangs
 from multisched.shell.history_guard import HistoryGuard
 from multisched.shell.ingest.event_timing import EventTimes
 from multisched.shell.ingest.finished_members import SUCCEEDED_PODS, FinishedMembers
-from multisched.shell.ingest.gang_objects import note_gang
+from multisched.shell.ingest.gang_objects import mark_gang, note_gang
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
 from multisched.shell.ingest.router import Router
 from multisched.shell.leadership.cluster_lists import ClusterLists
@@ -144,6 +143,7 @@ class Program:
         self.reservations = Reservations(self.nominator)
         self.router = Router()
         self.cache.gangs.on_change = self.router.gang_changed
+        self.cache.gangs.on_count = lambda key: mark_gang(self.statuses, self.cache.objects, key)
         self.statuses = self._statuses()
         on_rewritten = (self.conditions.forget_written, self.statuses.history_rewritten)
         self.history.on_change(HistoryGuard(self.history, self.router, on_rewritten).changed)
@@ -182,6 +182,7 @@ class Program:
         self.nodes = self._node_ingest(nodes, reporter)
         self.reflectors = self._reflectors()
         self.objects = self._object_watch(reporter)
+        self.statuses.reflectors = self.objects.reflectors
         self.lists = ClusterLists(self.reflectors, self.objects, outside.clock)
         self.handover = self._handover()
         self.repairs = self._repairs()
@@ -274,9 +275,7 @@ class Program:
         return Statuses(self.transport, self.limiter, self.clock, self.cache.objects, timeout_s=timeout_s)
 
     def _object_watch(self, reporter: str) -> ObjectWatch:
-        def watching(kind: ObjectKind, handler: ReflectorHandler) -> ReflectorHandler:
-            return self.event_times.watching(kind.value, self.statuses.watching(kind, handler))
-
+        times, statuses = self.event_times, self.statuses
         return ObjectWatch(
             watched_kinds(worker.plugins for worker in self.router.workers()),
             self.cache.objects,
@@ -284,7 +283,7 @@ class Program:
             notify=self._notify_all,
             events=self.events,
             reporter=reporter,
-            watching=watching,
+            watching=lambda kind, handler: times.watching(kind.value, statuses.watching(kind, handler)),
         )
 
     def _reflector(

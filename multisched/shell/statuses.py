@@ -11,7 +11,7 @@ A new leader looks at all objects. So does everybody every RENEW_S, and after ma
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import anyio
@@ -19,6 +19,7 @@ import msgspec
 
 from multisched.client.limits import WriteLimiter
 from multisched.client.object_feed import ReflectorHandler
+from multisched.client.reflector import Reflector
 from multisched.client.status_writer import DUE_MAX, ApiStatusWriter, StatusStatistics
 from multisched.framework.object_status import ObjectKey, ObjectStatus, PendingPodsPlugin, StatusPlugin
 from multisched.framework.objects_view import ObjectsView
@@ -54,6 +55,8 @@ class Statuses:
         self._objects = objects
         self._writer = ApiStatusWriter(transport, limiter, clock, self, timeout_s=timeout_s)
         self._sources: dict[ObjectKind, _Source] = {}
+        self.reflectors: Mapping[ObjectKind, Reflector] = {}
+        """Which say in what version each kind is served."""
         self._of_pending: dict[str, tuple[PendingPodsPlugin, DomainWorker]] = {}
 
     def serve(self, workers: Iterable[DomainWorker]) -> None:
@@ -117,6 +120,11 @@ class Statuses:
         """See `StatusOffer`."""
         worker = self._sources[kind].worker
         return worker.lease if worker.is_leading else None
+
+    def path_of(self, kind: ObjectKind) -> str:
+        """See `StatusOffer`."""
+        reflector = self.reflectors.get(kind)
+        return kind.definition.path if reflector is None else reflector.path
 
     def status_of(self, key: ObjectKey) -> ObjectStatus | None:
         """See `StatusOffer`. What a plugin raises is counted as its failure."""

@@ -130,7 +130,7 @@ class QuotaStatuses:
         fields = {"used": _amounts(use, "used", _named(one))}
         if kind is ObjectKind.KOORDINATOR_QUOTA:
             noted = {f"{KOORDINATOR}{name}": _text(_amounts(use, field, _named(one))) for name, field in _NOTED}
-            return ObjectStatus(one.uid, fields, (condition,), noted)
+            return ObjectStatus(one.uid, fields, (condition,), annotations=noted)
         return ObjectStatus(one.uid, fields, (condition,))
 
     def _uses_for(self, key: ObjectKey, tree: QuotaTree) -> list[LevelUse]:
