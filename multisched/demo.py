@@ -35,6 +35,7 @@ from multisched.observe.metrics import Metrics
 from multisched.observe.progress import DomainProgress, progress_view, quantile
 from multisched.shell.audit.cluster_judge import judge_cluster
 from multisched.shell.program import Program
+from multisched.shell.telemetry import statistics_of
 from multisched.verify import Report
 
 logger = logging.getLogger(__name__)
@@ -205,7 +206,7 @@ class _Demo:
 
     def _is_settled(self, program: Program, expected: Mapping[str, int]) -> bool:
         """All pods are bound, or those that are not have been refused and nothing has been bound for a while."""
-        statistics = program.statistics()
+        statistics = statistics_of(program)
         seen = tuple(int(str(statistics[name]["bound"])) for name in expected)
         if all(bound >= pods for bound, pods in zip(seen, expected.values(), strict=True)):
             return True
@@ -242,7 +243,7 @@ class _Rates:
 
 def _rows(program: Program, rates: _Rates, now: float) -> list[DomainProgress]:
     rows = []
-    for name, statistics in program.statistics().items():
+    for name, statistics in statistics_of(program).items():
         values: Any = statistics
         p50_ms, p99_ms = _quantiles_ms(values["latencies_s"])
         rows.append(

@@ -8,7 +8,8 @@ from typing import Final
 from multisched.model.quota_tree import shown_amount
 from multisched.model.visible_text import escaped
 from multisched.observe.tables import as_document
-from multisched.whatif.quota_use import LevelUse, QuotaUse, Use
+from multisched.plugins.quota.level_use import LevelUse, Use
+from multisched.whatif.quota_use import QuotaUse
 
 COLUMNS: Final = 80
 BAR: Final = 20

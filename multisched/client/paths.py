@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
-
-from multisched.model.object_kinds import KindDefinition
 
 _PLAIN_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]*(?:\.[a-z0-9-]+)*")
 
@@ -20,9 +18,9 @@ def pod_path(namespace: str, name: str) -> str:
     return f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}"
 
 
-def object_path(definition: KindDefinition[Any], namespace: str, name: str) -> str:
-    """`namespace`: empty for cluster-wide kinds."""
-    root, _, plural = definition.path.rpartition("/")
+def object_path(list_path: str, namespace: str, name: str) -> str:
+    """`list_path`: where its kind is listed; `namespace`: empty for cluster-wide kinds."""
+    root, _, plural = list_path.rpartition("/")
     place = f"{root}/namespaces/{segment(namespace)}" if namespace else root
     return f"{place}/{plural}/{segment(name)}"
 

@@ -90,6 +90,10 @@ class StatusOffer(Protocol):
         """By which the kind is written; None: nobody here writes it now."""
         ...
 
+    def path_of(self, kind: ObjectKind) -> str:
+        """Where the API server lists the kind, in the version that it serves."""
+        ...
+
     def status_of(self, key: ObjectKey) -> ObjectStatus | None:
         """As of now; None where there is nothing to say. Never raises."""
         ...
@@ -285,6 +289,7 @@ class ApiStatusWriter:
             return None
         document, of_wanted = stands.document(), digest_of(wanted, fields, stands.generation)
         now = timestamp(self._clock.now())
+        fields |= {name: document.get(name) or now for name in wanted.since}
         patch = patch_between(document, fields, merged_conditions(document, wanted.conditions, stands.generation, now))
         noted = {} if key[0].definition.has_status_path else _new_annotations(wanted, stands)
         record = self._records.get(key)
@@ -305,7 +310,7 @@ class ApiStatusWriter:
             return True
         record = self._records.setdefault(key, _Record())
         record.not_before_s = self._clock.monotonic() + _pause_s(record, len(plan.stands.raw) + len(plan.body))
-        path = object_path(key[0].definition, key[1], key[2])
+        path = object_path(self._offer.path_of(key[0]), key[1], key[2])
         path = within(f"{path}/status" if key[0].definition.has_status_path else path, self._timeout_s)
         try:
             response = await self._transport.request(
@@ -401,7 +406,7 @@ class ApiStatusWriter:
     async def _read(self, key: ObjectKey) -> bool:
         """Asks the server what stands there; False: there is no such object, or no answer."""
         try:
-            path = object_path(key[0].definition, key[1], key[2])
+            path = object_path(self._offer.path_of(key[0]), key[1], key[2])
             response = await self._transport.request("GET", path, timeout_s=self._timeout_s)
         except TransportError as error:
             self._fail(key, str(error))

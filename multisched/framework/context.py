@@ -117,3 +117,5 @@ class PluginContext(msgspec.Struct, frozen=True):
     """The schedulerNames that the domains of this program serve, all together; None: every name is one of them."""
     statuses: StatusMarks = msgspec.field(default_factory=NoStatusMarks)
     """Where a `StatusPlugin` marks objects whose status may have changed."""
+    pending: Callable[[], Iterable[Pod]] = tuple
+    """The pods of all domains that the API server has on no node: those that are being bound, and gated ones, too."""

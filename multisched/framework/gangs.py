@@ -5,8 +5,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+import msgspec
+
 GANG_PLUGIN: Final = "GangScheduling"
 """The plugin by whose events gangs are woken, also where no plugin refused a member. Profiles without it know no gangs."""
+
+
+class GangCounts(msgspec.Struct, frozen=True):
+    """One gang in numbers."""
+
+    least: int
+    """Fewer do not start; 0 where nobody says."""
+    present: int
+    """Members that stand, could be tried, or have finished."""
+    bound: int
+    running: int
+    finished: int
+    """Members that ended well."""
+    has_started: bool
+    """Its minimum was bound at some time."""
+    is_overdue: bool
+    """Its members have waited for one another longer than it lets them."""
+    problem: str
+    """What is wrong with it; empty for a good one."""
+    why: str
+    """Why its members cannot be tried now; empty where they can."""
+    waiting: tuple[str, ...]
+    """Names of members that are not bound: some of them, where they are many."""
+    owners: tuple[str, ...]
+    """Names of workloads that its members are of: some of them."""
+    schedulers: frozenset[str]
+    """schedulerNames of its members; of the latest, where all have finished."""
 
 
 class GangView(Protocol):
@@ -24,6 +53,10 @@ class GangView(Protocol):
         """Why members of the gang cannot be tried now; empty: they can, or it has started."""
         ...
 
+    def counts(self, key: str) -> GangCounts | None:
+        """The gang in numbers; None for an unknown one. O(members)."""
+        ...
+
 
 class NoGangs:
     """Where nobody belongs to a gang."""
@@ -36,3 +69,6 @@ class NoGangs:
 
     def why_not_yet(self, key: str) -> str:
         return ""
+
+    def counts(self, key: str) -> GangCounts | None:
+        return None

@@ -15,6 +15,7 @@ import msgspec
 
 from multisched.framework.points import Plugin
 from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import Pod
 
 ObjectKey = tuple[ObjectKind, str, str]
 """Kind, namespace (empty for cluster-wide kinds) and name."""
@@ -46,6 +47,8 @@ class ObjectStatus(msgspec.Struct, frozen=True):
     fields: Mapping[str, object] = {}
     """Name of a field of the status -> mappings, sequences, texts, whole numbers; None takes the field away."""
     conditions: tuple[ObjectCondition, ...] = ()
+    since: tuple[str, ...] = ()
+    """Fields that say when something was first written: the time of the write, and afterwards what stands."""
     annotations: Mapping[str, str] = {}
     """Written along where the status is a part of the object (`KindDefinition.has_status_path`); elsewhere they are none."""
 
@@ -85,4 +88,13 @@ class StatusPlugin(Plugin, Protocol):
         It goes by what every process knows: pods, objects and configuration. The process that is asked leads the first
         of the domains with this plugin. Of other domains it may know by watches alone.
         """
+        ...
+
+
+@runtime_checkable
+class PendingPodsPlugin(StatusPlugin, Protocol):
+    """A `StatusPlugin` that says something of pods that wait, too."""
+
+    def pending_changed(self, pod: Pod) -> None:
+        """The pod came to wait for a node, changed, or waits no more and has none. Marks whose status that may change: O(1)."""
         ...

@@ -6,7 +6,7 @@ Owns the plugins of each domain and the runner that calls them, once they are bu
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -24,6 +24,7 @@ from multisched.framework.object_status import StatusMarks
 from multisched.framework.ports import Clock, ConditionWriter, EventSink, VolumeWriter
 from multisched.framework.registry import PluginSet, Registry, build_profile
 from multisched.framework.runner import Runner
+from multisched.model.objects import Pod
 from multisched.model.selectors import Toleration
 from multisched.queueing.backoff import BackoffPolicy
 from multisched.queueing.pod_queue import PodQueue
@@ -56,6 +57,8 @@ class SharedParts(msgspec.Struct, frozen=True):
     events: EventSink
     conditions: ConditionWriter
     statuses: StatusMarks
+    pending: Callable[[], Iterable[Pod]]
+    """Pods of all domains that the API server has on no node."""
     extenders: Extenders
     news: NewsShare
     workshop: Workshop
@@ -134,6 +137,7 @@ class DomainBuilder:
             rows=lambda: rows.rows,
             scheduler_names=self._configuration.served,
             statuses=shared.statuses,
+            pending=shared.pending,
         )
         profile, beside = resolve_profile(domain, self._registry), shared.extenders.plugins_of(domain)
         return build_profile(profile, self._registry, context, Isolator(shared.workshop), beside)

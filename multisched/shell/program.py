@@ -38,7 +38,6 @@ from multisched.framework.registry import Registry
 from multisched.model.decode import Decoder
 from multisched.model.gang import ANNOTATIONS
 from multisched.model.limited_toleration import LimitedToleration
-from multisched.model.object_kinds import ObjectKind
 from multisched.model.selectors import Toleration
 from multisched.model.wire import Transport
 from multisched.shell.audit.auditor import Audit
@@ -53,7 +52,7 @@ from multisched.shell.half_gangs import HalfGangs
 from multisched.shell.history_guard import HistoryGuard
 from multisched.shell.ingest.event_timing import EventTimes
 from multisched.shell.ingest.finished_members import SUCCEEDED_PODS, FinishedMembers
-from multisched.shell.ingest.gang_objects import note_gang
+from multisched.shell.ingest.gang_objects import mark_gang, note_gang
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
 from multisched.shell.ingest.router import Router
 from multisched.shell.leadership.cluster_lists import ClusterLists
@@ -145,6 +144,7 @@ class Program:
         self.reservations = Reservations(self.nominator)
         self.router = Router()
         self.cache.gangs.on_change = self.router.gang_changed
+        self.cache.gangs.on_count = lambda key: mark_gang(self.statuses, self.cache.objects, key)
         self.statuses = self._statuses()
         on_rewritten = (self.conditions.forget_written, self.statuses.history_rewritten)
         self.history.on_change(HistoryGuard(self.history, self.router, on_rewritten).changed)
@@ -176,12 +176,14 @@ class Program:
         self.pods = self._pod_ingest(domains.add_all(nodes))
         self.finished_members = FinishedMembers(self.cache.gangs, self.decoder, self._finished_pods)
         self.statuses.serve(self.router.workers())
+        self.pods.on_pending = self.statuses.pending_changed if self.statuses.hears_of_pending else None
         self.half_gangs = HalfGangs(self.cache, self.router, self.events, outside.clock)
         self.mending = self._pod_mending()
         reporter = configuration.domains[0].scheduler_names[0]
         self.nodes = self._node_ingest(nodes, reporter)
         self.reflectors = self._reflectors()
         self.objects = self._object_watch(reporter)
+        self.statuses.reflectors = self.objects.reflectors
         self.lists = ClusterLists(self.reflectors, self.objects, outside.clock)
         self.handover = self._handover()
         self.repairs = self._repairs()
@@ -207,6 +209,7 @@ class Program:
             events=self.events,
             conditions=self.conditions,
             statuses=self.statuses,
+            pending=lambda: self.pods.pending.values(),
             extenders=self._extenders,
             news=NewsShare(lambda: self.event_times.handled, self.clock.monotonic),
             workshop=self.workshop,
@@ -273,9 +276,7 @@ class Program:
         return Statuses(self.transport, self.limiter, self.clock, self.cache.objects, timeout_s=timeout_s)
 
     def _object_watch(self, reporter: str) -> ObjectWatch:
-        def watching(kind: ObjectKind, handler: ReflectorHandler) -> ReflectorHandler:
-            return self.event_times.watching(kind.value, self.statuses.watching(kind, handler))
-
+        times, statuses = self.event_times, self.statuses
         return ObjectWatch(
             watched_kinds(worker.plugins for worker in self.router.workers()),
             self.cache.objects,
@@ -283,7 +284,7 @@ class Program:
             notify=self._notify_all,
             events=self.events,
             reporter=reporter,
-            watching=watching,
+            watching=lambda kind, handler: times.watching(kind.value, statuses.watching(kind, handler)),
         )
 
     def _reflector(
@@ -469,18 +470,3 @@ class Program:
         with anyio.move_on_after(EVENTS_DRAIN_S):
             await self.leases.release(workers)
         await self.events.drain(EVENTS_DRAIN_S)
-
-    def statistics(self) -> Mapping[str, Mapping[str, object]]:
-        """Per domain: what waits, what was bound, how long it took, how often cycles met."""
-        found: dict[str, Mapping[str, object]] = {}
-        for worker in self.router.workers():
-            queue = worker.queue.statistics()
-            found[worker.name] = {
-                "pending": dict(queue.pending),
-                "in_flight": queue.in_flight,
-                "bound": worker.counters.bound,
-                "latencies_s": worker.latencies_s,
-                "conflicts_true": worker.cycle.conflicts.true,
-                "conflicts_false": worker.cycle.conflicts.false,
-            }
-        return found

@@ -10,7 +10,8 @@ A new leader looks at all objects. So does everybody every RENEW_S, and after ma
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import anyio
@@ -18,13 +19,15 @@ import msgspec
 
 from multisched.client.limits import WriteLimiter
 from multisched.client.object_feed import ReflectorHandler
+from multisched.client.reflector import Reflector
 from multisched.client.status_writer import DUE_MAX, ApiStatusWriter, StatusStatistics
-from multisched.framework.object_status import ObjectKey, ObjectStatus, StatusPlugin
+from multisched.framework.object_status import ObjectKey, ObjectStatus, PendingPodsPlugin, StatusPlugin
 from multisched.framework.objects_view import ObjectsView
 from multisched.framework.ports import Clock, LeaseHolder
 from multisched.framework.registry import PluginSetupError, implements
 from multisched.framework.runner import PluginFailure
 from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import Pod
 from multisched.model.wire import Transport
 from multisched.shell.domain import DomainWorker
 
@@ -52,6 +55,9 @@ class Statuses:
         self._objects = objects
         self._writer = ApiStatusWriter(transport, limiter, clock, self, timeout_s=timeout_s)
         self._sources: dict[ObjectKind, _Source] = {}
+        self.reflectors: Mapping[ObjectKind, Reflector] = {}
+        """Which say in what version each kind is served."""
+        self._of_pending: dict[str, tuple[PendingPodsPlugin, DomainWorker]] = {}
 
     def serve(self, workers: Iterable[DomainWorker]) -> None:
         """Takes up the plugins of all domains. Raises PluginSetupError where two of them would write the same kind."""
@@ -59,6 +65,8 @@ class Statuses:
             for built in worker.plugins.built:
                 if implements(built.plugin, StatusPlugin):
                     self._add(built.plugin, worker)
+                if implements(built.plugin, PendingPodsPlugin):
+                    self._of_pending.setdefault(built.plugin.name, (built.plugin, worker))
 
     def _add(self, plugin: StatusPlugin, worker: DomainWorker) -> None:
         for kind in plugin.status_kinds:
@@ -85,6 +93,17 @@ class Statuses:
             self._writer.forget(key)
         self._writer.mark(key)
 
+    @property
+    def hears_of_pending(self) -> bool:
+        """Some plugin wants to know of pods that wait."""
+        return bool(self._of_pending)
+
+    def pending_changed(self, pod: Pod) -> None:
+        """A pod came to wait, changed, or waits no more and has no node."""
+        for plugin, worker in self._of_pending.values():
+            with contextlib.suppress(PluginFailure):
+                worker.runner.call(plugin, "Status", plugin.pending_changed, pod)
+
     # -- StatusMarks -----------------------------------------------------------------------------------------------
 
     def mark(self, kind: ObjectKind, namespace: str, name: str) -> None:
@@ -101,6 +120,11 @@ class Statuses:
         """See `StatusOffer`."""
         worker = self._sources[kind].worker
         return worker.lease if worker.is_leading else None
+
+    def path_of(self, kind: ObjectKind) -> str:
+        """See `StatusOffer`."""
+        reflector = self.reflectors.get(kind)
+        return kind.definition.path if reflector is None else reflector.path
 
     def status_of(self, key: ObjectKey) -> ObjectStatus | None:
         """See `StatusOffer`. What a plugin raises is counted as its failure."""

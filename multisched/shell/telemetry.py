@@ -153,6 +153,22 @@ def read(program: Program) -> Readings:
     )
 
 
+def statistics_of(program: Program) -> Mapping[str, Mapping[str, object]]:
+    """Per domain: what waits, what was bound, how long it took, how often cycles met."""
+    found: dict[str, Mapping[str, object]] = {}
+    for worker in program.router.workers():
+        queue = worker.queue.statistics()
+        found[worker.name] = {
+            "pending": dict(queue.pending),
+            "in_flight": queue.in_flight,
+            "bound": worker.counters.bound,
+            "latencies_s": worker.latencies_s,
+            "conflicts_true": worker.cycle.conflicts.true,
+            "conflicts_false": worker.cycle.conflicts.false,
+        }
+    return found
+
+
 def _copied(durations: Mapping[K, Durations]) -> dict[K, Durations]:
     """As they are now: they are rendered in a thread while the loop goes on counting."""
     return {key: one.copy() for key, one in durations.items()}

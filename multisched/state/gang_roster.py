@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from multisched.framework.gangs import GangCounts
 from multisched.model.gang import TIMEOUT_S, GangApi, GangSpec, Membership, membership_of
 from multisched.model.objects import Pod
 
@@ -40,6 +41,9 @@ class GangMember(msgspec.Struct):
     """The watch has shown it there."""
     is_leaving: bool = False
     """It is being deleted."""
+    is_running: bool = False
+    owner: str = ""
+    """Name of the workload that it is of; empty for none."""
 
     @property
     def is_held(self) -> bool:
@@ -71,6 +75,8 @@ class Gang:
         self.is_overdue = False
         """Its members have waited for one another longer than it lets them. Written by the queue they wait in."""
         self.schedulers: Counter[str] = Counter()
+        self.last_scheduler = ""
+        """That of the latest member, which may have finished."""
         self.held = 0
         """Members that wait and cannot be tried as they are."""
 
@@ -159,6 +165,8 @@ class GangRoster:
         """Called when there is a gang and was none."""
         self.on_change: Callable[[str], None] = _nobody
         """Hears the key of a gang whose members may have to wait for one another otherwise than before."""
+        self.on_count: Callable[[str], None] = _nobody
+        """Hears the key of a gang of which `counts` says something else."""
 
     def __len__(self) -> int:
         return len(self._gangs)
@@ -204,6 +212,11 @@ class GangRoster:
             return 0
         standing = len(self.standing(key))
         return min(max(standing + len(gang.finished) - spec.min_members, 0), standing)
+
+    def counts(self, key: str) -> GangCounts | None:
+        """What can be said of the gang as a whole; None for an unknown one."""
+        gang = self._gangs.get(key)
+        return None if gang is None else counts_of(gang, self.why_not_yet(key))
 
     # -- why members wait ------------------------------------------------------------------------------------------
 
@@ -285,16 +298,19 @@ class GangRoster:
         key = f"{pod.namespace}/{membership.name}"
         gang = self._gang(key, membership)
         before_it = gang.outlook
-        member = GangMember(pod.name, pod.spec.scheduler_name, _held(pod, membership), is_leaving=pod.is_deleting)
+        member = _member(pod, membership)
         before = None
         if known is not None:
             before = self._gangs[known].members[pod.uid]
-            member.node, member.is_bound = before.node, before.is_bound
+            member.node, member.is_bound, member.is_running = before.node, before.is_bound, before.is_running
             if known != key:
                 self.remove(pod.uid)
                 before = None
         if before != member:
             self._replace(gang, pod.uid, before, member)
+        if member.is_running != (pod.phase == "Running"):  # no change of `standing`: nobody's answers depend on it
+            gang.members[pod.uid].is_running = not member.is_running
+            self.on_count(key)
         self._say(gang, pod.uid, membership.spec)
         if gang.outlook != before_it:
             self._changed(key)
@@ -320,12 +336,14 @@ class GangRoster:
             return
         gang = self._gang(f"{pod.namespace}/{membership.name}", membership)
         self.version += 1
+        gang.last_scheduler = pod.spec.scheduler_name
         gang.finished[pod.uid] = True  # before it is no member: the gang must not be forgotten between
         self.remove(pod.uid)
         self._finished[pod.uid] = gang.key, pod.key
         self._finished_uids[pod.key] = pod.uid
         if len(self._finished) > FINISHED_MAX:
             self._forget_finished(next(iter(self._finished)))
+        self.on_count(gang.key)
         self._changed(gang.key)
 
     def finished_is_gone(self, pod_key: str) -> None:
@@ -355,6 +373,7 @@ class GangRoster:
         gang = self._gangs.get(key)
         if gang is not None:
             gang.is_overdue = gang.needs > 0
+            self.on_count(key)
 
     # -- written by the cache --------------------------------------------------------------------------------------
 
@@ -377,6 +396,7 @@ class GangRoster:
             # One that stood before we came has started, as far as anybody can tell.
             gang.has_started |= (is_foreign and spec.is_once) or gang.bound + len(gang.finished) >= spec.min_members
         gang.is_overdue &= gang.needs > 0
+        self.on_count(key)
         if (needed > 0) != (gang.needs > 0):
             self._changed(key)
 
@@ -434,7 +454,9 @@ class GangRoster:
             del gang.members[uid], self._key_of[uid]
         else:
             gang.members[uid] = after
+            gang.last_scheduler = after.scheduler_name
             self._key_of[uid] = gang.key
+        self.on_count(gang.key)
 
     def _forget_finished(self, uid: str) -> None:
         self.version += 1
@@ -467,6 +489,31 @@ class GangRoster:
 
     def statistics(self) -> Mapping[str, int]:
         return {"gangs": len(self._gangs), "members": len(self._key_of), "finished": len(self._finished)}
+
+
+def _member(pod: Pod, membership: Membership) -> GangMember:
+    owner = "" if pod.owner is None else pod.owner.name
+    held = _held(pod, membership)
+    return GangMember(pod.name, pod.spec.scheduler_name, held, is_leaving=pod.is_deleting, owner=owner)
+
+
+def counts_of(gang: Gang, why: str) -> GangCounts:
+    """`why`: why its members cannot be tried now."""
+    members = gang.members.values()
+    return GangCounts(
+        least=0 if gang.spec is None else gang.spec.min_members,
+        present=gang.present,
+        bound=gang.bound,
+        running=sum(member.is_running for member in members),
+        finished=len(gang.finished),
+        has_started=gang.has_started,
+        is_overdue=gang.is_overdue,
+        problem=gang.problem,
+        why=why,
+        waiting=tuple(islice((member.name for member in members if not member.is_bound), NAMED_MAX + 1)),
+        owners=tuple(sorted({member.owner for member in members if member.owner})[:NAMED_MAX]),
+        schedulers=frozenset(gang.schedulers or {gang.last_scheduler}),
+    )
 
 
 def _held(pod: Pod, membership: Membership) -> str:

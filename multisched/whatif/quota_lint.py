@@ -21,9 +21,10 @@ from multisched.model.quotas.drafts import Json, key_of
 from multisched.model.quotas.reading import Problems
 from multisched.model.quotas.translation import QuotaApi, checked, own_documents, translate, tree_name
 from multisched.model.wire import UNREADABLE
+from multisched.plugins.quota.level_use import level_uses
 from multisched.plugins.quota.quota_ledger import QuotaLedger
 from multisched.plugins.quota.quota_source import QUOTA_KINDS, TREE_NAMESPACE, read_quotas
-from multisched.whatif.quota_use import level_uses, source_of
+from multisched.whatif.quota_use import source_of
 from multisched.whatif.sandbox import ClusterSnapshot
 
 KINDS: Final[Mapping[QuotaApi, ObjectKind]] = {

@@ -12,11 +12,13 @@ from typing import Final
 from multisched.framework.context import PluginContext
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.gangs import GANG_PLUGIN, GangView
+from multisched.framework.object_status import ObjectStatus
 from multisched.framework.status import SUCCESS, Status
 from multisched.framework.traits import Traits
 from multisched.model.gang import membership_of
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
+from multisched.plugins.gang.gang_status import status_of
 
 _NODE_GAINS: Final = (
     Action.ADD
@@ -32,10 +34,20 @@ class GangScheduling:
     """See `multisched.model.gang` for the APIs that are read."""
 
     name = GANG_PLUGIN
-    traits = Traits(reads_objects=(ObjectKind.POD_GROUP, ObjectKind.SIGS_POD_GROUP, ObjectKind.WORKLOAD_POD_GROUP))
+    status_kinds = (ObjectKind.POD_GROUP, ObjectKind.SIGS_POD_GROUP, ObjectKind.WORKLOAD_POD_GROUP)
+    traits = Traits(reads_objects=status_kinds)
 
     def __init__(self, context: PluginContext) -> None:
         self._gangs: GangView = context.gangs
+        self._objects = context.objects
+        self._ours = context.scheduler_names
+
+    def status_of(self, kind: ObjectKind, namespace: str, name: str) -> ObjectStatus | None:
+        """Of gangs with a member of ours: others write those of theirs."""
+        group, counts = self._objects.get(kind, namespace, name), self._gangs.counts(f"{namespace}/{name}")
+        if group is None or counts is None or (self._ours is not None and not counts.schedulers & self._ours):
+            return None
+        return status_of(kind, namespace, group.uid, counts)
 
     def pre_enqueue(self, pod: Pod) -> Status:
         """Refuses a member until its gang, and those that start with it, can be complete."""

@@ -16,6 +16,7 @@ from multisched.framework.caching import SplitCacheKey
 from multisched.framework.context import PluginContext
 from multisched.framework.dependency import Dependency
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
+from multisched.framework.object_status import ObjectStatus
 from multisched.framework.points import CycleView, PostFilterResult, PreFilterResult, Refusals
 from multisched.framework.preemption import NOBODY, Candidates, DryRun, Nomination, Preemption
 from multisched.framework.status import SKIP, SUCCESS, Status
@@ -27,6 +28,7 @@ from multisched.plugins.disruption_budgets import DisruptionBudgets
 from multisched.plugins.quota.node_search import Borrowers, Room
 from multisched.plugins.quota.quota_ledger import EXCEEDED, QUOTA, Items, Level, QuotaLedger, items_of
 from multisched.plugins.quota.quota_source import QUOTA_KINDS, QuotaSource
+from multisched.plugins.quota.quota_status import QuotaStatuses
 from multisched.plugins.quota.reclaim import Key, Reclaim
 from multisched.plugins.quota.removal import Nominated, claim_of, helps_by_coming, helps_by_leaving
 
@@ -48,11 +50,16 @@ class ElasticQuota:
     name = QUOTA
     depends_on = Dependency.CACHE_KEY
     traits = Traits(reads_objects=(*QUOTA_KINDS, ObjectKind.POD_DISRUPTION_BUDGET))
+    status_kinds = QUOTA_KINDS
 
     def __init__(self, context: PluginContext) -> None:
-        ledger = context.hold.register(QuotaLedger(QuotaSource(context.objects), context.hold.pods))
+        source = QuotaSource(context.objects)
+        ledger = context.hold.register(QuotaLedger(source, context.hold.pods))
         assert isinstance(ledger, QuotaLedger)
         self._ledger = ledger
+        if ledger.statuses is None:  # else another domain's plugin was here first, and its source is read
+            ledger.statuses = QuotaStatuses(ledger, source, context.objects, context.statuses, context.pending)
+        self._statuses = ledger.statuses
         self._placed = context.hold.placed
         self._nominations = context.nominations
         self._preemptions = context.preemptions
@@ -61,6 +68,14 @@ class ElasticQuota:
         self._nominated: Nominated = {}
         self.preemption_attempts = 0
         """How often it was asked to make room; read by metrics."""
+
+    # -- statuses --------------------------------------------------------------------------------------------------
+
+    def status_of(self, kind: ObjectKind, namespace: str, name: str) -> ObjectStatus | None:
+        return self._statuses.status_of(kind, namespace, name)
+
+    def pending_changed(self, pod: Pod) -> None:
+        self._statuses.pending_changed(pod)
 
     # -- classes ---------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,8 @@ from copy import copy
 from itertools import pairwise
 from typing import Final, Protocol
 
+from multisched.framework.object_status import ObjectStatus
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import PODS, Pod
 from multisched.model.quota_tree import QuotaNode, QuotaTree, shown_amount
 from multisched.plugins.quota.quota_source import QuotaSource
@@ -38,6 +40,14 @@ class Labelled(Protocol):
 
     @property
     def labels(self) -> Mapping[str, str]: ...
+
+
+class ObjectStatuses(Protocol):
+    """What plugins ask of it. Border: it is made of the ledger."""
+
+    def status_of(self, kind: ObjectKind, namespace: str, name: str) -> ObjectStatus | None: ...
+
+    def pending_changed(self, pod: Pod) -> None: ...
 
 
 class Level:
@@ -165,6 +175,10 @@ class QuotaLedger:
         self._holdings: dict[int, dict[Items, _Holding]] = {}
         """Position of a leaf -> what its pods ask for -> those pods."""
         self._going: set[str] = set()
+        self.statuses: ObjectStatuses | None = None
+        """Who says what stands in the status of quota objects, for the plugins of all domains."""
+        self.on_change: Callable[[tuple[Level, ...]], None] = _nobody
+        """Hears the levels at which a pod has come or gone, from the leaf upward."""
 
     # -- the tree --------------------------------------------------------------------------------------------------
 
@@ -287,6 +301,7 @@ class QuotaLedger:
             of_leaf = self._holdings[holding.levels[0].at]
             del of_leaf[holding.items]
         self._version += 1
+        self.on_change(holding.levels)
 
     def held(self) -> Mapping[str, object]:
         self.renew()
@@ -340,3 +355,8 @@ class QuotaLedger:
         account(levels, holding.items, 1, has_guarantees=self.has_guarantees)
         self._held[pod.uid] = holding
         self._version += 1
+        self.on_change(levels)
+
+
+def _nobody(levels: tuple[Level, ...]) -> None:
+    """Nobody listens."""

@@ -8,7 +8,7 @@ the last object is deleted no quota is left.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -52,6 +52,8 @@ class QuotaSource:
         self.trouble: dict[str, str] = {}
         """Key of an object that has no effect -> why. Logged when it begins, and when the reason is another one."""
         self._logged: Mapping[str, str] = {}
+        self.on_choice: Callable[[], None] = lambda: None
+        """Called after each look at objects that have changed."""
 
     @property
     def tree(self) -> QuotaTree | None:
@@ -92,6 +94,11 @@ class QuotaSource:
         before, self.in_force = self.in_force, found
         if self.tree != (None if before is None else before.tree):
             self.generation += 1
+        self.on_choice()
+
+    def trouble_of(self, kind: ObjectKind, key: str) -> str:
+        """Why the object has no effect; empty for one that has."""
+        return self.trouble.get(_trouble_key(kind, key), "")
 
     def _may_have_effect(self, kind: ObjectKind, one: ClusterObject) -> bool:
         if kind is not ObjectKind.ELASTIC_QUOTA_TREE or one.namespace == TREE_NAMESPACE:
@@ -101,8 +108,7 @@ class QuotaSource:
 
     def _trouble(self, kind: ObjectKind, key: str, why: str) -> None:
         """A tree goes by its key, any other object by its kind, too."""
-        is_tree = kind is ObjectKind.ELASTIC_QUOTA_TREE
-        place = key if is_tree else f"{kind.definition.plural}.{kind.definition.group} {key}"
+        place = _trouble_key(kind, key)
         self.trouble[place] = why
         if self._logged.get(place) != why:
             logger.warning("quota has no effect", extra={"object": place, "error": why})
@@ -134,6 +140,12 @@ class QuotaSource:
 
 def _is_good(one: ClusterObject) -> bool:
     return isinstance(one, ElasticQuotaTree) and one.tree is not None and not one.malformed
+
+
+def _trouble_key(kind: ObjectKind, key: str) -> str:
+    """A tree goes by its key, any other object by its kind, too."""
+    is_tree = kind is ObjectKind.ELASTIC_QUOTA_TREE
+    return key if is_tree else f"{kind.definition.plural}.{kind.definition.group} {key}"
 
 
 def read_quotas(kind: ObjectKind, quotas: Sequence[ClusterObject]) -> ReadQuotas:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from multisched.framework.events import ClusterEvent, EventObject
+from multisched.framework.object_status import StatusMarks
+from multisched.framework.objects_view import ObjectsView
 from multisched.model.cluster_objects import PodGroup
 from multisched.model.gang import GangApi
 from multisched.model.object_kinds import ObjectKind
@@ -17,6 +19,8 @@ APIS: Final[Mapping[object, GangApi]] = {
     ObjectKind.WORKLOAD_POD_GROUP: GangApi.KUBERNETES,
 }
 
+GANG_KINDS: Final = (ObjectKind.POD_GROUP, ObjectKind.SIGS_POD_GROUP, ObjectKind.WORKLOAD_POD_GROUP)
+
 
 def note_gang(roster: GangRoster, event: ClusterEvent, old: EventObject, new: EventObject) -> None:
     """A PodGroup came, changed or went; of anything else nothing is noted."""
@@ -27,3 +31,11 @@ def note_gang(roster: GangRoster, event: ClusterEvent, old: EventObject, new: Ev
         roster.set_object(api, new.key, new.spec, new.malformed or new.problem)
     elif isinstance(old, PodGroup):
         roster.set_object(api, old.key, None)
+
+
+def mark_gang(statuses: StatusMarks, objects: ObjectsView, key: str) -> None:
+    """The numbers of a gang have changed: those of its PodGroup, where it has one, may have to."""
+    namespace, _, name = key.partition("/")
+    for kind in GANG_KINDS:
+        if objects.get(kind, namespace, name) is not None:
+            statuses.mark(kind, namespace, name)

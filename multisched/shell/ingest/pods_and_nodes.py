@@ -78,6 +78,8 @@ class PodIngest:
         self._uids: dict[str, str] = {}
         """Key -> uid of the pods that are placed or pending: for deletions that only name the pod."""
         self.malformed = 0
+        self.on_pending: Callable[[Pod], None] | None = None
+        """Hears of each pod that comes to wait, changes meanwhile, or waits no more and has no node."""
 
     def upsert(self, key: str, raw: msgspec.Raw) -> None:
         try:
@@ -230,6 +232,8 @@ class PodIngest:
         self._refused.pop(pod.uid, None)
         self._pending[pod.uid] = pod
         self._uids[pod.key] = pod.uid
+        if self.on_pending is not None:
+            self.on_pending(pod)
         nominated_node = self._nominator.node_of(pod.uid)
         if not self._cache.is_assumed(pod.uid):  # else it counts on its row already
             self._nominator.set(pod, before)
@@ -283,6 +287,8 @@ class PodIngest:
         worker.binding.turn_back(uid, Status.error(why))
         if pod is None:
             return
+        if self.on_pending is not None:
+            self.on_pending(pod)
         now_s = self._clock.monotonic()
         self._router.notify_listeners(UNSCHEDULED_POD_DELETE, pod, None, now_s)
         if nominated_node:  # the server need not know of it

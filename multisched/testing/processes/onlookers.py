@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError
 from multisched.shell.program import Program
-from multisched.shell.telemetry import ProgramQueues, health_of, read
+from multisched.shell.telemetry import ProgramQueues, health_of, read, statistics_of
 from multisched.whatif.explain_known import describe, find_pod
 
 PODS_SHOWN = 50
@@ -18,7 +18,7 @@ PODS_SHOWN = 50
 def look_at(program: Program, identity: str, pods: Sequence[str]) -> None:
     """As `/metrics`, `/readyz`, `multisched queue`, `multisched explain` and a demo's last words do."""
     read(program)
-    program.statistics()
+    statistics_of(program)
     health_of(program)
     ProgramQueues(program, identity).queue(domain=None, limit=PODS_SHOWN)
     for key in pods:

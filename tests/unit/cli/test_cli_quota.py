@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from multisched.cli.main import app
 from multisched.cli.quota_tree import BAR, bar
 from multisched.model.quota_tree import read_tree
-from multisched.whatif.quota_use import Use
+from multisched.plugins.quota.level_use import Use
 from tests.unit.model.quotas import test_kueue, test_volcano
 from tests.unit.model.quotas.quota_documents import flat, linked
 from tests.unit.plugins.quota.trees import Json, acks_example, leaf

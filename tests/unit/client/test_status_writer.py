@@ -111,6 +111,8 @@ class Office:
         self.api = Api()
         self.lease: LeaseHolder | None = Lease()
         self.wanted: dict[str, ObjectStatus] = {}
+        self.paths: dict[ObjectKind, str] = {}
+        """Of kinds that are served in another version."""
         self.asked = 0
         self.limiter = WriteLimiter(LoopClock())
         self.writer = ApiStatusWriter(self.api, self.limiter, LoopClock(), self, timeout_s=5.0)
@@ -119,6 +121,9 @@ class Office:
 
     def lease_of(self, kind: ObjectKind) -> LeaseHolder | None:
         return self.lease
+
+    def path_of(self, kind: ObjectKind) -> str:
+        return self.paths.get(kind, kind.definition.path)
 
     def status_of(self, key: ObjectKey) -> ObjectStatus | None:
         self.asked += 1
@@ -280,6 +285,28 @@ async def test_a_condition_gets_its_time_here_and_keeps_it() -> None:
         await asyncio.sleep(10)
         (second,) = office.api.sent[-1].status["conditions"]
         assert (second["message"], second["lastTransitionTime"]) == ("min over max at root.b", "2026-01-01T00:00:01Z")
+
+
+async def test_a_field_that_says_since_when_is_filled_in_once() -> None:
+    async with at_work() as office:
+        uid = await office.add()
+        for used in ("1", "2"):
+            office.wanted["one"] = ObjectStatus(uid, {"used": {"pods": used}}, since=("startTime",))
+            office.writer.mark(key_of())
+            await asyncio.sleep(10)
+        first, second = office.api.sent
+        assert first.status["startTime"].startswith("2026-01-01T00:00:01")
+        assert second.status == {"used": {"pods": "2"}}
+
+
+async def test_a_kind_is_written_in_the_version_that_the_server_serves() -> None:
+    async with at_work() as office:
+        uid = await office.add()
+        office.paths[KIND] = "/api/v9/resourcequotas"
+        office.api.answers.append(a_refusal(500))
+        office.want(uid, {"pods": "3"})
+        await asyncio.sleep(2)
+        assert office.api.sent[0].path.startswith("/api/v9/namespaces/default/resourcequotas/one/status?")
 
 
 # -- leases ----------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from multisched.model.object_kinds import ObjectKind
 from multisched.model.wire import ConnectFailedError, LineStream, Response
 from multisched.shell.leadership.lease_runner import LeasesOnLoop
 from multisched.shell.program import DRAIN_S, EVENTS_DRAIN_S, LeaseLostError, Program, ProgramPorts
-from multisched.shell.telemetry import ProgramQueues, read
+from multisched.shell.telemetry import ProgramQueues, read, statistics_of
 from multisched.testing.checkers.invariants import differences
 from multisched.testing.loop.sim_loop import SimLoop, simulate
 from multisched.testing.loop.virtual_workers import VirtualThreads
@@ -412,7 +412,7 @@ def test_queues_and_readings_show_what_waits_where_and_why() -> None:
         assert {"nodes", "pods", "persistentvolumes", "persistentvolumeclaims", "storageclasses"} <= lists.keys()
         not_installed = {kind.resource for kind in ObjectKind if kind.definition.is_optional}
         assert {kind for kind, count in lists.items() if not count} == not_installed
-        assert program.statistics()["forecast"]["bound"] == 1
+        assert statistics_of(program)["forecast"]["bound"] == 1
         program.stop()
         await running
 

@@ -73,6 +73,11 @@ ALONE = configuration("forecast", end="lease: {enabled: false}\n")
 ALPHA = "- name: alpha\n  nodes: {selector: {matchLabels: {for: alpha}}}"
 
 
+WITHOUT = ALONE.replace("headcount:Headcount'}]", "reserve_tally:ReserveTally'}], disabled: [ElasticQuota]").replace(
+    "- name: gpu", "- name: gpu\n  profile: {plugins: {disabled: [ElasticQuota]}}"
+)
+
+
 class Office(Site):
     """A site, programs over it, and each write of a status with its sender and time."""
 
@@ -453,7 +458,7 @@ def test_operators_see_writes_by_result() -> None:
 
 def test_a_program_without_such_plugins_has_no_task_for_them() -> None:
     async def scene(office: Office) -> None:
-        program, task = office.start(text=ALONE.replace("headcount:Headcount", "reserve_tally:ReserveTally"))
+        program, task = office.start(text=WITHOUT)
         assert program.statuses.kinds == ()
         await stopped((program, task))
 

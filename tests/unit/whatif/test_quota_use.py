@@ -7,8 +7,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from multisched.plugins.quota.level_use import LevelUse
 from multisched.testing.builders import Document
-from multisched.whatif.quota_use import LevelUse, QuotaUse, quota_use
+from multisched.whatif.quota_use import QuotaUse, quota_use
 from tests.unit.model.quotas.quota_documents import flat
 from tests.unit.plugins.quota.trees import Json, leaf
 from tests.unit.plugins.quota.trees import node as level

@@ -1,0 +1,114 @@
+"""What each level of the tree in force holds, borrows and lends.
+
+Pure. Pods are counted by the ledger. A level *borrows* what it holds over its min. It *lends* what of its min others hold.
+What children of a level borrow comes first from its min that none of them has, and from what it borrows itself. The rest
+their idle siblings lend, in proportion to what is idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from multisched.model.objects import Pod
+from multisched.model.quota_tree import QuotaTree
+from multisched.plugins.quota.fair_shares import divide, fair_shares
+from multisched.plugins.quota.quota_ledger import Level, QuotaLedger, items_of
+
+
+class Use(msgspec.Struct, frozen=True):
+    """Of one resource at one level. Milli-CPU, bytes and counts."""
+
+    used: int
+    min: int
+    max: int | None
+    """None: no bound of its own."""
+    borrowed: int
+    lent: int
+    requested: int
+    """Held, and asked for by pods that wait."""
+    fair_share: int
+
+
+class LevelUse(msgspec.Struct, frozen=True):
+    """One level of the tree."""
+
+    path: str
+    namespaces: tuple[str, ...]
+    resources: Mapping[str, Use]
+
+
+def level_uses(tree: QuotaTree, ledger: QuotaLedger, pending: Iterable[Pod]) -> list[LevelUse]:
+    """Of each level, parents before children. `ledger`: of that tree."""
+    used = [{name: amount for name, amount in level.used.items() if amount} for level in ledger.levels]
+    requested = requested_amounts(ledger, pending)
+    shares, lent, resources = fair_shares(tree, requested), lent_amounts(tree, ledger.levels), sorted(tree.resources)
+    return [
+        LevelUse(
+            node.path,
+            node.namespaces,
+            {
+                name: Use(
+                    used[at].get(name, 0),
+                    node.min.get(name, 0),
+                    node.max.get(name),
+                    max(0, used[at].get(name, 0) - node.min.get(name, 0)),
+                    lent[at].get(name, 0),
+                    requested[at].get(name, 0),
+                    shares[at].get(name, 0),
+                )
+                for name in resources
+            },
+        )
+        for at, node in enumerate(tree.nodes)
+    ]
+
+
+def requested_amounts(ledger: QuotaLedger, pending: Iterable[Pod]) -> list[dict[str, int]]:
+    """By level: resource -> what is held, and asked for by pods that wait. Gated ones do not ask yet.
+
+    Pods of one leaf and of one spec are counted together: a hundred thousand may wait.
+    """
+    counted: dict[tuple[int, int], tuple[Pod, list[int]]] = {}
+    for pod in pending:
+        levels = ledger.levels_of(pod)
+        if levels and not pod.gates and not ledger.holds(pod.uid):
+            counted.setdefault((levels[0].at, id(pod.requests)), (pod, [0]))[1][0] += 1
+    requested = [{name: amount for name, amount in level.used.items() if amount} for level in ledger.levels]
+    for pod, (count,) in counted.values():
+        items = items_of(pod)
+        for level in ledger.levels_of(pod):
+            own = requested[level.at]
+            for name, amount in items:
+                own[name] = own.get(name, 0) + count * amount
+    return requested
+
+
+def lent_amounts(tree: QuotaTree, levels: Sequence[Level]) -> list[dict[str, int]]:
+    """By level: resource -> what of its min others hold."""
+    lent: list[dict[str, int]] = [{} for _ in tree.nodes]
+    for name in tree.resources:
+        for at, node in enumerate(tree.nodes):
+            if not node.children:
+                continue
+            children = [levels[child] for child in node.children]
+            idle = [_idle(one, name) for one in children]
+            over = sum(_over(one, name) for one in children)
+            spare = max(0, node.min.get(name, 0) - sum(one.min.get(name, 0) for one in children))
+            passed_on = lent[at].get(name, 0)
+            out = min(sum(idle), max(0, over - spare - _over(levels[at], name)) + passed_on)
+            parts = divide(out, [(0, most, most) for most in idle])
+            for child, part in zip(node.children, parts, strict=True):
+                lent[child][name] = part
+    return lent
+
+
+def _over(level: Level, resource: str) -> int:
+    return max(0, level.used.get(resource, 0) - level.min.get(resource, 0))
+
+
+def _idle(level: Level, resource: str) -> int:
+    """What of its min nobody below it holds, and no guarantee keeps free."""
+    kept = level.kept.get(resource, 0)
+    return max(0, level.min.get(resource, 0) - level.used.get(resource, 0) - kept)

@@ -1,0 +1,231 @@
+"""QuotaStatuses: what stands in the status of quota objects, in the terms of each of three APIs.
+
+Owns which objects say something of which level, and the latest figures of all levels. Figures are made for all levels at
+once, so they are used for every object that is asked about until one comes again. What has changed since is marked
+again. One for all domains: the listener of the `QuotaLedger`.
+
+`status.levels` of an ElasticQuotaTree has an entry for each level, by its path: min, max, used, requested (with pods that
+wait), fairShare, borrowed and lent. ElasticQuotas of scheduler-plugins have `status.used`, those of Koordinator that and
+the annotations `runtime` (its fair share) and `request`, as their own controllers write them. The condition InForce says
+why an object has no effect, wherever its definition has room for conditions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from multisched.framework.object_status import ObjectCondition, ObjectKey, ObjectStatus, StatusMarks
+from multisched.framework.objects_view import ObjectsView
+from multisched.model.cluster_objects import ClusterObject, ElasticQuota, ElasticQuotaTree, KoordinatorQuota
+from multisched.model.decode_quotas import KOORDINATOR
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import Pod
+from multisched.model.quota_tree import QuotaTree, shown_amount
+from multisched.plugins.quota.level_use import LevelUse, level_uses
+from multisched.plugins.quota.quota_ledger import Level, QuotaLedger
+from multisched.plugins.quota.quota_source import QUOTA_KINDS, InForce, QuotaSource
+
+IN_FORCE: Final = "InForce"
+"""Type of the condition."""
+LEVELS_BYTES_MAX: Final = 256 * 1024
+"""Of the levels in one status. What is further from the root is left out: etcd takes no object over 1.5 MiB, spec and all."""
+ASKED_MAX: Final = 2
+"""How often the same figures are used for one object: once to compare, and once to write."""
+
+TREE: Final = ObjectKind.ELASTIC_QUOTA_TREE
+
+
+class QuotaStatuses:
+    """Of all quota objects."""
+
+    def __init__(
+        self,
+        ledger: QuotaLedger,
+        source: QuotaSource,
+        objects: ObjectsView,
+        marks: StatusMarks,
+        pending: Callable[[], Iterable[Pod]],
+    ) -> None:
+        self._ledger = ledger
+        self._source = source
+        self._objects = objects
+        self._marks = marks
+        self._pending = pending
+        self._keys: list[ObjectKey | None] = []
+        """By level: the object that says something of it alone."""
+        self._levels_by_key: dict[ObjectKey, int] = {}
+        self._mapped: InForce | None = None
+        """For what the two above were made."""
+        self._sequence = 0
+        """Rises whenever some figure may have changed."""
+        self._changed_at: dict[ObjectKey, int] = {}
+        self._uses: list[LevelUse] = []
+        self._uses_at = -1
+        self._asked: dict[ObjectKey, int] = {}
+        """How often these figures were used, by object."""
+        ledger.on_change = self.changed
+        source.on_choice = self._chosen
+
+    # -- what changes ----------------------------------------------------------------------------------------------
+
+    def changed(self, levels: tuple[Level, ...]) -> None:
+        """A pod came to a leaf and what is above it, or left; or began or ceased to ask."""
+        self._sequence += 1
+        in_force = self._source.in_force
+        if in_force is None:
+            return
+        if in_force is not self._mapped:
+            self._map(in_force)
+        for key in self._keys if in_force.kind is TREE else [self._keys[level.at] for level in levels]:
+            if key is not None:
+                self._changed_at[key] = self._sequence
+                self._marks.mark(*key)
+
+    def pending_changed(self, pod: Pod) -> None:
+        """See `PendingPodsPlugin`."""
+        levels = self._ledger.levels_of(pod)
+        if levels:
+            self.changed(levels)
+
+    def _chosen(self) -> None:
+        """Another tree may be in force, or another object without effect."""
+        self._sequence += 1
+        for kind in QUOTA_KINDS:
+            self._marks.mark_all(kind)
+
+    def _map(self, in_force: InForce) -> None:
+        self._mapped = in_force
+        self._keys, self._changed_at, self._asked = [], {}, {}
+        kind = in_force.kind
+        if kind is TREE:
+            namespace, _, name = in_force.name.partition("/")
+            self._keys = [(TREE, namespace, name)]
+        else:
+            named = {_level_name(one): (kind, one.namespace, one.name) for one in self._objects.all(kind)}
+            self._keys = [named.get(node.name) for node in in_force.tree.nodes]
+        self._levels_by_key = {key: at for at, key in enumerate(self._keys) if key is not None}
+
+    # -- what stands -----------------------------------------------------------------------------------------------
+
+    def status_of(self, kind: ObjectKind, namespace: str, name: str) -> ObjectStatus | None:
+        """See `StatusPlugin`."""
+        self._ledger.renew()
+        one = self._objects.get(kind, namespace, name)
+        if one is None:
+            return None
+        in_force = self._source.in_force
+        if in_force is not None and in_force is not self._mapped:
+            self._map(in_force)
+        key = (kind, namespace, name)
+        condition = self._condition(kind, one)
+        if in_force is None or key not in self._levels_by_key or in_force.uid not in ("", one.uid):
+            return ObjectStatus(one.uid, {"levels": None} if kind is TREE else {}, (condition,))
+        uses = self._uses_for(key, in_force.tree)
+        if kind is TREE:
+            return ObjectStatus(one.uid, _tree_fields(uses, in_force.tree), (condition,))
+        use = uses[self._levels_by_key[key]]
+        fields = {"used": _amounts(use, "used", _named(one))}
+        if kind is ObjectKind.KOORDINATOR_QUOTA:
+            noted = {f"{KOORDINATOR}{name}": _text(_amounts(use, field, _named(one))) for name, field in _NOTED}
+            return ObjectStatus(one.uid, fields, (condition,), annotations=noted)
+        return ObjectStatus(one.uid, fields, (condition,))
+
+    def _uses_for(self, key: ObjectKey, tree: QuotaTree) -> list[LevelUse]:
+        """Figures good enough for the object: it is asked about again where they are older than its last change."""
+        asked = self._asked.get(key, 0)
+        if len(self._uses) != len(tree.nodes) or (asked >= ASKED_MAX and self._uses_at != self._sequence):
+            self._count(tree)
+            asked = 0
+        self._asked[key] = asked + 1
+        if self._changed_at.get(key, 0) > self._uses_at:
+            self._marks.mark(*key)
+        return self._uses
+
+    def _count(self, tree: QuotaTree) -> None:
+        before, self._uses = self._uses, level_uses(tree, self._ledger, self._pending())
+        self._uses_at, self._asked = self._sequence, {}
+        if len(before) != len(self._uses):
+            return
+        for key, at in self._levels_by_key.items():
+            if before[at] != self._uses[at]:
+                self._marks.mark(*key)
+
+    def _condition(self, kind: ObjectKind, one: ClusterObject) -> ObjectCondition:
+        trouble, in_force = self._source.trouble_of(kind, one.key), self._source.in_force
+        if not trouble:
+            return self._good_condition(kind, in_force)
+        is_broken = isinstance(one, ElasticQuotaTree | ElasticQuota | KoordinatorQuota) and bool(one.problems)
+        reason = "Broken" if is_broken or one.malformed else "NoEffect"
+        stays = in_force is not None and in_force.kind is kind and in_force.uid in ("", one.uid)
+        kept = "; the last good one stays in force" if stays else ""
+        return ObjectCondition(IN_FORCE, "False", reason, f"{trouble}{kept}")
+
+    def _good_condition(self, kind: ObjectKind, in_force: InForce | None) -> ObjectCondition:
+        """Of an object without fault of its own."""
+        if kind is not TREE:
+            others = [key for key in self._source.trouble if key.startswith(f"{kind.definition.plural}.")]
+            if others:
+                why = f"what was good before stays in force: {others[0]}: {self._source.trouble[others[0]]}"
+                return ObjectCondition(IN_FORCE, "False", "OthersBroken", why)
+        if in_force is None or in_force.kind is not kind:
+            return ObjectCondition(IN_FORCE, "False", "NoEffect", "it is not in force")
+        return ObjectCondition(IN_FORCE, "True", IN_FORCE, f"{len(in_force.tree.nodes)} levels are in force")
+
+
+_NOTED: Final = (("runtime", "fair_share"), ("request", "requested"))
+"""Annotation of Koordinator -> which figure it tells."""
+
+
+def _level_name(one: ClusterObject) -> str:
+    """Of the level that a quota is: by namespace in scheduler-plugins, by name in Koordinator."""
+    return one.namespace if isinstance(one, ElasticQuota) else one.name
+
+
+def _named(one: ClusterObject) -> Iterable[str]:
+    """Resources that the quota names."""
+    return sorted({*one.min, *one.max}) if isinstance(one, ElasticQuota | KoordinatorQuota) else ()
+
+
+def _amounts(use: LevelUse, field: str, resources: Iterable[str]) -> dict[str, str]:
+    """Resource -> quantity."""
+    known = use.resources
+    return {name: shown_amount(name, getattr(known[name], field)) for name in resources if name in known}
+
+
+def _text(amounts: Mapping[str, str]) -> str:
+    return msgspec.json.encode(amounts, order="sorted").decode()
+
+
+def _tree_fields(uses: list[LevelUse], tree: QuotaTree) -> dict[str, object]:
+    """`levels`, those nearest to the root first where there are too many; `levelsLeftOut`: how many are not there."""
+    levels: dict[str, object] = {}
+    left_bytes = LEVELS_BYTES_MAX
+    for at in sorted(range(len(uses)), key=lambda at: (len(tree.paths[at]), at)):
+        entry = _level_document(uses[at])
+        left_bytes -= len(msgspec.json.encode(entry)) + len(uses[at].path) + 4
+        if left_bytes < 0:
+            break
+        levels[uses[at].path] = entry
+    return {"levels": levels, "levelsLeftOut": len(uses) - len(levels) or None}
+
+
+def _level_document(use: LevelUse) -> dict[str, Any]:
+    found: dict[str, dict[str, str]] = {name: {} for name in ("min", "max", "used", "requested", "fairShare")}
+    borrowed: dict[str, str] = {}
+    lent: dict[str, str] = {}
+    for name, one in use.resources.items():
+        if one.min:
+            found["min"][name] = shown_amount(name, one.min)
+        if one.max is not None:
+            found["max"][name] = shown_amount(name, one.max)
+        found["used"][name] = shown_amount(name, one.used)
+        found["requested"][name] = shown_amount(name, one.requested)
+        found["fairShare"][name] = shown_amount(name, one.fair_share)
+        if one.borrowed:
+            borrowed[name] = shown_amount(name, one.borrowed)
+        if one.lent:
+            lent[name] = shown_amount(name, one.lent)
+    return {**found, **({"borrowed": borrowed} if borrowed else {}), **({"lent": lent} if lent else {})}

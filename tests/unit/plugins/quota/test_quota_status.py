@@ -1,0 +1,230 @@
+"""What quota objects say in their status: who is marked when, how figures are shared, and what is said of objects without effect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+import orjson
+import pytest
+
+from multisched.framework.object_status import ObjectKey, ObjectStatus
+from multisched.model.cluster_objects import ElasticQuotaTree
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import Pod
+from multisched.model.quota_tree import read_tree
+from multisched.plugins.quota import quota_status
+from multisched.plugins.quota.level_use import requested_amounts
+from multisched.plugins.quota.quota_ledger import QuotaLedger
+from multisched.plugins.quota.quota_source import QuotaSource
+from multisched.plugins.quota.quota_status import QuotaStatuses
+from multisched.state.object_store import ObjectStore
+from multisched.testing.builders import make_pod
+from tests.unit.model.quotas.quota_documents import flat, kind_of, linked
+from tests.unit.plugins.quota.trees import Json, leaf, node
+
+TREE = ObjectKind.ELASTIC_QUOTA_TREE
+KOORDINATOR = "quota.scheduling.koordinator.sh/"
+
+
+class Hall:
+    """Quota objects, the ledger over them, pods that wait, and what was marked."""
+
+    def __init__(self) -> None:
+        self.objects = ObjectStore()
+        self.pending: list[Pod] = []
+        self.marked: list[ObjectKey] = []
+        self.all_marked = 0
+        source = QuotaSource(self.objects)
+        self.ledger = QuotaLedger(source, tuple)
+        self.counts = 0
+        self.statuses = QuotaStatuses(self.ledger, source, self.objects, self, self._waiting)
+        self._version = 0
+
+    def _waiting(self) -> Iterable[Pod]:
+        self.counts += 1
+        return self.pending
+
+    def mark(self, kind: ObjectKind, namespace: str, name: str) -> None:
+        self.marked.append((kind, namespace, name))
+
+    def mark_all(self, kind: ObjectKind) -> None:
+        self.all_marked += 1
+
+    def set_tree(self, root: Json, name: str = "tree", namespace: str = "kube-system") -> None:
+        tree, problems = read_tree(root)
+        self._version += 1
+        one = ElasticQuotaTree(
+            name=name, namespace=namespace, uid=f"uid-{name}", version=self._version, tree=tree, problems=problems
+        )
+        self.objects.set(TREE, one)
+        self.ledger.renew()
+
+    def put(self, *documents: Json) -> None:
+        for document in documents:
+            kind = kind_of(document)
+            self.objects.set(kind, kind.definition.decode(orjson.dumps(document)))
+        self.ledger.renew()
+
+    def take(self, name: str, namespace: str, cpu_milli: int = 1000) -> None:
+        self.ledger.take(make_pod(name, namespace=namespace, cpu_milli=cpu_milli))
+
+    def of(self, kind: ObjectKind, name: str = "tree", namespace: str = "kube-system") -> ObjectStatus:
+        found = self.statuses.status_of(kind, namespace, name)
+        assert found is not None
+        return found
+
+    def levels(self) -> Mapping[str, Any]:
+        found = self.of(TREE).fields["levels"]
+        assert isinstance(found, dict)
+        return found
+
+    def condition(self, kind: ObjectKind, name: str, namespace: str = "kube-system") -> tuple[str, str, str]:
+        (found,) = self.of(kind, name, namespace).conditions
+        return found.status, found.reason, found.message
+
+
+def two_teams() -> Json:
+    return node("root", {"cpu": 8}, {"cpu": 8}, leaf("a", 2, 8), leaf("b", 2, 8))
+
+
+def test_a_pod_that_comes_or_goes_marks_the_tree_and_nothing_else() -> None:
+    hall = Hall()
+    hall.set_tree(two_teams())
+    hall.marked.clear()
+    hall.take("p", "a")
+    hall.ledger.release("uid-p")
+    assert hall.marked == [(TREE, "kube-system", "tree")] * 2
+
+
+def test_a_pod_that_begins_or_ceases_to_wait_marks_the_tree_if_it_has_a_quota() -> None:
+    hall = Hall()
+    hall.set_tree(two_teams())
+    hall.marked.clear()
+    hall.statuses.pending_changed(make_pod("p", namespace="a"))
+    hall.statuses.pending_changed(make_pod("p", namespace="elsewhere"))
+    assert hall.marked == [(TREE, "kube-system", "tree")]
+
+
+def test_a_pod_marks_the_quotas_of_koordinator_above_it_and_those_whose_share_it_changes() -> None:
+    hall = Hall()
+    kind = ObjectKind.KOORDINATOR_QUOTA
+    hall.put(
+        linked("top", 4, 4, is_parent="true"),
+        linked("a", 0, 4, "top", namespaces=["a"]),
+        linked("b", 0, 4, "top", namespaces=["b"]),
+    )
+    for name in ("top", "a", "b"):
+        hall.of(kind, name)
+    hall.pending = [make_pod(f"b{number}", namespace="b", cpu_milli=1000) for number in range(4)]
+    hall.statuses.pending_changed(hall.pending[0])
+    hall.marked.clear()
+    for number in range(4):
+        hall.take(f"a{number}", "a")
+    assert {name for _, _, name in hall.marked} == {"a", "top"}
+
+    hall.marked.clear()
+    for _ in range(3):
+        status = hall.of(kind, "a")
+    assert (kind, "kube-system", "b") in hall.marked
+    assert orjson.loads(status.annotations[f"{KOORDINATOR}runtime"]) == {"cpu": "2"}
+    assert orjson.loads(hall.of(kind, "b").annotations[f"{KOORDINATOR}request"]) == {"cpu": "4"}
+
+
+def test_figures_of_all_levels_are_made_once_for_many_objects_and_again_when_one_has_used_them_up() -> None:
+    hall = Hall()
+    names = [f"team-{number}" for number in range(50)]
+    hall.put(*(flat(name, 1, 2) for name in names))
+    kind = ObjectKind.ELASTIC_QUOTA
+    for _ in range(2):
+        for name in names:
+            hall.take(f"{name}-{_}", name)
+            hall.of(kind, "quota", name)
+    assert hall.counts == 1
+    hall.of(kind, "quota", names[0])
+    assert hall.counts == 2
+    assert [hall.of(kind, "quota", name).fields for name in names] == [{"used": {"cpu": "2"}}] * 50
+    assert hall.counts == 2
+
+
+def test_an_object_that_was_given_older_figures_is_marked_again() -> None:
+    hall = Hall()
+    hall.put(flat("a", 1, 2), flat("b", 1, 2))
+    kind = ObjectKind.ELASTIC_QUOTA
+    hall.of(kind, "quota", "a")
+    hall.take("p", "b")
+    hall.marked.clear()
+    assert hall.of(kind, "quota", "b").fields == {"used": {"cpu": "0"}}
+    assert (kind, "b", "quota") in hall.marked
+
+    for _ in range(2):
+        found = hall.of(kind, "quota", "b")
+    assert found.fields == {"used": {"cpu": "1"}}
+
+
+def test_the_largest_trees_show_the_levels_next_to_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    hall = Hall()
+    halves = [
+        node(half, {"cpu": 0}, {"cpu": 8}, *(leaf(f"{half}{number}", 0, 8) for number in range(20))) for half in "ab"
+    ]
+    hall.set_tree(node("root", {"cpu": 8}, {"cpu": 8}, *halves))
+    assert hall.of(TREE).fields["levelsLeftOut"] is None
+    monkeypatch.setattr(quota_status, "LEVELS_BYTES_MAX", 1_000)
+    found = hall.of(TREE).fields
+    assert {"root", "root.a", "root.b"} <= set(hall.levels())
+    assert found["levelsLeftOut"] == 43 - len(hall.levels())
+    assert len(msgspec.json.encode(found["levels"])) <= 1_000
+
+
+def test_a_tree_elsewhere_and_a_second_one_have_no_effect_and_say_why() -> None:
+    hall = Hall()
+    hall.set_tree(two_teams())
+    hall.set_tree(two_teams(), "second")
+    hall.set_tree(two_teams(), "astray", "default")
+    assert hall.condition(TREE, "tree") == ("True", "InForce", "3 levels are in force")
+    assert hall.condition(TREE, "second")[:2] == ("False", "NoEffect")
+    assert "kube-system" in hall.condition(TREE, "astray", "default")[2]
+    assert hall.of(TREE, "second").fields == {"levels": None}
+
+
+def test_quotas_beside_a_broken_one_say_which_it_is() -> None:
+    hall = Hall()
+    kind = ObjectKind.ELASTIC_QUOTA
+    hall.put(flat("a", 1, 2))
+    hall.put(flat("b", 3, 2))
+    assert hall.condition(kind, "quota", "b")[:2] == ("False", "Broken")
+    status, reason, message = hall.condition(kind, "quota", "a")
+    assert (status, reason) == ("False", "OthersBroken")
+    assert "b/quota" in message
+
+
+def test_an_object_of_another_api_than_the_one_in_force_says_so() -> None:
+    hall = Hall()
+    hall.set_tree(two_teams())
+    hall.put(flat("a", 1, 2))
+    status, reason, message = hall.condition(ObjectKind.ELASTIC_QUOTA, "quota", "a")
+    assert (status, reason) == ("False", "NoEffect")
+    assert "one API is read at a time" in message
+
+
+def test_of_an_object_that_is_gone_nothing_is_said_and_the_others_are_marked() -> None:
+    hall = Hall()
+    hall.set_tree(two_teams())
+    hall.set_tree(two_teams(), "second")
+    before = hall.all_marked
+    hall.objects.remove(TREE, "kube-system", "tree")
+    assert hall.statuses.status_of(TREE, "kube-system", "tree") is None
+    assert hall.all_marked > before
+    assert hall.condition(TREE, "second")[0] == "True"
+
+
+def test_pods_that_wait_are_counted_once_and_gated_ones_not_yet() -> None:
+    hall = Hall()
+    hall.set_tree(two_teams())
+    hall.take("placed", "a")
+    waiting = [make_pod(f"w{number}", namespace="a", cpu_milli=500) for number in range(3)]
+    gated = msgspec.structs.replace(make_pod("gated", namespace="a", cpu_milli=500), gates=("g",))
+    assumed = make_pod("placed", namespace="a", cpu_milli=1000)
+    found = requested_amounts(hall.ledger, [*waiting, gated, assumed, make_pod("else", namespace="elsewhere")])
+    assert [one.get("cpu", 0) for one in found] == [2500, 2500, 0]

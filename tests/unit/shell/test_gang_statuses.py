@@ -1,0 +1,170 @@
+"""Statuses of PodGroups, as a whole program writes them to the embedded API server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from multisched.model.wire import MERGE_PATCH
+from multisched.testing.loop.sim_loop import SimLoop, simulate
+from tests.unit.shell.program_kit import PODS, Cluster
+
+CRDS = Path(__file__).parents[3] / "deploy" / "crds"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+GROUPS = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/default/podgroups"
+CONFIGURATION = """
+apiVersion: multisched.io/v1
+kind: MultischedConfiguration
+domains:
+- name: forecast
+- name: gpu
+lease: {enabled: false}
+"""
+
+
+class Gangs(Cluster):
+    """A cluster with room for four members, and PodGroups of scheduler-plugins."""
+
+    async def define(self) -> None:
+        definition = yaml.safe_load((CRDS / "podgroups-scheduler-plugins.yaml").read_text())
+        await self.send("POST", DEFINITIONS, definition)
+        await self.add_node("a", cpu="4")
+
+    async def add_group(self, least: int, name: str = "gang") -> None:
+        await self.send("POST", GROUPS, {"metadata": {"name": name}, "spec": {"minMember": least}})
+
+    async def add_members(self, *names: str, gang: str = "gang", cpu: str = "1", **fields: Any) -> None:
+        for name in names:
+            await self.add_pod(name, cpu=cpu, labels={"scheduling.x-k8s.io/pod-group": gang}, **fields)
+
+    async def set_phase(self, name: str, phase: str) -> None:
+        await self.send("PATCH", f"{PODS}/{name}/status", {"status": {"phase": phase}}, content_type=MERGE_PATCH)
+
+    async def status(self, name: str = "gang") -> dict[str, Any]:
+        found: dict[str, Any] = (await self.send("GET", f"{GROUPS}/{name}")).get("status", {})
+        return found
+
+    async def condition(self, name: str = "gang") -> tuple[str, str, str]:
+        (found,) = (await self.status(name)).get("conditions", [{}])
+        return found.get("status", ""), found.get("reason", ""), found.get("message", "")
+
+
+def play(scene: Callable[[Gangs], Coroutine[Any, Any, None]]) -> None:
+    loop = SimLoop(seed=1)
+
+    async def main() -> None:
+        cluster = Gangs(loop, CONFIGURATION)
+        await cluster.define()
+        running = loop.create_task(cluster.program.run())
+        await cluster.settle()
+        try:
+            await scene(cluster)
+        finally:
+            cluster.program.stop()
+            await running
+
+    simulate(main(), loop)
+
+
+def test_the_phase_goes_from_pending_over_scheduled_and_running_to_finished() -> None:
+    async def scene(cluster: Gangs) -> None:
+        await cluster.add_group(3)
+        await cluster.add_members("m0")
+        await asyncio.sleep(10.0)
+        found = await cluster.status()
+        assert (found["phase"], found["scheduled"]) == ("Pending", 0)
+        assert "scheduleStartTime" not in found
+        status, reason, message = await cluster.condition()
+        assert (status, reason) == ("False", "MembersMissing")
+        assert "3 members" in message
+
+        await cluster.add_members("m1", "m2")
+        await asyncio.sleep(10.0)
+        found = await cluster.status()
+        assert (found["phase"], found["scheduled"], found["running"]) == ("Scheduled", 3, 0)
+        since = found["scheduleStartTime"]
+        assert (await cluster.condition())[:2] == ("True", "Scheduled")
+
+        for name in ("m0", "m1", "m2"):
+            await cluster.set_phase(name, "Running")
+        await asyncio.sleep(10.0)
+        found = await cluster.status()
+        assert (found["phase"], found["running"], found["scheduleStartTime"]) == ("Running", 3, since)
+
+        for name in ("m0", "m1", "m2"):
+            await cluster.set_phase(name, "Succeeded")
+        await asyncio.sleep(20.0)
+        found = await cluster.status()
+        assert (found["phase"], found["running"], found["succeeded"]) == ("Finished", 0, 3)
+
+    play(scene)
+
+
+def test_a_gang_without_room_names_members_that_wait() -> None:
+    async def scene(cluster: Gangs) -> None:
+        await cluster.add_group(2)
+        await cluster.add_members("m0", "m1", cpu="3")
+        await asyncio.sleep(20.0)
+        assert (await cluster.status())["phase"] == "PreScheduling"
+        status, reason, message = await cluster.condition()
+        assert (status, reason) == ("False", "Unschedulable")
+        assert message == "0 of 2 members that start together have nodes; m0 and m1 wait"
+
+    play(scene)
+
+
+def test_a_group_that_asks_for_nobody_says_so() -> None:
+    async def scene(cluster: Gangs) -> None:
+        await cluster.add_group(0)
+        await cluster.add_members("m0")
+        await asyncio.sleep(20.0)
+        status, reason, message = await cluster.condition()
+        assert (status, reason) == ("False", "Broken")
+        assert message.startswith("spec.minMember is 0")
+
+    play(scene)
+
+
+def test_a_group_is_occupied_by_the_workload_of_its_members() -> None:
+    async def scene(cluster: Gangs) -> None:
+        await cluster.add_group(1)
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u", "controller": True}
+        await cluster.add_members("m0")
+        await cluster.change_metadata("m0", ownerReferences=[owner])
+        await asyncio.sleep(20.0)
+        assert (await cluster.status())["occupiedBy"] == "default/train"
+
+    play(scene)
+
+
+def test_groups_of_another_scheduler_are_left_to_it() -> None:
+    async def scene(cluster: Gangs) -> None:
+        await cluster.add_group(1)
+        await cluster.add_members("m0", scheduler="default-scheduler")
+        await asyncio.sleep(20.0)
+        assert await cluster.status() == {}
+
+    play(scene)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_gang_that_starts_at_once_is_written_few_times_and_at_rest_not_at_all(count: int) -> None:
+    async def scene(cluster: Gangs) -> None:
+        await cluster.add_group(count)
+        await cluster.add_members(*(f"m{number}" for number in range(count)))
+        await asyncio.sleep(20.0)
+
+        def writes() -> int:
+            return sum(method == "PATCH" and "/podgroups/" in path for method, path in cluster.transport.requests)
+
+        before = writes()
+        assert 1 <= before <= 2
+        await asyncio.sleep(900.0)
+        assert writes() == before
+
+    play(scene)
