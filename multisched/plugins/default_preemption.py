@@ -37,7 +37,7 @@ NEVER = "not eligible due to preemptionPolicy=Never."
 TERMINATING = "not eligible due to a terminating pod on the nominated node."
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
 NO_VICTIMS = "No preemption victims found for incoming pod"
-NO_VICTIMS_FOR_ALL = "No preemption victims found that would make room for the"
+NO_VICTIMS_FOR_ALL = "No preemption victims found that would make room for all that must start together."
 NO_CANDIDATE = "no candidate node for preemption"
 RUNNING = "waiting for the preemption for this pod to be finished"
 
@@ -120,7 +120,7 @@ class DefaultPreemption:
             return PostFilterResult(_refused(why_not))
         found = dry_run.displace(LowerPriority(min(pod.spec.priority for pod in pods), self._budgets))
         if found is None:
-            return PostFilterResult(_refused(f"{NO_VICTIMS_FOR_ALL} {len(pods)} pods that must start together"))
+            return PostFilterResult(_refused(NO_VICTIMS_FOR_ALL))
         if not found.victims:  # as for a single pod: something else than room is wrong
             return PostFilterResult(Status.error("preemption: expected at least one victim pod"))
         preemption = Preemption(found.victims, found.nominations, self.name, group=dry_run.name)

@@ -60,7 +60,7 @@ def reclaim_faults(
 
 
 def may_be_reclaimed(usage: Usage, claim: QuotaClaim, pods: Sequence[Victim]) -> list[Victim]:
-    """As many of these pods as the rules let go for the claim, one after the other; none for a claim without a right to any."""
+    """As many of these pods as the rules let go for the claim, one after the other. A claim without a right gets none."""
     left, now, going = list(pods), usage.copy(), list[Victim]()
     while (victim := next((one for one in _small_first(left) if _may_go(usage, now, claim, one)), None)) is not None:
         left.remove(victim)

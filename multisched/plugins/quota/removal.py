@@ -32,6 +32,8 @@ class Claim(msgspec.Struct, frozen=True):
     items: Items
     asked: tuple[str, ...]
     """Resources that it asks for, and of which some level is sure."""
+    taken_back: tuple[str, ...]
+    """Those of them for which others may go: what its leaf names, or all where that names none."""
     levels: tuple[Level, ...]
     """Its leaf and what is above."""
     entitled: int
@@ -52,7 +54,8 @@ def claim_of(ledger: QuotaLedger, pod: Pod, nominated: Nominated = NOTHING) -> C
         if not _stays_within_min(level, asked, amounts, nominated.get(level.at, NO_AMOUNTS)):
             break
         entitled += 1
-    return Claim(pod, items, asked, levels, entitled, nominated)
+    named = tuple(resource for resource in asked if levels and levels[0].names(resource))
+    return Claim(pod, items, asked, named or asked, levels, entitled, nominated)
 
 
 def _stays_within_min(
@@ -135,7 +138,7 @@ class Removal:
         held = _held(pod)
         if not all(self._leaves_others_over(level, held) for level in below):
             return None
-        for resource in self.claim.asked:
+        for resource in self.claim.taken_back:
             if held.get(resource, 0) and self.are_over(below, resource):
                 return resource
         return None
@@ -144,7 +147,7 @@ class Removal:
         """Whether pods of this leaf may go, of all that are not the claim's own."""
         assert self.ledger.tree is not None
         below = self.levels_below(tuple(self.ledger.levels[at] for at in self.ledger.tree.paths[leaf]))
-        return bool(below) and any(self.are_over(below or (), resource) for resource in self.claim.asked)
+        return bool(below) and any(self.are_over(below or (), resource) for resource in self.claim.taken_back)
 
     def levels_below(self, levels: tuple[Level, ...]) -> tuple[Level, ...] | None:
         """From a leaf to just below the common level; empty for the claim's own leaf; None beyond its reach."""
@@ -163,7 +166,7 @@ class Removal:
 
     def _leaves_others_over(self, level: Level, held: Mapping[str, int]) -> bool:
         """Each that went before could still come back only to borrow, if so much goes, too."""
-        for resource in self.claim.asked:
+        for resource in self.claim.taken_back:
             floor = self._floors.get((level.at, resource))
             if floor is not None:
                 left = self.used(level, resource) - held.get(resource, 0) + floor
@@ -195,7 +198,7 @@ class Removal:
     def over_min(self, leaf: int) -> float:
         """How far a leaf is over its min, in the worst of the resources that the pod asks for, as a share of the root's."""
         level, root = self.ledger.levels[leaf], self.claim.levels[-1]
-        wholes = ((resource, root.max.get(resource, root.min.get(resource))) for resource in self.claim.asked)
+        wholes = ((resource, root.max.get(resource, root.min.get(resource))) for resource in self.claim.taken_back)
         return max(
             (
                 (self.used(level, resource) - level.min.get(resource, 0)) / max(whole, 1)

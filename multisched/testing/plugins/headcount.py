@@ -68,8 +68,11 @@ class HeadLedger:
         return {namespace: count for namespace, count in self.counts.items() if count}
 
     def recount(self) -> None:
-        self.counts = Counter(self._namespaces.values())
+        before, self.counts = self.counts, Counter(self._namespaces.values())
         self._version += 1
+        for namespace in {*before, *self.counts}:
+            if before[namespace] != self.counts[namespace]:
+                self._mark(namespace)
 
     def empty_copy(self) -> HeadLedger:
         return HeadLedger(None)
@@ -79,6 +82,9 @@ class HeadLedger:
         if not self.counts[namespace]:
             del self.counts[namespace]
         self._version += 1
+        self._mark(namespace)
+
+    def _mark(self, namespace: str) -> None:
         if self._context is not None:
             for budget in self._context.objects.in_namespace(KIND, namespace):
                 self._context.statuses.mark(KIND, namespace, budget.name)

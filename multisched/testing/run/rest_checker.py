@@ -83,7 +83,7 @@ class RestChecker:
 
     def _is_settled(self) -> bool:
         waiting = (*self._bind_checker.unbound_feasible(), *self._bind_checker.unbound_entitled())
-        if waiting or self.not_set_aside():
+        if waiting or self.not_set_aside() or any(self._bind_checker.statuses.faults()):
             return False
         return not any(self._differences(p) or leftover(p.program) for p in self._replicas.running)
 

@@ -105,10 +105,8 @@ def drawn(seed: int, rng: random.Random) -> Setting:
     is_shipped, is_drawn = seed % 2 == 0, seed % 4 == 3
     configuration = loading.default() if is_shipped else _asking(rng, is_drawn=is_drawn)
     is_alone = not configuration.lease.enabled
-    has_quotas, has_gangs = (
-        random.Random(f"{seed}/{what}").random() < share  # noqa: S311 - a simulation
-        for what, share in (("teamed", TEAMED), ("ganged", GANGED))
-    )
+    has_quotas = random.Random(f"{seed}/teamed").random() < TEAMED  # noqa: S311 - a simulation
+    has_gangs = False  # the checkers of refusals and preemptions know single pods only
     return Setting(
         configuration=configuration,
         is_shipped=is_shipped,

@@ -10,6 +10,7 @@ import orjson
 
 from multisched.cluster.api.direct import DirectTransport
 from multisched.model.wire import Response, Transport
+from multisched.plugins.default_preemption import NO_VICTIMS_FOR_ALL
 from tests.integration.plugins.gang_kit import PODS, condition, koordinator, members, nodes, notes, waiting
 from tests.integration.plugins.house import HEAD, House, in_virtual_time, open_house
 
@@ -155,7 +156,7 @@ def test_what_a_killed_leader_left_unbound_is_healed_together_by_the_next() -> N
             await asyncio.sleep(70.0)
             why = (
                 "gang default/g has been below its minimum for 60 s: 1 of the 2 members that must start together have a"
-                " node; m2: 0/1 nodes are available: 1 Insufficient cpu."
+                f" node; m2: 0/1 nodes are available: 1 Insufficient cpu. preemption: {NO_VICTIMS_FOR_ALL}"
             )
             assert await condition(house, "m1") == ("Unschedulable", why)
             assert not house.bound_at, "not one alone"

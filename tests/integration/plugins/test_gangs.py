@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from multisched.model.gang import SP_LABEL, TOPOLOGY_ANNOTATION
+from multisched.plugins.default_preemption import NO_VICTIMS_FOR_ALL
 from tests.integration.plugins.gang_kit import (
     GROUPS,
     PODS,
@@ -262,6 +263,7 @@ def test_members_of_a_gang_that_finds_no_room_for_too_long_hear_who_has_no_node_
             await members(house, koordinator("g", 2, waiting_time="60s"), "m0", "m1")
             await asyncio.sleep(50.0)
             why = "1 of the 2 members that must start together have a node; m1: 0/1 nodes are available: 1 Insufficient cpu."
+            why += f" preemption: {NO_VICTIMS_FOR_ALL}"
             assert await condition(house, "m0") == ("Unschedulable", f"gang default/g: {why}")
             await asyncio.sleep(12.0)
             for name in ("m0", "m1"):

@@ -193,7 +193,7 @@ def test_what_is_lost_is_said_on_stderr_with_its_place_and_heads_the_file(tmp_pa
     lost = "spec.stopPolicy: not carried over; an ElasticQuotaTree has nothing like it"
     code, text, errors = call("convert", str(path))
     assert (code, errors) == (0, f"{path}:1: ClusterQueue web: {lost}\n")
-    head = "".join(line for line in text.splitlines() if line.startswith("#"))
+    head = " ".join(line.lstrip("# ") for line in text.splitlines() if line.startswith("#"))
     assert f"Made of {path} by `multisched quota convert`." in head
     assert "ClusterQueue web: spec.stopPolicy:" in head
     assert call("convert", str(path), "--strict")[0] == 1

@@ -93,6 +93,7 @@ def refused(*nodes: str, ago_s: float) -> dict[str, Any]:
         "passedOver": (),
         "nominatedNode": "",
         "victims": (),
+        "victimNodes": (),
     }
 
 
@@ -218,6 +219,7 @@ def test_all_is_told_of_a_pod_that_is_bound() -> None:
                     "passedOver": (),
                     "nominatedNode": "",
                     "victims": (),
+                    "victimNodes": (),
                 },
             ),
             "now": None,
@@ -242,6 +244,7 @@ def test_all_is_told_of_replicas_that_are_planned() -> None:
             "total": 0,
             "ties": 0,
             "victims": (),
+            "victimNodes": (),
             "message": "0/3 nodes are available: 3 Insufficient cpu. no new claims to deallocate, preemption: 0/3 nodes are"
             " available: 1 Preemption is not helpful for scheduling, 2 No preemption victims found for incoming pod.",
         }

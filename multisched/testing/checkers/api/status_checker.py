@@ -35,11 +35,15 @@ class StatusChecker:
             if any(one.name.endswith(f":{HEADCOUNT}") for one in domain.profile.plugins.enabled)
         ]
         self._domain = min(domains, default="")
-        """By whose lease they are written; empty where no domain has the plugin."""
+        """By whose lease budgets are written; empty where no domain has the plugin."""
+        self._first_domain = min(domain.name for domain in configuration.domains)
+        """By whose lease quotas and gangs are written: every profile has their plugins."""
 
     def sent(self, sender: str, path: str) -> None:
         """I9: of all processes the one that leads the first domain with the plugin."""
-        if self._domain:
+        if "/poddisruptionbudgets/" not in path:
+            self._leases.check(sender, self._first_domain, f"a status to {path.partition('?')[0]}")
+        elif self._domain:
             self._leases.check(sender, self._domain, f"a status to {path.partition('?')[0]}")
         else:
             self._complain(f"I9: {sender} sent a status to {path}, and no plugin says any")

@@ -87,7 +87,7 @@ class PreemptionChecker:
         """I14: of other leaves only what they have borrowed, nobody too many, and nothing that another reclaim took."""
         pod, at = preemption.nominations[0]
         victims, own = preemption.every_victim, tree.leaf_of(pod.namespace)
-        for victim in victims:
+        for victim in (one for one in victims if not one.is_deleting):  # who goes anyway may be anybody
             leaf = tree.leaf_of(victim.namespace)
             is_displaced = leaf is own or leaf is None
             if is_displaced and victim.spec.priority >= pod.spec.priority:

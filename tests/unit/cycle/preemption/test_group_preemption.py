@@ -143,7 +143,7 @@ def test_a_group_waits_for_victims_that_go_from_a_nominated_node_already() -> No
 
 def test_a_group_for_which_no_victims_are_enough_hears_it() -> None:
     found = run(town({"a": 1, "b": 1}, [standing("low", "a"), standing("equal", "b", priority=9)]), group_of(2))
-    text = "preemption: No preemption victims found that would make room for the 2 pods that must start together"
+    text = "preemption: No preemption victims found that would make room for all that must start together."
     assert (found.sentence, found.preemption) == (text, None)
 
 
