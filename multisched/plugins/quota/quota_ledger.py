@@ -6,7 +6,7 @@ another tree comes into force, all placed pods are counted anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from copy import copy
 from itertools import pairwise
 from typing import Final, Protocol
@@ -267,6 +267,15 @@ class QuotaLedger:
                     own[resource] = own.get(resource, 0) + amount
                 items = above
         return nominated
+
+    def holders(self) -> Container[str]:
+        """uids of pods that hold something."""
+        return self._held
+
+    @property
+    def names_leaves_by_label(self) -> bool:
+        """A pod's label may name its leaf; else its namespace alone does."""
+        return bool(self._levels_named)
 
     def holds(self, uid: str) -> bool:
         return uid in self._held
