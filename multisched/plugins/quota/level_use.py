@@ -7,6 +7,7 @@ their idle siblings lend, in proportion to what is idle.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -68,15 +69,15 @@ def level_uses(tree: QuotaTree, ledger: QuotaLedger, pending: Iterable[Pod]) -> 
 def requested_amounts(ledger: QuotaLedger, pending: Iterable[Pod]) -> list[dict[str, int]]:
     """By level: resource -> what is held, and asked for by pods that wait. Gated ones do not ask yet.
 
-    Pods of one leaf and of one spec are counted together: a hundred thousand may wait.
+    Pods of one namespace that share their spec are counted together: a hundred thousand may wait.
     """
-    counted: dict[tuple[int, int], tuple[Pod, list[int]]] = {}
-    for pod in pending:
-        levels = ledger.levels_of(pod)
-        if levels and not pod.gates and not ledger.holds(pod.uid):
-            counted.setdefault((levels[0].at, id(pod.requests)), (pod, [0]))[1][0] += 1
     requested = [{name: amount for name, amount in level.used.items() if amount} for level in ledger.levels]
-    for pod, (count,) in counted.values():
+    holders = ledger.holders()
+    waiting = [pod for pod in pending if not pod.gates and pod.uid not in holders]
+    keys = [(pod.namespace, id(pod.spec), id(pod.labels) if ledger.names_leaves_by_label else 0) for pod in waiting]
+    some = dict(zip(keys, waiting, strict=True))
+    for key, count in Counter(keys).items():
+        pod = some[key]
         items = items_of(pod)
         for level in ledger.levels_of(pod):
             own = requested[level.at]

@@ -7,7 +7,7 @@ counted anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import pairwise
 from typing import Final, Protocol
@@ -271,6 +271,15 @@ class QuotaLedger:
                     own[resource] = own.get(resource, 0) + amount
                 items = above
         return nominated
+
+    def holders(self) -> Container[str]:
+        """uids of pods that hold something."""
+        return self._held
+
+    @property
+    def names_leaves_by_label(self) -> bool:
+        """A pod's label may name its leaf; else its namespace alone does."""
+        return bool(self._levels_named)
 
     def holds(self, uid: str) -> bool:
         return uid in self._held

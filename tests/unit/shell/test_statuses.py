@@ -73,9 +73,9 @@ ALONE = configuration("forecast", end="lease: {enabled: false}\n")
 ALPHA = "- name: alpha\n  nodes: {selector: {matchLabels: {for: alpha}}}"
 
 
-WITHOUT = ALONE.replace("headcount:Headcount'}]", "reserve_tally:ReserveTally'}], disabled: [ElasticQuota]").replace(
-    "- name: gpu", "- name: gpu\n  profile: {plugins: {disabled: [ElasticQuota]}}"
-)
+WITHOUT = ALONE.replace(
+    "headcount:Headcount'}]", "reserve_tally:ReserveTally'}], disabled: [ElasticQuota, GangScheduling]"
+).replace("- name: gpu", "- name: gpu\n  profile: {plugins: {disabled: [ElasticQuota, GangScheduling]}}")
 
 
 class Office(Site):

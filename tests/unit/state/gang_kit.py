@@ -17,12 +17,12 @@ def cache_with_gangs(**minimums: int) -> ClusterCache:
     return cache
 
 
-def set_minimum(cache: ClusterCache, gang: str, least: int) -> None:
-    cache.gangs.set_object(GangApi.SCHEDULER_PLUGINS, key_of(gang), GangSpec(least))
+def set_minimum(cache: ClusterCache, gang: str, least: int, namespace: str = "default") -> None:
+    cache.gangs.set_object(GangApi.SCHEDULER_PLUGINS, key_of(gang, namespace), GangSpec(least))
 
 
-def key_of(gang: str) -> str:
-    return f"default/{gang}"
+def key_of(gang: str, namespace: str = "default") -> str:
+    return f"{namespace}/{gang}"
 
 
 def place(cache: ClusterCache, pod: Pod) -> None:

@@ -269,7 +269,7 @@ def test_who_asks_while_too_many_wait_is_told_to_ask_again() -> None:
         assert str(refused.value) == "too many questions at once; ask again in a moment"
         assert refused.value.status == 429
         go_on.set()
-        views = await asyncio.gather(*waiting, explanations.pod(asked))
+        views = [*await asyncio.gather(*waiting), await explanations.pod(asked)]
         assert all(view.fixes for view in views), "whoever was let in is answered, and so is the next"
 
     play(scene, prepare=two_nodes)

@@ -244,7 +244,6 @@ def test_all_is_told_of_replicas_that_are_planned() -> None:
             "total": 0,
             "ties": 0,
             "victims": (),
-            "victimNodes": (),
             "message": "0/3 nodes are available: 3 Insufficient cpu. no new claims to deallocate, preemption: 0/3 nodes are"
             " available: 1 Preemption is not helpful for scheduling, 2 No preemption victims found for incoming pod.",
         }

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from multisched.cluster.api.server import ApiServer
+from multisched.config.plugins import plugin_registry, resolve_profile
 from multisched.config.schema import Configuration
+from multisched.framework.gangs import GANG_PLUGIN
 from multisched.model.objects import Pod
+from multisched.plugins.quota.quota_ledger import QUOTA
 from multisched.testing.checkers.api.lease_checker import LeaseChecker
 from multisched.testing.plugins.headcount import CONDITION, HEADCOUNT, sentence
 
 BUDGETS = "poddisruptionbudgets.policy"
+WRITERS: Final[Mapping[str, str]] = {
+    "poddisruptionbudgets": HEADCOUNT,
+    "elasticquotatrees": QUOTA,
+    "elasticquotas": QUOTA,
+    "podgroups": GANG_PLUGIN,
+}
+"""Kind, by its plural -> the plugin that says its statuses."""
 
 
 class StatusChecker:
-    """Judges what `Headcount` says at disruption budgets."""
+    """Judges who writes statuses, and what `Headcount` says at disruption budgets."""
 
     def __init__(
         self,
@@ -29,28 +39,29 @@ class StatusChecker:
         self._leases = leases
         self._pods = pods
         self._complain = complain
-        domains = [
-            domain.name
+        registry = plugin_registry()
+        plugins = {
+            domain.name: {use.name.rpartition(":")[2] for use in resolve_profile(domain, registry).plugins}
             for domain in configuration.domains
-            if any(one.name.endswith(f":{HEADCOUNT}") for one in domain.profile.plugins.enabled)
-        ]
-        self._domain = min(domains, default="")
-        """By whose lease budgets are written; empty where no domain has the plugin."""
-        self._first_domain = min(domain.name for domain in configuration.domains)
-        """By whose lease quotas and gangs are written: every profile has their plugins."""
+        }
+        self._domain_of = {
+            plural: min((name for name, enabled in plugins.items() if plugin in enabled), default="")
+            for plural, plugin in WRITERS.items()
+        }
+        """By whose lease statuses of the kind are written; empty where no domain has the plugin."""
+        self._says = self._domain_of["poddisruptionbudgets"]
 
     def sent(self, sender: str, path: str) -> None:
         """I9: of all processes the one that leads the first domain with the plugin."""
-        if "/poddisruptionbudgets/" not in path:
-            self._leases.check(sender, self._first_domain, f"a status to {path.partition('?')[0]}")
-        elif self._domain:
-            self._leases.check(sender, self._domain, f"a status to {path.partition('?')[0]}")
+        domain = next((domain for plural, domain in self._domain_of.items() if f"/{plural}/" in path), "")
+        if domain:
+            self._leases.check(sender, domain, f"a status to {path.partition('?')[0]}")
         else:
             self._complain(f"I9: {sender} sent a status to {path}, and no plugin says any")
 
     def faults(self) -> Iterator[str]:
         """Budgets that say another number than that of the pods that stand."""
-        if not self._domain:
+        if not self._says:
             return
         counts: dict[str, int] = {}
         for pod in self._pods().values():

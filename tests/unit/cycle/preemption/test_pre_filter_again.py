@@ -25,7 +25,7 @@ from tests.unit.cycle.cycle_kit import Domain
 from tests.unit.cycle.preemption.test_gang_victims import victims
 from tests.unit.cycle.preemption.test_group_preemption import state_of
 from tests.unit.cycle.preemption.test_preemption import DAY_S, standing
-from tests.unit.state.gang_kit import cache_with_gangs
+from tests.unit.state.gang_kit import GANG_LABEL, cache_with_gangs, place, set_minimum
 from tests.unit.state.state_kit import NamespaceRoom
 
 IN_TREE = ("NodeResourcesFit", "DefaultPreemption")
@@ -87,7 +87,7 @@ def town(
         *nodes, in_tree=IN_TREE, factories=[plugin], cache=cache if cache is not None else cache_with_gangs()
     )
     for pod in pods:
-        domain.cache.place(pod)
+        place(domain.cache, pod)
     return domain
 
 
@@ -140,11 +140,17 @@ def test_what_the_pod_is_told_counts_the_nodes_on_which_the_quota_would_still_re
     )
 
 
+def with_gang(least: int) -> ClusterCache:
+    cache = cache_with_gangs()
+    set_minimum(cache, "g", least, "red")
+    return cache
+
+
 def test_a_gang_goes_whole_for_a_quota_too() -> None:
-    pods = [red(f"g{number}", node, labels={"gang": "g"}, start=DAY_S + number) for number, node in enumerate("ab")]
-    assert victims(town(*pods, cache=cache_with_gangs(g=2)), preemptor(1000)) == ("a", {"a": ["g0"], "b": ["g1"]})
-    assert victims(town(*pods, cache=cache_with_gangs(g=1)), preemptor(1000)) == ("b", {"b": ["g1"]})
-    assert victims(town(*pods, cache=cache_with_gangs(g=2)), preemptor(2000)) == ("a", {"a": ["g0"], "b": ["g1"]})
+    pods = [red(f"g{number}", node, labels={GANG_LABEL: "g"}, start=DAY_S + number) for number, node in enumerate("ab")]
+    assert victims(town(*pods, cache=with_gang(2)), preemptor(1000)) == ("a", {"a": ["g0"], "b": ["g1"]})
+    assert victims(town(*pods, cache=with_gang(1)), preemptor(1000)) == ("b", {"b": ["g1"]})
+    assert victims(town(*pods, cache=with_gang(2)), preemptor(2000)) == ("a", {"a": ["g0"], "b": ["g1"]})
     assert victims(town(*pods), preemptor(2000)) == ("", {}), "one node's pods are not enough"
 
 

@@ -1,0 +1,107 @@
+"""Phases and conditions of PodGroups, from the numbers of their gangs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from multisched.framework.gangs import GangCounts
+from multisched.model.object_kinds import ObjectKind
+from multisched.plugins.gang.gang_status import phase_of, status_of
+
+
+def gang(**numbers: Any) -> GangCounts:
+    """Three start together; nobody is there unless numbers say so."""
+    nobody: dict[str, Any] = {
+        "least": 3,
+        "present": 0,
+        "bound": 0,
+        "running": 0,
+        "finished": 0,
+        "has_started": False,
+        "is_overdue": False,
+        "problem": "",
+        "why": "",
+        "waiting": (),
+        "owners": (),
+        "schedulers": frozenset({"ours"}),
+    }
+    return GangCounts(**{**nobody, **numbers})
+
+
+@pytest.mark.parametrize(
+    ("numbers", "phase"),
+    [
+        ({}, "Pending"),
+        ({"present": 2}, "Pending"),
+        ({"present": 3}, "PreScheduling"),
+        ({"present": 3, "bound": 1}, "Scheduling"),
+        ({"present": 3, "bound": 3}, "Scheduled"),
+        ({"present": 3, "bound": 3, "running": 2}, "Scheduled"),
+        ({"present": 3, "bound": 3, "running": 3}, "Running"),
+        ({"present": 3, "bound": 2, "running": 2, "finished": 1}, "Running"),
+        ({"present": 2, "bound": 2, "running": 2, "has_started": True}, "Unknown"),
+        ({"present": 3, "finished": 3, "has_started": True}, "Finished"),
+        ({"least": 0, "present": 3}, "Pending"),
+        ({"present": 3, "bound": 3, "problem": "its PodGroup is not there"}, "Pending"),
+    ],
+    ids=[
+        "nobody",
+        "too-few",
+        "all-there",
+        "one-bound",
+        "all-bound",
+        "some-run",
+        "all-run",
+        "one-finished",
+        "below-minimum",
+        "all-finished",
+        "no-minimum",
+        "broken",
+    ],
+)
+def test_a_phase_says_how_far_the_gang_is(numbers: dict[str, Any], phase: str) -> None:
+    assert phase_of(gang(**numbers)) == phase
+
+
+@pytest.mark.parametrize(
+    ("numbers", "status", "reason", "message"),
+    [
+        ({"problem": "broken"}, "False", "Broken", "broken"),
+        ({"bound": 2, "finished": 1}, "True", "Scheduled", "3 of 3 members that start together have nodes"),
+        ({"why": "waits until 3 members are there"}, "False", "MembersMissing", "waits until 3 members are there"),
+        ({"why": "2 of 3 members are there", "is_overdue": True}, "False", "TimedOut", "2 of 3 members are there"),
+        ({"waiting": ("a",)}, "False", "Unschedulable", "0 of 3 members that start together have nodes; a wait"),
+        (
+            {"bound": 1, "waiting": ("a", "b")},
+            "False",
+            "Unschedulable",
+            "1 of 3 members that start together have nodes; a and b wait",
+        ),
+        (
+            {"waiting": ("a", "b", "c", "d", "e")},
+            "False",
+            "Unschedulable",
+            "0 of 3 members that start together have nodes; a, b, c, d and others wait",
+        ),
+    ],
+    ids=["broken", "scheduled", "missing", "timed-out", "one-waits", "two-wait", "many-wait"],
+)
+def test_a_condition_says_what_keeps_the_gang(numbers: dict[str, Any], status: str, reason: str, message: str) -> None:
+    (found,) = status_of(ObjectKind.POD_GROUP, "team", "uid", gang(**numbers)).conditions
+    assert (found.type, found.status, found.reason, found.message) == ("Scheduled", status, reason, message)
+
+
+def test_a_pod_group_of_kubernetes_has_its_own_condition_and_no_field_that_it_does_not_know() -> None:
+    found = status_of(ObjectKind.WORKLOAD_POD_GROUP, "team", "uid", gang(bound=3, present=3))
+    assert found.fields == {}
+    assert [one.type for one in found.conditions] == ["PodGroupInitiallyScheduled"]
+
+
+def test_the_start_is_noted_once_all_are_there_and_failed_members_are_left_as_they_stand() -> None:
+    assert status_of(ObjectKind.POD_GROUP, "team", "uid", gang(present=2)).since == ()
+    found = status_of(ObjectKind.POD_GROUP, "team", "uid", gang(present=3, owners=("a", "b")))
+    assert found.since == ("scheduleStartTime",)
+    assert found.fields["occupiedBy"] == "team/a,team/b"
+    assert "failed" not in found.fields
