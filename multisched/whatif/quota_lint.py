@@ -148,8 +148,8 @@ def _tree_problems(own: Sequence[ClusterObject], trees: Sequence[ClusterObject])
     in_place = [one for one in trees if one.namespace == TREE_NAMESPACE]
     for one in own:
         key = f"ElasticQuotaTree {one.key}"
-        is_told = isinstance(one, ElasticQuotaTree) and one.problems  # each by itself
-        if one.malformed and not is_told:
+        has_problems = isinstance(one, ElasticQuotaTree) and one.problems  # each by itself
+        if one.malformed and not has_problems:
             yield Finding(key, "spec", one.malformed, "write it anew")
         if isinstance(one, ElasticQuotaTree):
             yield from _findings({key: one.problems})

@@ -151,7 +151,8 @@ def test_a_gang_goes_whole_for_a_quota_too() -> None:
     assert victims(town(*pods, cache=with_gang(2)), preemptor(1000)) == ("a", {"a": ["g0"], "b": ["g1"]})
     assert victims(town(*pods, cache=with_gang(1)), preemptor(1000)) == ("b", {"b": ["g1"]})
     assert victims(town(*pods, cache=with_gang(2)), preemptor(2000)) == ("a", {"a": ["g0"], "b": ["g1"]})
-    assert victims(town(*pods), preemptor(2000)) == ("", {}), "one node's pods are not enough"
+    alone = [red(pod.name, pod.node) for pod in pods]
+    assert victims(town(*alone), preemptor(2000)) == ("", {}), "one node's pods are not enough"
 
 
 def test_rows_on_which_nobody_matters_to_the_plugin_are_not_asked_about() -> None:
