@@ -27,10 +27,12 @@ SLOW_BINDS = 0.35
 SLOW_BIND_MAX_S = 2.5
 ROLLOUTS = 0.25
 """Of all runs: in these the settings of leases are being changed."""
-TEAMED, GANGED = 0.5, 0.5
-"""Of all runs: there are elastic quotas, and there are gangs."""
+TEAMED = 0.5
+"""Of the runs from TEAMED_FROM on: there are elastic quotas."""
+TEAMED_FROM = 100
+"""Seeds below stay as they were: deliberate defects are known by them."""
 FEWER = 0.7
-"""Of the single pods that were drawn, for each of the two: so many are left."""
+"""Of the single pods that were drawn, so many are left beside those of teams, and again beside gangs."""
 SHORT_LEASE = {"duration_s": 9.0, "renew_deadline_s": 3.0, "retry_period_s": 1.0}
 """It runs out before the holder of one of fifteen seconds has to stop."""
 
@@ -105,7 +107,8 @@ def drawn(seed: int, rng: random.Random) -> Setting:
     is_shipped, is_drawn = seed % 2 == 0, seed % 4 == 3
     configuration = loading.default() if is_shipped else _asking(rng, is_drawn=is_drawn)
     is_alone = not configuration.lease.enabled
-    has_quotas = random.Random(f"{seed}/teamed").random() < TEAMED  # noqa: S311 - a simulation
+    is_teamed = random.Random(f"{seed}/teamed").random() < TEAMED  # noqa: S311 - a simulation
+    has_quotas = seed >= TEAMED_FROM and is_teamed
     has_gangs = False  # the checkers of refusals and preemptions know single pods only
     return Setting(
         configuration=configuration,
