@@ -18,7 +18,7 @@ from multisched.framework.dependency import Dependency
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.object_status import ObjectStatus
 from multisched.framework.points import CycleView, PostFilterResult, PreFilterResult, Refusals
-from multisched.framework.preemption import NOBODY, Candidates, DryRun, Nomination, Preemption
+from multisched.framework.preemption import NOBODY, Candidates, DryRun, GroupDryRun, Nomination, Preemption
 from multisched.framework.status import SKIP, SUCCESS, Status
 from multisched.framework.traits import Traits
 from multisched.model.object_kinds import ObjectKind
@@ -41,6 +41,7 @@ PODS_LOOKED_AT_MAX: Final = 20_000
 
 OVER_MIN: Final = "the quota is at its min and may only borrow what is idle"
 NO_BORROWER: Final = "nobody who borrows could make room"
+TOGETHER: Final = "pods of a quota that must start together displace nobody"
 NO_NODE: Final = "no node has room, whoever of those that borrow would go"
 
 
@@ -179,6 +180,12 @@ class ElasticQuota:
         if self._ledger.refusal(pod, claim.nominated):
             return self._within_quota(cycle, reclaim, refusals)
         return self._on_a_node(cycle, reclaim, refusals.dry_run())
+
+    def post_filter_group(self, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun) -> PostFilterResult:
+        """Pods under a quota that must start together wait for room: by priority they would take what others are sure of."""
+        if not any(map(self._ledger.levels_of, pods)):
+            return PostFilterResult(Status.unschedulable())
+        return _none(TOGETHER)
 
     def nomination_rank(self, pod: Pod) -> int | None:
         """Whoever has a quota is nominated by this plugin alone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from multisched.cycle.preemption.group_ground import GroupOfPods
 from multisched.cycle.results import Placed, Unplaced
 from multisched.model.quota_tree import GUARANTEE_ATTRIBUTE
 from multisched.model.quotas.koordinator import POD_LABEL
@@ -216,3 +217,16 @@ def test_a_pod_that_is_nominated_what_a_quota_keeps_free_leaves_it_to_no_other()
     town.settle()
     assert len(town.evicted) == 1
     assert town.ledger.levels[2].used["cpu"] == cpus(4)
+
+
+def test_pods_of_a_quota_that_must_start_together_take_nobody_away_by_priority() -> None:
+    town = Town([make_node("n", cpu_milli=cpus(8))], two((4, 8), (4, 8), 8))
+    for number in range(4):
+        town.add(f"sure-{number}", "q2", cpus(2), node="n")
+    for number in range(2):
+        town.add(f"gang-{number}", "q1", cpus(2), priority=9)
+    after = town.domain.cycle.group_post_filters.run(GroupOfPods("q1/gang", tuple(town.pending.values())))
+    assert (after.preemption, after.sentence) == (
+        None,
+        "reclaim: pods of a quota that must start together displace nobody",
+    )
