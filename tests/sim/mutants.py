@@ -14,7 +14,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 
 from multisched.testing.run.seeded_run import run_seed
-from tests.sim.recent_defects import DEFECTS
+from tests.sim.quota_defects import DEFECTS
 from tests.sim.run import quiet
 
 SEEDS_MAX = 48
@@ -176,7 +176,7 @@ def main() -> int:
     began = time.monotonic()
     # Each defect breaks a process of its own, forked from one that has imported the program: importing takes half a second.
     forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload([quiet.__module__, run_seed.__module__, "tests.sim.recent_defects"])
+    forks.set_forkserver_preload([quiet.__module__, run_seed.__module__, "tests.sim.quota_defects"])
     with ProcessPoolExecutor(options.jobs, forks, initializer=quiet, max_tasks_per_child=1) as pool:
         for name, seed, said, seconds in pool.map(hunt, names):
             verdict = "SURVIVED" if seed is None else f"seed {seed}: {said}"
