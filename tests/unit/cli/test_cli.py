@@ -151,8 +151,8 @@ def test_the_queue_is_shown_as_a_table_without_control_characters() -> None:
         assert code == 0
         assert [line.split() for line in out.splitlines()[:2]] == [
             ["DOMAIN", "SCHEDULER", "NAMES", "LEADING",
-             "ACTIVE", "BACKOFF", "UNSCHEDULABLE", "GATED", "QUARANTINED", "REFUSED", "PERMIT", "BINDING"],
-            ["job", "job-scheduler", "yes", "0", "0", "2", "0", "0", "0", "0", "0"],
+             "ACTIVE", "BACKOFF", "UNSCHEDULABLE", "GATED", "GANG", "QUARANTINED", "REFUSED", "PERMIT", "BINDING"],
+            ["job", "job-scheduler", "yes", "0", "0", "2", "0", "0", "0", "0", "0", "0"],
         ]  # fmt: skip
         assert "75s" in out
         assert "0/2 nodes are available: 2 Insufficient cpu." in out
