@@ -113,7 +113,8 @@ async def must_come(scene: Scene, node: str, name: str, why: str) -> None:
     """Complains if the pod stays parked though nothing keeps it off the node: a plain pod that comes then shows that."""
     before, second = steady_leader(scene), await place(scene, node, 10)
     await scene.until(partial(all_stand, scene, [name, second]), COMES_S)
-    if is_led_by(scene, before) and standing(scene, [second]) and parked(scene, [name]):
+    may_know = is_led_by(scene, before) and sees_objects(scene)
+    if may_know and standing(scene, [second]) and parked(scene, [name]):
         scene.bind_checker.complain(f"I3: {name} waits for {node}, and may go there: {why}")
     await scene.world.user.delete_named(second)
 
@@ -135,6 +136,13 @@ def steady_leader(scene: Scene) -> PodQueue | None:
     """The only queue of those pods, of a profile that neither holds pods nor refuses them by itself; None if there is none."""
     now = leading(scene)
     return now[0] if scene.setting.is_shipped and len(now) == 1 else None
+
+
+def sees_objects(scene: Scene) -> bool:
+    """Whoever leads has an open watch of every kind: else nothing has told it of what came meanwhile."""
+    programs = [process.program for process in scene.replicas.running]
+    leaders = [one for one in programs if any(worker.is_leading for worker in one.router.workers())]
+    return all(not reflector.staleness_s() for one in leaders for reflector in one.objects.reflectors.values())
 
 
 def is_led_by(scene: Scene, before: PodQueue | None) -> bool:
