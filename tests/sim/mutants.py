@@ -73,7 +73,7 @@ FIRST: dict[str, int] = {
     "memory_not_counted": 1,
     "news_marked_before_it_is_counted": 9,
     "no_forget_after_failure": 1,
-    "no_list_before_leading": 5,
+    "no_list_before_leading": 27,
     "no_recheck_at_commit": 1,
     "no_synthetic_delete": 3,
     "no_unreserve": 5,
