@@ -18,6 +18,10 @@ Json = Mapping[str, Any]
 
 LOSSES_MAX: Final = 1_000
 """Losses of one translation; beyond it none is added."""
+ROOT: Final = "root"
+"""Name of the level above all others, where the other API names none."""
+WEIGHT_MAX: Final = 999_999_999
+"""Of a level, as whole number."""
 NOTHING_LIKE_IT: Final = "not carried over; an ElasticQuotaTree has nothing like it"
 
 
@@ -121,6 +125,11 @@ def tree_of(root: Draft) -> QuotaTree:
             children[parent].append(at)
         waiting += [(child, at) for child in reversed(one.children)]
     return QuotaTree.of([msgspec.structs.replace(node, children=tuple(children[at])) for at, node in enumerate(nodes)])
+
+
+def translated(root: Draft, problems: ProblemsByObject, losses: Losses) -> Translation:
+    """The tree below `root`, or what is wrong with the objects that it was to be made of."""
+    return Translation(None if problems else tree_of(root), problems.by_object(), losses.found())
 
 
 class NamespaceOwners:

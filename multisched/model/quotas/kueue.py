@@ -16,6 +16,8 @@ import msgspec
 from multisched.model.quantity import QuantityError, parse_nano
 from multisched.model.quota_tree import DEPTH_MAX, read_amounts
 from multisched.model.quotas.drafts import (
+    ROOT,
+    WEIGHT_MAX,
     Draft,
     Json,
     Losses,
@@ -26,18 +28,16 @@ from multisched.model.quotas.drafts import (
     report_empty_leaves,
     sum_of,
     text_of,
-    tree_of,
+    translated,
 )
 from multisched.model.quotas.reading import ProblemsByObject
 
 GROUP: Final = "kueue.x-k8s.io"
 QUEUE, COHORT, LOCAL_QUEUE, FLAVOR = "ClusterQueue", "Cohort", "LocalQueue", "ResourceFlavor"
 KINDS: Final = frozenset({QUEUE, COHORT, LOCAL_QUEUE, FLAVOR})
-ROOT: Final = "root"
 
 WEIGHT_SCALE: Final = 1_000
 """Weights of Kueue may be fractions, those of a tree are whole numbers."""
-WEIGHT_MAX: Final = 999_999_999
 NANO: Final = 10**9
 
 
@@ -57,9 +57,7 @@ class _Quota(msgspec.Struct):
 def read_kueue(documents: Sequence[Json]) -> Translation:
     """The tree of all of them."""
     reader = _Reader(documents)
-    if reader.problems:
-        return Translation(None, reader.problems.by_object(), reader.losses.found())
-    return Translation(tree_of(reader.root), {}, reader.losses.found())
+    return translated(reader.root, reader.problems, reader.losses)
 
 
 class _Reader:

@@ -12,6 +12,8 @@ from typing import Final
 
 from multisched.model.quota_tree import DEPTH_MAX, read_amounts, shown_amount
 from multisched.model.quotas.drafts import (
+    ROOT,
+    WEIGHT_MAX,
     Draft,
     Json,
     Losses,
@@ -22,7 +24,7 @@ from multisched.model.quotas.drafts import (
     report_empty_leaves,
     sum_of,
     text_of,
-    tree_of,
+    translated,
 )
 from multisched.model.quotas.reading import ProblemsByObject
 
@@ -31,16 +33,12 @@ QUEUE, POD_GROUP, NAMESPACE = "Queue", "PodGroup", "Namespace"
 KINDS: Final = frozenset({QUEUE, POD_GROUP})
 QUEUE_NAME: Final = f"{GROUP}/queue-name"
 HIERARCHY: Final = ("volcano.sh/hierarchy", "volcano.sh/hierarchy-weights")
-ROOT: Final = "root"
-WEIGHT_MAX: Final = 999_999_999
 
 
 def read_volcano(documents: Sequence[Json]) -> Translation:
     """The tree of all queues."""
     reader = _Reader(documents)
-    if reader.problems:
-        return Translation(None, reader.problems.by_object(), reader.losses.found())
-    return Translation(tree_of(reader.root), {}, reader.losses.found())
+    return translated(reader.root, reader.problems, reader.losses)
 
 
 class _Reader:
