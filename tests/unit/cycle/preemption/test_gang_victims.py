@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, combinations
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from multisched.model.objects import CPU, Node, Pod
 from multisched.testing.builders import make_node, make_pod
 from tests.unit.cycle.cycle_kit import Domain, FilterBy
 from tests.unit.cycle.preemption.test_preemption import DAY_S, budget, standing
-from tests.unit.state.gang_kit import GANG_LABEL, cache_with_gangs, key_of, place, set_minimum
+from tests.unit.state.gang_kit import GANG_LABEL, PlainGangs, cache_with_gangs, place, set_minimum, subsets_of
 
 IN_TREE = ("NodeResourcesFit", "DefaultPreemption")
 PREEMPTOR = make_pod("p", cpu_milli=1000, priority=9)
@@ -195,37 +194,19 @@ class Plain:
     def __init__(self, domain: Domain, pod: Pod) -> None:
         self.entries = [entry for entry in domain.cache if entry.pod.spec.priority < pod.spec.priority]
         self._domain, self._pod = domain, pod
-        self._gangs: dict[str, set[str]] = {}
-        for entry in domain.cache:
-            if gang := entry.pod.labels.get(GANG_LABEL):
-                self._gangs.setdefault(gang, set()).add(entry.pod.uid)
-
-    def _least(self, gang: str) -> int:
-        found = self._domain.cache.gangs.gang(key_of(gang))
-        assert found is not None
-        assert found.spec is not None
-        return found.spec.min_members
+        self._gangs = PlainGangs(domain.cache)
 
     def is_allowed(self, uids: frozenset[str]) -> bool:
-        """Of no gang more than its surplus, or all of it."""
-        for gang, members in self._gangs.items():
-            surplus = max(len(members) - self._least(gang), 0)
-            if len(members & uids) > surplus and not members <= uids:
-                return False
-        return True
+        return self._gangs.are_spared(uids)
 
     def fits(self, node: str, uids: frozenset[str]) -> bool:
         table, row = self._domain.cache.nodes, self._domain.row(node)
         left = sum(pod.requests[CPU] for pod in table.pods_on(row) if pod.uid not in uids)
         return left + self._pod.requests[CPU] <= table.node(row).allocatable[CPU]
 
-    def subsets(self, uids: Iterable[str]) -> Iterable[frozenset[str]]:
-        every = sorted(uids)
-        return map(frozenset, chain.from_iterable(combinations(every, size) for size in range(len(every) + 1)))
-
     def is_breaking(self, uids: frozenset[str]) -> bool:
         """A gang goes whole."""
-        return any(members <= uids for members in self._gangs.values())
+        return self._gangs.is_any_gone(uids)
 
 
 @st.composite
@@ -258,7 +239,7 @@ def test_no_proper_subset_of_the_victims_would_do_and_gangs_are_broken_only_wher
     lower = {entry.pod.uid for entry in plain.entries}
     would_do = [
         (uids, node.name)
-        for uids in plain.subsets(lower)
+        for uids in subsets_of(lower)
         if plain.is_allowed(uids)
         for node in nodes
         if plain.fits(node.name, uids)
@@ -268,7 +249,7 @@ def test_no_proper_subset_of_the_victims_would_do_and_gangs_are_broken_only_wher
         return
     gone, node = frozenset(victim.uid for victim in result.victims), result.nominated_node or ""
     assert (gone, node) in would_do
-    assert not any(plain.is_allowed(some) and plain.fits(node, some) for some in plain.subsets(gone) if some < gone)
+    assert not any(plain.is_allowed(some) and plain.fits(node, some) for some in subsets_of(gone) if some < gone)
     assert result.preemption.victims == {
         node: tuple(pod for pod in result.victims if plain_node(domain, pod) == node)
         for node in result.preemption.victims

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, combinations
 from typing import Any
 
 import msgspec
@@ -31,7 +30,7 @@ from tests.unit.cycle.cycle_kit import Domain, FilterBy
 from tests.unit.cycle.preemption.test_gang_victims import member
 from tests.unit.cycle.preemption.test_preemption import DAY_S, budget, standing
 from tests.unit.cycle.test_cluster_quota import NamespaceQuota, room_of
-from tests.unit.state.gang_kit import GANG_LABEL, cache_with_gangs, key_of, place
+from tests.unit.state.gang_kit import GANG_LABEL, PlainGangs, cache_with_gangs, place, subsets_of
 
 HOST = "kubernetes.io/hostname"
 IN_TREE = ("NodeResourcesFit", "DefaultPreemption")
@@ -377,23 +376,10 @@ class Plain:
     def __init__(self, domain: Domain, group: GroupOfPods) -> None:
         self._domain, self._group = domain, group
         self.lower = {e.pod.uid for e in domain.cache if e.pod.spec.priority < group.pods[0].spec.priority}
-        self._gangs: dict[str, set[str]] = {}
-        for entry in domain.cache:
-            if gang := entry.pod.labels.get(GANG_LABEL):
-                self._gangs.setdefault(gang, set()).add(entry.pod.uid)
-
-    def _least(self, gang: str) -> int:
-        found = self._domain.cache.gangs.gang(key_of(gang))
-        assert found is not None
-        assert found.spec is not None
-        return found.spec.min_members
+        self._gangs = PlainGangs(domain.cache)
 
     def is_allowed(self, uids: frozenset[str]) -> bool:
-        for gang, members in self._gangs.items():
-            surplus = max(len(members) - self._least(gang), 0)
-            if len(members & uids) > surplus and not members <= uids:
-                return False
-        return uids <= self.lower
+        return self._gangs.are_spared(uids) and uids <= self.lower
 
     def fits(self, uids: frozenset[str]) -> bool:
         table, cpu = self._domain.cache.nodes, self._group.pods[0].requests[CPU]
@@ -402,10 +388,6 @@ class Plain:
             left = sum(pod.requests[CPU] for pod in table.pods_on(row) if pod.uid not in uids)
             places += max(node.allocatable[CPU] - left, 0) // cpu
         return places >= len(self._group.pods)
-
-    def subsets(self, uids: Iterable[str]) -> Iterable[frozenset[str]]:
-        every = sorted(uids)
-        return map(frozenset, chain.from_iterable(combinations(every, size) for size in range(len(every) + 1)))
 
 
 @st.composite
@@ -433,13 +415,13 @@ def test_no_proper_subset_of_the_victims_would_do(domain: Domain, count: int, cp
     plain, found = Plain(domain, group), run(domain, group)
     if found.preemption is None:
         assert plain.fits(frozenset()) or not any(
-            plain.is_allowed(uids) and plain.fits(uids) for uids in plain.subsets(plain.lower)
+            plain.is_allowed(uids) and plain.fits(uids) for uids in subsets_of(plain.lower)
         )
         return
     gone = frozenset(victim.uid for victim in found.preemption.every_victim)
     assert plain.is_allowed(gone)
     assert plain.fits(gone)
-    assert not any(plain.is_allowed(some) and plain.fits(some) for some in plain.subsets(gone) if some < gone)
+    assert not any(plain.is_allowed(some) and plain.fits(some) for some in subsets_of(gone) if some < gone)
     check_places(domain, group, found.preemption)
 
 
