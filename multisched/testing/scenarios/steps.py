@@ -139,7 +139,7 @@ def steady_leader(scene: Scene) -> PodQueue | None:
 
 
 def sees_objects(scene: Scene) -> bool:
-    """Whoever leads has an open watch of every kind: else nothing has told it of what came meanwhile."""
+    """Whoever leads has an open watch of every kind: else it cannot know what came meanwhile."""
     programs = [process.program for process in scene.replicas.running]
     leaders = [one for one in programs if any(worker.is_leading for worker in one.router.workers())]
     return all(not reflector.staleness_s() for one in leaders for reflector in one.objects.reflectors.values())
