@@ -137,6 +137,8 @@ class _Reader:
         self.problems: list[TreeProblem] = []
         self._names: dict[str, str] = {}
         self._namespaces: dict[str, str] = {}
+        self._amounts: dict[tuple[tuple[str, int], ...], Requests] = {}
+        """Nodes of one size share their amounts: a tree has far fewer sizes than nodes."""
 
     def problem(self, path: str, text: str, fix: str) -> None:
         if len(self.problems) <= PROBLEMS_MAX:
@@ -156,19 +158,23 @@ class _Reader:
         at = len(self.nodes)
         self.nodes.append(QuotaNode(name, path, parent, (), {}, {}))
         children = self._children(document.get("children"), at, path, depth)
-        least = read_amounts(document.get("min"), f"{path}.min", self.problem)
+        least = self._read_amounts(document.get("min"), f"{path}.min")
         self.nodes[at] = QuotaNode(
             name,
             path,
             parent,
             children,
             least,
-            read_amounts(document.get("max"), f"{path}.max", self.problem),
+            self._read_amounts(document.get("max"), f"{path}.max"),
             self._leaf_namespaces(document.get("namespaces"), path, is_leaf=not children),
             self._weight(document.get("attributes"), path),
             guarantee=self._guarantee(document.get("attributes"), path, least),
         )
         return at
+
+    def _read_amounts(self, amounts: Any, path: str) -> Requests:
+        found = read_amounts(amounts, path, self.problem)
+        return self._amounts.setdefault(tuple(found.items()), found)
 
     def _name(self, name: Any, place: str) -> str:
         if not isinstance(name, str) or not name:
