@@ -245,7 +245,7 @@ class PodQueue:
             for entry, how in self._parked.affected(event, old, new, self._hints):
                 is_notified = priority_max is None or entry.pod.spec.priority <= priority_max
                 if is_notified and entry.pod.uid != own_uid:
-                    self._back.requeue(entry, how, _label(event), self._now_s, tally)
+                    self._back.wake(entry, how, _label(event), self._now_s, tally)
         return tally.moved()
 
     def hint_durations(self) -> Mapping[tuple[str, str, str], Durations]:
@@ -263,12 +263,12 @@ class PodQueue:
         if self._parked.has_overdue and now_s >= self._overdue_at_s:
             self._overdue_at_s = now_s + OVERDUE_PAUSE_S
             for entry in self._parked.overdue():
-                self._back.requeue(entry, Requeue.AFTER_BACKOFF, UNASKED, self._now_s, tally)
+                self._back.wake(entry, Requeue.AFTER_BACKOFF, UNASKED, self._now_s, tally)
         self._back.overdue(now_s, tally)
         for uid in self._parked.due(now_s):
             entry = self._entries[uid]
             entry.was_flushed = entry.place is Place.UNSCHEDULABLE
-            self._back.requeue(entry, Requeue.AFTER_BACKOFF, FLUSH.label, self._now_s, tally)
+            self._back.wake(entry, Requeue.AFTER_BACKOFF, FLUSH.label, self._now_s, tally)
         return tally.moved()
 
     def next_wakeup_s(self) -> float | None:

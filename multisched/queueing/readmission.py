@@ -15,7 +15,7 @@ from multisched.queueing.entry import NOTHING_MOVED, Entry, Moved
 from multisched.queueing.gang_entries import STARTED, GangEntries
 from multisched.queueing.gating import Gates
 from multisched.queueing.hints import Requeue
-from multisched.queueing.places import POPPED, EntryPlaces
+from multisched.queueing.places import PARKED, POPPED, EntryPlaces
 from multisched.queueing.transitions import Place
 
 HEALING_S: Final = -1.0
@@ -62,13 +62,18 @@ class Readmission:
                 tally.gated.append((entry.pod, gate))
             return
         entry.gate = SUCCESS
-        if self._gangs.must_start_together(entry) and not self._leads(entry, event, now_s):
+        if self._gangs.must_start_together(entry) and not self._leads(entry, event, now_s, tally):
             return
         backs_off = how is Requeue.AFTER_BACKOFF and entry.backoff_until_s > now_s
         self._places.move(entry, Place.BACKOFF if backs_off else Place.ACTIVE, event, now_s)
         if tally is not None:
             tally.backoff += backs_off
             tally.active += not backs_off
+
+    def wake(self, entry: Entry, how: Requeue, event: str, now_s: float, tally: Tally) -> None:
+        """As `requeue`, for one of several: whom a member before it has woken with its gang, is not woken again."""
+        if entry.place in PARKED:
+            self.requeue(entry, how, event, now_s, tally)
 
     # -- gangs -----------------------------------------------------------------------------------------------------
 
@@ -119,13 +124,13 @@ class Readmission:
             return entries
         return []
 
-    def _leads(self, entry: Entry, event: str, now_s: float) -> bool:
+    def _leads(self, entry: Entry, event: str, now_s: float, tally: Tally | None) -> bool:
         """True if this one leads its gang; else it stands with the one that does."""
         lead = self._gangs.lead_of(entry)
         if lead is not None and lead is not entry:
             if entry.place is not Place.GANG:
                 self._places.move(entry, Place.GANG, event, now_s)
-            self._came(entry, lead, now_s)
+            self._came(entry, lead, now_s, tally)
             return False
         if lead is None:
             self._gangs.lead(entry, now_s)
@@ -133,10 +138,10 @@ class Readmission:
             entry.queued_s, entry.sort_key = HEALING_S, None
         return True
 
-    def _came(self, entry: Entry, lead: Entry, now_s: float) -> None:
+    def _came(self, entry: Entry, lead: Entry, now_s: float, tally: Tally | None) -> None:
         """Another member: the gang may stand elsewhere in the order, and fit where it did not."""
         if lead.place is Place.UNSCHEDULABLE:
-            self.requeue(lead, Requeue.AFTER_BACKOFF, JOINED, now_s)
+            self.requeue(lead, Requeue.AFTER_BACKOFF, JOINED, now_s, tally)
         if lead.place in (Place.ACTIVE, Place.BACKOFF) and self._gangs.is_before(entry, lead):
             self._gangs.lead(lead, now_s)
             self._places.sort_anew(lead, now_s)

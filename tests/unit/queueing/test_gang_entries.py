@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
 
+from multisched.framework.events import NODE_ADD, Action, ClusterEvent, EventRegistration, Resource
 from multisched.framework.points import Queued, QueuedGang
+from multisched.framework.status import SUCCESS, Status
 from multisched.model.gang import ACK_MIN, ACK_NAME, KOORDINATOR, TOPOLOGY_ANNOTATION
-from multisched.model.objects import Pod, PodSpec
+from multisched.model.objects import Node, Pod, PodSpec
 from multisched.plugins.gang.gang_scheduling import GangScheduling
 from multisched.queueing.backoff import BackoffPolicy
 from multisched.queueing.entry import Failure
@@ -19,6 +22,9 @@ from multisched.state.gang_roster import GangRoster
 from multisched.testing.builders import make_context
 from tests.unit.queueing.builders import BySortOfPriority, ClosedGates, make_pod
 
+NODE_ANNOTATION = ClusterEvent(Resource.NODE, Action.UPDATE_NODE_ANNOTATION, "NodeAnnotation")
+"""Helps no member that waits for room."""
+A_NODE = Node("node", "uid-node", 1)
 REFUSED = Failure(rejectors=frozenset({GangScheduling.name}), message="gang team/g: 1 of 2")
 
 
@@ -28,16 +34,31 @@ def member(name: str, least: int = 2, *, gang: str = "g", priority: int = 0, gat
     return Pod("team", name, f"uid-{name}", 1, spec, labels=labels, gates=gates)
 
 
+class HoldsOne:
+    """Holds the pod of one name until a node comes after it was told to let it go."""
+
+    name = "HoldsOne"
+
+    def __init__(self, held: str) -> None:
+        self.held = held
+
+    def pre_enqueue(self, pod: Pod) -> Status:
+        return Status.unschedulable("held") if pod.name == self.held else SUCCESS
+
+    def events_to_register(self) -> Sequence[EventRegistration]:
+        return [EventRegistration(NODE_ADD), EventRegistration(NODE_ANNOTATION)]
+
+
 class House:
     """A queue with the roster that ingest and cache would keep."""
 
-    def __init__(self) -> None:
+    def __init__(self, *gates: HoldsOne) -> None:
         self.roster = GangRoster()
         context = replace(make_context(), gangs=self.roster)
         gang = GangScheduling(context)
         self.queue = PodQueue(
             BySortOfPriority(),
-            [ClosedGates(), gang],
+            [ClosedGates(), gang, *gates],
             [gang],
             on_error=_raise,
             backoff=BackoffPolicy(1.0, 10.0),
@@ -229,6 +250,44 @@ def test_a_member_that_is_removed_in_flight_ends_with_its_attempt() -> None:
     assert house.queue.where(f"uid-{popped[1]}") is Place.LEAVING
     house.fail(*popped)
     assert house.places() == {popped[0]: "unschedulable"}
+
+
+def wait_for_a_node() -> tuple[House, HoldsOne]:
+    """A gang of which one member is held by a plugin, and the others were refused."""
+    gate = HoldsOne("c")
+    house = House(gate)
+    house.add(*(member(name) for name in "cab"))
+    house.fail(*house.pop())
+    assert house.places() == {"a": "unschedulable", "b": "gang", "c": "gated"}
+    return house, gate
+
+
+def test_a_gang_is_woken_once_by_an_event_that_helps_one_member_and_the_lead() -> None:
+    house, gate = wait_for_a_node()
+    gate.held = ""
+    moved = house.queue.on_event(NODE_ADD, None, A_NODE, house.now_s)
+    assert (moved.active, moved.backoff) == (0, 1)
+    house.queue.validate()
+    house.now_s += 20
+    assert sorted(house.pop()) == ["a", "b", "c"]
+
+
+def test_a_gang_is_woken_once_by_the_flush_of_one_member_and_the_lead() -> None:
+    house, gate = wait_for_a_node()
+    gate.held = ""
+    house.now_s += 400
+    moved = house.queue.flush(house.now_s)
+    assert (moved.active, moved.backoff) == (1, 0)
+    assert sorted(house.pop()) == ["a", "b", "c"]
+
+
+def test_a_lead_that_a_member_wakes_counts_as_moved() -> None:
+    """Else nobody looks at the queue until something else happens."""
+    house, gate = wait_for_a_node()
+    gate.held = ""
+    house.now_s += 20
+    moved = house.queue.on_event(NODE_ANNOTATION, A_NODE, A_NODE, house.now_s)
+    assert (moved.active, moved.backoff) == (1, 0)
 
 
 @pytest.mark.parametrize("seed", range(40))
