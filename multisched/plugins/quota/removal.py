@@ -231,7 +231,8 @@ def helps_by_coming(ledger: QuotaLedger, claim: Claim, came: Pod) -> bool:
 def helps_by_leaving(ledger: QuotaLedger, claim: Claim, gone: Pod) -> bool:
     """Whether a pod that has left made room for the claim: below a max that held it, or below a min that entitles it now.
 
-    Only levels that both are below have more room than before.
+    Only levels that both are below have more room than before. What has left since this pod counts with it: where several
+    leave at once, each event comes when all have left.
     """
     freed, shared = _held(gone), {level.at for level in ledger.levels_of(gone)}
     sure = min(claim.entitled, len(claim.levels) - 1)  # at the root it makes no difference: nobody stands beside it
@@ -240,10 +241,9 @@ def helps_by_leaving(ledger: QuotaLedger, claim: Claim, gone: Pod) -> bool:
             continue
         nominated = claim.nominated.get(level.at, NO_AMOUNTS)
         for resource, amount in claim.items:
-            more = freed.get(resource, 0)
-            if not amount or not more:
+            if not amount or not freed.get(resource, 0):
                 continue
-            others = nominated.get(resource, 0) + amount + more
+            others = nominated.get(resource, 0) + amount + ledger.left_since(gone, level, resource)
             most = level.max.get(resource)
             if most is not None and level.held(resource) + others > most:
                 return True

@@ -69,6 +69,31 @@ def test_a_pod_that_leaves_wakes_whom_it_helps(story: Story, which: int) -> None
         )
 
 
+@given(stories(), st.lists(st.integers(0, 99), min_size=2, max_size=4))
+def test_pods_that_leave_at_once_wake_whom_they_help_together(story: Story, which: list[int]) -> None:
+    """Their events come when all of them have left: while an attempt was under way, or from one list."""
+    sleepers = Sleepers(played(story))
+    cache = sleepers.town.domain.cache
+    standing = sorted(entry.pod.uid for entry in cache)
+    left = [cache.remove(uid) for uid in sorted({standing[at % len(standing)] for at in which if standing})]
+    gone = [one.pod for one in left if one is not None]
+    for pod in sleepers.helped():
+        are_woken = [sleepers.are_woken(pod, ASSIGNED_POD_DELETE, one, None) for one in gone]
+        assert any(are_woken), f"{[one.name for one in gone]} leave, {pod.name} sleeps"
+
+
+def test_two_pods_that_leave_at_once_wake_a_pod_that_either_would_have_made_room_for() -> None:
+    town = Town([make_node("n", cpu_milli=100_000)], node("root", {"cpu": 4}, {"cpu": 4}, leaf("a", 4, 4)))
+    for number in range(4):
+        town.add(f"small-{number}", "a", 1_000, node="n")
+    waits = town.add("waits", "a", 1_000)
+    sleepers = Sleepers(town)
+
+    gone = [town.domain.cache.remove(f"uid-small-{number}") for number in range(2)]
+
+    assert any(sleepers.are_woken(waits, ASSIGNED_POD_DELETE, one.pod, None) for one in gone if one is not None)
+
+
 @given(stories(), st.integers(0, 99), st.integers(1, 4))
 def test_a_pod_that_comes_wakes_whom_it_lends_to(story: Story, which: int, cpu: int) -> None:
     """It is bound by another scheduler, which asks no quota."""
