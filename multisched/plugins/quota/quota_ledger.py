@@ -71,8 +71,8 @@ class Level:
         """Resource -> what the guarantees of levels below it keep free."""
         self.kept: dict[str, int] = {}
         """The same with what its own guarantee keeps free: it counts for the level above."""
-        self.left: dict[str, int] = {}
-        """Resource -> what has ever left, all together."""
+        self.left = NO_AMOUNTS
+        """Resource -> what has ever left, all together. Replaced, never changed: whoever keeps one knows that moment's."""
 
     def copy(self) -> Level:
         """One that changes alone."""
@@ -181,7 +181,7 @@ class QuotaLedger:
         self._holdings: dict[int, dict[Items, _Holding]] = {}
         """Position of a leaf -> what its pods ask for -> those pods."""
         self._going: set[str] = set()
-        self._left: OrderedDict[str, dict[int, Items]] = OrderedDict()
+        self._left: OrderedDict[str, dict[int, Mapping[str, int]]] = OrderedDict()
         """uid of a pod that has left -> position of each level above it -> what had left there before it."""
         self.statuses: ObjectStatuses | None = None
         """Who says what stands in the status of quota objects, for the plugins of all domains."""
@@ -323,19 +323,18 @@ class QuotaLedger:
         self.on_change(holding.levels)
 
     def _note_leaving(self, uid: str, holding: _Holding) -> None:
-        self._left[uid] = {level.at: tuple(level.left.items()) for level in holding.levels}
+        self._left[uid] = {level.at: level.left for level in holding.levels}
         self._left.move_to_end(uid)
         if len(self._left) > LEFT_MAX:
             self._left.popitem(last=False)
         for level in holding.levels:
-            for resource, amount in holding.items:
-                level.left[resource] = level.left.get(resource, 0) + amount
+            level.left = {**level.left, **{name: level.left.get(name, 0) + amount for name, amount in holding.items}}
 
     def left_since(self, pod: Pod, level: Level, resource: str) -> int:
         """What has left the level from the moment on when this pod did, its own amount among it."""
         own = dict(items_of(pod)).get(resource, 0)
         before = self._left.get(pod.uid, {}).get(level.at)
-        return own if before is None else max(own, level.left.get(resource, 0) - dict(before).get(resource, 0))
+        return own if before is None else max(own, level.left.get(resource, 0) - before.get(resource, 0))
 
     def held(self) -> Mapping[str, object]:
         self.renew()
