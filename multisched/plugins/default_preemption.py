@@ -120,7 +120,7 @@ class DefaultPreemption:
             return PostFilterResult(_refused(why_not))
         found = dry_run.displace(LowerPriority(min(pod.spec.priority for pod in pods), self._budgets))
         if found is None:
-            return PostFilterResult(_refused(NO_VICTIMS_FOR_ALL))
+            return PostFilterResult(_refused(NO_VICTIMS_FOR_ALL), nominated_node="")
         if not found.victims:  # as for a single pod: something else than room is wrong
             return PostFilterResult(Status.error("preemption: expected at least one victim pod"))
         preemption = Preemption(found.victims, found.nominations, self.name, group=dry_run.name)

@@ -55,9 +55,12 @@ class GroupPostFilters:
     def run(self, group: GroupOfPods) -> Aftermath:
         """The plugins in order until one makes room for all of them. The nominated nodes are the preemption's.
 
-        In one synchronous step, within no transaction of theirs.
+        Without a preemption the result says whether members keep theirs. In one synchronous step, within no transaction of theirs.
         """
+        if not self._plugins:
+            return Aftermath(nominated_node=CLEARED)
         reasons: list[str] = []
+        nominated: str | None = None
         view = CycleView(self._runs.table, CycleState(), group.attempt)
         for plugin in self._plugins:
             dry_run = GroupAttemptDryRun(self._runs, self._rows, self._places, group)
@@ -66,9 +69,11 @@ class GroupPostFilters:
             if status.code is Code.ERROR:
                 return Aftermath(status.message)
             if status.is_success or status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
-                return Aftermath(status.message, preemption=result.preemption)
+                return Aftermath(status.message, result.nominated_node, result.preemption)
+            if result.nominated_node is not None:
+                nominated = result.nominated_node
             reasons += status.reasons
-        return Aftermath(", ".join(reasons))
+        return Aftermath(", ".join(reasons), nominated)
 
 
 class PostFilterRuns:

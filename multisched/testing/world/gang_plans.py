@@ -35,6 +35,8 @@ URGENT: Final = 0.2
 """Of all gangs: they may preempt."""
 GROUPED: Final = 0.5
 """Of all gangs of Koordinator's form that another one follows: the two start together."""
+ESTRANGED: Final = 0.2
+"""Of these: they may name two schedulers, and then never start."""
 
 
 class Form(Enum):
@@ -101,7 +103,8 @@ def drawn_gangs(
         if one.form is Form.KOORDINATOR and not one.groups and rng.random() < GROUPED:
             together = (f"{one.namespace}/{one.name}", f"{other.namespace}/{other.name}")
             plans[at] = replace(one, groups=together)
-            plans[at + 1] = replace(other, form=Form.KOORDINATOR, groups=together)
+            scheduler = other.scheduler if rng.random() < ESTRANGED else one.scheduler
+            plans[at + 1] = replace(other, form=Form.KOORDINATOR, groups=together, scheduler=scheduler)
             break
     return plans
 

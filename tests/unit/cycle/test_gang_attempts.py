@@ -15,6 +15,7 @@ from multisched.framework.runner import PluginFailure
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.gang import TopologyLevel
 from multisched.model.objects import Pod, PodSpec
+from multisched.plugins.default_preemption import TERMINATING
 from multisched.testing.builders import container, decode_pod, make_node, make_pod, pod_document
 from multisched.testing.plugins.slow_oracle import SlowOracle
 from tests.unit.cycle.cycle_kit import Domain, Reserves
@@ -260,6 +261,19 @@ def test_a_gang_that_is_taken_back_keeps_its_promised_nodes() -> None:
     domain.nominator.nominate(pods[0], "a")
     assert attempt(domain, gang_of(pods, 2)).placed == ()
     assert domain.nominator.node_of("uid-m0") == "a"
+
+
+def test_members_keep_their_promised_nodes_while_victims_go_from_there() -> None:
+    """Else whoever comes meanwhile takes the room, and others are removed for the gang again."""
+    going = make_pod("going", cpu_milli=1000, node="a", is_deleting=True, is_preempted=True)
+    domain = Domain(make_node("a", cpu_milli=1000), in_tree=("NodeResourcesFit", "DefaultPreemption"))
+    domain.cache.place(going)
+    urgent = [make_pod(f"m{at}", cpu_milli=500, priority=9) for at in range(2)]
+    for pod in urgent:
+        domain.nominator.nominate(pod, "a")
+    result = attempt(domain, gang_of(urgent, 2))
+    assert {one.message.rpartition("preemption: ")[2] for one in result.unplaced} == {TERMINATING}
+    assert [one.nominated_node for one in result.unplaced] == [None, None]
 
 
 def test_members_that_plugins_ask_about_outside_are_asked_about_all_at_once_and_decided_on_the_answers() -> None:

@@ -110,10 +110,15 @@ class FeasiblePods:
                 yield pod
 
     def is_feasible(self, state: GangState, waiting: Mapping[str, Pod]) -> bool:
-        """The members that the gang needs, and those of the gangs that start together with it, fit all at once."""
+        """The members that the gang needs, and those of the gangs that start together with it, fit all at once.
+
+        Gangs that start together name one scheduler: those that name two never do.
+        """
         cluster = self._cluster()
-        states = [self._gangs.judge.state(key) for key in state.groups if key != state.key]
-        return all(self._places(one, waiting, cluster) for one in (state, *states))
+        states = [state, *(self._gangs.judge.state(key) for key in state.groups if key != state.key)]
+        members = (waiting[uid] for one in states for uid in one.waiting & waiting.keys())
+        is_one = len({pod.spec.scheduler_name for pod in members}) == 1
+        return is_one and all(self._places(one, waiting, cluster) for one in states)
 
     def _places(self, state: GangState, waiting: Mapping[str, Pod], cluster: _Cluster) -> bool:
         """Places the members that are missing, one after the other, where they fit first."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from multisched.config.schema import Queue
+from multisched.framework.gangs import GANG_PLUGIN
 from multisched.framework.points import Queued, QueuedGang, QueuedPod
 from multisched.model.objects import Pod
 from multisched.queueing.entry import Failure, Placement, QueueEntry
@@ -18,6 +19,7 @@ from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.requeue_judge import CONFLICTS_IN_A_ROW
 from multisched.queueing.transitions import Place
 from multisched.testing.checkers.process.feasible_nodes import FeasibleNodes, is_judged
+from multisched.testing.checkers.process.gang_rooms import GangRooms
 
 TURNS_EVERY: Final = 3
 """One pop in so many is held against what else is active."""
@@ -86,6 +88,8 @@ class AttemptChecker:
     feasible: FeasibleNodes | None
     judged: frozenset[str] = frozenset()
     """Plugins whose refusals depend on what was observed alone."""
+    gangs: GangRooms | None = None
+    """Whether members fit with their gangs; None as `feasible`, or where there are no gangs."""
     _courses: dict[str, _Course] = field(default_factory=dict)
     _pops: int = 0
     _refused: int = 0
@@ -122,6 +126,8 @@ class AttemptChecker:
             ends_s = {entry.uid: entry.retry_at_s or 0.0 for entry in backing_off}
             popped = pop(now_s)
             if isinstance(popped, QueuedGang):
+                if self.gangs is not None:
+                    self.gangs.popped(popped)
                 return popped
             if popped is not None:
                 self._count_turn(popped)
@@ -195,7 +201,7 @@ class AttemptChecker:
     # -- refusals --------------------------------------------------------------------------------------------------
 
     def _ended(self, uid: str, failure: Failure, placement: Placement, now_s: float) -> None:
-        entry = self.queue.entry(uid)
+        entry, tried = self.queue.entry(uid), self.gangs.tried_with(uid) if self.gangs is not None else ()
         if entry is None:
             self._courses.pop(uid, None)
             return
@@ -204,13 +210,21 @@ class AttemptChecker:
         course = self._courses.get(uid)
         if course is not None:
             self._check_backoff(entry, course.failed(failure, now_s), placement, now_s)
-        is_refusal = failure.rejectors and self.judged.issuperset(failure.rejectors)
+        by = failure.rejectors - {GANG_PLUGIN} if tried else failure.rejectors
+        is_refusal = failure.rejectors and self.judged.issuperset(by)
         if self.feasible is not None and is_refusal and not failure.is_error and not failure.pending:
-            self._check_refusal(self.feasible, entry.pod, failure)
+            self._check_refusal(self.feasible, entry.pod, failure, tried)
 
-    def _check_refusal(self, feasible: FeasibleNodes, pod: Pod, failure: Failure) -> None:
-        """No node takes the pod; and none would if all that are less urgent went, unless it was promised one."""
+    def _check_refusal(self, feasible: FeasibleNodes, pod: Pod, failure: Failure, tried: Sequence[Pod]) -> None:
+        """No node takes the pod; and none would if all that are less urgent went, unless it was promised one.
+
+        `tried`: the members of its gang that were tried with it, which are judged together while the gang lacks any.
+        """
         self._refused += 1
+        if self.gangs is not None and self.gangs.lacking(pod.uid):
+            if not self._refused % REFUSALS_EVERY:
+                self.gangs.check_refusal(pod, tried, failure.message)
+            return
         moment = feasible.now(self.name) if is_judged(pod) and not self._refused % REFUSALS_EVERY else None
         node = moment.node_for(pod) if moment is not None else ""
         if node:

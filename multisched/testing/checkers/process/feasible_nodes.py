@@ -10,7 +10,9 @@ which helps a parked pod has woken it, `RequeueChecker` looks at.)
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from msgspec import structs
 
 from multisched.framework.objects_view import hidden
 from multisched.model.object_kinds import ObjectKind
@@ -80,12 +82,33 @@ class DomainNodes:
     _nodes: list[Node]
     _is_usable: Callable[[Node], bool]
     """By the rules: also those that are withheld, which are places to spread over."""
+    _thought: Sequence[Pod] = ()
+    """Pods that stand there in thought alone, each with its node."""
+
+    def with_pod(self, pod: Pod, name: str) -> DomainNodes:
+        """As if the pod stood on the node, too."""
+        node = self._feasible.delivered.nodes[name]
+        on = {**self._on, name: [*self._on[name], pod]}
+        return replace(
+            self,
+            _standing=[*self._standing, (pod, node)],
+            _on=on,
+            _used={**self._used, name: taken_by(on[name])},
+            _thought=[*self._thought, structs.replace(pod, node=name)],
+        )
+
+    def without_less_urgent(self, priority: int) -> DomainNodes:
+        """As if all pods below this priority were gone."""
+        on = {name: [one for one in pods if one.spec.priority >= priority] for name, pods in self._on.items()}
+        standing = [(one, node) for one, node in self._standing if one.spec.priority >= priority]
+        return replace(self, _standing=standing, _on=on, _used={name: taken_by(pods) for name, pods in on.items()})
 
     def node_for(self, pod: Pod) -> str:
         """A node that takes the pod, by its name; empty if there is none, or if that cannot be said."""
         delivered = self._feasible.delivered
         pod = delivered.pods.get(pod.uid, pod)
-        is_held = quota_excess(delivered.quotas.tree, pod, delivered.placed() + self._nominated(pod))
+        placed = [*delivered.placed(), *self._thought]
+        is_held = quota_excess(delivered.quotas.tree, pod, placed + self._nominated(pod))
         nodes = self._nodes if is_judged(pod) and not is_held else ()
         return next(
             (

@@ -25,18 +25,25 @@ class ProcessGangs:
         """A pod was assumed just now."""
         judge = self._delivered.gangs
         key = judge.gang_of(pod.uid) if judge is not None else None
-        if judge is None or key is None or key in self._waiting:
+        if judge is None or key is None:
             return
-        self._waiting.add(key)
-        asyncio.get_running_loop().call_soon(self._judge, judge, key)
+        held, state = self._held(judge, key), judge.state(key)
+        if held == {pod.uid} and not state.bound:
+            self._whole.discard(key)  # nothing is left of what it had, and it begins anew
+        if key not in {one.key for one in judge.held_in_vain(held)}:
+            self._whole.add(key)
+        elif key not in self._waiting:
+            self._waiting.add(key)
+            asyncio.get_running_loop().call_soon(self._judge, judge, key)
+
+    def _held(self, judge: GangJudge, key: GangKey) -> set[str]:
+        state = judge.state(key)
+        return self._delivered.held.keys() & (state.waiting | state.bound)
 
     def _judge(self, judge: GangJudge, key: GangKey) -> None:
         self._waiting.discard(key)
-        state = judge.state(key)
-        held = self._delivered.held.keys() & (state.waiting | state.bound)
-        short = {one.key for one in judge.held_in_vain(held)}
-        if key not in short:
-            self._whole.add(key)
-        elif key not in self._whole and held and not state.bound:
+        state, held = judge.state(key), self._held(judge, key)
+        is_short = key in {one.key for one in judge.held_in_vain(held)}
+        if is_short and key not in self._whole and held and not state.bound:
             there = f"{len(held)} of {state.minimum} members"
             self.broken.append(f"I13: room is held for {there} of gang {'/'.join(key)}, which does not run")

@@ -24,6 +24,7 @@ from multisched.testing.checkers.process.classes import ClassChecker
 from multisched.testing.checkers.process.custom_objects import CustomObjects
 from multisched.testing.checkers.process.events import EventChecker
 from multisched.testing.checkers.process.feasible_nodes import FeasibleNodes
+from multisched.testing.checkers.process.gang_rooms import GangRooms
 from multisched.testing.checkers.process.gpus import Gpus
 from multisched.testing.checkers.process.leadership import LeadershipChecker
 from multisched.testing.checkers.process.mirror import (
@@ -110,8 +111,11 @@ class ProcessChecker:
         feasible = FeasibleNodes(program, self.delivered) if is_steady else None
         for worker, domain in zip(program.router.workers(), configuration.domains, strict=True):
             judged = frozenset(p.name for p in (*worker.plugins.pre_filter, *worker.plugins.filter))
-            AttemptChecker(worker.name, worker.queue, domain.queue, complain, feasible, judged).begin()
-            self._requeues.append(RequeueChecker(program, worker, complain, self._is_paused, is_steady=is_steady))
+            has_gangs = feasible is not None and self.delivered.gangs is not None
+            gangs = GangRooms(worker.name, feasible, complain) if feasible is not None and has_gangs else None
+            AttemptChecker(worker.name, worker.queue, domain.queue, complain, feasible, judged, gangs).begin()
+            requeues = RequeueChecker(program, worker, complain, self._is_paused, gangs, is_steady=is_steady)
+            self._requeues.append(requeues)
             if is_plain:
                 self._check_classes(worker, configuration)
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from multisched.cycle.classes.cache import ClassCache
 from multisched.framework.events import ClusterEvent, EventObject, Resource
+from multisched.framework.gangs import GANG_PLUGIN
 from multisched.framework.points import EnqueueExtensions
 from multisched.framework.registry import those
 from multisched.framework.runner import PluginFailure
@@ -24,6 +25,7 @@ from multisched.queueing.transitions import Place
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
 from multisched.state.cluster_cache import PodState
+from multisched.testing.checkers.process.gang_rooms import GangRooms
 from multisched.testing.rules.node_affinity import wants
 
 LOOKS: Final = 6
@@ -46,13 +48,16 @@ class RequeueChecker:
         worker: DomainWorker,
         complain: Callable[[str], None],
         is_paused: Callable[[], bool],
+        gangs: GangRooms | None,
         *,
         is_steady: bool,
     ) -> None:
+        """`gangs`: None where there are none, or not all is steady."""
         self._program = program
         self._worker = worker
         self._complain = complain
         self._is_paused = is_paused
+        self._gangs = gangs
         self._is_steady = is_steady
         self._on_event = worker.queue.on_event
         worker.queue.on_event = self.on_event  # type: ignore[method-assign]
@@ -89,8 +94,20 @@ class RequeueChecker:
             for row, node in rows.items():
                 is_parked = kept.place is Place.UNSCHEDULABLE and wants(kept.pod, node)
                 entry = worker.queue.entry(uid) if is_parked else None
-                if entry is not None and self._may_ask_about(entry) and self._is_taken(entry, row):
+                if entry is None or not self._may_ask_about(entry):
+                    continue
+                if self._waits_for_its_gang(entry):
+                    self._ask_about_gang(entry)
+                elif self._is_taken(entry, row):
                     self._complain_of_sleep(entry, node.name)
+
+    def _waits_for_its_gang(self, entry: QueueEntry) -> bool:
+        return self._gangs is not None and bool(self._gangs.lacking(entry.uid))
+
+    def _ask_about_gang(self, entry: QueueEntry) -> None:
+        """A member that a node would take alone may wait: the gang must not fit as a whole."""
+        if self._gangs is not None:
+            self._gangs.check_sleep(entry, self._worker.queue)
 
     def _is_taken(self, entry: QueueEntry, row: int) -> bool:
         try:
@@ -146,7 +163,8 @@ class RequeueChecker:
         is_parked = entry.place is Place.UNSCHEDULABLE and not entry.is_quarantined
         if self._worker.queue._parked.has_overdue:  # noqa: SLF001 - hints too dear were not asked, and pods come in turns
             return False
-        return is_parked and self._hearing.issuperset(entry.plugins) and not self._may_miss(entry.pod)
+        hearing = self._hearing | {GANG_PLUGIN} if self._waits_for_its_gang(entry) else self._hearing
+        return is_parked and hearing.issuperset(entry.plugins) and not self._may_miss(entry.pod)
 
     def _may_miss(self, pod: Pod) -> bool:
         """As upstream, no event says that a pod begins to go, though spreading counts it no more from then on.
@@ -174,6 +192,9 @@ class RequeueChecker:
         rows = program.router.rows_of(worker)
         classes = ClassCache(worker.cycle.plugins, worker.runner, program.cache.nodes, rows)
         for entry in entries:
+            if self._waits_for_its_gang(entry):
+                self._ask_about_gang(entry)
+                continue
             node = self._node_for(classes, entry.pod, entry.attempts + 1)
             if node:
                 self._complain_of_sleep(entry, node)

@@ -138,12 +138,13 @@ def test_a_group_waits_for_victims_that_go_from_a_nominated_node_already() -> No
     pods = [standing("low", "a"), standing("going", "b", is_deleting=True, is_preempted=True)]
     found = run(town({"a": 1, "b": 1}, pods), group)
     assert found.sentence == "preemption: not eligible due to a terminating pod on the nominated node."
+    assert found.nominated_node is None, "its members keep the nodes that are being cleared for them"
 
 
 def test_a_group_for_which_no_victims_are_enough_hears_it() -> None:
     found = run(town({"a": 1, "b": 1}, [standing("low", "a"), standing("equal", "b", priority=9)]), group_of(2))
     text = "preemption: No preemption victims found that would make room for all that must start together."
-    assert (found.sentence, found.preemption) == (text, None)
+    assert (found.sentence, found.preemption, found.nominated_node) == (text, None, "")
 
 
 def test_a_group_that_fits_although_nobody_goes_is_an_error() -> None:
