@@ -6,11 +6,11 @@ is the last that kept every rule: a broken document is named, and changes nothin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from multisched.verify.demands import Requests, demand_of
-from multisched.verify.fields import Json, Unreadable, mapping, objects, text
+from multisched.verify.fields import Json, Unreadable, mapping, objects
 from multisched.verify.objects import is_over, name_of, node_name_of
 from multisched.verify.quantities import amounts, whole_units
 from multisched.verify.quota_tree import PODS, Excess, QuotaTree, Usage, read_tree
@@ -28,6 +28,8 @@ class QuotaPod(NamedTuple):
     node: str
     """Empty while it waits."""
     requests: Requests
+    is_gated: bool = False
+    """It does not ask yet."""
 
 
 class QuotaJudge:
@@ -62,7 +64,8 @@ class QuotaJudge:
         self.problems.pop(key, None)
         try:
             demand = {**demand_of(document).most, PODS: 1}
-            self.pods[uid] = QuotaPod(key, namespace, node_name_of(document), demand)
+            gates = list(objects(mapping(document, "spec"), "schedulingGates"))
+            self.pods[uid] = QuotaPod(key, namespace, node_name_of(document), demand, bool(gates))
         except Unreadable as error:
             self.problems[key] = str(error)
 
@@ -108,28 +111,43 @@ class QuotaJudge:
         return [] if usage is None else [pod for pod in waiting if usage.is_entitled(pod.namespace, pod.requests)]
 
     def status_faults(self) -> list[str]:
-        """Where the status of an object in force says another sum than its pods make."""
+        """Where the status of the tree in force says something else than its pods make."""
         usage = self.usage()
-        if usage is None or not self._trees:
+        if usage is None:
             return []
+        asking = usage.copy()
+        for pod in self.pods.values():
+            if not (pod.node or pod.is_gated):
+                asking.add(pod.namespace, pod.requests)
         document = self._latest[next(iter(self._trees))]
-        return list(_status_faults(document, usage))
+        return list(_status_faults(mapping(document, "status"), usage, asking))
 
 
-def _status_faults(document: Json, usage: Usage) -> Iterator[str]:
-    """A status lists levels by name, each with `used`; a resource that is not listed is 0."""
-    levels = {level.name: level for level in usage.tree.root.below()}
-    for entry in objects(mapping(document, "status"), "nodes"):
-        level = levels.get(text(entry, "name"))
-        if level is None:
-            yield f"status.nodes: {text(entry, 'name')} is no level of the tree"
+def _status_faults(status: Json, usage: Usage, asking: Usage) -> Iterator[str]:
+    """`levels` has an entry for each level, by its path. `asking`: with pods that wait."""
+    levels = {level.path: level for level in usage.tree.root.below()}
+    shown = mapping(status, "levels")
+    resources = sorted({resource for level in levels.values() for resource in (*level.min, *level.max)})
+    yield from (f"status.levels: {path} is no level of the tree" for path in shown if path not in levels)
+    for path, level in levels.items():
+        if path not in shown:
+            yield f"status.levels: {path} is missing"
             continue
-        shown = {r: whole_units(r, amount) for r, amount in amounts(entry, "used").items()}
-        yield from used_faults(level.path, shown, usage.of(level), level.max.keys() | level.min.keys())
+        entry = mapping(shown, path)
+        for resource in resources:
+            used, least = usage.of(level)[resource], level.min.get(resource, 0)
+            wanted = {"min": least, "max": level.max.get(resource, 0), "used": used, "borrowed": max(0, used - least)}
+            wanted["requested"] = asking.of(level)[resource]
+            for field, amount in wanted.items():
+                said = _amount(entry, field, resource)
+                if said != amount:
+                    yield f"{path}: status says {said} {resource} {field}, it is {amount}"
+            lent = _amount(entry, "lent", resource)
+            if lent > max(0, least - used):
+                yield f"{path}: status says {lent} {resource} lent, of {least - used} that is idle"
 
 
-def used_faults(path: str, shown: Requests, used: Mapping[str, int], resources: Iterable[str]) -> Iterator[str]:
-    """Where `shown` differs from the sums, in these resources."""
-    for resource in sorted(resources):
-        if shown.get(resource, 0) != used.get(resource, 0):
-            yield f"{path}: status says {shown.get(resource, 0)} {resource}, its pods take {used.get(resource, 0)}"
+def _amount(entry: Json, field: str, resource: str) -> int:
+    """A resource that is not listed is 0."""
+    found = amounts(entry, field)
+    return whole_units(resource, found[resource]) if resource in found else 0

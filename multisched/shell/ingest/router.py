@@ -123,10 +123,13 @@ class Router:
         """A pending pod is no longer nominated to the node: as good as a deleted pod to those it stood before.
 
         Pods of higher priority never left it the room, and hear nothing (source: kube-scheduler 1.36, eventhandlers.go).
+        To a pod that a plugin ranks above its priority, these left it, too.
         """
         pod = replace(pod, nominated_node=node)  # which no version of it need name
+        home = self.worker_of(pod)
+        rank = pod.spec.priority if home is None else home.nominations.rank_of(pod)
         for worker, _ in self._workers:
-            moved = worker.queue.on_event(ASSIGNED_POD_DELETE, pod, None, now_s, priority_max=pod.spec.priority)
+            moved = worker.queue.on_event(ASSIGNED_POD_DELETE, pod, None, now_s, priority_max=rank)
             self._wake(worker, moved)
 
     @staticmethod

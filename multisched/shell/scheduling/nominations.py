@@ -90,6 +90,11 @@ class DomainNominations:
         for pod in own:
             self._nominator.nominate(pod, pod.nominated_node, self._rank(pod))
 
+    def rank_of(self, pod: Pod) -> int:
+        """Pods of a higher priority do not leave the pod the room that it is promised."""
+        rank = self._rank(pod)
+        return pod.spec.priority if rank is None else rank
+
     def _rank(self, pod: Pod) -> int | None:
         for plugin in self._ranking:
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from multisched.model.object_kinds import ObjectKind
 from multisched.plugins.extender.http_extender import NAME as EXTENDERS
@@ -83,9 +83,13 @@ class RestChecker:
 
     def _is_settled(self) -> bool:
         waiting = (*self._bind_checker.unbound_feasible(), *self._bind_checker.unbound_entitled())
-        if waiting or self.not_set_aside() or any(self._bind_checker.statuses.faults()):
+        if waiting or self.not_set_aside() or any(self._status_faults()):
             return False
         return not any(self._differences(p) or leftover(p.program) for p in self._replicas.running)
+
+    def _status_faults(self) -> Iterator[str]:
+        yield from self._bind_checker.statuses.faults()
+        yield from self._bind_checker.quotas.status_faults()
 
     def not_set_aside(self) -> list[str]:
         """Pods that the API server always refuses, and that some leader may try all the same."""
@@ -113,7 +117,7 @@ class RestChecker:
         if entitled:
             self._complain(f"I14: {len(entitled)} entitled pods are not bound, for instance {entitled[0].key}")
         self._bind_checker.check_events()
-        for fault in self._bind_checker.statuses.faults():
+        for fault in self._status_faults():
             self._complain(fault)
         if not self._bind_checker.was_rewound:  # a restored backup has old conditions
             self._check_messages()

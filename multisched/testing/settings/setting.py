@@ -27,10 +27,10 @@ SLOW_BINDS = 0.35
 SLOW_BIND_MAX_S = 2.5
 ROLLOUTS = 0.25
 """Of all runs: in these the settings of leases are being changed."""
-TEAMED = 0.5
-"""Of the runs from TEAMED_FROM on: there are elastic quotas."""
-TEAMED_FROM = 1_000
-"""Seeds below stay as they were: deliberate defects are known by them. Not all runs with quotas are clean yet."""
+TEAMED_FROM = 100
+"""From this seed on there are elastic quotas, gangs, or both: half of what `make sim` runs. Seeds below have neither."""
+QUOTAS = 0.65
+"""Of the runs from TEAMED_FROM on: there are quotas."""
 FEWER = 0.7
 """Of the single pods that were drawn, so many are left beside those of teams, and again beside gangs."""
 SHORT_LEASE = {"duration_s": 9.0, "renew_deadline_s": 3.0, "retry_period_s": 1.0}
@@ -107,8 +107,7 @@ def drawn(seed: int, rng: random.Random) -> Setting:
     is_shipped, is_drawn = seed % 2 == 0, seed % 4 == 3
     configuration = loading.default() if is_shipped else _asking(rng, is_drawn=is_drawn)
     is_alone = not configuration.lease.enabled
-    is_teamed = random.Random(f"{seed}/teamed").random() < TEAMED  # noqa: S311 - a simulation
-    has_quotas = seed >= TEAMED_FROM and is_teamed
+    has_quotas = seed >= TEAMED_FROM and random.Random(f"{seed}/teamed").random() < QUOTAS  # noqa: S311 - a simulation
     has_gangs = False  # the checkers of refusals and preemptions know single pods only
     return Setting(
         configuration=configuration,

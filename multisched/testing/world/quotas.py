@@ -6,20 +6,17 @@ Each team has a namespace and a controller: pods that were evicted or have ended
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from multisched.model.objects import Pod
 from multisched.model.wire import JSON_PATCH
 from multisched.testing.world import quota_trees
 from multisched.testing.world.api_user import ApiUser
 from multisched.testing.world.definitions import QUOTA_TREE, install
-from multisched.testing.world.labels import GPU, HOSTNAME, LICENCE
-from multisched.testing.world.pod_manifests import small_spec
+from multisched.testing.world.quota_teams import PODS_MAX, Team, drawn_teams
 from multisched.testing.world.quota_trees import BREAKS, Level
 
 TREE_NAMESPACE: Final = "kube-system"
@@ -27,7 +24,6 @@ TREE: Final = "teams"
 SECOND: Final = "teams-too"
 """A second tree has a name behind that of the first."""
 TEAMS: Final = (3, 5)
-REPLICAS: Final = (3, 10)
 MADE_MAX: Final = 30
 """Pods that one team makes in a run; then its controller has given up."""
 KEPT_EVERY_S: Final = 0.5
@@ -37,24 +33,8 @@ ACT_S: Final = (1.0, 5.0)
 """Between two of them."""
 BROKEN_S: Final = (1.0, 5.0)
 """How long a broken document, a second one or none stands."""
-TOGETHER: Final = 0.35
-"""Of all teams: their pods want the node that others of these want, too."""
-SHARED_NODE: Final = "node-5"
-ACCELERATED: Final = 0.4
-"""Of all teams of a domain with devices, or licences: their pods ask for one."""
-LIMITS: Final = {"gpu-scheduler": GPU, "job-scheduler": LICENCE}
-
-
-@dataclass(slots=True)
-class Team:
-    """One namespace, and the pods that its controller keeps there."""
-
-    namespace: str
-    spec: dict[str, Any]
-    replicas: int
-    starts_s: float
-    made: int = 0
-    numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+AWAY_S: Final = (4.0, 10.0)
+"""How long a team leaves to others what is its own."""
 
 
 class Quotas:
@@ -66,22 +46,9 @@ class Quotas:
         self._rng = random.Random(f"{seed}/quotas")  # noqa: S311 - a simulation
         namespaces = [f"quota-{number}" for number in range(self._rng.randint(*TEAMS))]
         self._root = quota_trees.drawn_tree(self._rng, namespaces)
-        self.teams = [self._drawn_team(namespace) for namespace in namespaces]
+        self.teams = drawn_teams(self._rng, self._root, namespaces)
         self.is_kept = True
         """False: controllers make nothing anew any more."""
-
-    def _drawn_team(self, namespace: str) -> Team:
-        rng = self._rng
-        scheduler = rng.choice(("forecast-scheduler", "forecast-scheduler", "gpu-scheduler", "job-scheduler"))
-        spec = small_spec(scheduler, rng.choice(("250m", "250m", "500m", "500m", "750m")))
-        spec["containers"][0]["resources"]["requests"]["memory"] = rng.choice(("64Mi", "256Mi", "512Mi"))
-        spec["terminationGracePeriodSeconds"] = rng.choice((0, 30))
-        resource = LIMITS.get(scheduler, "")
-        if resource and rng.random() < ACCELERATED:
-            spec["containers"][0]["resources"]["limits"] = {resource: "1"}
-        if scheduler == "forecast-scheduler" and rng.random() < TOGETHER:
-            spec["nodeSelector"] = {HOSTNAME: SHARED_NODE}
-        return Team(namespace, spec, rng.randint(*REPLICAS), rng.uniform(0.0, 20.0))
 
     @property
     def namespaces(self) -> list[str]:
@@ -111,22 +78,14 @@ class Quotas:
     async def _make(self, team: Team) -> None:
         if team.made >= MADE_MAX:
             return
-        team.made += 1
-        owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "team", "uid": f"uid-of-{team.namespace}"}
-        metadata = {
-            "name": f"{team.namespace}-{next(team.numbers)}",
-            "namespace": team.namespace,
-            "labels": {"team": team.namespace},
-            "ownerReferences": [{**owner, "controller": True}],
-        }
-        await self._user.create_pod({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": team.spec})
+        await self._user.create_pod(team.pod())
 
     # -- what people do --------------------------------------------------------------------------------------------
 
     async def run(self, struck: Counter[str]) -> None:
         """The acts of a run, one after the other. A good tree is in force at the end, or none at all."""
-        scales = [self._scale] * 5
-        acts = (self._edit, self._edit, self._break, self._break, self._double, self._delete, *scales)
+        often = [*[self._scale] * 2, *[self._leave] * 3]
+        acts = (self._edit, self._edit, self._break, self._break, self._double, self._delete, *often)
         for _ in range(self._rng.randint(*ACTS)):
             await asyncio.sleep(self._rng.uniform(*ACT_S))
             struck[await self._rng.choice(acts)()] += 1
@@ -144,13 +103,25 @@ class Quotas:
         return f"quotas broken: {kind}"
 
     async def _scale(self) -> str:
-        """A team grows, or shrinks: its oldest pods go."""
+        """A team grows, or shrinks: its newest pods go."""
         team = self._rng.choice(self.teams)
-        team.replicas = self._rng.choice((0, 1, *range(*REPLICAS)))
-        there = [pod for pod in self._pods() if pod.namespace == team.namespace and not pod.is_deleting]
-        for pod in sorted(there, key=lambda pod: (pod.created_s, pod.name))[team.replicas :]:
-            await self._user.delete_pod(pod)
+        await self._keep_so_many(team, self._rng.randint(0, PODS_MAX))
         return "team scaled"
+
+    async def _leave(self) -> str:
+        """A team that does not borrow is away for a while; what others borrow of it meanwhile, it takes back."""
+        team = self._rng.choice([team for team in self.teams if not team.is_borrowing])
+        replicas = max(team.replicas, 1)
+        await self._keep_so_many(team, 0)
+        await asyncio.sleep(self._rng.uniform(*AWAY_S))
+        team.replicas = replicas
+        return "team came back"
+
+    async def _keep_so_many(self, team: Team, replicas: int) -> None:
+        team.replicas = replicas
+        there = [pod for pod in self._pods() if pod.namespace == team.namespace and not pod.is_deleting]
+        for pod in sorted(there, key=lambda pod: (pod.created_s, pod.name))[replicas:]:
+            await self._user.delete_pod(pod)
 
     async def _double(self) -> str:
         await self._create(SECOND, quota_trees.edited(self._rng, self._root))

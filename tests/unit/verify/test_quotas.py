@@ -179,15 +179,63 @@ def test_who_waits_within_its_min_is_entitled() -> None:
     assert [pod.key for pod in found] == ["namespace2/small", "namespace2/nothing"]
 
 
-def test_a_status_is_compared_with_the_sums() -> None:
-    right = {"nodes": [{"name": "root", "used": {"cpu": "20"}}, {"name": "root.b", "used": {}}]}
-    wrong = {"nodes": [{"name": "root.a", "used": {"cpu": "5"}}, {"name": "c"}]}
-    pods = fives("namespace1", 4)
+def shown(**used: str) -> Document:
+    """The status of the manual's tree; path with `_` for dots -> CPUs in use there."""
+    levels: Document = {}
+    for one in tree(manual()).root.below():
+        cpu = used.get(one.path.replace(".", "_"), "0")
+        least, most = one.min["cpu"] // 1000, one.max["cpu"] // 1000
+        entry = {"min": least, "max": most, "used": cpu, "requested": cpu, "borrowed": max(0, int(cpu) - least)}
+        levels[one.path] = {field: {"cpu": str(amount)} for field, amount in entry.items()}
+    return {"levels": levels}
 
-    assert not judge(("ElasticQuotaTree", tree_document(manual(), status=right)), *pods).status_faults()
-    assert judge(("ElasticQuotaTree", tree_document(manual(), status=wrong)), *pods).status_faults() == [
-        "root.a: status says 5000 cpu, its pods take 20000",
-        "status.nodes: c is no level of the tree",
+
+ROUND = {"root": "20", "root_a": "20", "root_a_1": "20"}
+"""What four pods of 5 CPUs in namespace1 make."""
+
+
+def said_of(status: Document, *more: tuple[str, Document]) -> list[str]:
+    return judge(
+        ("ElasticQuotaTree", tree_document(manual(), status=status)), *fives("namespace1", 4), *more
+    ).status_faults()
+
+
+def test_a_status_that_says_what_the_pods_make_has_no_fault() -> None:
+    assert not said_of(shown(**ROUND))
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "amount", "fault"),
+    [
+        ("root.a", "used", "5", "root.a: status says 5000 cpu used, it is 20000"),
+        ("root.a.1", "borrowed", "1", "root.a.1: status says 1000 cpu borrowed, it is 10000"),
+        ("root.b", "min", "7", "root.b: status says 7000 cpu min, it is 20000"),
+        ("root.b", "max", "7", "root.b: status says 7000 cpu max, it is 40000"),
+        ("root.b", "requested", "7", "root.b: status says 7000 cpu requested, it is 0"),
+        ("root.b", "lent", "21", "root.b: status says 21000 cpu lent, of 20000 that is idle"),
+    ],
+)
+def test_a_status_is_compared_with_the_sums(path: str, field: str, amount: str, fault: str) -> None:
+    status = shown(**ROUND)
+    status["levels"][path][field] = {"cpu": amount}
+
+    assert said_of(status) == [fault]
+
+
+def test_a_status_has_every_level_and_no_other() -> None:
+    status = shown(**ROUND)
+    status["levels"]["c"] = status["levels"].pop("root.b.2")
+
+    assert said_of(status) == ["status.levels: c is no level of the tree", "status.levels: root.b.2 is missing"]
+
+
+def test_a_pod_that_waits_is_requested_and_one_with_gates_is_not() -> None:
+    gated = make_pod("gated", "", namespace="namespace1", requests={"cpu": "1"}, schedulingGates=[{"name": "g"}])
+    waiting = make_pod("waiting", "", namespace="namespace1", requests={"cpu": "1"})
+
+    assert not said_of(shown(**ROUND), gated)
+    assert said_of(shown(**ROUND), waiting) == [
+        f"{path}: status says 20000 cpu requested, it is 21000" for path in ("root", "root.a", "root.a.1")
     ]
 
 

@@ -29,6 +29,7 @@ class _Cluster:
 
     nodes: Mapping[str, Node]
     placed: list[Pod]
+    """Those on nodes that are gone count for their quotas still."""
     standing: list[Standing]
     on: dict[str, list[Pod]]
     free: dict[str, dict[str, int]]
@@ -40,6 +41,8 @@ class _Cluster:
         for pod in pods:
             if pod.node in nodes and not pod.is_terminal:
                 found.add(pod, nodes[pod.node])
+            elif pod.node and not pod.is_terminal:
+                found.placed.append(pod)
         return found
 
     def add(self, pod: Pod, node: Node) -> None:

@@ -71,6 +71,11 @@ class QuotaChecker:
                 if fault:
                     self._complain(f"I14: {fault}")
 
+    def status_faults(self) -> list[str]:
+        """What the status of the tree in force says otherwise than its pods make; to be asked at rest."""
+        self.follow()
+        return [f"I14: {fault}" for fault in self.judge.status_faults()]
+
 
 def _uid(document: Document) -> str:
     return str(document["metadata"]["uid"])

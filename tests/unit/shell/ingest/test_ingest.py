@@ -21,7 +21,8 @@ from multisched.framework.events import (
     Resource,
 )
 from multisched.framework.node_view import Codes, Rows
-from multisched.framework.points import CycleView
+from multisched.framework.points import CycleView, Plugin, PostFilterResult, Refusals
+from multisched.framework.preemption import NOBODY
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import Code, Status
 from multisched.model.decode import Decoder
@@ -418,6 +419,32 @@ def test_who_waits_for_room_that_was_promised_to_a_pod_hears_when_it_goes_elsewh
         house.lose_pod("promised")
         house.lose_pod("late")
         promised = house.see_pod("promised", status={"nominatedNodeName": "a"})
+
+
+class Ranked:
+    """Pods that it nominates keep their place from everybody, as those do that reclaim."""
+
+    name = "Ranked"
+
+    def post_filter(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult:
+        raise AssertionError("nobody is tried here")
+
+    def nomination_rank(self, pod: Pod) -> int | None:
+        return NOBODY - 1
+
+
+@pytest.mark.parametrize("plugins", [(), (Ranked(),)])
+def test_a_more_urgent_pod_hears_of_the_end_of_a_promise_that_was_kept_from_it_too(plugins: Sequence[Plugin]) -> None:
+    with closing(SimLoop(seed=1)) as loop:
+        house = House(loop, "a", plugins=plugins)
+        house.worker.lead()
+        promised = house.see_pod("promised", status={"nominatedNodeName": "a"})
+        urgent = house.see_pod("urgent", priority=9)
+        house.worker.queue.remove(promised)
+        assert house.worker.queue.pop(0.0) is not None
+        house.worker.queue.fail(urgent, Failure(frozenset({"NodeResourcesFit"})), 0.0)
+        house.lose_pod("promised")
+        assert (place_of(house, urgent) is Place.UNSCHEDULABLE) == (not plugins)
 
 
 class Quota:
