@@ -190,6 +190,17 @@ class DryRun(Protocol):
         """
         ...
 
+    def displace_sparing(self, rule: DisplacementRule) -> Candidates:
+        """The same, but members that their gangs cannot spare stay, whatever comes of it. Raises PluginFailure."""
+        ...
+
+    def rows_of_gangs(self, rule: DisplacementRule) -> Sequence[int]:
+        """Candidate rows that could take the pod once some displaceable ones go that their gangs cannot spare.
+
+        The cheapest first, as the pods of the row alone cost. Whether whole gangs may go is left open. Raises PluginFailure.
+        """
+        ...
+
 
 class GroupVictims(msgspec.Struct, frozen=True):
     """What makes room for pods that start together."""

@@ -18,7 +18,7 @@ from multisched.framework.dependency import Dependency
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.object_status import ObjectStatus
 from multisched.framework.points import CycleView, PostFilterResult, PreFilterResult, Refusals
-from multisched.framework.preemption import NOBODY, Candidates, DryRun, GroupDryRun, Nomination, Preemption
+from multisched.framework.preemption import NOBODY, DryRun, GroupDryRun, Nomination, Preemption
 from multisched.framework.status import SKIP, SUCCESS, Status
 from multisched.framework.traits import Traits
 from multisched.model.object_kinds import ObjectKind
@@ -29,8 +29,10 @@ from multisched.plugins.quota.node_search import Borrowers, Room
 from multisched.plugins.quota.quota_ledger import EXCEEDED, QUOTA, Items, Level, QuotaLedger, items_of
 from multisched.plugins.quota.quota_source import QUOTA_KINDS, QuotaSource
 from multisched.plugins.quota.quota_status import QuotaStatuses
-from multisched.plugins.quota.reclaim import Key, Reclaim
-from multisched.plugins.quota.removal import Nominated, claim_of, helps_by_coming, helps_by_leaving
+from multisched.plugins.quota.reclaim import Reclaim
+from multisched.plugins.quota.reclaim_order import Key
+from multisched.plugins.quota.reclaim_units import GangUnits
+from multisched.plugins.quota.removal import Claim, Nominated, claim_of, helps_by_coming, helps_by_leaving
 
 RANK: Final = NOBODY - 1
 """Of a pod that reclaims: pods of any priority leave it the place that was cleared for it."""
@@ -63,6 +65,7 @@ class ElasticQuota:
         self._statuses = ledger.statuses
         self._placed = context.hold.placed
         self._nominations = context.nominations
+        self._gangs = context.gangs
         self._preemptions = context.preemptions
         self._budgets = DisruptionBudgets(context.objects)
         self._nominated_mark: tuple[int, int, int] = (-1, -1, -1)
@@ -145,7 +148,7 @@ class ElasticQuota:
             return Hint.SKIP
         if not self._ledger.levels_of(pod):
             return Hint.SKIP
-        claim = claim_of(self._ledger, pod, self._nominated_beside(pod))
+        claim = claim_of(self._ledger, pod, nominated=self._nominated_beside(pod))
         return Hint.QUEUE if helps_by_leaving(self._ledger, claim, old) else Hint.SKIP
 
     def _after_coming(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
@@ -155,7 +158,7 @@ class ElasticQuota:
         levels, own = self._ledger.levels_of(new), self._ledger.levels_of(pod)
         if not levels or not own or levels[0] is own[0]:
             return Hint.SKIP
-        claim = claim_of(self._ledger, pod, self._nominated_beside(pod))
+        claim = claim_of(self._ledger, pod, nominated=self._nominated_beside(pod))
         return Hint.QUEUE if helps_by_coming(self._ledger, claim, new) else Hint.SKIP
 
     def _after_own_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
@@ -175,8 +178,8 @@ class ElasticQuota:
         self.preemption_attempts += 1
         if not pod.spec.can_preempt:
             return _none(NEVER)
-        claim = claim_of(self._ledger, pod, self._nominated_beside(pod))
-        reclaim = Reclaim(self._ledger, claim, self._find, self._budgets)
+        claim = claim_of(self._ledger, pod, nominated=self._nominated_beside(pod))
+        reclaim = self._reclaim(claim)
         if self._ledger.refusal(pod, claim.nominated):
             return self._within_quota(cycle, reclaim, refusals)
         return self._on_a_node(cycle, reclaim, refusals.dry_run())
@@ -190,6 +193,9 @@ class ElasticQuota:
     def nomination_rank(self, pod: Pod) -> int | None:
         """Whoever has a quota is nominated by this plugin alone."""
         return RANK if self._ledger.levels_of(pod) else None
+
+    def _reclaim(self, claim: Claim) -> Reclaim:
+        return Reclaim(self._ledger, claim, self._find, self._budgets, GangUnits(self._gangs, self._ledger, self._find))
 
     def _find(self, uid: str) -> Pod | None:
         found = self._placed(uid)
@@ -219,23 +225,32 @@ class ElasticQuota:
         """No node takes the pod as it is."""
         if not reclaim.lenders and not self._ledger.going:
             return _none(NO_NODE if reclaim.claim.is_entitled else OVER_MIN, rejectors)
-        found = dry_run.displace(Borrowers(reclaim))
-        best = self._best(cycle, reclaim, dry_run, found)
+        best = self._best_node(cycle, reclaim, dry_run)
         if best is None:
             return _none(NO_NODE if reclaim.claim.is_entitled else OVER_MIN, rejectors)
         _, row, victims = best
         return self._preempted(cycle, reclaim.claim.pod, row, victims)
 
+    def _best_node(self, cycle: CycleView, reclaim: Reclaim, dry_run: DryRun) -> tuple[Key, int, Sequence[Pod]] | None:
+        """(cost, row, victims) of the cheapest node. Gangs go whole only where no node does without."""
+        rule = Borrowers(reclaim)
+        found = dry_run.displace_sparing(rule)
+        by_cost: list[int] = found.rows[np.lexsort(found.costs[::-1])].tolist() if len(found.rows) else []
+        best = self._best(cycle, reclaim, dry_run, by_cost, whole=False)
+        if best is None and reclaim.gangs.are_any:
+            best = self._best(cycle, reclaim, dry_run, dry_run.rows_of_gangs(rule), whole=True)
+        return best
+
     def _best(
-        self, cycle: CycleView, reclaim: Reclaim, dry_run: DryRun, found: Candidates
+        self, cycle: CycleView, reclaim: Reclaim, dry_run: DryRun, by_cost: Sequence[int], *, whole: bool
     ) -> tuple[Key, int, Sequence[Pod]] | None:
-        """(cost, row, victims) of the cheapest node; the one the pod is nominated to goes before: its victims may be going."""
+        """The one that the pod is nominated to goes before: its victims may be going."""
         pod, best, compared, looked_at = reclaim.claim.pod, None, 0, 0
         own = cycle.nodes.row_of(pod.nominated_node)
-        for row in self._likely_first(cycle, dry_run, found, own):
+        for row in self._likely_first(cycle, dry_run, by_cost, own):
             standing = cycle.nodes.pods_on(row)
             looked_at += len(standing)
-            victims = reclaim.on_node(standing, Room(cycle.nodes, row, pod, dry_run))
+            victims = reclaim.on_node(standing, Room(cycle.nodes, row, pod, dry_run), whole=whole)
             if victims is not None:
                 cost = (row != own, *reclaim.cost(victims))
                 best = (cost, row, victims) if best is None or cost < best[0] else best
@@ -244,12 +259,13 @@ class ElasticQuota:
                 break
         return best
 
-    def _likely_first(self, cycle: CycleView, dry_run: DryRun, found: Candidates, own: int | None) -> Iterable[int]:
+    def _likely_first(
+        self, cycle: CycleView, dry_run: DryRun, by_cost: Sequence[int], own: int | None
+    ) -> Iterable[int]:
         """Each row once: `own`, those from which pods are going already, and the others by what they seem to cost."""
         left = {one.node for one in map(self._placed, self._ledger.going) if one is not None}
         going = [row for row in map(cycle.nodes.row_of, sorted(left)) if row is not None]
         likely = [row for row in (own, *going) if row is not None]
-        by_cost: list[int] = found.rows[np.lexsort(found.costs[::-1])].tolist() if len(found.rows) else []
         return dict.fromkeys((*np.array(likely, np.intp)[np.isin(likely, dry_run.candidates())].tolist(), *by_cost))
 
     def _preempted(self, cycle: CycleView, pod: Pod, row: int, victims: Sequence[Pod]) -> PostFilterResult:

@@ -10,7 +10,7 @@ from multisched.framework.node_view import Bools, Float64, Int64, NodeView
 from multisched.framework.preemption import NOBODY, Costs, DryRun, LabelSet, PlacedPods
 from multisched.model.objects import PODS, Pod
 from multisched.plugins.default_preemption import LowerPriority
-from multisched.plugins.quota.reclaim import Reclaim
+from multisched.plugins.quota.reclaim_order import ReclaimOrder
 
 NEVER_GOES = np.inf
 
@@ -21,10 +21,10 @@ class Borrowers(LowerPriority):
     What all of a node's pods together may give back is not known here: it finds nodes that are worth a closer look.
     """
 
-    def __init__(self, reclaim: Reclaim) -> None:
+    def __init__(self, reclaim: ReclaimOrder) -> None:
         claim = reclaim.claim
-        super().__init__(claim.pod.spec.priority, reclaim.budgets)
-        self._priority = claim.pod.spec.priority
+        super().__init__(claim.priority, reclaim.budgets)
+        self._priority = claim.priority
         self._ledger = reclaim.ledger
         self._lenders = reclaim.lenders
         self._own = claim.levels[0].at
@@ -64,7 +64,7 @@ class Borrowers(LowerPriority):
 
 
 class Room:
-    """`reclaim.NodeRoom` of one row."""
+    """`reclaim_search.NodeRoom` of one row."""
 
     def __init__(self, nodes: NodeView, row: int, pod: Pod, dry_run: DryRun) -> None:
         asked = {**{resource: amount for resource, amount in pod.requests.items() if amount}, PODS: 1}

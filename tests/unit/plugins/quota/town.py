@@ -16,6 +16,7 @@ from multisched.testing.builders import make_pod
 from tests.unit.cycle.cycle_kit import Domain
 from tests.unit.model.quotas.quota_documents import kind_of
 from tests.unit.plugins.quota.trees import Json
+from tests.unit.state.gang_kit import GANG_LABEL, set_minimum
 
 NO_LABELS: Final[Mapping[str, str]] = {}
 IN_TREE: Final = ("NodeResourcesFit", QUOTA, "DefaultPreemption")
@@ -78,7 +79,9 @@ class Town:
         priority: int = 0,
         node: str = "",
         labels: Mapping[str, str] = NO_LABELS,
+        gang: str = "",
     ) -> Pod:
+        """`gang`: one of the pod's namespace, whose minimum `set_minimum` says."""
         pod = make_pod(
             name,
             cpu_milli=cpu_milli,
@@ -86,8 +89,9 @@ class Town:
             priority=priority,
             node=node,
             namespace=namespace,
-            labels=labels,
+            labels={**labels, GANG_LABEL: gang} if gang else labels,
         )
+        self.domain.cache.gangs.set(pod)
         if node:
             self.clock += 1
             self.domain.cache.place(msgspec.structs.replace(pod, started_s=float(self.clock)))
@@ -95,11 +99,17 @@ class Town:
             self.pending[pod.uid] = pod
         return pod
 
+    def set_minimum(self, gang: str, namespace: str, least: int) -> None:
+        """So many of a gang start together."""
+        set_minimum(self.domain.cache, gang, least, namespace)
+
     def leaves(self, name: str) -> None:
         """A placed pod is being deleted."""
         entry = self.domain.cache.placed(f"uid-{name}")
         assert entry is not None
-        self.domain.cache.place(msgspec.structs.replace(entry.pod, is_deleting=True))
+        pod = msgspec.structs.replace(entry.pod, is_deleting=True)
+        self.domain.cache.gangs.set(pod)
+        self.domain.cache.place(pod)
 
     def attempt(self, pod: Pod) -> Result:
         """One attempt; what it decides is carried out at once: bound, or its victims evicted and replaced."""
@@ -123,9 +133,11 @@ class Town:
 
     def _replace(self, victim: Pod) -> None:
         self.domain.cache.remove(victim.uid)
+        self.domain.cache.gangs.remove(victim.uid)
         number = int(victim.name.rpartition("~")[2]) + 1 if "~" in victim.name else 1
         name = f"{victim.name.partition('~')[0]}~{number}"
         again = msgspec.structs.replace(victim, name=name, uid=f"uid-{name}", node="", started_s=0.0)
+        self.domain.cache.gangs.set(again)
         self.pending[again.uid] = again
 
     def settle(self, rounds_max: int = 200) -> int:
