@@ -215,6 +215,25 @@ class GroupVictims(msgspec.Struct, frozen=True):
     """Each victim is needed. False: the search was given up before that was known."""
 
 
+class MemberVictims(Protocol):
+    """Who goes for pods that start together, found for one of them after the other. Of one search.
+
+    Border: a plugin says it, which knows who may go together.
+    """
+
+    def victims(self, pod: Pod, dry_run: DryRun) -> Sequence[Pod]:
+        """For this one, as things stand once those before it have their places. Empty: nobody could make room for it."""
+        ...
+
+    def importance(self, units: Sequence[Sequence[Pod]]) -> Sequence[tuple[float, ...]]:
+        """Of pods that go together, for each such unit: the greatest is given back first."""
+        ...
+
+    def cost(self, victims: Sequence[Pod]) -> Sequence[float]:
+        """As `GroupVictims.costs`."""
+        ...
+
+
 class GroupDryRun(Protocol):
     """Pods that must all start, placed in thought while others are away. Valid within the attempt.
 
@@ -228,6 +247,13 @@ class GroupDryRun(Protocol):
         """Takes the displaceable away, on whatever nodes, and gives back as many as leave the pods their room.
 
         The order is that of `DryRun.displace`. None: the pods do not all fit even without them. Raises PluginFailure.
+        """
+        ...
+
+    def displace_by_members(self, found: MemberVictims) -> GroupVictims | None:
+        """Asks for one pod after the other that finds no room, and gives back who is not needed once all have theirs.
+
+        A gang that loses more than it can spare counts as one. None: for some pod nobody could make room. Raises PluginFailure.
         """
         ...
 

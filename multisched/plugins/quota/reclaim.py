@@ -16,7 +16,7 @@ from multisched.plugins.quota.quota_ledger import QuotaLedger
 from multisched.plugins.quota.reclaim_order import KEYS, ReclaimOrder
 from multisched.plugins.quota.reclaim_search import Anywhere, NodeRoom, Search, Site
 from multisched.plugins.quota.reclaim_units import GangUnits, Unit
-from multisched.plugins.quota.removal import Claim
+from multisched.plugins.quota.removal import NO_FLOORS, Claim, Floors
 
 FEW: Final = 10
 """Of so many units all sets are tried, where no order leads to enough room."""
@@ -32,8 +32,9 @@ class Reclaim(ReclaimOrder):
         find: Callable[[str], Pod | None],
         budgets: DisruptionBudgets,
         gangs: GangUnits,
+        floors: Floors = NO_FLOORS,
     ) -> None:
-        super().__init__(ledger, claim, find, budgets, gangs)
+        super().__init__(ledger, claim, find, budgets, gangs, floors)
         self._ways = (False, True) if gangs.are_any else (False,)
 
     # -- what is asked ---------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ smallest. A gang that goes whole counts as its most important member, and comes 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -14,7 +13,7 @@ from multisched.model.objects import Pod
 from multisched.plugins.disruption_budgets import BudgetsInUse, DisruptionBudgets
 from multisched.plugins.quota.quota_ledger import QuotaLedger
 from multisched.plugins.quota.reclaim_units import GangUnits, Unit, unit_of_one
-from multisched.plugins.quota.removal import Claim, Removal
+from multisched.plugins.quota.removal import NO_FLOORS, Claim, Floors, Removal
 
 Key = tuple[float, ...]
 """Of a unit that may go: the least goes first."""
@@ -32,13 +31,14 @@ class ReclaimOrder:
         find: Callable[[str], Pod | None],
         budgets: DisruptionBudgets,
         gangs: GangUnits,
+        floors: Floors = NO_FLOORS,
     ) -> None:
-        """`find`: a placed pod by its uid. Pods that are being deleted count as gone."""
+        """`find`: a placed pod by its uid. Pods that are being deleted count as gone. `floors`: as `Removal` has them."""
         self.ledger = ledger
         self.claim = claim
         self.budgets = budgets
         self.gangs = gangs
-        self.base = Removal(ledger, claim)
+        self.base = Removal(ledger, claim, floors)
         self._find = find
         self.own = claim.levels[0].at
         """Position of the claim's own leaf."""
@@ -102,6 +102,22 @@ class ReclaimOrder:
             largest = max((largest, *(unit.least.get(resource, 0) for unit in wholes)))
         return min(used, used - level.min.get(resource, 0) + largest)
 
+    def together(self, victims: Iterable[Pod]) -> list[Unit]:
+        """The units that these make: a gang that loses more than it can spare is one."""
+        units, of_gang = list[Unit](), dict[str, list[Pod]]()
+        for pod in victims:
+            if not pod.is_deleting:
+                of_gang.setdefault(self.gangs.key_of(pod), []).append(pod)
+        for gang, pods in of_gang.items():
+            whole = self.gangs.whole(gang) if gang and len(pods) > self.gangs.surplus(gang) else None
+            units += [whole] if whole is not None else map(unit_of_one, pods)
+        return units
+
+    def may_all_go(self, victims: Iterable[Pod]) -> Floors | None:
+        """Whether all of these may go together: the floors that they leave; None if not."""
+        removal = self.base.copy()
+        return removal.floors if all(map(removal.displace, self.together(victims))) else None
+
     # -- in which order --------------------------------------------------------------------------------------------
 
     def rank(self, unit: Unit, key: int = 0) -> Key:
@@ -121,7 +137,6 @@ class ReclaimOrder:
         going = [pod for pod in victims if not pod.is_deleting]
         ranked = sorted((self.rank(unit_of_one(pod)), at) for at, pod in enumerate(going))
         broken = sum(in_use.take(going[at]) for _, at in ranked)
-        counts = Counter(gang for pod in going if (gang := self.gangs.key_of(pod)))
-        whole = sum(count > self.gangs.surplus(gang) for gang, count in counts.items())
+        whole = sum(bool(unit.gang) for unit in self.together(going))
         worst = (1.0, *ranked[-1][0]) if ranked else (0.0,)
         return (broken, whole, *worst, len(ranked))

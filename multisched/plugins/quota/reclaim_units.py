@@ -6,7 +6,7 @@ use to anybody. Owns nothing that changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -54,11 +54,18 @@ def held_by(pod: Pod) -> Mapping[str, int]:
 class GangUnits:
     """Which pods are members of gangs, and the gangs as units. As things stand at one moment."""
 
-    def __init__(self, gangs: StandingGangs, ledger: QuotaLedger, find: Callable[[str], Pod | None]) -> None:
-        """`find`: a placed pod by its uid."""
+    def __init__(
+        self,
+        gangs: StandingGangs,
+        ledger: QuotaLedger,
+        find: Callable[[str], Pod | None],
+        gone: Collection[str] = (),
+    ) -> None:
+        """`find`: a placed pod by its uid. `gone`: uids of pods that count as gone already."""
         self._gangs = gangs
         self._ledger = ledger
         self._find = find
+        self._gone = gone
         self._whole: dict[str, Unit | None] = {}
         self._surplus: dict[str, int] = {}
         self.are_any = bool(len(gangs))
@@ -72,7 +79,8 @@ class GangUnits:
         """How many of its members may go alone."""
         found = self._surplus.get(gang)
         if found is None:
-            found = self._surplus[gang] = self._gangs.surplus(gang)
+            gone = sum(uid in self._gone for uid in self._gangs.standing(gang)) if self._gone else 0
+            found = self._surplus[gang] = max(self._gangs.surplus(gang) - gone, 0)
         return found
 
     def whole(self, gang: str) -> Unit | None:
@@ -87,19 +95,25 @@ class GangUnits:
         return [unit for key in sorted(keys) if (unit := self.whole(key)) is not None]
 
     def _made(self, gang: str) -> Unit | None:
-        found = [self._find(uid) for uid in sorted(self._gangs.standing(gang))]
-        pods = tuple(pod for pod in found if pod is not None)
-        leaves = {levels[0].at if (levels := self._ledger.levels_of(pod)) else -1 for pod in pods}
-        least = len(pods) - self.surplus(gang)
-        if least <= 0 or len(leaves) != 1 or len(pods) < len(found):
+        standing = [self._find(uid) for uid in sorted(self._gangs.standing(gang))]
+        found = [pod for pod in standing if pod is not None]
+        leaves = {levels[0].at if (levels := self._ledger.levels_of(pod)) else -1 for pod in found}
+        least = len(found) - self._gangs.surplus(gang)
+        pods = tuple(pod for pod in found if pod.uid not in self._gone)
+        if least <= 0 or len(leaves) != 1 or len(found) < len(standing) or not pods:
             return None
         count = least if self._gangs.restarts_together(gang) else 1
-        amounts = [held_by(pod) for pod in pods]
-        resources = {resource for one in amounts for resource in one}
-        columns = {resource: sorted(one.get(resource, 0) for one in amounts) for resource in sorted(resources)}
+        columns = _columns(found)
         return Unit(
             pods,
-            {resource: sum(column) for resource, column in columns.items()},
-            {resource: sum(column[:count]) for resource, column in columns.items()},
+            {resource: sum(column) for resource, column in _columns(pods).items()},
+            {resource: sum(sorted(column)[:count]) for resource, column in columns.items()},
             gang,
         )
+
+
+def _columns(pods: Sequence[Pod]) -> dict[str, list[int]]:
+    """Resource -> what each holds of it."""
+    amounts = [held_by(pod) for pod in pods]
+    resources = sorted({resource for one in amounts for resource in one})
+    return {resource: [one.get(resource, 0) for one in amounts] for resource in resources}

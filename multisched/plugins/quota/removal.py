@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import msgspec
 
@@ -25,6 +26,11 @@ from multisched.plugins.quota.reclaim_units import Unit, held_by
 
 Nominated = Mapping[int, Mapping[str, int]]
 """Position of a level -> resource -> what pods that are nominated count on there."""
+
+
+Floors = Mapping[tuple[int, str], int]
+"""(position of a level, resource) -> the least that a unit which went by this resource asks for to come back."""
+NO_FLOORS: Final[Floors] = {}
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -44,16 +50,13 @@ class Claim(msgspec.Struct, frozen=True):
     """Levels from the leaf upward, without a gap, within whose min the pod stays."""
     nominated: Nominated
     """What pods that are nominated count on, by level; the claim's own left out."""
+    priority: int
+    """Of the least important one."""
 
     @property
     def pod(self) -> Pod:
         """The first one."""
         return self.pods[0]
-
-    @property
-    def priority(self) -> int:
-        """Of the least important one."""
-        return min(pod.spec.priority for pod in self.pods)
 
     @property
     def is_entitled(self) -> bool:
@@ -69,7 +72,8 @@ def claim_of(ledger: QuotaLedger, *pods: Pod, nominated: Nominated = NOTHING) ->
             break
         entitled += 1
     named = tuple(resource for resource in asked if levels and levels[0].names(resource))
-    return Claim(pods, items, asked, named or asked, levels, entitled, nominated)
+    priority = min(pod.spec.priority for pod in pods)
+    return Claim(pods, items, asked, named or asked, levels, entitled, nominated, priority)
 
 
 def _together(pods: tuple[Pod, ...]) -> Items:
@@ -94,12 +98,12 @@ def _stays_within_min(
 class Removal:
     """Levels of a ledger without some pods, for the sake of one claim."""
 
-    def __init__(self, ledger: QuotaLedger, claim: Claim) -> None:
+    def __init__(self, ledger: QuotaLedger, claim: Claim, floors: Floors = NO_FLOORS) -> None:
+        """`floors`: of those that went before, and are not in the ledger any more."""
         self.ledger = ledger
         self.claim = claim
         self._changed: dict[int, Level] = {}
-        self._floors: dict[tuple[int, str], int] = {}
-        """(position of a level, resource) -> the least that a unit which goes by this resource asks for to come back."""
+        self.floors: dict[tuple[int, str], int] = dict(floors)
         self._depth = {level.at: depth for depth, level in enumerate(claim.levels)}
         self._below: dict[int, tuple[Level, ...] | None] = {}
 
@@ -108,8 +112,13 @@ class Removal:
         other = Removal(self.ledger, self.claim)
         other._below = self._below
         other._changed = {at: level.copy() for at, level in self._changed.items()}
-        other._floors = dict(self._floors)
+        other.floors = dict(self.floors)
         return other
+
+    def freeze(self) -> None:
+        """What comes and goes in the ledger from now on makes no difference."""
+        for level in self.ledger.levels:
+            self._own(level)
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
@@ -127,8 +136,8 @@ class Removal:
         if by is None:
             return False
         for level in self.levels_below(self.ledger.levels_of(unit.pods[0])) or ():
-            known, least = self._floors.get((level.at, by)), unit.least[by]
-            self._floors[level.at, by] = least if known is None else min(known, least)
+            known, least = self.floors.get((level.at, by)), unit.least[by]
+            self.floors[level.at, by] = least if known is None else min(known, least)
         for pod in unit.pods:
             self._account(pod, -1)
         return True
@@ -160,7 +169,7 @@ class Removal:
         if not all(self._leaves_others_over(level, held) for level in below):
             return None
         for resource in self.claim.taken_back:
-            if least.get(resource, 0) and self.are_over(below, resource, held[resource] - least[resource]):
+            if least.get(resource, 0) and self.are_over(below, resource, held.get(resource, 0) - least[resource]):
                 return resource
         return None
 
@@ -190,7 +199,7 @@ class Removal:
     def _leaves_others_over(self, level: Level, held: Mapping[str, int]) -> bool:
         """Each that went before could still come back only to borrow, if so much goes, too."""
         for resource in self.claim.taken_back:
-            floor = self._floors.get((level.at, resource))
+            floor = self.floors.get((level.at, resource))
             if floor is not None:
                 left = self.used(level, resource) - held.get(resource, 0) + floor
                 if left <= level.min.get(resource, 0):

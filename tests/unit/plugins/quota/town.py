@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 import orjson
 
-from multisched.cycle.results import Conflicted, Placed, Result, Unplaced
+from multisched.cycle.results import Conflicted, GangResult, Placed, Result, Unplaced
+from multisched.framework.points import QueuedGang, QueuedPod
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 from multisched.plugins.quota.quota_ledger import QUOTA, QuotaLedger
@@ -115,21 +117,68 @@ class Town:
         """One attempt; what it decides is carried out at once: bound, or its victims evicted and replaced."""
         result = self.domain.schedule(pod)
         if isinstance(result, Placed):
-            self.clock += 1
-            del self.pending[pod.uid]
-            self.domain.cache.place(msgspec.structs.replace(pod, node=result.node, started_s=float(self.clock)))
+            self._stands(pod, result.node)
         elif isinstance(result, Unplaced):
             if result.nominated_node is not None:
                 rank = None if result.preemption is None else result.preemption.rank
                 self.domain.nominator.nominate(pod, result.nominated_node, rank)
-            if result.victims:
-                self.evicted.append(tuple(victim.name for victim in result.victims))
-                self.taker_of.append(pod.name)
-            for victim in result.victims:
-                self._replace(victim)
+            self._evict(result.victims, pod.name)
         else:
             assert isinstance(result, Conflicted)
         return result
+
+    def attempt_gang(self, key: str) -> GangResult:
+        """One attempt of all members of a gang that wait, as the queue would have it; carried out at once."""
+        result = self.decided_gang(key)
+        for placed in result.placed:
+            self._stands(placed.pod, placed.node)
+        preemption = next((one.preemption for one in result.unplaced if one.preemption is not None), None)
+        if preemption is not None:
+            for nominated, node in preemption.nominations:
+                self.domain.nominator.nominate(nominated, node, preemption.rank)
+            self._evict(preemption.every_victim, key)
+        return result
+
+    def decided_gang(self, key: str) -> GangResult:
+        """What comes of an attempt: if its members find nodes, they are assumed."""
+        roster = self.domain.cache.gangs
+        waiting = sorted((pod for pod in self.pending.values() if roster.key_of(pod.uid) == key), key=_importance)
+        members = tuple(QueuedPod(pod, 0.0, 1) for pod in waiting)
+        needs = min(roster.needs(key), len(members)) or len(members)
+        running = self.domain.cycle.attempt(QueuedGang(members, {key: needs}, {pod.uid: key for pod in waiting}))
+        try:
+            next(running)
+        except StopIteration as ended:
+            result: GangResult = ended.value
+            return result
+        raise AssertionError("nobody asks outside")
+
+    def waiting_gangs(self) -> list[str]:
+        """Gangs of which enough members wait for it to start."""
+        roster = self.domain.cache.gangs
+        counts = Counter(filter(None, map(roster.key_of, self.pending)))
+        return sorted(key for key, count in counts.items() if 0 < roster.needs(key) <= count)
+
+    def waiting_singly(self) -> list[Pod]:
+        """Who waits without a gang, or for a gang that has its minimum."""
+        roster = self.domain.cache.gangs
+        return [
+            pod for pod in self.pending.values() if (key := roster.key_of(pod.uid)) is None or not roster.needs(key)
+        ]
+
+    def _stands(self, pod: Pod, node: str) -> None:
+        self.clock += 1
+        del self.pending[pod.uid]
+        placed = msgspec.structs.replace(pod, node=node, started_s=float(self.clock))
+        self.domain.cache.gangs.set(placed)
+        self.domain.cache.place(placed)
+
+    def _evict(self, victims: Sequence[Pod], taker: str) -> None:
+        if victims:
+            self.evicted.append(tuple(victim.name for victim in victims))
+            self.taker_of.append(taker)
+        for victim in victims:
+            self._replace(victim)
 
     def _replace(self, victim: Pod) -> None:
         self.domain.cache.remove(victim.uid)
@@ -144,7 +193,10 @@ class Town:
         """Tries everybody until nothing changes; how many rounds it took. AssertionError if it never ends."""
         for round_ in range(rounds_max):
             before = sorted(self.pending), len(self.evicted)
-            for pod in list(self.pending.values()):
+            for key in self.waiting_gangs():
+                self.attempt_gang(key)
+                self.check()
+            for pod in self.waiting_singly():
                 if pod.uid in self.pending:
                     self.attempt(pod)
                     self.check()
@@ -161,6 +213,8 @@ class Town:
         for entry in self.domain.cache:
             if rebuilt.concerns(entry.pod):
                 rebuilt.restore(entry.pod)
+        for gang in self.domain.cache.gangs.gangs():
+            assert not gang.standing or gang.needs <= 0, f"gang {gang.key} stands below its minimum"
         assert self.ledger.sums() == rebuilt.sums()
         assert self.ledger.held() == rebuilt.held()
 
@@ -170,3 +224,7 @@ class Town:
         for entry in self.domain.cache:
             found[entry.pod.namespace] = found.get(entry.pod.namespace, 0) + 1
         return found
+
+
+def _importance(pod: Pod) -> tuple[int, str]:
+    return -pod.spec.priority, pod.name
