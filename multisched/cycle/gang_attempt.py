@@ -473,7 +473,12 @@ def _refusal(entry: QueuedPod, result: Unplaced | Conflicted) -> Refused:
 def _with_aftermath(refused: Unplaced, after: Aftermath) -> Unplaced:
     message = f"{refused.message} {after.sentence}".rstrip()
     if after.preemption is None:
-        return replace(refused, message=message, nominated_node=after.nominated_node)
+        return replace(
+            refused,
+            message=message,
+            rejectors=refused.rejectors | after.rejectors,
+            nominated_node=after.nominated_node,
+        )
     node = after.preemption.node_of(refused.pod.uid)
     return replace(refused, message=message, nominated_node=node, preemption=after.preemption if node else None)
 

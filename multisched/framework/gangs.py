@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, Protocol
 
 import msgspec
+
+from multisched.framework.standing_gangs import StandingGangs
 
 GANG_PLUGIN: Final = "GangScheduling"
 """The plugin by whose events gangs are woken, also where no plugin refused a member. Profiles without it know no gangs."""
@@ -38,12 +40,8 @@ class GangCounts(msgspec.Struct, frozen=True):
     """schedulerNames of its members; of the latest, where all have finished."""
 
 
-class GangView(Protocol):
+class GangView(StandingGangs, Protocol):
     """Read access to the roster of gangs. A key is namespace/name."""
-
-    def key_of(self, uid: str) -> str | None:
-        """The gang of a pod; None for a pod without one."""
-        ...
 
     def together_with(self, key: str) -> Sequence[str]:
         """Gangs that start with this one, itself among them."""
@@ -61,6 +59,11 @@ class GangView(Protocol):
 class NoGangs:
     """Where nobody belongs to a gang."""
 
+    version = 0
+
+    def __len__(self) -> int:
+        return 0
+
     def key_of(self, uid: str) -> str | None:
         return None
 
@@ -72,3 +75,12 @@ class NoGangs:
 
     def counts(self, key: str) -> GangCounts | None:
         return None
+
+    def standing(self, key: str) -> Collection[str]:
+        return ()
+
+    def surplus(self, key: str) -> int:
+        return 0
+
+    def restarts_together(self, key: str) -> bool:
+        return True

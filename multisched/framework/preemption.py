@@ -190,6 +190,17 @@ class DryRun(Protocol):
         """
         ...
 
+    def displace_sparing(self, rule: DisplacementRule) -> Candidates:
+        """The same, but members that their gangs cannot spare stay, whatever comes of it. Raises PluginFailure."""
+        ...
+
+    def rows_of_gangs(self, rule: DisplacementRule) -> Sequence[int]:
+        """Candidate rows that could take the pod once some displaceable ones go that their gangs cannot spare.
+
+        The cheapest first, as the pods of the row alone cost. Whether whole gangs may go is left open. Raises PluginFailure.
+        """
+        ...
+
 
 class GroupVictims(msgspec.Struct, frozen=True):
     """What makes room for pods that start together."""
@@ -202,6 +213,25 @@ class GroupVictims(msgspec.Struct, frozen=True):
     """float64[criteria], as the rule counts them: less is better, the first decides most."""
     is_minimal: bool
     """Each victim is needed. False: the search was given up before that was known."""
+
+
+class MemberVictims(Protocol):
+    """Who goes for pods that start together, found for one of them after the other. Of one search.
+
+    Border: a plugin says it, which knows who may go together.
+    """
+
+    def victims(self, pod: Pod, dry_run: DryRun) -> Sequence[Pod]:
+        """For this one, as things stand once those before it have their places. Empty: nobody could make room for it."""
+        ...
+
+    def importance(self, units: Sequence[Sequence[Pod]]) -> Sequence[tuple[float, ...]]:
+        """Of pods that go together, for each such unit: the greatest is given back first."""
+        ...
+
+    def cost(self, victims: Sequence[Pod]) -> Sequence[float]:
+        """As `GroupVictims.costs`."""
+        ...
 
 
 class GroupDryRun(Protocol):
@@ -217,6 +247,13 @@ class GroupDryRun(Protocol):
         """Takes the displaceable away, on whatever nodes, and gives back as many as leave the pods their room.
 
         The order is that of `DryRun.displace`. None: the pods do not all fit even without them. Raises PluginFailure.
+        """
+        ...
+
+    def displace_by_members(self, found: MemberVictims) -> GroupVictims | None:
+        """Asks for one pod after the other that finds no room, and gives back who is not needed once all have theirs.
+
+        A gang that loses more than it can spare counts as one. None: for some pod nobody could make room. Raises PluginFailure.
         """
         ...
 

@@ -126,9 +126,25 @@ class Gang:
         spec = self.spec
         if spec is None:
             return 1
-        if spec.is_once and self.has_started:
+        if self.stays_started:
             return 0
         return spec.min_members - self.standing - len(self.finished)
+
+    @property
+    def stays_started(self) -> bool:
+        """Members that come from now on need not wait for others."""
+        return self.spec is not None and self.spec.is_once and self.has_started
+
+    @property
+    def staying(self) -> Sequence[str]:
+        """uids of members that are on a node, or assumed on one, and are not being deleted."""
+        return [uid for uid, member in self.members.items() if member.node and not member.is_leaving]
+
+    @property
+    def surplus(self) -> int:
+        """How many of those may go singly; 0 where nobody says what it needs."""
+        spec, standing = self.spec, len(self.staying)
+        return 0 if spec is None else min(max(standing + len(self.finished) - spec.min_members, 0), standing)
 
     @property
     def outlook(self) -> tuple[int, int, int, bool]:
@@ -201,17 +217,17 @@ class GangRoster:
     def standing(self, key: str) -> Collection[str]:
         """uids of the members that are on a node, or assumed on one, and are not being deleted."""
         gang = self._gangs.get(key)
-        members = {} if gang is None else gang.members
-        return [uid for uid, member in members.items() if member.node and not member.is_leaving]
+        return () if gang is None else gang.staying
 
     def surplus(self, key: str) -> int:
         """How many of those may go singly; 0 for a gang of which nobody says what it needs."""
         gang = self._gangs.get(key)
-        spec = None if gang is None else gang.spec
-        if gang is None or spec is None:
-            return 0
-        standing = len(self.standing(key))
-        return min(max(standing + len(gang.finished) - spec.min_members, 0), standing)
+        return 0 if gang is None else gang.surplus
+
+    def restarts_together(self, key: str) -> bool:
+        """If all of those go, whoever replaces them waits for the others again."""
+        gang = self._gangs.get(key)
+        return gang is None or not gang.stays_started
 
     def counts(self, key: str) -> GangCounts | None:
         """What can be said of the gang as a whole; None for an unknown one."""

@@ -126,14 +126,20 @@ class AttemptDryRun:
         return self._runs.nominated.takes_beside(failed.view, failed.skipped, failed.pod, row, ahead, gone)
 
     def displace(self, rule: DisplacementRule) -> Candidates:
-        gangs = self._runs.cache.gangs
-        if not len(gangs):
-            return self._displace(rule)
-        found = self._displace(SparingGangs(rule, self._runs.gang_columns, gangs))
-        if len(found.rows) and not found.costs[0].all():
+        found = self.displace_sparing(rule)
+        if not len(self._runs.cache.gangs) or (len(found.rows) and not found.costs[0].all()):
             return found  # some node needs nobody who should be spared
-        more = GangCandidates(self._runs, self._failed, self._asked, self._displacement, self._columns)
-        return more.added_to(found, rule, self._failed.candidates)
+        return self._gang_candidates().added_to(found, rule, self._failed.candidates)
+
+    def displace_sparing(self, rule: DisplacementRule) -> Candidates:
+        gangs = self._runs.cache.gangs
+        return self._displace(SparingGangs(rule, self._runs.gang_columns, gangs) if len(gangs) else rule)
+
+    def rows_of_gangs(self, rule: DisplacementRule) -> Sequence[int]:
+        return self._gang_candidates().likely(rule, self._failed.candidates)
+
+    def _gang_candidates(self) -> GangCandidates:
+        return GangCandidates(self._runs, self._failed, self._asked, self._displacement, self._columns)
 
     def _displace(self, rule: DisplacementRule) -> Candidates:
         tally, runs = _Tally(), self._runs

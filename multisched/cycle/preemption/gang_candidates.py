@@ -54,7 +54,7 @@ class GangCandidates:
 
     def added_to(self, found: Candidates, rule: DisplacementRule, rows: Rows) -> Candidates:
         """`found`: what there is without them. Raises PluginFailure."""
-        tried = sorted(self._cheapest(rule, rows))
+        tried = sorted(self.likely(rule, rows)[:ROWS_TRIED_MAX])
         more = [one for row in tried if (one := self._tried(rule, row)) is not None]
         if not more:
             return found
@@ -67,8 +67,8 @@ class GangCandidates:
             victims_at=lambda at: at_before(at) if at < before else more[at - before].victims,
         )
 
-    def _cheapest(self, rule: DisplacementRule, rows: Rows) -> list[int]:
-        """Rows on which the pod would fit without some pods that their gangs cannot spare."""
+    def likely(self, rule: DisplacementRule, rows: Rows) -> list[int]:
+        """Rows on which the pod would fit without some pods that their gangs cannot spare, the cheapest first."""
         runs, found, costs = self._runs, list[Rows](), list[Float64]()
         for pods in runs.standing.blocks(rows[runs.standing.lowest(rows) < rule.below]):
             lower = rule.displaceable(pods)
@@ -87,7 +87,7 @@ class GangCandidates:
         if not found:
             return []
         order = np.lexsort(np.concatenate(costs, axis=1)[::-1])
-        cheapest: list[int] = np.concatenate(found)[order[:ROWS_TRIED_MAX]].tolist()
+        cheapest: list[int] = np.concatenate(found)[order].tolist()
         return cheapest
 
     def _tried(self, rule: DisplacementRule, row: int) -> _Candidate | None:

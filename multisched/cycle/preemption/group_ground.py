@@ -76,6 +76,11 @@ class GroupGround:
         """
         return self.place_anew() if self.reaches_far else self._place_missing(self._group.pods)
 
+    def first_missing(self) -> Pod | None:
+        """Who of them finds no room beside the others, who stand where they find some; None: all stand. Raises PluginFailure."""
+        self._place_missing(self._group.pods)
+        return next((pod for pod in self._group.pods if pod.uid not in self._stands), None)
+
     def _place_missing(self, pods: Sequence[Pod]) -> bool:
         """Places who of them does not stand; whoever finds no row is tried once more after others have found theirs."""
         left = [pod for pod in pods if pod.uid not in self._stands]

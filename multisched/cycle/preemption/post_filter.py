@@ -63,13 +63,13 @@ class GroupPostFilters:
         nominated: str | None = None
         view = CycleView(self._runs.table, CycleState(), group.attempt)
         for plugin in self._plugins:
-            dry_run = GroupAttemptDryRun(self._runs, self._rows, self._places, group)
+            dry_run = GroupAttemptDryRun(plugin.name, self._runs, self._rows, self._places, group)
             result = self._runs.runner.post_filter_group(plugin, view, group.pods, dry_run)
             status = result.status
             if status.code is Code.ERROR:
                 return Aftermath(status.message)
             if status.is_success or status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
-                return Aftermath(status.message, result.nominated_node, result.preemption)
+                return Aftermath(status.message, result.nominated_node, result.preemption, result.rejectors)
             if result.nominated_node is not None:
                 nominated = result.nominated_node
             reasons += status.reasons

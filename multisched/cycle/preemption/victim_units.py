@@ -37,6 +37,8 @@ class Unit(msgspec.Struct, frozen=True):
     """False for some of a gang that has members who may not go: never more than the surplus goes."""
     is_first: bool = False
     """It is given back before those that are not, as its removal breaks a budget."""
+    order: tuple[float, ...] = ()
+    """Where it is not empty, it decides alone: the least is given back first."""
 
     @property
     def importance(self) -> tuple[float, ...]:
@@ -45,6 +47,8 @@ class Unit(msgspec.Struct, frozen=True):
         By priority, then gangs before pods, larger gangs before smaller ones, then by the earliest start (source:
         kube-scheduler 1.37, pod group preemption).
         """
+        if self.order:
+            return self.order
         started_s = min(one.pod.started_s or np.inf for one in self.members)
         highest = max(one.pod.spec.priority for one in self.members)
         return (not self.is_first, -highest, not self.gang, -len(self.members) if self.gang else 0, started_s)

@@ -6,7 +6,8 @@ holds for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Sequence
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -18,30 +19,36 @@ from multisched.framework.dependency import Dependency
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
 from multisched.framework.object_status import ObjectStatus
 from multisched.framework.points import CycleView, PostFilterResult, PreFilterResult, Refusals
-from multisched.framework.preemption import NOBODY, Candidates, DryRun, GroupDryRun, Nomination, Preemption
+from multisched.framework.preemption import NOBODY, DryRun, GroupDryRun, Nomination, Preemption
 from multisched.framework.status import SKIP, SUCCESS, Status
 from multisched.framework.traits import Traits
 from multisched.model.object_kinds import ObjectKind
-from multisched.model.objects import CPU, Pod
+from multisched.model.objects import Pod
 from multisched.plugins.default_preemption import NEVER, RUNNING
 from multisched.plugins.disruption_budgets import DisruptionBudgets
-from multisched.plugins.quota.node_search import Borrowers, Room
+from multisched.plugins.quota.gang_reclaim import GangReclaim
+from multisched.plugins.quota.node_search import Borrowers, NodeSearch, Way
 from multisched.plugins.quota.quota_ledger import EXCEEDED, QUOTA, Items, Level, QuotaLedger, items_of
 from multisched.plugins.quota.quota_source import QUOTA_KINDS, QuotaSource
 from multisched.plugins.quota.quota_status import QuotaStatuses
-from multisched.plugins.quota.reclaim import Key, Reclaim
-from multisched.plugins.quota.removal import Nominated, claim_of, helps_by_coming, helps_by_leaving
+from multisched.plugins.quota.reclaim import Reclaim
+from multisched.plugins.quota.reclaim_units import GangUnits
+from multisched.plugins.quota.removal import (
+    NO_FLOORS,
+    Claim,
+    Floors,
+    Nominated,
+    claim_of,
+    helps_by_coming,
+    helps_by_leaving,
+)
 
 RANK: Final = NOBODY - 1
 """Of a pod that reclaims: pods of any priority leave it the place that was cleared for it."""
-ROWS_COMPARED_MAX: Final = 8
-"""Nodes with room for a pod, of which the one that costs least is taken; the likely ones are looked at first."""
-PODS_LOOKED_AT_MAX: Final = 20_000
-"""Pods on the nodes that one attempt looks at."""
 
 OVER_MIN: Final = "the quota is at its min and may only borrow what is idle"
 NO_BORROWER: Final = "nobody who borrows could make room"
-TOGETHER: Final = "pods of a quota that must start together displace nobody"
+SEVERAL: Final = "pods of several quotas that must start together displace nobody"
 NO_NODE: Final = "no node has room, whoever of those that borrow would go"
 
 
@@ -63,6 +70,7 @@ class ElasticQuota:
         self._statuses = ledger.statuses
         self._placed = context.hold.placed
         self._nominations = context.nominations
+        self._gangs = context.gangs
         self._preemptions = context.preemptions
         self._budgets = DisruptionBudgets(context.objects)
         self._nominated_mark: tuple[int, int, int] = (-1, -1, -1)
@@ -143,9 +151,14 @@ class ElasticQuota:
         """There is room below a max that held the pod, or below a min that entitles it now."""
         if not isinstance(old, Pod) or (isinstance(new, Pod) and self._count_alike(old, new)):
             return Hint.SKIP
-        if not self._ledger.levels_of(pod):
+        levels = self._ledger.levels_of(pod)
+        if not levels:
             return Hint.SKIP
-        claim = claim_of(self._ledger, pod, self._nominated_beside(pod))
+        if (
+            self._gangs.key_of(pod.uid) is not None
+        ):  # all that start with it ask together, and nobody knows here how much
+            return Hint.SKIP if set(levels).isdisjoint(self._ledger.levels_of(old)) else Hint.QUEUE
+        claim = claim_of(self._ledger, pod, nominated=self._nominated_beside(pod))
         return Hint.QUEUE if helps_by_leaving(self._ledger, claim, old) else Hint.SKIP
 
     def _after_coming(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
@@ -155,7 +168,7 @@ class ElasticQuota:
         levels, own = self._ledger.levels_of(new), self._ledger.levels_of(pod)
         if not levels or not own or levels[0] is own[0]:
             return Hint.SKIP
-        claim = claim_of(self._ledger, pod, self._nominated_beside(pod))
+        claim = claim_of(self._ledger, pod, nominated=self._nominated_beside(pod))
         return Hint.QUEUE if helps_by_coming(self._ledger, claim, new) else Hint.SKIP
 
     def _after_own_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
@@ -175,21 +188,42 @@ class ElasticQuota:
         self.preemption_attempts += 1
         if not pod.spec.can_preempt:
             return _none(NEVER)
-        claim = claim_of(self._ledger, pod, self._nominated_beside(pod))
-        reclaim = Reclaim(self._ledger, claim, self._find, self._budgets)
+        claim = claim_of(self._ledger, pod, nominated=self._nominated_beside(pod))
+        reclaim = self._reclaim(claim)
         if self._ledger.refusal(pod, claim.nominated):
             return self._within_quota(cycle, reclaim, refusals)
         return self._on_a_node(cycle, reclaim, refusals.dry_run())
 
     def post_filter_group(self, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun) -> PostFilterResult:
-        """Pods under a quota that must start together wait for room: by priority they would take what others are sure of."""
-        if not any(map(self._ledger.levels_of, pods)):
+        """For pods under a quota that must start together: room for all of them at once, on whatever nodes."""
+        leaves = {levels[0].at if (levels := self._ledger.levels_of(pod)) else -1 for pod in pods}
+        if leaves == {-1}:
             return PostFilterResult(Status.unschedulable())
-        return _none(TOGETHER)
+        self.preemption_attempts += 1
+        if len(leaves) > 1:
+            return _none(SEVERAL)
+        if not all(pod.spec.can_preempt for pod in pods):
+            return _none(NEVER)
+        members = {pod.uid for pod in pods}
+        others = [one for one in self._nominations.pods() if one.uid not in members]
+        claim = claim_of(self._ledger, *pods, nominated=self._ledger.nominated_amounts(others))
+        reclaim = self._reclaim(claim)
+        why_not = _none(NO_BORROWER if claim.is_entitled else OVER_MIN)
+        if not reclaim.may_suffice() or not (reclaim.lenders or self._ledger.going):
+            return why_not
+        found = dry_run.displace_by_members(GangReclaim(cycle.nodes, reclaim, self._reclaim, self._going))
+        if found is None or not found.victims or reclaim.may_all_go(chain(*found.victims.values())) is None:
+            return why_not
+        preemption = Preemption(found.victims, found.nominations, self.name, RANK, dry_run.name)
+        return PostFilterResult(SUCCESS, preemption=preemption)
 
     def nomination_rank(self, pod: Pod) -> int | None:
         """Whoever has a quota is nominated by this plugin alone."""
         return RANK if self._ledger.levels_of(pod) else None
+
+    def _reclaim(self, claim: Claim, gone: Collection[str] = (), floors: Floors = NO_FLOORS) -> Reclaim:
+        gangs = GangUnits(self._gangs, self._ledger, self._find, gone)
+        return Reclaim(self._ledger, claim, self._find, self._budgets, gangs, floors)
 
     def _find(self, uid: str) -> Pod | None:
         found = self._placed(uid)
@@ -203,57 +237,29 @@ class ElasticQuota:
         rows, rejectors = dry_run.fitting()
         if not len(rows):
             return self._on_a_node(cycle, reclaim, dry_run, rejectors)
-        victims = reclaim.anywhere()
-        if victims is None:
+        way = self._search(cycle, reclaim, dry_run).anywhere(rows)
+        if way is None:
             return _none(NO_BORROWER if reclaim.claim.is_entitled else OVER_MIN)
-        pod = reclaim.claim.pod
-        own = cycle.nodes.row_of(pod.nominated_node)
-        if own is not None and own in rows:
-            return self._preempted(cycle, pod, own, victims)
-        idle = cycle.nodes.allocatable(CPU)[rows] - cycle.nodes.requested(CPU)[rows]
-        return self._preempted(cycle, pod, int(rows[int(idle.argmax())]), victims)
+        return self._preempted(cycle, reclaim.claim.pod, way)
 
     def _on_a_node(
         self, cycle: CycleView, reclaim: Reclaim, dry_run: DryRun, rejectors: frozenset[str] = frozenset()
     ) -> PostFilterResult:
         """No node takes the pod as it is."""
-        if not reclaim.lenders and not self._ledger.going:
+        way = self._search(cycle, reclaim, dry_run).on_a_node()
+        if way is None:
             return _none(NO_NODE if reclaim.claim.is_entitled else OVER_MIN, rejectors)
-        found = dry_run.displace(Borrowers(reclaim))
-        best = self._best(cycle, reclaim, dry_run, found)
-        if best is None:
-            return _none(NO_NODE if reclaim.claim.is_entitled else OVER_MIN, rejectors)
-        _, row, victims = best
-        return self._preempted(cycle, reclaim.claim.pod, row, victims)
+        return self._preempted(cycle, reclaim.claim.pod, way)
 
-    def _best(
-        self, cycle: CycleView, reclaim: Reclaim, dry_run: DryRun, found: Candidates
-    ) -> tuple[Key, int, Sequence[Pod]] | None:
-        """(cost, row, victims) of the cheapest node; the one the pod is nominated to goes before: its victims may be going."""
-        pod, best, compared, looked_at = reclaim.claim.pod, None, 0, 0
-        own = cycle.nodes.row_of(pod.nominated_node)
-        for row in self._likely_first(cycle, dry_run, found, own):
-            standing = cycle.nodes.pods_on(row)
-            looked_at += len(standing)
-            victims = reclaim.on_node(standing, Room(cycle.nodes, row, pod, dry_run))
-            if victims is not None:
-                cost = (row != own, *reclaim.cost(victims))
-                best = (cost, row, victims) if best is None or cost < best[0] else best
-                compared += 1
-            if compared == ROWS_COMPARED_MAX or (row == own and best) or looked_at > PODS_LOOKED_AT_MAX:
-                break
-        return best
+    def _search(self, cycle: CycleView, reclaim: Reclaim, dry_run: DryRun) -> NodeSearch:
+        return NodeSearch(cycle.nodes, reclaim, dry_run, self._going(), Borrowers(reclaim))
 
-    def _likely_first(self, cycle: CycleView, dry_run: DryRun, found: Candidates, own: int | None) -> Iterable[int]:
-        """Each row once: `own`, those from which pods are going already, and the others by what they seem to cost."""
-        left = {one.node for one in map(self._placed, self._ledger.going) if one is not None}
-        going = [row for row in map(cycle.nodes.row_of, sorted(left)) if row is not None]
-        likely = [row for row in (own, *going) if row is not None]
-        by_cost: list[int] = found.rows[np.lexsort(found.costs[::-1])].tolist() if len(found.rows) else []
-        return dict.fromkeys((*np.array(likely, np.intp)[np.isin(likely, dry_run.candidates())].tolist(), *by_cost))
+    def _going(self) -> list[str]:
+        """Nodes from which pods are going."""
+        return sorted({one.node for one in map(self._placed, self._ledger.going) if one is not None})
 
-    def _preempted(self, cycle: CycleView, pod: Pod, row: int, victims: Sequence[Pod]) -> PostFilterResult:
-        node = cycle.nodes.node(row).name
+    def _preempted(self, cycle: CycleView, pod: Pod, way: Way) -> PostFilterResult:
+        node, victims = cycle.nodes.node(way.row).name, way.victims
         if not victims:  # all that has to go is going
             return PostFilterResult(SUCCESS, node)
         ordered = sorted(victims, key=lambda victim: (-victim.spec.priority, victim.started_s or np.inf, victim.uid))

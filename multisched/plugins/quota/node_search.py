@@ -1,18 +1,35 @@
-"""Nodes that could take a pod if pods gave back what they borrow: many looked at at once, and one at a time."""
+"""Nodes that could take a pod if pods gave back what they borrow: many looked at at once, and one at a time.
+
+The node that costs least is taken. Gangs go whole only where no node does without.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from multisched.framework.node_view import Bools, Float64, Int64, NodeView
+from multisched.framework.node_view import Bools, Float64, Int64, NodeView, Rows
 from multisched.framework.preemption import NOBODY, Costs, DryRun, LabelSet, PlacedPods
-from multisched.model.objects import PODS, Pod
+from multisched.model.objects import CPU, PODS, Pod
 from multisched.plugins.default_preemption import LowerPriority
 from multisched.plugins.quota.reclaim import Reclaim
+from multisched.plugins.quota.reclaim_order import Key, ReclaimOrder
 
-NEVER_GOES = np.inf
+NEVER_GOES: Final = np.inf
+ROWS_COMPARED_MAX: Final = 8
+"""Nodes with room for a pod, of which the one that costs least is taken; the likely ones are looked at first."""
+PODS_LOOKED_AT_MAX: Final = 20_000
+"""Pods on the nodes that one attempt looks at."""
+
+
+class Way(NamedTuple):
+    """How a pod gets room."""
+
+    row: int
+    victims: Sequence[Pod]
+    """Empty: all that has to go is going, or nobody has to."""
 
 
 class Borrowers(LowerPriority):
@@ -21,10 +38,10 @@ class Borrowers(LowerPriority):
     What all of a node's pods together may give back is not known here: it finds nodes that are worth a closer look.
     """
 
-    def __init__(self, reclaim: Reclaim) -> None:
+    def __init__(self, reclaim: ReclaimOrder) -> None:
         claim = reclaim.claim
-        super().__init__(claim.pod.spec.priority, reclaim.budgets)
-        self._priority = claim.pod.spec.priority
+        super().__init__(claim.priority, reclaim.budgets)
+        self._priority = claim.priority
         self._ledger = reclaim.ledger
         self._lenders = reclaim.lenders
         self._own = claim.levels[0].at
@@ -64,7 +81,7 @@ class Borrowers(LowerPriority):
 
 
 class Room:
-    """`reclaim.NodeRoom` of one row."""
+    """`reclaim_search.NodeRoom` of one row."""
 
     def __init__(self, nodes: NodeView, row: int, pod: Pod, dry_run: DryRun) -> None:
         asked = {**{resource: amount for resource, amount in pod.requests.items() if amount}, PODS: 1}
@@ -85,3 +102,64 @@ class Room:
 
     def fits(self, gone: Sequence[Pod]) -> bool:
         return self._dry_run.fits_without(self._row, gone)
+
+
+class NodeSearch:
+    """For one pod, by one dry run."""
+
+    def __init__(
+        self, nodes: NodeView, reclaim: Reclaim, dry_run: DryRun, going: Sequence[str], rule: Borrowers
+    ) -> None:
+        """`going`: nodes from which pods are going already."""
+        self._nodes = nodes
+        self._reclaim = reclaim
+        self._dry_run = dry_run
+        self._pod = reclaim.claim.pod
+        self._own = nodes.row_of(self._pod.nominated_node)
+        self._rule = rule
+        rows = [row for row in map(nodes.row_of, going) if row is not None]
+        self._likely = [row for row in (self._own, *rows) if row is not None]
+
+    def anywhere(self, rows: Rows) -> Way | None:
+        """Room in the quota alone: any of these rows takes the pod as it is."""
+        victims = self._reclaim.anywhere()
+        if victims is None:
+            return None
+        if self._own is not None and self._own in rows:
+            return Way(self._own, victims)
+        idle = self._nodes.allocatable(CPU)[rows] - self._nodes.requested(CPU)[rows]
+        return Way(int(rows[int(idle.argmax())]), victims)
+
+    def on_a_node(self) -> Way | None:
+        """The cheapest node, and who goes there, and for the quota elsewhere."""
+        reclaim = self._reclaim
+        if not reclaim.lenders and not reclaim.ledger.going:
+            return None
+        found = self._dry_run.displace_sparing(self._rule)
+        by_cost: list[int] = found.rows[np.lexsort(found.costs[::-1])].tolist() if len(found.rows) else []
+        way = self._best(by_cost, whole=False)
+        if way is None and reclaim.gangs.are_any:
+            way = self._best(self._dry_run.rows_of_gangs(self._rule), whole=True)
+        return way
+
+    def _best(self, by_cost: Sequence[int], *, whole: bool) -> Way | None:
+        """The one that the pod is nominated to goes before: its victims may be going."""
+        best: tuple[Key, Way] | None = None
+        compared = looked_at = 0
+        for row in self._likely_first(by_cost):
+            standing = self._nodes.pods_on(row)
+            looked_at += len(standing)
+            room = Room(self._nodes, row, self._pod, self._dry_run)
+            victims = self._reclaim.on_node(standing, room, whole=whole)
+            if victims is not None:
+                cost = (row != self._own, *self._reclaim.cost(victims))
+                best = (cost, Way(row, victims)) if best is None or cost < best[0] else best
+                compared += 1
+            if compared == ROWS_COMPARED_MAX or (row == self._own and best) or looked_at > PODS_LOOKED_AT_MAX:
+                break
+        return None if best is None else best[1]
+
+    def _likely_first(self, by_cost: Sequence[int]) -> Iterable[int]:
+        """Each row once: the pod's own, those from which pods are going already, and the others by what they seem to cost."""
+        likely, candidates = np.array(self._likely, np.intp), self._dry_run.candidates()
+        return dict.fromkeys((*likely[np.isin(likely, candidates)].tolist(), *by_cost))

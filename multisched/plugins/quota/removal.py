@@ -8,28 +8,38 @@ resource if each level from the leaf to just below the common one holds more of 
 them.
 
 A set of pods may go if each of them, alone of the set, could come back only to borrow. So no pod that goes is entitled
-to room afterwards. Each subset of such a set may go, too, whatever the order. Of the pod's own leaf, pods of a lower
-priority may go in any number.
+to room afterwards. Each subset of such a set may go, too, whatever the order. A gang that goes whole comes back as one: its
+minimum could do so only to borrow. Of the pod's own leaf, pods of a lower priority may go in any number.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import msgspec
 
-from multisched.model.objects import PODS, Pod
+from multisched.model.objects import Pod
 from multisched.plugins.quota.quota_ledger import NO_AMOUNTS, NOTHING, Items, Level, QuotaLedger, account, items_of
+from multisched.plugins.quota.reclaim_units import Unit, held_by
 
 Nominated = Mapping[int, Mapping[str, int]]
 """Position of a level -> resource -> what pods that are nominated count on there."""
 
 
-class Claim(msgspec.Struct, frozen=True):
-    """What one pod may take back, as things stand now."""
+Floors = Mapping[tuple[int, str], int]
+"""(position of a level, resource) -> the least that a unit which went by this resource asks for to come back."""
+NO_FLOORS: Final[Floors] = {}
 
-    pod: Pod
+
+class Claim(msgspec.Struct, frozen=True):
+    """What one pod, or a gang that starts as one, may take back, as things stand now."""
+
+    pods: tuple[Pod, ...]
+    """One, or those of a gang that start together. All are of one leaf."""
     items: Items
+    """What they ask for together."""
     asked: tuple[str, ...]
     """Resources that it asks for, and of which some level is sure."""
     taken_back: tuple[str, ...]
@@ -39,15 +49,22 @@ class Claim(msgspec.Struct, frozen=True):
     entitled: int
     """Levels from the leaf upward, without a gap, within whose min the pod stays."""
     nominated: Nominated
-    """What pods that are nominated count on, by level; this one left out."""
+    """What pods that are nominated count on, by level; the claim's own left out."""
+    priority: int
+    """Of the least important one."""
+
+    @property
+    def pod(self) -> Pod:
+        """The first one."""
+        return self.pods[0]
 
     @property
     def is_entitled(self) -> bool:
         return self.entitled > 0
 
 
-def claim_of(ledger: QuotaLedger, pod: Pod, nominated: Nominated = NOTHING) -> Claim:
-    items, levels = items_of(pod), ledger.levels_of(pod)
+def claim_of(ledger: QuotaLedger, *pods: Pod, nominated: Nominated = NOTHING) -> Claim:
+    items, levels = _together(pods), ledger.levels_of(pods[0])
     asked = tuple(resource for resource, amount in items if amount and resource in ledger.guaranteed)
     amounts, entitled = dict(items), 0
     for level in levels:
@@ -55,7 +72,17 @@ def claim_of(ledger: QuotaLedger, pod: Pod, nominated: Nominated = NOTHING) -> C
             break
         entitled += 1
     named = tuple(resource for resource in asked if levels and levels[0].names(resource))
-    return Claim(pod, items, asked, named or asked, levels, entitled, nominated)
+    priority = min(pod.spec.priority for pod in pods)
+    return Claim(pods, items, asked, named or asked, levels, entitled, nominated, priority)
+
+
+def _together(pods: tuple[Pod, ...]) -> Items:
+    if len(pods) == 1:
+        return items_of(pods[0])
+    amounts: Counter[str] = Counter()
+    for pod in pods:
+        amounts.update(dict(items_of(pod)))
+    return tuple(sorted(amounts.items()))
 
 
 def _stays_within_min(
@@ -71,12 +98,12 @@ def _stays_within_min(
 class Removal:
     """Levels of a ledger without some pods, for the sake of one claim."""
 
-    def __init__(self, ledger: QuotaLedger, claim: Claim) -> None:
+    def __init__(self, ledger: QuotaLedger, claim: Claim, floors: Floors = NO_FLOORS) -> None:
+        """`floors`: of those that went before, and are not in the ledger any more."""
         self.ledger = ledger
         self.claim = claim
         self._changed: dict[int, Level] = {}
-        self._floors: dict[tuple[int, str], int] = {}
-        """(position of a level, resource) -> the least that one of those who go by this resource holds of it."""
+        self.floors: dict[tuple[int, str], int] = dict(floors)
         self._depth = {level.at: depth for depth, level in enumerate(claim.levels)}
         self._below: dict[int, tuple[Level, ...] | None] = {}
 
@@ -85,8 +112,13 @@ class Removal:
         other = Removal(self.ledger, self.claim)
         other._below = self._below
         other._changed = {at: level.copy() for at, level in self._changed.items()}
-        other._floors = dict(self._floors)
+        other.floors = dict(self.floors)
         return other
+
+    def freeze(self) -> None:
+        """What comes and goes in the ledger from now on makes no difference."""
+        for level in self.ledger.levels:
+            self._own(level)
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
@@ -98,17 +130,16 @@ class Removal:
         """It may stay."""
         self._account(pod, 1)
 
-    def displace(self, pod: Pod) -> bool:
-        """Takes the pod if it may go beside those that were displaced before; else False, and nothing changes."""
-        by = self._borrowed_by(pod)
+    def displace(self, unit: Unit) -> bool:
+        """Takes the unit if it may go beside those that were displaced before; else False, and nothing changes."""
+        by = self._borrowed_by(unit)
         if by is None:
             return False
-        below = self.levels_below(self.ledger.levels_of(pod))
-        held = _held(pod)
-        for level in below or ():
-            known = self._floors.get((level.at, by))
-            self._floors[level.at, by] = held[by] if known is None else min(known, held[by])
-        self._account(pod, -1)
+        for level in self.levels_below(self.ledger.levels_of(unit.pods[0])) or ():
+            known, least = self.floors.get((level.at, by)), unit.least[by]
+            self.floors[level.at, by] = least if known is None else min(known, least)
+        for pod in unit.pods:
+            self._account(pod, -1)
         return True
 
     def _account(self, pod: Pod, sign: int) -> None:
@@ -123,23 +154,22 @@ class Removal:
 
     # -- who may go ------------------------------------------------------------------------------------------------
 
-    def may_go(self, pod: Pod) -> bool:
-        """Whether the pod may go beside those that were displaced before."""
-        return self._borrowed_by(pod) is not None
+    def may_go(self, unit: Unit) -> bool:
+        """Whether the unit may go beside those that were displaced before."""
+        return self._borrowed_by(unit) is not None
 
-    def _borrowed_by(self, pod: Pod) -> str | None:
-        """The resource by which the pod may go; empty for one of the claim's own leaf; None for one that may not."""
-        levels = self.ledger.levels_of(pod)
-        below = self.levels_below(levels)
+    def _borrowed_by(self, unit: Unit) -> str | None:
+        """The resource by which the unit may go; empty for one of the claim's own leaf; None for one that may not."""
+        below = self.levels_below(self.ledger.levels_of(unit.pods[0]))
         if below is None:
             return None
         if not below:
-            return "" if pod.spec.priority < self.claim.pod.spec.priority else None
-        held = _held(pod)
+            return "" if unit.priority < self.claim.priority else None
+        held, least = unit.held, unit.least
         if not all(self._leaves_others_over(level, held) for level in below):
             return None
         for resource in self.claim.taken_back:
-            if held.get(resource, 0) and self.are_over(below, resource):
+            if least.get(resource, 0) and self.are_over(below, resource, held.get(resource, 0) - least[resource]):
                 return resource
         return None
 
@@ -160,14 +190,16 @@ class Removal:
             self._below[leaf] = levels[:common] if is_reached else None
         return self._below[leaf]
 
-    def are_over(self, below: Iterable[Level], resource: str) -> bool:
-        """Whether each of the levels holds more than its min."""
-        return all(level.names(resource) and self.used(level, resource) > level.min.get(resource, 0) for level in below)
+    def are_over(self, below: Iterable[Level], resource: str, less: int = 0) -> bool:
+        """Whether each of the levels holds more than its min, even with so much less."""
+        return all(
+            level.names(resource) and self.used(level, resource) - less > level.min.get(resource, 0) for level in below
+        )
 
     def _leaves_others_over(self, level: Level, held: Mapping[str, int]) -> bool:
         """Each that went before could still come back only to borrow, if so much goes, too."""
         for resource in self.claim.taken_back:
-            floor = self._floors.get((level.at, resource))
+            floor = self.floors.get((level.at, resource))
             if floor is not None:
                 left = self.used(level, resource) - held.get(resource, 0) + floor
                 if left <= level.min.get(resource, 0):
@@ -209,10 +241,6 @@ class Removal:
         )
 
 
-def _held(pod: Pod) -> Mapping[str, int]:
-    return {**pod.requests, PODS: 1}
-
-
 def helps_by_coming(ledger: QuotaLedger, claim: Claim, came: Pod) -> bool:
     """Whether pods may go for the claim that might not before this pod has come: its leaf borrows now, or what is above it."""
     removal, tree = Removal(ledger, claim), ledger.tree
@@ -234,7 +262,7 @@ def helps_by_leaving(ledger: QuotaLedger, claim: Claim, gone: Pod) -> bool:
     Only levels that both are below have more room than before. What has left since this pod counts with it: where several
     leave at once, each event comes when all have left.
     """
-    freed, shared = _held(gone), {level.at for level in ledger.levels_of(gone)}
+    freed, shared = held_by(gone), {level.at for level in ledger.levels_of(gone)}
     sure = min(claim.entitled, len(claim.levels) - 1)  # at the root it makes no difference: nobody stands beside it
     for depth, level in enumerate(claim.levels):
         if level.at not in shared:

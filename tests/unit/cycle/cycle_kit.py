@@ -189,6 +189,7 @@ class Domain:
             self.cache.ledgers,
             self.cache.objects,
             nominations=self.nominator,
+            gangs=self.cache.gangs,
         )
         registry = plugin_registry()
         own = [*plugins, *(make(context) for make in factories)]

@@ -303,7 +303,7 @@ def test_a_plugin_that_raises_costs_the_group_its_attempt_and_leaves_nothing_beh
 def dry_run(domain: Domain, group: GroupOfPods) -> GroupVictims | None:
     filters = domain.cycle.group_post_filters
     rule = LowerPriority(9, DisruptionBudgets(domain.cache.objects))
-    return GroupAttemptDryRun(filters._runs, filters._rows, filters._places, group).displace(rule)
+    return GroupAttemptDryRun("Tests", filters._runs, filters._rows, filters._places, group).displace(rule)
 
 
 def test_a_search_that_takes_too_long_ends_with_more_victims_than_it_knows_to_be_needed(

@@ -220,7 +220,7 @@ def test_a_pod_that_is_nominated_what_a_quota_keeps_free_leaves_it_to_no_other()
 
 
 def test_pods_of_a_quota_that_must_start_together_take_nobody_away_by_priority() -> None:
-    town = Town([make_node("n", cpu_milli=cpus(8))], two((4, 8), (4, 8), 8))
+    town = Town([make_node("n", cpu_milli=cpus(8))], two((0, 8), (8, 8), 8))
     for number in range(4):
         town.add(f"sure-{number}", "q2", cpus(2), node="n")
     for number in range(2):
@@ -228,5 +228,5 @@ def test_pods_of_a_quota_that_must_start_together_take_nobody_away_by_priority()
     after = town.domain.cycle.group_post_filters.run(GroupOfPods("q1/gang", tuple(town.pending.values())))
     assert (after.preemption, after.sentence) == (
         None,
-        "reclaim: pods of a quota that must start together displace nobody",
+        "reclaim: the quota is at its min and may only borrow what is idle",
     )

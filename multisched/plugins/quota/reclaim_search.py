@@ -1,0 +1,251 @@
+"""One search of a reclaim: units go one after the other until there is room, and whoever is not needed comes back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import combinations, islice
+from typing import Final, Protocol
+
+from multisched.model.objects import Pod
+from multisched.plugins.disruption_budgets import BudgetsInUse
+from multisched.plugins.quota.quota_ledger import Level
+from multisched.plugins.quota.reclaim_order import ReclaimOrder
+from multisched.plugins.quota.reclaim_units import Unit, unit_of_one
+from multisched.plugins.quota.removal import Removal
+
+VICTIMS_MAX: Final = 1_000
+"""Of one reclaim."""
+SUBSETS_MAX: Final = 64
+"""Sets of members of one gang that are tried in place of the whole gang."""
+
+Missing = Sequence[tuple[Level, str, int]]
+
+
+class NodeRoom(Protocol):
+    """A node while some of its pods are gone."""
+
+    def lacking(self, gone: Sequence[Pod]) -> frozenset[str]:
+        """Resources of which the node has too little for the pod."""
+        ...
+
+    def fits(self, gone: Sequence[Pod]) -> bool: ...
+
+
+class Anywhere:
+    """`NodeRoom` where some node takes the pod as it is."""
+
+    def lacking(self, gone: Sequence[Pod]) -> frozenset[str]:
+        return frozenset()
+
+    def fits(self, gone: Sequence[Pod]) -> bool:
+        return True
+
+
+class Site:
+    """Where the claim is to have room, and which units have pods there. The same for all searches."""
+
+    def __init__(self, order: ReclaimOrder, pods: Sequence[Pod], room: NodeRoom, *, whole: bool) -> None:
+        """`pods`: those on the node."""
+        self.order = order
+        self.room = room
+        self.whole = whole
+        self.units = list(order.units(pods, whole=whole))
+        """Those of them that may go, each alone."""
+        self.uids = frozenset(pod.uid for pod in pods)
+        self.going = [pod for pod in pods if pod.is_deleting]
+
+
+class Search:
+    """Who goes, so far."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._order = site.order
+        self._room = site.room
+        self._removal = site.order.base.copy()
+        self._budgets = BudgetsInUse(site.order.budgets)
+        self._going = list(site.going)
+        """Pods of the node that are being deleted, as far as their room is needed."""
+        self._units: list[Unit] = []
+        """Those that go besides."""
+        self._taken: set[str] = set()
+        self._here: list[Pod] = list(self._going)
+        """All of them that are on the node."""
+        self._alone: Counter[str] = Counter()
+        """Gang -> members that go alone."""
+
+    def copy(self) -> Search:
+        other = Search(self._site)
+        other._removal, other._budgets = self._removal.copy(), self._budgets.copy()
+        other._units, other._taken, other._here = list(self._units), set(self._taken), list(self._here)
+        other._alone = self._alone.copy()
+        return other
+
+    def is_enough(self) -> bool:
+        return not self._removal.missing() and self._fits()
+
+    def _fits(self) -> bool:
+        return not self._room.lacking(self._here) and self._room.fits(self._here)
+
+    # -- taking ----------------------------------------------------------------------------------------------------
+
+    def take(self, unit: Unit) -> bool:
+        """Whether the unit may go beside the others; if so it does. A gang takes the place of members that go alone."""
+        if len(self._taken) + len(unit.pods) > VICTIMS_MAX:
+            return False
+        gang = unit.gang or self._order.gangs.key_of(unit.pods[0])
+        if unit.gang and self._alone[gang]:
+            if not self._replace_alone(unit):
+                return False
+        else:
+            is_spared = not gang or bool(unit.gang) or self._alone[gang] < self._order.gangs.surplus(gang)
+            if not is_spared or not self._removal.displace(unit):
+                return False
+        self._units.append(unit)
+        self._alone[gang] += bool(gang) and not unit.gang
+        for pod in unit.pods:
+            if pod.uid not in self._taken:
+                self._taken.add(pod.uid)
+                self._budgets.take(pod)
+                if pod.uid in self._site.uids:
+                    self._here.append(pod)
+        return True
+
+    def _replace_alone(self, unit: Unit) -> bool:
+        """Whether the gang may go in place of its members that go alone; if so they are no units any more."""
+        members = {pod.uid for pod in unit.pods}
+        others = [one for one in self._units if one.pods[0].uid not in members]
+        removal = self._removal_of((*others, unit))
+        if removal is not None:
+            self._removal, self._units, self._alone[unit.gang] = removal, others, 0
+        return removal is not None
+
+    def _removal_of(self, units: Iterable[Unit]) -> Removal | None:
+        """With just these gone; None if not all of them may go together."""
+        removal = self._order.base.copy()
+        return removal if all(map(removal.displace, units)) else None
+
+    def _breaks(self, unit: Unit) -> bool:
+        """Whether a budget would be broken if it went."""
+        if not unit.gang:
+            return self._budgets.breaks(unit.pods[0])
+        in_use = self._budgets.copy()
+        return sum(in_use.take(pod) for pod in unit.pods if pod.uid not in self._taken) > 0
+
+    def _is_taken(self, unit: Unit) -> bool:
+        return all(pod.uid in self._taken for pod in unit.pods)
+
+    # -- clearing --------------------------------------------------------------------------------------------------
+
+    def clear_node(self, key: int) -> bool:
+        """Takes units of the node until it has room for the claim's pod."""
+        if self._fits():
+            return True
+        ordered = sorted(self._site.units, key=lambda unit: (self._order.rank(unit, key), unit.last_uid))
+        for may_break in (False, True):
+            for unit in ordered:
+                if self._is_taken(unit) or (not may_break and self._breaks(unit)):
+                    continue
+                lacking = self._room.lacking(self._here)
+                if (not lacking or self._gives(unit, lacking)) and self.take(unit) and self._fits():
+                    return True
+        return False
+
+    def clear_quota(self, key: int) -> bool:
+        """Takes units from wherever they stand until the claim passes no max."""
+        missing = self._removal.missing()
+        for may_break in (False, True):
+            left: dict[int, Iterator[Unit]] = {}
+            leaves = [self._urgency(leaf) for leaf in self._order.lenders] if missing else []
+            heapify(leaves)
+            while missing and leaves:
+                leaf = heappop(leaves)[-1]
+                if leaf not in left:  # few leaves have their turn, and some have very many pods
+                    left[leaf] = iter(self._order.ordered(leaf, key, whole=self._site.whole))
+                if self._take_next(left[leaf], missing, may_break=may_break):
+                    heappush(leaves, self._urgency(leaf))
+                    missing = self._removal.missing()
+            if not missing:
+                return True
+        return False
+
+    def _urgency(self, leaf: int) -> tuple[bool, float, int]:
+        """The leaf furthest over its min is the least; the claim's own comes last."""
+        return leaf == self._order.own, -self._removal.over_min(leaf), leaf
+
+    def _take_next(self, units: Iterator[Unit], missing: Missing, *, may_break: bool) -> bool:
+        """The next unit that helps and may go. One that does not now never will: of both, less is left each time."""
+        for unit in units:
+            if self._is_taken(unit) or not self._helps(unit, missing) or (not may_break and self._breaks(unit)):
+                continue
+            if self.take(unit):
+                return True
+        return False
+
+    def _helps(self, unit: Unit, missing: Missing) -> bool:
+        levels = self._order.ledger.levels_of(unit.pods[0])
+        return any(unit.held.get(resource, 0) and level in levels for level, resource, _ in missing)
+
+    def _gives(self, unit: Unit, resources: Iterable[str]) -> bool:
+        """Whether its pods on the node hold some of these."""
+        if not unit.gang:
+            return any(unit.held.get(resource, 0) for resource in resources)
+        here = [unit_of_one(pod).held for pod in unit.pods if pod.uid in self._site.uids]
+        return any(held.get(resource, 0) for resource in resources for held in here)
+
+    # -- giving back -----------------------------------------------------------------------------------------------
+
+    def needed(self) -> list[Pod]:
+        """Without whom it does not need; who should go last is given back first."""
+        in_use, broken, rank = BudgetsInUse(self._order.budgets), set[tuple[Pod, ...]](), self._order.rank
+        units = sorted(self._units, key=rank)
+        for unit in units:
+            if sum(map(in_use.take, unit.pods)):
+                broken.add(unit.pods)
+        for unit in sorted(units, key=lambda unit: (unit.pods in broken, rank(unit)), reverse=True):
+            if not self._spare(unit) and unit.gang:
+                self._spare_all_but_few(unit)
+        for pod in list(self._going):
+            self._spare_going(pod)
+        uids = {pod.uid for pod in self._here}
+        return [*self._here, *(pod for unit in self._units for pod in unit.pods if pod.uid not in uids)]
+
+    def _spare(self, unit: Unit) -> bool:
+        units, here = self._units, self._here
+        gone = {pod.uid for pod in unit.pods}
+        self._units = [one for one in units if one is not unit]
+        self._here = [one for one in here if one.uid not in gone]
+        for pod in unit.pods:
+            self._removal.give_back(pod)
+        if not self._removal.missing() and (len(self._here) == len(here) or self._fits()):
+            return True
+        self._units, self._here = units, here
+        for pod in unit.pods:
+            self._removal.take(pod)
+        return False
+
+    def _spare_all_but_few(self, unit: Unit) -> None:
+        """Members beyond the minimum alone may do: the rest of the gang stays then."""
+        surplus, before = self._order.gangs.surplus(unit.gang), (self._units, self._here, self._removal)
+        others = [one for one in self._units if one is not unit]
+        uids = {pod.uid for pod in unit.pods}
+        here = [pod for pod in self._here if pod.uid not in uids]
+        ordered = sorted(map(unit_of_one, unit.pods), key=self._order.rank)
+        sets = (some for size in range(1, surplus + 1) for some in combinations(ordered, size))
+        for some in islice(sets, SUBSETS_MAX):
+            removal = self._removal_of((*others, *some))
+            if removal is None:
+                continue
+            more = [one.pods[0] for one in some if one.pods[0].uid in self._site.uids]
+            self._units, self._here, self._removal = [*others, *some], [*here, *more], removal
+            if self.is_enough():
+                return
+        self._units, self._here, self._removal = before
+
+    def _spare_going(self, pod: Pod) -> None:
+        here = self._here
+        self._here = [one for one in here if one is not pod]
+        if not self._fits():
+            self._here = here

@@ -1,0 +1,188 @@
+"""Gangs that their quota entitles to room: one reclaim for all members, on whatever nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from multisched.cycle.preemption.group_ground import GroupOfPods
+from multisched.cycle.results import GangResult
+from multisched.framework.events import Hint
+from multisched.framework.preemption import Preemption
+from multisched.plugins.quota.elastic_quota import ElasticQuota
+from multisched.plugins.quota.quota_ledger import QUOTA
+from multisched.testing.builders import make_node
+from tests.unit.plugins.quota.test_gang_victims import CPU, gang
+from tests.unit.plugins.quota.town import Town
+from tests.unit.plugins.quota.trees import leaf, node
+
+
+def cluster(*cpus: int, full: int, sure: int = 8) -> Town:
+    root = node(
+        "root", {"cpu": full}, {"cpu": full}, leaf("taker", sure, full), leaf("far", 2, full), leaf("near", 2, full)
+    )
+    return Town([make_node(f"n{at}", cpu_milli=count * CPU) for at, count in enumerate(cpus)], root)
+
+
+def claim(town: Town, count: int, *, cpu: int = 1, name: str = "c", priority: int = 0) -> None:
+    """A gang of the entitled leaf, all of which must start."""
+    town.set_minimum(name, "taker", count)
+    for number in range(count):
+        town.add(f"{name}{number}", "taker", cpu * CPU, gang=name, priority=priority)
+
+
+def decided(town: Town, name: str = "c") -> tuple[list[str], dict[str, str]]:
+    """Victims, and the nodes of the members."""
+    found = preemption_of(town.decided_gang(f"taker/{name}"))
+    if found is None:
+        return [], {}
+    assert (found.plugin, found.group) == (QUOTA, f"taker/{name}")
+    return sorted(pod.name for pod in found.every_victim), {pod.name: at for pod, at in found.nominations}
+
+
+def preemption_of(result: GangResult) -> Preemption | None:
+    assert not result.placed
+    of_members = {id(one.preemption): one.preemption for one in result.unplaced}
+    assert len(of_members) == 1, "one for all"
+    return next(iter(of_members.values()))
+
+
+def sentences(result: GangResult) -> set[str]:
+    return {one.message.rpartition(" reclaim: ")[2] for one in result.unplaced}
+
+
+@pytest.mark.parametrize(
+    ("cpus", "full"), [((4, 4, 4), 12), ((8, 8, 8), 12)], ids=["the nodes are full", "the quota is full"]
+)
+def test_an_entitled_gang_takes_back_at_once_all_that_it_needs(cpus: tuple[int, ...], full: int) -> None:
+    town = cluster(*cpus, full=full)
+    for number in range(12):
+        town.add(f"far{number}", "far", CPU, node=f"n{number % 3}")
+    claim(town, 4, cpu=2)
+    victims, nodes = decided(town)
+    assert len(victims) == 8
+    assert len(nodes) == 4
+    town.attempt_gang("taker/c")
+    assert len(town.attempt_gang("taker/c").placed) == 4
+    assert len(town.evicted) == 1
+    town.settle()
+    assert len(town.evicted) == 1
+
+
+def test_what_is_free_is_used_before_anybody_goes() -> None:
+    town = cluster(4, 4, full=8, sure=4)
+    for number in range(6):
+        town.add(f"far{number}", "far", CPU, node=f"n{number % 2}")
+    claim(town, 4)
+    assert len(decided(town)[0]) == 2
+
+
+def test_a_gang_of_borrowers_goes_whole_for_a_gang() -> None:
+    town = cluster(4, 4, full=8, sure=4)
+    gang(town, "g", "far", [0, 0, 0, 0, 1, 1, 1, 1], 8)
+    claim(town, 2)
+    assert decided(town)[0] == [f"g{number}" for number in range(8)]
+
+
+def test_members_beyond_the_minimum_are_enough_for_a_small_gang() -> None:
+    town = cluster(4, 4, full=8, sure=4)
+    gang(town, "g", "far", [0, 0, 0, 0, 1, 1, 1, 1], 5)
+    claim(town, 3, cpu=1)
+    assert decided(town)[0] == ["g5", "g6", "g7"]
+    town.pending.clear()
+    claim(town, 4, cpu=1, name="d")
+    assert decided(town, "d")[0] == [f"g{number}" for number in range(8)]
+
+
+def test_a_gang_that_is_not_entitled_as_a_whole_takes_nothing() -> None:
+    """Each member alone would be."""
+    town = cluster(12, full=12, sure=3)
+    for number in range(12):
+        town.add(f"far{number}", "far", CPU, node="n0")
+    claim(town, 4)
+    result = town.decided_gang("taker/c")
+    assert preemption_of(result) is None
+    assert sentences(result) == {"the quota is at its min and may only borrow what is idle"}
+    assert all(QUOTA in one.rejectors for one in result.unplaced)
+
+
+def test_a_gang_takes_no_more_from_a_leaf_than_that_has_borrowed() -> None:
+    """One member after the other could: `far` would go below its min at last."""
+    root = node("root", {"cpu": 12}, {"cpu": 12}, leaf("taker", 6, 12), leaf("far", 6, 12))
+    for sure, count in ((0, 6), (1, 5)):
+        town = Town([make_node("n0", cpu_milli=12 * CPU)], root)
+        for number in range(sure):
+            town.add(f"own{number}", "taker", CPU, node="n0", priority=9)
+        for number in range(12 - sure):
+            town.add(f"far{number}", "far", CPU, node="n0")
+        claim(town, count)
+        assert len(decided(town)[0]) == count
+        town.pending.clear()
+        claim(town, count + 1, name="d")
+        assert decided(town, "d")[0] == []
+
+
+def test_victims_for_different_members_may_go_together() -> None:
+    """The leaf is sure of 6 and holds 9 in pods of 3: a second one would be entitled to come back."""
+    root = node("root", {"cpu": 10}, {"cpu": 10}, leaf("taker", 4, 10), leaf("far", 6, 10))
+    town = Town([make_node(f"n{at}", cpu_milli=3 * CPU) for at in range(3)], root)
+    for number in range(3):
+        town.add(f"far{number}", "far", 3 * CPU, node=f"n{number}")
+    claim(town, 1, cpu=3)
+    assert decided(town)[0] == ["far2"]
+    town.pending.clear()
+    claim(town, 2, cpu=2, name="d")
+    assert decided(town, "d")[0] == []
+
+
+def test_less_important_pods_of_the_own_leaf_make_room_for_a_gang() -> None:
+    root = node("root", {"cpu": 4}, {"cpu": 4}, leaf("taker", 4, 4))
+    for priority, victims in ((5, ["low0", "low1"]), (0, [])):
+        town = Town([make_node(f"n{at}", cpu_milli=2 * CPU) for at in range(2)], root)
+        for at in range(2):
+            town.add(f"low{at}", "taker", CPU, node=f"n{at}")
+            town.add(f"high{at}", "taker", CPU, node=f"n{at}", priority=7)
+        claim(town, 2, priority=priority)
+        assert decided(town)[0] == victims
+
+
+def test_a_gang_of_several_quotas_is_told_that_it_displaces_nobody() -> None:
+    town = cluster(12, full=12)
+    for number in range(12):
+        town.add(f"far{number}", "far", CPU, node="n0")
+    claim(town, 2)
+    pods = [*town.pending.values(), town.add("other", "near", CPU)]
+    after = town.domain.cycle.group_post_filters.run(GroupOfPods("taker/c", tuple(pods)))
+    assert (after.preemption, after.sentence) == (
+        None,
+        "reclaim: pods of several quotas that must start together displace nobody",
+    )
+
+
+def test_members_of_different_sizes_find_room_on_nodes_that_are_cleared_for_each() -> None:
+    """The large one needs a node whose pods all go; the small ones what is left, or little of another node."""
+    town = cluster(4, 4, 4, full=12, sure=8)
+    for at in (0, 1):
+        for number in range(4):
+            town.add(f"far{at}{number}", "far", CPU, node=f"n{at}")
+    for number in range(4):
+        town.add(f"near{number}", "near", CPU, node="n2")
+    town.set_minimum("c", "taker", 3)
+    for name, cpu in (("large", 4), ("small", 1), ("tiny", 1)):
+        town.add(name, "taker", cpu * CPU, gang="c")
+    victims, nodes = decided(town)
+    assert len(victims) == 6
+    assert nodes["large"] not in (nodes["small"], nodes["tiny"])
+
+
+def test_a_leaving_pod_of_the_quota_wakes_a_gang_that_together_was_not_entitled() -> None:
+    town = cluster(12, full=12, sure=4)
+    old = town.add("own", "taker", CPU, node="n0")
+    for number in range(11):
+        town.add(f"far{number}", "far", CPU, node="n0")
+    claim(town, 4)
+    result = town.decided_gang("taker/c")
+    assert preemption_of(result) is None
+    plugin = next(one for one in town.domain.plugins.post_filter if isinstance(one, ElasticQuota))
+    hint = next(one.hint for one in plugin.events_to_register() if one.event.label == "AssignedPodFrees")
+    assert hint is not None
+    assert hint(result.unplaced[0].pod, old, None) is Hint.QUEUE

@@ -1,0 +1,170 @@
+"""Gangs of borrowers: what they have beyond their minimum goes pod by pod, and below it they go whole or not at all."""
+
+from __future__ import annotations
+
+import pytest
+
+from multisched.cycle.results import Unplaced
+from multisched.model.gang import GangApi, GangSpec
+from multisched.model.quotas.koordinator import POD_LABEL
+from multisched.testing.builders import make_node
+from tests.unit.model.quotas.quota_documents import linked
+from tests.unit.plugins.quota.town import Town
+from tests.unit.plugins.quota.trees import leaf, node
+
+CPU = 1_000
+
+
+def cluster(*cpus: int, full: int = 12, far: int = 2) -> Town:
+    """Three leaves that are sure of 4, `far` and 2 CPUs and may hold all; nodes `n0`, `n1` and so on."""
+    root = node(
+        "root", {"cpu": full}, {"cpu": full}, leaf("taker", 4, full), leaf("far", far, full), leaf("near", 2, full)
+    )
+    return Town([make_node(f"n{at}", cpu_milli=count * CPU) for at, count in enumerate(cpus)], root)
+
+
+def gang(town: Town, name: str, leaf: str, nodes: list[int], least: int, *, cpu: int = 1, priority: int = 0) -> None:
+    """One member on each of these nodes."""
+    town.set_minimum(name, leaf, least)
+    for number, at in enumerate(nodes):
+        town.add(f"{name}{number}", leaf, cpu * CPU, node=f"n{at}", gang=name, priority=priority)
+
+
+def evicted_for(town: Town, cpu: int = 1, priority: int = 0) -> list[str]:
+    result = town.domain.schedule(town.add("claim", "taker", cpu * CPU, priority=priority))
+    assert isinstance(result, Unplaced), "nobody has to go"
+    return sorted(victim.name for victim in result.victims)
+
+
+@pytest.mark.parametrize(
+    "cpus", [(12,), (20,), (6, 6)], ids=["the node is full", "the quota is full", "nodes are full"]
+)
+def test_a_gang_that_can_spare_nobody_goes_whole(cpus: tuple[int, ...]) -> None:
+    town = cluster(*cpus)
+    town.add("all", "near", 2 * CPU, node="n0")
+    gang(town, "g", "far", [0, 0, 0, 0, len(cpus) - 1], 5, cpu=2)
+    assert evicted_for(town) == [f"g{number}" for number in range(5)]
+
+
+@pytest.mark.parametrize("cpus", [(12,), (20,)], ids=["the node is full", "the quota is full"])
+def test_members_beyond_the_minimum_go_like_any_other_pod(cpus: tuple[int, ...]) -> None:
+    town = cluster(*cpus)
+    gang(town, "g", "far", [0] * 12, 9)
+    assert evicted_for(town, cpu=3) == ["g10", "g11", "g9"]
+
+
+@pytest.mark.parametrize("cpus", [(12,), (20,)], ids=["the node is full", "the quota is full"])
+def test_a_gang_goes_whole_only_where_pods_that_may_go_alone_are_too_few(cpus: tuple[int, ...]) -> None:
+    """The gang's leaf is the one furthest over its min."""
+    town = cluster(*cpus)
+    gang(town, "g", "far", [0] * 8, 8)
+    for number in range(4):
+        town.add(f"near{number}", "near", CPU, node="n0")
+    assert evicted_for(town, cpu=2) == ["near2", "near3"]
+    town.pending.clear()
+    assert evicted_for(town, cpu=3) == [f"g{number}" for number in range(8)]
+
+
+def test_no_more_goes_with_a_gang_than_is_needed() -> None:
+    """Its room is enough: the pods that would have gone first stay."""
+    town = cluster(12)
+    gang(town, "g", "far", [0] * 8, 8)
+    for number in range(4):
+        town.add(f"near{number}", "near", CPU, node="n0")
+    assert evicted_for(town, cpu=4) == [f"g{number}" for number in range(8)]
+
+
+def test_a_gang_that_is_sure_of_its_minimum_stays() -> None:
+    """It holds 6 and is sure of 5: with its minimum of 5 it could come back, and take the room again."""
+    town = cluster(12, far=6)
+    gang(town, "g", "far", [0] * 7, 7)
+    town.add("rest", "near", 2 * CPU, node="n0")
+    town.add("own", "taker", 3 * CPU, node="n0")
+    assert evicted_for(town) == [f"g{number}" for number in range(7)]
+    town = cluster(12, far=7)
+    gang(town, "g", "far", [0] * 7, 7)
+    town.add("rest", "near", 2 * CPU, node="n0")
+    town.add("own", "taker", 3 * CPU, node="n0")
+    assert evicted_for(town) == []
+
+
+def test_the_minimum_counts_that_would_come_back_and_not_all_that_stand() -> None:
+    """It holds 8, of which it needs 6; its leaf is sure of 6, so that whole it would come back at once."""
+    for sure, victims in ((6, []), (5, [f"g{number}" for number in range(8)])):
+        town = cluster(11, far=sure)
+        gang(town, "g", "far", [0] * 8, 6)
+        town.add("own", "taker", CPU, node="n0")
+        town.add("rest", "near", 2 * CPU, node="n0")
+        assert evicted_for(town, cpu=2) == ["g6", "g7"]
+        town.pending.clear()
+        assert evicted_for(town, cpu=3) == victims
+
+
+def test_a_gang_of_the_own_leaf_goes_only_for_a_pod_more_important_than_all_its_members() -> None:
+    for boss, victims in ((4, ["g0", "g1", "g2", "g3", "boss"]), (5, [])):
+        town = cluster(12)
+        gang(town, "g", "taker", [0] * 4, 5)
+        town.add("boss", "taker", CPU, node="n0", gang="g", priority=boss)
+        town.add("rest", "near", 7 * CPU, node="n0")
+        town.set_tree(node("root", {"cpu": 12}, {"cpu": 12}, leaf("taker", 5, 5), leaf("near", 7, 12)))
+        assert evicted_for(town, priority=5) == sorted(victims)
+
+
+def test_a_gang_with_a_member_that_goes_already_goes_without_it() -> None:
+    town = cluster(12)
+    gang(town, "g", "far", [0] * 12, 12)
+    town.leaves("g0")
+    assert evicted_for(town, cpu=2) == sorted(f"g{number}" for number in range(1, 12))
+
+
+def test_another_node_is_taken_before_one_on_which_a_gang_must_go_whole() -> None:
+    town = cluster(4, 4, 4)
+    gang(town, "g", "far", [0, 0, 0, 0, 1, 1, 1, 1], 8)
+    for number in range(4):
+        town.add(f"near{number}", "near", CPU, node="n2")
+    assert evicted_for(town, cpu=2) == ["near2", "near3"]
+
+
+def test_the_only_node_is_one_of_a_gang_whose_other_members_stand_elsewhere() -> None:
+    town = cluster(4, 4, 4)
+    gang(town, "g", "far", [0, 0, 1, 2], 4, cpu=2)
+    town.add("rest", "near", 2 * CPU, node="n1")
+    town.add("kept", "taker", CPU, node="n2")
+    result = town.domain.schedule(town.add("claim", "taker", 3 * CPU))
+    assert isinstance(result, Unplaced)
+    assert result.preemption is not None
+    assert {n: [pod.name for pod in pods] for n, pods in result.preemption.victims.items()} == {
+        "n0": ["g0", "g1"],
+        "n1": ["g2"],
+        "n2": ["g3"],
+    }
+    assert result.nominated_node in ("n0", "n2")
+
+
+def test_of_a_gang_whose_members_come_back_one_by_one_none_may_be_entitled_to() -> None:
+    """Koordinator's once-satisfied: a gang that has started stays started. Whole it would leave each member entitled."""
+    for is_once, victims in ((False, [f"g{number}" for number in range(8)]), (True, [])):
+        town = cluster(11, far=3)
+        spec = GangSpec(8, is_once=is_once)
+        town.domain.cache.gangs.set_object(GangApi.SCHEDULER_PLUGINS, "far/g", spec)
+        for number in range(8):
+            town.add(f"g{number}", "far", CPU, node="n0", gang="g")
+            town.domain.cache.gangs.stands(f"uid-g{number}", "n0", is_bound=True)
+        town.add("rest", "near", 2 * CPU, node="n0")
+        town.add("own", "taker", CPU, node="n0")
+        assert town.domain.cache.gangs.restarts_together("far/g") is not is_once
+        assert evicted_for(town) == victims
+
+
+def test_a_gang_of_several_leaves_goes_whole_for_nobody() -> None:
+    for label, victims in (("far", [f"g{number}" for number in range(10)]), ("near", [])):
+        town = Town([make_node("n0", cpu_milli=12 * CPU)], None)
+        town.put(
+            *(linked(name, least, 12, namespaces=[name]) for name, least in (("taker", 4), ("far", 2), ("near", 4)))
+        )
+        town.set_minimum("g", "far", 10)
+        for number in range(10):
+            team = label if number == 9 else "far"
+            town.add(f"g{number}", "far", CPU, node="n0", gang="g", labels={POD_LABEL: team})
+        town.add("rest", "near", 2 * CPU, node="n0")
+        assert evicted_for(town) == victims
