@@ -27,10 +27,12 @@ SLOW_BINDS = 0.35
 SLOW_BIND_MAX_S = 2.5
 ROLLOUTS = 0.25
 """Of all runs: in these the settings of leases are being changed."""
-TEAMED = 0.5
-"""Of the runs from TEAMED_FROM on: there are elastic quotas."""
+QUOTAS, GANGS = 0.65, 0.65
+"""Of the runs of teams: there are elastic quotas, or gangs; in the rest of either there are both."""
 TEAMED_FROM = 1_000
-"""Seeds below stay as they were: deliberate defects are known by them. Not all runs with quotas are clean yet."""
+"""Seeds below have no quotas: not all runs with quotas are clean yet."""
+GANGS_FROM = 100
+"""Seeds below have no gangs, and stay as they were: deliberate defects are known by them."""
 FEWER = 0.7
 """Of the single pods that were drawn, so many are left beside those of teams, and again beside gangs."""
 SHORT_LEASE = {"duration_s": 9.0, "renew_deadline_s": 3.0, "retry_period_s": 1.0}
@@ -107,9 +109,9 @@ def drawn(seed: int, rng: random.Random) -> Setting:
     is_shipped, is_drawn = seed % 2 == 0, seed % 4 == 3
     configuration = loading.default() if is_shipped else _asking(rng, is_drawn=is_drawn)
     is_alone = not configuration.lease.enabled
-    is_teamed = random.Random(f"{seed}/teamed").random() < TEAMED  # noqa: S311 - a simulation
-    has_quotas = seed >= TEAMED_FROM and is_teamed
-    has_gangs = False  # the checkers of refusals and preemptions know single pods only
+    teams = random.Random(f"{seed}/teamed").random()  # noqa: S311 - a simulation
+    has_quotas = seed >= TEAMED_FROM and teams < QUOTAS
+    has_gangs = seed >= GANGS_FROM and teams >= 1 - GANGS
     return Setting(
         configuration=configuration,
         is_shipped=is_shipped,
