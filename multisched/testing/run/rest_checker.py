@@ -83,7 +83,8 @@ class RestChecker:
 
     def _is_settled(self) -> bool:
         waiting = (*self._bind_checker.unbound_feasible(), *self._bind_checker.unbound_entitled())
-        if waiting or self.not_set_aside() or any(self._bind_checker.statuses.faults()):
+        statuses, gangs = self._bind_checker.statuses, self._bind_checker.gangs
+        if waiting or self.not_set_aside() or any(statuses.faults()) or any(gangs.faults()):
             return False
         return not any(self._differences(p) or leftover(p.program) for p in self._replicas.running)
 
@@ -113,7 +114,7 @@ class RestChecker:
         if entitled:
             self._complain(f"I14: {len(entitled)} entitled pods are not bound, for instance {entitled[0].key}")
         self._bind_checker.check_events()
-        for fault in self._bind_checker.statuses.faults():
+        for fault in (*self._bind_checker.statuses.faults(), *self._bind_checker.gangs.faults()):
             self._complain(fault)
         if not self._bind_checker.was_rewound:  # a restored backup has old conditions
             self._check_messages()
