@@ -77,11 +77,13 @@ class Runner:
         self._is_sampled = self._attempts % SAMPLED_EVERY == 1
 
     def call(self, plugin: Plugin, point: str, function: Callable[..., R], *args: Any) -> R:
-        """The plugin's own answer; whatever it raises becomes PluginFailure."""
+        """The plugin's own answer; whatever it raises becomes PluginFailure. That of another plugin that it asked stays that one's."""
         if self._is_sampled:
             return self._timed(plugin, point, function, *args)
         try:
             return function(*args)
+        except PluginFailure:
+            raise
         except Exception as error:
             raise self.failure(plugin, point, error) from error
 
@@ -89,6 +91,8 @@ class Runner:
         started = self.stopwatch()
         try:
             return function(*args)
+        except PluginFailure:
+            raise
         except Exception as error:
             raise self.failure(plugin, point, error) from error
         finally:

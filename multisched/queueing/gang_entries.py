@@ -109,13 +109,14 @@ class GangEntries:
         if not key:
             return
         waiting = self._gangs[key]
+        has_led = waiting.lead is entry
         del waiting.entries[entry.uid]
         self._step_back(waiting, entry, key)
         entry.ranks_as = None
         if not waiting.entries:
             del self._gangs[key]
             self._changed.pop(key, None)
-        for one in self._roster.together_with(key):
+        for one in self._roster.together_with(key) if has_led else ():  # who else is there, the roster says
             self.changed(one)
 
     def follow(self, entry: Entry) -> None:

@@ -156,13 +156,19 @@ class GangJudge:
         return overdue
 
     def held_in_vain(self, held: Collection[str]) -> list[GangState]:
-        """Gangs that hold room for members, and do not run even if all of these are bound.
+        """Gangs that hold room for members, and do not run even if all of these are bound, or start with one that does not.
 
         `held`: uids of pods for which room is assumed at one moment.
         """
         keys = {key for uid in held if (key := self.gang_of(uid)) is not None}
         states = (self.state(key) for key in sorted(keys))
-        return [one for one in states if not self.has_started(one.key) and _is_short(one, held)]
+        return [one for one in states if not self.has_started(one.key) and self._are_short(one, held)]
+
+    def _are_short(self, state: GangState, held: Collection[str]) -> bool:
+        """The gang, or one that starts together with it."""
+        return any(
+            not self.has_started(key) and _is_short(self.state(key), held) for key in state.groups or (state.key,)
+        )
 
 
 def _is_short(state: GangState, held: Iterable[str]) -> bool:

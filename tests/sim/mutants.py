@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 from multisched.testing.run.seeded_run import run_seed
-from tests.sim.recent_defects import DEFECTS
+from tests.sim.gang_defects import DEFECTS
 from tests.sim.run import quiet
 
 SEEDS_MAX = 48
@@ -48,6 +48,7 @@ FIRST: dict[str, int] = {
     "events_in_flight_lost": 21,
     "exact_fits_beyond_help": 58,
     "expired_lease_not_waited_for": 0,
+    "failed_gangs_keep_their_room": 140,
     "false_answers_believed": 6,
     "foreign_binds_ignored": 5,
     "forget_by_timer": 5,
@@ -57,9 +58,14 @@ FIRST: dict[str, int] = {
     "freed_room_wakes_nobody": 1,
     "freed_rows_keep_their_use": 11,
     "full_nodes_keep_the_scale": 194,
+    "gang_quorum_off_by_one": 189,
+    "gangs_lose_their_promises_while_victims_go": 129,
+    "gangs_wait_for_ever": 100,
+    "gangs_woken_twice": 123,
     "gates_open": 2,
     "gone_pods_counted": 1,
     "gone_pods_decided": 5,
+    "half_gangs_begin_anew": 140,
     "images_count_by_row_alone": 192,
     "joined_rows_used_at_once": 6,
     "labels_left_out_of_parked_classes": 4,
@@ -71,6 +77,8 @@ FIRST: dict[str, int] = {
     "lost_binds_free_room_in_silence": 36,
     "lost_rights_set_pods_aside": 96,
     "malformed_lines_skipped": 96,
+    "members_that_leave_are_always_news": 157,
+    "members_tried_alone": 100,
     "memory_not_counted": 1,
     "news_marked_before_it_is_counted": 9,
     "no_forget_after_failure": 1,
@@ -112,6 +120,7 @@ FIRST: dict[str, int] = {
     "set_aside_for_good": 3,
     "set_aside_unheard_by_namespaces": 9,
     "shares_go_by_what_is_wanted_now": 78,
+    "some_of_a_gang_are_enough": 100,
     "spread_not_looked_at": 1,
     "starts_leave_victims_as_they_were": 58,
     "statuses_written_without_the_lease": 1,
@@ -133,15 +142,21 @@ FIRST: dict[str, int] = {
     "volumes_promised_to_nobody": 0,
     "volumes_promised_twice": 5,
     "volumes_reached_from_everywhere": 3,
+    "waiting_members_count_as_scheduled": 100,
     "withdrawn_binds_forgotten": 11,
 }
 """Defect -> the seed to begin with: the first that caught it when it was last looked for."""
 
 UNSHOWN = frozenset(
     {
+        "bound_members_count_twice",
         "devices_that_come_back_wake_nobody",
         # What a pod was given stands in annotations that the scheduler alone may write; worlds edit what authors may.
         "edits_take_devices_back",
+        "finished_members_not_counted",
+        "gangs_spare_anybody",
+        "gangs_start_without_their_fellows",
+        "gangs_that_change_wake_nobody",
         "going_pods_spread_against",
         "lease_ignored",
         "lease_not_checked_before_deletion",
@@ -180,7 +195,7 @@ def main() -> int:
     began = time.monotonic()
     # Each defect breaks a process of its own, forked from one that has imported the program: importing takes half a second.
     forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload([quiet.__module__, run_seed.__module__, "tests.sim.recent_defects"])
+    forks.set_forkserver_preload([quiet.__module__, run_seed.__module__, "tests.sim.gang_defects"])
     with ProcessPoolExecutor(options.jobs, forks, initializer=quiet, max_tasks_per_child=1) as pool:
         for name, seed, said, seconds in pool.map(partial(hunt, seeds_max=options.seeds), names):
             verdict = "SURVIVED" if seed is None else f"seed {seed}: {said}"

@@ -89,6 +89,7 @@ class RestChecker:
 
     def _status_faults(self) -> Iterator[str]:
         yield from self._bind_checker.statuses.faults()
+        yield from self._bind_checker.gangs.faults()
         yield from self._bind_checker.quotas.status_faults()
 
     def not_set_aside(self) -> list[str]:

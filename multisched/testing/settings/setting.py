@@ -27,10 +27,10 @@ SLOW_BINDS = 0.35
 SLOW_BIND_MAX_S = 2.5
 ROLLOUTS = 0.25
 """Of all runs: in these the settings of leases are being changed."""
+QUOTAS, GANGS = 0.65, 0.65
+"""Of the runs of teams: there are elastic quotas, or gangs; in the rest of either there are both."""
 TEAMED_FROM = 100
-"""From this seed on there are elastic quotas, gangs, or both: half of what `make sim` runs. Seeds below have neither."""
-QUOTAS = 0.65
-"""Of the runs from TEAMED_FROM on: there are quotas."""
+"""From this seed on there are teams: half of what `make sim` runs. Defects are known by seeds below, which stay as they were."""
 FEWER = 0.7
 """Of the single pods that were drawn, so many are left beside those of teams, and again beside gangs."""
 SHORT_LEASE = {"duration_s": 9.0, "renew_deadline_s": 3.0, "retry_period_s": 1.0}
@@ -107,8 +107,9 @@ def drawn(seed: int, rng: random.Random) -> Setting:
     is_shipped, is_drawn = seed % 2 == 0, seed % 4 == 3
     configuration = loading.default() if is_shipped else _asking(rng, is_drawn=is_drawn)
     is_alone = not configuration.lease.enabled
-    has_quotas = seed >= TEAMED_FROM and random.Random(f"{seed}/teamed").random() < QUOTAS  # noqa: S311 - a simulation
-    has_gangs = False  # the checkers of refusals and preemptions know single pods only
+    teams = random.Random(f"{seed}/teamed").random()  # noqa: S311 - a simulation
+    has_quotas = seed >= TEAMED_FROM and teams < QUOTAS
+    has_gangs = seed >= TEAMED_FROM and teams >= 1 - GANGS
     return Setting(
         configuration=configuration,
         is_shipped=is_shipped,

@@ -76,6 +76,18 @@ def test_a_failure_names_the_point_and_the_plugin(point: str, answer: Any) -> No
     assert [told[:2] for told in ears.failed] == [("P", point)]
 
 
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_a_failure_of_another_plugin_that_was_asked_stays_that_ones(attempt: int) -> None:
+    """DefaultPreemption asks filters and ledgers in its dry runs. `attempt`: calls of the first are timed."""
+    ears, failure = Ears(), PluginFailure(Status.error("running Ledger").by("Other"))
+    runner = Runner(ears, lambda: 0.0)
+    for _ in range(attempt):
+        runner.begin_attempt()
+    status = runner.post_filter(answering(failure), VIEW, POD, SimpleNamespace()).status
+    assert (status.plugin, status.message) == ("Other", "running Ledger")
+    assert ears.failed == []
+
+
 @pytest.mark.parametrize("answer", [RuntimeError("boom"), *NONSENSE])
 @pytest.mark.parametrize("point", ANSWERING)
 def test_a_failure_after_which_things_are_undone_is_a_status(point: str, answer: Any) -> None:

@@ -252,6 +252,18 @@ def test_a_member_that_is_removed_in_flight_ends_with_its_attempt() -> None:
     assert house.places() == {popped[0]: "unschedulable"}
 
 
+def test_a_member_that_was_bound_leaves_nothing_to_do_behind() -> None:
+    """Else the queue says that it has work, and nobody is woken for it."""
+    house = House()
+    house.add(member("a"), member("b"))
+    house.bind(*house.pop())
+    house.add(member("c"), member("d"))
+    assert (house.pop(), house.pop(), house.pop()) == (["c"], ["d"], [])
+    house.fail("d")
+    house.bind("c")
+    assert not house.queue.has_ready
+
+
 def wait_for_a_node() -> tuple[House, HoldsOne]:
     """A gang of which one member is held by a plugin, and the others were refused."""
     gate = HoldsOne("c")

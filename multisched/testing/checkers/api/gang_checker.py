@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from multisched.cluster.api.server import ApiServer
 from multisched.testing.checkers.api.followed_store import Document, FollowedStore
 from multisched.testing.world.definitions import POD_GROUP
-from multisched.verify.gang_objects import GangKey
+from multisched.verify.gang_objects import GROUP_LABEL, GangKey
 from multisched.verify.gangs import GROUP_KIND, GangJudge, GangState
 
 KINDS: Final = {POD_GROUP.storage: GROUP_KIND, "pods": "Pod"}
@@ -32,6 +32,12 @@ class GangChecker:
         self._overdue: dict[GangKey, float] = {}
         """Gang -> since when it has been bound in part for longer than it may."""
         self._named: set[GangKey] = set()
+        self._finishing: set[GangKey] = set()
+        """Gangs of which members have succeeded: these go on to count when their pods are deleted."""
+        self._labelled: set[GangKey] = set()
+        """Gangs whose members name a PodGroup by its own label: only there its timeout counts."""
+        self._latest: dict[GangKey, Document] = {}
+        """Each PodGroup as it is now."""
         self._store = FollowedStore(server, KINDS if is_on else {}, self._changed)
 
     def follow(self) -> None:
@@ -40,11 +46,32 @@ class GangChecker:
 
     def _changed(self, kind: str, before: Document | None, after: Document | None) -> None:
         if kind == GROUP_KIND and after is not None:
+            self._latest[after["metadata"]["namespace"], after["metadata"]["name"]] = after
             self.groups[str(after["metadata"]["resourceVersion"])] = after
         if before is not None and (after is None or before["metadata"]["uid"] != after["metadata"]["uid"]):
             self.judge.forget(kind, before)
         if after is not None:
             self.judge.add(kind, after)
+            key = self.judge.gang_of(after["metadata"]["uid"])
+            if key is not None and GROUP_LABEL in after["metadata"].get("labels", {}):
+                self._labelled.add(key)
+            if key is not None and after.get("status", {}).get("phase") == "Succeeded":
+                self._finishing.add(key)
+
+    def faults(self) -> Iterator[str]:
+        """At rest: PodGroups that say another number of members than have nodes, or not that their gangs are late."""
+        self.follow()
+        for state in self.judge.states():
+            group = self._latest.get(state.key)
+            if group is None or state.group is None or state.key in self._finishing:
+                continue
+            status = group.get("status", {})
+            if status.get("scheduled") != len(state.bound):
+                yield f"I4: podgroup {'/'.join(state.key)} says {status.get('scheduled')}, and {len(state.bound)} have nodes"
+            reasons = [one.get("reason") for one in status.get("conditions", ()) if one.get("type") == "Scheduled"]
+            is_late = state.key in self._labelled and state.waiting and not state.bound
+            if is_late and reasons not in (["TimedOut"], ["Broken"]):
+                yield f"I13: podgroup {'/'.join(state.key)} does not say that it waits too long, but {reasons}"
 
     def look(self, is_feasible: Callable[[GangState], bool]) -> None:
         """Now and then. `is_feasible`: there is room for those members that a gang needs and that wait."""

@@ -58,7 +58,7 @@ class ClassChecker:
         self._found += 1
         if self._is_due(COMPARED_EVERY):
             self._compare(pod_class, pod, attempt)
-        if self._is_due(SANDBOXED_EVERY):
+        if self._is_due(SANDBOXED_EVERY) and not self._sandbox.is_in_trial:
             self._sandbox.compare(pod_class, pod)
         return pod_class
 
@@ -66,6 +66,8 @@ class ClassChecker:
         self._score(pod_class)
         if self._is_due(COMPARED_EVERY) and self._asked is not None:
             self._compare_scores(pod_class, self._made_anew(*self._asked))
+            if self._sandbox.is_in_trial:
+                return  # what was observed is not what the classes go by
             self._scores.check(pod_class, self._asked[0])
         if self._is_due(SANDBOXED_EVERY) and self._asked is not None:
             self._sandbox.compare(pod_class, self._asked[0])

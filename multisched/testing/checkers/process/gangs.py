@@ -7,7 +7,7 @@ import asyncio
 from multisched.model.objects import Pod
 from multisched.testing.checkers.delivered_state import DeliveredState
 from multisched.verify.gang_objects import GangKey
-from multisched.verify.gangs import GangJudge
+from multisched.verify.gangs import GangJudge, GangState
 
 
 class ProcessGangs:
@@ -27,23 +27,25 @@ class ProcessGangs:
         key = judge.gang_of(pod.uid) if judge is not None else None
         if judge is None or key is None:
             return
-        held, state = self._held(judge, key), judge.state(key)
-        if held == {pod.uid} and not state.bound:
+        state = judge.state(key)
+        if self._held(state) == {pod.uid} and not state.bound:
             self._whole.discard(key)  # nothing is left of what it had, and it begins anew
-        if key not in {one.key for one in judge.held_in_vain(held)}:
-            self._whole.add(key)
+        if not self._is_short(judge, key):
+            self._whole.update(state.groups or (key,))
         elif key not in self._waiting:
             self._waiting.add(key)
             asyncio.get_running_loop().call_soon(self._judge, judge, key)
 
-    def _held(self, judge: GangJudge, key: GangKey) -> set[str]:
-        state = judge.state(key)
+    def _held(self, state: GangState) -> set[str]:
         return self._delivered.held.keys() & (state.waiting | state.bound)
+
+    def _is_short(self, judge: GangJudge, key: GangKey) -> bool:
+        return key in {one.key for one in judge.held_in_vain(self._delivered.held.keys())}
 
     def _judge(self, judge: GangJudge, key: GangKey) -> None:
         self._waiting.discard(key)
-        state, held = judge.state(key), self._held(judge, key)
-        is_short = key in {one.key for one in judge.held_in_vain(held)}
-        if is_short and key not in self._whole and held and not state.bound:
+        state = judge.state(key)
+        held = self._held(state)
+        if self._is_short(judge, key) and key not in self._whole and held and not state.bound:
             there = f"{len(held)} of {state.minimum} members"
             self.broken.append(f"I13: room is held for {there} of gang {'/'.join(key)}, which does not run")

@@ -27,6 +27,7 @@ from multisched.testing.rules.victims import (
     is_plain,
     would_do,
 )
+from multisched.verify.gangs import GangState
 from multisched.verify.quota_tree import QuotaTree
 
 
@@ -169,16 +170,26 @@ class PreemptionChecker:
 
     def _units(self, preemption: Preemption) -> Sequence[Sequence[Pod]]:
         """Victims that go together or not at all: those of a gang of which nobody stays, and each other one by itself."""
-        gangs, units = self._program.cache.gangs, dict[str, list[Pod]]()
+        judge, units = self._delivered.gangs, dict[str, list[Pod]]()
         gone = {victim.uid for victim in preemption.every_victim}
         for victim in preemption.every_victim:
-            gang = None if victim.is_deleting else gangs.key_of(victim.uid)
-            members = gangs.standing(gang) if gang is not None else ()
-            is_whole = gang is not None and gone.issuperset(members)
-            if gang is not None and not is_whole and len(gone.intersection(members)) > gangs.surplus(gang):
-                self._complain(f"I7: {victim.key} goes, and its gang {gang} falls below its minimum, and does not go")
-            units.setdefault(f"gang {gang}" if is_whole else victim.uid, []).append(victim)
+            key = None if judge is None or victim.is_deleting else judge.gang_of(victim.uid)
+            members, surplus = self._standing(judge.state(key)) if judge is not None and key is not None else (set(), 0)
+            is_whole = key is not None and gone.issuperset(members)
+            if key is not None and not is_whole and len(gone & members) > surplus:
+                self._complain(f"I13: {victim.key} goes, and its gang falls below its minimum, and does not go")
+            units.setdefault("/".join(key) if key is not None and is_whole else victim.uid, []).append(victim)
         return list(units.values())
+
+    def _standing(self, state: GangState) -> tuple[set[str], int]:
+        """Members of the gang that stand and stay, and how many of them may go singly."""
+        known = self._delivered.pods
+        here = {uid for uid in state.bound if uid in known and not known[uid].is_deleting}
+        here |= self._delivered.held.keys() & state.waiting
+        if state.minimum is None:
+            return here, 0
+        finished = sum(uid not in known for uid in state.bound)  # who has ended is no pod that stands
+        return here, min(max(len(here) + finished - state.minimum, 0), len(here))
 
     def _nominated_before(self, preemption: Preemption, scene: _Scene) -> Sequence[Standing] | None:
         """Pods that are promised a node before the preemptors, which have no rules about others themselves. None: it is before

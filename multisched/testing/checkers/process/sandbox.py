@@ -51,6 +51,13 @@ class SandboxChecker:
                 self._compare_refusals(result)
         self._settle(queued, result, seconds)
 
+    @property
+    def is_in_trial(self) -> bool:
+        """Pods stand on the table, or are away, in thought alone: a dry run for several pods is under way (`state.trial`)."""
+        cache = self._program.cache
+        placed = {entry.pod.uid: entry.row for entry in cache if entry.row >= 0}
+        return placed != {uid: row for row, _ in cache.nodes.live_rows() for uid in cache.nodes.pods_by_uid(row)}
+
     def _made_anew(self, pod: Pod) -> tuple[SchedulerSandbox, DomainWorker] | None:
         """The program, and the domain in it; None where the two need not answer alike."""
         if not _have_one_size(pod, self._program.cache.nodes):

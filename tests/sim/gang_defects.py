@@ -1,0 +1,157 @@
+"""Defects of gangs: each breaks the roster, the queue, an attempt, or a preemption in one way that somebody could write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from multisched.cycle import gang_attempt
+from multisched.plugins.gang import gang_scheduling, gang_status
+from multisched.queueing.gang_entries import GangEntries
+from multisched.queueing.readmission import Readmission
+from multisched.shell.ingest.router import Router
+from multisched.state.gang_roster import Gang, GangRoster
+from multisched.state.transaction import Transaction
+from tests.sim.defects import defect, put
+from tests.sim.recent_defects import DEFECTS
+
+__all__ = ["DEFECTS"]
+
+
+# -- who counts --------------------------------------------------------------------------------------------------------
+
+
+@defect
+def gang_quorum_off_by_one() -> None:
+    """A gang starts with one member too few."""
+    genuine: Any = vars(Gang)["needs"].fget
+    put(Gang, "needs", property(lambda self: genuine(self) - 1))
+
+
+@defect
+def bound_members_count_twice() -> None:
+    """A member counts when it is assumed, and again when it is bound."""
+    genuine: Any = vars(Gang)["needs"].fget
+    put(Gang, "needs", property(lambda self: genuine(self) - self.bound))
+
+
+@defect
+def finished_members_not_counted() -> None:
+    """A gang of which a member has succeeded waits for another one in its place."""
+    put(GangRoster, "finish", lambda self, pod: self.remove(pod.uid))
+
+
+@defect
+def gangs_start_without_their_fellows() -> None:
+    """Gangs that are to start together start one by one."""
+    put(GangRoster, "together_with", lambda self, key: (key,))
+
+
+@defect
+def half_gangs_begin_anew() -> None:
+    """A gang that is bound in part waits for as many members as if none stood."""
+
+    def needs(self: Gang) -> int:
+        spec = self.spec
+        if spec is None:
+            return 1
+        return 0 if self.standing >= spec.min_members else spec.min_members
+
+    put(Gang, "needs", property(needs))
+
+
+# -- the queue ---------------------------------------------------------------------------------------------------------
+
+
+@defect
+def members_tried_alone() -> None:
+    """Members are entries of their own from the beginning."""
+    put(GangEntries, "must_start_together", lambda self, entry: False)
+
+
+@defect
+def gangs_woken_twice() -> None:
+    """An event that helps a held member and the lead of its gang moves the lead twice."""
+    put(Readmission, "wake", Readmission.requeue)
+
+
+@defect
+def gangs_wait_for_ever() -> None:
+    """Nobody notes that a gang has waited longer than its timeout."""
+    put(GangEntries, "_wait", lambda self, key, now_s: None)
+
+
+@defect
+def members_that_leave_are_always_news() -> None:
+    """When a member is bound, the queue has work of which nobody hears."""
+    genuine = GangEntries.leave
+
+    def leave(self: GangEntries, entry: Any) -> None:
+        key = self._gang_of.get(entry.uid, "")
+        genuine(self, entry)
+        self.changed(key)
+
+    put(GangEntries, "leave", leave)
+
+
+@defect
+def gangs_that_change_wake_nobody() -> None:
+    """Members are put where they belong when something else happens."""
+
+    def gang_changed(self: Router, key: str) -> None:
+        for worker, _ in self._workers:
+            worker.queue.gang_changed(key)
+
+    put(Router, "gang_changed", gang_changed)
+
+
+# -- the attempt -------------------------------------------------------------------------------------------------------
+
+
+@defect
+def some_of_a_gang_are_enough() -> None:
+    """The attempt keeps whoever found a node."""
+    put(gang_attempt, "_lacking", lambda gang, found: None if found.placed else (next(iter(gang.needs)), 0))
+
+
+@defect
+def failed_gangs_keep_their_room() -> None:
+    """What an attempt assumed before it failed stays assumed."""
+    put(Transaction, "__exit__", lambda self, *error: self._assumed.clear())
+
+
+@defect
+def gangs_lose_their_promises_while_victims_go() -> None:
+    """A gang that is tried again when the first of its victims is gone loses its nominated nodes."""
+    genuine = gang_attempt._with_aftermath
+
+    def with_aftermath(refused: Any, after: Any) -> Any:
+        found = genuine(refused, after)
+        return found if after.preemption is not None else replace(found, nominated_node="")
+
+    put(gang_attempt, "_with_aftermath", with_aftermath)
+
+
+# -- preemption and status ---------------------------------------------------------------------------------------------
+
+
+@defect
+def gangs_spare_anybody() -> None:
+    """A preemption takes some members of a gang, and leaves it below its minimum."""
+
+    def surplus(self: GangRoster, key: str) -> int:
+        return len(self.standing(key))
+
+    put(GangRoster, "surplus", surplus)
+
+
+@defect
+def waiting_members_count_as_scheduled() -> None:
+    """The status of a PodGroup counts members that have no node."""
+    genuine = gang_status.status_of
+
+    def status_of(kind: Any, namespace: str, uid: str, gang: Any) -> Any:
+        return genuine(kind, namespace, uid, replace(gang, bound=gang.bound + bool(gang.waiting)))
+
+    put(gang_scheduling, "status_of", status_of)
