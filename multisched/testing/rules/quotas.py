@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from multisched.model.objects import PODS, Node, Pod, Requests
+from multisched.testing.rules.quota_order import fault_of_order
 from multisched.testing.rules.room import has_room, taken_by
 from multisched.verify.quota_tree import QuotaTree, Usage
 from multisched.verify.reclaims import QuotaClaim, Victim, may_be_reclaimed, reclaim_faults
@@ -54,13 +55,14 @@ def fault_of_reclaim(
         return node is None or has_room(pod, node, taken_by(one for one in here if one.uid not in gone))
 
     staying = [one for one in standing if not one.is_deleting or one.uid in going]
-    faults = reclaim_faults(
-        usage_of(tree, [*staying, *nominated]),
-        QuotaClaim(pod.key, pod.namespace, counted(pod)),
-        [Victim(uid, one.namespace, counted(one)) for uid, one in going.items()],
-        has_room_without,
-    )
-    return faults[0] if faults else ""
+    usage, claim = usage_of(tree, [*staying, *nominated]), QuotaClaim(pod.key, pod.namespace, counted(pod))
+
+    def faults_of(chosen: Iterable[Pod]) -> str:
+        victims = [Victim(one.uid, one.namespace, counted(one)) for one in chosen]
+        return next(iter(reclaim_faults(usage, claim, victims, has_room_without)), "")
+
+    found = faults_of(going.values())
+    return found or fault_of_order(tree, pod, claim.requests, usage, victims, standing, faults_of)
 
 
 def node_by_reclaim(
