@@ -116,10 +116,17 @@ def _small_first(victims: Sequence[Victim]) -> list[Victim]:
 
 
 def _is_lent(usage: Usage, claim: QuotaClaim, victim: Victim) -> bool:
-    """Some resource that the claim asks for and the victim has is over the min of each level that the claim is not below."""
+    """Some resource that the claim asks for and the victim has is over the min of each level that the claim is not below.
+
+    A level that does not name the resource lends nothing of it.
+    """
     asked = [r for r, n in claim.requests.items() if n > 0 and victim.requests.get(r, 0) > 0]
     levels = _apart(usage, victim.namespace, claim.namespace)
-    return any(all(usage.over_min(level, resource) > 0 for level in levels) for resource in asked)
+    return any(all(_names(level, r) and usage.over_min(level, r) > 0 for level in levels) for r in asked)
+
+
+def _names(level: Level, resource: str) -> bool:
+    return resource in level.min or resource in level.max
 
 
 def _undone(usage: Usage, claim: QuotaClaim, others: Sequence[Victim]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Who should have gone before a victim of a reclaim: of a leaf further over its min, less urgent, or newer."""
+"""Who should have gone before a victim of a reclaim, and who could have gone where nobody was asked to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from multisched.model.objects import Pod
 from multisched.testing.builders import make_node, make_pod
-from multisched.testing.rules.quotas import fault_of_reclaim
+from multisched.testing.rules.quotas import fault_of_reclaim, one_would_do
 from multisched.verify.quota_tree import QuotaTree
 from tests.unit.verify.quota_documents import level, tree
 
@@ -70,3 +70,18 @@ def test_who_could_not_have_gone_is_no_matter() -> None:
     other = standing("other", "b", priority=-1)
 
     assert said_of(A[0], [*many("a", 9), *many("b", 2), other]) == ""
+
+
+def test_one_that_has_borrowed_makes_room_for_an_entitled_pod() -> None:
+    """Whether the level above is full, or the node."""
+    small = make_node("n", cpu_milli=3_000)
+
+    assert one_would_do(three(), CLAIM, NODE, [*A, *B]) == "a/a0"
+    assert one_would_do(three(), CLAIM, small, many("a", 3)) == ""
+    assert one_would_do(three(), CLAIM, small, [*many("b", 3), *(replace(one, node="m") for one in many("a", 2))]) == ""
+    assert one_would_do(three(), CLAIM, make_node("n", cpu_milli=5_000), many("a", 5)) == "a/a0"
+
+
+def test_nobody_makes_room_for_a_pod_beyond_its_min_or_where_there_is_room() -> None:
+    assert one_would_do(three(), CLAIM, NODE, [*many("a", 7), *many("b", 1), *many("c", 4)]) == ""
+    assert one_would_do(three(), CLAIM, NODE, many("a", 7)) == ""
