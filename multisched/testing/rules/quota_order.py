@@ -1,7 +1,7 @@
 """The order in which pods give back what their leaves have borrowed.
 
 The leaf furthest over its min gives first, then the lowest priority, then the newest.
-A victim is held against each pod of its node that could have gone in its stead.
+A victim is held against each pod that could have gone in its stead. Where devices are asked for, that is one of its node.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from fractions import Fraction
 
 from multisched.model.objects import Pod, Requests
+from multisched.testing.rules.devices import wants_devices
 from multisched.verify.quota_tree import Level, QuotaTree, Usage
 
 Speaks = Callable[[Sequence[Pod]], str]
@@ -29,7 +30,9 @@ def fault_of_order(
     own, going = tree.leaf_of(pod.namespace), {victim.uid for victim in victims}
     others = [one for one in standing if one.uid not in going and not one.is_deleting and tree.leaf_of(one.namespace)]
     for victim in (one for one in victims if not one.is_deleting):
-        for other in (one for one in others if one.node == victim.node and one.requests == victim.requests):
+        for other in (one for one in others if one.requests == victim.requests):
+            if other.node != victim.node and wants_devices(pod):
+                continue
             why = _is_first(other, victim, lambda pod: _distance(tree, own, asked, usage, pod, len(victims)), tree)
             if why and not speaks_against([one for one in victims if one.uid != victim.uid] + [other]):
                 return f"{victim.key} goes, and not {other.key}, {why}"

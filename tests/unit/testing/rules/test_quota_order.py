@@ -48,7 +48,7 @@ def test_the_leaf_furthest_over_its_min_gives_first() -> None:
         (standing("other", "a", started_s=2.0), "which is newer"),
         (standing("other", "a", priority=1, started_s=2.0), ""),
         (standing("other", "a", started_s=0.5), ""),
-        (standing("other", "a", priority=-1, node="elsewhere"), ""),
+        (standing("other", "a", priority=-1, node="elsewhere"), "which is less urgent"),
         (replace(standing("other", "a", priority=-1), is_deleting=True), ""),
     ],
 )
@@ -85,3 +85,10 @@ def test_one_that_has_borrowed_makes_room_for_an_entitled_pod() -> None:
 def test_nobody_makes_room_for_a_pod_beyond_its_min_or_where_there_is_room() -> None:
     assert one_would_do(three(), CLAIM, NODE, [*many("a", 7), *many("b", 1), *many("c", 4)]) == ""
     assert one_would_do(three(), CLAIM, NODE, many("a", 7)) == ""
+
+
+def test_where_the_node_is_full_only_its_own_pods_could_have_gone() -> None:
+    other = standing("other", "a", priority=-1, node="elsewhere")
+    small = make_node("n", cpu_milli=6_000)
+
+    assert fault_of_reclaim(three(), CLAIM, small, [A[0]], [*A[:6], other]) == ""
