@@ -10,7 +10,7 @@ from inspect import Parameter
 
 import pytest
 
-from tests.sim import defects, recent_defects
+from tests.sim import defects, quota_defects, recent_defects
 from tests.sim.mutants import FIRST, UNSHOWN
 
 
@@ -23,6 +23,7 @@ def test_a_defect_takes_the_calls_of_what_it_replaces(name: str, monkeypatch: py
 
     monkeypatch.setattr(defects, "put", note)
     monkeypatch.setattr(recent_defects, "put", note)
+    monkeypatch.setattr(quota_defects, "put", note)
 
     recent_defects.DEFECTS[name]()
 
