@@ -56,7 +56,7 @@ def reclaim_faults(
     own = usage.tree.leaf_of(claim.namespace)
     others = [victim for victim in victims if usage.tree.leaf_of(victim.namespace) is not own]
     faults = [*_beyond_min(usage, claim, others), *_not_lent(usage, claim, others), *_undone(usage, claim, others)]
-    return faults or list(_needless(usage, claim, victims, suffices))
+    return faults or list(_in_vain(usage, claim, victims, suffices)) or list(_needless(usage, claim, victims, suffices))
 
 
 def may_be_reclaimed(usage: Usage, claim: QuotaClaim, pods: Sequence[Victim]) -> list[Victim]:
@@ -116,10 +116,17 @@ def _small_first(victims: Sequence[Victim]) -> list[Victim]:
 
 
 def _is_lent(usage: Usage, claim: QuotaClaim, victim: Victim) -> bool:
-    """Some resource that the claim asks for and the victim has is over the min of each level that the claim is not below."""
+    """Some resource that the claim asks for and the victim has is over the min of each level that the claim is not below.
+
+    A level that does not name the resource lends nothing of it.
+    """
     asked = [r for r, n in claim.requests.items() if n > 0 and victim.requests.get(r, 0) > 0]
     levels = _apart(usage, victim.namespace, claim.namespace)
-    return any(all(usage.over_min(level, resource) > 0 for level in levels) for resource in asked)
+    return any(all(_names(level, r) and usage.over_min(level, r) > 0 for level in levels) for r in asked)
+
+
+def _names(level: Level, resource: str) -> bool:
+    return resource in level.min or resource in level.max
 
 
 def _undone(usage: Usage, claim: QuotaClaim, others: Sequence[Victim]) -> Iterator[str]:
@@ -130,6 +137,13 @@ def _undone(usage: Usage, claim: QuotaClaim, others: Sequence[Victim]) -> Iterat
         gives = own is not None and any(after.over_min(own, r) > 0 for r, n in victim.requests.items() if n > 0)
         if gives and after.is_entitled(victim.namespace, victim.requests):
             yield f"{victim.key} goes for {claim.key}, and is entitled to come back for it"
+
+
+def _in_vain(usage: Usage, claim: QuotaClaim, victims: Sequence[Victim], suffices: Suffices) -> Iterator[str]:
+    """All of them together leave a level over its max, or no room."""
+    excesses = _after(usage, victims).excesses_with(claim.namespace, claim.requests)
+    if excesses or not suffices(victims):
+        yield f"{len(victims)} pods go for {claim.key} in vain: {excesses[0] if excesses else 'there is no room for it'}"
 
 
 def _needless(usage: Usage, claim: QuotaClaim, victims: Sequence[Victim], suffices: Suffices) -> Iterator[str]:

@@ -14,10 +14,6 @@ from multisched.shell.ingest.router import Router
 from multisched.state.gang_roster import Gang, GangRoster
 from multisched.state.transaction import Transaction
 from tests.sim.defects import defect, put
-from tests.sim.recent_defects import DEFECTS
-
-__all__ = ["DEFECTS"]
-
 
 # -- who counts --------------------------------------------------------------------------------------------------------
 

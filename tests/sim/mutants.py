@@ -15,7 +15,9 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 from multisched.testing.run.seeded_run import run_seed
-from tests.sim.gang_defects import DEFECTS
+from multisched.testing.settings.setting import TEAMED_FROM
+from tests.sim import gang_defects, quota_defects
+from tests.sim.recent_defects import DEFECTS
 from tests.sim.run import quiet
 
 SEEDS_MAX = 48
@@ -27,6 +29,7 @@ FIRST: dict[str, int] = {
     "audit_off": 3,
     "backoff_never_ends": 0,
     "bad_text_ends_the_process": 7,
+    "broken_trees_lift_all_quotas": 120,
     "budgets_ignored": 2,
     "conditions_overtake": 0,
     "conflict_is_bound": 16,
@@ -40,6 +43,9 @@ FIRST: dict[str, int] = {
     "detached_volumes_counted": 60,
     "devices_given_twice": 4,
     "early_tries_in_exact_order": 3,
+    "edited_trees_count_nobody": 122,
+    "edited_trees_stay_out_of_force": 153,
+    "edited_trees_wake_nobody": 144,
     "ended_promises_stay_written": 99,
     "ended_promises_wake_the_less_urgent_alone": 6,
     "equals_lose_their_promises": 58,
@@ -55,6 +61,7 @@ FIRST: dict[str, int] = {
     "forget_nothing": 1,
     "fractions_scored_by_the_freest": 18,
     "fractions_that_end_wake_nobody": 12,
+    "freed_quotas_wake_nobody": 122,
     "freed_room_wakes_nobody": 1,
     "freed_rows_keep_their_use": 11,
     "full_nodes_keep_the_scale": 194,
@@ -72,6 +79,7 @@ FIRST: dict[str, int] = {
     "late_refusals_keep_their_victims": 20,
     "lease_given_back_too_early": 12,
     "lease_not_checked_before_bind": 9,
+    "leaves_alone_have_a_max": 122,
     "ledgers_not_rolled_back": 2,
     "lists_dated_at_their_end": 74,
     "lost_binds_free_room_in_silence": 36,
@@ -87,9 +95,12 @@ FIRST: dict[str, int] = {
     "no_synthetic_delete": 3,
     "no_unreserve": 5,
     "no_unreserve_after_permit": 1,
+    "nobody_reclaims": 122,
     "nodes_never_go": 3,
     "nodes_that_go_wake_no_spread": 22,
+    "nominated_pods_count_nowhere": 122,
     "not_found_is_bound": 1,
+    "oldest_borrowers_go_first": 186,
     "one_allow_is_enough": 1,
     "one_namespace_retries_for_nothing": 16,
     "other_news_counts_as_a_repeat": 3,
@@ -99,6 +110,7 @@ FIRST: dict[str, int] = {
     "permit_forgets_who_waited": 1,
     "permit_never_times_out": 1,
     "permit_waits_for_the_last": 1,
+    "places_of_reclaims_end_unheard": 122,
     "pods_of_other_domains_unheard": 28,
     "ports_not_looked_at": 0,
     "ports_of_other_addresses_wake_nobody": 8,
@@ -106,11 +118,18 @@ FIRST: dict[str, int] = {
     "promised_ports_not_looked_at": 11,
     "promised_room_given_away": 2,
     "queue_never_flushed": 0,
+    "quotas_keep_what_has_ended": 122,
+    "quotas_of_cpu_alone": 180,
     "read_once_after_unknown": 0,
+    "reclaim_beyond_the_min": 122,
+    "reclaim_spares_nobody": 122,
+    "reclaim_takes_one_too_few": 122,
+    "reclaims_wait_for_nobody": 122,
     "refused_pods_dropped": 3,
     "refused_pods_never_set_aside": 4,
     "relabelled_company_wakes_nobody": 28,
     "repeats_on_the_way_are_not_counted": 19,
+    "resized_pods_keep_their_quota": 122,
     "resized_pods_not_recounted": 0,
     "resizes_count_when_they_are_requested": 1,
     "roles_left_out_of_the_signature": 2,
@@ -123,6 +142,7 @@ FIRST: dict[str, int] = {
     "some_of_a_gang_are_enough": 100,
     "spread_not_looked_at": 1,
     "starts_leave_victims_as_they_were": 58,
+    "statuses_of_quotas_stand_still": 122,
     "statuses_written_without_the_lease": 1,
     "stop_never_ends": 1,
     "strangers_elsewhere_not_looked_at": 9,
@@ -171,8 +191,10 @@ def hunt(name: str, seeds_max: int = SEEDS_MAX) -> tuple[str, int | None, str, f
     """The first seed that catches the defect, with what it said; None if none does. Runs in a process of its own."""
     began = time.monotonic()
     DEFECTS[name]()
-    first = FIRST.get(name, 0)
-    for seed in [first, *(seed for seed in range(seeds_max) if seed != first)]:
+    is_of_teams = DEFECTS[name].__module__ in (gang_defects.__name__, quota_defects.__name__)
+    seeds = range(TEAMED_FROM, TEAMED_FROM + seeds_max) if is_of_teams else range(seeds_max)
+    first = FIRST.get(name, seeds[0])
+    for seed in [first, *(seed for seed in seeds if seed != first)]:
         try:
             broken = run_seed(seed, is_hasty=True).broken
         except Exception as died:  # noqa: BLE001 - a run that dies has caught the defect too
@@ -195,7 +217,7 @@ def main() -> int:
     began = time.monotonic()
     # Each defect breaks a process of its own, forked from one that has imported the program: importing takes half a second.
     forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload([quiet.__module__, run_seed.__module__, "tests.sim.gang_defects"])
+    forks.set_forkserver_preload([quiet.__module__, run_seed.__module__, gang_defects.__name__, quota_defects.__name__])
     with ProcessPoolExecutor(options.jobs, forks, initializer=quiet, max_tasks_per_child=1) as pool:
         for name, seed, said, seconds in pool.map(partial(hunt, seeds_max=options.seeds), names):
             verdict = "SURVIVED" if seed is None else f"seed {seed}: {said}"

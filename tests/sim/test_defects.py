@@ -10,11 +10,11 @@ from inspect import Parameter
 
 import pytest
 
-from tests.sim import defects, gang_defects, recent_defects
+from tests.sim import defects, gang_defects, quota_defects, recent_defects
 from tests.sim.mutants import FIRST, UNSHOWN
 
 
-@pytest.mark.parametrize("name", sorted(gang_defects.DEFECTS))
+@pytest.mark.parametrize("name", sorted(recent_defects.DEFECTS))
 def test_a_defect_takes_the_calls_of_what_it_replaces(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     put: list[tuple[object, object]] = []
 
@@ -24,8 +24,9 @@ def test_a_defect_takes_the_calls_of_what_it_replaces(name: str, monkeypatch: py
     monkeypatch.setattr(defects, "put", note)
     monkeypatch.setattr(recent_defects, "put", note)
     monkeypatch.setattr(gang_defects, "put", note)
+    monkeypatch.setattr(quota_defects, "put", note)
 
-    gang_defects.DEFECTS[name]()
+    recent_defects.DEFECTS[name]()
 
     assert put
     for genuine, replacement in put:
@@ -33,7 +34,7 @@ def test_a_defect_takes_the_calls_of_what_it_replaces(name: str, monkeypatch: py
 
 
 def test_every_defect_has_a_first_seed_or_none_that_shows_it() -> None:
-    assert FIRST.keys() | UNSHOWN == gang_defects.DEFECTS.keys()
+    assert FIRST.keys() | UNSHOWN == recent_defects.DEFECTS.keys()
     assert not FIRST.keys() & UNSHOWN
 
 

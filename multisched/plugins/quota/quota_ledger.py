@@ -25,7 +25,7 @@ QUOTA: Final = "ElasticQuota"
 EXCEEDED: Final = "QuotaExceeded"
 """Reason of PodScheduled for who is over a max: cluster autoscalers add nodes for Unschedulable pods, and none would help."""
 
-LEFT_MAX: Final = 1_024
+LEFT_MAX: Final = 256
 """Pods that have left, of which it is known what has left since: as many as one attempt may miss."""
 
 Items = tuple[tuple[str, int], ...]
@@ -57,7 +57,7 @@ class ObjectStatuses(Protocol):
 class Level:
     """One node of the tree in force."""
 
-    __slots__ = ("at", "below", "guarantee", "kept", "left", "max", "min", "path", "used")
+    __slots__ = ("at", "below", "guarantee", "kept", "max", "min", "path", "used")
 
     def __init__(self, at: int, node: QuotaNode) -> None:
         self.at = at

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from multisched.model.objects import PODS, Node, Pod, Requests
+from multisched.testing.rules.quota_order import fault_of_order
 from multisched.testing.rules.room import has_room, taken_by
 from multisched.verify.quota_tree import QuotaTree, Usage
 from multisched.verify.reclaims import QuotaClaim, Victim, may_be_reclaimed, reclaim_faults
@@ -46,21 +47,37 @@ def fault_of_reclaim(
     Of room: a victim that the node's room needs is no pod too many. Pods that are going count no more, and `nominated`
     others, each with the node that it waits for, count already.
     """
-    going = {victim.uid: victim for victim in victims}
-    here = [one for one in (*standing, *nominated) if node is not None and one.node == node.name]
+    going = {victim.uid for victim in victims}
+    staying = [one for one in standing if not one.is_deleting or one.uid in going]
+    usage = usage_of(tree, [*staying, *nominated])
+
+    def fault_of(chosen: Sequence[Pod]) -> str:
+        return _fault(usage, pod, node, chosen, [*standing, *nominated])
+
+    found = fault_of(victims)
+    return found or fault_of_order(tree, pod, counted(pod), usage, victims, standing, fault_of)
+
+
+def one_would_do(tree: QuotaTree, pod: Pod, node: Node, standing: Collection[Pod]) -> str:
+    """A pod of another leaf that may go for the pod, and makes all the room that it lacks; empty for none."""
+    own, staying = tree.leaf_of(pod.namespace), [one for one in standing if not one.is_deleting]
+    usage = usage_of(tree, staying)
+    if own is None or not usage.is_entitled(pod.namespace, counted(pod)):
+        return ""
+    others = [one for one in staying if tree.leaf_of(one.namespace) not in (None, own)]
+    return next((one.key for one in others if not _fault(usage, pod, node, [one], staying)), "")
+
+
+def _fault(usage: Usage, pod: Pod, node: Node | None, victims: Sequence[Pod], standing: Iterable[Pod]) -> str:
+    here = [one for one in standing if node is not None and one.node == node.name]
 
     def has_room_without(some: Collection[Victim]) -> bool:
         gone = {victim.key for victim in some}
         return node is None or has_room(pod, node, taken_by(one for one in here if one.uid not in gone))
 
-    staying = [one for one in standing if not one.is_deleting or one.uid in going]
-    faults = reclaim_faults(
-        usage_of(tree, [*staying, *nominated]),
-        QuotaClaim(pod.key, pod.namespace, counted(pod)),
-        [Victim(uid, one.namespace, counted(one)) for uid, one in going.items()],
-        has_room_without,
-    )
-    return faults[0] if faults else ""
+    claim = QuotaClaim(pod.key, pod.namespace, counted(pod))
+    going = [Victim(one.uid, one.namespace, counted(one)) for one in victims]
+    return next(iter(reclaim_faults(usage, claim, going, has_room_without)), "")
 
 
 def node_by_reclaim(

@@ -111,6 +111,16 @@ def test_a_proper_subset_does_not_do(sizes: tuple[int, ...], said: list[str]) ->
     assert reclaim_faults(state, claim("namespace3"), victims("namespace1", *sizes)) == said
 
 
+def test_nobody_goes_in_vain() -> None:
+    state = usage(namespace1=[4] * 5, namespace2=[5] * 4)
+
+    found = reclaim_faults(state, claim("namespace3"), victims("namespace1", 4))
+    without_a_node = reclaim_faults(state, claim("namespace3", 4), victims("namespace1", 4), lambda gone: False)
+
+    assert found == ["1 pods go for namespace3/claim in vain: root holds 41000 of at most 40000 cpu"]
+    assert without_a_node == ["1 pods go for namespace3/claim in vain: there is no room for it"]
+
+
 def test_nobody_goes_where_there_is_room() -> None:
     state = usage(namespace1=[5] * 4, namespace2=[1])
 

@@ -46,7 +46,9 @@ class QuotaChecker:
             self.judge.add(kind, after)
 
     def _pod_changed(self, before: Document | None, after: Document | None) -> None:
-        """What came, went or was resized is news; binds, and victims that go, are not."""
+        """What came, went or was resized is news where it counts for the tree; binds, and victims that go, are not."""
+        if not self._concerns(after or before or {}):
+            return
         if before is not None and after is not None and _uid(before) == _uid(after):
             if before["spec"]["containers"] != after["spec"]["containers"] or _phase(before) != _phase(after):
                 self._history.changed()
@@ -55,6 +57,10 @@ class QuotaChecker:
             self._history.changed()
         if after is not None:
             self._history.arrived(_owner(after))
+
+    def _concerns(self, pod: Document) -> bool:
+        tree = self.judge.tree
+        return tree is None or tree.leaf_of(str(pod["metadata"].get("namespace", ""))) is not None
 
     def reclaimed(self, claim: Pod, victims: Sequence[Pod]) -> None:
         """A process begins to take room back for a pod: none of it undoes what another reclaim did."""

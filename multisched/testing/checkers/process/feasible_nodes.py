@@ -22,10 +22,11 @@ from multisched.testing.checkers.delivered_state import DeliveredState
 from multisched.testing.rules.devices import fits_for_certain, wants_devices
 from multisched.testing.rules.inter_pod import Standing, allows, clash
 from multisched.testing.rules.node_affinity import wants
-from multisched.testing.rules.quotas import quota_excess
+from multisched.testing.rules.quotas import one_would_do, quota_excess
 from multisched.testing.rules.room import has_room, taken_by
 from multisched.testing.rules.victims import is_bare, is_plain
 from multisched.testing.world.labels import GUEST
+from multisched.verify.quota_tree import QuotaTree
 
 
 @dataclass(slots=True)
@@ -122,15 +123,33 @@ class DomainNodes:
     def node_by_preemption(self, pod: Pod) -> str:
         """A node that takes a plain pod once all that are less urgent are gone from it, by its name; empty if there is none.
 
-        Or a pod that wants devices and nothing else.
+        Or a pod that wants devices and nothing else. Under a quota: once one that has borrowed is gone.
         """
         delivered = self._feasible.delivered
         pod = delivered.pods.get(pod.uid, pod)
         tree = delivered.quotas.tree
-        is_under_quota = tree is not None and tree.leaf_of(pod.namespace) is not None  # priority is no reason there
-        is_simple = not is_under_quota and (is_plain(pod) or (is_bare(pod) and wants_devices(pod)))
+        is_simple = is_plain(pod) or (is_bare(pod) and wants_devices(pod))
         nodes = self._nodes if is_judged(pod) and is_simple and pod.spec.can_preempt else ()
+        if tree is not None and tree.leaf_of(pod.namespace) is not None:  # priority is no reason there
+            return self._node_by_reclaim(tree, pod, nodes)
         return next((node.name for node in nodes if self._makes_room(pod, node)), "")
+
+    def _node_by_reclaim(self, tree: QuotaTree, pod: Pod, nodes: Collection[Node]) -> str:
+        """A node that takes the pod once a single pod gives back what its leaf has borrowed. Beside nominated pods nothing is said."""
+        delivered = self._feasible.delivered
+        if self._nominated(pod):
+            return ""
+        placed, others = delivered.placed(), delivered.nodes.values()
+        free = (
+            node
+            for node in nodes
+            if not delivered.fault_of_node(pod, self._domain, node)
+            and pod.spec.required_features <= set(node.declared_features)
+            and not _has_guest(self._on[node.name])
+            and fits_for_certain(pod, node, self._on[node.name])
+            and allows(pod, node, others, self._standing, self._is_usable)
+        )
+        return next((node.name for node in free if one_would_do(tree, pod, node, placed)), "")
 
     def _makes_room(self, pod: Pod, node: Node) -> bool:
         delivered = self._feasible.delivered

@@ -214,6 +214,7 @@ class ProcessChecker:
     def check_rest(self) -> None:
         """What must be over when all is done."""
         self._complain_of(leftover(self.program), fault_of_cache(self.program, self.delivered, self._alike))
+        self._complain_of(self._quotas.fault_of_sums())
         self._look_deep()
         for requeues in self._requeues:
             requeues.check_rest()

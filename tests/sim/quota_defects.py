@@ -1,0 +1,164 @@
+"""Defects of elastic quotas: each breaks the ledger, the tree, or a reclaim in one way that somebody could write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from multisched.framework.events import Hint
+from multisched.framework.points import PostFilterResult
+from multisched.framework.status import Status
+from multisched.plugins.quota import elastic_quota, removal
+from multisched.plugins.quota.elastic_quota import ElasticQuota
+from multisched.plugins.quota.quota_ledger import NOTHING, Level, QuotaLedger, items_of
+from multisched.plugins.quota.quota_source import QuotaSource
+from multisched.plugins.quota.quota_status import QuotaStatuses
+from multisched.plugins.quota.reclaim import Reclaim, _Search
+from multisched.shell.scheduling.nominations import DomainNominations
+from tests.sim.defects import defect, put
+
+
+@defect
+def leaves_alone_have_a_max() -> None:
+    """The levels above a leaf are not looked at."""
+
+    def refusal(self: QuotaLedger, pod: Any, nominated: Any = NOTHING) -> str:
+        levels = self.levels_of(pod)
+        return levels[0].refusal(items_of(pod), nominated.get(levels[0].at, {})) if levels else ""
+
+    put(QuotaLedger, "refusal", refusal)
+
+
+@defect
+def quotas_of_cpu_alone() -> None:
+    """Other resources pass any max."""
+    genuine = Level.refusal
+    put(
+        Level,
+        "refusal",
+        lambda self, items, nominated: genuine(self, tuple(one for one in items if one[0] == "cpu"), nominated),
+    )
+
+
+@defect
+def quotas_keep_what_has_ended() -> None:
+    """What a pod held of its quota stays held."""
+    put(QuotaLedger, "release", lambda self, uid: None)
+
+
+@defect
+def resized_pods_keep_their_quota() -> None:
+    """A pod that was resized counts as before."""
+    genuine = QuotaLedger.restore
+    put(QuotaLedger, "restore", lambda self, pod: None if self.holds(pod.uid) else genuine(self, pod))
+
+
+@defect
+def edited_trees_count_nobody() -> None:
+    """When another tree comes into force, pods that stand already are forgotten."""
+
+    def renew(self: QuotaLedger) -> None:
+        if self._source is not None and self._source.renew() != self._generation:
+            self._generation = self._source.generation
+            self._put_in_force(self._source.tree)
+
+    put(QuotaLedger, "renew", renew)
+
+
+@defect
+def edited_trees_stay_out_of_force() -> None:
+    """The first tree stays for ever."""
+    genuine = QuotaSource._choose
+    put(QuotaSource, "_choose", lambda self: genuine(self) if self.in_force is None else None)
+
+
+@defect
+def broken_trees_lift_all_quotas() -> None:
+    """A tree with problems is as good as none."""
+    genuine = QuotaSource._chosen_tree
+
+    def chosen_tree(self: QuotaSource, trees: Sequence[Any]) -> Any:
+        found = genuine(self, trees)
+        return None if found is self.in_force else found
+
+    put(QuotaSource, "_chosen_tree", chosen_tree)
+
+
+@defect
+def reclaim_beyond_the_min() -> None:
+    """Whoever waits takes back what others have borrowed, whether its own min covers that or not."""
+
+    def claim_of(*arguments: Any) -> Any:
+        claim = removal.claim_of(*arguments)
+        return replace(claim, entitled=len(claim.levels))
+
+    put(elastic_quota, "claim_of", claim_of)
+
+
+@defect
+def reclaim_spares_nobody() -> None:
+    """Whoever was tried on the way goes, needed or not."""
+    put(_Search, "needed", lambda self: [*self._here, *self._elsewhere])
+
+
+@defect
+def reclaim_takes_one_too_few() -> None:
+    """The last one that has to go is left out."""
+    genuine = _Search.needed
+    put(_Search, "needed", lambda self: found[:-1] if len(found := genuine(self)) > 1 else found)
+
+
+@defect
+def oldest_borrowers_go_first() -> None:
+    """Within a leaf priority and age count the other way round."""
+    genuine = Reclaim.keys
+
+    def keys(self: Reclaim, pod: Any) -> Any:
+        return tuple(tuple(-part for part in key) for key in genuine(self, pod))
+
+    put(Reclaim, "keys", keys)
+
+
+@defect
+def reclaims_wait_for_nobody() -> None:
+    """Pods that are being deleted count still: others go for room that they leave in a moment."""
+    put(QuotaLedger, "going", property(lambda self: frozenset()))
+
+
+@defect
+def nominated_pods_count_nowhere() -> None:
+    """Two pods reclaim the same room."""
+    put(ElasticQuota, "_nominated_beside", lambda self, pod: NOTHING)
+
+
+@defect
+def nobody_reclaims() -> None:
+    """Who is entitled waits until borrowers end by themselves."""
+    put(ElasticQuota, "post_filter", lambda self, cycle, pod, refusals: PostFilterResult(Status.unschedulable()))
+
+
+@defect
+def freed_quotas_wake_nobody() -> None:
+    """A pod that leaves its quota helps nobody."""
+    put(ElasticQuota, "_after_leaving", lambda self, pod, old, new: Hint.SKIP)
+
+
+@defect
+def edited_trees_wake_nobody() -> None:
+    """Who is held by its quota hears nothing of a tree that has changed."""
+    genuine = ElasticQuota.events_to_register
+    put(ElasticQuota, "events_to_register", lambda self: genuine(self)[:3])
+
+
+@defect
+def places_of_reclaims_end_unheard() -> None:
+    """Pods more urgent than one that reclaimed do not hear that it needs its place no more."""
+    put(DomainNominations, "rank_of", lambda self, pod: pod.spec.priority)
+
+
+@defect
+def statuses_of_quotas_stand_still() -> None:
+    """What is written of a tree is written once."""
+    put(QuotaStatuses, "changed", lambda self, levels: None)

@@ -1,0 +1,94 @@
+"""Who should have gone before a victim of a reclaim, and who could have gone where nobody was asked to."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from multisched.model.objects import Pod
+from multisched.testing.builders import make_node, make_pod
+from multisched.testing.rules.quotas import fault_of_reclaim, one_would_do
+from multisched.verify.quota_tree import QuotaTree
+from tests.unit.verify.quota_documents import level, tree
+
+NODE = make_node("n", cpu_milli=12_000)
+CLAIM = make_pod("claim", cpu_milli=1_000, namespace="c")
+
+
+def three() -> QuotaTree:
+    leaves = [level(name, 4, 12, namespaces=(name,)) for name in ("a", "b", "c")]
+    return tree(level("root", 12, 12, *leaves))
+
+
+def standing(name: str, namespace: str, *, priority: int = 0, started_s: float = 1.0, node: str = "n") -> Pod:
+    pod = make_pod(name, cpu_milli=1_000, namespace=namespace, priority=priority, node=node)
+    return replace(pod, started_s=started_s)
+
+
+def many(namespace: str, count: int) -> list[Pod]:
+    return [standing(f"{namespace}{number}", namespace) for number in range(count)]
+
+
+def said_of(victim: Pod, pods: list[Pod], claim: Pod = CLAIM) -> str:
+    return fault_of_reclaim(three(), claim, NODE, [victim], pods)
+
+
+A, B = many("a", 7), many("b", 5)
+
+
+def test_the_leaf_furthest_over_its_min_gives_first() -> None:
+    assert said_of(A[0], A + B) == ""
+    assert said_of(B[0], A + B) == "b/b0 goes, and not a/a0, whose leaf is further over its min"
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (standing("other", "a", priority=-1), "which is less urgent"),
+        (standing("other", "a", started_s=2.0), "which is newer"),
+        (standing("other", "a", priority=1, started_s=2.0), ""),
+        (standing("other", "a", started_s=0.5), ""),
+        (standing("other", "a", priority=-1, node="elsewhere"), "which is less urgent"),
+        (replace(standing("other", "a", priority=-1), is_deleting=True), ""),
+    ],
+)
+def test_within_a_leaf_the_least_urgent_goes_first_and_then_the_newest(other: Pod, why: str) -> None:
+    pods = [*A, *B[1:], other]
+
+    assert said_of(A[0], pods) == (f"a/a0 goes, and not a/other, {why}" if why else "")
+
+
+def test_the_claims_own_leaf_gives_last() -> None:
+    own = standing("own", "c", priority=-1)
+
+    assert said_of(own, [*A, *B[1:], own]) == "c/own goes, and not a/a0, whose leaf is further over its min"
+    assert said_of(A[0], [*A, *B[1:], own]) == ""
+
+
+def test_who_could_not_have_gone_is_no_matter() -> None:
+    """The leaf b has borrowed nothing."""
+    other = standing("other", "b", priority=-1)
+
+    assert said_of(A[0], [*many("a", 9), *many("b", 2), other]) == ""
+
+
+def test_one_that_has_borrowed_makes_room_for_an_entitled_pod() -> None:
+    """Whether the level above is full, or the node."""
+    small = make_node("n", cpu_milli=3_000)
+
+    assert one_would_do(three(), CLAIM, NODE, [*A, *B]) == "a/a0"
+    assert one_would_do(three(), CLAIM, small, many("a", 3)) == ""
+    assert one_would_do(three(), CLAIM, small, [*many("b", 3), *(replace(one, node="m") for one in many("a", 2))]) == ""
+    assert one_would_do(three(), CLAIM, make_node("n", cpu_milli=5_000), many("a", 5)) == "a/a0"
+
+
+def test_nobody_makes_room_for_a_pod_beyond_its_min_or_where_there_is_room() -> None:
+    assert one_would_do(three(), CLAIM, NODE, [*many("a", 7), *many("b", 1), *many("c", 4)]) == ""
+    assert one_would_do(three(), CLAIM, NODE, many("a", 7)) == ""
+
+
+def test_where_the_node_is_full_only_its_own_pods_could_have_gone() -> None:
+    other = standing("other", "a", priority=-1, node="elsewhere")
+    small = make_node("n", cpu_milli=6_000)
+
+    assert fault_of_reclaim(three(), CLAIM, small, [A[0]], [*A[:6], other]) == ""
