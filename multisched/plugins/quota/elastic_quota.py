@@ -211,7 +211,7 @@ class ElasticQuota:
         why_not = _none(NO_BORROWER if claim.is_entitled else OVER_MIN)
         if not reclaim.may_suffice() or not (reclaim.lenders or self._ledger.going):
             return why_not
-        found = dry_run.displace_by_members(GangReclaim(cycle.nodes, reclaim, self._reclaim, self._going))
+        found = dry_run.displace_by_members(lambda: GangReclaim(cycle.nodes, reclaim, self._reclaim, self._going))
         if found is None or not found.victims or reclaim.may_all_go(chain(*found.victims.values())) is None:
             return why_not
         preemption = Preemption(found.victims, found.nominations, self.name, RANK, dry_run.name)
