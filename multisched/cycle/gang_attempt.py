@@ -141,18 +141,21 @@ class GangAttempts:
             if taken_back > PLACEMENTS_MAX:
                 break
         if furthest is None and topology is not None:
-            return _none_of(gang, None, topology.shortage())
+            return self._with_room(gang, _none_of(gang, None, topology.shortage()))
         return self._with_room(gang, _none_of(gang, furthest, _why_stuck(gang, furthest)))
 
     def _with_room(self, gang: QueuedGang, result: GangResult) -> GangResult:
         """The refusal with whom PostFilter would remove for those that must start: each hears of its nominated node.
 
-        A gang that must stay in one topology domain removes nobody: which domain to clear is not looked for.
+        For a gang that must stay in one topology domain, one domain is cleared.
         """
+        domains: tuple[Bools, ...] = ()
         if any(level.is_required for level in gang.topology):
-            return result
+            domains = self._topology(gang, is_loose=True).to_clear()
+            if not domains:
+                return result
         pods = tuple(self._as_nominated(entry.pod) for entry in _needed(gang))
-        after = self._make_room(GroupOfPods(gang.name, pods, gang.members[0].attempts))
+        after = self._make_room(GroupOfPods(gang.name, pods, gang.members[0].attempts, domains=domains))
         return GangResult((), tuple(_with_aftermath(one, after) for one in result.unplaced))
 
     def _try(
@@ -204,10 +207,11 @@ class GangAttempts:
         need, room = short
         return f"the nodes have room for {room} of the {need.count} members that are alike and must start together"
 
-    def _topology(self, gang: QueuedGang) -> GangTopology:
+    def _topology(self, gang: QueuedGang, *, is_loose: bool = False) -> GangTopology:
+        """`is_loose`: as `_needs` has it."""
         nodes = self._cache.nodes
         standing = np.array([row for row in map(nodes.row_of, gang.standing) if row is not None], np.intp)
-        return GangTopology(nodes, self._rows.rows, gang.topology, self._needs(gang, is_loose=False), standing)
+        return GangTopology(nodes, self._rows.rows, gang.topology, self._needs(gang, is_loose=is_loose), standing)
 
     def _needs(self, gang: QueuedGang, *, is_loose: bool) -> list[Need]:
         """Members that are alike, with where one could go now; `is_loose`: anywhere, for others may make it possible."""

@@ -40,6 +40,7 @@ class GangTopology:
     ) -> None:
         """`rows`: of the scheduling domain. `needs`: what has to find a place. `standing`: rows on which members stand already:
         what is required is required of those, too."""
+        self._nodes = nodes
         self._needs = needs
         self._size = len(nodes.pod_count)
         self._fits = [_fits(nodes, need) for need in needs]
@@ -69,6 +70,20 @@ class GangTopology:
         if self._narrowest < 0 and self._domains:
             yield from self._fewest(self._domains[0], self._domains[0].rows, len(self._rows))
             yield None
+
+    def to_clear(self) -> tuple[Bools, ...]:
+        """bool[rows of the table] of domains that would take the gang if pods went, the least short of room first.
+
+        Of the narrowest level that is required; as many as are tried for a gang.
+        """
+        level = self._domains[self._narrowest]
+        short, is_large = np.zeros(level.count, np.int64), np.ones(level.count, np.bool_)
+        for room, need in zip(self._rooms(level), self._needs, strict=True):
+            short += np.maximum(need.count - room, 0)
+            is_large &= level.sums(_fits(self._nodes, need, is_empty=True)) >= need.count
+        order: list[int] = np.lexsort((np.arange(level.count), short)).tolist()
+        large = [domain for domain in order if is_large[domain]]
+        return tuple(self._mask(level.rows_of(domain)) for domain in large[:DOMAINS_MAX])
 
     def shortage(self) -> str:
         """Why no domain that is required has room, for people."""
@@ -168,12 +183,15 @@ def _count(codes: Int32) -> int:
     return len(np.unique(codes[codes > 0]))
 
 
-def _fits(nodes: NodeView, need: Need) -> Int64:
-    """int64[rows of the table]: how many of these members the room of a node would take, were nobody else to come."""
-    most = nodes.allocatable(PODS) - nodes.pod_count
+def _fits(nodes: NodeView, need: Need, *, is_empty: bool = False) -> Int64:
+    """int64[rows of the table]: how many of these members the room of a node would take, were nobody else to come.
+
+    `is_empty`: nor anybody there.
+    """
+    most = nodes.allocatable(PODS) - (0 if is_empty else nodes.pod_count)
     for resource, amount in need.requests.items():
         if amount > 0:
-            room = nodes.allocatable(resource) - nodes.requested(resource)
+            room = nodes.allocatable(resource) - (0 if is_empty else nodes.requested(resource))
             most = np.minimum(most, room // amount)
     feasible = np.zeros(len(most), np.int64)
     feasible[need.rows] = np.clip(most[need.rows], 0, None)

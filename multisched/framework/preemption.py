@@ -250,10 +250,11 @@ class GroupDryRun(Protocol):
         """
         ...
 
-    def displace_by_members(self, found: MemberVictims) -> GroupVictims | None:
+    def displace_by_members(self, begin: Callable[[], MemberVictims]) -> GroupVictims | None:
         """Asks for one pod after the other that finds no room, and gives back who is not needed once all have theirs.
 
-        A gang that loses more than it can spare counts as one. None: for some pod nobody could make room. Raises PluginFailure.
+        `begin`: a search from the beginning. A gang that loses more than it can spare counts as one. None: for some pod nobody
+        could make room. Raises PluginFailure.
         """
         ...
 

@@ -31,6 +31,7 @@ from multisched.plugins.node_unschedulable import NodeUnschedulable
 from multisched.plugins.priority_sort import PrioritySort
 from multisched.plugins.qos_sort import QOSSort
 from multisched.plugins.quota.elastic_quota import ElasticQuota
+from multisched.plugins.quota.elastic_quota_args import ElasticQuotaArgs
 from multisched.plugins.scheduling_gates import SchedulingGates
 from multisched.plugins.taint_toleration import TaintToleration
 from multisched.plugins.topology.inter_pod_affinity import InterPodAffinity
@@ -58,6 +59,10 @@ def make_node_resources_balanced_allocation(args: Mapping[str, Any]) -> NodeReso
 
 def make_default_preemption(args: Mapping[str, Any], context: PluginContext) -> DefaultPreemption:
     return DefaultPreemption(context, DefaultPreemptionArgs.from_config(args))
+
+
+def make_elastic_quota(args: Mapping[str, Any], context: PluginContext) -> ElasticQuota:
+    return ElasticQuota(context, ElasticQuotaArgs.from_config(args))
 
 
 def make_pod_topology_spread(args: Mapping[str, Any], context: PluginContext) -> PodTopologySpread:
@@ -93,7 +98,7 @@ IN_TREE: Mapping[str, Callable[..., Plugin]] = {
     PodTopologySpread.name: make_pod_topology_spread,
     InterPodAffinity.name: make_inter_pod_affinity,
     DynamicResources.name: make_dynamic_resources,
-    ElasticQuota.name: ElasticQuota,
+    ElasticQuota.name: make_elastic_quota,
     GangScheduling.name: GangScheduling,
     DefaultPreemption.name: make_default_preemption,
     NodeResourcesBalancedAllocation.name: make_node_resources_balanced_allocation,

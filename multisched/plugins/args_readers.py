@@ -11,6 +11,7 @@ from multisched.plugins.dynamic_resources_args import DynamicResourcesArgs
 from multisched.plugins.node_affinity import NodeAffinityArgs
 from multisched.plugins.node_resources_balanced_allocation import NodeResourcesBalancedAllocationArgs
 from multisched.plugins.node_resources_fit import NodeResourcesFitArgs
+from multisched.plugins.quota.elastic_quota_args import ElasticQuotaArgs
 from multisched.plugins.topology.inter_pod_affinity_args import InterPodAffinityArgs
 from multisched.plugins.topology.pod_topology_spread_args import PodTopologySpreadArgs
 from multisched.plugins.volumes.volume_binding_args import VolumeBindingArgs
@@ -18,6 +19,7 @@ from multisched.plugins.volumes.volume_binding_args import VolumeBindingArgs
 ARGS_READERS: Final[Mapping[str, ArgsReader]] = {
     "DefaultPreemption": DefaultPreemptionArgs.from_config,
     "DynamicResources": DynamicResourcesArgs.from_config,
+    "ElasticQuota": ElasticQuotaArgs.from_config,
     "InterPodAffinity": InterPodAffinityArgs.from_config,
     "NodeAffinity": NodeAffinityArgs.from_config,
     "NodeResourcesBalancedAllocation": NodeResourcesBalancedAllocationArgs.from_config,

@@ -1,12 +1,13 @@
 """Reclaims judged by the rules of quotas alone: who may reclaim, from whom, how much, and whether one undoes another.
 
-A leaf under its min takes back what others have borrowed. A pod is borrowed as a whole: once its last borrowed pod has
-gone, a leaf may have less than its min. `reclaim_faults` judges one reclaim by the state before it. `ReclaimHistory`
-judges the reclaims of a run against each other.
+A leaf under its min takes back what others have borrowed. A pod is borrowed as a whole, and so is a gang that goes whole.
+Once its last borrowed one has gone, a leaf may have less than its min. `reclaim_faults` judges one reclaim by the state
+before it. `ReclaimHistory` judges the reclaims of a run against each other.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import combinations
 from typing import Final, NamedTuple
@@ -98,16 +99,27 @@ def _beyond_min(usage: Usage, claim: QuotaClaim, others: Sequence[Victim]) -> It
 
 
 def _not_lent(usage: Usage, claim: QuotaClaim, others: Sequence[Victim]) -> Iterator[str]:
-    """Victims can go one after the other so that each, at its turn, has something that its levels have borrowed."""
-    left, now = list(others), usage.copy()
-    while left:
-        victim = next((one for one in _small_first(left) if _is_lent(now, claim, one)), None)
+    """Victims can go one after the other so that each, at its turn, has something that its levels have borrowed.
+
+    Those of a gang have their turn together.
+    """
+    turns, now = {unit[0].key: _as_one(unit) for unit in _units(others)}, usage.copy()
+    while turns:
+        ordered = _small_first(list(turns.values()))
+        victim = next((one for one in ordered if _is_lent(now, claim, one)), None)
         if victim is None:
-            leaf = usage.tree.leaf_of(left[0].namespace)
-            yield f"{left[0].key} goes for {claim.key}, and {leaf.path if leaf else 'its leaf'} has borrowed nothing of that"
+            leaf, key = usage.tree.leaf_of(ordered[0].namespace), ordered[0].key
+            yield f"{key} goes for {claim.key}, and {leaf.path if leaf else 'its leaf'} has borrowed nothing of that"
             return
-        left.remove(victim)
+        del turns[victim.key]
         now.add(victim.namespace, victim.requests, -1)
+
+
+def _as_one(unit: Sequence[Victim]) -> Victim:
+    requests: Counter[str] = Counter()
+    for one in unit:
+        requests.update(one.requests)
+    return unit[0]._replace(requests=dict(requests))
 
 
 def _small_first(victims: Sequence[Victim]) -> list[Victim]:
@@ -130,10 +142,10 @@ def _names(level: Level, resource: str) -> bool:
 
 
 def _undone(usage: Usage, claim: QuotaClaim, others: Sequence[Victim]) -> Iterator[str]:
-    """Nobody who goes would be entitled to come back while the claim's leaf has more than its min."""
+    """Nobody who goes would be entitled to come back while the claim's leaf has more than its min; a gang comes back as one."""
     own, after = usage.tree.leaf_of(claim.namespace), _after(usage, others)
     after.add(claim.namespace, claim.requests)
-    for victim in others:
+    for victim in map(_as_one, _units(others)):
         gives = own is not None and any(after.over_min(own, r) > 0 for r, n in victim.requests.items() if n > 0)
         if gives and after.is_entitled(victim.namespace, victim.requests):
             yield f"{victim.key} goes for {claim.key}, and is entitled to come back for it"

@@ -3,12 +3,15 @@
 The least important units go first, more and more of them, until all members stand. Units on rows that no member uses come
 back at once. Each of the others comes back in order, if all members still find room. Nothing is left of it on the table,
 in the ledgers or among the nominations, also where a plugin fails.
+
+Pods that must stay within one topology domain are tried in one after the other, and the domain that costs least is cleared.
+Nobody goes elsewhere, but for a ledger about the cluster and with a gang that goes whole.
 Source: kube-scheduler 1.37, pod group preemption.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -16,7 +19,7 @@ from msgspec.structs import replace
 from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.preemption.dry_run import AttemptDryRun
 from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
-from multisched.cycle.preemption.group_ground import GroupGround, GroupOfPods
+from multisched.cycle.preemption.group_ground import PLACINGS_MAX, GroupGround, GroupOfPods
 from multisched.cycle.preemption.member_places import MemberPlaces
 from multisched.cycle.preemption.victim_pool import VictimPool
 from multisched.cycle.preemption.victim_units import Needed, Unit, by_node, needed, units_of
@@ -39,23 +42,51 @@ class GroupAttemptDryRun:
         self._places = places
         self._group = group
         self.name = group.name
+        self.placings = 0
+        """How often pods were placed."""
 
     def displace(self, rule: DisplacementRule) -> GroupVictims | None:
+        if self._group.domains:
+            return self._cheapest(lambda domain: domain.displace(rule))
+        found = self._displaced(rule, everywhere=self._group.allowed is None)
+        concerns_others = self._group.allowed is not None and any(
+            map(self._runs.cache.ledgers.concern_cluster, self._group.pods)
+        )
+        return self._displaced(rule, everywhere=True) if found is None and concerns_others else found
+
+    def _cheapest(self, search: Callable[[GroupAttemptDryRun], GroupVictims | None]) -> GroupVictims | None:
+        """Of the domains; those that come last are left out if the search takes long."""
+        best: GroupVictims | None = None
+        for allowed in self._group.domains:
+            group = replace(self._group, allowed=allowed, domains=())
+            domain = GroupAttemptDryRun(self._plugin, self._runs, self._rows, self._places, group)
+            found = search(domain)
+            if found is not None and (best is None or found.costs.tolist() < best.costs.tolist()):
+                best = found
+            self.placings += domain.placings
+            if self.placings >= PLACINGS_MAX:
+                break
+        return best
+
+    def _displaced(self, rule: DisplacementRule, *, everywhere: bool) -> GroupVictims | None:
+        """`everywhere`: pods may go from rows, too, on which the group may not stand."""
         runs = self._runs
         with Trial(runs.cache, runs.nominator) as trial:
             trial.lift_nominations(self._group.pods)
             ground = GroupGround(self._group, runs.cache, self._places, trial)
-            pool = VictimPool(runs, rule, self._rows_of_use(ground))
-            if not self._clear(pool, ground, trial):
-                return None
-            found = self._spare(pool.away(), ground)
+            pool = VictimPool(runs, rule, self._rows_of_use(ground, everywhere=everywhere))
+            is_cleared = self._clear(pool, ground, trial)
+            found = self._spare(pool.away(), ground) if is_cleared else None
+            self.placings += ground.placings
             if found is None or (ground.reaches_far and not ground.place_anew()):
                 return None  # more of a gang would have to go than may, or a member wants to be near one who goes
             stands = ground.stands()
         return self._victims(rule, found, stands, is_minimal=not ground.is_exhausted)
 
-    def displace_by_members(self, found: MemberVictims) -> GroupVictims | None:
-        runs = self._runs
+    def displace_by_members(self, begin: Callable[[], MemberVictims]) -> GroupVictims | None:
+        if self._group.domains:
+            return self._cheapest(lambda domain: domain.displace_by_members(begin))
+        runs, found = self._runs, begin()
         with Trial(runs.cache, runs.nominator) as trial:
             trial.lift_nominations(self._group.pods)
             ground, away = GroupGround(self._group, runs.cache, self._places, trial), list[PlacedPod]()
@@ -69,6 +100,7 @@ class GroupAttemptDryRun:
                 trial.take_away(entries)
                 away += entries
             left = self._spare(_in_order(self._units(away), found), ground)
+            self.placings += ground.placings
             if left is None or (ground.reaches_far and not ground.place_anew()):
                 return None
             stands = ground.stands()
@@ -80,9 +112,7 @@ class GroupAttemptDryRun:
         """Of one of them, as things stand within the trial."""
         attempt, rows = self._group.attempt, self._rows.rows
         pod_class = self._places.class_of(pod, attempt)
-        usable = _usable(pod_class, rows)
-        if self._group.allowed is not None:
-            usable = usable[self._group.allowed[usable]]
+        usable = self._allowed(_usable(pod_class, rows), everywhere=False)
         view, skipped = pod_class.view, pod_class.skipped
         failed = FailedAttempt(self._plugin, pod, view, usable, len(rows), skipped, pod_class.signature, {})
         return AttemptDryRun(self._runs, failed)
@@ -91,19 +121,24 @@ class GroupAttemptDryRun:
         cache = self._runs.cache
         return units_of(away, cache.gangs, cache, lambda members: True)
 
-    def _rows_of_use(self, ground: GroupGround) -> Rows:
+    def _rows_of_use(self, ground: GroupGround, *, everywhere: bool) -> Rows:
         """Rows whose pods may be in the way: if only room is wanted, those which a member can use."""
         if ground.shares_room:
-            return np.array([row for row, _ in self._runs.table.live_rows()], np.intp)
+            return self._allowed(
+                np.array([row for row, _ in self._runs.table.live_rows()], np.intp), everywhere=everywhere
+            )
         rows = self._rows.rows
         if ground.reaches_far or not len(rows):
-            return rows
+            return self._allowed(rows, everywhere=everywhere)
         attempt, of_use = self._group.attempt, np.zeros(self._runs.table.size, np.bool_)
         for pod in self._group.pods:
             of_use[_usable(self._places.class_of(pod, attempt), rows)] = True
-        if self._group.allowed is not None:
-            of_use &= self._group.allowed[: len(of_use)]
-        found: Rows = rows[of_use[rows]]
+        found: Rows = self._allowed(rows[of_use[rows]], everywhere=False)
+        return found
+
+    def _allowed(self, rows: Rows, *, everywhere: bool) -> Rows:
+        allowed = self._group.allowed
+        found: Rows = rows if everywhere or allowed is None else rows[allowed[rows]]
         return found
 
     # -- taking away and giving back -------------------------------------------------------------------------------

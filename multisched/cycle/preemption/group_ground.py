@@ -36,7 +36,9 @@ class GroupOfPods(msgspec.Struct, frozen=True):
     pods: tuple[Pod, ...]
     attempt: int = 1
     allowed: Bools | None = None
-    """bool[rows of the table]: where they may go, for instance one topology domain; None: wherever their filters pass."""
+    """bool[rows of the table]: where they may go, one topology domain; None: wherever their filters pass."""
+    domains: tuple[Bools, ...] = ()
+    """Where they must stay within one topology domain: those that may be cleared for them, the likeliest first."""
 
 
 class GroupGround:
@@ -151,6 +153,11 @@ class GroupGround:
         return True  # members of the group may move there
 
     # -- reading ---------------------------------------------------------------------------------------------------
+
+    @property
+    def placings(self) -> int:
+        """How often members were placed."""
+        return self._placings
 
     @property
     def rows(self) -> frozenset[int]:

@@ -17,6 +17,7 @@ from multisched.framework.caching import SplitCacheKey
 from multisched.framework.context import PluginContext
 from multisched.framework.dependency import Dependency
 from multisched.framework.events import Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
+from multisched.framework.introspection import PluginMetric
 from multisched.framework.object_status import ObjectStatus
 from multisched.framework.points import CycleView, PostFilterResult, PreFilterResult, Refusals
 from multisched.framework.preemption import NOBODY, DryRun, GroupDryRun, Nomination, Preemption
@@ -26,6 +27,8 @@ from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.plugins.default_preemption import NEVER, RUNNING
 from multisched.plugins.disruption_budgets import DisruptionBudgets
+from multisched.plugins.quota.elastic_quota_args import ElasticQuotaArgs
+from multisched.plugins.quota.evicted_over_needed import Cap, ReclaimCounts, excess, larger, missing_on_nodes
 from multisched.plugins.quota.gang_reclaim import GangReclaim
 from multisched.plugins.quota.node_search import Borrowers, NodeSearch, Way
 from multisched.plugins.quota.quota_ledger import EXCEEDED, QUOTA, Items, Level, QuotaLedger, items_of
@@ -60,7 +63,7 @@ class ElasticQuota:
     traits = Traits(reads_objects=(*QUOTA_KINDS, ObjectKind.POD_DISRUPTION_BUDGET))
     status_kinds = QUOTA_KINDS
 
-    def __init__(self, context: PluginContext) -> None:
+    def __init__(self, context: PluginContext, args: ElasticQuotaArgs | None = None) -> None:
         source = QuotaSource(context.objects)
         ledger = context.hold.register(QuotaLedger(source, context.hold.pods))
         assert isinstance(ledger, QuotaLedger)
@@ -75,8 +78,13 @@ class ElasticQuota:
         self._budgets = DisruptionBudgets(context.objects)
         self._nominated_mark: tuple[int, int, int] = (-1, -1, -1)
         self._nominated: Nominated = {}
+        self._args = args or ElasticQuotaArgs()
+        self._counts = ReclaimCounts()
         self.preemption_attempts = 0
         """How often it was asked to make room; read by metrics."""
+
+    def metrics(self, now_s: float) -> Sequence[PluginMetric]:
+        return self._counts.metrics()
 
     # -- statuses --------------------------------------------------------------------------------------------------
 
@@ -211,10 +219,16 @@ class ElasticQuota:
         why_not = _none(NO_BORROWER if claim.is_entitled else OVER_MIN)
         if not reclaim.may_suffice() or not (reclaim.lenders or self._ledger.going):
             return why_not
-        found = dry_run.displace_by_members(GangReclaim(cycle.nodes, reclaim, self._reclaim, self._going))
+        found = dry_run.displace_by_members(lambda: GangReclaim(cycle.nodes, reclaim, self._reclaim, self._going))
         if found is None or not found.victims or reclaim.may_all_go(chain(*found.victims.values())) is None:
             return why_not
         preemption = Preemption(found.victims, found.nominations, self.name, RANK, dry_run.name)
+        going = [pod for pod in preemption.every_victim if not pod.is_deleting]
+        short, places = missing_on_nodes(cycle.nodes, found.nominations)
+        much, cap = excess(claim.items, larger(short, reclaim.missing()), going), self._cap()
+        if not cap.allows(much, len(reclaim.together(going)), max(places, 1)):
+            return self._why_none(cap, NO_NODE)
+        self._counts.decided(much)
         return PostFilterResult(SUCCESS, preemption=preemption)
 
     def nomination_rank(self, pod: Pod) -> int | None:
@@ -237,22 +251,36 @@ class ElasticQuota:
         rows, rejectors = dry_run.fitting()
         if not len(rows):
             return self._on_a_node(cycle, reclaim, dry_run, rejectors)
-        way = self._search(cycle, reclaim, dry_run).anywhere(rows)
+        cap = self._cap()
+        way = self._search(cycle, reclaim, dry_run, cap).anywhere(rows)
         if way is None:
-            return _none(NO_BORROWER if reclaim.claim.is_entitled else OVER_MIN)
+            return self._why_none(cap, NO_BORROWER if reclaim.claim.is_entitled else OVER_MIN)
         return self._preempted(cycle, reclaim.claim.pod, way)
 
     def _on_a_node(
         self, cycle: CycleView, reclaim: Reclaim, dry_run: DryRun, rejectors: frozenset[str] = frozenset()
     ) -> PostFilterResult:
         """No node takes the pod as it is."""
-        way = self._search(cycle, reclaim, dry_run).on_a_node()
+        cap = self._cap()
+        way = self._search(cycle, reclaim, dry_run, cap).on_a_node()
         if way is None:
-            return _none(NO_NODE if reclaim.claim.is_entitled else OVER_MIN, rejectors)
+            return self._why_none(cap, NO_NODE if reclaim.claim.is_entitled else OVER_MIN, rejectors)
         return self._preempted(cycle, reclaim.claim.pod, way)
 
-    def _search(self, cycle: CycleView, reclaim: Reclaim, dry_run: DryRun) -> NodeSearch:
-        return NodeSearch(cycle.nodes, reclaim, dry_run, self._going(), Borrowers(reclaim))
+    def _search(self, cycle: CycleView, reclaim: Reclaim, dry_run: DryRun, cap: Cap) -> NodeSearch:
+        return NodeSearch(cycle.nodes, reclaim, dry_run, self._going(), Borrowers(reclaim), cap)
+
+    def _cap(self) -> Cap:
+        return Cap(self._args.max_evicted_over_needed)
+
+    def _why_none(self, cap: Cap, why: str, rejectors: frozenset[str] = frozenset()) -> PostFilterResult:
+        """`why`: unless too much would go."""
+        if cap.over is None:
+            return _none(why, rejectors)
+        self._counts.stopped()
+        resource, ratio = cap.over
+        most = self._args.max_evicted_over_needed
+        return _none(f"{ratio:.2g} times as much {resource} would go as is needed, {most:g} times may", rejectors)
 
     def _going(self) -> list[str]:
         """Nodes from which pods are going."""
@@ -262,6 +290,7 @@ class ElasticQuota:
         node, victims = cycle.nodes.node(way.row).name, way.victims
         if not victims:  # all that has to go is going
             return PostFilterResult(SUCCESS, node)
+        self._counts.decided(way.excess)
         ordered = sorted(victims, key=lambda victim: (-victim.spec.priority, victim.started_s or np.inf, victim.uid))
         by_node: dict[str, tuple[Pod, ...]] = {}
         for victim in ordered:  # of an assumed pod only the cache knows the node: it is shown with the preemptor's

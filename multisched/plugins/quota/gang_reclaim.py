@@ -6,6 +6,7 @@ What each of them takes, all of them together are entitled to. Those who go for 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from math import inf
 
 from msgspec.structs import replace
 
@@ -13,6 +14,7 @@ from multisched.framework.node_view import NO_ROWS, NodeView
 from multisched.framework.preemption import DryRun
 from multisched.model.objects import Pod
 from multisched.plugins.disruption_budgets import BudgetsInUse
+from multisched.plugins.quota.evicted_over_needed import Cap
 from multisched.plugins.quota.node_search import Borrowers, NodeSearch
 from multisched.plugins.quota.reclaim import Reclaim
 from multisched.plugins.quota.reclaim_order import Key
@@ -60,7 +62,9 @@ class GangReclaim:
         own = claim_of(ledger, pod, nominated=whole.nominated)
         claim = replace(own, entitled=whole.entitled, priority=whole.priority)
         reclaim = self._again(claim, {one.uid for one in self._taken}, floors)
-        search = NodeSearch(self._nodes, reclaim, dry_run, self._going(), self._rule)
+        search = NodeSearch(
+            self._nodes, reclaim, dry_run, self._going(), self._rule, Cap(inf)
+        )  # all victims are looked at together
         rows = dry_run.fitting().rows if ledger.refusal(pod, claim.nominated) else NO_ROWS
         way = search.anywhere(rows) if len(rows) else search.on_a_node()
         return () if way is None else way.victims

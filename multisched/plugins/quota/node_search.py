@@ -6,14 +6,16 @@ The node that costs least is taken. Gangs go whole only where no node does witho
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from multisched.framework.node_view import Bools, Float64, Int64, NodeView, Rows
-from multisched.framework.preemption import NOBODY, Costs, DryRun, LabelSet, PlacedPods
+from multisched.framework.preemption import NOBODY, Costs, DryRun, LabelSet, Nomination, PlacedPods
 from multisched.model.objects import CPU, PODS, Pod
 from multisched.plugins.default_preemption import LowerPriority
+from multisched.plugins.quota.evicted_over_needed import Cap, Excess, excess, larger, missing_on_nodes
 from multisched.plugins.quota.reclaim import Reclaim
 from multisched.plugins.quota.reclaim_order import Key, ReclaimOrder
 
@@ -30,6 +32,7 @@ class Way(NamedTuple):
     row: int
     victims: Sequence[Pod]
     """Empty: all that has to go is going, or nobody has to."""
+    excess: Excess
 
 
 class Borrowers(LowerPriority):
@@ -108,27 +111,37 @@ class NodeSearch:
     """For one pod, by one dry run."""
 
     def __init__(
-        self, nodes: NodeView, reclaim: Reclaim, dry_run: DryRun, going: Sequence[str], rule: Borrowers
+        self, nodes: NodeView, reclaim: Reclaim, dry_run: DryRun, going: Sequence[str], rule: Borrowers, cap: Cap
     ) -> None:
-        """`going`: nodes from which pods are going already."""
+        """`going`: nodes from which pods are going already. `cap`: what may go for what is needed."""
         self._nodes = nodes
         self._reclaim = reclaim
         self._dry_run = dry_run
         self._pod = reclaim.claim.pod
         self._own = nodes.row_of(self._pod.nominated_node)
         self._rule = rule
+        self._cap = cap
         rows = [row for row in map(nodes.row_of, going) if row is not None]
         self._likely = [row for row in (self._own, *rows) if row is not None]
 
     def anywhere(self, rows: Rows) -> Way | None:
         """Room in the quota alone: any of these rows takes the pod as it is."""
-        victims = self._reclaim.anywhere()
-        if victims is None:
-            return None
         if self._own is not None and self._own in rows:
-            return Way(self._own, victims)
-        idle = self._nodes.allocatable(CPU)[rows] - self._nodes.requested(CPU)[rows]
-        return Way(int(rows[int(idle.argmax())]), victims)
+            row = self._own
+        else:
+            idle = self._nodes.allocatable(CPU)[rows] - self._nodes.requested(CPU)[rows]
+            row = int(rows[int(idle.argmax())])
+        victims = self._reclaim.anywhere(partial(self._accepts, row))
+        return None if victims is None else Way(row, victims, self._excess(row, victims))
+
+    def _accepts(self, row: int, victims: Sequence[Pod]) -> bool:
+        return self._cap.allows(self._excess(row, victims), len(self._reclaim.together(victims)))
+
+    def _excess(self, row: int, victims: Sequence[Pod]) -> Excess:
+        node = self._nodes.node(row).name
+        short, _ = missing_on_nodes(self._nodes, (Nomination(self._pod, node),))
+        going = (pod for pod in victims if not pod.is_deleting)
+        return excess(self._reclaim.claim.items, larger(short, self._reclaim.missing()), going)
 
     def on_a_node(self) -> Way | None:
         """The cheapest node, and who goes there, and for the quota elsewhere."""
@@ -150,10 +163,10 @@ class NodeSearch:
             standing = self._nodes.pods_on(row)
             looked_at += len(standing)
             room = Room(self._nodes, row, self._pod, self._dry_run)
-            victims = self._reclaim.on_node(standing, room, whole=whole)
+            victims = self._reclaim.on_node(standing, room, partial(self._accepts, row), whole=whole)
             if victims is not None:
                 cost = (row != self._own, *self._reclaim.cost(victims))
-                best = (cost, Way(row, victims)) if best is None or cost < best[0] else best
+                best = (cost, Way(row, victims, self._excess(row, victims))) if best is None or cost < best[0] else best
                 compared += 1
             if compared == ROWS_COMPARED_MAX or (row == self._own and best) or looked_at > PODS_LOOKED_AT_MAX:
                 break

@@ -7,7 +7,7 @@ needed stays. A gang goes whole only where others that may go, its own members b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from multisched.model.objects import Pod
@@ -20,6 +20,10 @@ from multisched.plugins.quota.removal import NO_FLOORS, Claim, Floors
 
 FEW: Final = 10
 """Of so many units all sets are tried, where no order leads to enough room."""
+
+
+Accepts = Callable[[Sequence[Pod]], bool]
+"""Whether these may be the victims, who are enough; else others are looked for."""
 
 
 class Reclaim(ReclaimOrder):
@@ -39,16 +43,23 @@ class Reclaim(ReclaimOrder):
 
     # -- what is asked ---------------------------------------------------------------------------------------------
 
-    def anywhere(self) -> list[Pod] | None:
-        """Pods that go so that the claim passes no max; None where too few may go."""
-        return self._first_of((), Anywhere(), self._ways)
+    def missing(self) -> dict[str, int]:
+        """Resource -> by how much the claim would pass a max, at most."""
+        found: dict[str, int] = {}
+        for _, resource, amount in self.base.missing():
+            found[resource] = max(found.get(resource, 0), amount)
+        return found
 
-    def on_node(self, pods: Iterable[Pod], room: NodeRoom, *, whole: bool) -> list[Pod] | None:
+    def anywhere(self, accepts: Accepts) -> list[Pod] | None:
+        """Pods that go so that the claim passes no max; None where too few may go, or none that are accepted."""
+        return self._first_of((), Anywhere(), self._ways, accepts)
+
+    def on_node(self, pods: Iterable[Pod], room: NodeRoom, accepts: Accepts, *, whole: bool) -> list[Pod] | None:
         """The same where a node has to take the claim's pod besides. `pods`: those on the node.
 
         Those of them that are being deleted are among the victims, if the pod needs their room. `whole`: gangs may go whole.
         """
-        return self._first_of(tuple(pods), room, (whole,))
+        return self._first_of(tuple(pods), room, (whole,), accepts)
 
     def may_suffice(self, *, whole: bool | None = None) -> bool:
         """False where all that may go would leave a max passed: most pods over a max are turned away here."""
@@ -57,17 +68,18 @@ class Reclaim(ReclaimOrder):
 
     # -- search ----------------------------------------------------------------------------------------------------
 
-    def _first_of(self, here: Sequence[Pod], room: NodeRoom, ways: Iterable[bool]) -> list[Pod] | None:
-        found = (self._found(here, room, whole=whole) for whole in ways if self._may_suffice(whole=whole))
-        return next((victims for victims in found if victims is not None), None)
+    def _first_of(
+        self, here: Sequence[Pod], room: NodeRoom, ways: Iterable[bool], accepts: Accepts
+    ) -> list[Pod] | None:
+        sites = (Site(self, here, room, whole=whole) for whole in ways if self._may_suffice(whole=whole))
+        return next((victims for site in sites for victims in self._found(site) if accepts(victims)), None)
 
-    def _found(self, here: Sequence[Pod], room: NodeRoom, *, whole: bool) -> list[Pod] | None:
-        site = Site(self, here, room, whole=whole)
+    def _found(self, site: Site) -> Iterator[list[Pod]]:
         for key in range(KEYS):
             search = Search(site)
             if search.clear_node(key) and search.clear_quota(key):
-                return search.needed()
-        return self._chosen(site)
+                yield search.needed()
+        yield from self._chosen(site)
 
     def _may_suffice(self, *, whole: bool) -> bool:
         for level, resource, amount in self.base.missing():
@@ -82,21 +94,19 @@ class Reclaim(ReclaimOrder):
                 return False
         return True
 
-    def _chosen(self, site: Site) -> list[Pod] | None:
-        """The first set that does, of all sets of a few units."""
+    def _chosen(self, site: Site) -> Iterator[list[Pod]]:
+        """The sets that do, of all sets of a few units."""
         units = [*site.units, *self._elsewhere(site)]
-        if len(units) > FEW or not units:
-            return None
-        open_sets = [(Search(site), 0)]
+        open_sets = [(Search(site), 0)] if 0 < len(units) <= FEW else []
         while open_sets:
             search, at = open_sets.pop()
             if search.is_enough():
-                return search.needed()
+                yield search.needed()
+                continue
             for following in range(len(units) - 1, at - 1, -1):
                 branch = search.copy()
                 if branch.take(units[following]):
                     open_sets.append((branch, following + 1))
-        return None
 
     def _elsewhere(self, site: Site) -> list[Unit]:
         """At most one more than are few."""

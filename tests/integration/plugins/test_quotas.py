@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from multisched.model.gang import ACK_MIN, ACK_NAME
 from multisched.model.quotas.koordinator import POD_LABEL
 from tests.integration.plugins.house import HEAD, House, controlled, in_virtual_time, install_definitions, open_house
 from tests.unit.model.quotas.quota_documents import flat, linked
@@ -197,3 +198,36 @@ def test_a_pod_that_was_given_room_before_a_restart_keeps_it_from_more_important
             assert [pod.namespace for pod in house.api_checker.pods().values() if pod.node] == ["namespace1"]
 
     in_virtual_time(story)
+
+
+def test_an_entitled_gang_takes_a_gang_of_borrowers_whole_and_keeps_its_room() -> None:
+    async def story() -> None:
+        async with town(2, cpu="4") as house:
+            await house.node("m", cpu="4")
+            await tree(house, node("root", {"cpu": 8}, {"cpu": 8}, team("1", 2, 8), team("2", 4, 8)))
+            await replicas(house, "namespace1", 4, "2", **gang("borrower", 4))
+            await house.until(lambda: running(house) == [4], SETTLED_S)
+            counts: set[tuple[int, int]] = set()
+
+            def is_there() -> bool:
+                found = Counter(pod.namespace for pod in house.api_checker.pods().values() if pod.node)
+                counts.add((found["namespace1"], found["namespace2"]))
+                return found == {"namespace2": 2}
+
+            await replicas(house, "namespace2", 2, "2", **gang("entitled", 2))
+            await house.until(is_there, SETTLED_S)
+            assert all(entitled in (0, 2) or not borrowers for borrowers, entitled in counts)
+            await becomes(house, [2])
+            waiting = [pod for pod in house.api_checker.pods().values() if not pod.node]
+            assert [pod.namespace for pod in waiting] == ["namespace1"] * 4, "all of them, and nobody twice"
+
+    in_virtual_time(story)
+
+
+def team(number: str, least: int, most: int) -> Json:
+    return leaf(f"team{number}", least, most, f"namespace{number}")
+
+
+def gang(name: str, least: int) -> dict[str, str]:
+    """Labels of its members."""
+    return {ACK_NAME: name, ACK_MIN: str(least)}

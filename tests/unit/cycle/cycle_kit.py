@@ -166,13 +166,16 @@ class Domain:
         plugins: Sequence[Plugin] = (),
         weights: Mapping[str, int] | None = None,
         in_tree: Sequence[str] = ("NodeResourcesFit",),
+        args: Mapping[str, Mapping[str, Any]] | None = None,
         factories: Sequence[Factory] = (),
         profile: str = "",
         seed: int = 0,
         cache: ClusterCache | None = None,
         selects: Callable[[Node], bool] = lambda node: node.labels.get("domain") != "other",
     ) -> None:
-        """`factories`: of plugins that are built with the domain's own context. `profile`: a shipped one, as it is, in place of
+        """`args`: of plugins of `in_tree`.
+
+        `factories`: of plugins that are built with the domain's own context. `profile`: a shipped one, as it is, in place of
         `in_tree` and what every profile needs. `cache`: of another domain, whose neighbour this one is."""
         self.cache = cache if cache is not None else ClusterCache()
         self.waiting = WaitingPodTable()
@@ -198,8 +201,8 @@ class Domain:
         else:
             own.append(ByName())
             shipped = [
-                BuiltPlugin(registry.build(PluginUse(name), context), PluginUse(name, weighted.get(name, 1)))
-                for name in in_tree
+                BuiltPlugin(registry.build(use, context), use)
+                for use in (PluginUse(name, weighted.get(name, 1), (args or {}).get(name, {})) for name in in_tree)
             ]
         uses = [BuiltPlugin(p, PluginUse(p.name, weighted.get(p.name, 1))) for p in own]
         self.plugins = PluginSet([*shipped, *uses])

@@ -14,6 +14,7 @@ from multisched.plugins.dynamic_resources_args import DynamicResourcesArgs
 from multisched.plugins.node_affinity import NodeAffinityArgs
 from multisched.plugins.node_resources_balanced_allocation import NodeResourcesBalancedAllocationArgs
 from multisched.plugins.node_resources_fit import NodeResourcesFitArgs
+from multisched.plugins.quota.elastic_quota_args import ElasticQuotaArgs
 from multisched.plugins.topology.inter_pod_affinity_args import InterPodAffinityArgs
 from multisched.plugins.topology.pod_topology_spread_args import (
     SYSTEM_CONSTRAINTS,
@@ -45,6 +46,8 @@ def listed(*constraints: object, kind: str = "List") -> dict[str, Any]:
             InterPodAffinityArgs(100, True),
         ),
         (DefaultPreemptionArgs.from_config, {}, DefaultPreemptionArgs(10, 100)),
+        (ElasticQuotaArgs.from_config, {}, ElasticQuotaArgs(2.0)),
+        (ElasticQuotaArgs.from_config, {"maxEvictedOverNeeded": 1}, ElasticQuotaArgs(1.0)),
         (DefaultPreemptionArgs.from_config, {"minCandidateNodesPercentage": 0}, DefaultPreemptionArgs(0, 100)),
         (DefaultPreemptionArgs.from_config, {"minCandidateNodesAbsolute": 0}, DefaultPreemptionArgs(10, 0)),
         (VolumeBindingArgs.from_config, {}, VolumeBindingArgs(600)),
@@ -196,6 +199,11 @@ NO_TERM = "is no node selector term; check operators, the number of values and t
             DefaultPreemptionArgs.from_config,
             {"minCandidateNodesPercentage": 101, "minCandidateNodesAbsolute": "1"},
             ["args.minCandidateNodesPercentage", "args.minCandidateNodesAbsolute"],
+        ),
+        (
+            ElasticQuotaArgs.from_config,
+            {"maxEvictedOverNeeded": 0.9, "maxEvicted": 2},
+            ["args.maxEvicted", "args.maxEvictedOverNeeded"],
         ),
         (
             DynamicResourcesArgs.from_config,

@@ -23,6 +23,7 @@ class Arrival(NamedTuple):
     cpu: int
     memory: int
     priority: int
+    gang: str = ""
 
 
 class Story(NamedTuple):
@@ -31,13 +32,17 @@ class Story(NamedTuple):
     root: Json
     nodes: list[int]
     arrivals: list[Arrival]
+    minimums: dict[tuple[str, str], int]
+    """(gang, namespace) -> how many of its members start together."""
 
 
 class _Tree:
     """One to three groups of one to three leaves; what children are sure of is a little less than what is above them."""
 
-    def __init__(self, rng: Random, *, has_guarantees: bool) -> None:
+    def __init__(self, rng: Random, *, has_guarantees: bool, has_gangs: bool) -> None:
         self.rng = rng
+        self.least_max = 10 if has_gangs else 5
+        self.more = [4, 16] if has_gangs else [0, 2, 8]
         self.has_guarantees = has_guarantees
         self.resources = ("cpu", "memory") if rng.random() < 0.4 else ("cpu",)
         self.names: list[str] = []
@@ -55,8 +60,8 @@ class _Tree:
     def _leaf(self, at: str) -> Json:
         self.names.append(at)
         named = ("cpu",) if self.rng.random() < 0.15 else self.resources
-        least = {one: self.rng.randint(0, 5) for one in named}
-        most = {one: least[one] + self.rng.choice((0, 2, 8)) for one in named}
+        least = {one: self.rng.randint(0, self.least_max) for one in named}
+        most = {one: least[one] + self.rng.choice(self.more) for one in named}
         return {"name": at, "min": least, "max": most, "namespaces": [at], **self._kept(least)}
 
     def _above(self, at: str, children: list[Json]) -> Json:
@@ -71,33 +76,52 @@ class _Tree:
         return {"attributes": {GUARANTEE_ATTRIBUTE: self.rng.choice(["all", some])}}
 
 
-def _story(seed: int, *, has_guarantees: bool) -> Story:
+def made(seed: int, *, has_guarantees: bool, has_gangs: bool = False) -> Story:
     rng = Random(seed)
-    tree = _Tree(rng, has_guarantees=has_guarantees)
+    tree = _Tree(rng, has_guarantees=has_guarantees, has_gangs=has_gangs)
     root = tree.root()
     whole = max(2, round(root["max"]["cpu"] * rng.choice((0.4, 0.6, 0.8, 1.2))))
     count = rng.randint(1, 4)
     nodes = [max(2, whole // count + rng.randint(0, 2)) for _ in range(count)]
-    arrivals, left = list[Arrival](), sum(nodes) + rng.randint(2, 12)
-    while left > 0 and len(arrivals) < 24:
-        namespace = rng.choice(tree.names)
-        for _ in range(rng.randint(1, 6)):
-            cpu = rng.choice((1, 1, 2, 3, 4))
-            arrivals.append(Arrival(namespace, cpu, rng.randint(0, 3), rng.choice((0, 0, 0, 5))))
+    arrivals, minimums, left = (
+        list[Arrival](),
+        dict[tuple[str, str], int](),
+        sum(nodes) + rng.randint(2, 12) + 12 * has_gangs,
+    )
+    while left > 0 and len(arrivals) < 24 + 12 * has_gangs:
+        namespace, count = rng.choice(tree.names), rng.randint(1, 6) + 2 * has_gangs
+        gang = f"g{len(arrivals)}" if has_gangs and rng.random() < 0.85 else ""
+        if gang:
+            minimums[gang, namespace] = rng.choice((count, rng.randint(1, count)))
+        alike = rng.choice((1, 1, 2)) if has_gangs and rng.random() < 0.7 else 0
+        for _ in range(count):
+            cpu = alike or rng.choice((1, 1, 2, 3, 4))
+            arrivals.append(Arrival(namespace, cpu, rng.randint(0, 3), rng.choice((0, 0, 0, 5)), gang))
             left -= cpu
-    return Story(root, nodes, arrivals)
+    return Story(root, nodes, arrivals, minimums)
 
 
-def stories(*, has_guarantees: bool = True) -> st.SearchStrategy[Story]:
-    return st.integers(0, 2**40).map(lambda seed: _story(seed, has_guarantees=has_guarantees))
+def stories(*, has_guarantees: bool = True, has_gangs: bool = False) -> st.SearchStrategy[Story]:
+    seeds = st.integers(0, 2**40)
+    return seeds.map(lambda seed: made(seed, has_guarantees=has_guarantees, has_gangs=has_gangs))
 
 
 def opened(story: Story) -> Town:
-    return Town([make_node(f"n{at}", cpu_milli=cpu * 1000) for at, cpu in enumerate(story.nodes)], story.root)
+    town = Town([make_node(f"n{at}", cpu_milli=cpu * 1000) for at, cpu in enumerate(story.nodes)], story.root)
+    for (gang, namespace), least in story.minimums.items():
+        town.set_minimum(gang, namespace, least)
+    return town
 
 
 def arrives(town: Town, number: int, one: Arrival) -> None:
-    town.add(f"p{number}", one.namespace, one.cpu * 1000, memory_bytes=one.memory, priority=one.priority)
+    town.add(
+        f"p{number}",
+        one.namespace,
+        one.cpu * 1000,
+        memory_bytes=one.memory,
+        priority=one.priority,
+        gang=one.gang,
+    )
 
 
 def played(story: Story) -> Town:

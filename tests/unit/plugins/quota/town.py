@@ -27,8 +27,11 @@ IN_TREE: Final = ("NodeResourcesFit", QUOTA, "DefaultPreemption")
 class Town:
     """Nodes, a tree, and pods that a controller replaces when they are evicted."""
 
-    def __init__(self, nodes: Sequence[Node], tree: Json | None, in_tree: Sequence[str] = IN_TREE) -> None:
-        self.domain = Domain(*nodes, in_tree=in_tree)
+    def __init__(
+        self, nodes: Sequence[Node], tree: Json | None, in_tree: Sequence[str] = IN_TREE, **args: object
+    ) -> None:
+        """`args`: of the plugin."""
+        self.domain = Domain(*nodes, in_tree=in_tree, args={QUOTA: args})
         self.pending: dict[str, Pod] = {}
         self.evicted: list[tuple[str, ...]] = []
         """Names of the victims of each preemption."""

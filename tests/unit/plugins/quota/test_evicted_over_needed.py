@@ -1,0 +1,169 @@
+"""How much more goes than is needed: measured of the scarcest resource, and stopped where it is over the cap."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multisched.cycle.results import Unplaced
+from multisched.plugins.quota.elastic_quota import ElasticQuota
+from multisched.plugins.quota.elastic_quota_args import EVICTED_OVER_NEEDED_DEFAULT
+from multisched.plugins.quota.evicted_over_needed import Cap, Excess, ReclaimCounts, excess
+from multisched.testing.builders import make_node, make_pod
+from tests.unit.plugins.quota.test_gang_claims import claim, decided, sentences
+from tests.unit.plugins.quota.test_gang_victims import CPU
+from tests.unit.plugins.quota.town import Town
+from tests.unit.plugins.quota.trees import leaf, node
+
+
+def cluster(*cpus: int, full: int = 12, cap: float = 2) -> Town:
+    root = node("root", {"cpu": full}, {"cpu": full}, leaf("taker", 6, full), leaf("far", 0, full))
+    return Town(
+        [make_node(f"n{at}", cpu_milli=count * CPU) for at, count in enumerate(cpus)], root, maxEvictedOverNeeded=cap
+    )
+
+
+def attempt(town: Town, cpu: int) -> tuple[list[str], str]:
+    """The victims, and what the pod is told."""
+    result = town.domain.schedule(town.add("claim", "taker", cpu * CPU))
+    assert isinstance(result, Unplaced)
+    return sorted(victim.name for victim in result.victims), result.message.rpartition("reclaim: ")[2]
+
+
+def counted(town: Town) -> tuple[Mapping[tuple[str, ...], float], float]:
+    """Reclaims by their bound, and those that were stopped."""
+    plugin = next(one for one in town.domain.plugins.post_filter if isinstance(one, ElasticQuota))
+    reclaims, stopped = plugin.metrics(0.0)
+    return reclaims.values, stopped.values[()]
+
+
+@pytest.mark.parametrize("cpus", [(8,), (20,)], ids=["the node is full", "the quota is full"])
+def test_a_pod_is_told_that_too_much_would_go(cpus: tuple[int, ...]) -> None:
+    """It lacks 5, and two of 4 would go."""
+    for cap, victims in ((1.5, []), (1.6, ["far0", "far1"])):
+        town = cluster(*cpus, full=8, cap=cap)
+        for number in range(2):
+            town.add(f"far{number}", "far", 4 * CPU, node="n0")
+        found, told = attempt(town, 5)
+        assert found == victims
+        if not victims:
+            assert told == "1.6 times as much cpu would go as is needed, 1.5 times may"
+            assert counted(town) == (dict.fromkeys(counted(town)[0], 0.0), 1.0)
+        else:
+            assert counted(town)[0]["1.5",] == 0
+            assert counted(town)[0]["2",] == counted(town)[0]["+Inf",] == 1
+
+
+@pytest.mark.parametrize("cpus", [(8,), (20,)], ids=["the node is full", "the quota is full"])
+def test_a_pod_that_alone_makes_room_goes_however_large_it_is(cpus: tuple[int, ...]) -> None:
+    town = cluster(*cpus, full=8, cap=1)
+    town.add("far0", "far", 8 * CPU, node="n0")
+    assert attempt(town, 1)[0] == ["far0"]
+    assert counted(town)[0]["4",] == 0
+    assert counted(town)[0]["8",] == 1
+
+
+def test_a_gang_that_alone_makes_room_goes_however_large_it_is() -> None:
+    town = cluster(8, full=8, cap=1)
+    town.set_minimum("g", "far", 8)
+    for number in range(8):
+        town.add(f"g{number}", "far", CPU, node="n0", gang="g")
+    assert len(attempt(town, 2)[0]) == 8
+
+
+def test_others_go_where_the_first_ones_would_be_too_much() -> None:
+    """By the order two of 4 go for 5; the one of 5, which is older, is enough."""
+    town = cluster(13, full=13, cap=1.5)
+    for name, cpu in (("large", 5), ("far0", 4), ("far1", 4)):
+        town.add(name, "far", cpu * CPU, node="n0")
+    assert attempt(town, 5)[0] == ["large"]
+
+
+def test_another_node_is_taken_where_the_first_one_would_be_too_much() -> None:
+    """The newest two of `n0` would go first."""
+    town = cluster(8, 6, full=14, cap=1.5)
+    for number in range(3):
+        town.add(f"fit{number}", "far", 2 * CPU, node="n1", priority=5)
+    for number in range(2):
+        town.add(f"far{number}", "far", 4 * CPU, node="n0")
+    assert attempt(town, 5)[0] == ["fit0", "fit1", "fit2"]
+
+
+def test_what_is_free_is_not_needed() -> None:
+    town = cluster(8, cap=1.5)
+    for number in range(2):
+        town.add(f"far{number}", "far", 3 * CPU, node="n0")
+    assert attempt(town, 6)[0] == ["far0", "far1"], "4 are missing, and 6 go"
+
+
+def test_a_gang_is_stopped_where_its_nodes_give_more_than_one_each() -> None:
+    for cap, count in ((1.1, 0), (1.4, 4)):
+        town = cluster(6, 6, full=12, cap=cap)
+        for number in range(4):
+            town.add(f"far{number}", "far", 3 * CPU, node=f"n{number % 2}")
+        root = node("root", {"cpu": 12}, {"cpu": 12}, leaf("taker", 10, 12), leaf("far", 0, 12))
+        town.set_tree(root)
+        claim(town, 2, cpu=5)
+        assert len(decided(town)[0]) == count
+        if not count:
+            assert sentences(town.decided_gang("taker/c")) == {
+                "1.2 times as much cpu would go as is needed, 1.1 times may"
+            }
+
+
+amounts = st.lists(st.integers(1, 20), min_size=2, max_size=8)
+
+
+@given(amounts, st.data())
+def test_several_that_are_all_needed_of_one_resource_in_one_place_are_never_over_the_default(
+    held: list[int], data: st.DataObject
+) -> None:
+    """Without the smallest they hold too little. This is why the default is 2."""
+    needed = data.draw(st.integers(sum(held) - min(held) + 1, sum(held)))
+    victims = [make_pod(f"p{at}", cpu_milli=amount) for at, amount in enumerate(held)]
+    found = excess((("cpu", needed),), {"cpu": needed}, victims)
+    assert found.ratio * needed == pytest.approx(sum(held))
+    assert found.ratio < EVICTED_OVER_NEEDED_DEFAULT
+
+
+@pytest.mark.parametrize(
+    ("asked", "missing", "found"),
+    [
+        (
+            {"cpu": 4, "memory": 8},
+            {"cpu": 2, "memory": 2},
+            Excess("cpu", 1.5),
+        ),  # half of the CPUs, a quarter of the memory
+        ({"cpu": 4, "memory": 8}, {"cpu": 1, "memory": 8}, Excess("memory", 0.75)),
+        ({"cpu": 4, "memory": 8}, {"memory": 1}, Excess("memory", 6.0)),
+        ({"cpu": 4}, {}, Excess("", 0.0)),
+        ({"cpu": 4, "pods": 1}, {"pods": 1, "cpu": 1}, Excess("pods", 1.0)),
+    ],
+)
+def test_the_scarcest_resource_is_the_one_of_which_most_of_the_request_is_missing(
+    asked: Mapping[str, int], missing: Mapping[str, int], found: Excess
+) -> None:
+    victim = make_pod("p", cpu_milli=3, memory_bytes=6)
+    assert excess(tuple(asked.items()), missing, [victim]) == found
+
+
+def test_a_cap_keeps_the_least_that_was_over_it() -> None:
+    cap = Cap(1.5)
+    assert [cap.allows(Excess("cpu", ratio), 2) for ratio in (1.5, 3.0, 1.7, 2.0)] == [True, False, False, False]
+    assert cap.over == Excess("cpu", 1.7)
+    assert cap.allows(Excess("cpu", 9.0), 2, places=2)
+
+
+def bounds(ratios: Sequence[float]) -> list[float]:
+    counts = ReclaimCounts()
+    for ratio in ratios:
+        counts.decided(Excess("cpu", ratio))
+    return list(counts.metrics()[0].values.values())
+
+
+def test_the_metric_counts_each_reclaim_at_its_bound_and_all_above() -> None:
+    assert bounds([1.0]) == [1, 1, 1, 1, 1, 1, 1, 1]
+    assert bounds([1.01, 2.0, 99.0]) == [0, 1, 1, 2, 2, 2, 2, 3]

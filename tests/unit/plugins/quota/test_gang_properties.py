@@ -1,0 +1,187 @@
+"""Reclaiming over random trees, pods, gangs and arrivals: no gang below its minimum, nobody goes in vain, and nothing is undone.
+
+Judged by `multisched.verify` and by counting members.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+from hypothesis import given, settings
+
+from multisched.cycle.results import Unplaced
+from multisched.framework.preemption import Preemption
+from multisched.model.objects import PODS, Pod
+from multisched.verify.quota_tree import QuotaTree, Usage, read_tree
+from multisched.verify.reclaims import QuotaClaim, Victim, reclaim_faults
+from tests.unit.plugins.quota.stories import Story, arrives, made, opened, played, stories
+from tests.unit.plugins.quota.town import Town
+
+EXAMPLES = 40
+"""Each plays a whole story, half a second long."""
+GANGS = stories(has_guarantees=False, has_gangs=True)
+
+
+def story_of(seed: int) -> Story:
+    return made(seed, has_guarantees=False, has_gangs=True)
+
+
+class Taken(NamedTuple):
+    """A reclaim, before it is carried out, while nobody else is nominated."""
+
+    town: Town
+    claimants: tuple[Pod, ...]
+    preemption: Preemption
+
+    @property
+    def victims(self) -> list[Pod]:
+        return [pod for pod in self.preemption.every_victim if not pod.is_deleting]
+
+    def units(self) -> list[list[Pod]]:
+        """Each victim alone, but those of a gang that goes whole together."""
+        roster, units = self.town.domain.cache.gangs, dict[str, list[Pod]]()
+        for pod in self.victims:
+            key = roster.key_of(pod.uid)
+            is_whole = key is not None and set(roster.standing(key)) <= {one.uid for one in self.victims}
+            units.setdefault(key if is_whole and key is not None else pod.uid, []).append(pod)
+        return list(units.values())
+
+
+def reclaims(story: Story) -> Iterator[Taken]:
+    town = opened(story)
+    for number, one in enumerate(story.arrivals):
+        arrives(town, number, one)
+        for _ in range(3):
+            for key in town.waiting_gangs():
+                result = town.decided_gang(key)
+                for placed in result.placed:
+                    town.domain.cache.forget(placed.pod.uid)
+                found = next((one.preemption for one in result.unplaced if one.preemption is not None), None)
+                if found is not None and not len(town.domain.nominator):
+                    yield Taken(town, tuple(pod for pod, _ in found.nominations), found)
+                town.attempt_gang(key)
+            for pod in town.waiting_singly():
+                if pod.uid not in town.pending:
+                    continue
+                decided = town.domain.schedule(pod)
+                town.domain.cache.forget(pod.uid)
+                single = decided.preemption if isinstance(decided, Unplaced) else None
+                if single is not None and not len(town.domain.nominator):
+                    yield Taken(town, (pod,), single)
+                town.attempt(pod)
+
+
+def test_stories_come_to_gangs_that_claim_and_to_gangs_that_go() -> None:
+    """Else the properties below would say nothing."""
+    found: Counter[str] = Counter()
+    for seed in range(40):
+        for taken in reclaims(story_of(seed)):
+            found["claimed by a gang"] += len(taken.claimants) > 1
+            found["of whole gangs"] += any(len(unit) > 1 for unit in taken.units())
+            found["of members alone"] += any(pod.labels for unit in taken.units() for pod in unit if len(unit) == 1)
+    assert min(found.values()) >= 5, found
+
+
+@given(GANGS)
+@settings(max_examples=EXAMPLES)
+def test_every_story_ends_and_no_gang_ever_stands_below_its_minimum(story: Story) -> None:
+    """`Town.check` says so after each attempt, and that no level is over its max."""
+    assert played(story).settle() == 0
+
+
+@given(GANGS)
+@settings(max_examples=EXAMPLES)
+def test_a_gang_loses_what_it_can_spare_or_all_of_it(story: Story) -> None:
+    for town, _, preemption in reclaims(story):
+        roster = town.domain.cache.gangs
+        going = Counter(key for pod in preemption.every_victim if (key := roster.key_of(pod.uid)) is not None)
+        for key, count in going.items():
+            gang = roster.gang(key)
+            assert gang is not None
+            assert gang.spec is not None
+            left = len(gang.members) - sum(not one.node for one in gang.members.values()) - count
+            assert left >= gang.spec.min_members or left == 0, f"{left} of {key} would stand"
+
+
+@given(GANGS)
+@settings(max_examples=EXAMPLES)
+def test_the_judge_finds_nothing_against_a_reclaim_and_no_subset_of_its_units_would_do(story: Story) -> None:
+    tree = tree_of(story)
+    for taken in reclaims(story):
+        usage = usage_of(tree, taken.town)
+        claim = QuotaClaim("claim", taken.claimants[0].namespace, together(taken.claimants))
+        victims = [
+            Victim(pod.key, pod.namespace, amounts(pod), f"unit {number}" if len(unit) > 1 else "")
+            for number, unit in enumerate(taken.units())
+            for pod in unit
+        ]
+        suffices = Rooms(taken).suffice
+        assert suffices(victims), "they make room on nodes"
+        assert reclaim_faults(usage, claim, victims, suffices) == []
+
+
+@given(GANGS)
+@settings(max_examples=EXAMPLES)
+def test_nobody_who_went_could_take_anything_back(story: Story) -> None:
+    tree = tree_of(story)
+    for taken in reclaims(story):
+        after = usage_of(tree, taken.town, without=taken.victims)
+        after.add(taken.claimants[0].namespace, together(taken.claimants))
+        for unit in taken.units():
+            if unit[0].namespace == taken.claimants[0].namespace:
+                continue
+            roster = taken.town.domain.cache.gangs
+            key = roster.key_of(unit[0].uid)
+            least = len(unit) - roster.surplus(key) if key is not None and len(unit) > 1 else 1
+            for some in combinations(unit, max(least, 1)):
+                assert not after.is_entitled(unit[0].namespace, together(some)), f"{unit[0].name} would come back"
+
+
+class Rooms:
+    """Free CPUs of each node, for claimants that are to have room beside whoever stays."""
+
+    def __init__(self, taken: Taken) -> None:
+        self._town = taken.town
+        self._nodes = {pod.uid: node for pod, node in taken.preemption.nominations}
+        self._claimants = taken.claimants
+        self._are_alike = len({pod.requests["cpu"] for pod in taken.claimants}) == 1
+
+    def suffice(self, going: Collection[Victim]) -> bool:
+        """Single pods on the node that they are nominated to; gangs of equal pods wherever there is room, of others there, too."""
+        keys = {one.key for one in going}
+        table = self._town.domain.cache.nodes
+        free = {
+            node.name: node.allocatable["cpu"]
+            - sum(pod.requests["cpu"] for pod in table.pods_on(row) if pod.key not in keys and not pod.is_deleting)
+            for row, node in table.live_rows()
+        }
+        size = self._claimants[0].requests["cpu"]
+        if len(self._claimants) > 1 and self._are_alike:
+            return sum(max(left, 0) // size for left in free.values()) >= len(self._claimants)
+        for pod in self._claimants:
+            free[self._nodes[pod.uid]] -= pod.requests["cpu"]
+        return min(free[node] for node in self._nodes.values()) >= 0
+
+
+def tree_of(story: Story) -> QuotaTree:
+    return read_tree({"metadata": {"name": "tree", "namespace": "kube-system"}, "spec": {"root": story.root}})
+
+
+def usage_of(tree: QuotaTree, town: Town, without: Iterable[Pod] = ()) -> Usage:
+    gone = {pod.uid for pod in without}
+    standing = (entry.pod for entry in town.domain.cache if entry.pod.uid not in gone)
+    return tree.usage((pod.namespace, amounts(pod)) for pod in standing)
+
+
+def amounts(pod: Pod) -> dict[str, int]:
+    return {**pod.requests, PODS: 1}
+
+
+def together(pods: Sequence[Pod]) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for pod in pods:
+        found.update(amounts(pod))
+    return dict(found)
