@@ -165,6 +165,8 @@ class QuotaLedger:
         self._version = 0
         self.tree: QuotaTree | None = None
         self.levels: list[Level] = []
+        self.paths: list[tuple[Level, ...]] = []
+        """Position of a level -> it and what is above it."""
         self.has_guarantees = False
         """Some level keeps some of its min to itself."""
         self.guaranteed: frozenset[str] = frozenset()
@@ -200,9 +202,9 @@ class QuotaLedger:
         self.levels = [Level(at, node) for at, node in enumerate(nodes)]
         self.has_guarantees = any(node.guarantee for node in nodes)
         self.guaranteed = frozenset(name for node in nodes for name, amount in node.min.items() if amount)
-        self._levels_of, self._levels_named = {}, {}
+        self._levels_of, self._levels_named, self.paths = {}, {}, []
         if tree is not None:
-            paths = [tuple(self.levels[at] for at in path) for path in tree.paths]
+            paths = self.paths = [tuple(self.levels[at] for at in path) for path in tree.paths]
             self._levels_of = {namespace: paths[leaf] for namespace, leaf in tree.leaf_of.items()}
             self._levels_named = {name: paths[leaf] for name, leaf in tree.leaf_named.items()}
             self._keep_guarantees(tree)

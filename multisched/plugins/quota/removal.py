@@ -175,8 +175,10 @@ class Removal:
 
     def borrows(self, leaf: int) -> bool:
         """Whether pods of this leaf may go, of all that are not the claim's own."""
-        assert self.ledger.tree is not None
-        below = self.levels_below(tuple(self.ledger.levels[at] for at in self.ledger.tree.paths[leaf]))
+        path = self.ledger.paths[leaf]
+        if not any(self.are_over(path[:1], resource) for resource in self.claim.taken_back):
+            return False  # as of most leaves, and what is above them need not be looked at
+        below = self.levels_below(path)
         return bool(below) and any(self.are_over(below or (), resource) for resource in self.claim.taken_back)
 
     def levels_below(self, levels: tuple[Level, ...]) -> tuple[Level, ...] | None:
@@ -185,7 +187,9 @@ class Removal:
             return None
         leaf = levels[0].at
         if leaf not in self._below:
-            common = next(i for i, level in enumerate(levels) if level.at in self._depth)
+            common = 0
+            while levels[common].at not in self._depth:
+                common += 1
             is_reached = self._depth[levels[common].at] <= self.claim.entitled
             self._below[leaf] = levels[:common] if is_reached else None
         return self._below[leaf]
