@@ -10,12 +10,14 @@ from msgspec.structs import replace
 from multisched.framework.events import Hint
 from multisched.framework.points import PostFilterResult
 from multisched.framework.status import Status
+from multisched.model.objects import Pod
 from multisched.plugins.quota import elastic_quota, removal
 from multisched.plugins.quota.elastic_quota import ElasticQuota
 from multisched.plugins.quota.quota_ledger import NOTHING, Level, QuotaLedger, items_of
 from multisched.plugins.quota.quota_source import QuotaSource
 from multisched.plugins.quota.quota_status import QuotaStatuses
-from multisched.plugins.quota.reclaim import Reclaim, _Search
+from multisched.plugins.quota.reclaim_order import ReclaimOrder
+from multisched.plugins.quota.reclaim_search import Search
 from multisched.shell.scheduling.nominations import DomainNominations
 from tests.sim.defects import defect, put
 
@@ -90,8 +92,8 @@ def broken_trees_lift_all_quotas() -> None:
 def reclaim_beyond_the_min() -> None:
     """Whoever waits takes back what others have borrowed, whether its own min covers that or not."""
 
-    def claim_of(*arguments: Any) -> Any:
-        claim = removal.claim_of(*arguments)
+    def claim_of(*arguments: Any, **named: Any) -> Any:
+        claim = removal.claim_of(*arguments, **named)
         return replace(claim, entitled=len(claim.levels))
 
     put(elastic_quota, "claim_of", claim_of)
@@ -100,25 +102,30 @@ def reclaim_beyond_the_min() -> None:
 @defect
 def reclaim_spares_nobody() -> None:
     """Whoever was tried on the way goes, needed or not."""
-    put(_Search, "needed", lambda self: [*self._here, *self._elsewhere])
+
+    def needed(self: Search) -> list[Pod]:
+        here = {pod.uid for pod in self._here}
+        return [*self._here, *(pod for unit in self._units for pod in unit.pods if pod.uid not in here)]
+
+    put(Search, "needed", needed)
 
 
 @defect
 def reclaim_takes_one_too_few() -> None:
     """The last one that has to go is left out."""
-    genuine = _Search.needed
-    put(_Search, "needed", lambda self: found[:-1] if len(found := genuine(self)) > 1 else found)
+    genuine = Search.needed
+    put(Search, "needed", lambda self: found[:-1] if len(found := genuine(self)) > 1 else found)
 
 
 @defect
 def oldest_borrowers_go_first() -> None:
     """Within a leaf priority and age count the other way round."""
-    genuine = Reclaim.keys
+    genuine = ReclaimOrder._keys
 
-    def keys(self: Reclaim, pod: Any) -> Any:
-        return tuple(tuple(-part for part in key) for key in genuine(self, pod))
+    def keys(self: ReclaimOrder, unit: Any) -> Any:
+        return tuple(tuple(-part for part in key) for key in genuine(self, unit))
 
-    put(Reclaim, "keys", keys)
+    put(ReclaimOrder, "_keys", keys)
 
 
 @defect

@@ -57,7 +57,7 @@ class ObjectStatuses(Protocol):
 class Level:
     """One node of the tree in force."""
 
-    __slots__ = ("at", "below", "guarantee", "kept", "max", "min", "path", "used")
+    __slots__ = ("at", "below", "guarantee", "kept", "left", "max", "min", "path", "used")
 
     def __init__(self, at: int, node: QuotaNode) -> None:
         self.at = at
