@@ -150,7 +150,6 @@ FIRST: dict[str, int] = {
     "strays_forgotten": 1,
     "tombstones_off": 5,
     "uid_not_sent": 1,
-    "unanswered_conditions_forgotten": 186,
     "uncordoned_nodes_wake_nobody": 5,
     "unknown_binds_given_up_when_refused": 54,
     "unknown_is_bound": 0,
@@ -181,6 +180,8 @@ UNSHOWN = frozenset(
         "lease_ignored",
         "lease_not_checked_before_deletion",
         "restored_history_forgets_first",
+        # Seed 186 alone did: it has quotas now.
+        "unanswered_conditions_forgotten",
         "volumes_not_waited_for",
     }
 )
