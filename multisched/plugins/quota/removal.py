@@ -103,6 +103,8 @@ class Removal:
         self.ledger = ledger
         self.claim = claim
         self._changed: dict[int, Level] = {}
+        self._frozen: list[Level] = []
+        """By position, once frozen; never changed."""
         self.floors: dict[tuple[int, str], int] = dict(floors)
         self._depth = {level.at: depth for depth, level in enumerate(claim.levels)}
         self._below: dict[int, tuple[Level, ...] | None] = {}
@@ -110,15 +112,14 @@ class Removal:
     def copy(self) -> Removal:
         """One that goes on alone."""
         other = Removal(self.ledger, self.claim)
-        other._below = self._below
+        other._below, other._frozen = self._below, self._frozen
         other._changed = {at: level.copy() for at, level in self._changed.items()}
         other.floors = dict(self.floors)
         return other
 
     def freeze(self) -> None:
         """What comes and goes in the ledger from now on makes no difference."""
-        for level in self.ledger.levels:
-            self._own(level)
+        self._frozen = [self._now(level).copy() for level in self.ledger.levels]
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
@@ -149,7 +150,14 @@ class Removal:
     def _own(self, level: Level) -> Level:
         found = self._changed.get(level.at)
         if found is None:
-            found = self._changed[level.at] = level.copy()
+            found = self._changed[level.at] = self._now(level).copy()
+        return found
+
+    def _now(self, level: Level) -> Level:
+        """As it is without those that go."""
+        found = self._changed.get(level.at)
+        if found is None:
+            return self._frozen[level.at] if self._frozen else level
         return found
 
     # -- who may go ------------------------------------------------------------------------------------------------
@@ -214,13 +222,13 @@ class Removal:
 
     def used(self, level: Level, resource: str) -> int:
         """What is left of it without those that go."""
-        return self._changed.get(level.at, level).used.get(resource, 0)
+        return self._now(level).used.get(resource, 0)
 
     def missing(self) -> list[tuple[Level, str, int]]:
         """Level, resource and amount by which the pod would pass a max now."""
         found, items = [], self.claim.items
         for level in self.claim.levels:
-            nominated, now = self.claim.nominated.get(level.at, NO_AMOUNTS), self._changed.get(level.at, level)
+            nominated, now = self.claim.nominated.get(level.at, NO_AMOUNTS), self._now(level)
             for resource, amount in items:
                 most = level.max.get(resource)
                 if most is not None and amount:
