@@ -32,7 +32,7 @@ lock: # re-resolves both lock files; needs uv on the PATH
 demo: venv # the embedded cluster, three domains, a mixed workload; ARGS="--once -o json" ends by itself
 	$(BIN)/multisched demo $(ARGS)
 
-test: venv # everything that needs nothing but Python: unit, conformance, 30 simulated seeds, integration
+test: venv # everything that needs nothing but Python: unit, conformance, 20 simulated seeds, integration
 	$(PYTEST) $(SPREAD) $(ARGS)
 
 check: venv # style, types, layers
