@@ -57,7 +57,7 @@ class ObjectStatuses(Protocol):
 class Level:
     """One node of the tree in force."""
 
-    __slots__ = ("at", "below", "guarantee", "kept", "left", "max", "min", "path", "used")
+    __slots__ = ("at", "below", "guarantee", "kept", "max", "min", "path", "used")
 
     def __init__(self, at: int, node: QuotaNode) -> None:
         self.at = at
@@ -71,8 +71,6 @@ class Level:
         """Resource -> what the guarantees of levels below it keep free."""
         self.kept: dict[str, int] = {}
         """The same with what its own guarantee keeps free: it counts for the level above."""
-        self.left = NO_AMOUNTS
-        """Resource -> what has ever left, all together. Replaced, never changed: whoever keeps one knows that moment's."""
 
     def copy(self) -> Level:
         """One that changes alone."""
@@ -183,8 +181,8 @@ class QuotaLedger:
         self._holdings: dict[int, dict[Items, _Holding]] = {}
         """Position of a leaf -> what its pods ask for -> those pods."""
         self._going: set[str] = set()
-        self._left: OrderedDict[str, dict[int, Mapping[str, int]]] = OrderedDict()
-        """uid of a pod that has left -> position of each level above it -> what had left there before it."""
+        self._left: OrderedDict[str, tuple[tuple[Level, ...], Items]] = OrderedDict()
+        """uid of a pod that has left, the latest last -> the levels above it, and what it had held there."""
         self.statuses: ObjectStatuses | None = None
         """Who says what stands in the status of quota objects, for the plugins of all domains."""
         self.on_change: Callable[[tuple[Level, ...]], None] = _nobody
@@ -325,18 +323,19 @@ class QuotaLedger:
         self.on_change(holding.levels)
 
     def _note_leaving(self, uid: str, holding: _Holding) -> None:
-        self._left[uid] = {level.at: level.left for level in holding.levels}
+        self._left[uid] = holding.levels, holding.items
         self._left.move_to_end(uid)
         if len(self._left) > LEFT_MAX:
             self._left.popitem(last=False)
-        for level in holding.levels:
-            level.left = {**level.left, **{name: level.left.get(name, 0) + amount for name, amount in holding.items}}
 
     def left_since(self, pod: Pod, level: Level, resource: str) -> int:
         """What has left the level from the moment on when this pod did, its own amount among it."""
-        own = dict(items_of(pod)).get(resource, 0)
-        before = self._left.get(pod.uid, {}).get(level.at)
-        return own if before is None else max(own, level.left.get(resource, 0) - before.get(resource, 0))
+        own, together = dict(items_of(pod)).get(resource, 0), 0
+        for uid, (levels, items) in reversed(self._left.items()) if pod.uid in self._left else ():
+            together += dict(items).get(resource, 0) if level in levels else 0
+            if uid == pod.uid:
+                break
+        return max(own, together)
 
     def held(self) -> Mapping[str, object]:
         self.renew()
