@@ -118,11 +118,23 @@ class Readmission:
             elif lead is not entry:
                 self._places.move(entry, Place.GANG, GATHERED, now_s)
                 continue
-            entries = [entry, *self._gangs.followers(entry)]
+            entries = [entry, *(one for one in self._gangs.followers(entry) if self._is_admitted(one, now_s))]
             for one in entries:
                 self._places.pop(one, now_s)
             return entries
         return []
+
+    def _is_admitted(self, entry: Entry, now_s: float) -> bool:
+        """False, and the follower is gated, if a gate refuses it by now: its victims are on their way, for instance.
+
+        While it followed nobody asked. Another lead may have come since, for which the gates had nothing to refuse.
+        """
+        gate = self._gates.ask(entry.pod, entry.gate.plugin)
+        if not gate.is_success:
+            self._gangs.wait(entry, now_s)
+            entry.gate = gate
+            self._places.move(entry, Place.GATED, GATHERED, now_s)
+        return gate.is_success
 
     def _leads(self, entry: Entry, event: str, now_s: float, tally: Tally | None) -> bool:
         """True if this one leads its gang; else it stands with the one that does."""

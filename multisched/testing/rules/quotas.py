@@ -5,7 +5,11 @@ The tree and its sums are the judge's (`verify`), which shares no code with the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from msgspec.structs import replace
 
 from multisched.model.objects import PODS, Node, Pod, Requests
 from multisched.testing.rules.quota_order import fault_of_order
@@ -15,6 +19,10 @@ from multisched.verify.reclaims import QuotaClaim, Victim, may_be_reclaimed, rec
 
 WouldTake = Callable[[Pod, Node, Collection[Pod]], bool]
 """Whether a node takes a pod beside these, whatever room there is."""
+Claimant = tuple[Pod, Node | None]
+"""A pod that takes room back, and the node that it is to get; None: the node's room is not judged."""
+NO_UNITS: Final[Mapping[str, str]] = {}
+"""Each victim goes by itself."""
 
 
 def counted(pod: Pod) -> Requests:
@@ -36,26 +44,29 @@ def quota_excess(tree: QuotaTree | None, pod: Pod, standing: Iterable[Pod]) -> s
 
 def fault_of_reclaim(
     tree: QuotaTree,
-    pod: Pod,
-    node: Node | None,
-    victims: Sequence[Pod],
+    claims: Sequence[Claimant],
+    units: Sequence[Sequence[Pod]],
     standing: Collection[Pod],
     nominated: Collection[Pod] = (),
 ) -> str:
-    """What speaks against taking these pods away for one pod on a node; empty for nothing.
+    """What speaks against taking these pods away for one pod, or for all that start with it; empty for nothing.
 
-    Of room: a victim that the node's room needs is no pod too many. Pods that are going count no more, and `nominated`
-    others, each with the node that it waits for, count already.
+    Of room: a victim that a node's room needs is no pod too many. `claims`: of one leaf. `units`: victims that go together
+    or not at all. Pods that are going count no more, and `nominated` others, each with the node that it waits for, count
+    already.
     """
+    victims = [victim for unit in units for victim in unit]
     going = {victim.uid for victim in victims}
     staying = [one for one in standing if not one.is_deleting or one.uid in going]
     usage = usage_of(tree, [*staying, *nominated])
+    unit_of = {victim.uid: unit[0].uid for unit in units if len(unit) > 1 for victim in unit}
 
     def fault_of(chosen: Sequence[Pod]) -> str:
-        return _fault(usage, pod, node, chosen, [*standing, *nominated])
+        return _fault(usage, claims, chosen, [*standing, *nominated], unit_of)
 
-    found = fault_of(victims)
-    return found or fault_of_order(tree, pod, counted(pod), usage, victims, standing, fault_of)
+    found, pod = fault_of(victims), claims[0][0]
+    asked = _together([one for one, _ in claims])
+    return found or fault_of_order(tree, pod, asked, usage, victims, standing, fault_of)
 
 
 def one_would_do(tree: QuotaTree, pod: Pod, node: Node, standing: Collection[Pod]) -> str:
@@ -65,19 +76,44 @@ def one_would_do(tree: QuotaTree, pod: Pod, node: Node, standing: Collection[Pod
     if own is None or not usage.is_entitled(pod.namespace, counted(pod)):
         return ""
     others = [one for one in staying if tree.leaf_of(one.namespace) not in (None, own)]
-    return next((one.key for one in others if not _fault(usage, pod, node, [one], staying)), "")
+    return next((one.key for one in others if not _fault(usage, [(pod, node)], [one], staying)), "")
 
 
-def _fault(usage: Usage, pod: Pod, node: Node | None, victims: Sequence[Pod], standing: Iterable[Pod]) -> str:
-    here = [one for one in standing if node is not None and one.node == node.name]
+def _fault(
+    usage: Usage,
+    claims: Sequence[Claimant],
+    victims: Sequence[Pod],
+    standing: Collection[Pod],
+    unit_of: Mapping[str, str] = NO_UNITS,
+) -> str:
+    pods = [pod for pod, _ in claims]
 
     def has_room_without(some: Collection[Victim]) -> bool:
-        gone = {victim.key for victim in some}
-        return node is None or has_room(pod, node, taken_by(one for one in here if one.uid not in gone))
+        return _have_room(claims, standing, {victim.key for victim in some})
 
-    claim = QuotaClaim(pod.key, pod.namespace, counted(pod))
-    going = [Victim(one.uid, one.namespace, counted(one)) for one in victims]
+    claim = QuotaClaim(pods[0].key, pods[0].namespace, _together(pods))
+    going = [Victim(one.uid, one.namespace, counted(one), unit_of.get(one.uid, "")) for one in victims]
     return next(iter(reclaim_faults(usage, claim, going, has_room_without)), "")
+
+
+def _have_room(claims: Sequence[Claimant], standing: Collection[Pod], gone: Collection[str]) -> bool:
+    """Each on its node, beside those before it, once these have gone."""
+    before: list[Pod] = []
+    for pod, node in claims:
+        if node is None:
+            continue
+        here = [one for one in standing if one.node == node.name and one.uid not in gone]
+        if not has_room(pod, node, taken_by([*here, *(one for one in before if one.node == node.name)])):
+            return False
+        before.append(replace(pod, node=node.name))
+    return True
+
+
+def _together(pods: Iterable[Pod]) -> Requests:
+    amounts: Counter[str] = Counter()
+    for pod in pods:
+        amounts.update(counted(pod))
+    return dict(amounts)
 
 
 def node_by_reclaim(

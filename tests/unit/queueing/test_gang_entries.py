@@ -226,6 +226,20 @@ def test_a_gated_member_does_not_lead_and_comes_when_its_gate_opens() -> None:
     assert house.places()["a"] == "gated"
 
 
+def test_a_follower_whom_a_gate_refuses_by_now_is_not_popped_with_a_new_lead() -> None:
+    """Its victims are on their way, for instance, and the new lead has none."""
+    gate = HoldsOne("")
+    house = House(gate)
+    house.add(member("a"), member("b"))
+    assert house.pop() == ["a", "b"]
+    house.fail("a", "b")
+    gate.held = "b"
+    house.add(member("c"))
+    house.now_s = 20.0
+    assert house.pop() == ["a", "c"]
+    assert house.queue.where("uid-b") is Place.GATED
+
+
 def test_gangs_that_start_together_are_one_entity() -> None:
     house = House()
 

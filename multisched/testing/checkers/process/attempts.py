@@ -213,12 +213,16 @@ class AttemptChecker:
         by = failure.rejectors - {GANG_PLUGIN} if tried else failure.rejectors
         is_refusal = failure.rejectors and self.judged.issuperset(by)
         if self.feasible is not None and is_refusal and not failure.is_error and not failure.pending:
-            self._check_refusal(self.feasible, entry.pod, failure, tried)
+            is_tried_anew = failure.without_backoff and placement.place is Place.ACTIVE
+            self._check_refusal(self.feasible, entry.pod, failure, tried, is_tried_anew=is_tried_anew)
 
-    def _check_refusal(self, feasible: FeasibleNodes, pod: Pod, failure: Failure, tried: Sequence[Pod]) -> None:
+    def _check_refusal(
+        self, feasible: FeasibleNodes, pod: Pod, failure: Failure, tried: Sequence[Pod], *, is_tried_anew: bool
+    ) -> None:
         """No node takes the pod; and none would if all that are less urgent went, unless it was promised one.
 
         `tried`: the members of its gang that were tried with it, which are judged together while the gang lacks any.
+        `is_tried_anew`: its decision was overtaken before the commit, and it goes first again; only then may others go for it.
         """
         self._refused += 1
         if self.gangs is not None and self.gangs.lacking(pod.uid):
@@ -229,7 +233,7 @@ class AttemptChecker:
         node = moment.node_for(pod) if moment is not None else ""
         if node:
             self.complain(f"I3: {pod.key} was refused, and {node} takes it ({failure.message[:80]})")
-        if moment is None or feasible.is_nominated(pod):
+        if moment is None or is_tried_anew or feasible.is_nominated(pod):
             return
         node = moment.node_by_preemption(pod)
         if node:

@@ -85,25 +85,33 @@ class PreemptionChecker:
         return self._preempt(preemption, home)
 
     def _check_reclaim(self, tree: QuotaTree, preemption: Preemption) -> None:
-        """I14: of other leaves only what they have borrowed, nobody too many, and nothing that another reclaim took."""
-        pod, at = preemption.nominations[0]
-        victims, own = preemption.every_victim, tree.leaf_of(pod.namespace)
+        """I14: of other leaves only what they have borrowed, nobody too many, and nothing that another reclaim took.
+
+        What pods that start together take back is judged as one: by the amounts of all of them, each on its node.
+        """
+        preemptors = [pod for pod, _ in preemption.nominations]
+        least = min(preemptors, key=lambda pod: pod.spec.priority)
+        (first, at), victims, own = preemption.nominations[0], preemption.every_victim, tree.leaf_of(least.namespace)
         for victim in (one for one in victims if not one.is_deleting):  # who goes anyway may be anybody
             leaf = tree.leaf_of(victim.namespace)
             is_displaced = leaf is own or leaf is None
-            if is_displaced and victim.spec.priority >= pod.spec.priority:
-                self._complain(f"I7: {pod.key} is to preempt {victim.key}, which is as urgent")
-        nominator, placed = self._program.nominator, self._program.cache.placed
+            if is_displaced and victim.spec.priority >= least.spec.priority:
+                self._complain(f"I7: {least.key} is to preempt {victim.key}, which is as urgent")
+        nominator, placed, members = (
+            self._program.nominator,
+            self._program.cache.placed,
+            {one.uid for one in preemptors},
+        )
         others = [
             replace(one, node=nominator.node_of(one.uid))
             for one in nominator.pods()
-            if one.uid != pod.uid and not placed(one.uid)
+            if one.uid not in members and not placed(one.uid)
         ]
-        node, standing = self._delivered.nodes.get(at), self._delivered.placed()
-        fault = fault_of_reclaim(tree, pod, node, victims, standing, others)
+        claims = [(pod, self._delivered.nodes.get(node)) for pod, node in preemption.nominations]
+        fault = fault_of_reclaim(tree, claims, self._units(preemption), self._delivered.placed(), others)
         if fault:
-            self._complain(f"I14: {pod.key} is to reclaim on {at}: {fault}")
-        self._quotas.reclaimed(pod, victims)
+            self._complain(f"I14: {first.key} is to reclaim on {at}: {fault}")
+        self._quotas.reclaimed(first, victims)
 
     def _check(self, preemption: Preemption) -> None:
         """I7: no preemptor's victims go in vain, and each of them is needed."""

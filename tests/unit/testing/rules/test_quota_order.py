@@ -30,7 +30,7 @@ def many(namespace: str, count: int) -> list[Pod]:
 
 
 def said_of(victim: Pod, pods: list[Pod], claim: Pod = CLAIM) -> str:
-    return fault_of_reclaim(three(), claim, NODE, [victim], pods)
+    return fault_of_reclaim(three(), [(claim, NODE)], [[victim]], pods)
 
 
 A, B = many("a", 7), many("b", 5)
@@ -91,4 +91,30 @@ def test_where_the_node_is_full_only_its_own_pods_could_have_gone() -> None:
     other = standing("other", "a", priority=-1, node="elsewhere")
     small = make_node("n", cpu_milli=6_000)
 
-    assert fault_of_reclaim(three(), CLAIM, small, [A[0]], [*A[:6], other]) == ""
+    assert fault_of_reclaim(three(), [(CLAIM, small)], [[A[0]]], [*A[:6], other]) == ""
+
+
+def fellow(number: int, cpu: int = 1) -> Pod:
+    return make_pod(f"claim{number}", cpu_milli=cpu * 1_000, namespace="c")
+
+
+def test_what_pods_that_start_together_take_back_is_judged_by_the_amounts_of_all() -> None:
+    claims = [(fellow(0), NODE), (fellow(1), NODE)]
+
+    assert fault_of_reclaim(three(), claims, [[A[0]], [A[1]]], A + B) == ""
+    assert "2 pods go for c/claim0, and" in fault_of_reclaim(three(), claims[:1], [[A[0]], [A[1]]], A + B)
+    assert "in vain" in fault_of_reclaim(three(), claims, [[A[0]]], A + B)
+    assert "is not entitled" in fault_of_reclaim(three(), [(fellow(0, 3), NODE), (fellow(1, 2), NODE)], [[A[0]]], A + B)
+
+
+def test_pods_that_start_together_leave_each_other_room_on_a_node() -> None:
+    small, pods = make_node("n", cpu_milli=11_000), [*A[:6], *B]
+    claims = [(fellow(0), small), (fellow(1), small)]
+
+    assert "in vain" in fault_of_reclaim(three(), claims, [[A[0]]], pods)
+    assert fault_of_reclaim(three(), claims, [[A[0]], [A[1]]], pods) == ""
+
+
+def test_a_gang_that_goes_whole_is_no_pod_too_many() -> None:
+    assert fault_of_reclaim(three(), [(CLAIM, NODE)], [A], A + B) == ""
+    assert "would do" in fault_of_reclaim(three(), [(CLAIM, NODE)], [A, [B[0]]], A + B)
