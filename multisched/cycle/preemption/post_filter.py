@@ -56,8 +56,9 @@ class GroupPostFilters:
         """The plugins in order until one makes room for all of them. The nominated nodes are the preemption's.
 
         Without a preemption the result says whether members keep theirs. In one synchronous step, within no transaction of theirs.
+        Without nodes none is asked, as for a single pod: a plugin that refuses then would hear of no node that comes.
         """
-        if not self._plugins:
+        if not self._plugins or not len(self._rows.rows):
             return Aftermath(nominated_node=CLEARED)
         reasons: list[str] = []
         nominated: str | None = None

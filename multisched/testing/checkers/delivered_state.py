@@ -23,6 +23,7 @@ from multisched.model.objects import PODS, Node, Pod, Requests
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE, Taint, Toleration
 from multisched.testing.rules.inter_pod import Standing
 from multisched.testing.rules.node_affinity import wants
+from multisched.testing.rules.quota_sentences import Bound
 from multisched.testing.rules.room import taken_by
 from multisched.testing.world.store_view import Reader
 from multisched.verify.gangs import GangJudge
@@ -93,6 +94,8 @@ class DeliveredState:
     """The changes by which both were counted."""
     quotas: QuotaJudge = field(default_factory=QuotaJudge)
     """The trees of quotas that were observed, and no pods."""
+    quota_bounds: set[Bound] = field(default_factory=set)
+    """Every max of every tree that has been in force: what is said of one may be said later."""
     gangs: GangJudge | None = None
     """Pods and groups as they were observed; None where there are no gangs."""
     said: dict[str, str] = field(default_factory=dict)

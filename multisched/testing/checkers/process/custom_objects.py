@@ -10,6 +10,7 @@ from multisched.shell.program import Program
 from multisched.testing.checkers.api.bind_checker import BindChecker
 from multisched.testing.checkers.api.followed_store import Document
 from multisched.testing.checkers.delivered_state import DeliveredState
+from multisched.testing.rules.quota_sentences import bounds_of
 from multisched.testing.world.definitions import POD_GROUP, QUOTA_TREE
 from multisched.verify.gangs import GangJudge
 from multisched.verify.quotas import QuotaJudge
@@ -20,6 +21,7 @@ class CustomObjects:
 
     def __init__(self, program: Program, delivered: DeliveredState, bind_checker: BindChecker) -> None:
         self._bind_checker = bind_checker
+        self._delivered = delivered
         self._judges: dict[str, QuotaJudge | GangJudge] = {QUOTA_TREE.storage: delivered.quotas}
         self._documents: dict[str, Mapping[str, Document]] = {
             QUOTA_TREE.storage: bind_checker.quotas.trees,
@@ -39,6 +41,7 @@ class CustomObjects:
             self._bind_checker.quotas.follow()
             self._bind_checker.gangs.follow()
             judge.add(kind.definition.name, self._documents[storage][str(item.version)])
+            self._delivered.quota_bounds |= bounds_of(self._delivered.quotas.tree)
         return self._set(kind, item)
 
     def remove(self, kind: ObjectKind, namespace: str, name: str) -> ClusterObject | None:
@@ -46,4 +49,5 @@ class CustomObjects:
         judge = self._judges.get(f"{kind.definition.plural}.{kind.definition.group}")
         if judge is not None:
             judge.forget(kind.definition.name, {"metadata": {"name": name, "namespace": namespace}})
+            self._delivered.quota_bounds |= bounds_of(self._delivered.quotas.tree)
         return self._remove(kind, namespace, name)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from multisched.client.event_sink import ApiEventSink
 from multisched.framework.ports import Event
+from multisched.testing.rules.quota_sentences import Bound, fault_of_sentences, without_sentences
 
 NOTE_CHARS: Final = 250
 """Notes are compared by their beginning: the end of a long one is cut."""
@@ -23,8 +24,9 @@ def fault_of_counts(message: str) -> str:
     """Where one reason is given for more nodes than there are; empty for nowhere.
 
     All together may be of more, as a node may be refused for several reasons, or of fewer: extenders drop nodes without a word.
+    The amounts in sentences of quotas are no counts.
     """
-    _, *parts = _SENTENCE.split(message)
+    _, *parts = _SENTENCE.split(without_sentences(message))
     for total, reasons in zip(parts[::2], parts[1::2], strict=True):
         counts = [int(count) for count in _COUNT.findall(reasons)]
         if counts and max(counts) > int(total):
@@ -47,8 +49,12 @@ class EventChecker:
     is_drained = False
     """All that was recorded was written, or dropped and counted, before the process ended."""
 
-    def __init__(self, sink: ApiEventSink, identity: str, complain: Callable[[str], None]) -> None:
+    def __init__(
+        self, sink: ApiEventSink, identity: str, bounds: Collection[Bound], complain: Callable[[str], None]
+    ) -> None:
+        """`bounds`: of the quotas that the process has observed until now."""
         self._sink, self._identity, self._complain = sink, identity, complain
+        self._bounds = bounds
         self._recorded: Counter[_News] = Counter()
         self._record = sink.record
         sink.record = self.record  # type: ignore[method-assign]
@@ -56,7 +62,7 @@ class EventChecker:
         sink.drain = self.drain  # type: ignore[method-assign]
 
     def record(self, event: Event) -> None:
-        self._check_counts(event.regarding.uid, event.note)
+        self._check_message(event.regarding.uid, event.note)
         about = event.related.uid if event.related is not None else ""
         note = event.note[:NOTE_CHARS]
         self._recorded[_News(event.regarding.uid, event.type, event.reason, note, about)] += 1
@@ -64,12 +70,15 @@ class EventChecker:
 
     def said(self, uid: str, message: str) -> None:
         """A pod's condition is about to be written."""
-        self._check_counts(uid, message)
+        self._check_message(uid, message)
 
-    def _check_counts(self, uid: str, message: str) -> None:
+    def _check_message(self, uid: str, message: str) -> None:
         fault = fault_of_counts(message)
         if fault:
             self._complain(f"I3: {self._identity} writes of {uid} that {fault} refuse it: {message[:160]!r}")
+        fault = fault_of_sentences(message, self._bounds)
+        if fault:
+            self._complain(f"I3: {self._identity} writes of {uid}: {fault}")
 
     async def drain(self, timeout_s: float) -> bool:
         self.is_drained = await self._drain(timeout_s)

@@ -94,7 +94,7 @@ class ProcessChecker:
         )
         self._quotas, self._gangs = assumptions.quotas, assumptions.gangs
         PreemptionChecker(program, self.delivered, configuration, domain_of, bind_checker, is_plain=is_plain)
-        self.events = EventChecker(program.events, identity, complain)
+        self.events = EventChecker(program.events, identity, self.delivered.quota_bounds, complain)
         self.reserves = ReserveChecker(program, bind_checker)
         LeadershipChecker(program, self.delivered, bind_checker, identity)
         self._write = program.conditions.write

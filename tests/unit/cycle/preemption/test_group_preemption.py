@@ -147,6 +147,10 @@ def test_a_group_for_which_no_victims_are_enough_hears_it() -> None:
     assert (found.sentence, found.preemption, found.nominated_node) == (text, None, "")
 
 
+def test_without_nodes_nobody_is_asked_for_a_group() -> None:
+    assert run(town({}), group_of(3)) == Aftermath(nominated_node="")
+
+
 def test_a_group_that_fits_although_nobody_goes_is_an_error() -> None:
     assert run(town({"a": 2}, [standing("low", "a", cpu=100)]), group_of(1)).preemption is None
     assert run(town({"a": 2}), group_of(1)).sentence == "preemption: expected at least one victim pod"

@@ -186,3 +186,14 @@ def test_a_leaving_pod_of_the_quota_wakes_a_gang_that_together_was_not_entitled(
     hint = next(one.hint for one in plugin.events_to_register() if one.event.label == "AssignedPodFrees")
     assert hint is not None
     assert hint(result.unplaced[0].pod, old, None) is Hint.QUEUE
+
+
+def test_a_gang_without_any_node_is_refused_by_nobody_and_so_is_tried_again() -> None:
+    """A quota hears of no node that comes."""
+    town = cluster(full=12)
+    claim(town, 2)
+    result = town.decided_gang("taker/c")
+    assert all("no nodes available" in one.message and "reclaim" not in one.message for one in result.unplaced)
+    assert [(one.rejectors, one.pending, one.preemption) for one in result.unplaced] == [
+        (frozenset(), frozenset(), None)
+    ] * 2

@@ -18,6 +18,7 @@ WHOLE = "0/5 nodes are available:"
         f"{WHOLE} 5 Insufficient cpu. preemption: {WHOLE} 1 Insufficient cpu, 4 No preemption victims found.",
         "0/0 nodes are available:",
         "something else: 7 of them",
+        f"gang a/g: g-1: {WHOLE} quota root.0: cpu 1 used, 200 requested, max 4. reclaim: nobody",
     ],
 )
 def test_counts_within_the_nodes_are_true(message: str) -> None:
@@ -28,6 +29,7 @@ def test_counts_within_the_nodes_are_true(message: str) -> None:
     "message",
     [
         f"{WHOLE} 6 Insufficient cpu.",
+        f"{WHOLE} 1 quota root.0: cpu 1 used, 200 requested, max 4, 6 Insufficient cpu.",
         f"{WHOLE} 5 Insufficient cpu. preemption: {WHOLE} 6 No preemption victims found.",
     ],
 )

@@ -1,0 +1,45 @@
+"""What a refusal says of a quota: `quota root.a: cpu 3 used and 500m nominated, 2 requested, max 4`.
+
+A level that was observed with this max, and amounts that pass it together. The numbers are no counts of nodes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Final
+
+from multisched.verify.quantities import quantity, whole_units
+from multisched.verify.quota_tree import QuotaTree
+
+Bound = tuple[str, str, int]
+"""Path of a level, resource, and the max of the level."""
+
+_SENTENCE: Final = re.compile(
+    r"quota (\S+): (\S+) (\S+) used(?: and (\S+) nominated)?(?: and (\S+) guaranteed to others)?,"
+    r" (\S+) requested, max (\w+)"
+)
+
+
+def bounds_of(tree: QuotaTree | None) -> set[Bound]:
+    """Every max of the tree."""
+    levels = () if tree is None else tree.root.below()
+    return {(level.path, resource, most) for level in levels for resource, most in level.max.items()}
+
+
+def without_sentences(message: str) -> str:
+    """The rest of the message."""
+    return _SENTENCE.sub("a quota", message)
+
+
+def fault_of_sentences(message: str, bounds: Collection[Bound]) -> str:
+    """A sentence that no tree with these bounds makes true; empty for none."""
+    for found in _SENTENCE.finditer(message):
+        path, resource, *amounts, most = found.groups()
+        units = [whole_units(resource, quantity(amount)) for amount in amounts if amount is not None]
+        bound = whole_units(resource, quantity(most))
+        if (path, resource, bound) not in bounds:
+            return f"{found[0]}, and no tree had that max"
+        if sum(units) <= bound:
+            return f"{found[0]}, and that is within the max"
+    return ""
