@@ -317,7 +317,7 @@ class BindChecker(ApiChecker):
     def look_at_gangs(self) -> None:
         """I13 of gangs that are bound in part; to be asked now and then."""
         waiting = {pod.uid: pod for pod in self._waiting()}
-        self.gangs.look(lambda state: self._feasible.is_feasible(state, waiting))
+        self.gangs.look(lambda state: self._feasible.is_feasible(state, waiting, is_for_good=False))
 
     def unbound_entitled(self) -> Iterator[Pod]:
         """Pods that wait within their quota's min, though others have borrowed what they need (I14)."""

@@ -112,12 +112,17 @@ class FeasiblePods:
             if node_by_reclaim(tree, pod, nodes, cluster.placed, self._would_take_plainly):
                 yield pod
 
-    def is_feasible(self, state: GangState, waiting: Mapping[str, Pod]) -> bool:
+    def is_feasible(self, state: GangState, waiting: Mapping[str, Pod], *, is_for_good: bool = True) -> bool:
         """The members that the gang needs, and those of the gangs that start together with it, fit all at once.
 
-        Gangs that start together name one scheduler: those that name two never do.
+        Gangs that start together name one scheduler: those that name two never do. `is_for_good`: all is at rest; else other
+        pods count for their quotas from their nomination on, since their leader may have stopped.
         """
         cluster = self._cluster()
+        if not is_for_good:
+            members = state.waiting.union(*(self._gangs.judge.state(key).waiting for key in state.groups))
+            others = (pod for pod in waiting.values() if pod.uid not in members)
+            cluster.placed += [pod for pod in others if pod.nominated_node]
         states = [state, *(self._gangs.judge.state(key) for key in state.groups if key != state.key)]
         members = (waiting[uid] for one in states for uid in one.waiting & waiting.keys())
         is_one = len({pod.spec.scheduler_name for pod in members}) == 1

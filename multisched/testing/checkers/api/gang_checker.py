@@ -30,7 +30,7 @@ class GangChecker:
         self._now_s = now_s
         self._complain = complain
         self._overdue: dict[GangKey, float] = {}
-        """Gang -> since when it has been bound in part for longer than it may."""
+        """Gang -> since when it has been bound in part for longer than it may, though there is room."""
         self._named: set[GangKey] = set()
         self._finishing: set[GangKey] = set()
         """Gangs of which members have succeeded: these go on to count when their pods are deleted."""
@@ -74,16 +74,19 @@ class GangChecker:
                 yield f"I13: podgroup {'/'.join(state.key)} does not say that it waits too long, but {reasons}"
 
     def look(self, is_feasible: Callable[[GangState], bool]) -> None:
-        """Now and then. `is_feasible`: there is room for those members that a gang needs and that wait."""
+        """Now and then. `is_feasible`: there is room for those members that a gang needs and that wait.
+
+        Where there has been none for a while, nobody was late.
+        """
         self.follow()
         now_s = self._now_s()
-        overdue = {state.key: state for state in self.judge.look(now_s)}
-        self._overdue = {key: self._overdue.get(key, now_s) for key in overdue}
+        late = {state.key: state for state in self.judge.look(now_s) if is_feasible(state)}
+        self._overdue = {key: self._overdue.get(key, now_s) for key in late}
         for key, since_s in self._overdue.items():
-            state = overdue[key]
-            if now_s - since_s > LATE_S and key not in self._named and is_feasible(state):
+            state = late[key]
+            if now_s - since_s > LATE_S and key not in self._named:
                 self._named.add(key)
                 self._complain(
-                    f"I13: gang {'/'.join(key)} has had {len(state.bound)} of {state.minimum} members on nodes"
-                    f" for {now_s - since_s:.0f} s more than its timeout, and there is room for the others"
+                    f"I13: gang {'/'.join(key)} has {len(state.bound)} of {state.minimum} members on nodes past its timeout,"
+                    f" and for {now_s - since_s:.0f} s there has been room for the others"
                 )
