@@ -562,6 +562,6 @@ def test_what_a_preemption_has_learned_is_forgotten_when_a_filter_fails_on_the_w
     assert isinstance(result, Unplaced)
     assert (result.nominated_node, result.victims) == (None, ())
     assert "boom" in result.message
-    assert [point for _, point, _ in domain.heard.failures] == ["Filter", "PostFilter"]
+    assert [point for _, point, _ in domain.heard.failures] == ["Filter"]
     flaky.is_broken = False
     assert preempted(domain, make_pod("p", cpu_milli=1000, priority=9)) == ("a", ["low"])
