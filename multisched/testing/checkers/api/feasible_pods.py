@@ -120,8 +120,8 @@ class FeasiblePods:
         """
         cluster = self._cluster()
         if not is_for_good:
-            members = state.waiting.union(*(self._gangs.judge.state(key).waiting for key in state.groups))
-            others = (pod for pod in waiting.values() if pod.uid not in members)
+            own = state.waiting.union(*(self._gangs.judge.state(key).waiting for key in state.groups))
+            others = (pod for pod in waiting.values() if pod.uid not in own)
             cluster.placed += [pod for pod in others if pod.nominated_node]
         states = [state, *(self._gangs.judge.state(key) for key in state.groups if key != state.key)]
         members = (waiting[uid] for one in states for uid in one.waiting & waiting.keys())
