@@ -124,17 +124,15 @@ class GroupAttemptDryRun:
     def _rows_of_use(self, ground: GroupGround, *, everywhere: bool) -> Rows:
         """Rows whose pods may be in the way: if only room is wanted, those which a member can use."""
         if ground.shares_room:
-            return self._allowed(
-                np.array([row for row, _ in self._runs.table.live_rows()], np.intp), everywhere=everywhere
-            )
+            live = np.array([row for row, _ in self._runs.table.live_rows()], np.intp)
+            return self._allowed(live, everywhere=everywhere)
         rows = self._rows.rows
         if ground.reaches_far or not len(rows):
             return self._allowed(rows, everywhere=everywhere)
         attempt, of_use = self._group.attempt, np.zeros(self._runs.table.size, np.bool_)
         for pod in self._group.pods:
             of_use[_usable(self._places.class_of(pod, attempt), rows)] = True
-        found: Rows = self._allowed(rows[of_use[rows]], everywhere=False)
-        return found
+        return self._allowed(rows[of_use[rows]], everywhere=False)
 
     def _allowed(self, rows: Rows, *, everywhere: bool) -> Rows:
         allowed = self._group.allowed

@@ -162,9 +162,8 @@ class ElasticQuota:
         levels = self._ledger.levels_of(pod)
         if not levels:
             return Hint.SKIP
-        if (
-            self._gangs.key_of(pod.uid) is not None
-        ):  # all that start with it ask together, and nobody knows here how much
+        if self._gangs.key_of(pod.uid) is not None:
+            # All that start with it ask together, and nobody knows here for how much.
             return Hint.SKIP if set(levels).isdisjoint(self._ledger.levels_of(old)) else Hint.QUEUE
         claim = claim_of(self._ledger, pod, nominated=self._nominated_beside(pod))
         return Hint.QUEUE if helps_by_leaving(self._ledger, claim, old) else Hint.SKIP

@@ -62,9 +62,8 @@ class GangReclaim:
         own = claim_of(ledger, pod, nominated=whole.nominated)
         claim = replace(own, entitled=whole.entitled, priority=whole.priority)
         reclaim = self._again(claim, {one.uid for one in self._taken}, floors)
-        search = NodeSearch(
-            self._nodes, reclaim, dry_run, self._going(), self._rule, Cap(inf)
-        )  # all victims are looked at together
+        no_cap = Cap(inf)  # the victims of all members are looked at together
+        search = NodeSearch(self._nodes, reclaim, dry_run, self._going(), self._rule, no_cap)
         rows = dry_run.fitting().rows if ledger.refusal(pod, claim.nominated) else NO_ROWS
         way = search.anywhere(rows) if len(rows) else search.on_a_node()
         return () if way is None else way.victims

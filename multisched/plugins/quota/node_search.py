@@ -132,7 +132,10 @@ class NodeSearch:
             idle = self._nodes.allocatable(CPU)[rows] - self._nodes.requested(CPU)[rows]
             row = int(rows[int(idle.argmax())])
         victims = self._reclaim.anywhere(partial(self._accepts, row))
-        return None if victims is None else Way(row, victims, self._excess(row, victims))
+        return None if victims is None else self._way(row, victims)
+
+    def _way(self, row: int, victims: Sequence[Pod]) -> Way:
+        return Way(row, victims, self._excess(row, victims))
 
     def _accepts(self, row: int, victims: Sequence[Pod]) -> bool:
         return self._cap.allows(self._excess(row, victims), len(self._reclaim.together(victims)))
@@ -157,7 +160,7 @@ class NodeSearch:
 
     def _best(self, by_cost: Sequence[int], *, whole: bool) -> Way | None:
         """The one that the pod is nominated to goes before: its victims may be going."""
-        best: tuple[Key, Way] | None = None
+        best: tuple[Key, int, list[Pod]] | None = None
         compared = looked_at = 0
         for row in self._likely_first(by_cost):
             standing = self._nodes.pods_on(row)
@@ -166,11 +169,11 @@ class NodeSearch:
             victims = self._reclaim.on_node(standing, room, partial(self._accepts, row), whole=whole)
             if victims is not None:
                 cost = (row != self._own, *self._reclaim.cost(victims))
-                best = (cost, Way(row, victims, self._excess(row, victims))) if best is None or cost < best[0] else best
+                best = (cost, row, victims) if best is None or cost < best[0] else best
                 compared += 1
             if compared == ROWS_COMPARED_MAX or (row == self._own and best) or looked_at > PODS_LOOKED_AT_MAX:
                 break
-        return None if best is None else best[1]
+        return None if best is None else self._way(*best[1:])
 
     def _likely_first(self, by_cost: Sequence[int]) -> Iterable[int]:
         """Each row once: the pod's own, those from which pods are going already, and the others by what they seem to cost."""

@@ -11,12 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from multisched.model.objects import Pod
-from multisched.plugins.disruption_budgets import DisruptionBudgets
-from multisched.plugins.quota.quota_ledger import QuotaLedger
 from multisched.plugins.quota.reclaim_order import KEYS, ReclaimOrder
 from multisched.plugins.quota.reclaim_search import Anywhere, NodeRoom, Search, Site
-from multisched.plugins.quota.reclaim_units import GangUnits, Unit
-from multisched.plugins.quota.removal import NO_FLOORS, Claim, Floors
+from multisched.plugins.quota.reclaim_units import Unit
 
 FEW: Final = 10
 """Of so many units all sets are tried, where no order leads to enough room."""
@@ -29,17 +26,10 @@ Accepts = Callable[[Sequence[Pod]], bool]
 class Reclaim(ReclaimOrder):
     """The search for one claim, as things stand now."""
 
-    def __init__(
-        self,
-        ledger: QuotaLedger,
-        claim: Claim,
-        find: Callable[[str], Pod | None],
-        budgets: DisruptionBudgets,
-        gangs: GangUnits,
-        floors: Floors = NO_FLOORS,
-    ) -> None:
-        super().__init__(ledger, claim, find, budgets, gangs, floors)
-        self._ways = (False, True) if gangs.are_any else (False,)
+    @property
+    def _ways(self) -> tuple[bool, ...]:
+        """Whether gangs may go whole: what is tried, one after the other."""
+        return (False, True) if self.gangs.are_any else (False,)
 
     # -- what is asked ---------------------------------------------------------------------------------------------
 
