@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -46,7 +47,7 @@ def listed(*constraints: object, kind: str = "List") -> dict[str, Any]:
             InterPodAffinityArgs(100, True),
         ),
         (DefaultPreemptionArgs.from_config, {}, DefaultPreemptionArgs(10, 100)),
-        (ElasticQuotaArgs.from_config, {}, ElasticQuotaArgs(2.0)),
+        (ElasticQuotaArgs.from_config, {}, ElasticQuotaArgs(math.inf)),
         (ElasticQuotaArgs.from_config, {"maxEvictedOverNeeded": 1}, ElasticQuotaArgs(1.0)),
         (DefaultPreemptionArgs.from_config, {"minCandidateNodesPercentage": 0}, DefaultPreemptionArgs(0, 100)),
         (DefaultPreemptionArgs.from_config, {"minCandidateNodesAbsolute": 0}, DefaultPreemptionArgs(10, 0)),
