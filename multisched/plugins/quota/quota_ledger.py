@@ -195,10 +195,19 @@ class QuotaLedger:
         if self._source is not None and self._source.renew() != self._generation:
             self._generation = self._source.generation
             self._put_in_force(self._source.tree)
-            for pod in self._placed():
-                levels = self.levels_of(pod)
-                if levels:
-                    self.restore(pod)
+            self._count_all()
+
+    def _count_all(self) -> None:
+        """All pods at once: each is held, and then their sums are made."""
+        for pod in self._placed():
+            levels = self.levels_of(pod)
+            if levels:
+                self._hold(pod, levels)
+                if pod.is_deleting:
+                    self._going.add(pod.uid)
+        self.recount()
+        for leaf in self._holdings:
+            self.on_change(self.paths[leaf])
 
     def _put_in_force(self, tree: QuotaTree | None) -> None:
         self.tree = tree
@@ -381,15 +390,20 @@ class QuotaLedger:
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _take(self, pod: Pod, levels: tuple[Level, ...]) -> None:
+        holding = self._hold(pod, levels)
+        account(levels, holding.items, 1, has_guarantees=self.has_guarantees)
+        self._version += 1
+        self.on_change(levels)
+
+    def _hold(self, pod: Pod, levels: tuple[Level, ...]) -> _Holding:
+        """The holding that the pod is in from now on; the sums do not know it yet."""
         items, of_leaf = items_of(pod), self._holdings.setdefault(levels[0].at, {})
         holding = of_leaf.get(items)
         if holding is None:
             holding = of_leaf[items] = _Holding(items, levels)
         holding.uids.add(pod.uid)
-        account(levels, holding.items, 1, has_guarantees=self.has_guarantees)
         self._held[pod.uid] = holding
-        self._version += 1
-        self.on_change(levels)
+        return holding
 
 
 def _nobody(levels: tuple[Level, ...]) -> None:
