@@ -34,7 +34,7 @@ from multisched.framework.node_view import Bools, Rows, any_true
 from multisched.framework.points import QueuedGang, QueuedPod
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Status
-from multisched.model.objects import Pod, Requests
+from multisched.model.objects import Pod
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
 from multisched.state.transaction import Transaction
@@ -217,23 +217,22 @@ class GangAttempts:
         """Members that are alike, with where one could go now; `is_loose`: anywhere, for others may make it possible."""
         alike: dict[Hashable, list[QueuedPod]] = {}
         for entry in _needed(gang):
-            pod = (
-                entry.pod
-            )  # equal specs and labels are one object, mostly; where they are not, two kinds are as good as one
-            alike.setdefault((id(pod.spec), id(pod.labels), pod.namespace, pod.owner), []).append(entry)
-        kinds: dict[Hashable, tuple[int, Requests, Rows]] = {}
+            try:
+                signature = self._classes.signature(entry.pod)
+            except PluginFailure:
+                continue
+            alike.setdefault(entry.pod.uid if signature is None else signature, []).append(entry)
+        needs = []
         for entries in alike.values():
             entry = entries[0]
             try:
                 pod_class = self._classes.find(entry.pod, entry.attempts)
             except PluginFailure:
                 continue
-            key = pod_class.signature if pod_class.signature is not None else entry.pod.uid
-            count = kinds[key][0] if key in kinds else 0
             is_anywhere = is_loose or pod_class.relates or pod_class.refusal is not None
             rows = self._rows.rows if is_anywhere else pod_class.rows[pod_class.feasible]
-            kinds[key] = count + len(entries), entry.pod.requests, rows
-        return [Need(*kind) for kind in kinds.values()]
+            needs.append(Need(len(entries), entry.pod.requests, rows))
+        return needs
 
     # -- placing ---------------------------------------------------------------------------------------------------
 
@@ -261,6 +260,7 @@ class GangAttempts:
 
     def _place(self, entry: QueuedPod, found: _Try, asked: _Asked | None, answers: Answers) -> bool:
         """One member beside those that stand. What one of a class was refused, the others of it are spared."""
+        self._runner.begin_attempt()
         pod, attempt = self._as_nominated(entry.pod), entry.attempts
         found.curable.discard(pod.uid)
         try:
