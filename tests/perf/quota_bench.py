@@ -3,7 +3,7 @@
 A tree of 20 groups, full of pods: every second leaf holds half more than its min, the others half of theirs. One row per figure:
 what a quota costs a pod in PreFilter and at commit, how long an edit of the tree takes from its document on, what a leaf and a
 pod take of memory, and how long an attempt takes that ends in a reclaim: where the nodes are full, where the quota is, and
-where nobody may go. `--check` holds the figures against the bars and exits 1 when one is missed.
+where nobody may go; and one for a gang. `--check` holds the figures against the bars and exits 1 when one is missed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import msgspec
 import orjson
 
 from multisched.config.plugins import base_profile, plugin_registry
-from multisched.cycle.results import Result, Unplaced
+from multisched.cycle.results import GangResult, Result, Unplaced
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import CycleState
-from multisched.framework.points import CycleView, QueuedPod
+from multisched.framework.points import CycleView, QueuedGang, QueuedPod
 from multisched.framework.registry import build_profile
 from multisched.framework.runner import Runner
 from multisched.model.decode import Decoder
@@ -42,6 +42,8 @@ GROUPS: Final = 20
 PODS_PER_NODE: Final = 20
 CHECKS: Final = 20_000
 ATTEMPTS: Final = 40
+GANG: Final = 40
+"""Members of a gang that is entitled to room for all of them."""
 BARS: Final = {
     "quota check per pod, us": 20.0,
     "quota at commit per pod, us": 20.0,
@@ -50,6 +52,7 @@ BARS: Final = {
     "reclaim where nodes are full, ms": 50.0,
     "reclaim where the quota is full, ms": 50.0,
     "reclaim that finds nobody, ms": 50.0,
+    "reclaim for a gang, ms per member": 20.0,
 }
 """Figure -> the most that it may be."""
 
@@ -226,6 +229,21 @@ def reclaim_costs(scene: Scene, name: str, *, finds: bool, team: int = 1) -> dic
     return {name: median(timed(attempt, ATTEMPTS)) * 1e3}
 
 
+def gang_reclaim_cost(scene: Scene, team: int = 1) -> dict[str, float]:
+    """One attempt of a gang on full nodes: each member's room is cleared on its own."""
+    entries = tuple(QueuedPod(scene.pending(f"gang-{number}", team), 0.0, 1) for number in range(GANG))
+    gang = QueuedGang(entries, {"gang": GANG}, {entry.pod.uid: "gang" for entry in entries})
+    began = time.perf_counter()
+    try:
+        next(scene.cycle.attempt(gang))
+    except StopIteration as ended:
+        result: GangResult = ended.value
+    seconds = time.perf_counter() - began
+    victims = {victim.uid for one in result.unplaced for victim in one.victims}
+    assert len(victims) == GANG, result.unplaced[0].message
+    return {"reclaim for a gang, ms per member": seconds / GANG * 1e3}
+
+
 def measure(leaves: int, nodes: int) -> dict[str, float]:
     figures: dict[str, float] = {}
     empty = Scene(leaves, 1)
@@ -241,6 +259,7 @@ def measure(leaves: int, nodes: int) -> dict[str, float]:
     figures["edit of the tree, s"] = median(timed(lambda number: scene.edit(number + 1), 5))
     figures |= check_costs(scene)
     figures |= reclaim_costs(scene, "reclaim where nodes are full, ms", finds=True)
+    figures |= gang_reclaim_cost(scene)
     scene.set_tree()
     for index in range(nodes, nodes + nodes // 50):
         scene.cache.set_node(scene.decoder.node(Scene._node(index)))

@@ -88,7 +88,7 @@ class GroupGround:
         left = [pod for pod in pods if pod.uid not in self._stands]
         while left:
             hopeless: set[Hashable] = set()
-            again = [pod for pod in left if not self._place(pod, hopeless)]
+            again = [pod for pod in left if self._kinds[pod.uid] in hopeless or not self._place(pod, hopeless)]
             if len(again) == len(left):
                 return False
             left = again
@@ -112,13 +112,11 @@ class GroupGround:
         return False
 
     def _place(self, pod: Pod, hopeless: set[Hashable]) -> bool:
-        kind = self._kinds[pod.uid]
-        if kind in hopeless:
-            return False
+        """`hopeless`: kinds that no row takes as things stand; the pod's own is added if that is so."""
         self._placings += 1
         stand = self._places.place(pod, self._group.attempt, self._group.allowed, self._trial)
         if stand is None:
-            hopeless.add(kind)
+            hopeless.add(self._kinds[pod.uid])
             return False
         self._stands[pod.uid] = stand
         return True

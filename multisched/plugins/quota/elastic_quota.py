@@ -219,7 +219,7 @@ class ElasticQuota:
         if not reclaim.may_suffice() or not (reclaim.lenders or self._ledger.going):
             return why_not
         found = dry_run.displace_by_members(lambda: GangReclaim(cycle.nodes, reclaim, self._reclaim, self._going))
-        if found is None or not found.victims or reclaim.may_all_go(chain(*found.victims.values())) is None:
+        if found is None or not found.victims or reclaim.without(chain(*found.victims.values())) is None:
             return why_not
         preemption = Preemption(found.victims, found.nominations, self.name, RANK, dry_run.name)
         going = [pod for pod in preemption.every_victim if not pod.is_deleting]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from math import inf
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -15,14 +16,19 @@ from multisched.framework.preemption import DryRun
 from multisched.model.objects import Pod
 from multisched.plugins.disruption_budgets import BudgetsInUse
 from multisched.plugins.quota.evicted_over_needed import Cap
-from multisched.plugins.quota.node_search import Borrowers, NodeSearch
+from multisched.plugins.quota.node_search import ROWS_COMPARED_MAX, Borrowers, NodeSearch
 from multisched.plugins.quota.reclaim import Reclaim
 from multisched.plugins.quota.reclaim_order import Key
 from multisched.plugins.quota.reclaim_units import unit_of_one
-from multisched.plugins.quota.removal import NO_FLOORS, Claim, Floors, claim_of
+from multisched.plugins.quota.removal import NO_FLOORS, Claim, Floors, Removal, claim_of
 
 Again = Callable[[Claim, Collection[str], Floors], Reclaim]
 """(claim, uids of pods that count as gone, what those have left) -> the reclaim as things stand at this moment."""
+
+ROWS_TOGETHER: Final = 64
+"""Nodes with room that all members compare together."""
+ROWS_COMPARED_MIN: Final = 2
+"""Those that each member compares at least: the order in which nodes are looked at is a good guess already."""
 
 
 class GangReclaim:
@@ -35,24 +41,37 @@ class GangReclaim:
         self._again = again
         self._going = going
         self._rule = Borrowers(reclaim)
+        self._compared = min(max(ROWS_TOGETHER // len(reclaim.claim.pods), ROWS_COMPARED_MIN), ROWS_COMPARED_MAX)
         self._taken: list[Pod] = []
+        self._uids: set[str] = set()
         reclaim.base.freeze()  # members come and victims go in the ledger while all this is tried
+        self._removal = reclaim.base
+        """Without those that are taken."""
 
     def victims(self, pod: Pod, dry_run: DryRun) -> Sequence[Pod]:
-        for taken in self._ways():
-            found = self._found(pod, dry_run, self._whole.may_all_go(taken) or NO_FLOORS)
-            if found and self._whole.may_all_go((*self._taken, *found)) is not None:
+        for removal in self._ways():
+            found = self._found(pod, dry_run, NO_FLOORS if removal is None else removal.floors)
+            after = self._after(found) if found else None
+            if after is not None:
+                self._removal = after
                 self._taken += found
+                self._uids.update(one.uid for one in found)
                 return found
         return ()
 
-    def _ways(self) -> Iterator[Sequence[Pod]]:
-        """Those beside whom the next may go: all that have gone; then without members that went alone, as their gang may follow."""
-        yield self._taken
+    def _after(self, found: Sequence[Pod]) -> Removal | None:
+        """Without these, too; None if all may not go together."""
+        if any(map(self._is_member, found)):  # of a gang whose members went before, perhaps: they may be one unit now
+            return self._whole.without((*self._taken, *found))
+        return self._whole.without(found, self._removal)
+
+    def _ways(self) -> Iterator[Removal | None]:
+        """Without those beside whom the next may go: all that have gone; then not the members that went alone, as their gang may follow."""
+        yield self._removal
         whole = [unit for unit in self._whole.together(self._taken) if unit.gang or not self._is_member(unit.pods[0])]
         left = [pod for unit in whole for pod in unit.pods]
         if len(left) < sum(not pod.is_deleting for pod in self._taken):
-            yield left
+            yield self._whole.without(left)
 
     def _is_member(self, pod: Pod) -> bool:
         return bool(self._whole.gangs.key_of(pod))
@@ -61,9 +80,9 @@ class GangReclaim:
         whole, ledger = self._whole.claim, self._whole.ledger
         own = claim_of(ledger, pod, nominated=whole.nominated)
         claim = replace(own, entitled=whole.entitled, priority=whole.priority)
-        reclaim = self._again(claim, {one.uid for one in self._taken}, floors)
+        reclaim = self._again(claim, self._uids, floors)
         no_cap = Cap(inf)  # the victims of all members are looked at together
-        search = NodeSearch(self._nodes, reclaim, dry_run, self._going(), self._rule, no_cap)
+        search = NodeSearch(self._nodes, reclaim, dry_run, self._going(), self._rule, no_cap, self._compared)
         rows = dry_run.fitting().rows if ledger.refusal(pod, claim.nominated) else NO_ROWS
         way = search.anywhere(rows) if len(rows) else search.on_a_node()
         return () if way is None else way.victims

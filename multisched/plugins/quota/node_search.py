@@ -111,9 +111,16 @@ class NodeSearch:
     """For one pod, by one dry run."""
 
     def __init__(
-        self, nodes: NodeView, reclaim: Reclaim, dry_run: DryRun, going: Sequence[str], rule: Borrowers, cap: Cap
+        self,
+        nodes: NodeView,
+        reclaim: Reclaim,
+        dry_run: DryRun,
+        going: Sequence[str],
+        rule: Borrowers,
+        cap: Cap,
+        compared: int = ROWS_COMPARED_MAX,
     ) -> None:
-        """`going`: nodes from which pods are going already. `cap`: what may go for what is needed."""
+        """`going`: nodes from which pods are going already. `cap`: what may go for what is needed. `compared`: nodes with room."""
         self._nodes = nodes
         self._reclaim = reclaim
         self._dry_run = dry_run
@@ -121,6 +128,7 @@ class NodeSearch:
         self._own = nodes.row_of(self._pod.nominated_node)
         self._rule = rule
         self._cap = cap
+        self._compared = compared
         rows = [row for row in map(nodes.row_of, going) if row is not None]
         self._likely = [row for row in (self._own, *rows) if row is not None]
 
@@ -171,7 +179,7 @@ class NodeSearch:
                 cost = (row != self._own, *self._reclaim.cost(victims))
                 best = (cost, row, victims) if best is None or cost < best[0] else best
                 compared += 1
-            if compared == ROWS_COMPARED_MAX or (row == self._own and best) or looked_at > PODS_LOOKED_AT_MAX:
+            if compared >= self._compared or (row == self._own and best) or looked_at > PODS_LOOKED_AT_MAX:
                 break
         return None if best is None else self._way(*best[1:])
 

@@ -21,6 +21,44 @@ KEYS: Final = 3
 """Orders within a leaf: as it should be, the largest first, the smallest first."""
 
 
+class Lenders(Mapping[int, float]):
+    """Leaf -> how far it is over its min. Each is looked at when it is asked about: most searches ask about few of them."""
+
+    def __init__(self, order: ReclaimOrder) -> None:
+        self._order = order
+        self._known: dict[int, float | None] = {}
+
+    def __contains__(self, leaf: object) -> bool:
+        return isinstance(leaf, int) and self._over_min(leaf) is not None
+
+    def __getitem__(self, leaf: int) -> float:
+        found = self._over_min(leaf)
+        if found is None:
+            raise KeyError(leaf)
+        return found
+
+    def __iter__(self) -> Iterator[int]:
+        """The claim's own last."""
+        order = self._order
+        for leaf in order.ledger.occupied() if order.claim.is_entitled else ():
+            if leaf != order.own and self._over_min(leaf) is not None:
+                yield leaf
+        if self._over_min(order.own) is not None:
+            yield order.own
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __bool__(self) -> bool:
+        """Without looking at all of them."""
+        return any(True for _ in self)
+
+    def _over_min(self, leaf: int) -> float | None:
+        if leaf not in self._known:
+            self._known[leaf] = self._order.over_min(leaf)
+        return self._known[leaf]
+
+
 class ReclaimOrder:
     """For one claim, as things stand now. `whole`: gangs may go whole; else what each has beyond its minimum at most."""
 
@@ -45,18 +83,14 @@ class ReclaimOrder:
         self._of_leaf: dict[tuple[int, int, bool], list[Unit]] = {}
         for pod in filter(None, map(find, sorted(ledger.going))):
             self.base.take(pod)
-        self.lenders = self._lenders()
+        self.lenders: Mapping[int, float] = Lenders(self)
         """Position of each leaf whose pods may go, the claim's own among them -> how far it is over its min."""
 
-    def _lenders(self) -> Mapping[int, float]:
-        found = {}
-        if self.claim.is_entitled:
-            others = (leaf for leaf in self.ledger.occupied() if leaf != self.own and self.base.borrows(leaf))
-            found = {leaf: self.base.over_min(leaf) for leaf in others}
-        priority = self.claim.priority
-        if any(pod.spec.priority < priority for pod in self._below(self.own)):
-            found[self.own] = 0.0
-        return found
+    def over_min(self, leaf: int) -> float | None:
+        """How far a leaf is over its min; None for one whose pods may not go. The claim's own leaf counts as at its min."""
+        if leaf == self.own:
+            return 0.0 if any(pod.spec.priority < self.claim.priority for pod in self._below(leaf)) else None
+        return self.base.over_min(leaf) if self.claim.is_entitled and self.base.borrows(leaf) else None
 
     def _below(self, leaf: int) -> Iterator[Pod]:
         return filter(None, map(self._find, self.ledger.uids_below(leaf)))
@@ -113,10 +147,10 @@ class ReclaimOrder:
             units += [whole] if whole is not None else map(unit_of_one, pods)
         return units
 
-    def may_all_go(self, victims: Iterable[Pod]) -> Floors | None:
-        """Whether all of these may go together: the floors that they leave; None if not."""
-        removal = self.base.copy()
-        return removal.floors if all(map(removal.displace, self.together(victims))) else None
+    def without(self, victims: Iterable[Pod], before: Removal | None = None) -> Removal | None:
+        """With all of these gone; None if they may not go together. `before`: others gone already, of gangs of their own."""
+        removal = (before or self.base).copy()
+        return removal if all(map(removal.displace, self.together(victims))) else None
 
     # -- in which order --------------------------------------------------------------------------------------------
 
