@@ -12,6 +12,7 @@ Source: kube-scheduler 1.37, pod group preemption.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
@@ -29,6 +30,9 @@ from multisched.model.objects import Pod
 from multisched.state.cluster_cache import PlacedPod
 from multisched.state.domain_rows import DomainRows
 from multisched.state.trial import Stand, Trial
+
+SERVED_MAX: Final = 1_000
+"""Members for whom victims are looked for one by one in one attempt, some milliseconds each: leases are renewed between attempts."""
 
 
 class GroupAttemptDryRun:
@@ -92,7 +96,8 @@ class GroupAttemptDryRun:
             ground, away = GroupGround(self._group, runs.cache, self._places, trial), list[PlacedPod]()
             served: set[str] = set()
             while (pod := ground.first_missing()) is not None:
-                victims = () if pod.uid in served else found.victims(pod, self._dry_run_of(pod))
+                is_enough = pod.uid in served or len(served) >= SERVED_MAX
+                victims = () if is_enough else found.victims(pod, self._dry_run_of(pod))
                 entries = [entry for one in victims if (entry := runs.cache.placed(one.uid)) is not None]
                 if not entries:
                     return None

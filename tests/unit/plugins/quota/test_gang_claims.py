@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from multisched.cycle.preemption import group_dry_run
 from multisched.cycle.preemption.group_ground import GroupOfPods
 from multisched.cycle.results import GangResult
 from multisched.framework.events import Hint
@@ -197,3 +198,16 @@ def test_a_gang_without_any_node_is_refused_by_nobody_and_so_is_tried_again() ->
     assert [(one.rejectors, one.pending, one.preemption) for one in result.unplaced] == [
         (frozenset(), frozenset(), None)
     ] * 2
+
+
+@pytest.mark.parametrize(("served_max", "count"), [(1000, 3), (3, 3), (2, 0)])
+def test_one_attempt_looks_for_victims_for_so_many_members(
+    monkeypatch: pytest.MonkeyPatch, served_max: int, count: int
+) -> None:
+    monkeypatch.setattr(group_dry_run, "SERVED_MAX", served_max)
+    town = cluster(4, 4, full=8, sure=4)
+    for number in range(8):
+        town.add(f"far{number}", "far", CPU, node=f"n{number % 2}")
+    claim(town, 3)
+    found, _ = decided(town)
+    assert len(found) == count
