@@ -47,7 +47,7 @@ FIELD_CHARS_MAX: Final = 128
 """Of action, reason and reportingInstance."""
 NAME_CHARS_MAX: Final = 253
 
-_Key = tuple[str, str, str, str, str, str, str]
+_Key = tuple[str, ...]
 
 
 class EventStatistics(msgspec.Struct):
@@ -320,7 +320,7 @@ def cut_note(note: str) -> str:
 
 
 def _key(event: Event) -> _Key:
-    """What makes two events one series. The note counts too: another sentence is other news."""
+    """What makes two events one series: as upstream, what it is related to too. The note counts besides: another sentence is other news."""
     return (
         event.regarding.uid,
         event.regarding.name,
@@ -329,6 +329,7 @@ def _key(event: Event) -> _Key:
         event.type,
         event.reporter,
         event.note,
+        event.related.uid if event.related is not None else "",
     )
 
 

@@ -188,6 +188,18 @@ async def test_another_sentence_another_reporter_and_a_long_silence_are_events_o
     assert len({asked.body["metadata"]["name"] for asked in transport.asked}) == 4
 
 
+async def test_news_of_another_related_object_is_a_series_of_its_own() -> None:
+    sink, transport, _ = make_sink()
+    others = [ObjectRef("Pod", "team", name, f"uid-{name}") for name in ("first", "second", "first")]
+    async with at_work(sink):
+        for other in others:
+            sink.record(replace(FAILED, related=other))
+        assert await sink.drain(5)
+    told = [(asked.body["related"]["name"], asked.body.get("series", {}).get("count")) for asked in transport.asked[:2]]
+    assert told[1] == ("second", None)
+    assert sink.statistics().aggregated == 1
+
+
 async def test_of_too_many_series_the_one_that_was_silent_longest_is_told_and_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
