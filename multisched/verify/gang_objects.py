@@ -19,6 +19,8 @@ UPSTREAM: Final = "scheduling.k8s.io"
 GROUP_LABEL: Final = "scheduling.x-k8s.io/pod-group"
 ACK: Final = "pod-group.scheduling.sigs.k8s.io/"
 KOORDINATOR: Final = "gang.scheduling.koordinator.sh/"
+TOPOLOGY: Final = "multisched.io/gang-topology"
+"""Annotation of pods that say what their gang asks for, and of PodGroups: `KEY` or `KEY:required`, with commas between."""
 MEMBERS_MAX: Final = 100_000
 """More than a cluster has pods: a minimum beyond it is a mistake."""
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(h|ms|m|s)")
@@ -38,6 +40,8 @@ class Member:
     timeout_s: float | None = None
     groups: tuple[GangKey, ...] = ()
     """Gangs that start together with this one."""
+    required: tuple[str, ...] = ()
+    """Label keys: all members are on nodes with the same value of each."""
 
 
 @dataclass(slots=True)
@@ -48,6 +52,8 @@ class GroupObject:
     minimum: int
     timeout_s: float | None
     conditions: tuple[Condition, ...] = field(default=())
+    required: tuple[str, ...] = ()
+    """As a member's."""
 
 
 class Condition(NamedTuple):
@@ -81,7 +87,8 @@ def read_member(document: Json) -> Member | None:
         return None
     timeouts = [member.timeout_s for member in found if member.timeout_s is not None]
     groups = next((member.groups for member in found if member.groups), ())
-    return Member(found[0].key, next(iter(minima), None), timeouts[0] if timeouts else None, groups)
+    required = _required(annotations)
+    return Member(found[0].key, next(iter(minima), None), timeouts[0] if timeouts else None, groups, required)
 
 
 def _of_label(namespace: str, labels: Json) -> Member | None:
@@ -134,6 +141,11 @@ def _groups(namespace: str, value: str | None) -> tuple[GangKey, ...]:
     return tuple((before or namespace, name) for before, _, name in parts)
 
 
+def _required(annotations: Json) -> tuple[str, ...]:
+    levels = [level.strip().rpartition(":") for level in annotations.get(TOPOLOGY, "").split(",")]
+    return tuple(key for key, _, how in levels if how == "required")
+
+
 def duration_s(value: str) -> float:
     """Seconds of a duration as Go writes it, for example `1m30s`; raises Unreadable."""
     parts = _DURATION.findall(value)
@@ -148,12 +160,16 @@ def read_group(document: Json) -> GroupObject:
     spec = mapping(document, "spec")
     if text(document, "apiVersion").startswith(f"{UPSTREAM}/"):
         minimum, timeout = integer(mapping(mapping(spec, "schedulingPolicy"), "gang"), "minCount", 1), 0
+        constraints = objects(mapping(spec, "schedulingConstraints"), "topology")
+        required = tuple(key for one in constraints if (key := text(one, "key")))
     else:
         minimum, timeout = integer(spec, "minMember", 1), integer(spec, "scheduleTimeoutSeconds")
+        required = _required(strings(mapping(document, "metadata"), "annotations"))
     if not 0 < minimum <= MEMBERS_MAX:
         raise Unreadable(f"podgroup {namespace}/{name}: a minimum of {minimum} members; write 1 or more")
     conditions = tuple(
         Condition(text(one, "type"), text(one, "status"), text(one, "reason"), text(one, "message"))
         for one in objects(mapping(document, "status"), "conditions")
     )
-    return GroupObject((namespace or "default", name), minimum, float(timeout) if timeout > 0 else None, conditions)
+    gang, timeout_s = (namespace or "default", name), float(timeout) if timeout > 0 else None
+    return GroupObject(gang, minimum, timeout_s, conditions, required)

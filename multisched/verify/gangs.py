@@ -33,6 +33,8 @@ class GangState:
     group: GroupObject | None
     """Its object, where it has one."""
     groups: tuple[GangKey, ...] = ()
+    required: tuple[str, ...] = ()
+    """Label keys: all members are on nodes with the same value of each."""
 
     @property
     def is_whole(self) -> bool:
@@ -134,6 +136,8 @@ class GangJudge:
             frozenset(uid for uid, pod in members.items() if not (pod.is_bound or pod.is_over)),
             group,
             next((pod.member.groups for pod in members.values() if pod.member.groups), ()),
+            (group.required if group is not None else ())
+            or next((pod.member.required for pod in members.values() if pod.member.required), ()),
         )
 
     def states(self) -> Iterator[GangState]:

@@ -252,3 +252,16 @@ class DeliveredState:
         if not wants(pod, node):
             return "which its node selector or affinity forbids"
         return ""
+
+    def fault_of_domain(self, pod: Pod, node: Node) -> str:
+        """Members of its gang are elsewhere, and it requires one topology domain; empty if nothing forbids the node."""
+        key = self.gangs.gang_of(pod.uid) if self.gangs is not None else None
+        state = self.gangs.state(key) if self.gangs is not None and key is not None else None
+        for label in () if state is None else state.required:
+            if label not in node.labels:
+                return f"which has no label {label}, and its gang requires one domain of it"
+            for other, there in self.standing():
+                is_member = self.gangs is not None and self.gangs.gang_of(other.uid) == key and other.uid != pod.uid
+                if is_member and there.labels.get(label) != node.labels[label]:
+                    return f"in another domain of {label} than {other.key}, and its gang requires one"
+        return ""

@@ -13,8 +13,9 @@ from enum import Enum
 from itertools import pairwise
 from typing import Any, Final
 
-from multisched.testing.world.labels import HOSTNAME
+from multisched.testing.world.labels import HOSTNAME, ZONE
 from multisched.testing.world.pod_manifests import small_spec
+from multisched.verify.gang_objects import TOPOLOGY
 
 ACK: Final = "pod-group.scheduling.sigs.k8s.io/"
 PLUGINS: Final = "scheduling.x-k8s.io/pod-group"
@@ -35,6 +36,17 @@ URGENT: Final = 0.2
 """Of all gangs: they may preempt."""
 GROUPED: Final = 0.5
 """Of all gangs of Koordinator's form that another one follows: the two start together."""
+PACKED_FROM: Final = 200
+"""From this seed on gangs may ask for a topology domain. Defects are known by seeds below, which stay as they were."""
+PACKED: Final = 0.5
+"""Of all gangs of these seeds that go alone, to no node of their own."""
+TOPOLOGIES: Final = (
+    f"{ZONE}:required",
+    f"{ZONE}:required",
+    f"{HOSTNAME}:required",
+    ZONE,
+    f"{ZONE}:required,{HOSTNAME}",
+)
 ESTRANGED: Final = 0.2
 """Of these: they may name two schedulers, and then never start."""
 
@@ -84,10 +96,12 @@ class GangPlan:
     is_urgent: bool
     groups: tuple[str, ...] = ()
     """Namespaces and names of all gangs that start together with this one, itself among them; none for most."""
+    topology: str = ""
+    """Levels, as the annotation says them; empty for none."""
 
     @property
     def description(self) -> str:
-        return f"gang: {self.form.value}"
+        return f"gang: {self.form.value}" + (f", packed by {self.topology}" if self.topology else "")
 
     @property
     def has_group(self) -> bool:
@@ -107,6 +121,14 @@ def drawn_gangs(
             plans[at + 1] = replace(other, form=Form.KOORDINATOR, groups=together, scheduler=scheduler)
             break
     return plans
+
+
+def packed(rng: random.Random, plans: Sequence[GangPlan]) -> list[GangPlan]:
+    """Some of the gangs ask for a topology domain."""
+    return [
+        replace(one, topology=rng.choice(TOPOLOGIES) if rng.random() < PACKED and not (one.groups or one.node) else "")
+        for one in plans
+    ]
 
 
 def _drawn(rng: random.Random, name: str, namespace: str, schedulers: Sequence[str], nodes: Sequence[str]) -> GangPlan:
@@ -140,6 +162,8 @@ def member_manifest(plan: GangPlan, name: str) -> dict[str, Any]:
     if plan.is_urgent:
         spec["priorityClassName"] = "system-cluster-critical"
     labels, annotations = _membership(plan)
+    if plan.topology and plan.form is not Form.PLUGINS:
+        annotations = {**annotations, TOPOLOGY: plan.topology}
     metadata = {"name": name, "namespace": plan.namespace, "labels": labels, "annotations": annotations}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
@@ -164,9 +188,10 @@ def _membership(plan: GangPlan) -> tuple[dict[str, str], Mapping[str, str]]:
 
 def group_manifest(plan: GangPlan) -> dict[str, Any]:
     """The gang's PodGroup, where it has one."""
+    annotations = {TOPOLOGY: plan.topology} if plan.topology else {}
     return {
         "apiVersion": "scheduling.x-k8s.io/v1alpha1",
         "kind": "PodGroup",
-        "metadata": {"name": plan.name, "namespace": plan.namespace},
+        "metadata": {"name": plan.name, "namespace": plan.namespace, "annotations": annotations},
         "spec": {"minMember": plan.minimum, "scheduleTimeoutSeconds": plan.timeout_s},
     }

@@ -16,7 +16,14 @@ from multisched.model.objects import Pod
 from multisched.model.wire import MERGE_PATCH
 from multisched.testing.world.api_user import ApiUser
 from multisched.testing.world.definitions import POD_GROUP, install
-from multisched.testing.world.gang_plans import GangPlan, drawn_gangs, group_manifest, member_manifest
+from multisched.testing.world.gang_plans import (
+    PACKED_FROM,
+    GangPlan,
+    drawn_gangs,
+    group_manifest,
+    member_manifest,
+    packed,
+)
 from multisched.testing.world.kubelets import Kubelets
 
 GANGS: Final = (2, 5)
@@ -56,6 +63,8 @@ class Gangs:
         self._rng = random.Random(f"{seed}/gangs")  # noqa: S311 - a simulation
         names = [f"gang-{number}" for number in range(self._rng.randint(*GANGS))]
         self.plans = drawn_gangs(self._rng, names, namespaces, SCHEDULERS, GANG_NODES)
+        if seed >= PACKED_FROM:
+            self.plans = packed(random.Random(f"{seed}/packed"), self.plans)  # noqa: S311 - a simulation
         self._numbers = itertools.count(1)
 
     async def build(self) -> None:

@@ -5,7 +5,7 @@ A pod that its quota holds is not feasible, nor is a member of a gang that does 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from multisched.config.schema import Configuration
@@ -52,6 +52,15 @@ class _Cluster:
         free = self.free[node.name]
         for resource, amount in {**pod.requests, PODS: 1}.items():
             free[resource] = free.get(resource, 0) - amount
+
+    def by_domain(self, keys: Sequence[str]) -> Iterator[_Cluster]:
+        """A copy with room in one topology domain alone, for each in turn; one with all of it where no key is given."""
+        values = {tuple(node.labels.get(key) for key in keys) for node in self.nodes.values()}
+        for domain in sorted(one for one in values if None not in one):
+            is_in = {name: tuple(node.labels.get(key) for key in keys) == domain for name, node in self.nodes.items()}
+            free = {name: dict(room) if is_in[name] else {} for name, room in self.free.items()}
+            on = {name: list(pods) for name, pods in self.on.items()}
+            yield _Cluster(self.nodes, list(self.placed), list(self.standing), on, free)
 
     def has_room(self, pod: Pod, node: Node) -> bool:
         return all(self.free[node.name].get(r, 0) >= amount for r, amount in {**pod.requests, PODS: 1}.items())
@@ -118,15 +127,21 @@ class FeasiblePods:
         Gangs that start together name one scheduler: those that name two never do. `is_for_good`: all is at rest; else other
         pods count for their quotas from their nomination on, since their leader may have stopped.
         """
-        cluster = self._cluster()
+        nominated: list[Pod] = []
         if not is_for_good:
             own = state.waiting.union(*(self._gangs.judge.state(key).waiting for key in state.groups))
             others = (pod for pod in waiting.values() if pod.uid not in own)
-            cluster.placed += [pod for pod in others if pod.nominated_node]
+            nominated = [pod for pod in others if pod.nominated_node]
         states = [state, *(self._gangs.judge.state(key) for key in state.groups if key != state.key)]
         members = (waiting[uid] for one in states for uid in one.waiting & waiting.keys())
         is_one = len({pod.spec.scheduler_name for pod in members}) == 1
-        return is_one and all(self._places(one, waiting, cluster) for one in states)
+        if not is_one:
+            return False
+        for cluster in self._cluster().by_domain(state.required):
+            cluster.placed += nominated
+            if all(self._places(one, waiting, cluster) for one in states):
+                return True
+        return False
 
     def _places(self, state: GangState, waiting: Mapping[str, Pod], cluster: _Cluster) -> bool:
         """Places the members that are missing, one after the other, where they fit first."""
@@ -164,10 +179,21 @@ class FeasiblePods:
                 for node in nodes
                 if cluster.has_room(pod, node)
                 and is_usable(node)
+                and self._is_in_domain(pod, node, cluster)
                 and self._would_take(pod, node, cluster.on[node.name])
                 and allows(pod, node, nodes, cluster.standing, is_usable)
             ),
             None,
+        )
+
+    def _is_in_domain(self, pod: Pod, node: Node, cluster: _Cluster) -> bool:
+        """Where the members of its gang stand, if it requires one topology domain."""
+        key = self._gangs.judge.gang_of(pod.uid)
+        required = () if key is None else self._gangs.judge.state(key).required
+        others = [there for one, there in cluster.standing if required and self._gangs.judge.gang_of(one.uid) == key]
+        return all(
+            label in node.labels and all(there.labels.get(label) == node.labels[label] for there in others)
+            for label in required
         )
 
     def _would_take_plainly(self, pod: Pod, node: Node, there: Collection[Pod]) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from multisched.cluster.api.server import ApiServer
 from multisched.model.objects import Pod
 from multisched.testing.checkers.api.followed_store import Document, FollowedStore
 from multisched.testing.world.definitions import QUOTA_TREE
+from multisched.verify.demands import demand_of
 from multisched.verify.quotas import TREE_KIND, QuotaJudge
 from multisched.verify.reclaims import ReclaimHistory
 
@@ -56,7 +57,8 @@ class QuotaChecker:
         if before is not None and _uid(before) not in self.claimants:
             self._history.changed()
         if after is not None:
-            self._history.arrived(_owner(after))
+            owner = _owner(after)
+            self._history.arrived(_replaceable(owner, demand_of(after).most) if owner else "")
 
     def _concerns(self, pod: Document) -> bool:
         tree = self.judge.tree
@@ -70,7 +72,8 @@ class QuotaChecker:
         for victim in victims:
             theirs = tree.leaf_of(victim.namespace) if tree is not None else None
             if victim.uid not in self.claimants:
-                self._history.evicted(victim.owner.uid if victim.owner is not None else "")
+                owner = victim.owner.uid if victim.owner is not None else ""
+                self._history.evicted(_replaceable(owner, victim.requests))
             self.claimants[victim.uid] = claim.spec.scheduler_name
             if leaf is not None and theirs is not None:
                 fault = self._history.reclaimed(leaf.path, theirs.path, claim.key)
@@ -93,6 +96,11 @@ def _phase(pod: Document) -> str:
 
 def _room(document: Document) -> object:
     return document.get("status", {}).get("allocatable"), document["metadata"].get("labels")
+
+
+def _replaceable(owner: str, requests: Mapping[str, int]) -> str:
+    """What replaces a pod of this owner and size; of another size, as after a resize in place, it is news. Empty for nothing."""
+    return f"{owner} {sorted((name, amount) for name, amount in requests.items() if amount)}" if owner else ""
 
 
 def _owner(pod: Document) -> str:

@@ -60,7 +60,9 @@ class AssumptionChecker:
             if used + amount > node.allocatable.get(resource, 0):
                 self._complain(f"I1: {pod.key} was assumed on {node.name}, which has no room for its {resource}")
         known = self._delivered.nodes.get(node.name)
-        fault = "which is gone" if known is None else self._delivered.fault_of_node(pod, domain, known)
+        fault = "which is gone"
+        if known is not None:
+            fault = self._delivered.fault_of_node(pod, domain, known) or self._delivered.fault_of_domain(pod, known)
         if fault:
             self._complain(f"I8: {pod.key} was assumed on {node.name}, {fault}")
         pending = self._program.pods.pending.get(pod.uid)

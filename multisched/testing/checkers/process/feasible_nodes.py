@@ -9,7 +9,7 @@ which helps a parked pod has woken it, `RequeueChecker` looks at.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from msgspec import structs
@@ -98,6 +98,13 @@ class DomainNodes:
             _thought=[*self._thought, structs.replace(pod, node=name)],
         )
 
+    def by_domain(self, keys: Sequence[str]) -> Iterator[DomainNodes]:
+        """With the nodes of one topology domain alone, for each in turn; all nodes where no key is given."""
+        values = {tuple(node.labels.get(key) for key in keys) for node in self._nodes}
+        for domain in sorted(one for one in values if None not in one):
+            nodes = [node for node in self._nodes if tuple(node.labels.get(key) for key in keys) == domain]
+            yield replace(self, _nodes=nodes)
+
     def without_less_urgent(self, priority: int) -> DomainNodes:
         """As if all pods below this priority were gone."""
         on = {name: [one for one in pods if one.spec.priority >= priority] for name, pods in self._on.items()}
@@ -144,6 +151,7 @@ class DomainNodes:
             node
             for node in nodes
             if not delivered.fault_of_node(pod, self._domain, node)
+            and not delivered.fault_of_domain(pod, node)
             and pod.spec.required_features <= set(node.declared_features)
             and not _has_guest(self._on[node.name])
             and fits_for_certain(pod, node, self._on[node.name])
@@ -155,6 +163,8 @@ class DomainNodes:
         delivered = self._feasible.delivered
         going = {one.uid for one in self._on[node.name] if _is_less_urgent(one, pod)}
         if not going or delivered.fault_of_node(pod, self._domain, node) or self._is_nominated(node.name, pod):
+            return False
+        if delivered.fault_of_domain(pod, node):
             return False
         here = [one for one in self._on[node.name] if one.uid not in going]
         if not has_room(pod, node, taken_by(here)) or not pod.spec.required_features <= set(node.declared_features):
@@ -168,6 +178,8 @@ class DomainNodes:
         """Whatever room there is."""
         delivered = self._feasible.delivered
         if delivered.fault_of_node(pod, self._domain, node) or self._is_nominated(node.name, pod):
+            return False
+        if delivered.fault_of_domain(pod, node):
             return False
         if not pod.spec.required_features <= set(node.declared_features):
             return False

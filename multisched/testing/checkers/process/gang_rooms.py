@@ -79,6 +79,12 @@ class GangRooms:
         return is_simple and not self._feasible.is_nominated(pod)
 
     def _fits(self, members: Sequence[Pod], lacking: Counter[GangKey], moment: DomainNodes) -> bool:
+        """In one of the topology domains that the gang requires, or anywhere."""
+        judge = self._feasible.delivered.gangs
+        required = judge.state(next(iter(lacking))).required if judge is not None else ()
+        return any(self._fits_in(members, lacking, part) for part in moment.by_domain(required))
+
+    def _fits_in(self, members: Sequence[Pod], lacking: Counter[GangKey], moment: DomainNodes) -> bool:
         """Places members, alike or not, one after the other where they fit first, until no gang lacks any."""
         judge = self._feasible.delivered.gangs
         left = Counter(lacking)
