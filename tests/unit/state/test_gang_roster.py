@@ -222,3 +222,30 @@ def test_counts_are_those_of_a_walk_over_all_members(seed: int) -> None:
             else:
                 assert not any(one == key for one, _ in known.values())
                 finished[key].clear()
+
+
+def test_members_in_another_namespace_than_their_object_are_told_of_each_other() -> None:
+    roster = GangRoster()
+    heard: list[str] = []
+    roster.on_change = heard.append
+    for namespace in ("here", "there"):
+        roster.set(Pod(namespace, "p", f"{namespace}-p", 1, PodSpec("ours"), labels={SP_LABEL: "g"}))
+    roster.set_object(GangApi.SCHEDULER_PLUGINS, "here/g", GangSpec(2))
+    assert heard[-1] == "there/g", "what it hears is another now"
+    assert roster.why_not_yet("here/g").endswith(
+        "gang there/g waits too, and members of one gang must be in one namespace"
+    )
+    assert roster.why_not_yet("there/g") == (
+        f"gang there/g: {NO_OBJECT}; gang here/g waits too, and members of one gang must be in one namespace"
+    )
+
+
+def test_a_gang_without_object_beside_a_complete_one_of_that_name_hears_of_its_object_alone() -> None:
+    roster = roster_of()
+    for namespace, count in (("here", 2), ("there", 1)):
+        for number in range(count):
+            roster.set(
+                Pod(namespace, f"p{number}", f"{namespace}-{number}", 1, PodSpec("ours"), labels={SP_LABEL: "g"})
+            )
+    roster.set_object(GangApi.SCHEDULER_PLUGINS, "here/g", GangSpec(2))
+    assert roster.why_not_yet("there/g") == f"gang there/g: {NO_OBJECT}"
