@@ -111,11 +111,11 @@ def _gang_notes(sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod) -> It
     result = None if gang is None else sandbox.try_gang(worker, gang, pod)
     if result is None:
         return
-    alone = "what is said of nodes here is about this pod alone"
+    alone = "what is said of nodes is about this pod alone"
     if isinstance(result, Placed):
         yield f"it goes with its gang, and then to {result.node}; {alone}"
     else:
-        yield f"it goes with its gang or not at all: {result.message} And {alone}"
+        yield f"it goes with its gang or not at all, and {alone}: {result.message}"
 
 
 def _with_trial(

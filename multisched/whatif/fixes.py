@@ -149,7 +149,7 @@ class _Guesses:
 
     def _quotas(self) -> Iterator[_Trial]:
         """Less of the one resource that a quota lacks, or more in every level that holds the pod back."""
-        found = quota_room(self._sandbox, self._pod)
+        found = quota_room(self._sandbox, self._sandbox.starting_with(self._pod))
         for edit in quota_edits(self._sandbox, found.missing):
             world = partial(self._sandbox.with_object, edit.kind, edit.item)
             yield _Trial("quota", edit.text, 0.6, edit.change, self._pod, world, edit.command, serves="quota")

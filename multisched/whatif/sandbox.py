@@ -314,6 +314,19 @@ class SchedulerSandbox:
             queued_gang(gangs, queued, {one.uid: gangs.key_of(one.uid) or key for one in members}) if queued else None
         )
 
+    def starting_with(self, pod: Pod) -> Sequence[Pod]:
+        """The pod, and as many others of its gang as have to start with it."""
+        gang = self.gang_of(pod)
+        if gang is None:
+            return (pod,)
+        left, found = dict(gang.needs), list[Pod]()
+        for one in (pod, *(entry.pod for entry in gang.members if entry.pod.uid != pod.uid)):
+            key = gang.gang_of.get(one.uid, "")
+            if left.get(key, 0) > 0 or one is pod:
+                left[key] = left.get(key, 0) - 1
+                found.append(one)
+        return found
+
     def take_back(self, worker: DomainWorker, tried: Tried) -> None:
         """Undoes an attempt that placed its pod."""
         if isinstance(tried.result, Placed):

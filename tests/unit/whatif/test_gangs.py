@@ -41,7 +41,10 @@ def test_a_member_whose_gang_lacks_others_is_held_back_and_no_fix_brings_it_to_a
 def test_a_member_that_would_fit_alone_does_not_fit_while_its_gang_does_not() -> None:
     view = explained(*nodes("n1"), member("early", least=2), member("late", least=2))
     (note,) = view.notes
-    assert note.startswith("it goes with its gang or not at all: gang default/crew: 1 of the 2 members")
+    assert note.startswith(
+        "it goes with its gang or not at all, and what is said of nodes is about this pod alone: gang "
+    )
+    assert "1 of the 2 members that must start together have a node; late: 0/1 nodes" in note
     assert view.fixes == ()
 
 
