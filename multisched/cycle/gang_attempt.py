@@ -10,7 +10,7 @@ Where members ask outside, all are asked before the first is assumed; a node tha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -174,7 +174,8 @@ class GangAttempts:
                 transaction.keep()
                 found.is_kept = True
             else:
-                not_started = Status.unschedulable(f"its gang could not start: {_why_stuck(gang, found)}")
+                why = Status.unschedulable(f"its gang could not start: {_why_stuck(gang, found)}")
+                not_started = replace(why, plugin=GANG_PLUGIN)
                 for placed in reversed(found.placed):
                     self._commit.unreserve(placed, not_started)
         return found
@@ -201,7 +202,7 @@ class GangAttempts:
         """Why the nodes are too full for the gang however it is spread, found without placing anybody; else empty."""
         if sum(gang.needs.values()) < ROOM_FROM:
             return ""
-        short = lacking(self._cache.nodes, self._rows.rows, self._needs(gang, is_loose=True))
+        short = lacking(self._cache.nodes, self._rows.rows, self._needs(_needed(gang), is_loose=True))
         if short is None:
             return ""
         need, room = short
@@ -211,12 +212,15 @@ class GangAttempts:
         """`is_loose`: as `_needs` has it."""
         nodes = self._cache.nodes
         standing = np.array([row for row in map(nodes.row_of, gang.standing) if row is not None], np.intp)
-        return GangTopology(nodes, self._rows.rows, gang.topology, self._needs(gang, is_loose=is_loose), standing)
+        needs = self._needs(_needed(gang), is_loose=is_loose)
+        is_elastic = len(gang.members) > sum(gang.needs.values())
+        waiting = self._needs(gang.members, is_loose=is_loose) if is_elastic else ()
+        return GangTopology(nodes, self._rows.rows, gang.topology, needs, standing, waiting)
 
-    def _needs(self, gang: QueuedGang, *, is_loose: bool) -> list[Need]:
+    def _needs(self, members: Iterable[QueuedPod], *, is_loose: bool) -> list[Need]:
         """Members that are alike, with where one could go now; `is_loose`: anywhere, for others may make it possible."""
         alike: dict[Hashable, list[QueuedPod]] = {}
-        for entry in _needed(gang):
+        for entry in members:
             try:
                 signature = self._classes.signature(entry.pod)
             except PluginFailure:
@@ -475,7 +479,7 @@ def _refusal(entry: QueuedPod, result: Unplaced | Conflicted) -> Refused:
 
 
 def _with_aftermath(refused: Unplaced, after: Aftermath) -> Unplaced:
-    message = f"{refused.message} {after.sentence}".rstrip()
+    message = f"{refused.message.rstrip('.')}. {after.sentence}" if after.sentence else refused.message
     if after.preemption is None:
         return replace(
             refused,

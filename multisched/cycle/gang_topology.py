@@ -2,7 +2,8 @@
 
 A domain is all nodes with the same values of a level's label key and of those of all wider levels. Of two levels the one
 with fewer domains is the wider. The narrowest level is tried first. Of its domains those come first in which members
-stand already. Then come those that the gang leaves the least room in for others like it: so the large ones stay whole.
+stand already. Then come those that hold the most of its members, where more wait than have to start. Of those the ones come
+first that the gang leaves the least room in for others like it: so the large ones stay whole.
 Where no single one has room, as few as possible within one domain of the next wider level are tried together. That
 whole domain comes next. A required level is never left; where none is required, all nodes come last.
 """
@@ -36,14 +37,21 @@ class GangTopology:
     """The domains of one gang, at one moment."""
 
     def __init__(
-        self, nodes: NodeView, rows: Rows, levels: Sequence[TopologyLevel], needs: Sequence[Need], standing: Rows
+        self,
+        nodes: NodeView,
+        rows: Rows,
+        levels: Sequence[TopologyLevel],
+        needs: Sequence[Need],
+        standing: Rows,
+        waiting: Sequence[Need] = (),
     ) -> None:
         """`rows`: of the scheduling domain. `needs`: what has to find a place. `standing`: rows on which members stand already:
-        what is required is required of those, too."""
+        what is required is required of those, too. `waiting`: all who want a place, where these are more than those who need one."""
         self._nodes = nodes
         self._needs = needs
         self._size = len(nodes.pod_count)
         self._fits = [_fits(nodes, need) for need in needs]
+        self._waiting = [(need.count, _fits(nodes, need)) for need in waiting]
         self._idle = nodes.allocatable(CPU) - nodes.requested(CPU)
         self._standing = standing
         levels = self._levels = sorted(levels, key=lambda level: _count(nodes.label_codes(level.key).take(rows)))
@@ -121,9 +129,12 @@ class GangTopology:
         for room, need in zip(self._rooms(level), self._needs, strict=True):
             has_room &= room >= need.count
             left += room - need.count
+        left_out = np.zeros(level.count, np.int64)
+        for count, fit in self._waiting:
+            left_out += np.maximum(count - level.sums(fit), 0)
         is_home = np.zeros(level.count, np.bool_)
         is_home[level.number[np.isin(level.rows, self._standing)]] = True
-        order = np.lexsort((np.arange(level.count), level.sums(self._idle), left, ~is_home))
+        order = np.lexsort((np.arange(level.count), level.sums(self._idle), left, left_out, ~is_home))
         found: list[int] = order[has_room[order]][:DOMAINS_MAX].tolist()
         return found
 

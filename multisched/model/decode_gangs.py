@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TypedDict
 
+import msgspec
+
 from multisched.model.decode_metadata import WireMetadata
 from multisched.model.decode_selectors import Wire
 from multisched.model.gang import (
@@ -35,6 +37,7 @@ class _GangPolicy(Wire):
 
 
 class _SchedulingPolicy(Wire):
+    basic: dict[str, msgspec.Raw] | None = None
     gang: _GangPolicy | None = None
 
 
@@ -95,6 +98,8 @@ def workload_terms(wire: WireWorkloadGroup) -> GangTerms:
     constraints = spec.scheduling_constraints or _SchedulingConstraints()
     keys = [one.key or one.topology_key for one in (constraints.topology or constraints.topology_constraints or ())]
     least, problem = 0 if gang is None else gang.min_count, ""
+    if gang is None and (spec.scheduling_policy is None or spec.scheduling_policy.basic is None):
+        problem = "spec.schedulingPolicy has neither basic nor gang; write one of them"
     if gang is not None and not 1 <= least <= MEMBERS_MAX:
         problem = f"spec.schedulingPolicy.gang.minCount is {least}; write 1 to {MEMBERS_MAX}"
     if len(keys) > LEVELS_MAX or not all(keys):

@@ -62,6 +62,17 @@ class GangApi(Enum):
     KOORDINATOR = "gang.scheduling.koordinator.sh"
 
 
+_NAMED_BY: Final[Mapping[GangApi, str]] = {
+    GangApi.KUBERNETES: "spec.schedulingGroup.podGroupName",
+    GangApi.SCHEDULER_PLUGINS: f"label {SP_LABEL}",
+    GangApi.SIGS: f"label {SIGS_LABEL}",
+    GangApi.ACK: f"label {ACK_NAME}",
+    GangApi.KOORDINATOR: f"annotation {KOORDINATOR_NAME}",
+}
+"""Where a pod names its gang."""
+MATCH_POLICIES: Final = ("once-satisfied", "waiting-and-running", "only-waiting")
+
+
 class TopologyLevel(msgspec.Struct, frozen=True):
     """A gang's members go into one domain of this key, if that is possible."""
 
@@ -124,10 +135,15 @@ def _membership(namespace: str, group: str, labels: Texts, annotations: Texts) -
         found.append(_of_ack(said, noted))
     if KOORDINATOR_NAME in noted:
         found.append(_of_koordinator(namespace, noted))
-    problem = _contradiction(found) or next((one.problem for one in found if one.problem), "")
+    problem = _nameless(found) or _contradiction(found) or next((one.problem for one in found if one.problem), "")
     best = next((one for one in found if one.spec is not None), found[0])
     also = tuple(one.api for one in found if one is not best and one.name == best.name)
     return msgspec.structs.replace(best, problem=problem, also=also) if problem or also else best
+
+
+def _nameless(found: Sequence[Membership]) -> str:
+    where = next((_NAMED_BY[one.api] for one in found if not one.name), "")
+    return where and f"{where} is ''; write the name of a gang, or take it off"
 
 
 def _contradiction(found: Sequence[Membership]) -> str:
@@ -170,6 +186,9 @@ def with_annotations(spec: GangSpec, namespace: str, name: str, annotations: Map
     topology, wrong = topology_of(annotations)
     groups, no_groups = _groups(namespace, name, annotations.get(f"{KOORDINATOR}groups", ""))
     policy = annotations.get(f"{KOORDINATOR}match-policy", "")
+    if policy and policy not in MATCH_POLICIES:
+        one_of = f"{', '.join(MATCH_POLICIES[:-1])} or {MATCH_POLICIES[-1]}"
+        wrong = wrong or f"annotation {KOORDINATOR}match-policy is {_shown(policy)}; write {one_of}"
     is_once = policy == "once-satisfied" if policy else spec.is_once
     added = msgspec.structs.replace(spec, together_with=groups, topology=topology, is_once=is_once)
     return added, wrong or no_groups

@@ -9,7 +9,7 @@ Called by the parts of `PodQueue` alone; who has to start together, the roster s
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -247,17 +247,23 @@ class GangEntries:
     def queued(self, entries: Iterable[Entry]) -> QueuedGang:
         """These members, the most important first, as the cycle decides them."""
         members = sorted(entries, key=_importance)
-        together = self._roster.together_with(self._gang_of[members[0].uid])
-        gangs = [gang for one in together if (gang := self._roster.gang(one)) is not None]
-        needs = {gang.key: gang.needs for gang in gangs if gang.needs > 0}
-        return QueuedGang(
-            tuple(QueuedPod(one.pod, one.queued_s, one.attempts) for one in members),
-            needs or {gangs[0].key: len(members)},
-            {one.uid: self._gang_of[one.uid] for one in members},
-            gangs[0].spec.topology if gangs[0].spec is not None else (),
-            tuple(sorted({node for gang in gangs for node in _nodes(gang)})),
-            next((gang.lateness for gang in gangs if gang.is_overdue), ""),
-        )
+        pods = [QueuedPod(one.pod, one.queued_s, one.attempts) for one in members]
+        return queued_gang(self._roster, pods, {one.uid: self._gang_of[one.uid] for one in members})
+
+
+def queued_gang(roster: GangRoster, members: Sequence[QueuedPod], gang_of: Mapping[str, str]) -> QueuedGang:
+    """`members`: in the order in which they are decided. `gang_of`: uid of each -> key of its gang."""
+    together = roster.together_with(gang_of[members[0].pod.uid])
+    gangs = [gang for one in together if (gang := roster.gang(one)) is not None]
+    needs = {gang.key: gang.needs for gang in gangs if gang.needs > 0}
+    return QueuedGang(
+        tuple(members),
+        needs or {gangs[0].key: len(members)},
+        gang_of,
+        gangs[0].spec.topology if gangs[0].spec is not None else (),
+        tuple(sorted({node for gang in gangs for node in _nodes(gang)})),
+        next((gang.lateness for gang in gangs if gang.is_overdue), ""),
+    )
 
 
 def _importance(entry: Entry) -> tuple[int, float, str]:

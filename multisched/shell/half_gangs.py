@@ -37,7 +37,7 @@ class HalfGangs:
             self.look(self._clock.monotonic())
 
     def look(self, now_s: float) -> None:
-        """Reports each gang once for each time that it is below its minimum too long."""
+        """Reports each gang once for each time that it is below its minimum too long; the status of its group says so, too."""
         below = {gang.key: gang for gang in self._cache.gangs.gangs() if gang.bound and gang.needs > 0}
         self._since_s = {key: self._since_s.get(key, now_s) for key in below}
         self._reported &= below.keys()
@@ -45,6 +45,8 @@ class HalfGangs:
             if key not in self._reported and now_s - self._since_s[key] >= gang.timeout_s:
                 self._reported.add(key)
                 self._report(gang)
+            if key in self._reported and not gang.is_overdue:  # again after each bind that was refused
+                self._cache.gangs.note_overdue(key)
 
     def _report(self, gang: Gang) -> None:
         spec = gang.spec

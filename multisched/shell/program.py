@@ -372,7 +372,7 @@ class Program:
         )
 
     def _notify_all(self, event: ClusterEvent, old: EventObject, new: EventObject) -> None:
-        note_gang(self.cache.gangs, event, old, new)
+        note_gang(self.cache.gangs, event.resource, old, new)
         self.router.notify(event, old, new, self.clock.monotonic())
 
     # -- running ---------------------------------------------------------------------------------------------------

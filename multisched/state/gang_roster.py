@@ -212,6 +212,10 @@ class GangRoster:
         """No member of the gang has to wait for others."""
         return not self.needs(key)
 
+    def is_held(self, uid: str) -> bool:
+        """The member cannot be tried as it is."""
+        return self._gangs[self._key_of[uid]].members[uid].is_held
+
     # -- who of them may go: `StandingGangs` -----------------------------------------------------------------------
 
     def standing(self, key: str) -> Collection[str]:
@@ -246,7 +250,8 @@ class GangRoster:
             if gang is None:
                 return self._sentence(key, key, f"starts with gang {one}, of which no member is there")
             if gang.problem:
-                return self._sentence(key, one, gang.problem)
+                elsewhere = self._elsewhere(gang) if gang.problem == NO_OBJECT else ""
+                return self._sentence(key, one, f"{gang.problem}{elsewhere}")
             if one != key and tuple(self.together_with(one)) != tuple(together):
                 return self._sentence(
                     key, one, f"does not name the gangs that gang {key} starts with; write the same in both"
@@ -273,22 +278,14 @@ class GangRoster:
             return ""
         held = [f"{member.name}: {member.held}" for member in _held_members(gang)] if gang.held else []
         but = f", not counting {'; '.join(held)}" if held else ""
-        what = self._present(gang, spec) if gang.is_overdue else f"waits until {spec.min_members} members are there"
+        what = _present(gang, spec) if gang.is_overdue else f"waits until {spec.min_members} members are there"
         return f"{what}{but}{self._elsewhere(gang)}"
-
-    @staticmethod
-    def _present(gang: Gang, spec: GangSpec) -> str:
-        """Who is there of a gang that waits for members."""
-        here = [member.name for member in gang.members.values() if not member.is_held]
-        names = f" ({', '.join(here[:NAMED_MAX])}{', ...' if len(here) > NAMED_MAX else ''})" if here else ""
-        finished = f", {len(gang.finished)} of them finished" if gang.finished else ""
-        return f"{gang.present} of {spec.min_members} members are there{names}{finished}"
 
     def _elsewhere(self, gang: Gang) -> str:
         """Gangs of the same name that wait for members in other namespaces: perhaps one was meant."""
         for key in self._namesakes(gang.key):
             other = self._gangs[key]
-            if key != gang.key and other.spec == gang.spec and other.standing == 0 and other.needs > len(other.members):
+            if key != gang.key and _may_be_one(gang, other):
                 return f"; gang {key} waits too, and members of one gang must be in one namespace"
         return ""
 
@@ -381,6 +378,9 @@ class GangRoster:
         if gang is not None and api in gang.apis:
             self._describe(gang)
             self._changed(key)
+            for other in self._namesakes(key):
+                if other != key:
+                    self.on_change(other)
 
     # -- written by queues -----------------------------------------------------------------------------------------
 
@@ -530,6 +530,24 @@ def counts_of(gang: Gang, why: str) -> GangCounts:
         owners=tuple(sorted({member.owner for member in members if member.owner})[:NAMED_MAX]),
         schedulers=frozenset(gang.schedulers or {gang.last_scheduler}),
     )
+
+
+def _present(gang: Gang, spec: GangSpec) -> str:
+    """Who is there of a gang that waits for members."""
+    here = [member.name for member in gang.members.values() if not member.is_held]
+    names = f" ({', '.join(here[:NAMED_MAX])}{', ...' if len(here) > NAMED_MAX else ''})" if here else ""
+    finished = f", {len(gang.finished)} of them finished" if gang.finished else ""
+    return f"{gang.present} of {spec.min_members} members are there{names}{finished}"
+
+
+def _may_be_one(gang: Gang, other: Gang) -> bool:
+    """The two ask for the same, or one of them lacks the object that the other has, and nobody of the other stands."""
+    if other.standing or (other.spec is not None and other.needs <= len(other.members)):
+        return False
+    if gang.spec is None or other.spec is None:
+        lacks = [one.problem == NO_OBJECT for one in (gang, other) if one.spec is None]
+        return lacks == [True] and not set(gang.apis).isdisjoint(other.apis)
+    return other.spec == gang.spec
 
 
 def _held(pod: Pod, membership: Membership) -> str:

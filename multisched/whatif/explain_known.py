@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from multisched.framework.events import Action, ClusterEvent, EventResource, Resource
+from multisched.framework.gangs import GANG_PLUGIN
 from multisched.framework.introspection import ExplainPlugin
 from multisched.framework.points import EnqueueExtensions, Plugin
 from multisched.framework.registry import implements
@@ -192,7 +193,9 @@ def _wakes(worker: DomainWorker, entry: QueueEntry) -> Iterator[Wake]:
     by_name[API_SERVER] = ServerRefusals()
     for name in entry.plugins:
         plugin = by_name.get(name)
-        if isinstance(plugin, EnqueueExtensions):
+        if name == GANG_PLUGIN and entry.place is Place.GATED:
+            yield Wake(plugin=name, events=("a member of its gang comes or changes", "what its gang asks for changes"))
+        elif isinstance(plugin, EnqueueExtensions):
             events = (_event_words(registration.event) for registration in plugin.events_to_register())
             yield Wake(plugin=name, events=tuple(dict.fromkeys(events)))
         else:

@@ -6,14 +6,16 @@ remembers; `DumpExplanations` answers about what `kubectl get -o json` printed, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any
 
 import msgspec
 
 from multisched.config.schema import Configuration
-from multisched.framework.status import Status
+from multisched.cycle.results import Placed
+from multisched.framework.gangs import GANG_PLUGIN
+from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
 from multisched.observe.explain_attempt import AttemptReader
 from multisched.observe.explain_view import (
@@ -81,10 +83,13 @@ def complete(view: PodView, sandbox: SchedulerSandbox, pod: Pod, query: ExplainQ
     if pod.malformed or pod.spec.unsupported:
         text = pod.malformed or f"multisched does not evaluate {', '.join(pod.spec.unsupported)} yet"
         return msgspec.structs.replace(view, state="refused", waiting_for=f"a change of the pod itself: {text}")
-    gate = sandbox.gate(worker, pod)
+    gate, standing = sandbox.gate(worker, pod), sandbox.cache.placed(pod.uid)
+    if standing is not None and gate.plugin == GANG_PLUGIN:
+        gate = SUCCESS  # a member that stands waits for nobody
     if not gate.is_success:
         notes.append(f"{gate.plugin} holds it back: {gate.message}; below, what would come after that")
-    standing = sandbox.cache.placed(pod.uid)
+    elif standing is None:
+        notes.extend(_gang_notes(sandbox, worker, pod))
     world = nullcontext() if standing is None else sandbox.without_pod(standing.pod)
     with world:
         tried = sandbox.attempt(worker, msgspec.structs.replace(pod, node=""))
@@ -98,6 +103,19 @@ def complete(view: PodView, sandbox: SchedulerSandbox, pod: Pod, query: ExplainQ
     elif query.with_fixes:
         view = _with_fixes(view, sandbox, worker, pod, notes)
     return msgspec.structs.replace(view, notes=tuple(notes))
+
+
+def _gang_notes(sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod) -> Iterator[str]:
+    """How its gang fares, where it has one to go with: what is said of nodes is about the pod alone."""
+    gang = sandbox.gang_of(pod)
+    result = None if gang is None else sandbox.try_gang(worker, gang, pod)
+    if result is None:
+        return
+    alone = "what is said of nodes is about this pod alone"
+    if isinstance(result, Placed):
+        yield f"it goes with its gang, and then to {result.node}; {alone}"
+    else:
+        yield f"it goes with its gang or not at all, and {alone}: {result.message}"
 
 
 def _with_trial(
@@ -124,7 +142,7 @@ def _held_back(attempt: Attempt, worker: DomainWorker, gate: Status) -> Attempt:
 def _with_fixes(view: PodView, sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod, notes: list[str]) -> PodView:
     fits = sandbox.fits(worker, pod)
     if fits is not None:
-        notes.append(f"it fits as it is now, on {fits.record.node}: it only has to be tried again")
+        notes.append(f"it fits as it is now, on {fits}: it only has to be tried again")
         return msgspec.structs.replace(view, fixes=())
     fixes = tuple(
         Fix(kind=f.kind, text=f.text, size=f.size, node=f.node, change=f.change, command=f.command)

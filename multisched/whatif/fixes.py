@@ -21,7 +21,6 @@ import msgspec
 import numpy as np
 
 from multisched.cycle.classes.score_snapshot import ScoreSnapshot
-from multisched.cycle.results import Placed
 from multisched.framework.node_view import Rows
 from multisched.framework.status import Code
 from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod
@@ -85,10 +84,9 @@ def find_fixes(sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod) -> lis
                 continue
             left -= 1
             with trial.world():
-                tried = sandbox.fits(worker, trial.pod)
-            if tried is not None and isinstance(tried.result, Placed):
+                node = sandbox.fits(worker, trial.pod)
+            if node is not None:
                 served.add(trial.serves)
-                node = tried.result.node
                 found.append(FoundFix(trial.kind, trial.text, trial.size, node, trial.change, trial.command))
     return sorted(found, key=lambda fix: (fix.size, fix.text))
 
@@ -151,7 +149,7 @@ class _Guesses:
 
     def _quotas(self) -> Iterator[_Trial]:
         """Less of the one resource that a quota lacks, or more in every level that holds the pod back."""
-        found = quota_room(self._sandbox, self._pod)
+        found = quota_room(self._sandbox, self._sandbox.starting_with(self._pod))
         for edit in quota_edits(self._sandbox, found.missing):
             world = partial(self._sandbox.with_object, edit.kind, edit.item)
             yield _Trial("quota", edit.text, 0.6, edit.change, self._pod, world, edit.command, serves="quota")

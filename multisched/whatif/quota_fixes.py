@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -48,15 +49,19 @@ class QuotaRoom(msgspec.Struct, frozen=True):
     """Resource -> what every max still leaves to such a pod, of those that it passes."""
 
 
-def quota_room(sandbox: SchedulerSandbox, pod: Pod) -> QuotaRoom:
-    """What is missing; nothing for a pod that no quota holds back."""
+def quota_room(sandbox: SchedulerSandbox, pods: Sequence[Pod]) -> QuotaRoom:
+    """What is missing for pods that start together; nothing where no quota holds them back."""
     _, ledger = _ledger_of(sandbox)
-    others = [one for one in sandbox.nominator.pods() if one.uid != pod.uid]
+    own = {pod.uid for pod in pods}
+    others = [one for one in sandbox.nominator.pods() if one.uid not in own]
     nominated = ledger.nominated_amounts(others) if others else {}
     missing: dict[int, dict[str, int]] = {}
     room: dict[str, int] = {}
-    items = items_of(pod)
-    for level in ledger.levels_of(pod):
+    asked = Counter[str]()
+    for pod in pods:
+        asked.update(dict(items_of(pod)))
+    items = tuple(asked.items())
+    for level in ledger.levels_of(pods[0]):
         taken = nominated.get(level.at, NO_AMOUNTS)
         for resource, amount in items:
             most = level.max.get(resource)

@@ -12,18 +12,18 @@ does it know what Permit and bind will say, or which devices a pod that is being
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from multisched.config.schema import Configuration
 from multisched.cycle.attempt_record import AttemptRecord
-from multisched.cycle.results import Placed, Result
+from multisched.cycle.results import GangResult, Placed, RemoteRequest, Result, Unplaced
 from multisched.framework.introspection import StateExportPlugin
-from multisched.framework.points import QueuedPod
+from multisched.framework.points import QueuedGang, QueuedPod
 from multisched.framework.registry import Registry, implements
 from multisched.framework.runner import Runner
 from multisched.framework.status import SUCCESS, Status
@@ -32,14 +32,18 @@ from multisched.model.decode import DecodeError, Decoder
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 from multisched.model.wire import UNREADABLE, ConnectFailedError, LineStream, Response
+from multisched.queueing.gang_entries import queued_gang
 from multisched.shell.domain import DomainWorker
 from multisched.shell.extenders import UnaskedExtender
+from multisched.shell.ingest.gang_objects import note_gang
 from multisched.shell.ingest.priority_classes import PriorityClass, class_of
 from multisched.shell.observer import SilentObserver
 from multisched.shell.program import Program, ProgramPorts
+from multisched.state.gang_memory import GangMemory, recall, remembered
 
 UNREADABLE_SHOWN = 5
 """Objects of a dump that cannot be read and are named; beyond, only their number is given."""
+R = TypeVar("R")
 _IN_THOUGHT = Status.error("placed in thought only")
 
 
@@ -64,6 +68,10 @@ class ClusterSnapshot(msgspec.Struct, frozen=True):
     """With the node each is promised, as the program has it; of a dump the pods themselves tell."""
     unreadable: tuple[tuple[ObjectKind, str], ...] = ()
     """Kinds that the API server does not show, and why."""
+    gangs: GangMemory | None = None
+    """What a running program remembers of gangs; a dump tells it by `finished`."""
+    finished: tuple[Pod, ...] = ()
+    """Pods of a dump that have ended well, and count for their gangs."""
 
     @staticmethod
     def of(program: Program) -> ClusterSnapshot:
@@ -83,6 +91,7 @@ class ClusterSnapshot(msgspec.Struct, frozen=True):
             learned={place: plugin.export_state() for place, plugin in _learning(program)},
             nominated=tuple(program.nominator.pods()),
             unreadable=tuple((kind, why) for kind in ObjectKind if (why := store.unreadable(kind))),
+            gangs=remembered(program.cache.gangs),
         )
 
 
@@ -113,6 +122,7 @@ class SnapshotReader:
         self._nodes: list[Node] = []
         self._placed: list[Pod] = []
         self._pending: list[Pod] = []
+        self._finished: list[Pod] = []
         self._objects: list[tuple[ObjectKind, ClusterObject]] = []
         self._classes: list[PriorityClass] = []
         self._unreadable: list[str] = []
@@ -143,6 +153,8 @@ class SnapshotReader:
             pod = self._decoder.pod(raw)
             if not pod.is_terminal:
                 (self._placed if pod.node else self._pending).append(pod)
+            elif pod.phase == "Succeeded":
+                self._finished.append(pod)
         elif kind == "PriorityClass":
             self._classes.append(class_of(raw))
         else:
@@ -165,6 +177,7 @@ class SnapshotReader:
             (*named, *unnamed, *self._notes),
             tuple(self._classes) or None,
             is_raw=True,
+            finished=tuple(self._finished),
         )
 
 
@@ -240,14 +253,21 @@ class SchedulerSandbox:
             self.cache.objects.set_unreadable(kind, why)
         for kind, item in snapshot.objects:
             self.cache.objects.set(kind, item)
+            note_gang(self.cache.gangs, kind, None, item)
         for node in snapshot.nodes:
             self.cache.set_node(node)
         for pod in {pod.uid: pod for pod in snapshot.placed}.values():
+            self.cache.gangs.set(pod)
             self.cache.place(pod)
+        for pod in snapshot.finished:
+            self.cache.gangs.finish(pod)
         for pod in map(self.program.pods.with_policy, snapshot.pending) if snapshot.is_raw else snapshot.pending:
             self.pending[pod.namespace, pod.name] = pod
+            self.cache.gangs.set(pod)
             if snapshot.is_raw:
                 self.nominator.set(pod)
+        if snapshot.gangs is not None:
+            recall(self.cache.gangs, snapshot.gangs)
         for pod in snapshot.nominated:
             self.nominator.nominate(pod, pod.nominated_node)
         for pod in self.nominator.pods():
@@ -270,30 +290,84 @@ class SchedulerSandbox:
     def attempt(self, worker: DomainWorker, pod: Pod) -> Tried:
         """One attempt by the real cycle. A pod that it places stands there until it is taken back."""
         self._attempts += 1
-        running = worker.cycle.attempt(QueuedPod(pod, 0.0, self._attempts))
-        unasked: dict[str, None] = {}
-        try:
-            asked = next(running)
-            while True:
-                unasked |= dict.fromkeys(one.plugin.name for one in asked)
-                asked = running.send({})
-        except StopIteration as ended:
-            return Tried(ended.value, worker.cycle.records.read(pod.uid)[-1], tuple(unasked))
+        result, unasked = _answered(worker.cycle.attempt(QueuedPod(pod, 0.0, self._attempts)))
+        return Tried(result, worker.cycle.records.read(pod.uid)[-1], unasked)
+
+    def attempt_gang(self, worker: DomainWorker, gang: QueuedGang) -> tuple[GangResult, tuple[str, ...]]:
+        """One attempt of all members, and the plugins that would have asked outside. Those placed stand until taken back."""
+        return _answered(worker.cycle.attempt(gang))
+
+    def gang_of(self, pod: Pod) -> QueuedGang | None:
+        """The pod, as given, and those that are tried with it; None for a pod that is tried alone."""
+        gangs = self.cache.gangs
+        key = gangs.key_of(pod.uid)
+        gang = None if key is None else gangs.gang(key)
+        if key is None or gang is None or gang.spec is None or (gang.needs <= 0 and not gang.spec.topology):
+            return None
+        keys = {one for one in gangs.together_with(key) if gangs.needs(one)}
+        fellows = {one.uid: one for one in self.pending.values() if gangs.key_of(one.uid) in keys}
+        members = [one for one in (fellows | {pod.uid: pod}).values() if not gangs.is_held(one.uid)]
+        members.sort(key=lambda one: (-one.spec.priority, one.created_s, one.name))
+        self._attempts += 1
+        queued = [QueuedPod(one, 0.0, self._attempts) for one in members]
+        return (
+            queued_gang(gangs, queued, {one.uid: gangs.key_of(one.uid) or key for one in members}) if queued else None
+        )
+
+    def starting_with(self, pod: Pod) -> Sequence[Pod]:
+        """The pod, and as many others of its gang as have to start with it."""
+        gang = self.gang_of(pod)
+        if gang is None:
+            return (pod,)
+        left, found = dict(gang.needs), list[Pod]()
+        for one in (pod, *(entry.pod for entry in gang.members if entry.pod.uid != pod.uid)):
+            key = gang.gang_of.get(one.uid, "")
+            if left.get(key, 0) > 0 or one is pod:
+                left[key] = left.get(key, 0) - 1
+                found.append(one)
+        return found
 
     def take_back(self, worker: DomainWorker, tried: Tried) -> None:
         """Undoes an attempt that placed its pod."""
         if isinstance(tried.result, Placed):
             worker.cycle.give_up(tried.result, _IN_THOUGHT)
 
-    def fits(self, worker: DomainWorker, pod: Pod) -> Tried | None:
-        """The attempt that places the pod, taken back already; None if a gate holds it or no node takes it."""
-        if pod.malformed or pod.spec.unsupported or not self.gate(worker, pod).is_success:
+    def try_gang(self, worker: DomainWorker, gang: QueuedGang, pod: Pod) -> Placed | Unplaced | None:
+        """What becomes of this member in an attempt of the gang, taken back already; None: it is not among those tried."""
+        result, _ = self.attempt_gang(worker, gang)
+        for placed in reversed(result.placed):
+            worker.cycle.give_up(placed, _IN_THOUGHT)
+        members: tuple[Placed | Unplaced, ...] = (*result.placed, *result.unplaced)
+        return next((one for one in members if one.pod.uid == pod.uid), None)
+
+    def fits(self, worker: DomainWorker, pod: Pod) -> str | None:
+        """The node to which an attempt brings the pod, with its gang if it has one; None if nothing takes it."""
+        if pod.malformed or pod.spec.unsupported:
             return None
-        tried = self.attempt(worker, pod)
-        if not isinstance(tried.result, Placed):
-            return None
-        self.take_back(worker, tried)
-        return tried
+        with self._as_member(pod):
+            if not self.gate(worker, pod).is_success:
+                return None
+            gang = self.gang_of(pod)
+            if gang is None:
+                tried = self.attempt(worker, pod)
+                self.take_back(worker, tried)
+                result: Result | None = tried.result
+            else:
+                result = self.try_gang(worker, gang, pod)
+        return result.node if isinstance(result, Placed) else None
+
+    @contextmanager
+    def _as_member(self, pod: Pod) -> Iterator[None]:
+        """Its gang knows the pod as given, for a while."""
+        before = self.pending.get((pod.namespace, pod.name))
+        is_other = before is not None and before is not pod and self.cache.gangs.key_of(pod.uid) is not None
+        if is_other:
+            self.cache.gangs.set(pod)
+        try:
+            yield
+        finally:
+            if is_other and before is not None:
+                self.cache.gangs.set(before)
 
     @contextmanager
     def with_node(self, node: Node) -> Iterator[None]:
@@ -306,6 +380,20 @@ class SchedulerSandbox:
             yield
         finally:
             self.cache.set_node(before)
+
+    @contextmanager
+    def with_pending(self, pods: Sequence[Pod]) -> Iterator[None]:
+        """These pods wait, too, for a while."""
+        for pod in pods:
+            self.pending[pod.namespace, pod.name] = pod
+            self.cache.gangs.set(pod)
+        try:
+            yield
+        finally:
+            for pod in pods:
+                del self.pending[pod.namespace, pod.name]
+                if self.cache.placed(pod.uid) is None:
+                    self.cache.gangs.remove(pod.uid)
 
     @contextmanager
     def with_object(self, kind: ObjectKind, item: ClusterObject) -> Iterator[None]:
@@ -326,6 +414,18 @@ class SchedulerSandbox:
             yield
         finally:
             self.cache.place(pod)
+
+
+def _answered(running: Generator[Sequence[RemoteRequest], Any, R]) -> tuple[R, tuple[str, ...]]:
+    """The result of an attempt that nobody outside answers, and the plugins that would have asked."""
+    unasked: dict[str, None] = {}
+    try:
+        asked = next(running)
+        while True:
+            unasked |= dict.fromkeys(one.plugin.name for one in asked)
+            asked = running.send({})
+    except StopIteration as ended:
+        return ended.value, tuple(unasked)
 
 
 class _NoNetwork:

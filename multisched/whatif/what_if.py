@@ -6,20 +6,20 @@ which `priority_classes` tells. The other is which of several equally good nodes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 import orjson
 
-from multisched.cycle.results import Conflicted, Placed
+from multisched.cycle.results import Conflicted, GangResult, Placed
 from multisched.model.decode import DecodeError, Decoder
 from multisched.model.objects import Pod
 from multisched.observe.explain_view import NotExplainedError, Placement, WhatIfView
 from multisched.shell.domain import DomainWorker
 from multisched.shell.ingest.priority_classes import PlannedPod
-from multisched.whatif.sandbox import SchedulerSandbox, Tried
+from multisched.whatif.sandbox import UNASKED, SchedulerSandbox, Tried
 
 PREEMPTIONS_MAX = 3
 """Times one replica may preempt before it counts as going nowhere."""
@@ -82,17 +82,9 @@ def what_if(sandbox: SchedulerSandbox, planned: PlannedPod, replicas: int) -> Wh
     if pod.malformed or pod.spec.unsupported:
         text = pod.malformed or f"multisched does not evaluate {', '.join(pod.spec.unsupported)} yet"
         raise NotExplainedError(f"the pod cannot be scheduled: {text}", status=422)
-    placements: list[Placement] = []
-    gate = sandbox.gate(worker, pod)
-    if not gate.is_success:
-        placements = [Placement(replica=n + 1, message=f"{gate.plugin}: {gate.message}") for n in range(replicas)]
-    while len(placements) < replicas:
-        number = len(placements) + 1
-        one = msgspec.structs.replace(pod, name=f"{pod.name}-{number}", uid=f"what-if-{number}")
-        placement = _place(sandbox, worker, one, number, notes)
-        placements.append(placement)
-        if not placement.node:  # those behind it are alike, and nothing has changed
-            placements += [msgspec.structs.replace(placement, replica=n + 1) for n in range(number, replicas)]
+    ones = [msgspec.structs.replace(pod, name=f"{pod.name}-{n}", uid=f"what-if-{n}") for n in range(1, replicas + 1)]
+    with sandbox.with_pending(ones):
+        placements = _placements(sandbox, worker, ones, notes)
     return WhatIfView(
         namespace=pod.namespace,
         name=pod.name,
@@ -101,6 +93,60 @@ def what_if(sandbox: SchedulerSandbox, planned: PlannedPod, replicas: int) -> Wh
         placements=tuple(placements),
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def _placements(
+    sandbox: SchedulerSandbox, worker: DomainWorker, ones: Sequence[Pod], notes: list[str]
+) -> list[Placement]:
+    gate = sandbox.gate(worker, ones[0])
+    if not gate.is_success:
+        message = f"{gate.plugin}: {gate.message}"
+        return [Placement(replica=number, message=message) for number in range(1, len(ones) + 1)]
+    if sandbox.gang_of(ones[0]) is not None:
+        return _place_gang(sandbox, worker, ones, notes)
+    placements: list[Placement] = []
+    while len(placements) < len(ones):
+        number = len(placements) + 1
+        placement = _place(sandbox, worker, ones[number - 1], number, notes)
+        placements.append(placement)
+        if not placement.node:  # those behind it are alike, and nothing has changed
+            placements += [msgspec.structs.replace(placement, replica=n + 1) for n in range(number, len(ones))]
+    return placements
+
+
+def _place_gang(
+    sandbox: SchedulerSandbox, worker: DomainWorker, ones: Sequence[Pod], notes: list[str]
+) -> list[Placement]:
+    """All at once, with those of their gang that wait already, if need be after others were preempted for them."""
+    victims: tuple[Pod, ...] = ()
+    pods = list(ones)
+    result = GangResult((), ())
+    for _ in range(PREEMPTIONS_MAX):
+        gang = sandbox.gang_of(pods[0])
+        if gang is None:
+            break
+        result, unasked = sandbox.attempt_gang(worker, gang)
+        notes.extend(f"{plugin} {UNASKED}" for plugin in unasked)
+        preemption = next((one.preemption for one in result.unplaced if one.preemption is not None), None)
+        if result.placed or preemption is None:
+            break
+        for victim in preemption.every_victim:
+            sandbox.cache.remove(victim.uid)
+        victims = (*victims, *preemption.every_victim)
+        pods = [msgspec.structs.replace(pod, nominated_node=preemption.node_of(pod.uid)) for pod in pods]
+        sandbox.pending.update({(pod.namespace, pod.name): pod for pod in pods})
+    nodes = {placed.pod.uid: placed.node for placed in result.placed}
+    words = {refused.pod.uid: refused.message for refused in result.unplaced}
+    names = tuple(victim.key for victim in victims)
+    return [
+        Placement(
+            replica=number,
+            node=nodes.get(pod.uid, ""),
+            victims=names if number == 1 and nodes else (),
+            message=words.get(pod.uid, ""),
+        )
+        for number, pod in enumerate(ones, 1)
+    ]
 
 
 def _place(sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod, number: int, notes: list[str]) -> Placement:

@@ -54,13 +54,20 @@ def phase_of(gang: GangCounts) -> str:
 
 
 def _condition(kind: str, gang: GangCounts) -> ObjectCondition:
-    have = f"{gang.bound + gang.finished} of {gang.least} members that start together have nodes"
+    count = gang.bound + gang.finished
+    have = f"{count} of {gang.least} members that start together have nodes"
     if gang.problem:
         return ObjectCondition(kind, "False", "Broken", gang.problem)
-    if gang.bound + gang.finished >= gang.least:
+    if count > gang.least:
+        together = f"{gang.least} start together" if gang.least else "each starts alone"
+        return ObjectCondition(kind, "True", SCHEDULED, f"{count} members have nodes; {together}")
+    if gang.least and count == gang.least:
         return ObjectCondition(kind, "True", SCHEDULED, have)
+    if not gang.least:
+        have = "no member has a node"
     reason = "TimedOut" if gang.is_overdue else "Unschedulable" if not gang.why else "MembersMissing"
-    who = f"; {_named(gang)} wait" if gang.waiting and not gang.why else ""
+    waits = "waits" if len(gang.waiting) == 1 else "wait"
+    who = f"; {_named(gang)} {waits}" if gang.waiting and not gang.why else ""
     return ObjectCondition(kind, "False", reason, gang.why or f"{have}{who}")
 
 

@@ -315,7 +315,7 @@ def test_a_gang_goes_into_one_rack_and_so_do_members_that_come_later() -> None:
             await house.bound("m3")
             assert house.node_of("m3").startswith(rack)
             await house.until(lambda: waiting(house, "m4").startswith("unschedulable"))
-            why = "gang default/g: no domain of rack has room for one more member, 0 at most"
+            why = "gang default/g: no domain of rack has room for one more member, 0 at most."
             nobody = "preemption: No preemption victims found that would make room for all that must start together."
             assert waiting(house, "m4") == f"unschedulable: {why} {nobody}"
             await house.delete(f"{PODS}/m0")

@@ -92,6 +92,8 @@ def test_a_gang_that_does_not_fit_leaves_no_trace_and_each_member_hears_why() ->
     assert outcomes["m3"].outcome is Outcome.REFUSED
     assert outcomes["m0"].outcome is Outcome.GIVEN_UP
     assert outcomes["m0"].message.startswith("its gang could not start: 3 of the 4 members")
+    assert outcomes["m0"].status is not None
+    assert outcomes["m0"].status.plugin == "GangScheduling", "the API server has turned nobody away"
 
 
 def test_members_beyond_the_minimum_wait_on() -> None:
@@ -159,6 +161,17 @@ def test_a_gang_is_packed_into_one_rack_the_one_that_it_fills_most() -> None:
     domain.cache.place(make_pod("standing", cpu_milli=1000, node="r1n0"))
     result = attempt(domain, gang_of([make_pod(f"m{at}", spec=SPEC) for at in range(3)], 3, topology=(RACK_REQUIRED,)))
     assert racks_of(domain, result) == {"r1"}
+
+
+def test_a_rack_that_holds_all_who_wait_comes_before_one_that_only_holds_the_minimum() -> None:
+    for standing, rack in ((("r0n0", "r2n0"), "r1"), (("r0n0", "r1n0", "r2n0", "r2n1"), "r0")):
+        domain = Domain(*racks(3))
+        for at, node in enumerate(standing):
+            domain.cache.place(make_pod(f"standing-{at}", cpu_milli=1000, node=node))
+        pods = [make_pod(f"m{at}", spec=SPEC) for at in range(4)]
+        result = attempt(domain, gang_of(pods, 2, topology=(RACK_REQUIRED,)))
+        assert racks_of(domain, result) == {rack}
+        assert len(result.placed) == 4 - (rack == "r0")
 
 
 def test_a_required_rack_is_never_left_and_a_preferred_one_is() -> None:

@@ -62,6 +62,9 @@ def test_each_group_says_what_its_gang_asks_for(kind: ObjectKind, spec: Any, ann
         (OURS, {"minMember": 1}, {TOPOLOGY_ANNOTATION: "rack:always"}, "write KEY or KEY:required"),
         (SIGS, {"minMember": 1}, {f"{KOORDINATOR}groups": "h"}, "write a list"),
         (WORKLOADS, {"schedulingPolicy": {"gang": {"minCount": 0}}}, {}, "minCount is 0"),
+        (WORKLOADS, {"schedulingPolicy": {"lottery": {"minCount": 2}}}, {}, "has neither basic nor gang"),
+        (WORKLOADS, {}, {}, "has neither basic nor gang"),
+        (SIGS, {"minMember": 1}, {f"{KOORDINATOR}match-policy": "always"}, "or only-waiting"),
         (
             WORKLOADS,
             {"schedulingPolicy": {"gang": {"minCount": 1}}, "schedulingConstraints": {"topology": [{}]}},

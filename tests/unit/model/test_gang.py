@@ -12,6 +12,7 @@ from multisched.model.gang import (
     ACK_TOPOLOGY,
     KOORDINATOR,
     KOORDINATOR_TOPOLOGY,
+    SIGS_LABEL,
     SP_LABEL,
     TIMEOUT_S,
     TOPOLOGY_ANNOTATION,
@@ -89,6 +90,16 @@ def test_each_api_is_read(labels: Any, annotations: Any, group: str, found: Memb
         (ACK, {TOPOLOGY_ANNOTATION: ",".join("abcdefghi")}, "9 levels"),
         ({}, koordinator(name="g", min_available="two"), "'two'"),
         ({}, koordinator(name="g", min_available="2", groups="all"), "write a list"),
+        (
+            {},
+            koordinator(name="g", min_available="2", match_policy="ever"),
+            "match-policy is 'ever'; write once-satisfied, ",
+        ),
+        ({ACK_NAME: "", ACK_MIN: "2"}, {}, f"label {ACK_NAME} is ''; write the name of a gang"),
+        ({SP_LABEL: ""}, {}, f"label {SP_LABEL} is ''"),
+        ({SIGS_LABEL: ""}, {}, f"label {SIGS_LABEL} is ''"),
+        ({SP_LABEL: "", ACK_NAME: "g", ACK_MIN: "2"}, {}, f"label {SP_LABEL} is ''"),
+        ({}, koordinator(name="", min_available="2"), f"annotation {KOORDINATOR}name is ''"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_mend(labels: Any, annotations: Any, words: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
+from multisched.framework.gangs import GangCounts
 from multisched.model.gang import KOORDINATOR
 from multisched.shell.half_gangs import HalfGangs
 from multisched.testing.loop.sim_loop import SimLoop
@@ -11,6 +12,12 @@ from tests.unit.shell.shell_kit import House
 
 NOTES = {f"{KOORDINATOR}name": "g", f"{KOORDINATOR}min-available": "3", f"{KOORDINATOR}waiting-time": "60s"}
 NOTES |= {f"{KOORDINATOR}match-policy": "waiting-and-running"}
+
+
+def the_gang(house: House) -> GangCounts:
+    counts = house.cache.gangs.counts("default/g")
+    assert counts is not None
+    return counts
 
 
 def test_only_bound_members_of_gangs_below_their_minimum_hear_of_it_and_once_each_time() -> None:
@@ -21,7 +28,7 @@ def test_only_bound_members_of_gangs_below_their_minimum_hear_of_it_and_once_eac
         for name in ("m0", "m1"):
             house.see_pod(name, nodeName="a", metadata={"annotations": NOTES})
         house.see_pod("alone", nodeName="a")
-        house.see_pod("waits", metadata={"annotations": NOTES})
+        waits = house.see_pod("waits", metadata={"annotations": NOTES})
         for now_s in (0.0, 59.0):
             half.look(now_s)
         assert not [event for event in house.desk.events if event.reason == "GangBelowMinimum"]
@@ -29,11 +36,18 @@ def test_only_bound_members_of_gangs_below_their_minimum_hear_of_it_and_once_eac
             half.look(now_s)
         told = [event for event in house.desk.events if event.reason == "GangBelowMinimum"]
         assert [event.regarding.name for event in told] == ["m0", "m1"]
+        assert the_gang(house).is_overdue, "so that the status of its PodGroup says it"
         assert {event.note for event in told} == {
             "gang default/g has been below its minimum for 60 s: 2 of 3 members run"
         }
+        house.cache.gangs.stands(waits, "a")
+        house.cache.gangs.stands(waits, "")
+        assert not the_gang(house).is_overdue, "a member was assumed, and the API server refused its bind"
+        half.look(75.0)
+        assert the_gang(house).is_overdue
         house.see_pod("m2", nodeName="a", metadata={"annotations": NOTES})
         half.look(80.0)
+        assert not the_gang(house).is_overdue
         house.lose_pod("m2")
         for now_s in (90.0, 149.0, 151.0):
             half.look(now_s)

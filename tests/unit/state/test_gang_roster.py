@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import NamedTuple
 
 import pytest
 from msgspec.structs import replace
@@ -190,35 +191,107 @@ def test_a_pod_that_changes_its_gang_leaves_the_other() -> None:
     assert len(roster) == 0
 
 
+class Known(NamedTuple):
+    """A member as the test knows it."""
+
+    key: str
+    stands: bool = False
+    is_gated: bool = False
+    is_leaving: bool = False
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_counts_are_those_of_a_walk_over_all_members(seed: int) -> None:
     rng, roster = random.Random(seed), GangRoster()
-    known: dict[str, tuple[str, bool]] = {}
+    known: dict[str, Known] = {}
     finished: dict[str, set[str]] = {"team/g": set(), "team/h": set()}
     for number in range(300):
-        step = rng.choice(("add", "add", "stand", "leave", "remove", "finish"))
+        step = rng.choice(("add", "add", "change", "stand", "leave", "remove", "finish"))
         if step == "add":
-            gang = rng.choice("gh")
-            roster.set(member(f"p{number}", gang=gang))
-            known[f"uid-p{number}"] = f"team/{gang}", False
+            known[f"uid-p{number}"] = see(
+                roster, f"p{number}", Known(f"team/{rng.choice('gh')}", is_gated=number % 4 == 0)
+            )
         elif known:
             uid = rng.choice(sorted(known))
-            key = known[uid][0]
+            one, name = known[uid], uid.removeprefix("uid-")
             if step in ("stand", "leave"):
                 roster.stands(uid, "node" if step == "stand" else "")
-                known[uid] = key, step == "stand"
+                known[uid] = one._replace(stands=step == "stand")
+            elif step == "change":
+                known[uid] = see(roster, name, one._replace(is_gated=not one.is_gated, is_leaving=rng.random() < 0.5))
             elif step == "remove":
                 roster.remove(uid)
                 del known[uid]
             else:
-                roster.finish(member(uid.removeprefix("uid-"), gang=key[-1]))
+                roster.finish(member(name, gang=one.key[-1]))
                 del known[uid]
-                finished[key].add(uid)
+                finished[one.key].add(uid)
         for key in ("team/g", "team/h"):
-            gang_ = roster.gang(key)
-            standing = sum(stands for one, stands in known.values() if one == key)
-            if gang_ is not None:
-                assert (gang_.standing, set(gang_.finished)) == (standing, finished[key])
-            else:
-                assert not any(one == key for one, _ in known.values())
-                finished[key].clear()
+            check_counts(roster, key, [one for one in known.values() if one.key == key], finished[key])
+
+
+def see(roster: GangRoster, name: str, known: Known) -> Known:
+    gates = ("gate",) if known.is_gated else ()
+    roster.set(replace(member(name, gang=known.key[-1]), gates=gates, is_deleting=known.is_leaving))
+    return known
+
+
+def check_counts(roster: GangRoster, key: str, members: list[Known], finished: set[str]) -> None:
+    gang = roster.gang(key)
+    if gang is None:
+        assert not members
+        finished.clear()
+        return
+    held = sum(one.is_gated and not one.stands for one in members)
+    staying = sum(one.stands and not one.is_leaving for one in members)
+    assert (gang.standing, set(gang.finished)) == (sum(one.stands for one in members), finished)
+    assert (gang.held, gang.present) == (held, len(members) - held + len(finished))
+    assert len(gang.staying) == staying
+    if members:  # each says that two start together
+        assert gang.surplus == min(max(staying + len(finished) - 2, 0), staying)
+
+
+def test_members_in_another_namespace_than_their_object_are_told_of_each_other() -> None:
+    roster = GangRoster()
+    heard: list[str] = []
+    roster.on_change = heard.append
+    for namespace in ("here", "there"):
+        roster.set(Pod(namespace, "p", f"{namespace}-p", 1, PodSpec("ours"), labels={SP_LABEL: "g"}))
+    roster.set_object(GangApi.SCHEDULER_PLUGINS, "here/g", GangSpec(2))
+    assert heard[-1] == "there/g", "what it hears is another now"
+    assert roster.why_not_yet("here/g").endswith(
+        "gang there/g waits too, and members of one gang must be in one namespace"
+    )
+    assert roster.why_not_yet("there/g") == (
+        f"gang there/g: {NO_OBJECT}; gang here/g waits too, and members of one gang must be in one namespace"
+    )
+
+
+def test_a_gang_without_object_beside_a_complete_one_of_that_name_hears_of_its_object_alone() -> None:
+    roster = roster_of()
+    for namespace, count in (("here", 2), ("there", 1)):
+        for number in range(count):
+            roster.set(
+                Pod(namespace, f"p{number}", f"{namespace}-{number}", 1, PodSpec("ours"), labels={SP_LABEL: "g"})
+            )
+    roster.set_object(GangApi.SCHEDULER_PLUGINS, "here/g", GangSpec(2))
+    assert roster.why_not_yet("there/g") == f"gang there/g: {NO_OBJECT}"
+
+
+def test_who_waits_hears_that_a_member_has_gone() -> None:
+    roster = roster_of(member("a"), member("b"))
+    heard: list[str] = []
+    roster.on_change = heard.append
+    assert roster.why_not_yet("team/g") == ""
+    roster.remove("uid-b")
+    assert (heard, roster.why_not_yet("team/g")) == (["team/g"], "gang team/g: waits until 2 members are there")
+
+
+def test_one_member_that_contradicts_its_pod_group_is_told_though_others_agree() -> None:
+    roster = GangRoster()
+    for name, least in (("a", 3), ("b", 2)):
+        roster.set(replace(member(name, least), labels={ACK_NAME: "g", ACK_MIN: str(least), SP_LABEL: "g"}))
+    roster.set_object(GangApi.SCHEDULER_PLUGINS, "team/g", GangSpec(3))
+    assert the(roster).problem == (
+        "its PodGroup asks for a minimum of 3, and its members for 2 and 3; write the same in both"
+    )

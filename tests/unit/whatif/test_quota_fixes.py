@@ -47,6 +47,14 @@ def halves(whole: int, most: int) -> Json:
     return level("root", {"cpu": whole}, {"cpu": whole}, leaf("a", whole // 2, most), leaf("b", whole // 2, most))
 
 
+def test_a_gang_that_its_quota_holds_is_told_the_max_that_lets_all_of_it_in() -> None:
+    crew = {"pod-group.scheduling.sigs.k8s.io/name": "crew", "pod-group.scheduling.sigs.k8s.io/min-available": "3"}
+    waiting = pods("a", 0, 3, labels=crew)
+    for name in ("a/pod-0", "a/pod-2"):
+        view = explained(node(), quota_tree(halves(16, 12)), *waiting, name=name)
+        assert "The smallest fix: raise max of root.a to 15 CPU; it then goes to n" in pod_text(view)
+
+
 def test_the_level_the_numbers_and_the_smallest_fix_are_said() -> None:
     view = explained(node(), quota_tree(halves(80, 40)), *pods("a", 8, 1), name="a/pod-8")
     text = pod_text(view)

@@ -72,7 +72,10 @@ def test_a_phase_says_how_far_the_gang_is(numbers: dict[str, Any], phase: str) -
         ({"bound": 2, "finished": 1}, "True", "Scheduled", "3 of 3 members that start together have nodes"),
         ({"why": "waits until 3 members are there"}, "False", "MembersMissing", "waits until 3 members are there"),
         ({"why": "2 of 3 members are there", "is_overdue": True}, "False", "TimedOut", "2 of 3 members are there"),
-        ({"waiting": ("a",)}, "False", "Unschedulable", "0 of 3 members that start together have nodes; a wait"),
+        ({"bound": 4, "finished": 1}, "True", "Scheduled", "5 members have nodes; 3 start together"),
+        ({"least": 0, "bound": 2}, "True", "Scheduled", "2 members have nodes; each starts alone"),
+        ({"least": 0, "waiting": ("a",)}, "False", "Unschedulable", "no member has a node; a waits"),
+        ({"waiting": ("a",)}, "False", "Unschedulable", "0 of 3 members that start together have nodes; a waits"),
         (
             {"bound": 1, "waiting": ("a", "b")},
             "False",
@@ -86,7 +89,18 @@ def test_a_phase_says_how_far_the_gang_is(numbers: dict[str, Any], phase: str) -
             "0 of 3 members that start together have nodes; a, b, c, d and others wait",
         ),
     ],
-    ids=["broken", "scheduled", "missing", "timed-out", "one-waits", "two-wait", "many-wait"],
+    ids=[
+        "broken",
+        "scheduled",
+        "missing",
+        "timed-out",
+        "more-than-the-minimum",
+        "alone",
+        "alone-without-room",
+        "one-waits",
+        "two-wait",
+        "many-wait",
+    ],
 )
 def test_a_condition_says_what_keeps_the_gang(numbers: dict[str, Any], status: str, reason: str, message: str) -> None:
     (found,) = status_of(ObjectKind.POD_GROUP, "team", "uid", gang(**numbers)).conditions

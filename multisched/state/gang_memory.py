@@ -1,0 +1,38 @@
+"""What a roster of gangs knows beyond pods and objects as they are now: for a copy of it.
+
+Called by whoever copies a cluster to try something.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from multisched.state.gang_roster import GangRoster
+
+
+class GangMemory(msgspec.Struct, frozen=True):
+    """Of all gangs that have members."""
+
+    started: frozenset[str] = frozenset()
+    """Keys of gangs whose minimum was bound at some time."""
+    overdue: frozenset[str] = frozenset()
+    """Keys of gangs that have waited longer than they let their members."""
+    finished: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Key of a gang, and uids of its members that ended well."""
+
+
+def remembered(roster: GangRoster) -> GangMemory:
+    return GangMemory(
+        frozenset(gang.key for gang in roster.gangs() if gang.has_started),
+        frozenset(gang.key for gang in roster.gangs() if gang.is_overdue),
+        tuple((gang.key, tuple(gang.finished)) for gang in roster.gangs() if gang.finished),
+    )
+
+
+def recall(roster: GangRoster, memory: GangMemory) -> None:
+    """Into a roster that has the same members, and no others."""
+    finished = dict(memory.finished)
+    for gang in roster.gangs():
+        gang.has_started = gang.key in memory.started
+        gang.is_overdue = gang.key in memory.overdue
+        gang.finished.update(dict.fromkeys(finished.get(gang.key, ()), True))

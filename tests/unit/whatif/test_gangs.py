@@ -1,0 +1,150 @@
+"""What is said of members of gangs: a gang goes whole or not at all, in thought as well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from multisched.config import loading
+from multisched.observe.explain_view import ExplainQuery, PodView, WhatIfView
+from multisched.testing.builders import Document, node_document
+from multisched.whatif.explain_source import ProgramExplanations
+from tests.unit.shell.program_kit import CONFIGURATION, Cluster, at_once, play
+from tests.unit.whatif.clusters import dump_of, explained, small_pod
+
+NAME, LEAST = "pod-group.scheduling.sigs.k8s.io/name", "pod-group.scheduling.sigs.k8s.io/min-available"
+RACK = {"multisched.io/gang-topology": "rack:required"}
+
+
+def labels(least: int) -> dict[str, str]:
+    return {NAME: "crew", LEAST: str(least)}
+
+
+def member(name: str, *, least: int, cpu: str = "1", **fields: Any) -> Document:
+    return small_pod(name, cpu=cpu, labels=labels(least), **fields)
+
+
+def nodes(*names: str, cpu: str = "1") -> list[Document]:
+    return [node_document(name, cpu=cpu, labels={"rack": name}) for name in names]
+
+
+def test_a_member_whose_gang_lacks_others_is_held_back_and_no_fix_brings_it_to_a_node() -> None:
+    view = explained(*nodes("n1"), small_pod("other", cpu="1", node="n1"), member("late", least=3))
+    assert view.now is not None
+    assert ("PreEnqueue", "GangScheduling", "holds it back: gang default/crew: waits until 3 members are there") in [
+        (point.point, point.plugin, point.said) for point in view.now.points
+    ]
+    assert view.fixes == ()
+
+
+def test_a_member_that_would_fit_alone_does_not_fit_while_its_gang_does_not() -> None:
+    view = explained(*nodes("n1"), member("early", least=2), member("late", least=2))
+    (note,) = view.notes
+    assert note.startswith(
+        "it goes with its gang or not at all, and what is said of nodes is about this pod alone: gang "
+    )
+    assert "1 of the 2 members that must start together have a node; late: 0/1 nodes" in note
+    assert view.fixes == ()
+
+
+def test_a_gang_that_fits_only_in_two_racks_does_not_fit_where_it_must_stay_in_one() -> None:
+    crew = [member(name, least=2, annotations=RACK) for name in ("early", "late")]
+    view = explained(*nodes("n1", "n2"), *crew)
+    assert any("no domain of rack has room for the 2 members" in note for note in view.notes), view.notes
+
+
+def test_a_fix_counts_the_room_of_all_members() -> None:
+    view = explained(
+        *nodes("n1", "n2"), small_pod("other", cpu="1", node="n1"), member("early", least=2), member("late", least=2)
+    )
+    assert view.fixes is not None
+    assert [fix.text for fix in view.fixes if fix.kind == "victim"] == [
+        "delete the pod default/other (priority 0) from n1"
+    ]
+
+
+def test_a_gang_that_fits_says_so() -> None:
+    view = explained(*nodes("n1", "n2"), member("early", least=2), member("late", least=2))
+    assert view.notes[0].startswith("it goes with its gang, and then to n")
+    assert view.notes[-1].startswith("it fits as it is now, on n")
+
+
+def test_a_member_that_stands_waits_for_nobody() -> None:
+    view = explained(*nodes("n1"), member("late", least=3, node="n1"), query=ExplainQuery("default", "late"))
+    assert not any("holds it back" in note for note in view.notes)
+
+
+def test_finished_members_of_a_dump_count() -> None:
+    done = [member(name, least=3, node="n1") for name in ("a", "b")]
+    for one in done:
+        one["status"] = {"phase": "Succeeded"}
+    view = explained(*nodes("n1"), *done, member("late", least=3))
+    assert view.notes[-1] == "it fits as it is now, on n1: it only has to be tried again"
+
+
+# -- what if ------------------------------------------------------------------------------------------------------------
+
+
+def asked(replicas: int, *documents: Document, least: int, **fields: Any) -> WhatIfView:
+    return dump_of(*documents).what_if(member("new", least=least, **fields), replicas)
+
+
+@pytest.mark.parametrize(("replicas", "placed"), [(1, 0), (2, 2), (3, 2)])
+def test_a_planned_gang_goes_whole_or_nowhere(replicas: int, placed: int) -> None:
+    view = asked(replicas, *nodes("n1", "n2"), least=2)
+    assert sum(bool(one.node) for one in view.placements) == placed
+    assert all(one.node or one.message for one in view.placements)
+
+
+def test_a_planned_gang_without_room_for_all_goes_nowhere() -> None:
+    view = asked(3, *nodes("n1", "n2"), least=3)
+    assert [one.node for one in view.placements] == ["", "", ""]
+    assert view.placements[0].message.startswith("gang default/crew: 2 of the 3 members")
+
+
+def test_planned_members_join_those_that_wait() -> None:
+    view = asked(1, *nodes("n1", "n2"), member("early", least=2), least=2)
+    assert view.placements[0].node
+
+
+def test_a_planned_gang_preempts_what_all_of_it_needs() -> None:
+    standing = [small_pod(name, cpu="1", node=node, priority=-1) for name, node in (("a", "n1"), ("b", "n2"))]
+    view = asked(2, *nodes("n1", "n2"), *standing, least=2, priority=5)
+    assert sorted(one.node for one in view.placements) == ["n1", "n2"]
+    assert sorted(view.placements[0].victims) == ["default/a", "default/b"]
+
+
+# -- of a running program ------------------------------------------------------------------------------------------------
+
+KOORDINATOR = "gang.scheduling.koordinator.sh/"
+
+
+def test_a_running_program_tells_what_its_gangs_have_been_through() -> None:
+    """A gang that has started stays started where its members say so, and finished members count."""
+
+    async def told(cluster: Cluster, name: str) -> PodView:
+        explanations = ProgramExplanations(cluster.program, loading.parse(CONFIGURATION, "test"), in_thread=at_once)
+        return await explanations.pod(ExplainQuery("default", name, with_fixes=True))
+
+    async def scene(cluster: Cluster) -> None:
+        await cluster.add_node("n1", cpu="4")
+        crew = {f"{KOORDINATOR}name": "other-crew", f"{KOORDINATOR}min-available": "2"}
+        for name in ("a", "b"):
+            await cluster.add_pod(name, annotations=crew)
+        await cluster.add_pod("alone", labels=labels(2))
+        await cluster.settle()
+        await cluster.delete_pod("a")
+        await cluster.add_pod("huge", annotations=crew, cpu="9")
+        await cluster.settle()
+        huge, alone = await told(cluster, "huge"), await told(cluster, "alone")
+
+        assert not any("its gang" in note for note in huge.notes), "it came after its gang had started, and goes alone"
+        assert huge.fixes is not None
+        assert huge.fixes[0].text.startswith("lower the cpu request from 9")
+        assert [wake.events for wake in alone.wakes] == [
+            ("a member of its gang comes or changes", "what its gang asks for changes")
+        ]
+        assert alone.fixes == ()
+
+    play(scene)
