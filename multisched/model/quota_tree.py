@@ -183,7 +183,7 @@ class _Reader:
             what = "it has no name" if name in (None, "") else f"{_shown(name)} is no name of a node"
             self.problem(f"{place}.name", what, "write a word")
             return "?", place
-        path = name if not above or name.startswith(f"{above}.") else f"{above}.{name}"
+        path = child_path(above, name)
         if name in self._names:
             what = f"{self._names[name]} has the same name {_shown(name)}"
             self.problem(f"{place}.name", what, "give each node a name of its own")
@@ -249,6 +249,11 @@ class _Reader:
                 )
                 self.problem(f"{place}.{resource}", what, f"lower it, or raise min of {path}")
         return found
+
+
+def child_path(above: str, name: str) -> str:
+    """See `QuotaNode.path`. `above`: empty for the root."""
+    return name if not above or name.startswith(f"{above}.") else f"{above}.{name}"
 
 
 def read_amounts(amounts: Any, path: str, report: ReportProblem) -> Requests:
