@@ -96,6 +96,10 @@ class ElasticQuotaTree(ClusterObject, frozen=True, gc=False, eq=False):
     """None where it has problems."""
     problems: tuple[TreeProblem, ...] = ()
     """All that is wrong with it."""
+    created: str = ""
+    """metadata.creationTimestamp, as it is written: such texts sort by time."""
+    last_good: QuotaTree | None = None
+    """status.lastGood of a tree with problems: what was in force before somebody made the mistake."""
 
 
 class ElasticQuota(ClusterObject, frozen=True, gc=False, eq=False):

@@ -66,7 +66,7 @@ from multisched.model.decode_selectors import (
 from multisched.model.decode_volumes import InTreeSource, migrated_disk
 from multisched.model.objects import CPU, Owner
 from multisched.model.quantity import QuantityError, milli_of_nano, parse_nano, value_of_nano
-from multisched.model.quota_tree import TreeProblem, read_tree
+from multisched.model.quota_tree import QuotaTree, TreeProblem, read_tree
 from multisched.model.selectors import LabelSelector
 from multisched.model.version import Version, version_of
 from multisched.model.wire import UNREADABLE
@@ -281,11 +281,22 @@ class _QuotaTreeSpec(Wire):
     root: Any = None
 
 
+class _AgedMetadata(WireMetadata):
+    creation_timestamp: str | None = None
+
+
 class _QuotaTree(Wire):
-    metadata: WireMetadata
+    metadata: _AgedMetadata
     spec: _QuotaTreeSpec | None = None
+    status: msgspec.Raw = msgspec.Raw()
+    """Read only where the spec has problems: the figures of all levels stand there, too."""
 
 
+class _QuotaTreeStatus(Wire):
+    last_good: _QuotaTreeSpec | None = None
+
+
+_status_decoder = msgspec.json.Decoder(_QuotaTreeStatus)
 _bare_decoder = msgspec.json.Decoder(_Bare)
 
 
@@ -388,7 +399,23 @@ def _quota(wire: _Quota) -> ResourceQuota:
 
 def _quota_tree(wire: _QuotaTree) -> ElasticQuotaTree:
     tree, problems = read_tree(None if wire.spec is None else wire.spec.root)
-    return ElasticQuotaTree(**_who(wire.metadata), tree=tree, problems=problems, malformed=_all_of(problems))
+    return ElasticQuotaTree(
+        **_who(wire.metadata),
+        tree=tree,
+        problems=problems,
+        malformed=_all_of(problems),
+        created=wire.metadata.creation_timestamp or "",
+        last_good=_last_good(wire.status) if problems else None,
+    )
+
+
+def _last_good(status: msgspec.Raw) -> QuotaTree | None:
+    """What a tree said before it had problems; None where the status does not say so, or says what is no tree."""
+    try:
+        found = _status_decoder.decode(status)
+    except UNREADABLE:
+        return None
+    return None if found.last_good is None else read_tree(found.last_good.root)[0]
 
 
 def _elastic_quota(wire: WireElasticQuota) -> ElasticQuota:

@@ -121,7 +121,7 @@ class QuotaTree(msgspec.Struct, frozen=True):
 def read_tree(root: Any) -> tuple[QuotaTree | None, tuple[TreeProblem, ...]]:
     """The tree of a document's `spec.root`; None where it has problems, which are all listed at once."""
     reader = _Reader()
-    reader.read(root, -1, "", 1)
+    reader.read(root, -1, "", 1, "spec.root")
     if reader.nodes and not reader.problems:
         _check_levels(reader)
     if reader.problems:
@@ -144,17 +144,18 @@ class _Reader:
         if len(self.problems) <= PROBLEMS_MAX:
             self.problems.append(TreeProblem(path, text, fix))
 
-    def read(self, document: Any, parent: int, above: str, depth: int) -> int:
-        """Position of the node; its children follow it. -1 where it cannot be read at all."""
-        place = above or "spec.root"
+    def read(self, document: Any, parent: int, above: str, depth: int, place: str) -> int:
+        """Position of the node; its children follow it. -1 where it cannot be read at all.
+
+        `place`: where it stands, as long as its name is not known.
+        """
         if not isinstance(document, dict):
             self.problem(place, "a node of the tree is no object", "write name, min and max")
             return -1
         if len(self.nodes) >= NODES_MAX or depth > DEPTH_MAX:
             self.problem(place, f"the tree has over {NODES_MAX} nodes or {DEPTH_MAX} levels", "make it smaller")
             return -1
-        name = self._name(document.get("name"), place)
-        path = name if not above or name.startswith(f"{above}.") else f"{above}.{name}"
+        name, path = self._name(document.get("name"), above, place)
         at = len(self.nodes)
         self.nodes.append(QuotaNode(name, path, parent, (), {}, {}))
         children = self._children(document.get("children"), at, path, depth)
@@ -176,16 +177,18 @@ class _Reader:
         found = read_amounts(amounts, path, self.problem)
         return self._amounts.setdefault(tuple(found.items()), found)
 
-    def _name(self, name: Any, place: str) -> str:
+    def _name(self, name: Any, above: str, place: str) -> tuple[str, str]:
+        """And the path that it makes. A node without a name goes by its place."""
         if not isinstance(name, str) or not name:
-            self.problem(f"{place}.name", f"{_shown(name)} is no name of a node", "write a word")
-            return "?"
+            what = "it has no name" if name in (None, "") else f"{_shown(name)} is no name of a node"
+            self.problem(f"{place}.name", what, "write a word")
+            return "?", place
+        path = child_path(above, name)
         if name in self._names:
-            self.problem(
-                f"{place}.{_shown(name)}", f"{self._names[name]} has the same name", "give each node a name of its own"
-            )
-        self._names.setdefault(name, f"{place}.{name}")
-        return name
+            what = f"{self._names[name]} has the same name {_shown(name)}"
+            self.problem(f"{place}.name", what, "give each node a name of its own")
+        self._names.setdefault(name, path)
+        return name, path
 
     def _children(self, documents: Any, at: int, path: str, depth: int) -> tuple[int, ...]:
         if documents is None:
@@ -193,7 +196,7 @@ class _Reader:
         if not isinstance(documents, list):
             self.problem(f"{path}.children", "no list", "write a list of nodes")
             return ()
-        found = [self.read(one, at, path, depth + 1) for one in documents]
+        found = [self.read(one, at, path, depth + 1, f"{path}.children[{i}]") for i, one in enumerate(documents)]
         return tuple(child for child in found if child >= 0)
 
     def _leaf_namespaces(self, names: Any, path: str, *, is_leaf: bool) -> tuple[str, ...]:
@@ -246,6 +249,11 @@ class _Reader:
                 )
                 self.problem(f"{place}.{resource}", what, f"lower it, or raise min of {path}")
         return found
+
+
+def child_path(above: str, name: str) -> str:
+    """See `QuotaNode.path`. `above`: empty for the root."""
+    return name if not above or name.startswith(f"{above}.") else f"{above}.{name}"
 
 
 def read_amounts(amounts: Any, path: str, report: ReportProblem) -> Requests:

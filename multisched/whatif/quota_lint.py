@@ -14,9 +14,17 @@ from msgspec.structs import replace
 
 from multisched.model.cluster_objects import ClusterObject, ElasticQuotaTree
 from multisched.model.decode import DecodeError
+from multisched.model.near_names import did_you_mean
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node
-from multisched.model.quota_tree import QuotaTree, read_tree, shown_amount
+from multisched.model.quota_tree import (
+    GUARANTEE_ATTRIBUTE,
+    WEIGHT_ATTRIBUTE,
+    QuotaTree,
+    child_path,
+    read_tree,
+    shown_amount,
+)
 from multisched.model.quotas.drafts import Json, key_of
 from multisched.model.quotas.reading import Problems
 from multisched.model.quotas.translation import QuotaApi, checked, own_documents, translate, tree_name
@@ -33,6 +41,12 @@ KINDS: Final[Mapping[QuotaApi, ObjectKind]] = {
     QuotaApi.SCHEDULER_PLUGINS: ObjectKind.ELASTIC_QUOTA,
 }
 """APIs that the scheduler reads itself."""
+FIELDS: Final = ("name", "min", "max", "namespaces", "children", "attributes")
+"""Of a level."""
+ATTRIBUTES: Final = (WEIGHT_ATTRIBUTE, GUARANTEE_ATTRIBUTE)
+ATTRIBUTE_PREFIX: Final = "multisched.io/"
+"""Attributes of others may say what they like."""
+LEAVE_IT: Final = "leave it out"
 NAMED_MAX: Final = 20
 """Warnings of one sort; more are left out, and counted."""
 
@@ -71,9 +85,13 @@ def lint(api: QuotaApi, documents: Sequence[Json], known: ClusterSnapshot | None
     before: Objects = () if known is None else known.objects
     after = _applied(before, kind, own)
     problems = [*unreadable, *_problems(kind, own, after)]
-    if problems or known is None:
-        return Linted(tuple(problems), () if problems else tuple(_shape_warnings(_tree_of(after), own_key(kind, own))))
-    return _with_cluster(replace(known, objects=after), own_key(kind, own))
+    if problems:
+        return Linted(tuple(problems))
+    odd = tuple(_field_warnings(documents)) if kind is ObjectKind.ELASTIC_QUOTA_TREE else ()
+    if known is None:
+        return Linted((), (*odd, *_shape_warnings(_tree_of(after), own_key(kind, own))))
+    found = _with_cluster(replace(known, objects=after), own_key(kind, own))
+    return replace(found, warnings=(*odd, *found.warnings))
 
 
 def problems_of(kind: ObjectKind, objects: Objects) -> frozenset[Finding]:
@@ -170,6 +188,27 @@ def _findings(problems: Problems) -> Iterator[Finding]:
 
 
 # -- warnings ------------------------------------------------------------------------------------------------------------
+
+
+def _field_warnings(documents: Sequence[Json]) -> Iterator[Finding]:
+    """Of trees without problems. A level takes any field, and so does the API server: one that is misspelt says nothing."""
+    found: list[Finding] = []
+    for document in documents:
+        waiting = [(document["spec"]["root"], document["spec"]["root"]["name"])]
+        while waiting:
+            node, path = waiting.pop()
+            attributes = node.get("attributes")
+            ours = [str(name) for name in (attributes if isinstance(attributes, dict) else ())]
+            odd = [(f".{name}", did_you_mean(name, FIELDS, LEAVE_IT)) for name in map(str, node) if name not in FIELDS]
+            odd += [
+                (f".attributes[{name}]", did_you_mean(name, ATTRIBUTES, LEAVE_IT))
+                for name in ours
+                if name.startswith(ATTRIBUTE_PREFIX) and name not in ATTRIBUTES
+            ]
+            found += [Finding(key_of(document), path + field, "nothing goes by it", fix) for field, fix in odd]
+            children = node.get("children") or ()
+            waiting += [(child, child_path(path, child["name"])) for child in reversed(children)]
+    yield from _limited(found)
 
 
 def _with_cluster(after: ClusterSnapshot, key: str) -> Linted:

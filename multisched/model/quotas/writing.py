@@ -157,6 +157,26 @@ class _Writer:
         return found
 
 
+def exact_root(tree: QuotaTree) -> dict[str, Any]:
+    """`spec.root` of a tree that `read_tree` made; read again it is the same tree."""
+    documents: list[dict[str, Any]] = []
+    for node in tree.nodes:
+        document: dict[str, Any] = {"name": node.name, "min": quantities(node.min), "max": quantities(node.max)}
+        attributes = {} if node.weight is None else {WEIGHT_ATTRIBUTE: str(node.weight)}
+        if node.guarantee:
+            attributes[GUARANTEE_ATTRIBUTE] = ",".join(
+                f"{of}={much}" for of, much in quantities(node.guarantee).items()
+            )
+        if attributes:
+            document["attributes"] = attributes
+        if node.namespaces:
+            document["namespaces"] = list(node.namespaces)
+        documents.append(document)
+        if node.parent >= 0:
+            documents[node.parent].setdefault("children", []).append(document)
+    return documents[0]
+
+
 def quantities(amounts: Requests) -> dict[str, str]:
     """As people write them, without loss."""
     return {resource: shown_amount(resource, amount) for resource, amount in amounts.items()}

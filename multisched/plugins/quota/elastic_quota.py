@@ -49,7 +49,7 @@ from multisched.plugins.quota.removal import (
 RANK: Final = NOBODY - 1
 """Of a pod that reclaims: pods of any priority leave it the place that was cleared for it."""
 
-OVER_MIN: Final = "the quota is at its min and may only borrow what is idle"
+OVER_MIN: Final = "its quota would be over its min, and may only borrow what is idle"
 NO_BORROWER: Final = "nobody who borrows could make room"
 SEVERAL: Final = "pods of several quotas that must start together displace nobody"
 NO_NODE: Final = "no node has room, whoever of those that borrow would go"

@@ -1,8 +1,9 @@
 """Fair shares: how much of what its parent has each level may count on, given what all of them ask for.
 
 First everybody gets what it asks for, up to its min. What is left goes by weight to those who ask for more, until nothing
-is left or nobody asks. Nobody gets more than it asks for, or than its max. Shares are whole numbers; what division leaves
-goes by largest remainder. A guarantee counts as asked for, whether anybody asks or not.
+is left or nobody asks. Nobody gets more than it asks for, or than its max; a level asks for no more than those below may
+hold. Shares are whole numbers; what division leaves goes by largest remainder. A guarantee counts as asked for, whether
+anybody asks or not.
 Source: Koordinator's runtime quota (`reference`: elastic quota), without min below request being lent to nobody.
 """
 
@@ -17,7 +18,7 @@ from multisched.model.quota_tree import QuotaTree
 def fair_shares(tree: QuotaTree, requested: Sequence[Requests]) -> list[dict[str, int]]:
     """By position in the tree: resource -> share. `requested`: what the pods of each level hold and ask for together."""
     shares: list[dict[str, int]] = [{} for _ in tree.nodes]
-    requested = _with_guarantees(tree, requested)
+    requested = _within_max(tree, _with_guarantees(tree, requested))
     for resource in sorted(tree.resources):
         root, asked = tree.nodes[0], requested[0].get(resource, 0)
         shares[0][resource] = min(asked, root.max.get(resource, asked))
@@ -43,6 +44,17 @@ def _with_guarantees(tree: QuotaTree, requested: Sequence[Requests]) -> Sequence
             for level in tree.paths[at] if more > 0 else ():
                 lifted[level][resource] = lifted[level].get(resource, 0) + more
     return lifted
+
+
+def _within_max(tree: QuotaTree, requested: Sequence[Requests]) -> Sequence[Requests]:
+    """Nobody asks for what no level below could ever hold: its siblings would get less, and it would get nothing by it."""
+    capped = [dict(one) for one in requested]
+    for at in reversed(range(len(tree.nodes))):
+        for resource, most in tree.nodes[at].max.items():
+            excess = capped[at].get(resource, 0) - most
+            for level in tree.paths[at] if excess > 0 else ():
+                capped[level][resource] -= excess
+    return capped
 
 
 Claim = tuple[int, int, int]

@@ -98,7 +98,7 @@ class QuotaSource:
 
     def trouble_of(self, kind: ObjectKind, key: str) -> str:
         """Why the object has no effect; empty for one that has."""
-        return self.trouble.get(_trouble_key(kind, key), "")
+        return self.trouble.get(trouble_key(kind, key), "")
 
     def _may_have_effect(self, kind: ObjectKind, one: ClusterObject) -> bool:
         if kind is not ObjectKind.ELASTIC_QUOTA_TREE or one.namespace == TREE_NAMESPACE:
@@ -108,16 +108,19 @@ class QuotaSource:
 
     def _trouble(self, kind: ObjectKind, key: str, why: str) -> None:
         """A tree goes by its key, any other object by its kind, too."""
-        place = _trouble_key(kind, key)
+        place = trouble_key(kind, key)
         self.trouble[place] = why
         if self._logged.get(place) != why:
             logger.warning("quota has no effect", extra={"object": place, "error": why})
 
     def _chosen_tree(self, trees: Sequence[ClusterObject]) -> InForce | None:
-        """The one in force, else the first good one by name, else the first; None where none has ever been good."""
+        """The one in force, else the oldest that is or was good, else the oldest; None where none has ever been good.
+
+        A process that starts finds in the status of a broken tree what the one before it had in force.
+        """
         kind, before = ObjectKind.ELASTIC_QUOTA_TREE, self.in_force
         known = [one for one in trees if before is not None and before.kind is kind and before.uid == one.uid]
-        chosen = known[0] if known else min(trees, key=lambda one: (not _is_good(one), one.key))
+        chosen = known[0] if known else min(trees, key=_rank)
         assert isinstance(chosen, ElasticQuotaTree)
         for other in trees:
             if other is not chosen:
@@ -126,7 +129,9 @@ class QuotaSource:
         if chosen.tree is not None and _is_good(chosen):
             return InForce(kind, chosen.tree, chosen.key, chosen.uid)
         self._trouble(kind, chosen.key, f"not in force: {chosen.malformed}")
-        return before if known else None
+        if known or chosen.last_good is None:
+            return before if known else None
+        return InForce(kind, chosen.last_good, chosen.key, chosen.uid)
 
     def _made_of(self, kind: ObjectKind, quotas: Sequence[ClusterObject]) -> InForce | None:
         """The tree that many objects make, else the last good one of them."""
@@ -138,11 +143,17 @@ class QuotaSource:
         return self.in_force if self.in_force is not None and self.in_force.kind is kind else None
 
 
+def _rank(one: ClusterObject) -> tuple[bool, str, str]:
+    """Which of several trees goes first: one that may be in force, then the oldest."""
+    assert isinstance(one, ElasticQuotaTree)
+    return not _is_good(one) and one.last_good is None, one.created, one.key
+
+
 def _is_good(one: ClusterObject) -> bool:
     return isinstance(one, ElasticQuotaTree) and one.tree is not None and not one.malformed
 
 
-def _trouble_key(kind: ObjectKind, key: str) -> str:
+def trouble_key(kind: ObjectKind, key: str) -> str:
     """A tree goes by its key, any other object by its kind, too."""
     is_tree = kind is ObjectKind.ELASTIC_QUOTA_TREE
     return key if is_tree else f"{kind.definition.plural}.{kind.definition.group} {key}"

@@ -5,7 +5,8 @@ once, so they are used for every object that is asked about until one comes agai
 again. One for all domains: the listener of the `QuotaLedger`.
 
 `status.levels` of an ElasticQuotaTree has an entry for each level, by its path: min, max, used, requested (with pods that
-wait), fairShare, borrowed and lent. ElasticQuotas of scheduler-plugins have `status.used`, those of Koordinator that and
+wait), fairShare, borrowed and lent. While the object has a mistake, `status.lastGood` has the tree that stays in force, so
+that a process that starts knows it. ElasticQuotas of scheduler-plugins have `status.used`, those of Koordinator that and
 the annotations `runtime` (its fair share) and `request`, as their own controllers write them. The condition InForce says
 why an object has no effect, wherever its definition has room for conditions.
 """
@@ -24,14 +25,17 @@ from multisched.model.decode_quotas import KOORDINATOR
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.model.quota_tree import QuotaTree, shown_amount
+from multisched.model.quotas.writing import exact_root
 from multisched.plugins.quota.level_use import LevelUse, level_uses
 from multisched.plugins.quota.quota_ledger import Level, QuotaLedger
-from multisched.plugins.quota.quota_source import QUOTA_KINDS, InForce, QuotaSource
+from multisched.plugins.quota.quota_source import QUOTA_KINDS, InForce, QuotaSource, trouble_key
 
 IN_FORCE: Final = "InForce"
 """Type of the condition."""
 LEVELS_BYTES_MAX: Final = 256 * 1024
 """Of the levels in one status. What is further from the root is left out: etcd takes no object over 1.5 MiB, spec and all."""
+LAST_GOOD_BYTES_MAX: Final = 256 * 1024
+"""Of a tree that stays in force while its object is broken; a larger one does not outlive the process."""
 ASKED_MAX: Final = 2
 """How often the same figures are used for one object: once to compare, and once to write."""
 
@@ -63,6 +67,8 @@ class QuotaStatuses:
         """Rises whenever some figure may have changed."""
         self._changed_at: dict[ObjectKey, int] = {}
         self._uses: list[LevelUse] = []
+        self._uses_tree: QuotaTree | None = None
+        """Whose figures those are."""
         self._uses_at = -1
         self._asked: dict[ObjectKey, int] = {}
         """How often these figures were used, by object."""
@@ -122,10 +128,12 @@ class QuotaStatuses:
         key = (kind, namespace, name)
         condition = self._condition(kind, one)
         if in_force is None or key not in self._levels_by_key or in_force.uid not in ("", one.uid):
-            return ObjectStatus(one.uid, {"levels": None} if kind is TREE else {}, (condition,))
+            return ObjectStatus(one.uid, {"levels": None, "lastGood": None} if kind is TREE else {}, (condition,))
         uses = self._uses_for(key, in_force.tree)
         if kind is TREE:
-            return ObjectStatus(one.uid, _tree_fields(uses, in_force.tree), (condition,))
+            last_good = _last_good(in_force.tree) if self._source.trouble_of(kind, one.key) else None
+            fields = {**_tree_fields(uses, in_force.tree), "lastGood": last_good}
+            return ObjectStatus(one.uid, fields, (condition,))
         use = uses[self._levels_by_key[key]]
         fields = {"used": _amounts(use, "used", _named(one))}
         if kind is ObjectKind.KOORDINATOR_QUOTA:
@@ -136,7 +144,7 @@ class QuotaStatuses:
     def _uses_for(self, key: ObjectKey, tree: QuotaTree) -> list[LevelUse]:
         """Figures good enough for the object: it is asked about again where they are older than its last change."""
         asked = self._asked.get(key, 0)
-        if len(self._uses) != len(tree.nodes) or (asked >= ASKED_MAX and self._uses_at != self._sequence):
+        if tree is not self._uses_tree or (asked >= ASKED_MAX and self._uses_at != self._sequence):
             self._count(tree)
             asked = 0
         self._asked[key] = asked + 1
@@ -146,8 +154,9 @@ class QuotaStatuses:
 
     def _count(self, tree: QuotaTree) -> None:
         before, self._uses = self._uses, level_uses(tree, self._ledger, self._pending())
+        is_other, self._uses_tree = tree is not self._uses_tree, tree
         self._uses_at, self._asked = self._sequence, {}
-        if len(before) != len(self._uses):
+        if is_other:
             return
         for key, at in self._levels_by_key.items():
             if before[at] != self._uses[at]:
@@ -166,9 +175,12 @@ class QuotaStatuses:
     def _good_condition(self, kind: ObjectKind, in_force: InForce | None) -> ObjectCondition:
         """Of an object without fault of its own."""
         if kind is not TREE:
-            others = [key for key in self._source.trouble if key.startswith(f"{kind.definition.plural}.")]
+            place = trouble_key(kind, "")
+            others = [key for key in self._source.trouble if key.startswith(place)]
             if others:
-                why = f"what was good before stays in force: {others[0]}: {self._source.trouble[others[0]]}"
+                stays = in_force is not None and in_force.kind is kind
+                kept = "what was good before stays in force" if stays else "not in force"
+                why = f"{kept}: {others[0]}: {self._source.trouble[others[0]]}"
                 return ObjectCondition(IN_FORCE, "False", "OthersBroken", why)
         if in_force is None or in_force.kind is not kind:
             return ObjectCondition(IN_FORCE, "False", "NoEffect", "it is not in force")
@@ -210,6 +222,12 @@ def _tree_fields(uses: list[LevelUse], tree: QuotaTree) -> dict[str, object]:
             break
         levels[uses[at].path] = entry
     return {"levels": levels, "levelsLeftOut": len(uses) - len(levels) or None}
+
+
+def _last_good(tree: QuotaTree) -> dict[str, Any] | None:
+    """What stays in force while the spec has a mistake; None for a tree that is too large to be written twice."""
+    found = {"root": exact_root(tree)}
+    return found if len(msgspec.json.encode(found)) <= LAST_GOOD_BYTES_MAX else None
 
 
 def _level_document(use: LevelUse) -> dict[str, Any]:

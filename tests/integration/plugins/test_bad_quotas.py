@@ -45,7 +45,7 @@ BAD = {
         "root.q2.max.'gpus': no pod can ask for such a resource",
     ),
     "no amount": (child(1, min={"cpu": "lots"}), "root.q2.min.cpu: 'lots' is no amount"),
-    "a name twice": (child(1, name="q1"), "root.'q1': root.q1 has the same name"),
+    "a name twice": (child(1, name="q1"), "root.children[1].name: root.q1 has the same name 'q1'"),
 }
 
 

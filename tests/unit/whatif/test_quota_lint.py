@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -49,7 +50,7 @@ def test_every_rule_is_named_with_path_and_fix() -> None:
     found = linted(ACK, [quota_tree(root)])
     assert {path for _, path in named(found.problems)} >= {
         "root.max.'disk drives'",
-        "root.'a'",
+        "root.children[1].name",
         "root.a.namespaces",
         "root.b.min.cpu",
         "root.b.namespaces",
@@ -141,6 +142,26 @@ def test_what_is_odd_is_warned_of() -> None:
         "9 is over 4 that all nodes have",
         "3 is used, over max 2: its pods stay, and no other comes",
     ]
+
+
+def test_a_misspelt_field_is_warned_of_with_the_one_that_was_meant() -> None:
+    """The API server takes any field below the root."""
+    team = leaf("team", 1, 4, "team", attributes={"multisched.io/weigth": "2", "resourceflavors": ["a"]})
+    team["mim"] = {"cpu": 1}
+    root = level("root", {"cpu": 4}, {"cpu": 4}, level("root.half", {"cpu": 1}, {}, team), colour="red")
+    found = linted(ACK, [quota_tree(root)])
+    assert found.problems == ()
+    assert [str(one) for one in found.warnings] == [
+        "root.colour: nothing goes by it; leave it out",
+        "root.half.team.mim: nothing goes by it; did you mean min?",
+        "root.half.team.attributes[multisched.io/weigth]: nothing goes by it; did you mean multisched.io/weight?",
+    ]
+    by_number: Any = 5  # as YAML has keys
+    numbers = {**leaf("a", 1, 4, attributes=5), by_number: 5}
+    odd = level("root", {"cpu": 4}, {"cpu": 4}, numbers, leaf("b", 1, 4, attributes={5: 5}))
+    assert [one.path for one in linted(ACK, [quota_tree(odd)]).warnings] == ["root.a.5"]
+    with_cluster = linted(ACK, [quota_tree(root)], namespace("team"), node())
+    assert [one.path for one in with_cluster.warnings][:3] == [one.path for one in found.warnings]
 
 
 def test_warnings_of_one_sort_are_counted_beyond_a_few() -> None:

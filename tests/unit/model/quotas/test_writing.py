@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from multisched.model.quota_tree import QuotaNode, QuotaTree, read_tree
 from multisched.model.quotas.drafts import Draft, sum_of, tree_of
-from multisched.model.quotas.writing import written
+from multisched.model.quotas.writing import exact_root, written
 from tests.unit.model.quotas.quota_documents import Json
 from tests.unit.plugins.quota.trees import acks_example, leaf, node
 
@@ -143,3 +143,17 @@ def test_what_is_written_of_any_tree_has_no_problem_and_loses_no_namespace(root:
         kept = {resource: amount for resource, amount in after.guarantee.items() if amount}
         assert (before.min, before.weight, before.guarantee) == (after.min, after.weight, kept)
         assert all(amount <= before.max[resource] for resource, amount in after.max.items())
+
+
+@settings(max_examples=60, deadline=None)
+@given(drafts())
+def test_a_tree_of_ack_written_exactly_is_the_same_tree_in_every_field(root: Draft) -> None:
+    tree, problems = read_tree(written(with_namespaces(root)).document["spec"]["root"])
+    assert tree is not None, problems
+    assert read_tree(exact_root(tree)) == (tree, ())
+
+
+def test_a_root_without_a_bound_is_written_exactly_without_one() -> None:
+    tree, _ = read_tree(node("root", {}, {}, leaf("a", 0, 7), node("b", {}, {"memory": "5"})))
+    assert tree is not None
+    assert read_tree(exact_root(tree)) == (tree, ())

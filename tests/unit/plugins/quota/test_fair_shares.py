@@ -11,7 +11,7 @@ from multisched.model.quota_tree import GUARANTEE_ATTRIBUTE
 from multisched.model.quotas.koordinator import read_linked
 from multisched.plugins.quota.fair_shares import Claim, divide, fair_shares
 from tests.unit.model.quotas.quota_documents import decoded_linked, linked
-from tests.unit.plugins.quota.trees import leaf, tree_of
+from tests.unit.plugins.quota.trees import leaf, node, tree_of
 
 
 @pytest.mark.parametrize(
@@ -61,6 +61,36 @@ def test_a_level_shares_what_its_parent_has() -> None:
     tree = tree_of({"cpu": 40}, {"cpu": 40}, leaf("a", 20, 40), leaf("b", 20, 40))
     asked = [{"cpu": 70_000}, {"cpu": 10_000}, {"cpu": 60_000}]
     assert fair_shares(tree, asked) == [{"cpu": 40_000}, {"cpu": 10_000}, {"cpu": 30_000}]
+
+
+def test_a_level_asks_for_no_more_than_its_children_may_hold() -> None:
+    """What its pods want beyond that is of no use to it, and its sibling can use it."""
+    narrow = node("narrow", {"cpu": 0}, {"cpu": 12}, leaf("a", 0, 2), leaf("b", 0, 2))
+    tree = tree_of({"cpu": 12}, {"cpu": 12}, narrow, leaf("wide", 0, 12))
+    asked = [{"cpu": 40_000}, {"cpu": 20_000}, {"cpu": 10_000}, {"cpu": 10_000}, {"cpu": 20_000}]
+    assert [one["cpu"] for one in fair_shares(tree, asked)] == [12_000, 4_000, 2_000, 2_000, 8_000]
+
+
+@given(st.data())
+def test_what_a_level_has_its_children_have(data: st.DataObject) -> None:
+    most = st.integers(0, 9)
+    halves = [
+        node(half, {}, {"cpu": data.draw(most)}, *(leaf(f"{half}{n}", 0, data.draw(most)) for n in range(2)))
+        for half in "ab"
+    ]
+    for half in halves:  # no child may hold more than its parent
+        for child in half["children"]:
+            child["max"]["cpu"] = min(child["max"]["cpu"], half["max"]["cpu"])
+    tree = tree_of({"cpu": 9}, {"cpu": 9}, *halves)
+    asked = [{"cpu": 0} for _ in tree.nodes]
+    for at in tree.leaves():
+        amount = data.draw(st.integers(0, 12_000))
+        for level in tree.paths[at]:
+            asked[level]["cpu"] += amount
+    shares = [one["cpu"] for one in fair_shares(tree, asked)]
+    for at, one in enumerate(tree.nodes):
+        if one.children:
+            assert sum(shares[child] for child in one.children) == shares[at]
 
 
 def test_a_guarantee_is_shared_out_to_nobody_else() -> None:

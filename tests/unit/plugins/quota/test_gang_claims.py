@@ -102,7 +102,7 @@ def test_a_gang_that_is_not_entitled_as_a_whole_takes_nothing() -> None:
     claim(town, 4)
     result = town.decided_gang("taker/c")
     assert preemption_of(result) is None
-    assert sentences(result) == {"the quota is at its min and may only borrow what is idle"}
+    assert sentences(result) == {"its quota would be over its min, and may only borrow what is idle"}
     assert all(QUOTA in one.rejectors for one in result.unplaced)
 
 

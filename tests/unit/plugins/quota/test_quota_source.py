@@ -16,7 +16,7 @@ SCHEDULER_PLUGINS = "elasticquotas.scheduling.x-k8s.io"
 KOORDINATOR = "elasticquotas.scheduling.sigs.k8s.io"
 
 
-def tree(least: int = 1, most: int = 4, **metadata: str) -> Json:
+def tree(least: int = 1, most: int = 4, **metadata: Any) -> Json:
     return {
         "apiVersion": "scheduling.sigs.k8s.io/v1beta1",
         "kind": "ElasticQuotaTree",
@@ -125,6 +125,65 @@ def test_an_edit_with_a_mistake_leaves_the_last_good_tree_in_force() -> None:
         desk.apply(good)
         assert desk.paths() == before
         assert desk.source.trouble == {}
+
+
+def test_a_process_that_starts_finds_the_last_good_tree_in_the_status_of_a_broken_one() -> None:
+    good, broken = tree(), tree(least=9)
+    broken["status"] = {"lastGood": {"root": good["spec"]["root"]}}
+    desk = Desk()
+    desk.apply(broken)
+    assert desk.paths() == OF_TREE
+    assert "over max" in desk.source.trouble["kube-system/tree"]
+    generation = desk.source.generation
+    desk.apply(good)
+    assert desk.paths() == OF_TREE
+    assert (desk.source.trouble, desk.source.generation) == ({}, generation)
+
+
+def test_a_status_that_makes_no_sense_puts_nothing_in_force() -> None:
+    for status in (
+        5,
+        None,
+        {"lastGood": 5},
+        {"lastGood": {"root": 5}},
+        {"lastGood": {"root": tree(9)["spec"]["root"]}},
+    ):
+        broken = tree(least=9)
+        broken["status"] = status
+        desk = Desk()
+        desk.apply(broken)
+        assert desk.paths() == []
+        assert "over max" in desk.source.trouble["kube-system/tree"]
+
+
+def test_a_good_tree_counts_whatever_its_status_remembers() -> None:
+    good = tree(most=3)
+    good["status"] = {"lastGood": {"root": tree()["spec"]["root"]}}
+    desk = Desk()
+    desk.apply(good)
+    assert desk.paths() == OF_TREE
+    assert desk.source.tree is not None
+    assert desk.source.tree.nodes[1].max == {"cpu": 3000}
+
+
+def test_of_two_trees_the_older_one_is_in_force_whatever_their_names_and_whoever_starts() -> None:
+    old = tree(name="z", uid="z", creationTimestamp="2026-01-01T00:00:09Z")
+    new = tree(name="a", uid="a", creationTimestamp="2026-01-01T00:00:10Z")
+    for first, second in ((old, new), (new, old)):
+        desk = Desk()
+        desk.apply(first, second)
+        desk.paths()
+        assert desk.source.name == "kube-system/z"
+        assert "kube-system/z is in force" in desk.source.trouble["kube-system/a"]
+
+
+def test_an_older_tree_that_was_good_once_goes_before_a_newer_one() -> None:
+    old = tree(least=9, name="z", uid="z", creationTimestamp="2026-01-01T00:00:00Z")
+    old["status"] = {"lastGood": {"root": tree()["spec"]["root"]}}
+    desk = Desk()
+    desk.apply(tree(name="a", uid="a", creationTimestamp="2026-01-02T00:00:00Z"), old)
+    desk.paths()
+    assert desk.source.name == "kube-system/z"
 
 
 def test_a_quota_added_with_a_mistake_keeps_the_others_as_they_were() -> None:

@@ -85,6 +85,15 @@ class Hall:
         return found.status, found.reason, found.message
 
 
+def tree_document(*leaves: Json) -> Json:
+    return {
+        "apiVersion": "scheduling.sigs.k8s.io/v1beta1",
+        "kind": "ElasticQuotaTree",
+        "metadata": {"name": "tree", "namespace": "kube-system", "uid": "uid-tree"},
+        "spec": {"root": node("root", {"cpu": 8}, {"cpu": 8}, *leaves)},
+    }
+
+
 def two_teams() -> Json:
     return node("root", {"cpu": 8}, {"cpu": 8}, leaf("a", 2, 8), leaf("b", 2, 8))
 
@@ -177,6 +186,46 @@ def test_the_largest_trees_show_the_levels_next_to_the_root(monkeypatch: pytest.
     assert len(msgspec.json.encode(found["levels"])) <= 1_000
 
 
+def test_another_tree_with_as_many_levels_shows_its_own_levels_at_once() -> None:
+    hall = Hall()
+    hall.set_tree(two_teams())
+    hall.take("web", "a")
+    assert list(hall.levels()) == ["root", "root.a", "root.b"]
+    hall.set_tree(node("root", {"cpu": 8}, {"cpu": 8}, leaf("b", 3, 8), leaf("c", 2, 8)))
+    assert {path: level["min"]["cpu"] for path, level in hall.levels().items()} == {
+        "root": "8",
+        "root.b": "3",
+        "root.c": "2",
+    }
+
+
+def test_a_broken_tree_has_in_its_status_what_stays_in_force_until_it_is_mended() -> None:
+    hall = Hall()
+    good = tree_document(leaf("a", 2, 8, attributes={"multisched.io/guarantee": "cpu=1"}), leaf("b", 2, 8))
+    hall.put(good)
+    assert hall.of(TREE).fields["lastGood"] is None
+    hall.put(tree_document(leaf("a", 9, 8)))
+    remembered = hall.of(TREE).fields["lastGood"]
+    started = Hall()
+    broken = tree_document(leaf("a", 9, 8))
+    started.put({**broken, "status": {"lastGood": remembered}})
+    assert list(started.levels()) == ["root", "root.a", "root.b"]
+    assert started.of(TREE).fields["lastGood"] == remembered
+    assert started.condition(TREE, "tree")[2].endswith("; the last good one stays in force")
+    started.put(good)
+    assert started.of(TREE).fields["lastGood"] is None
+    assert started.condition(TREE, "tree") == ("True", "InForce", "3 levels are in force")
+
+
+def test_a_tree_too_large_to_be_written_twice_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    hall = Hall()
+    hall.put(tree_document(leaf("a", 2, 8)))
+    hall.put(tree_document(leaf("a", 9, 8)))
+    assert hall.of(TREE).fields["lastGood"] is not None
+    monkeypatch.setattr(quota_status, "LAST_GOOD_BYTES_MAX", 100)
+    assert hall.of(TREE).fields["lastGood"] is None
+
+
 def test_a_tree_elsewhere_and_a_second_one_have_no_effect_and_say_why() -> None:
     hall = Hall()
     hall.set_tree(two_teams())
@@ -185,7 +234,7 @@ def test_a_tree_elsewhere_and_a_second_one_have_no_effect_and_say_why() -> None:
     assert hall.condition(TREE, "tree") == ("True", "InForce", "3 levels are in force")
     assert hall.condition(TREE, "second")[:2] == ("False", "NoEffect")
     assert "kube-system" in hall.condition(TREE, "astray", "default")[2]
-    assert hall.of(TREE, "second").fields == {"levels": None}
+    assert hall.of(TREE, "second").fields == {"levels": None, "lastGood": None}
 
 
 def test_quotas_beside_a_broken_one_say_which_it_is() -> None:
@@ -197,6 +246,21 @@ def test_quotas_beside_a_broken_one_say_which_it_is() -> None:
     status, reason, message = hall.condition(kind, "quota", "a")
     assert (status, reason) == ("False", "OthersBroken")
     assert "b/quota" in message
+
+
+def test_quotas_beside_a_broken_one_say_if_none_was_ever_good() -> None:
+    hall = Hall()
+    hall.put(flat("a", 1, 2), flat("b", 3, 2))
+    status, reason, message = hall.condition(ObjectKind.ELASTIC_QUOTA, "quota", "a")
+    assert (status, reason) == ("False", "OthersBroken")
+    assert message.startswith("not in force: elasticquotas.scheduling.x-k8s.io b/quota: ")
+
+
+def test_quotas_of_koordinator_are_in_force_beside_those_of_scheduler_plugins() -> None:
+    hall = Hall()
+    hall.put(flat("a", 1, 2), linked("q", 1, 2))
+    assert hall.condition(ObjectKind.KOORDINATOR_QUOTA, "q") == ("True", "InForce", "2 levels are in force")
+    assert hall.condition(ObjectKind.ELASTIC_QUOTA, "quota", "a")[:2] == ("False", "NoEffect")
 
 
 def test_an_object_of_another_api_than_the_one_in_force_says_so() -> None:

@@ -74,7 +74,14 @@ def test_a_guarantee_is_a_part_of_the_min_or_all_of_it(text: str, kept: int) -> 
         (node("root", {}, TEN), ["root.cpu"]),
         (node("root", TEN, TEN, leaf("a", 6, 10), leaf("b", 6, 10)), ["root.min.cpu"]),
         (node("root", TEN, TEN, leaf("a", 6, 11)), ["root.a.max.cpu"]),
-        (node("root", TEN, TEN, leaf("a", 1, 5), leaf("a", 1, 5, "other")), ["root.'a'"]),
+        (node("root", TEN, TEN, leaf("a", 1, 5), leaf("a", 1, 5, "other")), ["root.children[1].name"]),
+        (node("root", TEN, TEN, leaf("root", 1, 5)), ["root.children[0].name"]),
+        (
+            node("root", TEN, TEN, leaf("a", 1, 5), {}, {"name": ["b"]}),
+            ["root.children[1].name", "root.children[2].name"],
+        ),
+        (node("root", TEN, TEN, children=[None]), ["root.children[0]"]),
+        (node("root", TEN, TEN, node("a", {}, {}, {"min": 5})), ["root.a.children[0].name", "root.a.children[0].min"]),
         (node("root", TEN, TEN, leaf("a", 1, 5, "x"), leaf("b", 1, 5, "x")), ["root.b.namespaces"]),
         (node("root", TEN, TEN, node("a", {}, {}, leaf("b", 0, 5), namespaces=["x"])), ["root.a.namespaces"]),
         (node("root", TEN, TEN, children="all"), ["root.children"]),
@@ -108,6 +115,14 @@ def test_all_problems_are_told_at_once_with_how_to_mend_them() -> None:
         "root.min.cpu: min of its children is 12 in all, over its own 10; raise min of root, or lower that of its children",
         "root.a.min.cpu: min 6 is over max 5; lower min or raise max of root.a",
         "root.b.max.cpu: max 20 is over 10 of root; lower it, or raise max of root",
+    ]
+
+
+def test_a_name_that_is_missing_or_there_twice_is_told_with_the_other_node() -> None:
+    root = node("root", TEN, TEN, node("a", {}, {}, leaf("web", 0, 1)), node("b", {}, {}, leaf("web", 0, 1, "x"), {}))
+    assert [str(one) for one in read_tree(root)[1]][:2] == [
+        "root.b.children[0].name: root.a.web has the same name 'web'; give each node a name of its own",
+        "root.b.children[1].name: it has no name; write a word",
     ]
 
 
