@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from msgspec.structs import replace
 
 from multisched.cycle import gang_attempt
+from multisched.cycle.gang_topology import GangTopology
 from multisched.plugins.gang import gang_scheduling, gang_status
+from multisched.queueing import gang_entries
 from multisched.queueing.gang_entries import GangEntries
 from multisched.queueing.readmission import Readmission
 from multisched.shell.ingest.router import Router
@@ -127,6 +130,35 @@ def gangs_lose_their_promises_while_victims_go() -> None:
         return found if after.preemption is not None else replace(found, nominated_node="")
 
     put(gang_attempt, "_with_aftermath", with_aftermath)
+
+
+# -- topology ----------------------------------------------------------------------------------------------------------
+
+
+@defect
+def required_domains_left() -> None:
+    """A gang that must stay in one topology domain goes wherever there is room."""
+    put(GangTopology, "masks", lambda self: iter((None,)))
+
+
+@defect
+def members_that_stand_bind_to_no_domain() -> None:
+    """Members that come later may go into another domain than those that stand."""
+    put(gang_entries, "_nodes", lambda gang: iter(()))
+
+
+@defect
+def later_domains_not_tried() -> None:
+    """Where the first topology domain does not do, the gang waits."""
+    genuine: Any = GangTopology.masks
+    put(GangTopology, "masks", lambda self: islice(genuine(self), 1))
+
+
+@defect
+def wider_domains_tried_first() -> None:
+    """Of the topology domains the worst one comes first."""
+    genuine: Any = GangTopology.masks
+    put(GangTopology, "masks", lambda self: iter([*genuine(self)][::-1]))
 
 
 # -- preemption and status ---------------------------------------------------------------------------------------------
