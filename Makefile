@@ -32,7 +32,7 @@ lock: # re-resolves both lock files; needs uv on the PATH
 demo: venv # the embedded cluster, three domains, a mixed workload; ARGS="--once -o json" ends by itself
 	$(BIN)/multisched demo $(ARGS)
 
-test: venv # everything that needs nothing but Python: unit, conformance, 20 simulated seeds, integration
+test: venv # everything that needs nothing but Python: unit, conformance, 22 simulated seeds, integration
 	$(PYTEST) $(SPREAD) $(ARGS)
 
 check: venv # style, types, layers
@@ -41,8 +41,8 @@ check: venv # style, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-sim: venv # 200 seeded simulations of the whole program; a failing seed is printed and replays
-	$(BIN)/python -m tests.sim.run --seeds 200 --jobs 2 $(ARGS)
+sim: venv # 220 seeded simulations of the whole program; a failing seed is printed and replays
+	$(BIN)/python -m tests.sim.run --seeds 220 --jobs 2 $(ARGS)
 
 sim-coverage: venv # lines and branches of the core that 200 seeds execute; fails until the rest has its reasons
 	$(BIN)/python -m tests.sim.coverage --seeds 200 --jobs 2 $(ARGS)

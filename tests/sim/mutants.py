@@ -16,6 +16,7 @@ from functools import partial
 
 from multisched.testing.run.seeded_run import run_seed
 from multisched.testing.settings.setting import TEAMED_FROM
+from multisched.testing.world.gang_plans import PACKED_FROM
 from tests.sim import gang_defects, quota_defects
 from tests.sim.recent_defects import DEFECTS
 from tests.sim.run import quiet
@@ -193,8 +194,11 @@ def hunt(name: str, seeds_max: int = SEEDS_MAX) -> tuple[str, int | None, str, f
     began = time.monotonic()
     DEFECTS[name]()
     is_of_teams = DEFECTS[name].__module__ in (gang_defects.__name__, quota_defects.__name__)
-    seeds = range(TEAMED_FROM, TEAMED_FROM + seeds_max) if is_of_teams else range(seeds_max)
-    first = FIRST.get(name, seeds[0])
+    start = TEAMED_FROM if is_of_teams else 0
+    if FIRST.get(name, 0) >= PACKED_FROM:
+        start = PACKED_FROM
+    seeds = range(start, start + seeds_max)
+    first = FIRST.get(name, start)
     for seed in [first, *(seed for seed in seeds if seed != first)]:
         try:
             broken = run_seed(seed, is_hasty=True).broken

@@ -1,4 +1,4 @@
-"""Twenty seeds of the whole program, half of them with teams; `make sim` runs two hundred."""
+"""Some seeds of the whole program, half of them with teams, a few with packed gangs; `make sim` runs two hundred and more."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 from multisched.config import loading
 from multisched.testing.run.seeded_run import run_seed
 from multisched.testing.settings.setting import TEAMED_FROM, drawn, rng_of
+from multisched.testing.world.gang_plans import PACKED_FROM
 from tests.sim.run import FAULTS_MIN
 
-SEEDS = (*range(10), *range(TEAMED_FROM, TEAMED_FROM + 10))
+SEEDS = (*range(10), *range(TEAMED_FROM, TEAMED_FROM + 8), *range(PACKED_FROM, PACKED_FROM + 4))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
