@@ -174,6 +174,13 @@ def test_a_rack_that_holds_all_who_wait_comes_before_one_that_only_holds_the_min
         assert len(result.placed) == 4 - (rack == "r0")
 
 
+def test_the_most_important_members_are_those_that_have_to_find_a_rack() -> None:
+    domain = Domain(*racks(2))
+    pods = [make_pod("first", cpu_milli=1000, priority=5), make_pod("last", cpu_milli=9000)]
+    result = attempt(domain, gang_of(pods, 1, topology=(RACK_REQUIRED,)))
+    assert list(nodes_of(result)) == ["first"]
+
+
 def test_a_required_rack_is_never_left_and_a_preferred_one_is() -> None:
     domain = Domain(*racks(3))
     pods = [make_pod(f"m{at}", spec=SPEC) for at in range(5)]
