@@ -275,6 +275,14 @@ def test_members_keep_the_nodes_that_are_promised_to_them() -> None:
     assert not domain.nominator.pods()
 
 
+@pytest.mark.parametrize(("priority", "placed"), [(5, []), (0, ["m0", "m1"])])
+def test_room_that_is_promised_to_a_more_important_pod_is_none_for_a_gang(priority: int, placed: list[str]) -> None:
+    domain = Domain(make_node("a", cpu_milli=2000))
+    domain.nominator.nominate(make_pod("promised", cpu_milli=1000, priority=priority), "a")
+    members = [make_pod(f"m{at}", cpu_milli=1000, priority=1) for at in range(2)]
+    assert sorted(nodes_of(attempt(domain, gang_of(members, 2)))) == placed
+
+
 def test_a_gang_that_is_taken_back_keeps_its_promised_nodes() -> None:
     domain = Domain(make_node("a", cpu_milli=1000))
     pods = [make_pod(f"m{at}", spec=SPEC) for at in range(2)]
