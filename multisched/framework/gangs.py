@@ -28,6 +28,8 @@ class GangCounts(msgspec.Struct, frozen=True):
     """Its minimum was bound at some time."""
     is_overdue: bool
     """Its members have waited for one another longer than it lets them."""
+    refusal: str
+    """Why its members found no nodes when they were last tried; empty where they were not, or enough have."""
     problem: str
     """What is wrong with it; empty for a good one."""
     why: str

@@ -134,6 +134,11 @@ class GangEntries:
         key = self._gang_of.get(entry.uid)
         return key is not None and not self._roster.has_started(key)
 
+    def refused(self, entry: Entry, message: str) -> None:
+        """The member found no node, or its bind was refused; of no interest once its gang has started."""
+        if self.must_start_together(entry):
+            self._roster.note_refusal(self._gang_of[entry.uid], message)
+
     def has_topology(self, entry: Entry) -> bool:
         """Where it goes depends on where other members stand."""
         gang = self._roster.gang(self._gang_of.get(entry.uid, ""))

@@ -196,6 +196,7 @@ class PodQueue:
         how = self._judge.after_failure(entry, failure, now_s)
         entry.queued_s, entry.order, entry.sort_key = now_s, self._next_order(), None
         entry.message, entry.was_flushed = failure.message, False
+        self._gangs.refused(entry, failure.message)
         if self._back.follows(entry, now_s):
             self._places.move(entry, Place.GANG, FAILED, now_s)
         elif how is Requeue.SKIP:

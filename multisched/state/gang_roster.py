@@ -72,6 +72,8 @@ class Gang:
         self.object_problem = ""
         self.fellows: tuple[str, ...] = ()
         """Other gangs that it is to start with, as they were looked at last."""
+        self.refusal = ""
+        """Why its members found no nodes when they were last tried; empty once enough have."""
         self.is_overdue = False
         """Its members have waited for one another longer than it lets them. Written by the queue they wait in."""
         self.schedulers: Counter[str] = Counter()
@@ -391,6 +393,13 @@ class GangRoster:
             gang.is_overdue = gang.needs > 0
             self.on_count(key)
 
+    def note_refusal(self, key: str, message: str) -> None:
+        """Why a member that must start with others did not."""
+        gang = self._gangs.get(key)
+        if gang is not None and gang.refusal != message:
+            gang.refusal = message
+            self.on_count(key)
+
     # -- written by the cache --------------------------------------------------------------------------------------
 
     def stands(self, uid: str, node: str, *, is_bound: bool = False) -> None:
@@ -411,7 +420,8 @@ class GangRoster:
         if is_bound and spec is not None:
             # One that stood before we came has started, as far as anybody can tell.
             gang.has_started |= (is_foreign and spec.is_once) or gang.bound + len(gang.finished) >= spec.min_members
-        gang.is_overdue &= gang.needs > 0
+        if gang.needs <= 0:
+            gang.is_overdue, gang.refusal = False, ""
         self.on_count(key)
         if (needed > 0) != (gang.needs > 0):
             self._changed(key)
@@ -524,6 +534,7 @@ def counts_of(gang: Gang, why: str) -> GangCounts:
         finished=len(gang.finished),
         has_started=gang.has_started,
         is_overdue=gang.is_overdue,
+        refusal=gang.refusal,
         problem=gang.problem,
         why=why,
         waiting=tuple(islice((member.name for member in members if not member.is_bound), NAMED_MAX + 1)),

@@ -68,6 +68,7 @@ def _condition(kind: str, gang: GangCounts) -> ObjectCondition:
     reason = "TimedOut" if gang.is_overdue else "Unschedulable" if not gang.why else "MembersMissing"
     waits = "waits" if len(gang.waiting) == 1 else "wait"
     who = f"; {_named(gang)} {waits}" if gang.waiting and not gang.why else ""
+    who += f": {gang.refusal}" if who and gang.refusal else ""
     return ObjectCondition(kind, "False", reason, gang.why or f"{have}{who}")
 
 

@@ -174,6 +174,13 @@ def test_a_rack_that_holds_all_who_wait_comes_before_one_that_only_holds_the_min
         assert len(result.placed) == 4 - (rack == "r0")
 
 
+def test_the_most_important_members_are_those_that_have_to_find_a_rack() -> None:
+    domain = Domain(*racks(2))
+    pods = [make_pod("first", cpu_milli=1000, priority=5), make_pod("last", cpu_milli=9000)]
+    result = attempt(domain, gang_of(pods, 1, topology=(RACK_REQUIRED,)))
+    assert list(nodes_of(result)) == ["first"]
+
+
 def test_a_required_rack_is_never_left_and_a_preferred_one_is() -> None:
     domain = Domain(*racks(3))
     pods = [make_pod(f"m{at}", spec=SPEC) for at in range(5)]
@@ -266,6 +273,14 @@ def test_members_keep_the_nodes_that_are_promised_to_them() -> None:
         domain.nominator.nominate(pod, node)
     assert nodes_of(attempt(domain, gang_of(pods, 3))) == {"m0": "c", "m1": "a", "m2": "b"}
     assert not domain.nominator.pods()
+
+
+@pytest.mark.parametrize(("priority", "placed"), [(5, []), (0, ["m0", "m1"])])
+def test_room_that_is_promised_to_a_more_important_pod_is_none_for_a_gang(priority: int, placed: list[str]) -> None:
+    domain = Domain(make_node("a", cpu_milli=2000))
+    domain.nominator.nominate(make_pod("promised", cpu_milli=1000, priority=priority), "a")
+    members = [make_pod(f"m{at}", cpu_milli=1000, priority=1) for at in range(2)]
+    assert sorted(nodes_of(attempt(domain, gang_of(members, 2)))) == placed
 
 
 def test_a_gang_that_is_taken_back_keeps_its_promised_nodes() -> None:

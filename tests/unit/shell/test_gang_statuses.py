@@ -105,7 +105,7 @@ def test_the_phase_goes_from_pending_over_scheduled_and_running_to_finished() ->
     play(scene)
 
 
-def test_a_gang_without_room_names_members_that_wait() -> None:
+def test_a_gang_without_room_names_members_that_wait_and_says_why() -> None:
     async def scene(cluster: Gangs) -> None:
         await cluster.add_group(2)
         await cluster.add_members("m0", "m1", cpu="3")
@@ -113,7 +113,10 @@ def test_a_gang_without_room_names_members_that_wait() -> None:
         assert (await cluster.status())["phase"] == "PreScheduling"
         status, reason, message = await cluster.condition()
         assert (status, reason) == ("False", "Unschedulable")
-        assert message == "0 of 2 members that start together have nodes; m0 and m1 wait"
+        assert message.startswith(
+            "0 of 2 members that start together have nodes; m0 and m1 wait: gang default/gang: 1 of "
+        )
+        assert "; m1: 0/1 nodes are available: 1 Insufficient cpu." in message
 
     play(scene)
 

@@ -295,3 +295,16 @@ def test_one_member_that_contradicts_its_pod_group_is_told_though_others_agree()
     assert the(roster).problem == (
         "its PodGroup asks for a minimum of 3, and its members for 2 and 3; write the same in both"
     )
+
+
+def test_why_members_found_no_nodes_is_forgotten_once_enough_have_them() -> None:
+    roster = roster_of(member("a"), member("b"))
+    heard: list[str] = []
+    roster.on_count = heard.append
+    roster.note_refusal("team/g", "no room")
+    roster.note_refusal("team/g", "no room")
+    assert (the(roster).refusal, heard) == ("no room", ["team/g"]), "the same words again are no news"
+    for name in ("a", "b"):
+        roster.stands(f"uid-{name}", "node")
+    roster.stands("uid-b", "")
+    assert the(roster).refusal == ""
