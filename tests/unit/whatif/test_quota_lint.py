@@ -144,6 +144,11 @@ def test_what_is_odd_is_warned_of() -> None:
     ]
 
 
+def test_a_quota_that_is_just_full_is_nothing_odd() -> None:
+    root = level("root", {"cpu": 4}, {"cpu": 4}, leaf("x", 1, 3))
+    assert linted(ACK, [quota_tree(root)], node("n", "4"), namespace("x"), *pods("x", 3, cpu="1")).warnings == ()
+
+
 def test_a_misspelt_field_is_warned_of_with_the_one_that_was_meant() -> None:
     """The API server takes any field below the root."""
     team = leaf("team", 1, 4, "team", attributes={"multisched.io/weigth": "2", "resourceflavors": ["a"]})

@@ -49,9 +49,10 @@ def test_labels_make_the_tree() -> None:
     assert (found.pod_label, found.leaf_named) == (POD_LABEL, {"alone": 1, "a": 3, "b": 4})
 
 
-def test_a_quota_of_its_namespaces_name_goes_before_an_annotation() -> None:
-    found = tree(linked("team", 1, 2, namespace="team"), linked("other", 1, 2, namespaces=["team", "web"]))
-    assert {name: found.nodes[at].name for name, at in found.leaf_of.items()} == {"team": "team", "web": "other"}
+@pytest.mark.parametrize("other", ["other", "zone"])
+def test_a_quota_of_its_namespaces_name_goes_before_an_annotation(other: str) -> None:
+    found = tree(linked("team", 1, 2, namespace="team"), linked(other, 1, 2, namespaces=["team", "web"]))
+    assert {name: found.nodes[at].name for name, at in found.leaf_of.items()} == {"team": "team", "web": other}
 
 
 def test_a_tree_has_no_more_than_its_total() -> None:

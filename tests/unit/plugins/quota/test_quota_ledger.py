@@ -15,6 +15,7 @@ from multisched.model.quotas.koordinator import POD_LABEL, read_linked
 from multisched.plugins.quota.quota_ledger import QuotaLedger
 from multisched.testing.builders import make_pod
 from tests.unit.model.quotas.quota_documents import decoded_linked, linked
+from tests.unit.plugins.quota.test_quota_source import Desk, tree
 from tests.unit.plugins.quota.trees import leaf, node, tree_of
 
 
@@ -77,6 +78,15 @@ def test_a_pod_whose_label_changes_counts_for_its_new_leaf() -> None:
     assert ledger.levels[1].used["cpu"] == 0
 
 
+def test_a_pod_that_is_resized_counts_for_what_it_asks_for_now() -> None:
+    ledger = by_labels()
+    ledger.restore(pod("one", cpu=3))
+    version = ledger.version()
+    ledger.restore(pod("one", cpu=1))
+    assert ledger.version() > version
+    assert [level.used.get("cpu", 0) for level in ledger.levels] == [1000, 1000, 0, 0]
+
+
 def test_the_pods_of_a_leaf_are_found_whichever_way_it_is_named() -> None:
     ledger = by_labels()
     ledger.restore(pod("other"))
@@ -97,6 +107,17 @@ def test_pods_that_are_being_deleted_are_known_until_they_are_gone() -> None:
     assert list(ledger.going) == ["uid-p"]
     ledger.release("uid-p")
     assert list(ledger.going) == []
+
+
+def test_pods_that_are_being_deleted_are_known_under_the_next_tree_too() -> None:
+    desk = Desk()
+    standing = [pod("stays"), msgspec.structs.replace(pod("goes"), is_deleting=True)]
+    ledger = QuotaLedger(desk.source, lambda: standing)
+    for most in (4, 3):
+        desk.apply(tree(most=most))
+        ledger.renew()
+        assert list(ledger.going) == ["uid-goes"]
+        assert ledger.levels[1].used["cpu"] == 2000, "it holds its room until it is gone"
 
 
 def test_what_is_guaranteed_is_lent_to_nobody() -> None:

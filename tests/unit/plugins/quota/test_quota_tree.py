@@ -74,6 +74,7 @@ def test_a_guarantee_is_a_part_of_the_min_or_all_of_it(text: str, kept: int) -> 
         (node("root", {}, TEN), ["root.cpu"]),
         (node("root", TEN, TEN, leaf("a", 6, 10), leaf("b", 6, 10)), ["root.min.cpu"]),
         (node("root", TEN, TEN, leaf("a", 6, 11)), ["root.a.max.cpu"]),
+        (node("root", TEN, TEN, node("a", {}, {}, leaf("b", 1, 5))), ["root.a.min.cpu"]),
         (node("root", TEN, TEN, leaf("a", 1, 5), leaf("a", 1, 5, "other")), ["root.children[1].name"]),
         (node("root", TEN, TEN, leaf("root", 1, 5)), ["root.children[0].name"]),
         (

@@ -110,6 +110,7 @@ def test_a_budget_counts_on_whatever_nodes_its_pods_stand() -> None:
         ((*[4] * 11, 1), 4, 4, ["of4"], False),
         ((*[3] * 11, 5), 5, 6, ["of3", "of3"], False),  # and the large one for two small ones
         ((1, 4, 3, 6), 5, 7, ["of3", "of4"], False),  # no order leads there
+        ((20, 4, 2), 4, 6, ["of20"], False),  # once both small ones are gone, that of 2 would be entitled to come back
     ],
 )
 def test_pods_go_that_together_may_whatever_the_order_of_each_alone(
@@ -135,3 +136,37 @@ def test_pods_that_are_going_make_nobody_else_go() -> None:
     assert isinstance(result, Unplaced)
     assert (result.nominated_node, [one.name for one in result.victims]) == ("n0", ["far0"])
     assert all(victim.is_deleting for victim in result.victims)
+
+
+def test_a_pod_that_is_going_gives_its_room_once() -> None:
+    """It is the one that would go first."""
+    town = cluster(20)
+    for number in range(12):
+        town.add(f"far{number}", "far", CPU, node="n0")
+    town.leaves("far11")
+    assert evicted_for(town, cpu=2) == ["far10"]
+
+
+def test_how_far_a_leaf_is_over_its_min_is_told_by_the_worst_resource() -> None:
+    full, sure = {"cpu": 12, "memory": 12}, {"cpu": 2, "memory": 2}
+    leaves = [node(name, sure, full, namespaces=[name]) for name in ("taker", "far", "near")]
+    town = Town([make_node("n0", cpu_milli=99 * CPU, memory_bytes=99)], node("root", full, full, *leaves))
+    for number in range(4):
+        town.add(f"far{number}", "far", CPU, memory_bytes=1, node="n0")
+    for number in range(4):
+        town.add(f"near{number}", "near", CPU // 2, memory_bytes=2, node="n0")
+    result = town.attempt(town.add("claim", "taker", CPU, memory_bytes=1))
+    assert isinstance(result, Unplaced)
+    assert [one.name for one in result.victims] == ["near3"]
+
+
+def test_a_leaf_takes_back_nothing_that_it_is_not_sure_of() -> None:
+    """It names no memory at all, and memory is what its pod asks for."""
+    full = {"cpu": 12, "memory": 12}
+    root = node("root", full, full, leaf("taker", 4, 12), node("far", {"memory": 2}, full, namespaces=["far"]))
+    town = Town([make_node("n0", cpu_milli=99 * CPU, memory_bytes=99)], root)
+    town.add("far", "far", 0, memory_bytes=12, node="n0")
+    result = town.attempt(town.add("claim", "taker", 0, memory_bytes=1))
+    assert isinstance(result, Unplaced)
+    assert result.victims == ()
+    assert "would be over its min" in result.message

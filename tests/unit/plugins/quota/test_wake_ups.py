@@ -7,12 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multisched.cycle.results import Placed, Unplaced
-from multisched.framework.events import ASSIGNED_POD_ADD, ASSIGNED_POD_DELETE, NODE_ADD, ClusterEvent, EventObject
+from multisched.framework.events import (
+    ASSIGNED_POD_ADD,
+    ASSIGNED_POD_DELETE,
+    NODE_ADD,
+    Action,
+    ClusterEvent,
+    EventObject,
+    Resource,
+)
 from multisched.framework.points import EnqueueExtensions
 from multisched.framework.registry import those
 from multisched.model.objects import Pod
+from multisched.model.quotas.koordinator import POD_LABEL
 from multisched.queueing.hints import HintTable, Requeue
 from multisched.testing.builders import make_node, make_pod
+from tests.unit.model.quotas.quota_documents import linked
 from tests.unit.plugins.quota.stories import Story, played, stories
 from tests.unit.plugins.quota.town import Town
 from tests.unit.plugins.quota.trees import leaf, node
@@ -137,3 +147,48 @@ def test_a_pod_that_leaves_wakes_only_those_that_its_leaf_or_what_is_above_it_ho
     assert gone is not None
     woken = [p.name for p in town.pending.values() if sleepers.are_woken(p, ASSIGNED_POD_DELETE, gone.pod, None)]
     assert woken == ["a1-waits", "a2-waits"]
+
+
+def holding(town: Town, sleepers: Sleepers, pod: Pod, now: Pod, action: Action) -> bool:
+    """Whether the pod is woken when another one, which stands, is as it is `now`."""
+    entry = town.domain.cache.placed(now.uid)
+    assert entry is not None
+    before = entry.pod
+    town.domain.cache.place(now)
+    return sleepers.are_woken(pod, ClusterEvent(Resource.ASSIGNED_POD, action, "AssignedPodUpdate"), before, now)
+
+
+def test_a_pod_that_is_made_smaller_wakes_whom_its_quota_held() -> None:
+    town = Town([make_node("n", cpu_milli=100_000)], node("root", {"cpu": 4}, {"cpu": 4}, leaf("a", 4, 4)))
+    large = town.add("large", "a", 4_000, node="n")
+    waits = town.add("waits", "a", 1_000)
+    sleepers = Sleepers(town)
+    smaller = make_pod("large", namespace="a", cpu_milli=3_000, node="n")
+    assert smaller.uid == large.uid
+    assert holding(town, sleepers, waits, smaller, Action.UPDATE_POD_SCALE_DOWN)
+
+
+def by_labels(**labels: str) -> tuple[Town, Sleepers, Pod]:
+    """Leaf `a` of Koordinator is full and holds a pod with these labels back; `b` has room. Pods count for a leaf by label."""
+    town = Town([make_node("n", cpu_milli=100_000)], None)
+    town.put(linked("a", 0, 2, namespaces=["web"]), linked("b", 0, 9))
+    town.add("stands", "web", 2_000, node="n")
+    waits = town.add("waits", "web", 1_000, labels=labels)
+    return town, Sleepers(town), waits
+
+
+def test_a_pod_that_names_another_leaf_is_woken() -> None:
+    town, sleepers, waits = by_labels()
+    now = msgspec.structs.replace(waits, labels={POD_LABEL: "b"})
+    event = ClusterEvent(Resource.TARGET_POD, Action.UPDATE_POD_LABEL, "TargetPodUpdate")
+    assert sleepers.are_woken(waits, event, waits, now)
+    assert not sleepers.are_woken(waits, event, waits, msgspec.structs.replace(waits, labels={"else": "b"}))
+    assert isinstance(town.domain.schedule(now), Placed)
+
+
+def test_a_pod_that_moves_to_another_leaf_wakes_whom_it_held() -> None:
+    town, sleepers, waits = by_labels()
+    moved = msgspec.structs.replace(
+        make_pod("stands", namespace="web", cpu_milli=2_000, node="n"), labels={POD_LABEL: "b"}
+    )
+    assert holding(town, sleepers, waits, moved, Action.UPDATE_POD_LABEL)
