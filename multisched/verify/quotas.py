@@ -75,6 +75,9 @@ class QuotaJudge:
             tree = read_tree(document)
         except Unreadable as error:
             self.problems[name] = str(error)
+            last_good = _last_good(document)
+            if name not in self._trees and last_good is not None:
+                self._trees[name] = last_good
             return
         self.problems.pop(name, None)
         self._trees[name] = tree
@@ -121,6 +124,15 @@ class QuotaJudge:
                 asking.add(pod.namespace, pod.requests)
         document = self._latest[next(iter(self._trees))]
         return list(_status_faults(mapping(document, "status"), usage, asking))
+
+
+def _last_good(document: Json) -> QuotaTree | None:
+    """What the status of a broken tree says was in force before: whoever has not seen it takes that."""
+    root = mapping(mapping(document, "status"), "lastGood").get("root")
+    try:
+        return None if root is None else read_tree({**document, "spec": {"root": root}})
+    except Unreadable:
+        return None
 
 
 def _status_faults(status: Json, usage: Usage, asking: Usage) -> Iterator[str]:

@@ -153,6 +153,18 @@ def test_the_last_good_tree_stays_in_force_and_the_bad_one_is_named() -> None:
     assert not found.problems
 
 
+def test_whoever_has_not_seen_the_last_good_tree_takes_it_from_the_status_of_the_broken_one() -> None:
+    found, broken = QuotaJudge(), level("root", 2, 2, level("a", 3, 2))
+    found.add("ElasticQuotaTree", {**tree_document(broken), "status": {"lastGood": {"root": broken}}})
+    assert found.tree is None
+    found.add("ElasticQuotaTree", {**tree_document(broken), "status": {"lastGood": {"root": level("root", 5, 5)}}})
+    assert found.tree is not None
+    assert dict(found.tree.root.max) == {"cpu": 5_000}
+    found.add("ElasticQuotaTree", {**tree_document(broken), "status": {"lastGood": {"root": level("root", 6, 6)}}})
+    assert dict(found.tree.root.max) == {"cpu": 5_000}, "what is in force stays so"
+    assert found.problems
+
+
 def test_a_tree_counts_in_its_namespace_alone_and_the_first_of_two_counts() -> None:
     elsewhere, second = tree_document(level("root", 1, 1)), tree_document(level("root", 2, 2), "second")
     elsewhere["metadata"]["namespace"] = "default"
