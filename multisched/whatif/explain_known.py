@@ -203,7 +203,8 @@ def _wakes(worker: DomainWorker, entry: QueueEntry) -> Iterator[Wake]:
 
 
 def _event_words(event: ClusterEvent) -> str:
-    thing = _THINGS.get(event.resource, f"a {event.resource.value}")
+    kind = event.resource.value
+    thing = _THINGS.get(event.resource, f"{'an' if kind.startswith(tuple('AEIO')) else 'a'} {kind}")
     if event.action & Action.ALL == Action.ALL:
         return f"{thing} comes, changes or goes"
     return f"{thing} {' or '.join(words for action, words in _ACTIONS if action & event.action)}"

@@ -50,7 +50,7 @@ def quota_use(snapshot: ClusterSnapshot) -> QuotaUse:
     source = source_of(snapshot.objects)
     source.renew()
     levels: tuple[LevelUse, ...] = ()
-    name = ""
+    name, notes = "", snapshot.notes
     if source.in_force is not None:
         ledger = QuotaLedger(source, lambda: snapshot.placed)
         ledger.renew()
@@ -58,7 +58,9 @@ def quota_use(snapshot: ClusterSnapshot) -> QuotaUse:
         definition = source.in_force.kind.definition
         key = f" {source.in_force.name}" if source.in_force.name else "s"
         name = f"{definition.name}{key} ({definition.api_version})"
-    return QuotaUse(name, levels, source.trouble, snapshot.notes)
+        if source.trouble_of(source.in_force.kind, source.in_force.name):
+            notes = (*notes, f"{source.in_force.name} is in force as it last was without a mistake")
+    return QuotaUse(name, levels, source.trouble, notes)
 
 
 def source_of(objects: Sequence[tuple[ObjectKind, ClusterObject]]) -> QuotaSource:

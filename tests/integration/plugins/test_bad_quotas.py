@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from copy import deepcopy
 from typing import Any
 
@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from multisched.cluster.api.direct import DirectTransport
-from tests.integration.plugins.house import House, in_virtual_time
+from tests.integration.plugins.house import HEAD, House, controlled, in_virtual_time, open_house
 from tests.integration.plugins.test_quotas import TREES, becomes, quota, replicas, town, tree, two
 from tests.unit.model.quotas.quota_documents import flat
 from tests.unit.plugins.quota.trees import Json, leaf, node
@@ -93,6 +93,32 @@ def test_a_second_tree_changes_nothing_whatever_it_says(caplog: pytest.LogCaptur
             (said,) = [vars(one) for one in caplog.records if one.message == "quota has no effect"]
             assert said["object"] == "kube-system/another"
             assert said["error"].startswith("kube-system/tree is in force, and one tree is all there may be")
+            await is_still_in_force(house)
+
+    in_virtual_time(story)
+
+
+async def breaks_it(house: House) -> None:
+    await house.patch(f"{TREES}/tree", {"spec": {"root": child(1, max={"cpu": 9})}})
+
+
+async def adds_a_second(house: House) -> None:
+    await tree(house, two((1, 1), (1, 1), 2), "another")
+
+
+@pytest.mark.parametrize("mistake", [breaks_it, adds_a_second])
+def test_a_process_that_starts_beside_a_mistake_keeps_what_was_in_force(
+    mistake: Callable[[House], Awaitable[None]],
+) -> None:
+    async def story() -> None:
+        async with town(2) as first:
+            await tree(first, GOOD)
+            await replicas(first, "namespace1", 5, "1")
+            await becomes(first, [4])
+            await mistake(first)
+            await becomes(first, [4])
+        async with open_house(HEAD, server=first.server) as house, controlled(house):
+            await becomes(house, [4])
             await is_still_in_force(house)
 
     in_virtual_time(story)

@@ -197,6 +197,7 @@ class Waits:
             EventRegistration(ClusterEvent(Resource.NODE, Action.ALL, "AnyNodeAgain")),
             EventRegistration(ClusterEvent(Resource.NODE, either, "NodeOrTaint")),
             EventRegistration(ClusterEvent(ObjectKind.CSI_NODE, Action.DELETE, "CSINodeDelete")),
+            EventRegistration(ClusterEvent(ObjectKind.ELASTIC_QUOTA_TREE, Action.DELETE, "ElasticQuotaTreeDelete")),
         ]
 
 
@@ -215,7 +216,12 @@ def test_what_would_help_is_told_in_words_whatever_holds_the_pod() -> None:
         assert [(wake.plugin, wake.events) for wake in silent.wakes] == [("Moody", ("anything happens",))]
         assert silent.notes == ("Moody says of b: silent or another",)
         listens = await view("listens")
-        events = ("a node comes, changes or goes", "a node comes or changes its taints", "a CSINode goes")
+        events = (
+            "a node comes, changes or goes",
+            "a node comes or changes its taints",
+            "a CSINode goes",
+            "an ElasticQuotaTree goes",
+        )
         assert [(wake.plugin, wake.events) for wake in listens.wakes] == [("Waits", events)]
         assert listens.notes == ()
         held = await view("held")

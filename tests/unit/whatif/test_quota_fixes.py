@@ -81,6 +81,14 @@ def test_all_levels_that_hold_a_pod_back_are_raised_in_one_edit() -> None:
     ]
 
 
+def test_the_command_finds_a_level_behind_a_sibling_that_has_children() -> None:
+    first = level("first", {"cpu": 2}, {"cpu": 4}, leaf("a1", 1, 4), leaf("a2", 1, 4))
+    root = level("root", {"cpu": 40}, {"cpu": 40}, first, level("second", {"cpu": 2}, {"cpu": 40}, leaf("b", 1, 5)))
+    (fix, *_) = fixes_of(node(), quota_tree(root), *pods("b", 1, 1), name="b/pod-1")
+    (operation,) = json.loads(shlex.split(fix.command)[-1])
+    assert operation["path"] == "/spec/root/children/1/children/0/max/cpu"
+
+
 def test_a_smaller_request_fits_into_what_is_left() -> None:
     running = pods("a", 1, cpu="8")
     late = pods("a", 0, 1, cpu="5")

@@ -56,6 +56,10 @@ def test_an_edit_that_gives_others_more_evicts_who_borrows_then() -> None:
         ("root.a", "a/pod-2", "b/pod-1"),
         ("root.a", "a/pod-1", "b/pod-2"),
     ]
+    assert [one.why.partition(";")[0] for one in found.evictions] == [
+        "root.a holds cpu 3, over its min 1",
+        "root.a holds cpu 2, over its min 1",
+    ]
 
 
 def test_a_pod_of_the_same_quota_goes_by_priority() -> None:

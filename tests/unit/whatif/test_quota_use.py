@@ -83,6 +83,16 @@ def test_quotas_of_other_apis_and_objects_without_effect_are_said() -> None:
     assert "min 5 is over max 4" in broken.trouble["kube-system/teams"]
 
 
+def test_of_a_tree_with_a_mistake_the_last_good_one_is_shown_and_said_to_be_that() -> None:
+    good = level("root", {"cpu": 4}, {"cpu": 4}, leaf("a", 2, 4, "a"))
+    broken = quota_tree(level("root", {"cpu": 4}, {"cpu": 4}, leaf("a", 9, 4, "a")))
+    assert use_of(node(), broken).source == ""
+    found = use_of(node(), {**broken, "status": {"lastGood": {"root": good}}})
+    assert [one.path for one in found.levels] == ["root", "root.a"]
+    assert found.notes == ("kube-system/teams is in force as it last was without a mistake",)
+    assert list(found.trouble) == ["kube-system/teams"]
+
+
 def test_the_document_has_quantities() -> None:
     found = use_of(*walk_through(4)).document()
     (first,) = [one for one in found["levels"] if one["path"] == "root.a.1"]

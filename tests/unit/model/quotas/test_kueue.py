@@ -69,6 +69,11 @@ def test_what_a_lending_limit_holds_back_is_lent_to_nobody() -> None:
     assert found["root.all.b"].guarantee == {}
 
 
+def test_a_lending_limit_over_what_there_is_holds_nothing_back() -> None:
+    found = nodes(read_kueue([queue("a", "all", [quota("cpu", 4, lending=9)])]))
+    assert found["root.all.a"].guarantee.get("cpu", 0) == 0
+
+
 def test_a_queue_without_a_cohort_borrows_nothing() -> None:
     found = nodes(read_kueue([queue("a", "", [quota("cpu", 9)])]))
     assert (found["root.a"].min, found["root.a"].max, found["root.a"].guarantee) == ({"cpu": 9000}, {"cpu": 9000}, {})
