@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from multisched.config import loading
+from multisched.model.objects import Pod
 from multisched.observe.explain_view import ExplainQuery, PodView, WhatIfView
+from multisched.shell.domain import DomainWorker
 from multisched.testing.builders import Document, node_document
 from multisched.whatif import fixes
 from multisched.whatif.explain_source import ProgramExplanations
@@ -70,7 +72,12 @@ def test_a_fix_counts_the_room_of_all_members() -> None:
 def test_a_large_gang_has_few_attempts(members_tried_max: int, attempts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
     genuine = SchedulerSandbox.fits
-    monkeypatch.setattr(SchedulerSandbox, "fits", lambda *one: tried.append("") or genuine(*one))
+
+    def fits(sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod) -> str | None:
+        tried.append(pod.name)
+        return genuine(sandbox, worker, pod)
+
+    monkeypatch.setattr(SchedulerSandbox, "fits", fits)
     monkeypatch.setattr(fixes, "MEMBERS_TRIED_MAX", members_tried_max)
     others = [small_pod(f"other-{at}", cpu="1", node="n1") for at in range(6)]
     explained(*nodes("n1", cpu="6"), *others, member("early", least=2), member("late", least=2))
