@@ -235,6 +235,20 @@ def test_a_gang_below_its_minimum_again_starts_together_again_and_before_new_one
     assert sorted(house.pop()) == ["new1", "new2"]
 
 
+def test_who_would_have_healed_a_gang_that_somebody_else_healed_has_no_rank_of_it() -> None:
+    house = House()
+    house.add(member("a"), member("b"))
+    house.bind(*house.pop())
+    house.remove("a")
+    house.now_s = 5.0
+    house.add(make_pod("single"))
+    house.now_s = 6.0
+    house.add(member("c"))
+    house.roster.set(member("stranger"))
+    house.roster.stands("uid-stranger", "node", is_bound=True)
+    assert [house.pop(), house.pop()] == [["single"], ["c"]]
+
+
 def test_a_gated_member_does_not_lead_and_comes_when_its_gate_opens() -> None:
     house = House()
     house.add(member("a", gates=("x",)), member("b"), member("c"))
