@@ -31,6 +31,8 @@ from multisched.whatif.sandbox import SchedulerSandbox
 
 TRIALS_MAX = 64
 """Attempts made for one pod: some milliseconds each at 5,000 nodes."""
+MEMBERS_TRIED_MAX = 20_000
+"""Pods that are tried in all attempts for one: with its gang it has fewer attempts."""
 TRIALS_PER_KIND = 12
 FIXES_PER_KIND = 3
 SET_BY_KUBELET = frozenset({"kubernetes.io/hostname", "kubernetes.io/os", "kubernetes.io/arch"})
@@ -76,7 +78,7 @@ class _Trial(msgspec.Struct, frozen=True):
 def find_fixes(sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod) -> list[FoundFix]:
     """The fixes of a pod that does not fit, the smallest first; empty if no change that was tried helps."""
     found: list[FoundFix] = []
-    left = TRIALS_MAX
+    left = min(TRIALS_MAX, max(1, MEMBERS_TRIED_MAX // len(sandbox.starting_with(pod))))
     for trials in _Guesses(sandbox, worker, pod).by_kind():
         served: set[str] = set()
         for trial in islice(trials, min(left, TRIALS_PER_KIND)):

@@ -192,6 +192,15 @@ def test_a_required_rack_is_never_left_and_a_preferred_one_is() -> None:
     assert len(racks_of(domain, attempt(domain, gang_of(pods, 5, topology=(RACK,))))) == 2
 
 
+def test_a_rack_whose_nodes_take_no_more_pods_has_no_room() -> None:
+    domain = Domain(*(make_node(f"n{at}", pods=1, labels={"rack": "r"}) for at in range(2)))
+    pods = [make_pod(f"m{at}", spec=SPEC) for at in range(3)]
+    refused = attempt(domain, gang_of(pods, 3, topology=(RACK_REQUIRED,)))
+    assert refused.unplaced[0].message == (
+        "gang g: no domain of rack has room for the 3 members that must start together, 2 at most"
+    )
+
+
 def test_of_several_levels_the_narrowest_that_holds_it_is_taken() -> None:
     domain = Domain(*racks(4))
     levels = (TopologyLevel("zone", is_required=True), RACK)

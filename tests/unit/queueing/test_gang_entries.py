@@ -134,6 +134,22 @@ def test_a_gang_is_one_entity_among_others_by_its_leads_priority() -> None:
     assert sorted(house.pop()) == ["a", "b"]
 
 
+@pytest.mark.parametrize("is_later", [False, True])
+def test_whoever_leads_a_gang_stands_where_its_most_important_member_would(is_later: bool) -> None:
+    house = House()
+    house.add(make_pod("single", priority=5))
+    house.add(
+        *((member("low"), member("high", priority=9)) if is_later else (member("high", priority=9), member("low")))
+    )
+    assert house.pop() == ["high", "low"]
+    house.fail("low", "high")
+    assert house.pop() == ["single"]
+    house.now_s = 20.0
+    house.add(make_pod("other", priority=5))
+    house.queue.on_event(NODE_ADD, None, A_NODE, house.now_s)
+    assert house.pop() == ["high", "low"], "the one that failed first leads, and is the less important one"
+
+
 def test_a_gang_that_failed_waits_as_one_and_is_tried_again_as_one() -> None:
     house = House()
     house.add(member("a"), member("b"))
@@ -217,6 +233,20 @@ def test_a_gang_below_its_minimum_again_starts_together_again_and_before_new_one
     house.now_s += 20
     assert sorted(house.pop()) == ["a2", "b2"], "it is healed before a gang that has not begun"
     assert sorted(house.pop()) == ["new1", "new2"]
+
+
+def test_who_would_have_healed_a_gang_that_somebody_else_healed_has_no_rank_of_it() -> None:
+    house = House()
+    house.add(member("a"), member("b"))
+    house.bind(*house.pop())
+    house.remove("a")
+    house.now_s = 5.0
+    house.add(make_pod("single"))
+    house.now_s = 6.0
+    house.add(member("c"))
+    house.roster.set(member("stranger"))
+    house.roster.stands("uid-stranger", "node", is_bound=True)
+    assert [house.pop(), house.pop()] == [["single"], ["c"]]
 
 
 def test_a_gated_member_does_not_lead_and_comes_when_its_gate_opens() -> None:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from multisched.model.wire import MERGE_PATCH
+from multisched.testing.builders import Document
 from multisched.testing.loop.sim_loop import SimLoop, simulate
 from tests.unit.shell.program_kit import PODS, Cluster
 
@@ -69,6 +70,49 @@ def play(scene: Callable[[Gangs], Coroutine[Any, Any, None]]) -> None:
             await running
 
     simulate(main(), loop)
+
+
+SIGS = "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/default/podgroups"
+WORKLOADS = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups"
+
+
+def workload_definition() -> Document:
+    """Of the kind that Kubernetes serves itself, with its feature gate."""
+    names = {"kind": "PodGroup", "listKind": "PodGroupList", "plural": "podgroups", "singular": "podgroup"}
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    version = {"name": "v1beta1", "served": True, "storage": True, "subresources": {"status": {}}, "schema": schema}
+    spec = {"group": "scheduling.k8s.io", "scope": "Namespaced", "names": names, "versions": [version]}
+    annotations = {"api-approved.kubernetes.io": "https://github.com/kubernetes/enhancements/pull/4671"}
+    return {"metadata": {"name": "podgroups.scheduling.k8s.io", "annotations": annotations}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("groups", "spec", "pod", "condition"),
+    [
+        (SIGS, {"minMember": 2}, {"labels": {"pod-group.scheduling.sigs.k8s.io": "gang"}}, "Scheduled"),
+        (
+            WORKLOADS,
+            {"schedulingPolicy": {"gang": {"minCount": 2}}},
+            {"schedulingGroup": {"podGroupName": "gang"}},
+            "PodGroupInitiallyScheduled",
+        ),
+    ],
+    ids=["sigs", "kubernetes"],
+)
+def test_groups_of_other_apis_have_a_status_too(groups: str, spec: Document, pod: Document, condition: str) -> None:
+    async def scene(cluster: Gangs) -> None:
+        definition = yaml.safe_load((CRDS / "podgroups-koordinator.yaml").read_text())
+        await cluster.send("POST", DEFINITIONS, definition if groups == SIGS else workload_definition())
+        await cluster.send("POST", groups, {"metadata": {"name": "gang"}, "spec": spec})
+        await cluster.settle(600.0)
+        for name in ("m0", "m1"):
+            await cluster.add_pod(name, **pod)
+        await cluster.settle(30.0)
+        (found,) = (await cluster.send("GET", f"{groups}/gang"))["status"]["conditions"]
+        told = (found["type"], found["status"], found["message"])
+        assert told == (condition, "True", "2 of 2 members that start together have nodes")
+
+    play(scene)
 
 
 def test_the_phase_goes_from_pending_over_scheduled_and_running_to_finished() -> None:

@@ -7,9 +7,13 @@ from typing import Any
 import pytest
 
 from multisched.config import loading
+from multisched.model.objects import Pod
 from multisched.observe.explain_view import ExplainQuery, PodView, WhatIfView
+from multisched.shell.domain import DomainWorker
 from multisched.testing.builders import Document, node_document
+from multisched.whatif import fixes
 from multisched.whatif.explain_source import ProgramExplanations
+from multisched.whatif.sandbox import SchedulerSandbox
 from tests.unit.shell.program_kit import CONFIGURATION, Cluster, at_once, play
 from tests.unit.whatif.clusters import dump_of, explained, small_pod
 
@@ -62,6 +66,22 @@ def test_a_fix_counts_the_room_of_all_members() -> None:
     assert [fix.text for fix in view.fixes if fix.kind == "victim"] == [
         "delete the pod default/other (priority 0) from n1"
     ]
+
+
+@pytest.mark.parametrize(("members_tried_max", "attempts"), [(5, 2), (1, 1), (100, 6)])
+def test_a_large_gang_has_few_attempts(members_tried_max: int, attempts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    genuine = SchedulerSandbox.fits
+
+    def fits(sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod) -> str | None:
+        tried.append(pod.name)
+        return genuine(sandbox, worker, pod)
+
+    monkeypatch.setattr(SchedulerSandbox, "fits", fits)
+    monkeypatch.setattr(fixes, "MEMBERS_TRIED_MAX", members_tried_max)
+    others = [small_pod(f"other-{at}", cpu="1", node="n1") for at in range(6)]
+    explained(*nodes("n1", cpu="6"), *others, member("early", least=2), member("late", least=2))
+    assert len(tried) - 1 == attempts, "the first is about the cluster as it is"
 
 
 def test_a_gang_that_fits_says_so() -> None:
