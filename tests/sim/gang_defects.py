@@ -154,13 +154,6 @@ def later_domains_not_tried() -> None:
     put(GangTopology, "masks", lambda self: islice(genuine(self), 1))
 
 
-@defect
-def wider_domains_tried_first() -> None:
-    """Of the topology domains the worst one comes first."""
-    genuine: Any = GangTopology.masks
-    put(GangTopology, "masks", lambda self: iter([*genuine(self)][::-1]))
-
-
 # -- preemption and status ---------------------------------------------------------------------------------------------
 
 
