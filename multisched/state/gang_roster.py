@@ -214,10 +214,6 @@ class GangRoster:
         """No member of the gang has to wait for others."""
         return not self.needs(key)
 
-    def is_held(self, uid: str) -> bool:
-        """The member cannot be tried as it is."""
-        return self._gangs[self._key_of[uid]].members[uid].is_held
-
     # -- who of them may go: `StandingGangs` -----------------------------------------------------------------------
 
     def standing(self, key: str) -> Collection[str]:

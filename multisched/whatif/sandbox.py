@@ -304,9 +304,11 @@ class SchedulerSandbox:
         gang = None if key is None else gangs.gang(key)
         if key is None or gang is None or gang.spec is None or (gang.needs <= 0 and not gang.spec.topology):
             return None
-        keys = {one for one in gangs.together_with(key) if gangs.needs(one)}
-        fellows = {one.uid: one for one in self.pending.values() if gangs.key_of(one.uid) in keys}
-        members = [one for one in (fellows | {pod.uid: pod}).values() if not gangs.is_held(one.uid)]
+        keys = {key, *(one for one in gangs.together_with(key) if gangs.needs(one))}
+        known = [found for one in keys if (found := gangs.gang(one)) is not None]
+        held = {uid for one in known for uid, member in one.members.items() if member.is_held}
+        fellows = {one.uid: one for one in self.pending.values() if gang.needs > 0 and gangs.key_of(one.uid) in keys}
+        members = [one for one in (fellows | {pod.uid: pod}).values() if one.uid not in held]
         members.sort(key=lambda one: (-one.spec.priority, one.created_s, one.name))
         self._attempts += 1
         queued = [QueuedPod(one, 0.0, self._attempts) for one in members]
