@@ -134,13 +134,19 @@ class QuotaSource:
         return InForce(kind, chosen.last_good, chosen.key, chosen.uid)
 
     def _made_of(self, kind: ObjectKind, quotas: Sequence[ClusterObject]) -> InForce | None:
-        """The tree that many objects make, else the last good one of them."""
+        """The tree that many objects make, else the last good one of them.
+
+        A process that starts does not know that one: it takes what those without a problem make.
+        """
         found = read_quotas(kind, quotas)
         if found.tree is not None:
             return InForce(kind, found.tree, "")
         for key, problems in found.problems.items():
             self._trouble(kind, key, f"not in force: {'; '.join(map(str, problems))}")
-        return self.in_force if self.in_force is not None and self.in_force.kind is kind else None
+        if self.in_force is not None and self.in_force.kind is kind:
+            return self.in_force
+        others = read_quotas(kind, [one for one in quotas if one.key not in found.problems]).tree
+        return None if others is None else InForce(kind, others, "")
 
 
 def _rank(one: ClusterObject) -> tuple[bool, str, str]:

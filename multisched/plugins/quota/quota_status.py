@@ -169,7 +169,8 @@ class QuotaStatuses:
         is_broken = isinstance(one, ElasticQuotaTree | ElasticQuota | KoordinatorQuota) and bool(one.problems)
         reason = "Broken" if is_broken or one.malformed else "NoEffect"
         stays = in_force is not None and in_force.kind is kind and in_force.uid in ("", one.uid)
-        kept = "; the last good one stays in force" if stays else ""
+        what = "the last good one" if kind is TREE else "what is good"
+        kept = f"; {what} stays in force" if stays else ""
         return ObjectCondition(IN_FORCE, "False", reason, f"{trouble}{kept}")
 
     def _good_condition(self, kind: ObjectKind, in_force: InForce | None) -> ObjectCondition:
@@ -179,7 +180,7 @@ class QuotaStatuses:
             others = [key for key in self._source.trouble if key.startswith(place)]
             if others:
                 stays = in_force is not None and in_force.kind is kind
-                kept = "what was good before stays in force" if stays else "not in force"
+                kept = "what is good stays in force" if stays else "not in force"
                 why = f"{kept}: {others[0]}: {self._source.trouble[others[0]]}"
                 return ObjectCondition(IN_FORCE, "False", "OthersBroken", why)
         if in_force is None or in_force.kind is not kind:

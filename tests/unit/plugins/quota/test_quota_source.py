@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
+import pytest
 
 from multisched.model.object_kinds import ObjectKind
 from multisched.plugins.quota.quota_source import QuotaSource
@@ -194,6 +195,26 @@ def test_a_quota_added_with_a_mistake_keeps_the_others_as_they_were() -> None:
     assert desk.paths() == OF_KOORDINATOR
     assert desk.source.tree is not None
     assert desk.source.tree.nodes[1].min == {"cpu": 1000}
+
+
+@pytest.mark.parametrize(
+    ("good", "broken", "paths"),
+    [
+        (linked("q", 1, 2), linked("broken", 9, 2), OF_KOORDINATOR),
+        (flat("team", 1, 2), flat("broken", 9, 2), OF_SP),
+    ],
+)
+def test_a_process_that_starts_beside_a_broken_quota_has_the_others_in_force(
+    good: Json, broken: Json, paths: list[str]
+) -> None:
+    desk = Desk()
+    desk.apply(broken)
+    assert desk.paths() == []
+    desk = Desk()
+    desk.apply(good, broken)
+    assert desk.paths() == paths
+    assert all("over max" in why for why in desk.source.trouble.values())
+    assert len(desk.source.trouble) == 1
 
 
 def test_what_cannot_be_read_has_not_changed() -> None:

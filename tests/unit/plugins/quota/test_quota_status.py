@@ -248,12 +248,20 @@ def test_quotas_beside_a_broken_one_say_which_it_is() -> None:
     assert "b/quota" in message
 
 
-def test_quotas_beside_a_broken_one_say_if_none_was_ever_good() -> None:
+def test_quotas_beside_one_that_was_never_good_are_in_force() -> None:
     hall = Hall()
     hall.put(flat("a", 1, 2), flat("b", 3, 2))
     status, reason, message = hall.condition(ObjectKind.ELASTIC_QUOTA, "quota", "a")
     assert (status, reason) == ("False", "OthersBroken")
-    assert message.startswith("not in force: elasticquotas.scheduling.x-k8s.io b/quota: ")
+    assert message.startswith("what is good stays in force: elasticquotas.scheduling.x-k8s.io b/quota: ")
+
+
+def test_a_quota_beside_one_with_which_it_makes_no_tree_is_not_in_force() -> None:
+    hall = Hall()
+    hall.put(linked("a", 1, 2, "b"), linked("b", 3, 2, is_parent="true"))
+    status, reason, message = hall.condition(ObjectKind.KOORDINATOR_QUOTA, "a")
+    assert (status, reason) == ("False", "OthersBroken")
+    assert message.startswith("not in force: ")
 
 
 def test_quotas_of_koordinator_are_in_force_beside_those_of_scheduler_plugins() -> None:
