@@ -20,7 +20,6 @@ from typing import Final
 import orjson
 
 from multisched.cycle.results import GangResult, Placed, Result, Unplaced
-from multisched.framework.events import Action, ClusterEvent
 from multisched.framework.points import QueuedPod
 from multisched.model.decode import Decoder
 from multisched.model.decode_objects import decode_workload_group
@@ -68,8 +67,7 @@ def note_group(core: Core, gang: str, size: int) -> None:
     """The PodGroup, as a watch tells it."""
     document = gangs.pod_group_of(gang, size)
     document["metadata"] |= {"namespace": NAMESPACE, "uid": f"uid-{gang}"}
-    added = ClusterEvent(ObjectKind.WORKLOAD_POD_GROUP, Action.ADD)
-    note_gang(core.cache.gangs, added, None, decode_workload_group(orjson.dumps(document)))
+    note_gang(core.cache.gangs, ObjectKind.WORKLOAD_POD_GROUP, None, decode_workload_group(orjson.dumps(document)))
 
 
 def enqueue(core: Core, pods: list[Pod]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from multisched.framework.events import EventObject
+from multisched.framework.events import EventObject, Resource
 from multisched.framework.object_status import StatusMarks
 from multisched.framework.objects_view import ObjectsView
 from multisched.model.cluster_objects import PodGroup
@@ -22,7 +22,7 @@ APIS: Final[Mapping[object, GangApi]] = {
 GANG_KINDS: Final = (ObjectKind.POD_GROUP, ObjectKind.SIGS_POD_GROUP, ObjectKind.WORKLOAD_POD_GROUP)
 
 
-def note_gang(roster: GangRoster, kind: object, old: EventObject, new: EventObject) -> None:
+def note_gang(roster: GangRoster, kind: Resource | ObjectKind, old: EventObject, new: EventObject) -> None:
     """A PodGroup came, changed or went; of any other kind nothing is noted."""
     api = APIS.get(kind)
     if api is None:
