@@ -42,8 +42,7 @@ class GangReclaim:
         self._going = going
         self._rule = Borrowers(reclaim)
         self._compared = min(max(ROWS_TOGETHER // len(reclaim.claim.pods), ROWS_COMPARED_MIN), ROWS_COMPARED_MAX)
-        self._taken: list[Pod] = []
-        self._uids: set[str] = set()
+        self._taken: dict[str, Pod] = {}
         reclaim.base.freeze()  # members come and victims go in the ledger while all this is tried
         self._removal = reclaim.base
         """Without those that are taken."""
@@ -54,23 +53,26 @@ class GangReclaim:
             after = self._after(found) if found else None
             if after is not None:
                 self._removal = after
-                self._taken += found
-                self._uids.update(one.uid for one in found)
+                self._taken.update((one.uid, one) for one in found)
                 return found
         return ()
 
     def _after(self, found: Sequence[Pod]) -> Removal | None:
         """Without these, too; None if all may not go together."""
         if any(map(self._is_member, found)):  # of a gang whose members went before, perhaps: they may be one unit now
-            return self._whole.without((*self._taken, *found))
+            return self._whole.without((*self._taken.values(), *found))
         return self._whole.without(found, self._removal)
 
     def _ways(self) -> Iterator[Removal | None]:
         """Without those beside whom the next may go: all that have gone; then not the members that went alone, as their gang may follow."""
         yield self._removal
-        whole = [unit for unit in self._whole.together(self._taken) if unit.gang or not self._is_member(unit.pods[0])]
+        whole = [
+            unit
+            for unit in self._whole.together(self._taken.values())
+            if unit.gang or not self._is_member(unit.pods[0])
+        ]
         left = [pod for unit in whole for pod in unit.pods]
-        if len(left) < sum(not pod.is_deleting for pod in self._taken):
+        if len(left) < sum(not pod.is_deleting for pod in self._taken.values()):
             yield self._whole.without(left)
 
     def _is_member(self, pod: Pod) -> bool:
@@ -80,7 +82,7 @@ class GangReclaim:
         whole, ledger = self._whole.claim, self._whole.ledger
         own = claim_of(ledger, pod, nominated=whole.nominated)
         claim = replace(own, entitled=whole.entitled, priority=whole.priority)
-        reclaim = self._again(claim, self._uids, floors)
+        reclaim = self._again(claim, self._taken.keys(), floors)
         no_cap = Cap(inf)  # the victims of all members are looked at together
         search = NodeSearch(self._nodes, reclaim, dry_run, self._going(), self._rule, no_cap, self._compared)
         rows = dry_run.fitting().rows if ledger.refusal(pod, claim.nominated) else NO_ROWS
