@@ -47,6 +47,8 @@ class GangEntries:
         """uids of entries that stand with their lead."""
         self._changed: dict[str, None] = {}
         """Gangs whose members may have to be moved, in the order in which they changed."""
+        self._healing: dict[str, None] = {}
+        """Gangs of which some members stand, in the order in which they began to heal; those that nobody leads are dead."""
         self._due: list[tuple[float, str]] = []
         """A heap of when gangs have waited too long; entries of gangs that wait no more are dead."""
 
@@ -198,10 +200,23 @@ class GangEntries:
             entry.ranks_as = entry.sort_key = None
             self.changed(key)
 
-    def is_healing(self, entry: Entry) -> bool:
-        """Some members of its gang stand: it goes before gangs that have not begun."""
-        gang = self._roster.gang(self._gang_of.get(entry.uid, ""))
-        return gang is not None and gang.standing > 0
+    def heal(self, entry: Entry) -> bool:
+        """Whether this lead is of a gang of which some members stand: it goes before gangs that have not begun."""
+        key = self._gang_of.get(entry.uid, "")
+        gang = self._roster.gang(key)
+        if gang is None or not gang.standing:
+            return False
+        self._healing[key] = None
+        return True
+
+    def healing(self) -> Iterator[Entry]:
+        """Those who lead a gang of which some members stand."""
+        for key in list(self._healing):
+            waiting = self._gangs.get(key)
+            if waiting is None or waiting.lead is None:
+                del self._healing[key]
+            else:
+                yield waiting.lead
 
     # -- how long --------------------------------------------------------------------------------------------------
 

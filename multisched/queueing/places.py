@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from multisched.queueing.active_pods import ActivePods
 from multisched.queueing.backoff import BackoffPods
@@ -108,6 +108,10 @@ class EntryPlaces:
         entry.sort_key = None
         self._leave(entry)
         self._enter(entry, now_s)
+
+    def sort_key(self, entry: Entry) -> tuple[Any, ...]:
+        """What QueueSort says of it."""
+        return self._sort_keys.of(entry)
 
     def head(self) -> Entry | None:
         """The first entry: of active, else the best that backs off (not after an error)."""

@@ -118,11 +118,21 @@ class Readmission:
             elif lead is not entry:
                 self._places.move(entry, Place.GANG, GATHERED, now_s)
                 continue
+            entry = self._healing_before(entry)
             entries = [entry, *(one for one in self._gangs.followers(entry) if self._is_admitted(one, now_s))]
             for one in entries:
                 self._places.pop(one, now_s)
             return entries
         return []
+
+    def _healing_before(self, entry: Entry) -> Entry:
+        """Who leads a gang that heals and stands before this one in the order, also where it backs off; else this one.
+
+        A gang that backs off longer than others would lose each room that comes to those.
+        """
+        able = (Place.ACTIVE, Place.BACKOFF)
+        leads = [one for one in self._gangs.healing() if one.place in able and not one.failed_by_error]
+        return min((entry, *leads), key=self._places.sort_key)
 
     def _is_admitted(self, entry: Entry, now_s: float) -> bool:
         """False, and the follower is gated, if a gate refuses it by now: its victims are on their way, for instance.
@@ -146,7 +156,7 @@ class Readmission:
             return False
         if lead is None:
             self._gangs.lead(entry, now_s)
-        if self._gangs.is_healing(entry):
+        if self._gangs.heal(entry):
             entry.queued_s, entry.sort_key = HEALING_S, None
         return True
 

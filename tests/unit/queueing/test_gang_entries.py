@@ -80,10 +80,15 @@ class House:
         self.queue.validate()
         return [] if popped is None else names_of(popped)
 
-    def fail(self, *names: str) -> None:
+    def fail(self, *names: str, failure: Failure = REFUSED) -> None:
         for name in names:
-            self.queue.fail(f"uid-{name}", REFUSED, self.now_s)
+            self.queue.fail(f"uid-{name}", failure, self.now_s)
             self.queue.validate()
+
+    def room_comes(self) -> None:
+        """Something happens for which members that found no node are tried again."""
+        self.queue.on_event(NODE_ADD, None, A_NODE, self.now_s)
+        self.queue.validate()
 
     def bind(self, *names: str) -> None:
         for name in names:
@@ -232,6 +237,44 @@ def test_a_gang_below_its_minimum_again_starts_together_again_and_before_new_one
     house.queue.flush(house.now_s)
     house.now_s += 20
     assert sorted(house.pop()) == ["a2", "b2"], "it is healed before a gang that has not begun"
+    assert sorted(house.pop()) == ["new1", "new2"]
+
+
+def _half_a_gang_backs_off(house: House) -> None:
+    """Two of gang g are gone, two others have come for them, have been refused, and back off for longer and longer."""
+    house.add(*(member(name, 3) for name in "abc"))
+    house.bind(*house.pop())
+    house.remove("a")
+    house.remove("b")
+    house.add(member("a2", 3), member("b2", 3))
+    house.fail(*house.pop())
+    house.room_comes()
+    assert sorted(set(house.places().values())) == ["backoff", "gang"]
+
+
+def test_a_gang_that_heals_and_backs_off_goes_before_one_that_has_not_begun() -> None:
+    house = House()
+    _half_a_gang_backs_off(house)
+    house.add(member("new1", gang="h"), member("new2", gang="h"))
+    assert sorted(house.pop()) == ["a2", "b2"]
+    house.fail("a2", "b2")
+    assert sorted(house.pop()) == ["new1", "new2"], "it has been tried, and nothing has happened since"
+
+
+def test_a_new_gang_of_higher_priority_and_plain_pods_do_not_wait_for_one_that_heals() -> None:
+    house = House()
+    _half_a_gang_backs_off(house)
+    house.add(make_pod("single"))
+    assert house.pop() == ["single"]
+    house.add(*(member(name, gang="h", priority=5) for name in ("new1", "new2")))
+    assert sorted(house.pop()) == ["new1", "new2"]
+
+
+def test_a_gang_that_heals_and_failed_by_an_error_backs_off_until_its_time() -> None:
+    house = House()
+    _half_a_gang_backs_off(house)
+    house.add(member("new1", gang="h"), member("new2", gang="h"))
+    house.fail(*house.pop(), failure=Failure(is_error=True))
     assert sorted(house.pop()) == ["new1", "new2"]
 
 
