@@ -13,6 +13,9 @@ from functools import lru_cache
 QUANTITY_MAX = 2**62 - 1
 """Largest value handed out. Half of int64: the sum of any two still fits, and saturating sums stay below 2**63."""
 
+ONE_NANO = 1_000_000_000
+"""One unit."""
+
 _TEXT_MAX = 64
 """Longest text read as a quantity, in characters; upstream's parser has no use for longer ones either."""
 
@@ -45,7 +48,7 @@ def parse_nano(text: str | int | float) -> int:
 
 def value_of_nano(nano: int) -> int:
     """Whole units, rounded away from zero and saturated."""
-    return _scaled(nano, 1_000_000_000)
+    return _scaled(nano, ONE_NANO)
 
 
 def milli_of_nano(nano: int) -> int:

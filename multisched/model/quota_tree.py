@@ -13,8 +13,8 @@ import msgspec
 
 from multisched.model.near_names import did_you_mean
 from multisched.model.objects import CPU, PODS, Requests
-from multisched.model.quantity import QuantityError, milli_of_nano, parse_nano, value_of_nano
-from multisched.model.selectors import is_qualified_name
+from multisched.model.quantity import ONE_NANO, QuantityError, milli_of_nano, parse_nano, value_of_nano
+from multisched.model.selectors import is_dns_label, is_qualified_name
 
 NODES_MAX: Final = 10_000
 """Nodes of one tree."""
@@ -211,6 +211,9 @@ class _Reader:
             self.problem(f"{path}.namespaces", f"the tree has over {NAMESPACES_MAX} namespaces", "name fewer")
             return ()
         for name in names:
+            if not is_dns_label(name):
+                what = f"{_shown(name)} is no name of a namespace"
+                self.problem(f"{path}.namespaces", what, "write lower case letters, digits and -, at most 63")
             if name in self._namespaces:
                 other = self._namespaces[name]
                 self.problem(f"{path}.namespaces", f"namespace {_shown(name)} is in {other} already", "name it once")
@@ -280,6 +283,13 @@ def read_amounts(amounts: Any, path: str, report: ReportProblem) -> Requests:
             nano = None
         if nano is None or nano < 0 or isinstance(text, bool):
             report(f"{path}.{resource}", f"{_shown(text)} is no amount", "write for example 500m, 40 or 64Gi")
+            continue
+        if nano % ONE_NANO and (resource == PODS or "/" in resource):
+            report(
+                f"{path}.{resource}",
+                f"{_shown(text)} is no whole number",
+                "pods ask for whole ones; write for example 4",
+            )
             continue
         found[resource] = milli_of_nano(nano) if resource == CPU else value_of_nano(nano)
     return found

@@ -18,6 +18,7 @@ LABEL_CHARS_MAX = 63
 """Characters of a label's value, and of its key without the prefix."""
 _SUBDOMAIN_MAX = 253
 _NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?\Z")
+_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?\Z")
 _SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*\Z")
 
 NODE_NAME_FIELD = "metadata.name"
@@ -90,6 +91,11 @@ def is_qualified_name(text: str) -> bool:
     if slash and not (len(prefix) <= _SUBDOMAIN_MAX and _SUBDOMAIN.match(prefix)):
         return False
     return bool(name) and is_label_value(name)
+
+
+def is_dns_label(text: str) -> bool:
+    """As a namespace is called: at most 63 of a-z 0-9 -, with a letter or digit at both ends (source: IsDNS1123Label)."""
+    return len(text) <= LABEL_CHARS_MAX and _LABEL.match(text) is not None
 
 
 def is_label_value(text: str) -> bool:

@@ -5,6 +5,7 @@ Source: the rules of ACK's `ElasticQuotaTree` (`scheduling.sigs.k8s.io/v1beta1`)
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ PODS = "pods"
 """A resource of which each pod takes one."""
 MAX_JOBS = "kube-queue/max-jobs"
 """A key of `min` and `max` that counts jobs of a queue, and no resource of pods."""
+NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 DEPTH_MAX = 32
 """Levels below each other; a document that has more is refused."""
 
@@ -184,6 +186,9 @@ def _amounts(document: Json, field: str) -> Requests:
     unknown = sorted(resource for resource in found if not is_counted(resource) and resource != PODS)
     if unknown:
         raise Unreadable(f"{field}: {', '.join(unknown)} is no resource of pods")
+    broken = sorted(of for of, much in found.items() if (of == PODS or "/" in of) and much.denominator != 1)
+    if broken:
+        raise Unreadable(f"{field}: {', '.join(broken)} is no whole number")
     return {resource: whole_units(resource, amount) for resource, amount in found.items()}
 
 
@@ -193,6 +198,7 @@ def _faults_of_names(root: Level) -> Iterator[str]:
     yield from (f"{name}: the name of {count} levels" for name, count in names.items() if count > 1)
     namespaces = Counter(namespace for level in root.below() for namespace in level.namespaces)
     yield from (f"namespace {name} stands {count} times" for name, count in namespaces.items() if count > 1)
+    yield from (f"namespace {name!r} cannot be" for name in namespaces if not NAMESPACE.fullmatch(name))
     for level in root.below():
         if level.namespaces and not level.is_leaf:
             yield f"{level.path}: namespaces at a level that has children"

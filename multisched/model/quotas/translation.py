@@ -17,7 +17,14 @@ from multisched.model.decode import DecodeError
 from multisched.model.decode_objects import decode_elastic_quota, decode_koordinator_quota, decode_quota_tree
 from multisched.model.decode_quotas import KOORDINATOR
 from multisched.model.objects import Requests
-from multisched.model.quota_tree import GUARANTEE_ATTRIBUTE, MAX_JOBS, WEIGHT_ATTRIBUTE, TreeProblem, read_tree
+from multisched.model.quota_tree import (
+    GUARANTEE_ATTRIBUTE,
+    MAX_JOBS,
+    WEIGHT_ATTRIBUTE,
+    TreeProblem,
+    child_path,
+    read_tree,
+)
 from multisched.model.quotas import kueue, volcano
 from multisched.model.quotas.drafts import Json, Losses, Translation, key_of, name_of
 from multisched.model.quotas.koordinator import read_linked
@@ -131,15 +138,15 @@ def _read_trees(documents: Sequence[Json]) -> Translation:
 
 
 def _report_attributes(key: str, document: Json, losses: Losses) -> None:
-    """Attributes that nobody reads here, and bounds of ACK's queue."""
+    """Attributes that nobody reads here, and bounds of ACK's queue. A level without a name goes by its place."""
     spec = document.get("spec")
-    waiting = [(spec.get("root"), "")] if isinstance(spec, Mapping) else []
+    waiting = [(spec.get("root"), "", "spec.root")] if isinstance(spec, Mapping) else []
     while waiting:
-        node, above = waiting.pop()
+        node, above, place = waiting.pop()
         if not isinstance(node, Mapping):
             continue
-        name = str(node.get("name"))
-        path = name if not above or name.startswith(f"{above}.") else f"{above}.{name}"
+        name = node.get("name")
+        path = child_path(above, name) if isinstance(name, str) and name else place
         attributes, most = node.get("attributes"), node.get("max")
         if isinstance(attributes, Mapping):
             carried = (WEIGHT_ATTRIBUTE, GUARANTEE_ATTRIBUTE)
@@ -147,7 +154,8 @@ def _report_attributes(key: str, document: Json, losses: Losses) -> None:
         if isinstance(most, Mapping) and MAX_JOBS in most:
             losses.report(key, f"{path}.max.{MAX_JOBS}", "not carried over; it bounds jobs in ACK's queue, and no pods")
         children = node.get("children")
-        waiting += [(child, path) for child in reversed(children if isinstance(children, list) else [])]
+        below = enumerate(children if isinstance(children, list) else ())
+        waiting += reversed([(child, path, f"{path}.children[{at}]") for at, child in below])
 
 
 def _read_koordinator(documents: Sequence[Json]) -> Translation:

@@ -93,6 +93,15 @@ def test_attributes_and_bounds_of_jobs_of_ack_are_lost() -> None:
     ]
 
 
+def test_what_is_lost_of_a_level_without_a_name_goes_by_its_place() -> None:
+    nameless = {"min": {"cpu": 1}, "attributes": {"x": "y"}, "children": [leaf("b", 1, 1, attributes={"z": "y"})]}
+    root = node("root", {"cpu": 4}, {"cpu": 4}, leaf("a", 1, 2), nameless)
+    assert [path for _, path in told(translate(QuotaApi.ACK, [ack(root)]))] == [
+        "root.children[1].attributes.x",
+        "root.children[1].b.attributes.z",
+    ]
+
+
 def test_labels_and_annotations_of_koordinator_are_lost_but_for_those_that_are_read() -> None:
     document = linked("web", 2, 8, tree_id="", preemptible="false", allow_lent_resource="false", runtime="{}")
     _, translation = checked(translate(QuotaApi.KOORDINATOR, [document]))

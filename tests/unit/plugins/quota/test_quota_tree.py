@@ -35,13 +35,19 @@ def test_acks_example_is_read_with_its_levels() -> None:
 
 def test_names_with_dots_say_their_place_once() -> None:
     """ACK's manual itself names its levels so."""
-    tree = tree_of(TEN, TEN, node("root.a", TEN, TEN, leaf("root.a.1", 1, 5), leaf("b.c", 1, 5)))
+    tree = tree_of(TEN, TEN, node("root.a", TEN, TEN, leaf("root.a.1", 1, 5, "x"), leaf("b.c", 1, 5, "y")))
     assert [one.path for one in tree.nodes] == ["root", "root.a", "root.a.1", "root.a.b.c"]
 
 
 def test_every_resource_that_pods_can_ask_for_may_be_named() -> None:
     names = ["cpu", "memory", "ephemeral-storage", "pods", "hugepages-2Mi", "attachable-volumes-aws-ebs", "a.b/c"]
     assert tree_of(dict.fromkeys(names, 1), dict.fromkeys(names, 1)).resources == set(names)
+
+
+def test_cores_and_bytes_need_not_be_whole_nor_whole_ones_be_written_plainly() -> None:
+    amounts = {"cpu": "1500m", "memory": "1.5Gi", "nvidia.com/gpu": "4000m", "pods": "1k"}
+    whole = {"cpu": 1500, "memory": 3 * 2**29, "nvidia.com/gpu": 4, "pods": 1000}
+    assert tree_of(amounts, amounts, node("a", {}, amounts, namespaces=["team-1", "t" * 63])).nodes[1].max == whole
 
 
 def test_a_misspelt_resource_is_found_with_the_one_that_was_meant() -> None:
@@ -87,6 +93,14 @@ def test_a_guarantee_is_a_part_of_the_min_or_all_of_it(text: str, kept: int) -> 
         (node("root", TEN, TEN, node("a", {}, {}, leaf("b", 0, 5), namespaces=["x"])), ["root.a.namespaces"]),
         (node("root", TEN, TEN, children="all"), ["root.children"]),
         (node("root", TEN, TEN, leaf("a", 1, 5) | {"namespaces": "x"}), ["root.a.namespaces"]),
+        *(
+            (node("root", TEN, TEN, leaf("a", 1, 5, name)), ["root.a.namespaces"])
+            for name in ("Team", "team.a", "-team", "team/a", "t" * 64, "team\n")
+        ),
+        *(
+            (node("root", TEN, TEN, node("a", {}, {resource: text})), [f"root.a.max.{resource}"])
+            for resource, text in (("nvidia.com/gpu", "1.5"), ("pods", 2.5), ("a.b/c", "1500m"), ("a.b/c", "1n"))
+        ),
         (node("root", {"cpu": "ten"}, {"cpu": "ten"}), ["root.min.cpu", "root.max.cpu"]),
         (node("root", {"cpu": -1}, {"cpu": -1}), ["root.min.cpu", "root.max.cpu"]),
         (node("root", {"cpu": True}, {"cpu": True}), ["root.min.cpu", "root.max.cpu"]),
