@@ -84,8 +84,8 @@ LONG_STALL_S: Final = 300.0
 """kube-scheduler goes through all preemptors, at 40 ms each, before the first is bound; and 100,000 pods have to be listed."""
 EVENTS_WAIT_S: Final = 60.0
 EVENTS_POLL_S: Final = 0.5
-CONDITIONS_WAIT_S: Final = 10.0
-"""For the conditions of PodGroups, once all events are stored."""
+CONDITIONS_WAIT_S: Final = 60.0
+"""For the conditions of PodGroups, once all events are stored: multisched writes at most 50 of them a second."""
 STOP_GRACE_S: Final = 15.0
 WRONG_SHOWN: Final = 5
 

@@ -31,7 +31,7 @@ from multisched.state.cluster_cache import PlacedPod
 from multisched.state.domain_rows import DomainRows
 from multisched.state.trial import Stand, Trial
 
-SERVED_MAX: Final = 1_000
+SERVED_MAX: Final = 800
 """Members for whom victims are looked for one by one in one attempt, some milliseconds each: leases are renewed between attempts."""
 
 

@@ -129,7 +129,12 @@ class GroupGround:
             return False
         before = dict(self._stands)
         self._trial.give_back(members)
-        self._leave(self._concerned_by(members))
+        concerned = self._concerned_by(members)
+        if self._is_proof_enough() and not self._finds_another(concerned[-1:]):
+            self._trial.take_away(members)
+            self._stand_again(before.values())
+            return False
+        self._leave(concerned)
         if self._place_missing(self._group.pods):
             return True
         if not self._is_proof_enough() and self._whole_tries < WHOLE_TRIES_MAX:
@@ -140,6 +145,11 @@ class GroupGround:
         self._trial.take_away(members)
         self._stand_again(before.values())
         return False
+
+    def _finds_another(self, uids: Sequence[str]) -> bool:
+        """Whether these find room beside all others, the units that are back among them. Where one does not, all together do not."""
+        left = self._leave(uids)
+        return all(self._place(stand.pod, set()) for stand in left)
 
     def take_away(self, members: Members) -> None:
         self._trial.take_away(members)

@@ -327,6 +327,17 @@ def test_a_search_that_takes_too_long_ends_with_more_victims_than_it_knows_to_be
     assert {pod.name for pod in found.victims["a"]} >= {f"low-{n}" for n in range(3, 8)}
 
 
+def test_members_that_are_alike_cost_one_placing_for_each_unit_that_cannot_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many of them stand on its node."""
+    domain = town({"a": 30}, [standing(f"low-{number}", "a", cpu=1000) for number in range(30)])
+    monkeypatch.setattr(group_ground, "PLACINGS_MAX", 150)
+    found = dry_run(domain, group_of(30))
+    assert found is not None
+    assert (found.is_minimal, len(found.victims["a"])) == (True, 30)
+
+
 @pytest.mark.parametrize(
     ("tries", "victims"), [(64, {"a": ["little"], "b": ["low"]}), (0, {"a": ["mid", "little"], "b": ["low"]})]
 )
