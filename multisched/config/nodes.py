@@ -47,11 +47,13 @@ class NodeSelection(Section):
     """The node selection of a whole configuration."""
 
     domains: tuple[SelectedDomain, ...] = ()
+    per_domain: bool = True
+    """See `LeaseConfig`. Versions that did not write it had a Lease per domain."""
 
     @classmethod
     def of(cls, configuration: Configuration) -> NodeSelection:
-        domains = configuration.domains
-        return cls(domains=tuple(SelectedDomain(name=d.name, nodes=d.nodes, loans=d.loans) for d in domains))
+        domains = tuple(SelectedDomain(name=d.name, nodes=d.nodes, loans=d.loans) for d in configuration.domains)
+        return cls(domains=domains).model_copy(update={"per_domain": configuration.lease.per_domain})
 
     @classmethod
     def read(cls, text: str) -> NodeSelection | None:
@@ -171,12 +173,19 @@ def _compile_loans(domain: DomainConfig | SelectedDomain) -> tuple[CompiledLoan,
     )
 
 
-def lease_groups(configuration: Configuration | NodeSelection) -> dict[str, str]:
-    """Domain -> the domain that names its lease: the first of those that share rows, directly or through others."""
-    group = {domain.name: domain.name for domain in configuration.domains}
-    for domain in configuration.domains:
+def lease_groups(selection: NodeSelection) -> dict[str, str]:
+    """Domain -> the domain that names its lease: the first of all, or of those that share rows, directly or through others."""
+    group = {domain.name: domain.name for domain in selection.domains}
+    if not selection.per_domain:
+        return dict.fromkeys(group, next(iter(group), ""))
+    for domain in selection.domains:
         for loan in domain.loans:
             ours, theirs = group[domain.name], group[loan.lender]
             first = next(name for name in group if group[name] in (ours, theirs))
             group = {name: first if at in (ours, theirs) else at for name, at in group.items()}
     return group
+
+
+def lease_groups_of(configuration: Configuration) -> dict[str, str]:
+    """`lease_groups` of a whole configuration."""
+    return lease_groups(NodeSelection.of(configuration))

@@ -306,14 +306,19 @@ class DomainConfig(Section):
 
 
 class LeaseConfig(Section):
-    """Leader election: one Lease per domain."""
+    """Leader election: one Lease for all domains, or one per domain."""
 
     enabled: bool = True
     """False only where a single process can run."""
     namespace: Annotated[str, Field(max_length=63)] = ""
     """Where the Leases are. Empty: the namespace the program runs in, outside a cluster kube-system."""
     name_prefix: Annotated[str, Field(pattern=_NAME)] = "multisched"
-    """A domain's Lease is called PREFIX-DOMAIN."""
+    """The Lease is called PREFIX-DOMAIN, by the first of the domains that share it."""
+    per_domain: bool = False
+    """
+    True: domains without loans between them have a Lease each, and replicas share them. A quota's max, and affinity
+    across nodes, then hold within the domains of one replica only.
+    """
     duration_s: Seconds = Field(default=15.0, validate_default=False)
     """Another process may take the Lease this long after its last renewal."""
     renew_deadline_s: Seconds = Field(default=10.0, validate_default=False)

@@ -31,7 +31,8 @@ ACCOUNT: Final = "multisched"
 USER: Final = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
 READY_LIMIT_S: Final = 90
 LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
-DOMAINS: Final = 3
+LEASE: Final = "multisched-forecast"
+"""Of all domains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +85,15 @@ class Scheduler:
         await until(is_ready, READY_LIMIT_S)
 
     async def wait_leading(self, admin: Admin) -> None:
-        """Until it holds the lease of every domain."""
+        """Until it holds the lease of all domains."""
 
-        async def holds_all() -> bool:
+        async def holds_it() -> bool:
             self.program.check_running()
             leases = await admin.items(LEASES)
-            return len(leases) == DOMAINS and all(
-                (lease["spec"].get("holderIdentity") or "").startswith(f"{self.identity}-") for lease in leases
-            )
+            holders = {lease["metadata"]["name"]: lease["spec"].get("holderIdentity") or "" for lease in leases}
+            return holders.keys() == {LEASE} and holders[LEASE].startswith(f"{self.identity}-")
 
-        await until(holds_all, READY_LIMIT_S)
+        await until(holds_it, READY_LIMIT_S)
 
 
 class Deployed:

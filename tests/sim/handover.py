@@ -41,8 +41,9 @@ BIND_MIN_S, BIND_MAX_S = 0.2, 4.5
 FAULTS_S, QUIET_S = 60.0, 40.0
 PODS_PATH = "/api/v1/namespaces/default/pods"
 
-HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\ndomains:\n"
+HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\nlease: {perDomain: true}\ndomains:\n"
 TWO = HEAD + "- name: forecast\n- name: gpu\n"
+TOGETHER = TWO.replace("perDomain: true", "perDomain: false")
 THREE = HEAD + "- name: forecast\n- name: gpu\n- name: edge\n  nodes: {rule: labelled}\n"
 BY_LABEL = HEAD + "- name: forecast\n- name: gpu\n  nodes: {selector: {matchLabels: {pool: old}}}\n"
 BY_NEW_LABEL = HEAD + "- name: forecast\n- name: gpu\n  nodes: {selector: {matchLabels: {pool: new}}}\n"

@@ -110,9 +110,10 @@ class Handover:
         self._pods = pods
         self._nodes = nodes
         self._pod_selector = pod_selector
-        selection = NodeSelection.of(configuration).written()
-        self._selection = selection if len(selection) <= SELECTION_CHARS_MAX else ""
-        self._groups = lease_groups(configuration)
+        selection = NodeSelection.of(configuration)
+        written = selection.written()
+        self._selection = written if len(written) <= SELECTION_CHARS_MAX else ""
+        self._groups = lease_groups(selection)
         self._served = configuration.served
         self._keepers: Mapping[str, LeaseKeeper] = {}
         self._leases = set(self._groups.values())

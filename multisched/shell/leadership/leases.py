@@ -1,4 +1,4 @@
-"""The leases of this process, one per group of domains that share rows by a loan, as the program's own loop knows them.
+"""The leases of this process, one per group of domains (`config/nodes.py:lease_groups`), as the program's own loop knows them.
 
 Owns the keepers, and whether the program knows that a group's lease is held. The program hears later than the keeper,
 so whoever binds asks the keeper's term. Where leases are renewed the runner says.
@@ -18,7 +18,7 @@ import anyio
 from multisched.client.history import History
 from multisched.client.lease import LeaseKeeper
 from multisched.client.lease_term import LeaseSettings, LeaseState, LeaseTerm
-from multisched.config.nodes import lease_groups
+from multisched.config.nodes import lease_groups_of
 from multisched.config.schema import Configuration
 from multisched.framework.ports import Clock, LeaseHolder
 from multisched.shell.domain import DomainWorker
@@ -77,7 +77,7 @@ class Leases:
         self._identity = identity
         self._namespace = namespace
         self._on_lost = on_lost
-        self._groups: Mapping[str, str] = lease_groups(configuration)
+        self._groups: Mapping[str, str] = lease_groups_of(configuration)
         self._held: dict[str, asyncio.Event] = {}
         self._lost: dict[str, asyncio.Event] = {}
         """By group, as far as the program knows."""

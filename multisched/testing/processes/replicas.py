@@ -9,7 +9,7 @@ import random
 from collections.abc import Collection
 from functools import partial
 
-from multisched.config.nodes import lease_groups
+from multisched.config.nodes import lease_groups_of
 from multisched.model.objects import Pod
 from multisched.model.wire import Transport
 from multisched.shell.program import LeaseLostError, Program, ProgramPorts
@@ -142,7 +142,7 @@ class Replicas:
 
     def split_leases(self) -> None:
         """Which process is to lead which domain: for a moment the others do not reach its lease."""
-        for group in sorted(set(lease_groups(self._setting.configuration).values())):
+        for group in sorted(set(lease_groups_of(self._setting.configuration).values())):
             self._first[group] = f"process-{self._rng.randint(1, self._setting.replicas)}"
 
     def _lost_at_first(self, identity: str) -> list[str]:

@@ -68,7 +68,7 @@ class Setting:
 
     configuration: Configuration
     is_shipped: bool
-    """The default configuration, unchanged."""
+    """The default configuration, but for who shares a lease."""
     is_drawn: bool
     """What a user may configure is drawn: arguments, extenders, plugins of their own."""
     replicas: int
@@ -110,8 +110,10 @@ def drawn(seed: int, rng: random.Random) -> Setting:
     teams = random.Random(f"{seed}/teamed").random()  # noqa: S311 - a simulation
     has_quotas = seed >= TEAMED_FROM and teams < QUOTAS
     has_gangs = seed >= TEAMED_FROM and teams >= 1 - GANGS
+    # Only by a lease of all domains does a max hold for all of them. Without quotas they are split, which is harder.
+    lease = configuration.lease.model_copy(update={"per_domain": not has_quotas})
     return Setting(
-        configuration=configuration,
+        configuration=configuration.model_copy(update={"lease": lease}),
         is_shipped=is_shipped,
         is_drawn=is_drawn,
         replicas=1 if is_alone else rng.choice(REPLICAS),

@@ -14,7 +14,7 @@ import pytest
 from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
 from multisched.config import loading
-from multisched.config.nodes import lease_groups
+from multisched.config.nodes import NodeSelection, lease_groups, lease_groups_of
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.wire import ConnectFailedError, LineStream, Response
 from multisched.shell.leadership.lease_runner import LeasesOnLoop
@@ -198,7 +198,7 @@ def test_a_stop_that_cannot_wait_for_a_bind_lets_its_lease_run_out() -> None:
     """A successor of a lease that was given back would not wait for that bind, and might fill the row (I1)."""
 
     async def scene(site: ProgramSite) -> None:
-        program, transport = site.program()
+        program, transport = site.program(configuration=f"{CONFIGURATION}\nlease: {{perDomain: true}}\n")
         running = site.loop.create_task(program.run())
         await asyncio.sleep(5.0)
         transport.hold_s = 100.0
@@ -428,14 +428,31 @@ def test_queues_and_readings_show_what_waits_where_and_why() -> None:
         ("forecast: job", {"forecast": "forecast", "gpu": "gpu", "job": "forecast"}),
     ],
 )
-def test_domains_that_share_rows_share_a_lease(loans: str, groups: dict[str, str]) -> None:
+def test_domains_with_leases_of_their_own_share_one_where_they_share_rows(loans: str, groups: dict[str, str]) -> None:
     borrowed = dict(pair.split(": ") for pair in loans.split(", ")) if loans else {}
     lines = ["apiVersion: multisched.io/v1", "kind: MultischedConfiguration", "domains:"]
     for name in ("forecast", "gpu", "job"):
         lines.append(f"- name: {name}")
         if name in borrowed:
             lines += ["  loans:", f"  - from: {borrowed[name]}", '    selector: {matchLabels: {lend: "yes"}}']
-    assert lease_groups(loading.parse("\n".join(lines), "test")) == groups
+    apart, together = (
+        lease_groups_of(loading.parse("\n".join((*lines, f"lease: {{perDomain: {each}}}")), "test"))
+        for each in ("true", "false")
+    )
+    assert apart == groups
+    assert together == dict.fromkeys(groups, "forecast")
+
+
+def test_all_domains_share_a_lease_so_that_quotas_hold_for_all_of_them() -> None:
+    assert lease_groups_of(loading.default()) == dict.fromkeys(("forecast", "gpu", "job"), "forecast")
+
+
+def test_a_selection_that_does_not_say_how_leases_are_shared_is_of_a_version_that_had_one_for_each_domain() -> None:
+    default = NodeSelection.of(loading.default())
+    assert lease_groups(NodeSelection.read(default.written()) or NodeSelection()) == lease_groups(default)
+    before = NodeSelection.read('{"domains":[{"name":"forecast"},{"name":"gpu"}]}')
+    assert before is not None
+    assert lease_groups(before) == {"forecast": "forecast", "gpu": "gpu"}
 
 
 def test_the_judge_looks_where_it_is_configured_alone() -> None:

@@ -305,7 +305,7 @@ def test_of_two_processes_that_lead_different_domains_one_writes() -> None:
     """That of the first domain by name, whatever the order in the file: the other says nothing, whatever it knows."""
 
     async def scene(office: Office) -> None:
-        text = configuration("job", "forecast")
+        text = configuration("job", "forecast", end="lease: {perDomain: true}\n")
         await office.add_budget()
         first, second = office.start("first", text), office.start("second", text)
         for identity, reached in (("first", "forecast"), ("second", "job")):

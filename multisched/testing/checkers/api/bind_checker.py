@@ -12,7 +12,7 @@ import orjson
 from msgspec.structs import replace
 
 from multisched.cluster.api.server import ApiServer
-from multisched.config.nodes import lease_groups
+from multisched.config.nodes import lease_groups_of
 from multisched.config.schema import Configuration
 from multisched.model.objects import Pod
 from multisched.model.wire import Response
@@ -59,7 +59,7 @@ class BindChecker(ApiChecker):
         self.gangs = GangChecker(server, now_s, self.complain, is_on=has_gangs)
         self.policies = policies
         self._homes = Homes(configuration)
-        self._groups = lease_groups(configuration)
+        self._groups = lease_groups_of(configuration)
         self._domain_of = {name: d.name for d in configuration.domains for name in d.scheduler_names}
         self.leases = LeaseChecker(configuration, now_s, self.complain, self._has_ours)
         self.in_flight = BindsInFlight(configuration, now_s, self.complain, self.leases.cannot_know)
@@ -247,6 +247,7 @@ class BindChecker(ApiChecker):
         """I14: no level passes its max by the pods of which the sender knew, and by those alone that came before this one."""
         if ground is None or ground.tree is None or self.was_rewound:
             return
+        ours = self.decisions.placed_by_us()
         known = [
             one
             for one in self.pods().values()
@@ -254,7 +255,7 @@ class BindChecker(ApiChecker):
             and one.uid != pod.uid
             and not one.is_terminal
             and not self.is_later(one.uid, pod.uid)
-            and self.decisions.had_heard_of(one, pod.uid, ground)
+            and (one.uid in ours or self.decisions.had_heard_of(one, pod.uid, ground))
         ]
         sized = [replace(one, held=self._size(one, ground)) for one in known]
         excess = quota_excess(ground.tree, replace(pod, held=smaller(pod.requests, ground.size)), sized)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Set
 from dataclasses import dataclass
 
-from multisched.config.nodes import lease_groups
+from multisched.config.nodes import lease_groups_of
 from multisched.config.schema import Configuration
 
 RECORDED_S = 0.000_001
@@ -61,7 +61,7 @@ class LeaseChecker:
         self._now_s = now_s
         self._complain = complain
         self._has_ours = has_ours
-        self._groups = lease_groups(configuration)
+        self._groups = lease_groups_of(configuration)
         self._has_leases = configuration.lease.enabled
         self._lease_prefix = configuration.lease.name_prefix
         self._renew_deadline_s = configuration.lease.renew_deadline_s

@@ -15,7 +15,7 @@ from multisched.shell.domain import DomainWorker
 from multisched.shell.leadership import handover as handover_module
 from multisched.shell.leadership.handover import NODES_LISTED_MAX, SEEN_ANNOTATION, SELECTION_ANNOTATION
 from multisched.state.domain_rows import DomainRows
-from tests.sim.handover import HEAD, THREE, TWO, Replica, Site, play
+from tests.sim.handover import HEAD, THREE, TOGETHER, TWO, Replica, Site, play
 
 ONE = HEAD + "- name: gpu\n"
 ANNOTATIONS = {"selection": SELECTION_ANNOTATION, "seen": SEEN_ANNOTATION}
@@ -298,3 +298,26 @@ def test_a_node_that_joins_while_this_process_waits_for_a_former_holders_binds_w
 
     with caplog.at_level(logging.INFO):
         play(scene)
+
+
+def test_a_leader_of_all_domains_uses_no_node_that_a_leader_with_a_lease_per_domain_may_bind_to() -> None:
+    """As while a version that shares one lease is rolled out."""
+
+    async def scene(site: Site) -> None:
+        first, second = site.start(["forecast"], TWO), site.start(["gpu"], TWO)
+        await asyncio.sleep(10.0)
+        second.cable.bind_s = 3.0
+        new = site.start(["forecast"], TOGETHER)
+        await asyncio.sleep(5.0)
+        await site.stop(first)
+        await asyncio.sleep(20.0)
+        assert [worker.is_leading for worker in new.program.router.workers()] == [True, True]
+        assert rows_of(new, "gpu").withheld
+        pods = [await site.add_pod("gpu", "6"), await site.add_pod("gpu", "6")]
+        await asyncio.sleep(10.0)
+        assert sorted(map(site.node_of, pods)) == ["", "n"]
+        await site.stop(second)
+        await asyncio.sleep(20.0)
+        assert not rows_of(new, "gpu").withheld
+
+    play(scene)

@@ -12,7 +12,7 @@ from tests.sim.handover import TWO, Site
 from tests.sim.handover import play as play_site
 from tests.unit.shell.program_kit import CONFIGURATION, Cluster, play
 
-LEASED = CONFIGURATION.replace("lease: {enabled: false}", "")
+LEASED = CONFIGURATION.replace("enabled: false", "perDomain: true")
 """Two leases; a holder binds for ten seconds after its last renewal, and its last bind may take five more."""
 
 
