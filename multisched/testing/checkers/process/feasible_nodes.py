@@ -198,7 +198,7 @@ class DomainNodes:
 
     def _is_nominated(self, node: str, pod: Pod) -> bool:
         nominator = self._feasible.program.nominator
-        return any(p.uid != pod.uid and p.spec.priority >= pod.spec.priority for p in nominator.on(node))
+        return any(p.uid != pod.uid and nominator.rank_of(p) >= pod.spec.priority for p in nominator.on(node))
 
 
 def used_by(program: Program, domain: str) -> Callable[[Node], bool]:
