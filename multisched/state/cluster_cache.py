@@ -173,6 +173,8 @@ class ClusterCache:
             self._changed(before, entry.pod, entry.row)
             self.nodes.remove_pod(entry.row, pod.uid)
             self.nodes.add_pod(entry.row, entry.pod)
+        if pod.is_deleting:
+            self.ledgers.restore_stray(entry.pod)  # who takes room back counts on what is going
         return not (self.ledgers.concern(before) or self.ledgers.concern(entry.pod))
 
     def forget(self, uid: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from multisched.cycle.preemption.group_ground import GroupOfPods
 from multisched.cycle.results import Placed, Unplaced
 from multisched.model.quota_tree import GUARANTEE_ATTRIBUTE
@@ -230,3 +232,17 @@ def test_pods_of_a_quota_that_must_start_together_take_nobody_away_by_priority()
         None,
         "reclaim: its quota would be over its min, and may only borrow what is idle",
     )
+
+
+def test_a_pod_on_its_way_to_a_node_that_is_being_deleted_leaves_its_room_to_whoever_takes_some_back() -> None:
+    root = node("root", {"cpu": 4}, {"cpu": 4}, leaf("taker", 2, 4), leaf("far", 0, 4))
+    town = Town([make_node("n", cpu_milli=cpus(8))], root)
+    for name in ("f0", "f1", "f2"):
+        town.add(name, "far", cpus(1), node="n")
+    going, cache = town.add("going", "far", cpus(1)), town.domain.cache
+    cache.assume(going, 0)
+    cache.revise(replace(going, is_deleting=True))
+    assert list(town.ledger.going) == [going.uid]
+    result = town.attempt(town.add("t", "taker", cpus(1)))
+    assert isinstance(result, Unplaced)
+    assert (result.preemption, result.nominated_node) == (None, "n"), "nobody else has to go"
