@@ -49,6 +49,10 @@ class ClusterObject(msgspec.Struct, frozen=True, gc=False, eq=False, kw_only=Tru
         """namespace/name, or the bare name."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
+    def after(self, before: ClusterObject) -> ClusterObject:
+        """The object with what only an earlier version of it tells. `before`: the version that was known, perhaps of another uid."""
+        return self
+
 
 class Namespace(ClusterObject, frozen=True, gc=False, eq=False):
     labels: Mapping[str, str] = NO_TEXTS
@@ -99,7 +103,13 @@ class ElasticQuotaTree(ClusterObject, frozen=True, gc=False, eq=False):
     created: str = ""
     """metadata.creationTimestamp, as it is written: such texts sort by time."""
     last_good: QuotaTree | None = None
-    """status.lastGood of a tree with problems: what was in force before somebody made the mistake."""
+    """Of a tree with problems: what was in force before somebody made the mistake, as seen by us, else by status.lastGood."""
+
+    def after(self, before: ClusterObject) -> ClusterObject:
+        """A process that does not lead asks for no quota, and has to know the last good one all the same."""
+        if self.tree is not None or not isinstance(before, ElasticQuotaTree) or before.uid != self.uid:
+            return self
+        return msgspec.structs.replace(self, last_good=before.tree or before.last_good or self.last_good)
 
 
 class ElasticQuota(ClusterObject, frozen=True, gc=False, eq=False):

@@ -44,6 +44,8 @@ class _Shelf:
     def set(self, item: ClusterObject) -> ClusterObject | None:
         key = (item.namespace, item.name)
         before = self.found.get(key)
+        if before is not None:
+            item = item.after(before)
         if before is not None and differ_in_version_only(before, item):
             self.found[key] = self.by_index[self._index_of(item)][key] = item
             return before

@@ -128,6 +128,20 @@ def test_an_edit_with_a_mistake_leaves_the_last_good_tree_in_force() -> None:
         assert desk.source.trouble == {}
 
 
+def test_a_tree_that_nobody_has_asked_about_before_the_mistake_is_in_force_all_the_same() -> None:
+    """As in a process that did not lead: its leader may have died before it wrote the last good one."""
+    desk = Desk()
+    for document in (tree(most=3), tree(least=9), tree(least=8)):
+        desk.apply(document)
+    assert desk.paths() == OF_TREE
+    assert desk.source.tree is not None
+    assert desk.source.tree.nodes[1].max == {"cpu": 3000}
+    assert "over max" in desk.source.trouble["kube-system/tree"]
+    desk = Desk()
+    desk.apply(tree(uid="another"), tree(least=9))
+    assert desk.paths() == [], "it is another object"
+
+
 def test_a_process_that_starts_finds_the_last_good_tree_in_the_status_of_a_broken_one() -> None:
     good, broken = tree(), tree(least=9)
     broken["status"] = {"lastGood": {"root": good["spec"]["root"]}}
