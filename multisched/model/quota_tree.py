@@ -80,10 +80,12 @@ class QuotaNode(msgspec.Struct, frozen=True):
     """Resource -> the part of its min that is lent to nobody."""
 
     def weight_for(self, resource: str, otherwise: int) -> int:
-        """`otherwise`: where neither a weight nor a max is written."""
+        """`otherwise`: where neither a weight nor a max is written. CPU weighs in milli, as its max does: 5 as much as 5 CPUs."""
         if self.weights is not None:
             return self.weights.get(resource, 0)
-        return self.weight if self.weight is not None else self.max.get(resource, otherwise)
+        if self.weight is not None:
+            return self.weight * 1000 if resource == CPU else self.weight
+        return self.max.get(resource, otherwise)
 
 
 class QuotaTree(msgspec.Struct, frozen=True):
