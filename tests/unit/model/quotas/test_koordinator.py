@@ -61,6 +61,10 @@ def test_a_tree_has_no_more_than_its_total() -> None:
     assert found.nodes[1].max == {"cpu": 8000}
 
 
+def test_a_total_below_what_a_quota_is_sure_of_bounds_it_at_that() -> None:
+    assert tree(linked("a", 5, 8, total_resource={"cpu": "3"})).nodes[1].max == {"cpu": 5000}
+
+
 def test_a_weight_may_be_a_part_of_a_device() -> None:
     """Nobody asks for a weight, unlike for an amount."""
     found = tree(linked("a", 1, 3, shared_weight={"nvidia.com/gpu": "1.5", "cpu": "0.5"}))
