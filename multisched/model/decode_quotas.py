@@ -13,7 +13,7 @@ import msgspec
 from multisched.model.decode_metadata import WireMetadata
 from multisched.model.decode_selectors import Wire
 from multisched.model.objects import Requests
-from multisched.model.quota_tree import TreeProblem, read_amounts, shown_amount
+from multisched.model.quota_tree import TreeProblem, check_namespace, read_amounts, shown_amount
 from multisched.model.wire import UNREADABLE
 
 KOORDINATOR: Final = "quota.scheduling.koordinator.sh/"
@@ -92,7 +92,7 @@ def place_in_tree(wire: WireElasticQuota) -> Place:
         "is_parent": labels.get(f"{KOORDINATOR}is-parent") == "true",
         "tree_id": labels.get(f"{KOORDINATOR}tree-id", ""),
         "is_lent": labels.get(f"{KOORDINATOR}allow-lent-resource") != "false",
-        "weights": read_amounts(weights, annotation_path("shared-weight"), problems) if weights else None,
+        "weights": _weights(weights, problems) if weights else None,
         "namespaces": _namespaces(annotations, problems),
         "total": read_amounts(
             _annotation(annotations, "total-resource", dict, problems), annotation_path("total-resource"), problems
@@ -111,10 +111,16 @@ def annotation_path(name: str) -> str:
 
 def _namespaces(annotations: Mapping[str, str], problems: _Problems) -> tuple[str, ...]:
     names = _annotation(annotations, "namespaces", list, problems) or []
-    if all(isinstance(one, str) and one for one in names):
-        return tuple(names)
-    problems(annotation_path("namespaces"), "no list of names", 'write for example ["team-a"]')
-    return ()
+    if not all(isinstance(one, str) and one for one in names):
+        problems(annotation_path("namespaces"), "no list of names", 'write for example ["team-a"]')
+        return ()
+    for name in names:
+        check_namespace(name, annotation_path("namespaces"), problems)
+    return tuple(names)
+
+
+def _weights(amounts: Mapping[str, Any], problems: _Problems) -> Requests:
+    return read_amounts(amounts, annotation_path("shared-weight"), problems, are_weights=True)
 
 
 def _annotation(annotations: Mapping[str, str], name: str, kind: type[A], problems: _Problems) -> A | None:

@@ -80,10 +80,12 @@ class QuotaNode(msgspec.Struct, frozen=True):
     """Resource -> the part of its min that is lent to nobody."""
 
     def weight_for(self, resource: str, otherwise: int) -> int:
-        """`otherwise`: where neither a weight nor a max is written."""
+        """`otherwise`: where neither a weight nor a max is written. CPU weighs in milli, as its max does: 5 as much as 5 CPUs."""
         if self.weights is not None:
             return self.weights.get(resource, 0)
-        return self.weight if self.weight is not None else self.max.get(resource, otherwise)
+        if self.weight is not None:
+            return self.weight * 1000 if resource == CPU else self.weight
+        return self.max.get(resource, otherwise)
 
 
 class QuotaTree(msgspec.Struct, frozen=True):
@@ -211,9 +213,7 @@ class _Reader:
             self.problem(f"{path}.namespaces", f"the tree has over {NAMESPACES_MAX} namespaces", "name fewer")
             return ()
         for name in names:
-            if not is_dns_label(name):
-                what = f"{_shown(name)} is no name of a namespace"
-                self.problem(f"{path}.namespaces", what, "write lower case letters, digits and -, at most 63")
+            check_namespace(name, f"{path}.namespaces", self.problem)
             if name in self._namespaces:
                 other = self._namespaces[name]
                 self.problem(f"{path}.namespaces", f"namespace {_shown(name)} is in {other} already", "name it once")
@@ -259,8 +259,17 @@ def child_path(above: str, name: str) -> str:
     return name if not above or name.startswith(f"{above}.") else f"{above}.{name}"
 
 
-def read_amounts(amounts: Any, path: str, report: ReportProblem) -> Requests:
-    """Resource -> amount, of a map as people write it; what cannot be read is reported, and left out."""
+def check_namespace(name: str, path: str, report: ReportProblem) -> None:
+    """No namespace can have a name that is no DNS label: it would count nothing for ever."""
+    if not is_dns_label(name):
+        report(path, f"{_shown(name)} is no name of a namespace", "write lower case letters, digits and -, at most 63")
+
+
+def read_amounts(amounts: Any, path: str, report: ReportProblem, *, are_weights: bool = False) -> Requests:
+    """Resource -> amount, of a map as people write it; what cannot be read is reported, and left out.
+
+    `are_weights`: no pod asks for them, so that they need not be whole numbers.
+    """
     if amounts is None:
         return {}
     if not isinstance(amounts, dict) or len(amounts) > RESOURCES_MAX:
@@ -284,7 +293,7 @@ def read_amounts(amounts: Any, path: str, report: ReportProblem) -> Requests:
         if nano is None or nano < 0 or isinstance(text, bool):
             report(f"{path}.{resource}", f"{_shown(text)} is no amount", "write for example 500m, 40 or 64Gi")
             continue
-        if nano % ONE_NANO and (resource == PODS or "/" in resource):
+        if not are_weights and nano % ONE_NANO and (resource == PODS or "/" in resource):
             report(
                 f"{path}.{resource}",
                 f"{_shown(text)} is no whole number",

@@ -220,5 +220,5 @@ def _faults(level: Level) -> Iterator[str]:
 
 def _faults_of_root(root: Level) -> Iterator[str]:
     for resource in sorted(root.min.keys() | root.max.keys()):
-        if root.min.get(resource, 0) != root.max.get(resource):
+        if root.min.get(resource) != root.max.get(resource):
             yield f"{root.path}: min and max of the root differ in {resource}"

@@ -216,10 +216,11 @@ def _deleted(request: _Request, known: ClusterSnapshot) -> Answer:
     objects = tuple((of, other) for of, other in known.objects if of is not kind or other.key != one.key)
     after = msgspec.structs.replace(known, objects=objects)
     if _tree(known) is not None and _tree(after) is None:
-        others = any(of in QUOTA_KINDS for of, _ in objects)
+        # What many objects make stays while one of them is there; a tree that goes leaves nothing, as others never were in force.
+        stays = kind is not ObjectKind.ELASTIC_QUOTA_TREE and any(of is kind for of, _ in objects)
         what = (
             "the last good tree stays in force"
-            if others
+            if stays
             else "no quota is in force without it: its pods are bounded by none"
         )
         return Answer((), (what,))

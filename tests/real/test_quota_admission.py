@@ -104,6 +104,12 @@ TREES: Final[dict[str, tuple[Json, str]]] = {
 }  # fmt: skip
 
 
+QUEUE: Final = {"kube-queue/max-jobs": 9}
+"""Of ACK's queue: no level bounds another one by it."""
+WITH_MAX_JOBS: Final = node(
+    "root", {"cpu": 4}, {"cpu": 4, **QUEUE}, node("a", {"cpu": 1, **QUEUE}, {"kube-queue/max-jobs": 99})
+)
+
 AMOUNTS: Final = (("1500m", 1), ("many", 1), (1, "1500m"))
 
 
@@ -126,6 +132,7 @@ async def test_the_policies_refuse_what_breaks_a_rule_and_name_the_level(tmp_pat
         for good in (
             quota_tree(acks_example()),
             deep(4, leaf("a", 0, 4)),
+            quota_tree(WITH_MAX_JOBS),
             quota_tree(node("root", {}, {}, leaf("a", 0, 3))),
         ):
             assert await site.refusal(good) == ""

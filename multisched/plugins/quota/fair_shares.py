@@ -18,7 +18,7 @@ from multisched.model.quota_tree import QuotaTree
 def fair_shares(tree: QuotaTree, requested: Sequence[Requests]) -> list[dict[str, int]]:
     """By position in the tree: resource -> share. `requested`: what the pods of each level hold and ask for together."""
     shares: list[dict[str, int]] = [{} for _ in tree.nodes]
-    requested = _within_max(tree, _with_guarantees(tree, requested))
+    requested = _asked(tree, requested)
     for resource in sorted(tree.resources):
         root, asked = tree.nodes[0], requested[0].get(resource, 0)
         shares[0][resource] = min(asked, root.max.get(resource, asked))
@@ -34,27 +34,21 @@ def fair_shares(tree: QuotaTree, requested: Sequence[Requests]) -> list[dict[str
     return shares
 
 
-def _with_guarantees(tree: QuotaTree, requested: Sequence[Requests]) -> Sequence[Requests]:
-    if not any(node.guarantee for node in tree.nodes):
-        return requested
-    lifted = [dict(one) for one in requested]
+def _asked(tree: QuotaTree, requested: Sequence[Requests]) -> Sequence[Requests]:
+    """Each level asks for its guarantee at least, and for no more than its max; one above asks for what those below it do.
+
+    What no level below could ever hold is asked for by nobody: siblings would get less, and nobody would get anything by it.
+    """
+    asked = [dict(one) for one in requested]
     for at in reversed(range(len(tree.nodes))):  # what is below a level comes before it
-        for resource, kept in tree.nodes[at].guarantee.items():
-            more = kept - lifted[at].get(resource, 0)
-            for level in tree.paths[at] if more > 0 else ():
-                lifted[level][resource] = lifted[level].get(resource, 0) + more
-    return lifted
-
-
-def _within_max(tree: QuotaTree, requested: Sequence[Requests]) -> Sequence[Requests]:
-    """Nobody asks for what no level below could ever hold: its siblings would get less, and it would get nothing by it."""
-    capped = [dict(one) for one in requested]
-    for at in reversed(range(len(tree.nodes))):
-        for resource, most in tree.nodes[at].max.items():
-            excess = capped[at].get(resource, 0) - most
-            for level in tree.paths[at] if excess > 0 else ():
-                capped[level][resource] -= excess
-    return capped
+        node, own = tree.nodes[at], asked[at]
+        for resource in {**node.guarantee, **node.max}:
+            before = own.get(resource, 0)
+            lifted = max(before, node.guarantee.get(resource, 0))
+            more = min(lifted, node.max.get(resource, lifted)) - before
+            for level in tree.paths[at] if more else ():
+                asked[level][resource] = asked[level].get(resource, 0) + more
+    return asked
 
 
 Claim = tuple[int, int, int]

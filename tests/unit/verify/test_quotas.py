@@ -36,6 +36,8 @@ LEAF = level("a", 1, 2, namespaces=("x",))
         (level("root", 2, 2, LEAF, level("b", 1, 2, namespaces=("x",))), "namespace x stands 2 times"),
         (level("root", 2, 2, LEAF, namespaces=("y",)), "root: namespaces at a level that has children"),
         (level("root", 2, 3, LEAF), "root: min and max of the root differ in cpu"),
+        (level("root", {}, {"cpu": 0}, LEAF), "root: min and max of the root differ in cpu"),
+        (level("root", {"cpu": 0}, {}, LEAF), "root: min and max of the root differ in cpu"),
         (level("root", 2, 2, level("a", {"cpu": "a lot"}, 2)), "root.a: min.cpu: 'a lot' is no quantity"),
         (level("root", 2, 2, level("a", {"cpu": "-1"}, 2)), "root.a: min.cpu: '-1' is below 0"),
         (level("root", 2, 2, level("a", {"gpus": "1"}, 2)), "root.a: min: gpus is no resource of pods"),

@@ -96,6 +96,16 @@ def test_who_goes_is_not_entitled_to_come_back() -> None:
     assert "b/v goes for a/c, and is entitled to come back for it" in found
 
 
+def test_who_goes_may_be_entitled_to_come_back_where_the_other_leaf_could_give_nothing() -> None:
+    """With what it takes that leaf has its min, and no more."""
+    leaves = [level(name, 4, 8, namespaces=(name,)) for name in "ab"]
+    state = tree(level("root", 8, 8, *leaves)).usage([("a", cpus(2)), ("b", cpus(4))])
+
+    for size, is_said in ((2, False), (3, True)):
+        found = reclaim_faults(state, QuotaClaim("a/c", "a", cpus(size)), [Victim("b/v", "b", cpus(4))])
+        assert ("b/v goes for a/c, and is entitled to come back for it" in found) is is_said
+
+
 @pytest.mark.parametrize(
     ("sizes", "said"),
     [

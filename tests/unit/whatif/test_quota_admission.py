@@ -128,7 +128,10 @@ def test_nothing_is_refused_for_being_deleted() -> None:
     parent, child = linked("company", 4, 8, is_parent="true"), linked("web", 2, 4, "company")
     left = answer(review(None, parent, "DELETE"), parent, child)
     assert left["warnings"] == ["the last good tree stays in force"]
-    broken = quota_tree(level("root", {"cpu": 5}, {"cpu": 4}))
+    broken = quota_tree(level("root", {"cpu": 5}, {"cpu": 4}), "broken")
+    for beside in (broken, flat("web", 3, 2)):
+        gone = answer(review(None, tree, "DELETE"), tree, beside)
+        assert gone["warnings"] == ["no quota is in force without it: its pods are bounded by none"]
     assert answer(review(None, broken, "DELETE"), broken) == {"uid": "705ab4f5", "allowed": True}, "it held nobody"
 
 

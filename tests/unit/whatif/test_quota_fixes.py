@@ -70,6 +70,14 @@ def test_the_level_the_numbers_and_the_smallest_fix_are_said() -> None:
     assert view.fixes[0].change == {"object": "ElasticQuotaTree kube-system/teams", "max": {"root.a": {"cpu": "45"}}}
 
 
+def test_a_pod_is_not_in_its_own_way() -> None:
+    """It is nominated, and counts for no more than it asks for."""
+    cluster = pods("a", 8, 1)
+    cluster[-1]["status"] = {"phase": "Pending", "nominatedNodeName": "n"}
+    (fix,) = fixes_of(node(), quota_tree(halves(80, 40)), *cluster, name="a/pod-8")
+    assert fix.text == "raise max of root.a to 45 CPU"
+
+
 def test_all_levels_that_hold_a_pod_back_are_raised_in_one_edit() -> None:
     (fix,) = fixes_of(node(), quota_tree(halves(40, 40)), *pods("a", 8, 1), name="a/pod-8")
     assert fix.text == "raise max of root.a to 45 CPU and min and max of root to 45 CPU"

@@ -62,6 +62,14 @@ def test_an_edit_that_gives_others_more_evicts_who_borrows_then() -> None:
     ]
 
 
+def test_of_pods_of_one_priority_the_oldest_is_tried_first() -> None:
+    """Whatever their uids: there is room that one of them is entitled to."""
+    waiting = pods("b", 0, 2, cpu="1")
+    waiting[0]["metadata"]["uid"] = "z"
+    found = trial_of(two((3, 4), (1, 4), 4), node(), *pods("a", 4, cpu="1"), *reversed(waiting))
+    assert [(one.pod, one.preemptor) for one in found.evictions] == [("a/pod-3", "b/pod-0")]
+
+
 def test_a_pod_of_the_same_quota_goes_by_priority() -> None:
     running = pods("a", 2, cpu="2")
     late = pods("a", 0, 1, cpu="2", priority=1000)

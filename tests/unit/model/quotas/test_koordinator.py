@@ -61,6 +61,16 @@ def test_a_tree_has_no_more_than_its_total() -> None:
     assert found.nodes[1].max == {"cpu": 8000}
 
 
+def test_a_total_below_what_a_quota_is_sure_of_bounds_it_at_that() -> None:
+    assert tree(linked("a", 5, 8, total_resource={"cpu": "3"})).nodes[1].max == {"cpu": 5000}
+
+
+def test_a_weight_may_be_a_part_of_a_device() -> None:
+    """Nobody asks for a weight, unlike for an amount."""
+    found = tree(linked("a", 1, 3, shared_weight={"nvidia.com/gpu": "1.5", "cpu": "0.5"}))
+    assert found.nodes[1].weights == {"nvidia.com/gpu": 2, "cpu": 500}
+
+
 def test_no_quota_is_no_tree() -> None:
     assert read(linked("koordinator-root-quota", None, None)) == ReadQuotas(None)
 
@@ -88,6 +98,7 @@ PARENT: Json = linked("p", 4, 8, is_parent="true")
         ),
         ([linked("p", 1, 3, is_parent="true", namespaces=["x"])], {"kube-system/p": ["namespaces"]}),
         ([linked("a", 1, 3, namespaces="team-a")], {"kube-system/a": ["namespaces"]}),
+        ([linked("a", 1, 3, namespaces=["web", "No_Name", "a.b"])], {"kube-system/a": ["namespaces", "namespaces"]}),
         ([linked("a", 1, 3, namespaces=[1])], {"kube-system/a": ["namespaces"]}),
         ([linked("a", 1, 3, shared_weight={"cpu": "lots"})], {"kube-system/a": ["shared-weight"]}),
         ([linked("a", 1, 3, shared_weight=[1])], {"kube-system/a": ["shared-weight"]}),

@@ -98,6 +98,17 @@ def test_what_is_free_is_not_needed() -> None:
     assert attempt(town, 6)[0] == ["far0", "far1"], "4 are missing, and 6 go"
 
 
+def test_what_goes_anyway_is_not_missing() -> None:
+    """Of the 5 that it asks for one pod leaves 2, and two of 2 would go for the other 3."""
+    for cap, victims in ((1.3, []), (1.4, ["far1", "far2"])):
+        town = cluster(8, full=20, cap=cap)
+        for number in range(3):
+            town.add(f"far{number}", "far", 2 * CPU, node="n0")
+        town.add("leaving", "far", 2 * CPU, node="n0")
+        town.leaves("leaving")
+        assert [name for name in attempt(town, 5)[0] if name != "leaving"] == victims
+
+
 def test_a_gang_is_stopped_where_its_nodes_give_more_than_one_each() -> None:
     for cap, count in ((1.1, 0), (1.4, 4)):
         town = cluster(6, 6, full=12, cap=cap)

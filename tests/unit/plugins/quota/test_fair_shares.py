@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multisched.model.quota_tree import GUARANTEE_ATTRIBUTE
+from multisched.model.quota_tree import GUARANTEE_ATTRIBUTE, WEIGHT_ATTRIBUTE
 from multisched.model.quotas.koordinator import read_linked
 from multisched.plugins.quota.fair_shares import Claim, divide, fair_shares
 from tests.unit.model.quotas.quota_documents import decoded_linked, linked
@@ -98,6 +98,23 @@ def test_a_guarantee_is_shared_out_to_nobody_else() -> None:
     tree = tree_of({"cpu": 40}, {"cpu": 40}, leaf("a", 20, 40, **kept), leaf("b", 20, 40))
     asked = [{"cpu": 41_000}, {"cpu": 1000}, {"cpu": 40_000}]
     assert fair_shares(tree, asked) == [{"cpu": 40_000}, {"cpu": 15_000}, {"cpu": 25_000}]
+
+
+def test_a_guarantee_is_kept_beside_what_those_below_can_never_hold() -> None:
+    """What pods ask for beyond their max does not fill the guarantee of the level above."""
+    kept = {"attributes": {GUARANTEE_ATTRIBUTE: "all"}}
+    team = node("team", {"cpu": 8}, {"cpu": 10}, leaf("a", 0, 2), leaf("b", 0, 10), **kept)
+    tree = tree_of({"cpu": 20}, {"cpu": 20}, team, leaf("c", 0, 20))
+    asked = [{"cpu": 40_000}, {"cpu": 10_000}, {"cpu": 10_000}, {"cpu": 0}, {"cpu": 30_000}]
+    assert [one["cpu"] for one in fair_shares(tree, asked)] == [20_000, 8_000, 2_000, 0, 12_000]
+
+
+def test_a_weight_stands_beside_the_max_of_a_sibling_as_people_write_it() -> None:
+    """5 beside `cpu: 20` is one part in five, though CPU is counted in milli."""
+    weighted = leaf("a", 0, 20, attributes={WEIGHT_ATTRIBUTE: "5"})
+    tree = tree_of({"cpu": 20}, {"cpu": 20}, weighted, leaf("b", 0, 20))
+    asked = [{"cpu": 40_000}, {"cpu": 20_000}, {"cpu": 20_000}]
+    assert [one["cpu"] for one in fair_shares(tree, asked)] == [20_000, 4_000, 16_000]
 
 
 def test_weights_by_resource_are_those_of_each() -> None:

@@ -100,6 +100,18 @@ def test_the_minimum_counts_that_would_come_back_and_not_all_that_stand() -> Non
         assert evicted_for(town, cpu=3) == victims
 
 
+def test_the_smallest_members_are_those_that_would_come_back_first() -> None:
+    """It needs five of six: they may be those that ask for 6 CPUs together, and not those that ask for 7."""
+    for sure, victims in ((6, []), (5, [f"g{number}" for number in range(6)])):
+        town = cluster(11, far=sure)
+        town.set_minimum("g", "far", 5)
+        for number, cpu in enumerate((2, 1, 1, 2, 1, 1)):
+            town.add(f"g{number}", "far", cpu * CPU, node="n0", gang="g")
+        town.add("own", "taker", CPU, node="n0")
+        town.add("rest", "near", 2 * CPU, node="n0")
+        assert evicted_for(town, cpu=3) == victims
+
+
 def test_a_gang_of_the_own_leaf_goes_only_for_a_pod_more_important_than_all_its_members() -> None:
     for boss, victims in ((4, ["g0", "g1", "g2", "g3", "boss"]), (5, [])):
         town = cluster(12)

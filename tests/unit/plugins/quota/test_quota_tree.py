@@ -113,7 +113,13 @@ def test_a_guarantee_is_a_part_of_the_min_or_all_of_it(text: str, kept: int) -> 
         ),
         *(
             (node("root", TEN, TEN, leaf("a", 1, 5, attributes={GUARANTEE_ATTRIBUTE: text})), [f"{GUARANTEES}{where}"])
-            for text, where in (("some", "]"), ("cpu=2", "].cpu"), ("cpu=x", "].cpu"), (5, "]"))
+            for text, where in (
+                ("some", "]"),
+                ("cpu=2", "].cpu"),
+                ("memory=1Gi", "].memory"),
+                ("cpu=x", "].cpu"),
+                (5, "]"),
+            )
         ),
     ],
 )

@@ -37,6 +37,18 @@ def test_the_leaf_furthest_over_its_min_gives_first_whatever_the_priorities(cpus
     assert evicted_for(town) == ["far7"]
 
 
+@pytest.mark.parametrize(("few", "many"), [("n0", "n1"), ("n1", "n0")])
+def test_of_nodes_whose_victims_are_as_important_the_one_with_fewer_is_taken(few: str, many: str) -> None:
+    """All of them have started in one second. The other node is looked at first, because somebody leaves it."""
+    town = cluster(3, 3)
+    town.add("leaving", "near", 0, node=many)
+    town.leaves("leaving")
+    for name, cpu, at in (("large", 2, many), ("small", 1, many), ("alone", 2, few)):
+        town.clock = 0
+        town.add(name, "far", cpu * CPU, node=at)
+    assert evicted_for(town, cpu=3) == ["alone"]
+
+
 def test_it_gives_first_on_nodes_that_would_cost_less_by_priority() -> None:
     town = cluster(8, 4)
     for number in range(8):
