@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from multisched.framework.events import NODE_ADD, Action, ClusterEvent, EventRegistration, Resource
 from multisched.framework.points import Queued, QueuedGang
 from multisched.framework.status import SUCCESS, Status
-from multisched.model.gang import ACK_MIN, ACK_NAME, KOORDINATOR, TOPOLOGY_ANNOTATION
+from multisched.model.gang import ACK_MIN, ACK_NAME, KOORDINATOR, TOPOLOGY_ANNOTATION, TopologyLevel
 from multisched.model.objects import Node, Pod, PodSpec
 from multisched.plugins.gang.gang_scheduling import GangScheduling
 from multisched.queueing.backoff import BackoffPolicy
@@ -327,6 +327,29 @@ def test_gangs_that_start_together_are_one_entity() -> None:
     assert house.pop() == []
     house.add(of("b", "h"))
     assert sorted(house.pop()) == ["a", "b"]
+
+
+def test_gangs_that_start_together_go_where_each_of_them_may() -> None:
+    house = House()
+
+    def of(name: str, gang: str, topology: str) -> Pod:
+        notes = {f"{KOORDINATOR}{key}": text for key, text in (("name", gang), ("min-available", "1"))}
+        notes |= {f"{KOORDINATOR}groups": '["g", "h", "i"]', TOPOLOGY_ANNOTATION: topology}
+        return Pod("team", name, f"uid-{name}", 1, annotations=notes)
+
+    house.add(of("a", "g", ""), of("b", "h", "zone,rack"), of("c", "i", "rack:required"))
+    house.queue.regroup(house.now_s)
+    popped = house.queue.pop(house.now_s)
+    assert isinstance(popped, QueuedGang)
+    assert sorted(names_of(popped)) == ["a", "b", "c"]
+    assert popped.topology == (TopologyLevel("zone"), TopologyLevel("rack", is_required=True))
+    house.bind("a", "b", "c")
+    house.roster.remove("uid-a")
+    house.add(of("d", "g", ""))
+    house.queue.regroup(house.now_s)
+    popped = house.queue.pop(house.now_s)
+    assert isinstance(popped, QueuedGang)
+    assert (names_of(popped), popped.topology) == (["d"], ()), "this one may go anywhere, as its own gang says"
 
 
 def test_a_member_that_is_removed_in_flight_ends_with_its_attempt() -> None:

@@ -8,7 +8,16 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from multisched.model.gang import ACK_MIN, ACK_NAME, KOORDINATOR, SP_LABEL, GangApi, GangSpec
+from multisched.model.gang import (
+    ACK_MIN,
+    ACK_NAME,
+    KOORDINATOR,
+    LEVELS_MAX,
+    SP_LABEL,
+    TOPOLOGY_ANNOTATION,
+    GangApi,
+    GangSpec,
+)
 from multisched.model.objects import Pod, PodSpec
 from multisched.state.gang_roster import NO_OBJECT, Gang, GangRoster
 
@@ -124,6 +133,19 @@ def test_a_gang_that_starts_once_and_of_which_a_member_ran_before_we_came_has_st
     roster.set(once("a"))
     roster.stands("uid-a", "n", is_bound=True)
     assert the(roster).needs == 0
+
+
+def test_gangs_that_start_together_have_no_more_levels_than_one_may_have() -> None:
+    """Each of them is looked at in one attempt: 32 gangs of 8 would keep all others waiting."""
+
+    def of(name: str, *keys: str) -> Pod:
+        pod = together(name, name)
+        return replace(pod, annotations={**pod.annotations, TOPOLOGY_ANNOTATION: ",".join(keys)})
+
+    keys = [f"level-{at}" for at in range(LEVELS_MAX)]
+    assert not roster_of(of("x", *keys), of("y", *keys)).why_not_yet("team/x")
+    why = roster_of(of("x", *keys), of("y", "one-more")).why_not_yet("team/x")
+    assert why == "gang team/x: names 9 topology levels with those it starts with; 8 is the most"
 
 
 def test_gangs_are_told_apart_and_hear_of_each_other() -> None:
