@@ -135,6 +135,17 @@ def test_a_gang_that_starts_once_and_of_which_a_member_ran_before_we_came_has_st
     assert the(roster).needs == 0
 
 
+def test_a_gang_that_came_late_and_lost_a_member_again_is_not_late_at_once() -> None:
+    roster = roster_of(member("a"), member("b"))
+    roster.note_overdue("team/g")
+    roster.note_refusal("team/g", "no room")
+    for uid in ("uid-a", "uid-b"):
+        roster.stands(uid, "n")
+    roster.remove("uid-b")
+    assert roster.why_not_yet("team/g") == "gang team/g: waits until 2 members are there"
+    assert not the(roster).refusal
+
+
 def test_gangs_that_start_together_have_no_more_levels_than_one_may_have() -> None:
     """Each of them is looked at in one attempt: 32 gangs of 8 would keep all others waiting."""
 
