@@ -299,6 +299,46 @@ def test_a_gated_member_does_not_lead_and_comes_when_its_gate_opens() -> None:
     assert house.places()["a"] == "gated"
 
 
+def test_a_lead_whom_a_gate_refuses_by_now_leaves_the_lead_to_another() -> None:
+    gate = HoldsOne("")
+    house = House(gate)
+    house.add(member("a"), member("b"), member("c"))
+    house.fail(*house.pop())
+    gate.held = "a"
+    house.room_comes()
+    house.now_s = 20.0
+    assert house.places()["a"] == "gated"
+    assert sorted(house.pop()) == ["b", "c"]
+
+
+def test_a_gang_that_falls_below_its_minimum_has_its_whole_timeout_from_then_on() -> None:
+    house = House()
+
+    def of(name: str) -> Pod:
+        said = {"name": "g", "min-available": "2", "waiting-time": "50s", "match-policy": "waiting-and-running"}
+        annotations = {f"{KOORDINATOR}{key}": text for key, text in said.items()}
+        return Pod("team", name, f"uid-{name}", 1, annotations=annotations)
+
+    def is_overdue() -> bool:
+        house.queue.regroup(house.now_s)
+        house.queue.flush(house.now_s)
+        gang = house.roster.gang("team/g")
+        return gang is not None and gang.is_overdue
+
+    house.add(of("a"), of("b"), of("c"))
+    house.pop()
+    house.bind("a", "b")
+    house.fail("c")
+    house.now_s = 40.0
+    assert not is_overdue()
+    house.remove("b")
+    house.queue.regroup(house.now_s)
+    house.now_s = 80.0
+    assert not is_overdue(), "it had started until 40 s ago"
+    house.now_s = 91.0
+    assert is_overdue()
+
+
 def test_a_follower_whom_a_gate_refuses_by_now_is_not_popped_with_a_new_lead() -> None:
     """Its victims are on their way, for instance, and the new lead has none."""
     gate = HoldsOne("")
