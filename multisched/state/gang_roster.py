@@ -404,10 +404,8 @@ class GangRoster:
         gang.held -= member.is_held
         member.node, member.is_bound = node, is_bound
         gang.held += member.is_held
-        spec = gang.spec
-        if is_bound and spec is not None:
-            # One that stood before we came has started, as far as anybody can tell.
-            gang.has_started |= (is_foreign and spec.is_once) or gang.bound + len(gang.finished) >= spec.min_members
+        if is_bound:
+            _note_start(gang, is_foreign=is_foreign)
         if gang.needs <= 0:
             gang.is_overdue, gang.refusal = False, ""
         self.on_count(key)
@@ -452,8 +450,11 @@ class GangRoster:
     def _describe(self, gang: Gang) -> None:
         """By the first of its APIs that has an object for it."""
         self.version += 1
+        was_unknown = gang.spec is None
         found = (self._objects.get((api, gang.key)) for api in gang.apis)
         gang.described, gang.object_problem = next((one for one in found if one is not None), (None, ""))
+        if gang.bound:
+            _note_start(gang, is_foreign=was_unknown)
 
     def _replace(self, gang: Gang, uid: str, before: GangMember | None, after: GangMember | None) -> None:
         """A member comes, goes, or is another one than before."""
@@ -529,6 +530,13 @@ def counts_of(gang: Gang, why: str) -> GangCounts:
         owners=tuple(sorted({member.owner for member in members if member.owner})[:NAMED_MAX]),
         schedulers=frozenset(gang.schedulers or {gang.last_scheduler}),
     )
+
+
+def _note_start(gang: Gang, *, is_foreign: bool) -> None:
+    """Some of it are bound. `is_foreign`: before we came, or knew what it asks for: it has started, as far as anybody can tell."""
+    spec = gang.spec
+    if spec is not None:
+        gang.has_started |= (is_foreign and spec.is_once) or gang.bound + len(gang.finished) >= spec.min_members
 
 
 def _sentence(gang: Gang, about: str, why: str) -> str:

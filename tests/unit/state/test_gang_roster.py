@@ -13,6 +13,7 @@ from multisched.model.gang import (
     ACK_NAME,
     KOORDINATOR,
     LEVELS_MAX,
+    SIGS_LABEL,
     SP_LABEL,
     TOPOLOGY_ANNOTATION,
     GangApi,
@@ -157,6 +158,38 @@ def test_gangs_that_start_together_have_no_more_levels_than_one_may_have() -> No
     assert not roster_of(of("x", *keys), of("y", *keys)).why_not_yet("team/x")
     why = roster_of(of("x", *keys), of("y", "one-more")).why_not_yet("team/x")
     assert why == "gang team/x: names 9 topology levels with those it starts with; 8 is the most"
+
+
+def test_a_gang_whose_object_is_listed_after_its_running_members_has_started() -> None:
+    """Kinds are listed side by side when we start: whichever comes first, the gang is the same."""
+
+    def of(name: str) -> Pod:
+        return Pod("team", name, f"uid-{name}", 1, labels={SIGS_LABEL: "g"})
+
+    def started(*, object_first: bool) -> Gang:
+        roster, spec = GangRoster(), GangSpec(2, is_once=True)
+        if object_first:
+            roster.set_object(GangApi.SIGS, "team/g", spec)
+        for name in "ab":
+            roster.set(of(name))
+            roster.stands(f"uid-{name}", "n", is_bound=True)
+        if not object_first:
+            roster.set_object(GangApi.SIGS, "team/g", spec)
+        roster.remove("uid-a")
+        return the(roster)
+
+    gangs = started(object_first=True), started(object_first=False)
+    assert [(gang.has_started, gang.needs) for gang in gangs] == [(True, 0)] * 2
+
+
+def test_a_gang_whose_minimum_is_lowered_to_those_that_run_has_had_its_minimum() -> None:
+    roster = GangRoster()
+    roster.set_object(GangApi.SCHEDULER_PLUGINS, "team/g", GangSpec(3))
+    roster.set(Pod("team", "a", "uid-a", 1, labels={SP_LABEL: "g"}))
+    roster.stands("uid-a", "n", is_bound=True)
+    assert not the(roster).has_started
+    roster.set_object(GangApi.SCHEDULER_PLUGINS, "team/g", GangSpec(1))
+    assert the(roster).has_started
 
 
 def test_gangs_are_told_apart_and_hear_of_each_other() -> None:
