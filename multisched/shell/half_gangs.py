@@ -50,7 +50,7 @@ class HalfGangs:
 
     def _report(self, gang: Gang) -> bool:
         """False: this process leads for none of its members. Whoever takes over from a leader that was killed tells them."""
-        spec, is_told = gang.spec, False
+        spec, is_heard = gang.spec, False
         if spec is None:
             return False
         finished = f", and {len(gang.finished)} have finished" if gang.finished else ""
@@ -65,5 +65,5 @@ class HalfGangs:
                 continue
             by = entry.pod.spec.scheduler_name
             self._events.record(Event(pod_ref(entry.pod), "Warning", "GangBelowMinimum", "Scheduling", note, by))
-            is_told = True
-        return is_told
+            is_heard = True
+        return is_heard
