@@ -256,7 +256,7 @@ class GangAttempts:
                     continue
                 key = gang.gang_of[entry.pod.uid]
                 spare[key] -= 1
-                if spare[key] < 0 and gang.needs.get(key, 0):
+                if spare[key] < 0:
                     return  # too few are left
             if len(found.placed) == before:
                 return

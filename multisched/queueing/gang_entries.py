@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from multisched.framework.points import QueuedGang, QueuedPod
+from multisched.model.gang import TopologyLevel
 from multisched.queueing.entry import Entry
 from multisched.queueing.transitions import Place
 from multisched.state.gang_roster import Gang, GangRoster
@@ -280,7 +281,7 @@ def queued_gang(roster: GangRoster, members: Sequence[QueuedPod], gang_of: Mappi
         tuple(members),
         needs or {gangs[0].key: len(members)},
         gang_of,
-        gangs[0].spec.topology if gangs[0].spec is not None else (),
+        _topology([gang for gang in gangs if gang.key in gang_of.values()]),
         tuple(sorted({node for gang in gangs for node in _nodes(gang)})),
         next((gang.lateness for gang in gangs if gang.is_overdue), ""),
     )
@@ -289,6 +290,15 @@ def queued_gang(roster: GangRoster, members: Sequence[QueuedPod], gang_of: Mappi
 def _importance(entry: Entry) -> tuple[int, float, str]:
     """The same in every attempt, so that it ends with the same words while nothing has changed."""
     return -entry.pod.spec.priority, entry.added_s, entry.pod.name
+
+
+def _topology(gangs: Iterable[Gang]) -> tuple[TopologyLevel, ...]:
+    """The levels of these gangs, which go into one domain together: what one of them requires is required of all."""
+    required: dict[str, bool] = {}
+    for gang in gangs:
+        for level in gang.spec.topology if gang.spec is not None else ():
+            required[level.key] = level.is_required or required.get(level.key, False)
+    return tuple(TopologyLevel(key, is_required) for key, is_required in required.items())
 
 
 def _nodes(gang: Gang) -> Iterator[str]:

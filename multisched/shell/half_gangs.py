@@ -42,16 +42,17 @@ class HalfGangs:
         self._since_s = {key: self._since_s.get(key, now_s) for key in below}
         self._reported &= below.keys()
         for key, gang in below.items():
-            if key not in self._reported and now_s - self._since_s[key] >= gang.timeout_s:
+            is_due = key not in self._reported and now_s - self._since_s[key] >= gang.timeout_s
+            if is_due and self._report(gang):
                 self._reported.add(key)
-                self._report(gang)
             if key in self._reported and not gang.is_overdue:  # again after each bind that was refused
                 self._cache.gangs.note_overdue(key)
 
-    def _report(self, gang: Gang) -> None:
-        spec = gang.spec
+    def _report(self, gang: Gang) -> bool:
+        """False: this process leads for none of its members. Whoever takes over from a leader that was killed tells them."""
+        spec, is_heard = gang.spec, False
         if spec is None:
-            return
+            return False
         finished = f", and {len(gang.finished)} have finished" if gang.finished else ""
         note = (
             f"gang {gang.key} has been below its minimum for {gang.timeout_s:g} s:"
@@ -64,3 +65,5 @@ class HalfGangs:
                 continue
             by = entry.pod.spec.scheduler_name
             self._events.record(Event(pod_ref(entry.pod), "Warning", "GangBelowMinimum", "Scheduling", note, by))
+            is_heard = True
+        return is_heard

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from multisched.framework.gangs import GangCounts
-from multisched.model.gang import TIMEOUT_S, GangApi, GangSpec, Membership, membership_of
+from multisched.model.gang import LEVELS_MAX, TIMEOUT_S, GangApi, GangSpec, Membership, membership_of
 from multisched.model.objects import Pod
 
 FINISHED_MAX: Final = 100_000
@@ -240,34 +240,26 @@ class GangRoster:
 
     def why_not_yet(self, key: str) -> str:
         """Why members cannot be tried now; empty: they can, or need not wait for others."""
-        if not self.needs(key):
-            return ""
+        about, why = self._obstacle(key) if self.needs(key) else ("", "")
+        return why and _sentence(self._gangs[key], about, why)
+
+    def _obstacle(self, key: str) -> tuple[str, str]:
+        """What keeps a gang from starting, after the one that it is about; nothing: it can start."""
         together = self.together_with(key)
         for one in together:
             gang = self._gangs.get(one)
             if gang is None:
-                return self._sentence(key, key, f"starts with gang {one}, of which no member is there")
+                return key, f"starts with gang {one}, of which no member is there"
             if gang.problem:
-                elsewhere = self._elsewhere(gang) if gang.problem == NO_OBJECT else ""
-                return self._sentence(key, one, f"{gang.problem}{elsewhere}")
+                return one, gang.problem + (self._elsewhere(gang) if gang.problem == NO_OBJECT else "")
             if one != key and tuple(self.together_with(one)) != tuple(together):
-                return self._sentence(
-                    key, one, f"does not name the gangs that gang {key} starts with; write the same in both"
-                )
+                return one, f"does not name the gangs that gang {key} starts with; write the same in both"
             if gang.schedulers.keys() != self._gangs[key].schedulers.keys():
                 names = " and ".join(sorted({*gang.schedulers, *self._gangs[key].schedulers})[:NAMED_MAX])
-                return self._sentence(key, one, f"is to start with gang {key}, and they name the schedulers {names}")
+                return one, f"is to start with gang {key}, and they name the schedulers {names}"
             if why := self._why_incomplete(gang):
-                return self._sentence(key, one, why)
-        return ""
-
-    def _sentence(self, key: str, about: str, why: str) -> str:
-        """`key`: the gang whose members hear it; `about`: the one that it says something of."""
-        gang = self._gangs.get(key)
-        if gang is None or not gang.is_overdue:
-            return f"gang {about}: {why}"
-        so = "" if about == key else f"gang {about}: "
-        return f"gang {key} {gang.lateness}: {so}{why}"
+                return one, why
+        return key, _too_many_levels([self._gangs[one] for one in together])
 
     def _why_incomplete(self, gang: Gang) -> str:
         spec = gang.spec
@@ -412,10 +404,8 @@ class GangRoster:
         gang.held -= member.is_held
         member.node, member.is_bound = node, is_bound
         gang.held += member.is_held
-        spec = gang.spec
-        if is_bound and spec is not None:
-            # One that stood before we came has started, as far as anybody can tell.
-            gang.has_started |= (is_foreign and spec.is_once) or gang.bound + len(gang.finished) >= spec.min_members
+        if is_bound:
+            _note_start(gang, is_foreign=is_foreign)
         if gang.needs <= 0:
             gang.is_overdue, gang.refusal = False, ""
         self.on_count(key)
@@ -460,8 +450,11 @@ class GangRoster:
     def _describe(self, gang: Gang) -> None:
         """By the first of its APIs that has an object for it."""
         self.version += 1
+        was_unknown = gang.spec is None
         found = (self._objects.get((api, gang.key)) for api in gang.apis)
         gang.described, gang.object_problem = next((one for one in found if one is not None), (None, ""))
+        if gang.bound:
+            _note_start(gang, is_foreign=was_unknown)
 
     def _replace(self, gang: Gang, uid: str, before: GangMember | None, after: GangMember | None) -> None:
         """A member comes, goes, or is another one than before."""
@@ -537,6 +530,29 @@ def counts_of(gang: Gang, why: str) -> GangCounts:
         owners=tuple(sorted({member.owner for member in members if member.owner})[:NAMED_MAX]),
         schedulers=frozenset(gang.schedulers or {gang.last_scheduler}),
     )
+
+
+def _note_start(gang: Gang, *, is_foreign: bool) -> None:
+    """Some of it are bound. `is_foreign`: before we came, or knew what it asks for: it has started, as far as anybody can tell."""
+    spec = gang.spec
+    if spec is not None:
+        gang.has_started |= (is_foreign and spec.is_once) or gang.bound + len(gang.finished) >= spec.min_members
+
+
+def _sentence(gang: Gang, about: str, why: str) -> str:
+    """What members of the gang hear; `about`: the gang that it says something of."""
+    if not gang.is_overdue:
+        return f"gang {about}: {why}"
+    so = "" if about == gang.key else f"gang {about}: "
+    return f"gang {gang.key} {gang.lateness}: {so}{why}"
+
+
+def _too_many_levels(gangs: Sequence[Gang]) -> str:
+    """Why gangs that start together cannot: their topology is that of all, and no larger than one gang's may be."""
+    levels = {level.key for gang in gangs if gang.spec is not None for level in gang.spec.topology}
+    if len(levels) <= LEVELS_MAX:
+        return ""
+    return f"names {len(levels)} topology levels with those it starts with; {LEVELS_MAX} is the most"
 
 
 def _present(gang: Gang, spec: GangSpec) -> str:

@@ -148,6 +148,9 @@ def _with_fixes(view: PodView, sandbox: SchedulerSandbox, worker: DomainWorker, 
         Fix(kind=f.kind, text=f.text, size=f.size, node=f.node, change=f.change, command=f.command)
         for f in find_fixes(sandbox, worker, pod)
     )
+    is_member = sandbox.cache.gangs.key_of(pod.uid) is not None
+    if is_member and not fixes and view.now is not None and view.now.outcome == "placed":
+        notes.append("no single change that was tried has it start with its gang")  # alone it would
     return msgspec.structs.replace(view, fixes=fixes)
 
 

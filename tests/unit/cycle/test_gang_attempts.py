@@ -243,6 +243,13 @@ def test_large_members_are_decided_first_where_small_ones_would_take_their_nodes
     assert nodes_of(attempt(domain, gang_of(pods, 2))) == {"s0": "small", "l0": "large"}
 
 
+def test_of_several_orders_the_one_that_came_furthest_says_why() -> None:
+    domain = Domain(make_node("a", cpu_milli=3000))
+    pods = [*(make_pod(f"s{at}", cpu_milli=1000) for at in range(3)), make_pod("l0", cpu_milli=3000)]
+    (message,) = {one.message for one in attempt(domain, gang_of(pods, 4)).unplaced}
+    assert "3 of the 4 members that must start together have a node; l0: " in message
+
+
 def test_a_member_that_wants_to_be_beside_another_is_tried_again_once_that_one_has_a_node() -> None:
     term = {"labelSelector": {"matchLabels": {"app": "head"}}, "topologyKey": "kubernetes.io/hostname"}
     affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}

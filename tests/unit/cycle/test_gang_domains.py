@@ -181,6 +181,19 @@ def cost_of(priorities: Sequence[int]) -> tuple[int, ...]:
     return max(priorities), sum(priority + 2**31 for priority in priorities), len(priorities)
 
 
+def test_for_a_full_quota_its_less_important_pods_go_from_other_racks() -> None:
+    root = node("root", {"cpu": 4}, {"cpu": 4}, leaf("taker", 4, 4))
+    nodes = [make_node(f"{rack}0", cpu_milli=4000, labels={"rack": rack}) for rack in ("ra", "rb")]
+    quota = Town(nodes, root)
+    for at in range(4):
+        quota.add(f"low{at}", "taker", 1000, node="ra0")
+    quota.domain.cache.place(make_pod("big", cpu_milli=1000, priority=9, node="ra0"))
+    quota.set_minimum("c", "taker", 2)
+    pods = [quota.add(f"c{at}", "taker", 2000, gang="c", priority=5) for at in range(2)]
+    found, places = of(attempt(quota.domain, gang_of(pods, 2, topology=(RACK_REQUIRED,))))
+    assert (found, places) == ([f"low{at}" for at in range(4)], {"rb0"})
+
+
 def test_an_entitled_gang_takes_its_room_back_in_one_rack() -> None:
     root = node("root", {"cpu": 12}, {"cpu": 12}, leaf("taker", 4, 12), leaf("far", 2, 12), leaf("near", 2, 12))
     nodes = [

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from multisched.framework.events import NODE_ADD, Action, ClusterEvent, EventRegistration, Resource
 from multisched.framework.points import Queued, QueuedGang
 from multisched.framework.status import SUCCESS, Status
-from multisched.model.gang import ACK_MIN, ACK_NAME, KOORDINATOR, TOPOLOGY_ANNOTATION
+from multisched.model.gang import ACK_MIN, ACK_NAME, KOORDINATOR, TOPOLOGY_ANNOTATION, TopologyLevel
 from multisched.model.objects import Node, Pod, PodSpec
 from multisched.plugins.gang.gang_scheduling import GangScheduling
 from multisched.queueing.backoff import BackoffPolicy
@@ -299,6 +299,46 @@ def test_a_gated_member_does_not_lead_and_comes_when_its_gate_opens() -> None:
     assert house.places()["a"] == "gated"
 
 
+def test_a_lead_whom_a_gate_refuses_by_now_leaves_the_lead_to_another() -> None:
+    gate = HoldsOne("")
+    house = House(gate)
+    house.add(member("a"), member("b"), member("c"))
+    house.fail(*house.pop())
+    gate.held = "a"
+    house.room_comes()
+    house.now_s = 20.0
+    assert house.places()["a"] == "gated"
+    assert sorted(house.pop()) == ["b", "c"]
+
+
+def test_a_gang_that_falls_below_its_minimum_has_its_whole_timeout_from_then_on() -> None:
+    house = House()
+
+    def of(name: str) -> Pod:
+        said = {"name": "g", "min-available": "2", "waiting-time": "50s", "match-policy": "waiting-and-running"}
+        annotations = {f"{KOORDINATOR}{key}": text for key, text in said.items()}
+        return Pod("team", name, f"uid-{name}", 1, annotations=annotations)
+
+    def is_overdue() -> bool:
+        house.queue.regroup(house.now_s)
+        house.queue.flush(house.now_s)
+        gang = house.roster.gang("team/g")
+        return gang is not None and gang.is_overdue
+
+    house.add(of("a"), of("b"), of("c"))
+    house.pop()
+    house.bind("a", "b")
+    house.fail("c")
+    house.now_s = 40.0
+    assert not is_overdue()
+    house.remove("b")
+    house.queue.regroup(house.now_s)
+    house.now_s = 80.0
+    assert not is_overdue(), "it had started until 40 s ago"
+    house.now_s = 91.0
+    assert is_overdue()
+
+
 def test_a_follower_whom_a_gate_refuses_by_now_is_not_popped_with_a_new_lead() -> None:
     """Its victims are on their way, for instance, and the new lead has none."""
     gate = HoldsOne("")
@@ -327,6 +367,29 @@ def test_gangs_that_start_together_are_one_entity() -> None:
     assert house.pop() == []
     house.add(of("b", "h"))
     assert sorted(house.pop()) == ["a", "b"]
+
+
+def test_gangs_that_start_together_go_where_each_of_them_may() -> None:
+    house = House()
+
+    def of(name: str, gang: str, topology: str) -> Pod:
+        notes = {f"{KOORDINATOR}{key}": text for key, text in (("name", gang), ("min-available", "1"))}
+        notes |= {f"{KOORDINATOR}groups": '["g", "h", "i"]', TOPOLOGY_ANNOTATION: topology}
+        return Pod("team", name, f"uid-{name}", 1, annotations=notes)
+
+    house.add(of("a", "g", ""), of("b", "h", "zone,rack"), of("c", "i", "rack:required"))
+    house.queue.regroup(house.now_s)
+    popped = house.queue.pop(house.now_s)
+    assert isinstance(popped, QueuedGang)
+    assert sorted(names_of(popped)) == ["a", "b", "c"]
+    assert popped.topology == (TopologyLevel("zone"), TopologyLevel("rack", is_required=True))
+    house.bind("a", "b", "c")
+    house.roster.remove("uid-a")
+    house.add(of("d", "g", ""))
+    house.queue.regroup(house.now_s)
+    popped = house.queue.pop(house.now_s)
+    assert isinstance(popped, QueuedGang)
+    assert (names_of(popped), popped.topology) == (["d"], ()), "this one may go anywhere, as its own gang says"
 
 
 def test_a_member_that_is_removed_in_flight_ends_with_its_attempt() -> None:

@@ -20,6 +20,10 @@ def the_gang(house: House) -> GangCounts:
     return counts
 
 
+def told_of(house: House) -> list[str]:
+    return [event.regarding.name for event in house.desk.events if event.reason == "GangBelowMinimum"]
+
+
 def test_only_bound_members_of_gangs_below_their_minimum_hear_of_it_and_once_each_time() -> None:
     with closing(SimLoop(seed=1)) as loop:
         house = House(loop, "a")
@@ -31,7 +35,7 @@ def test_only_bound_members_of_gangs_below_their_minimum_hear_of_it_and_once_eac
         waits = house.see_pod("waits", metadata={"annotations": NOTES})
         for now_s in (0.0, 59.0):
             half.look(now_s)
-        assert not [event for event in house.desk.events if event.reason == "GangBelowMinimum"]
+        assert not told_of(house)
         for now_s in (60.0, 70.0):
             half.look(now_s)
         told = [event for event in house.desk.events if event.reason == "GangBelowMinimum"]
@@ -49,6 +53,22 @@ def test_only_bound_members_of_gangs_below_their_minimum_hear_of_it_and_once_eac
         half.look(80.0)
         assert not the_gang(house).is_overdue
         house.lose_pod("m2")
-        for now_s in (90.0, 149.0, 151.0):
+        for now_s in (90.0, 149.0):
             half.look(now_s)
-        assert len([event for event in house.desk.events if event.reason == "GangBelowMinimum"]) == 4
+        assert len(told_of(house)) == 2, "its time begins anew"
+        half.look(151.0)
+        assert len(told_of(house)) == 4
+
+
+def test_whoever_takes_over_tells_of_a_gang_whose_timeout_passed_while_nobody_led() -> None:
+    with closing(SimLoop(seed=1)) as loop:
+        house = House(loop, "a")
+        half = HalfGangs(house.cache, house.router, house.desk, house.clock)
+        house.see_pod("m0", nodeName="a", metadata={"annotations": NOTES})
+        for now_s in (0.0, 60.0):
+            half.look(now_s)
+        assert not told_of(house)
+        house.worker.lead()
+        for now_s in (70.0, 80.0):
+            half.look(now_s)
+        assert told_of(house) == ["m0"]

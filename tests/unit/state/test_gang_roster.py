@@ -8,7 +8,17 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from multisched.model.gang import ACK_MIN, ACK_NAME, KOORDINATOR, SP_LABEL, GangApi, GangSpec
+from multisched.model.gang import (
+    ACK_MIN,
+    ACK_NAME,
+    KOORDINATOR,
+    LEVELS_MAX,
+    SIGS_LABEL,
+    SP_LABEL,
+    TOPOLOGY_ANNOTATION,
+    GangApi,
+    GangSpec,
+)
 from multisched.model.objects import Pod, PodSpec
 from multisched.state.gang_roster import NO_OBJECT, Gang, GangRoster
 
@@ -124,6 +134,62 @@ def test_a_gang_that_starts_once_and_of_which_a_member_ran_before_we_came_has_st
     roster.set(once("a"))
     roster.stands("uid-a", "n", is_bound=True)
     assert the(roster).needs == 0
+
+
+def test_a_gang_that_came_late_and_lost_a_member_again_is_not_late_at_once() -> None:
+    roster = roster_of(member("a"), member("b"))
+    roster.note_overdue("team/g")
+    roster.note_refusal("team/g", "no room")
+    for uid in ("uid-a", "uid-b"):
+        roster.stands(uid, "n")
+    roster.remove("uid-b")
+    assert roster.why_not_yet("team/g") == "gang team/g: waits until 2 members are there"
+    assert not the(roster).refusal
+
+
+def test_gangs_that_start_together_have_no_more_levels_than_one_may_have() -> None:
+    """Each of them is looked at in one attempt: 32 gangs of 8 would keep all others waiting."""
+
+    def of(name: str, *keys: str) -> Pod:
+        pod = together(name, name)
+        return replace(pod, annotations={**pod.annotations, TOPOLOGY_ANNOTATION: ",".join(keys)})
+
+    keys = [f"level-{at}" for at in range(LEVELS_MAX)]
+    assert not roster_of(of("x", *keys), of("y", *keys)).why_not_yet("team/x")
+    why = roster_of(of("x", *keys), of("y", "one-more")).why_not_yet("team/x")
+    assert why == "gang team/x: names 9 topology levels with those it starts with; 8 is the most"
+
+
+def test_a_gang_whose_object_is_listed_after_its_running_members_has_started() -> None:
+    """Kinds are listed side by side when we start: whichever comes first, the gang is the same."""
+
+    def of(name: str) -> Pod:
+        return Pod("team", name, f"uid-{name}", 1, labels={SIGS_LABEL: "g"})
+
+    def started(*, object_first: bool) -> Gang:
+        roster, spec = GangRoster(), GangSpec(2, is_once=True)
+        if object_first:
+            roster.set_object(GangApi.SIGS, "team/g", spec)
+        for name in "ab":
+            roster.set(of(name))
+            roster.stands(f"uid-{name}", "n", is_bound=True)
+        if not object_first:
+            roster.set_object(GangApi.SIGS, "team/g", spec)
+        roster.remove("uid-a")
+        return the(roster)
+
+    gangs = started(object_first=True), started(object_first=False)
+    assert [(gang.has_started, gang.needs) for gang in gangs] == [(True, 0)] * 2
+
+
+def test_a_gang_whose_minimum_is_lowered_to_those_that_run_has_had_its_minimum() -> None:
+    roster = GangRoster()
+    roster.set_object(GangApi.SCHEDULER_PLUGINS, "team/g", GangSpec(3))
+    roster.set(Pod("team", "a", "uid-a", 1, labels={SP_LABEL: "g"}))
+    roster.stands("uid-a", "n", is_bound=True)
+    assert not the(roster).has_started
+    roster.set_object(GangApi.SCHEDULER_PLUGINS, "team/g", GangSpec(1))
+    assert the(roster).has_started
 
 
 def test_gangs_are_told_apart_and_hear_of_each_other() -> None:

@@ -129,6 +129,16 @@ def test_a_gang_bound_in_part_has_its_timeout() -> None:
     assert partial(found, 32.0) == []
 
 
+def test_of_several_timeouts_that_members_name_the_longest_counts() -> None:
+    def of(name: str, node: str, wait: str) -> Told:
+        said = {"name": "g", "min-available": "3", "waiting-time": wait}
+        return make_pod(name, node, annotations={f"{KOORDINATOR}{key}": text for key, text in said.items()})
+
+    found = judge(of("a", "n1", "10s"), of("b", "", "60s"))
+
+    assert [partial(found, at) for at in (0.0, 30.0, 61.0)] == [[], [], ["g"]]
+
+
 def test_a_gang_that_had_its_minimum_heals() -> None:
     pods = [member(name, "n1") for name in "abc"]
     found = judge(group(scheduleTimeoutSeconds=1), *pods)
@@ -206,3 +216,16 @@ def test_a_gang_that_has_started_takes_more_members_one_by_one() -> None:
     found.forget(*pods[0])
 
     assert held(found, "d") == []
+
+
+def test_a_gang_holds_room_though_one_that_it_starts_with_has_started_and_lost_members() -> None:
+    def of(name: str, gang: str, node: str = "") -> Told:
+        said = {"name": gang, "min-available": "2", "groups": '["g", "h"]'}
+        return make_pod(name, node, annotations={f"{KOORDINATOR}{key}": text for key, text in said.items()})
+
+    pods = [of("a", "g", "n1"), of("b", "g", "n1")]
+    found = judge(*pods, of("c", "h"), of("d", "h"))
+    found.forget(*pods[0])
+
+    assert held(found, "c", "d") == []
+    assert held(found, "c") == ["h"]

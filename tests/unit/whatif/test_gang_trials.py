@@ -44,12 +44,19 @@ def test_a_member_whose_gang_lacks_others_is_held_back_and_no_fix_brings_it_to_a
 
 def test_a_member_that_would_fit_alone_does_not_fit_while_its_gang_does_not() -> None:
     view = explained(*nodes("n1"), member("early", least=2), member("late", least=2))
-    (note,) = view.notes
+    note, no_fix = view.notes
+    assert no_fix == "no single change that was tried has it start with its gang"
     assert note.startswith(
         "it goes with its gang or not at all, and what is said of nodes is about this pod alone: gang "
     )
     assert "1 of the 2 members that must start together have a node; late: 0/1 nodes" in note
     assert view.fixes == ()
+
+
+def test_a_member_that_would_fit_alone_and_lacks_others_hears_that_nothing_helps() -> None:
+    view = explained(*nodes("n1"), member("late", least=3))
+    assert view.fixes == ()
+    assert view.notes[-1] == "no single change that was tried has it start with its gang"
 
 
 def test_a_gang_that_fits_only_in_two_racks_does_not_fit_where_it_must_stay_in_one() -> None:

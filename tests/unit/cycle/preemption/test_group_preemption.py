@@ -277,6 +277,14 @@ def test_pods_on_other_nodes_go_for_the_room_of_a_quota_that_all_nodes_share() -
     assert preempted(domain, group_of(5, cpu=250, namespace="red")) == ({}, {})
 
 
+def test_for_such_a_quota_pods_go_where_the_members_may_not_stand() -> None:
+    domain = town({"a": 8, "b": 8}, in_tree=IN_TREE, factories=[NamespaceQuota])
+    room_of(domain)
+    place(domain.cache, standing("mine", "a", cpu=1000, namespace="red"))
+    group = msgspec.structs.replace(group_of(2, cpu=250, namespace="red"), allowed=np.array([False, True]))
+    assert preempted(domain, group) == ({"a": ["mine"]}, {"m0": "b", "m1": "b"})
+
+
 # -- what fails, and what ends -------------------------------------------------------------------------------------------
 
 

@@ -146,6 +146,17 @@ def test_less_important_pods_of_the_own_leaf_make_room_for_a_gang() -> None:
         assert decided(town)[0] == victims
 
 
+def test_for_the_room_of_a_full_quota_pods_go_from_nodes_that_no_member_uses() -> None:
+    """The node of the members has room; one by one the pods elsewhere could stay, all of them cannot."""
+    town = cluster(8, 4, 4, 4, full=12)
+    for number in range(12):
+        town.add(f"far{number}", "far", CPU, node=f"n{1 + number % 3}")
+    claim(town, 2, cpu=4)
+    victims, nodes = decided(town)
+    assert len(victims) == 8
+    assert set(nodes.values()) == {"n0"}
+
+
 def test_a_gang_of_several_quotas_is_told_that_it_displaces_nobody() -> None:
     town = cluster(12, full=12)
     for number in range(12):
