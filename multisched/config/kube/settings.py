@@ -44,9 +44,9 @@ def lease_of(election: KubeLeaderElection, findings: Findings) -> dict[str, Any]
     name = election.resource_name
     if name and _PREFIX.fullmatch(name):
         found["namePrefix"] = name
-        findings.note(("leaderElection", "resourceName"), f"each domain has a Lease of its own, called {name}-DOMAIN")
+        findings.note(("leaderElection", "resourceName"), f"the Lease is called {name}-DOMAIN, by the first domain")
     elif name:
-        text = f"{name!r} cannot begin the name of our Leases; they are called multisched-DOMAIN"
+        text = f"{name!r} cannot begin the name of our Lease; it is called multisched-DOMAIN"
         findings.warn(("leaderElection", "resourceName"), text)
     return {"lease": found} if found else {}
 

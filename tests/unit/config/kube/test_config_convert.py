@@ -345,7 +345,7 @@ profiles:
         "4:1: warning: percentageOfNodesToScore: 30: all nodes are looked at, as with 100",
         "5:1: warning: delayCacheUntilActive: a standby's caches are always filled: it takes over faster, and needs the memory",
         "6:1: note: enableProfiling: there are no profiling endpoints; py-spy attaches to the process",
-        "7:18: note: leaderElection.resourceName: each domain has a Lease of its own, called kube-scheduler-DOMAIN",
+        "7:18: note: leaderElection.resourceName: the Lease is called kube-scheduler-DOMAIN, by the first domain",
         (
             "9:3: warning: clientConnection.kubeconfig: is said on the command line:"
             " multisched run --kubeconfig /etc/kubernetes/scheduler.conf"
