@@ -259,7 +259,7 @@ class GangRoster:
                 return one, f"is to start with gang {key}, and they name the schedulers {names}"
             if why := self._why_incomplete(gang):
                 return one, why
-        return key, _too_many_levels([self._gangs[one] for one in together])
+        return key, _too_many_levels([self._gangs[one] for one in together]) if len(together) > 1 else ""
 
     def _why_incomplete(self, gang: Gang) -> str:
         spec = gang.spec
