@@ -174,7 +174,7 @@ class ClusterCache:
             self.nodes.remove_pod(entry.row, pod.uid)
             self.nodes.add_pod(entry.row, entry.pod)
         if pod.is_deleting:
-            self.ledgers.restore_stray(entry.pod)  # who takes room back counts on what is going
+            self.ledgers.restore_cluster(entry.pod)  # who takes room back counts on what is going
         return not (self.ledgers.concern(before) or self.ledgers.concern(entry.pod))
 
     def forget(self, uid: str) -> bool:
@@ -228,7 +228,7 @@ class ClusterCache:
         if known.row != NO_ROW:
             self.ledgers.restore(pod, known.row)
         else:
-            self.ledgers.restore_stray(pod)
+            self.ledgers.restore_cluster(pod)
         known.pod = pod
         self.gangs.stands(pod.uid, pod.node, is_bound=True)
         return before
@@ -255,7 +255,7 @@ class ClusterCache:
         self.gangs.stands(pod.uid, pod.node, is_bound=True)
         if row is None:
             self._strays.setdefault(pod.node, set()).add(pod.uid)
-            self.ledgers.restore_stray(pod)
+            self.ledgers.restore_cluster(pod)
             return
         self._intrude(row)
         self.news.came(pod)

@@ -171,8 +171,8 @@ class LedgerRegistry:
         for ledger in self._ledgers.values():
             self._notify(ledger, "restore", _restore, ledger, pod, row)
 
-    def restore_stray(self, pod: Pod) -> None:
-        """A pod whose node nobody knows holds of the cluster alone."""
+    def restore_cluster(self, pod: Pod) -> None:
+        """In the ledgers about the cluster alone: nobody knows the pod's node, or what it holds there stays as it is."""
         for ledger in self._of_cluster:
             self._notify(ledger, "restore", _restore, ledger, pod, ANY_ROW)
 

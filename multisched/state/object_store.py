@@ -46,9 +46,9 @@ class _Shelf:
         before = self.found.get(key)
         if before is not None:
             item = item.after(before)
-        if before is not None and differ_in_version_only(before, item):
-            self.found[key] = self.by_index[self._index_of(item)][key] = item
-            return before
+            if differ_in_version_only(before, item):
+                self.found[key] = self.by_index[self._index_of(item)][key] = item
+                return before
         index = self._index_of(item)
         if before is not None and self._index_of(before) != index:
             self._unindex(key, before)
