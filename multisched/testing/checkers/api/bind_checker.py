@@ -244,7 +244,7 @@ class BindChecker(ApiChecker):
         self.gangs.follow()
 
     def _check_quota(self, pod: Pod, ground: Ground | None) -> None:
-        """I14: no level passes its max by the pods of which the sender knew, and by those alone that came before this one."""
+        """I14: no level passes its max by pods that came before this one: all that we have bound, and others that the sender knew of."""
         if ground is None or ground.tree is None or self.was_rewound:
             return
         ours = self.decisions.placed_by_us()
