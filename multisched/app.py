@@ -120,8 +120,8 @@ async def _served(
         health,
         metrics,
         ProgramQueues(program, identity),
-        ProgramExplanations(program, configuration),
-        repair=RepairPlans(program, configuration),
+        ProgramExplanations(program),
+        repair=RepairPlans(program),
         views=ProgramViews(program),
         admission=_admission(program, configuration),
     )
@@ -146,7 +146,7 @@ def _admission(program: Program, configuration: Configuration) -> AdmissionSourc
         return None
     from multisched.whatif.quota_admission import QuotaAdmission
 
-    return QuotaAdmission(program, configuration)
+    return QuotaAdmission(program)
 
 
 @contextlib.asynccontextmanager

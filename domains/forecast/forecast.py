@@ -27,6 +27,7 @@ from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.dependency import Dependency
 from multisched.framework.introspection import PluginMetric
+from multisched.framework.ledger import LedgerSettingsError
 from multisched.framework.moving import RepairStatus
 from multisched.framework.node_view import Rows
 from multisched.framework.points import CycleView
@@ -131,7 +132,9 @@ class Forecast:
         )
         ledger = context.hold.register(fresh)
         if not (isinstance(ledger, PeakLedger) and ledger.sums_like(fresh)):
-            raise ValueError(f"ledger {fresh.name} is kept with other settings already; restart to change them")
+            raise LedgerSettingsError(f"ledger {fresh.name} is kept with other capacities or dimensions")
+        if ledger is not fresh and ledger.pods is None and self._learner is not None:
+            raise LedgerSettingsError(f"ledger {fresh.name} has not kept the pods that it is to learn from")
         self._ledger = ledger
         self._rung = Rung()
         self._looked_at: tuple[int, int] = (0, 0)
@@ -177,6 +180,7 @@ class Forecast:
         assert isinstance(handed, Learned), "handed over by another plugin"
         for name, one in self._measured():
             one.repeat(handed.capacities.get(name, {}))
+        self._ledger.restate(self._settings.capacities)
         if handed.profiles is not None:
             self.adopt(handed.profiles)
             self._rung.number = handed.rung

@@ -78,11 +78,15 @@ def _tidy(schema: Any) -> None:
 
 def configuration_text(configuration: Configuration) -> str:
     """A complete configuration as commented YAML; profiles with every plugin they resolve to."""
-    registry = plugin_registry()
-    domains = tuple(_with_all_plugins(domain, registry) for domain in configuration.domains)
     lines: list[str] = [_HEADER.rstrip()]
-    _print_model(lines, configuration.model_copy(update={"domains": domains}), "", set())
+    _print_model(lines, with_all_plugins(configuration, plugin_registry()), "", set())
     return "\n".join(lines) + "\n"
+
+
+def with_all_plugins(configuration: Configuration, registry: Registry) -> Configuration:
+    """The same with every plugin that its profiles resolve to, and its weight and arguments, written out."""
+    domains = tuple(_with_all_plugins(domain, registry) for domain in configuration.domains)
+    return configuration.model_copy(update={"domains": domains})
 
 
 def _with_all_plugins(domain: DomainConfig, registry: Registry) -> DomainConfig:
@@ -130,7 +134,7 @@ def _print_value(
         for item in value:
             _print_item(lines, item, indent + "  ", explained)
     else:
-        lines.append(f"{head} {format_duration(value) if is_duration else _scalar(value)}")
+        lines.append(f"{head} {format_duration(value) if is_duration else scalar_text(value)}")
 
 
 def _print_item(lines: list[str], item: BaseModel, indent: str, explained: set[str]) -> None:
@@ -145,15 +149,15 @@ def _print_item(lines: list[str], item: BaseModel, indent: str, explained: set[s
 
 
 def _inline(entry: PluginEntry) -> str:
-    parts = [f"name: {_scalar(entry.name)}", f"weight: {entry.weight}"]
+    parts = [f"name: {scalar_text(entry.name)}", f"weight: {entry.weight}"]
     if entry.args is not None:
-        parts.append(f"args: {_scalar(dict(entry.args))}")
+        parts.append(f"args: {scalar_text(dict(entry.args))}")
     if entry.isolation is not None and entry.timeout_s is not None:
         parts += [f"isolation: {entry.isolation.value}", f"timeout: {format_duration(entry.timeout_s)}"]
     return "{" + ", ".join(parts) + "}"
 
 
-def _scalar(value: Any) -> str:
+def scalar_text(value: Any) -> str:
     """Flow style: JSON is YAML, and quotes are left away where a text is plainly one."""
     if isinstance(value, Enum):
         value = value.value
@@ -162,9 +166,9 @@ def _scalar(value: Any) -> str:
         is_word = value.lower() in ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
         return value if is_plain and not is_word and value[0].isalpha() else json.dumps(value)
     if isinstance(value, tuple | list):
-        return "[" + ", ".join(_scalar(item) for item in value) + "]"
+        return "[" + ", ".join(scalar_text(item) for item in value) + "]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_scalar(key)}: {_scalar(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{scalar_text(key)}: {scalar_text(item)}" for key, item in value.items()) + "}"
     return json.dumps(value)
 
 

@@ -36,7 +36,7 @@ from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import ClusterCache
-from multisched.state.commit import CANDIDATES_MAX, MOVED, TAKEN, Candidate
+from multisched.state.commit import CANDIDATES_MAX, MOVED, TAKEN, Candidate, Conflicts
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
 
@@ -53,12 +53,12 @@ class SchedulingCycle:
         nominator: Nominator,
         *,
         seed: int = 0,
-        records: AttemptRecords | None = None,
+        before: SchedulingCycle | None = None,
     ) -> None:
-        """`records`: where attempts are remembered; None: in records of its own."""
+        """`before`: that of the profile in force until now; what it recorded and counted goes on here."""
         self.plugins = plugins
         self.classes = ClassCache(plugins, runner, cache.nodes, rows)
-        self.records = records if records is not None else AttemptRecords(runner.stopwatch)
+        self.records: AttemptRecords = AttemptRecords(runner.stopwatch) if before is None else before.records
         self._runner = runner
         self._cache = cache
         self._rows = self.rows = rows
@@ -72,6 +72,9 @@ class SchedulingCycle:
         self._post_filters = PostFilterRuns(runs, rows)
         self._remote = RemoteResponses(plugins, runner, cache, rows, self.classes, self.records, self._post_filters)
         self._commit = CommitStep(plugins, runner, cache, rows, nominator, self.classes, self.records, self._nominated)
+        if before is not None:
+            self.classes.count_on(before.classes)
+            self._commit.conflicts = before.conflicts
         places = MemberPlaces(self.classes, self._nominated, self._best_row, self._commit.chooser)
         self.group_post_filters = GroupPostFilters(runs, rows, places)
         """What makes room for pods that must start together."""
@@ -88,7 +91,7 @@ class SchedulingCycle:
             self._as_nominated,
             self.group_post_filters.run,
         )
-        self.conflicts = self._commit.conflicts
+        self.conflicts: Conflicts = self._commit.conflicts
 
     # -- one pod ---------------------------------------------------------------------------------------------------
 

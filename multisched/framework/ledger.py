@@ -17,6 +17,10 @@ Choices = Mapping[str, object]
 NO_CHOICES: Final[Choices] = {}
 
 
+class LedgerSettingsError(ValueError):
+    """A ledger cannot be had as it is wanted while the program runs; the message says why. Raised where plugins are built."""
+
+
 @runtime_checkable
 class Ledger(Protocol):
     """Versioned like rows: `version(row)` rises at each change that could alter `fits` there."""

@@ -13,11 +13,12 @@ from functools import cache
 from typing import Any, TypeGuard, TypeVar, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from multisched.framework.context import PluginContext
 from multisched.framework.dependency import Isolation, why_wrong_dependency
 from multisched.framework.extender import ExtenderPlugin
-from multisched.framework.ledger import ChoosingPlugin
+from multisched.framework.ledger import ChoosingPlugin, LedgerSettingsError
 from multisched.framework.points import (
     BindPlugin,
     EnqueueExtensions,
@@ -64,6 +65,10 @@ EXTENSION_POINTS: Mapping[str, type] = {
 
 class PluginSetupError(ValueError):
     """A plugin cannot be found, built or combined; the message names it and the fix."""
+
+
+class RestartNeededError(PluginSetupError):
+    """The plugin can be built, but not beside what a running program holds; the message names it and the reason."""
 
 
 class PluginUse(msgspec.Struct, frozen=True):
@@ -126,6 +131,8 @@ class Registry:
             raise PluginSetupError(f"plugin {use.name}: takes no args; remove them")
         try:
             plugin = factory(**{key: value for key, value in offered.items() if key in wanted})
+        except LedgerSettingsError as error:
+            raise RestartNeededError(f"plugin {use.name}: {error}") from error
         except Exception as error:
             raise PluginSetupError(f"plugin {use.name}: {error}") from error
         if not isinstance(getattr(plugin, "name", None), str) or not plugin.name:
@@ -271,9 +278,20 @@ def build_profile(
     context: PluginContext,
     isolate: Isolate | None = None,
     beside: Sequence[Plugin] = (),
+    standing: PluginSet | None = None,
 ) -> PluginSet:
-    """Builds every plugin of a profile. Raises PluginSetupError for the first that cannot be."""
-    built = (BuiltPlugin(_built(use, registry, context, isolate), use) for use in profile.plugins)
+    """Builds every plugin of a profile. Raises PluginSetupError for the first that cannot be.
+
+    `standing`: what is in force. A plugin that is used as there, whatever its weight, is taken over with all that it knows.
+    """
+    kept = {} if standing is None else {one.use.name: one for one in standing.built}
+    built = []
+    for use in profile.plugins:
+        known = kept.get(use.name)
+        if known is not None and replace(known.use, weight=use.weight) == use:
+            built.append(BuiltPlugin(known.plugin, use))
+        else:
+            built.append(BuiltPlugin(_built(use, registry, context, isolate), use))
     return PluginSet(built, profile.points, beside)
 
 

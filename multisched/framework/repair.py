@@ -4,7 +4,7 @@ Who does what. The shell (`whatif/repair_source.py`) makes a copy of the cluster
 `RepairingPlugin` for a plan; `PeakForecast` is one. Nothing here writes anything.
 
     asked = RepairAsked(domain="forecast", threshold_percent={"log": 90.0}, moves=20)
-    plan = await RepairPlans(program, configuration).plan(asked)      # whatif/repair_source.py; on the loop, plans in a thread
+    plan = await RepairPlans(program).plan(asked)      # whatif/repair_source.py; on the loop, plans in a thread
     for move in plan.moves:                                           # in this order, one at a time
         move.uid, move.from_node, move.to_node, move.from_peaks_percent, move.to_peaks_percent, move.budgets, move.waits_for
 

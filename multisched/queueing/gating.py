@@ -1,6 +1,6 @@
 """Runs the PreEnqueue plugins of a domain over one pod.
 
-Owns nothing that changes. A plugin that raises gates the pod with an Error status. It is asked again by the plugin's
+Owns its list of plugins. A plugin that raises gates the pod with an Error status. It is asked again by the plugin's
 events, at the pod's next update, and by the leftover flush. So no pod is held for ever (k/k#139162).
 """
 
@@ -24,16 +24,17 @@ class Gates:
     """PreEnqueue plugins in profile order."""
 
     def __init__(self, plugins: Sequence[PreEnqueuePlugin], on_error: OnError) -> None:
-        self._plugins = tuple(plugins)
+        self.plugins = tuple(plugins)
+        """Another profile brings others."""
         self._on_error = on_error
 
     def ask(self, pod: Pod, held_by: str) -> Status:
         """Success, or the first refusal with its plugin's name; the gate that holds the pod is asked first."""
         refusal = SUCCESS
-        for plugin in self._plugins:
+        for plugin in self.plugins:
             if plugin.name == held_by:
                 refusal = self._ask(plugin, pod)
-        for plugin in self._plugins:
+        for plugin in self.plugins:
             if not refusal.is_success:
                 break
             if plugin.name != held_by:

@@ -58,18 +58,26 @@ class HintTable:
         self, plugins: Iterable[Plugin], on_error: OnError, stopwatch: Callable[[], float] | None = None
     ) -> None:
         """`stopwatch`: seconds of a monotonic clock; without one nothing is timed."""
-        plugins = tuple(plugins)
-        self._registrations: dict[str, Sequence[EventRegistration]] = {
-            plugin.name: tuple(plugin.events_to_register()) for plugin in those(plugins, EnqueueExtensions)
-        }
-        self._of_rows = frozenset(p.name for p in plugins if dependency_of(p) in _OF_ROWS)
+        self._registrations: dict[str, Sequence[EventRegistration]] = {}
+        self._of_rows: frozenset[str] = frozenset()
         self._on_error = on_error
         self._kinds: dict[tuple[str, int], dict[str, tuple[Listener, ...]]] = {}
         self._of_interest: dict[tuple[str, int], bool] = {}
+        self.register(plugins)
         self._stopwatch = stopwatch
         self.calls = 0
         self.durations: dict[tuple[str, str, str], Durations] = {}
         """(plugin, event, answer) -> how long the sampled hints took."""
+
+    def register(self, plugins: Iterable[Plugin]) -> None:
+        """These plugins take the place of all before; what was counted and timed stays."""
+        plugins = tuple(plugins)
+        self._registrations = {
+            plugin.name: tuple(plugin.events_to_register()) for plugin in those(plugins, EnqueueExtensions)
+        }
+        self._of_rows = frozenset(p.name for p in plugins if dependency_of(p) in _OF_ROWS)
+        self._kinds.clear()
+        self._of_interest.clear()
 
     def is_of_interest(self, event: ClusterEvent) -> bool:
         """True if some plugin has registered this kind of event. Plugins woken by any event are not counted."""

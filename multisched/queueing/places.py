@@ -11,6 +11,7 @@ from collections import Counter
 from types import MappingProxyType
 from typing import Any, Final
 
+from multisched.framework.points import QueueSortPlugin
 from multisched.queueing.active_pods import ActivePods
 from multisched.queueing.backoff import BackoffPods
 from multisched.queueing.entry import Entry, QueueEntry, QueueStatistics
@@ -45,10 +46,10 @@ class EntryPlaces:
         "_events",
         "_gangs",
         "_incoming",
-        "_leftover_s",
         "_parked",
         "_sort_keys",
         "entries",
+        "leftover_s",
     )
 
     def __init__(
@@ -67,7 +68,8 @@ class EntryPlaces:
         self._events = events
         self._sort_keys = sort_keys
         self._gangs = gangs
-        self._leftover_s = leftover_s
+        self.leftover_s = leftover_s
+        """How long an entry is parked at most."""
         self.entries: dict[str, Entry] = {}
         """In the order they were added. Others read it."""
         self._incoming: Counter[tuple[str, str]] = Counter()
@@ -108,6 +110,19 @@ class EntryPlaces:
         entry.sort_key = None
         self._leave(entry)
         self._enter(entry, now_s)
+
+    def use(self, plugin: QueueSortPlugin, now_s: float) -> None:
+        """Another QueueSort makes the whole order again. No key of one plugin meets a key of another."""
+        if plugin is self._sort_keys.plugin:
+            return
+        waiting = [entry for entry in self.entries.values() if entry.place is _ACTIVE or entry.place is _BACKOFF]
+        for entry in waiting:
+            self._leave(entry)
+        self._sort_keys.use(plugin)
+        for entry in self.entries.values():
+            entry.sort_key = None
+        for entry in waiting:
+            self._enter(entry, now_s)
 
     def sort_key(self, entry: Entry) -> tuple[Any, ...]:
         """What QueueSort says of it."""
@@ -226,7 +241,7 @@ class EntryPlaces:
             until_s, is_error = entry.backoff_until_s, entry.failed_by_error
             self._backoff.add(entry.uid, until_s, self._sort_keys.of(entry), entry.order, is_error=is_error)
         elif place in PARKED:
-            self._parked.add(entry, now_s + self._leftover_s)
+            self._parked.add(entry, now_s + self.leftover_s)
         elif place is _IN_FLIGHT:
             self._events.begin(entry.uid)
         elif place is _GANG:

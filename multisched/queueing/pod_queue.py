@@ -17,10 +17,12 @@ itself, as any pod does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count
 
 from multisched.framework.durations import Durations
 from multisched.framework.events import FLUSH, FORCED, Action, ClusterEvent, Resource
 from multisched.framework.points import Plugin, PreEnqueuePlugin, Queued, QueuedPod, QueueSortPlugin
+from multisched.framework.registry import PluginSet
 from multisched.model.objects import Pod
 from multisched.queueing.active_pods import ActivePods
 from multisched.queueing.backoff import BackoffPods, BackoffPolicy
@@ -47,6 +49,8 @@ OVERDUE_PAUSE_S = 0.25
 """Between two lots of pods that are tried again without having been asked about."""
 UNASKED = "UnaskedHint"
 """Something happened that may have helped: too many pods of the namespace waited for each to be asked about."""
+PROFILE_CHANGED = ClusterEvent(Resource.WILDCARD, Action.ALL, "ProfileChanged")
+"""Other plugins decide from now on, or the same ones with other arguments."""
 _COME_BACK = ClusterEvent(Resource.WILDCARD, Action.ALL, ADDED)
 
 
@@ -72,7 +76,6 @@ class PodQueue:
         """
         self._gates = Gates(pre_enqueue, on_error)
         self._hints = HintTable([*plugins, *pre_enqueue, ServerRefusals()], on_error, stopwatch)
-        self._leftover_s = leftover_s
         self._active = ActivePods()
         self._backoff = BackoffPods()
         self._parked = ParkedPods()
@@ -87,7 +90,7 @@ class PodQueue:
         self._entries: Mapping[str, Entry] = self._places.entries
         """uid of a pod -> the entry that stands for it."""
         self._set_aside = self._after_flush = 0
-        self._order = 0
+        self._order = count(1)
         self._now_s = self._overdue_at_s = 0.0
 
     def __len__(self) -> int:
@@ -150,6 +153,25 @@ class PodQueue:
             return None if lead is None else self.activate(lead.uid, now_s)
         return _placement(entry)
 
+    def configure(self, backoff: BackoffPolicy, leftover_s: float) -> None:
+        """Waits that begin from now on last as long as these say."""
+        self._judge.policy, self._places.leftover_s = backoff, leftover_s
+
+    def use(self, plugins: PluginSet, now_s: float, *, is_tried: bool) -> Moved:
+        """Another profile decides from now on. Pods stay, with what they have waited and failed.
+
+        `is_tried`: pods that were refused may fit by it, and gates may say otherwise; attempts under way are followed by another.
+        """
+        self._now_s = now_s
+        self._hints.register([*(one.plugin for one in plugins.built), ServerRefusals()])
+        self._gates.plugins = plugins.pre_enqueue
+        self._places.use(plugins.queue_sort, now_s)
+        if not is_tried:
+            return NOTHING_MOVED
+        gated = self._back.ask_again(PROFILE_CHANGED.label, now_s)
+        moved = self.on_event(PROFILE_CHANGED, None, None, now_s)
+        return Moved(moved.active, moved.backoff, (*gated, *moved.gated))
+
     def gang_changed(self, key: str) -> None:
         """Other members of a gang stand now than before, or its needs are others: `regroup` looks at it."""
         self._gangs.changed(key)
@@ -194,7 +216,7 @@ class PodQueue:
             self._places.move(entry, Place.ABSENT, FAILED, now_s)
             return _placement(entry)
         how = self._judge.after_failure(entry, failure, now_s)
-        entry.queued_s, entry.order, entry.sort_key = now_s, self._next_order(), None
+        entry.queued_s, entry.order, entry.sort_key = now_s, next(self._order), None
         entry.message, entry.was_flushed = failure.message, False
         self._gangs.refused(entry, failure.message)
         if self._back.follows(entry, now_s):
@@ -327,7 +349,7 @@ class PodQueue:
     # How it works
 
     def _admit(self, pod: Pod) -> Placement:
-        entry = Entry(pod.uid, pod, self._next_order(), self._now_s, self._now_s)
+        entry = Entry(pod.uid, pod, next(self._order), self._now_s, self._now_s)
         self._places.admit(entry)
         self._gangs.join(entry)
         self._back.requeue(entry, Requeue.AT_ONCE, ADDED, self._now_s)
@@ -379,12 +401,8 @@ class PodQueue:
 
     def _quarantine(self, entry: Entry) -> Placement:
         self._set_aside += 1
-        entry.message = sentence(entry.message or entry.refusal, entry.refusals_alike, self._leftover_s)
+        entry.message = sentence(entry.message or entry.refusal, entry.refusals_alike, self._places.leftover_s)
         return Placement(entry.place, set_aside=entry.message)
-
-    def _next_order(self) -> int:
-        self._order += 1
-        return self._order
 
 
 def _placement(entry: Entry) -> Placement:

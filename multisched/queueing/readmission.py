@@ -51,15 +51,7 @@ class Readmission:
         """To active or backoff if every gate admits, else gated."""
         gate = self._gates.ask(entry.pod, entry.gate.plugin)
         if not gate.is_success:
-            self._gangs.step_back(entry)
-            self._gangs.wait(entry, now_s)
-            is_news, entry.gate = gate != entry.gate, gate
-            if is_news or entry.place is not Place.GATED:
-                self._places.move(entry, Place.GATED, event, now_s)
-            else:
-                self._places.park_anew(entry, now_s)
-            if is_news and tally is not None:
-                tally.gated.append((entry.pod, gate))
+            self._hold(entry, gate, event, now_s, tally)
             return
         entry.gate = SUCCESS
         if self._gangs.must_start_together(entry) and not self._leads(entry, event, now_s, tally):
@@ -74,6 +66,28 @@ class Readmission:
         """As `requeue`, for one of several: whom a member before it has woken with its gang, is not woken again."""
         if entry.place in PARKED:
             self.requeue(entry, how, event, now_s, tally)
+
+    def ask_again(self, event: str, now_s: float) -> list[tuple[Pod, Status]]:
+        """There are other gates: entries in the order that one of them refuses are gated. Who follows a lead is asked with it."""
+        tally = Tally()
+        for entry in list(self._places.entries.values()):
+            if entry.place in (Place.ACTIVE, Place.BACKOFF):
+                gate = self._gates.ask(entry.pod, "")
+                if not gate.is_success:
+                    self._hold(entry, gate, event, now_s, tally)
+        return tally.gated
+
+    def _hold(self, entry: Entry, gate: Status, event: str, now_s: float, tally: Tally | None) -> None:
+        """A gate refuses the pod."""
+        self._gangs.step_back(entry)
+        self._gangs.wait(entry, now_s)
+        is_news, entry.gate = gate != entry.gate, gate
+        if is_news or entry.place is not Place.GATED:
+            self._places.move(entry, Place.GATED, event, now_s)
+        else:
+            self._places.park_anew(entry, now_s)
+        if is_news and tally is not None:
+            tally.gated.append((entry.pod, gate))
 
     # -- gangs -----------------------------------------------------------------------------------------------------
 

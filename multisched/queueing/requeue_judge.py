@@ -27,13 +27,14 @@ BY_SERVER: Final = frozenset({API_SERVER})
 class RequeueJudge:
     """Decides how an entry comes back; whoever called moves it."""
 
-    __slots__ = ("_events", "_hints", "_policy")
+    __slots__ = ("_events", "_hints", "policy")
 
     def __init__(self, hints: HintTable, events: EventsInFlight, policy: BackoffPolicy) -> None:
         """`events`: read only."""
         self._hints = hints
         self._events = events
-        self._policy = policy
+        self.policy = policy
+        """Of backoffs that begin from now on."""
 
     def after_failure(self, entry: Entry, failure: Failure, now_s: float) -> Requeue:
         """Counts the failure, sets the backoff, and looks at what happened since the pop."""
@@ -51,7 +52,7 @@ class RequeueJudge:
         else:
             entry.errors, entry.refusals = 0, entry.refusals + 1
             entry.rejectors, entry.pending = failure.rejectors, failure.pending
-        entry.backoff_until_s = now_s + self._policy.duration_s(entry.errors or entry.refusals)
+        entry.backoff_until_s = now_s + self.policy.duration_s(entry.errors or entry.refusals)
         return Requeue.AFTER_BACKOFF if is_error else self._missed(entry)
 
     def after_update(self, entry: Entry, event: ClusterEvent, known: Pod) -> Requeue:

@@ -19,22 +19,26 @@ _KINDS: Final[Mapping[type, type]] = {bool: float, int: float, float: float, str
 class SortKeys:
     """The keys of one QueueSort plugin."""
 
-    __slots__ = ("_kinds", "_on_error", "_plugin", "_types")
+    __slots__ = ("_kinds", "_on_error", "_types", "plugin")
 
     def __init__(self, plugin: QueueSortPlugin, on_error: OnError) -> None:
-        self._plugin = plugin
+        self.plugin = plugin
         self._on_error = on_error
         self._kinds: tuple[type | None, ...] = ()
         self._types: tuple[type, ...] = ()
+
+    def use(self, plugin: QueueSortPlugin) -> None:
+        """Keys of another plugin are compared with none of the one before."""
+        self.plugin, self._kinds, self._types = plugin, (), ()
 
     def of(self, entry: Entry) -> tuple[Any, ...]:
         """A QueueSort that raises puts the pod first, so that its failure shows."""
         if entry.sort_key is None:
             try:
-                key = self._plugin.sort_key(QueuedPod(entry.ranks_as or entry.pod, entry.queued_s, entry.attempts))
+                key = self.plugin.sort_key(QueuedPod(entry.ranks_as or entry.pod, entry.queued_s, entry.attempts))
                 entry.sort_key = self._comparable(key)
             except Exception as error:  # noqa: BLE001  (a plugin ends here)
-                self._on_error(self._plugin.name, "QueueSort", error)
+                self._on_error(self.plugin.name, "QueueSort", error)
                 entry.sort_key = ()
         return entry.sort_key
 

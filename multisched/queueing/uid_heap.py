@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 GARBAGE_MIN_ITEMS = 64
-"""Dead items that are tolerated whatever the size; above it, at most as many dead items as live ones."""
+"""Dead items that are tolerated beside live ones; above it, at most as many dead items as live ones."""
 
 _Item = tuple[Any, int, int, str]
 """Key, order, number of the push, uid."""
@@ -80,7 +80,9 @@ class UidHeap:
         item = self._first()
         if item is None:
             return None
-        del self._live[item[3]]  # the item itself goes when the head is next looked for
+        del self._live[item[3]]  # the item itself goes when the head is next looked for, or with the last live one
+        if not self._live:
+            self._bound()
         return item[3]
 
     def _first(self) -> _Item | None:
@@ -96,6 +98,9 @@ class UidHeap:
 
     def _bound(self) -> None:
         live = self._live
+        if not live:  # keys of another kind may follow, which cannot be compared with these
+            self._line.clear()
+            self._heap.clear()
         if len(self._line) + len(self._heap) <= 2 * len(live) + GARBAGE_MIN_ITEMS:
             return
         self._line = deque(item for item in self._line if live.get(item[3]) == item[2])

@@ -1,13 +1,13 @@
 """CatchUp: lets plugins that keep counts keep up with the watch, a piece at a time, while no cycle runs.
 
-Owns nothing but its list of plugins. Before a domain leads, `once` lets them count what the first lists brought; after
+Owns nothing. Before a domain leads, `once` lets them count what the first lists brought; after
 that `run` looks every CATCH_UP_EVERY_S. A plugin that fails is reported to its domain's observer and asked again next
 time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import anyio
 import anyio.lowlevel
@@ -23,24 +23,28 @@ CATCH_UP_EVERY_S = 1.0
 class CatchUp:
     """Lets plugins that keep counts follow the watch while no cycle runs."""
 
-    def __init__(self, domains: Iterable[tuple[PluginSet, Runner]]) -> None:
-        self._plugins = [
-            (built.plugin, runner)
-            for plugins, runner in domains
-            for built in plugins.built
-            if implements(built.plugin, CatchUpPlugin)
-        ]
+    def __init__(self, profiles: Callable[[], Iterable[tuple[PluginSet, Runner]]]) -> None:
+        """`profiles`: those in force, with who calls their plugins."""
+        self._profiles = profiles
 
     async def once(self) -> None:
         """Returns when all that has happened until now is counted; others have their turn after each piece."""
-        for plugin, runner in self._plugins:
+        for plugin, runner in self._plugins():
             while _has_more(plugin, runner):
                 await anyio.lowlevel.checkpoint()
 
     async def run(self) -> None:
-        while self._plugins:
+        while True:
             await anyio.sleep(CATCH_UP_EVERY_S)
             await self.once()
+
+    def _plugins(self) -> list[tuple[CatchUpPlugin, Runner]]:
+        return [
+            (built.plugin, runner)
+            for plugins, runner in self._profiles()
+            for built in plugins.built
+            if implements(built.plugin, CatchUpPlugin)
+        ]
 
 
 def _has_more(plugin: CatchUpPlugin, runner: Runner) -> bool:

@@ -38,6 +38,15 @@ from multisched.state.cluster_cache import ClusterCache
 IDLE_WAKEUP_MAX_S = 30.0
 
 
+class Sizes(msgspec.Struct, frozen=True):
+    """How much of a domain happens at once."""
+
+    cycles: int
+    """Attempts that may wait for answers from outside."""
+    binds: int
+    """Bindings on the wire."""
+
+
 class DomainCounters(msgspec.Struct, frozen=True):
     """What the domain has done since the start."""
 
@@ -64,24 +73,20 @@ class DomainWorker:
         runner: Runner,
         cache: ClusterCache,
         outside: DomainPorts,
-        cycles: int,
-        bind_workers: int,
+        sizes: Sizes,
         bind_timeout_s: float,
         listeners: Listeners,
         preemptor: Preemptor,
     ) -> None:
         self.name = name
         self.queue = queue
-        self.cycle = cycle
         self.waiting = waiting
         self.runner = runner
         self.lease = outside.lease
         self.write_timeout_s = bind_timeout_s
-        self.limit = BindLimit(bind_workers)
+        self.limit = BindLimit(sizes.binds)
         self.intake = Intake()
         self._clock = outside.clock
-        self._cycles = cycles
-        self._bind_workers = bind_workers
         self._under_way = WaitGroup()
         self.nominations = DomainNominations(
             cycle,
@@ -96,10 +101,9 @@ class DomainWorker:
             write_timeout_s=bind_timeout_s,
         )
         self.failures = FailureHandler(queue, self.nominations, self.intake, outside)
-        check = SendCheck(cache, cycle)
+        check = SendCheck(cache, cycle.rows)
         self.sender = BindSender(
             name,
-            cycle.plugins,
             runner,
             binder=outside.binder,
             lease=outside.lease,
@@ -107,14 +111,12 @@ class DomainWorker:
             limit=self.limit,
             timeout_s=bind_timeout_s,
         )
-        self.outcomes = BindOutcomes(
-            name, cycle, queue, runner, cache, self.failures, self._under_way, outside, listeners
-        )
+        self.outcomes = BindOutcomes(name, queue, runner, cache, self.failures, self._under_way, outside, listeners)
         self.binding = BindingCycle(
             name,
             waiting,
             cache,
-            PreBindStage(cycle.plugins, runner),
+            PreBindStage(runner),
             check,
             self.limit,
             self.sender,
@@ -123,7 +125,12 @@ class DomainWorker:
             outside,
         )
         self.settlement = Settlement(queue, self.nominations, self.failures, self.binding, outside.observer)
-        self._loop = SchedulingLoop(queue, cycle, runner, self.settlement, self.intake, outside)
+        self._loop = SchedulingLoop(queue, cycle, runner, self.settlement, self.intake, outside, cycles=sizes.cycles)
+
+    @property
+    def cycle(self) -> SchedulingCycle:
+        """Of the profile in force."""
+        return self._loop.cycle
 
     @property
     def plugins(self) -> PluginSet:
@@ -188,15 +195,33 @@ class DomainWorker:
         """Turns back a pod that waits at Permit, is at PreBind, or of whose bind nothing has been sent; False for others."""
         return self.binding.preempt(uid, plugin)
 
+    # -- another configuration -------------------------------------------------------------------------------------
+
+    def resize(self, sizes: Sizes) -> None:
+        """So much at once from now on; what is under way goes on."""
+        self._loop.cycles = sizes.cycles
+        self._loop.adjust()
+        self.limit.set_max(sizes.binds)
+        self.binding.add_workers()
+
+    def use(self, cycle: SchedulingCycle, *, is_tried: bool) -> None:
+        """Another profile decides from now on. Attempts and binds under way end by the one that began them.
+
+        `is_tried`: refused pods may fit by it, and gates may say otherwise.
+        """
+        self._loop.cycle = cycle
+        self._loop.adjust()
+        self.nominations.adopt(cycle.plugins)
+        self.failures.report_gated(self.queue.use(cycle.plugins, self._clock.monotonic(), is_tried=is_tried))
+        self.intake.wake()
+
     # -- tasks -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Runs until cancelled: the parallel cycles, the bind workers and the timers of this domain."""
         async with anyio.create_task_group() as tasks:
-            # Where no plugin asks outside, a decision waits for nothing: a second cycle would only take the loop twice a turn.
-            for _ in range(self._cycles if self.plugins.remote else 1):
-                tasks.start_soon(self._loop.run)
-            self.binding.start(tasks, self._bind_workers)
+            self._loop.start(tasks)
+            self.binding.start(tasks)
             tasks.start_soon(self._keep_time)
 
     async def _keep_time(self) -> None:

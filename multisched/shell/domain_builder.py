@@ -1,6 +1,6 @@
 """Builds the domains of one program over what they share: their profiles, queues and workers.
 
-Owns the plugins of each domain and the runner that calls them, once they are built.
+Owns what each domain was built of, so that another profile can be built for it while it runs.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
+from msgspec.structs import replace
 
 from multisched.client.binder import ApiBinder
 from multisched.config.nodes import NodeRouter
@@ -16,19 +17,22 @@ from multisched.config.plugins import resolve_profile
 from multisched.config.schema import Configuration, DomainConfig
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
-from multisched.framework.context import PluginContext
+from multisched.framework.context import Placed, PluginContext
 from multisched.framework.gangs import GANG_PLUGIN
 from multisched.framework.isolation import Isolator, Workshop
+from multisched.framework.ledger import ClusterLedger, Ledger, LedgerSettingsError
 from multisched.framework.measures import Measures
 from multisched.framework.object_status import StatusMarks
+from multisched.framework.points import Plugin
 from multisched.framework.ports import Clock, ConditionWriter, EventSink, VolumeWriter
-from multisched.framework.registry import PluginSet, Registry, build_profile
+from multisched.framework.registry import PluginSet, Profile, Registry, build_profile
 from multisched.framework.runner import Runner
+from multisched.model.limited_toleration import LimitedToleration
 from multisched.model.objects import Pod
 from multisched.model.selectors import Toleration
 from multisched.queueing.backoff import BackoffPolicy
 from multisched.queueing.pod_queue import PodQueue
-from multisched.shell.domain import DomainWorker
+from multisched.shell.domain import DomainWorker, Sizes
 from multisched.shell.extenders import Extenders
 from multisched.shell.ingest.router import Router
 from multisched.shell.leadership.leases import Leases
@@ -38,6 +42,7 @@ from multisched.shell.preemptor import Preemptor
 from multisched.shell.scheduling.ports import DomainPorts
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
+from multisched.state.ledgers import LedgerRegistry
 from multisched.state.nominator import Nominator
 
 
@@ -67,34 +72,93 @@ class SharedParts(msgspec.Struct, frozen=True):
     """Domain name -> who hears of it."""
 
 
+class StandingLedgers:
+    """`framework.context.Ledgers` for plugins that are built while the program runs: what others hold stays as it is.
+
+    A ledger that is new here would know of no pod that stands already.
+    """
+
+    def __init__(self, ledgers: LedgerRegistry) -> None:
+        self._ledgers = ledgers
+
+    def register(self, ledger: Ledger | ClusterLedger) -> Ledger | ClusterLedger:
+        """The ledger of that name. Raises LedgerSettingsError where there is none."""
+        if all(known.name != ledger.name for known in self._ledgers):
+            raise LedgerSettingsError(f"ledger {ledger.name} does not hold the pods that are there already")
+        return self._ledgers.register(ledger)
+
+    def pods(self) -> Iterable[Pod]:
+        return self._ledgers.pods()
+
+    def placed(self, uid: str) -> Placed | None:
+        return self._ledgers.placed(uid)
+
+
+class BuiltDomain(msgspec.Struct):
+    """A domain at work, and what its plugins were built of."""
+
+    config: DomainConfig
+    profile: Profile
+    """The one in force."""
+    worker: DomainWorker
+    context: PluginContext
+    beside: tuple[Plugin, ...]
+
+
 class DomainBuilder:
-    """Builds each domain from its part of the configuration."""
+    """Builds each domain from its part of the configuration, and other profiles for it while it runs."""
 
     def __init__(self, configuration: Configuration, registry: Registry, shared: SharedParts) -> None:
-        self.profiles: list[tuple[PluginSet, Runner]] = []
-        """Of the domains that were added."""
+        self.domains: dict[str, BuiltDomain] = {}
         self._configuration = configuration
         self._registry = registry
         self._shared = shared
+        self._isolator = Isolator(shared.workshop)
 
     def add_all(self, nodes: NodeRouter) -> Mapping[str, tuple[Toleration, ...]]:
         """Registers every domain with cache and router. Returns what each schedulerName's domain adds to its pods."""
-        tolerations: dict[str, tuple[Toleration, ...]] = {}
         for domain in self._configuration.domains:
             self._add(domain, nodes)
-            for name in domain.scheduler_names:
-                tolerations[name] = domain.policy.compile()
-        return tolerations
+        return tolerations_of(self._configuration)
+
+    def profile_of(self, domain: DomainConfig) -> Profile:
+        """The plugins that a part of a configuration asks for."""
+        return resolve_profile(domain, self._registry)
+
+    def plugins_beside(self, domain: BuiltDomain, profile: Profile) -> PluginSet:
+        """The plugins of another profile for a domain at work. Those that are used as before are the same ones.
+
+        Raises PluginSetupError, and RestartNeededError where what is held speaks against it. Nothing changes by it.
+        """
+        hold = StandingLedgers(self._shared.cache.ledgers)
+        context = replace(domain.context, hold=hold)
+        return build_profile(
+            profile, self._registry, context, self._isolator, domain.beside, standing=domain.worker.plugins
+        )
+
+    def cycle_of(self, domain: BuiltDomain, plugins: PluginSet) -> SchedulingCycle:
+        """The cycle that follows the one in force."""
+        shared, before = self._shared, domain.worker.cycle
+        return SchedulingCycle(
+            plugins,
+            domain.worker.runner,
+            shared.cache,
+            before.rows,
+            shared.nominator,
+            seed=shared.rng.getrandbits(32),
+            before=before,
+        )
 
     def _add(self, domain: DomainConfig, nodes: NodeRouter) -> None:
         shared = self._shared
         rows = DomainRows(domain.name, nodes.usable_by(domain.name))
         shared.cache.add_domain(rows)
         waiting = WaitingPodTable()
-        plugins = self._plugins(domain, rows, waiting)
+        context = self._context(domain, rows, waiting)
+        profile, beside = self.profile_of(domain), shared.extenders.plugins_of(domain)
+        plugins = build_profile(profile, self._registry, context, self._isolator, beside)
         observer = shared.observer(domain.name)
         runner = Runner(observer, shared.clock.monotonic)
-        self.profiles.append((plugins, runner))
         worker = DomainWorker(
             domain.name,
             cycle=SchedulingCycle(
@@ -113,17 +177,17 @@ class DomainBuilder:
                 observer,
                 shared.news,
             ),
-            cycles=domain.concurrency.cycles,
-            bind_workers=min(domain.concurrency.bind_workers, domain.concurrency.max_in_flight_binds),
+            sizes=sizes_of(domain),
             bind_timeout_s=self._configuration.client.bind_timeout_s,
             listeners=shared.router,
             preemptor=shared.preemptor,
         )
         shared.router.add(worker, rows, domain.scheduler_names)
+        self.domains[domain.name] = BuiltDomain(domain, profile, worker, context, beside)
 
-    def _plugins(self, domain: DomainConfig, rows: DomainRows, waiting: WaitingPodTable) -> PluginSet:
+    def _context(self, domain: DomainConfig, rows: DomainRows, waiting: WaitingPodTable) -> PluginContext:
         shared = self._shared
-        context = PluginContext(
+        return PluginContext(
             domain.name,
             shared.cache.nodes,
             waiting,
@@ -139,8 +203,6 @@ class DomainBuilder:
             statuses=shared.statuses,
             pending=shared.pending,
         )
-        profile, beside = resolve_profile(domain, self._registry), shared.extenders.plugins_of(domain)
-        return build_profile(profile, self._registry, context, Isolator(shared.workshop), beside)
 
     def _queue(self, domain: DomainConfig, plugins: PluginSet, observer: DomainObserver) -> PodQueue:
         built = [one.plugin for one in plugins.built]
@@ -149,8 +211,30 @@ class DomainBuilder:
             plugins.pre_enqueue,
             built,
             on_error=observer.plugin_failed,
-            backoff=BackoffPolicy(domain.queue.initial_backoff_s, domain.queue.max_backoff_s),
+            backoff=backoff_of(domain),
             leftover_s=domain.queue.unschedulable_flush_s,
             stopwatch=self._shared.clock.monotonic,
             gangs=self._shared.cache.gangs if any(plugin.name == GANG_PLUGIN for plugin in built) else None,
         )
+
+
+def sizes_of(domain: DomainConfig) -> Sizes:
+    """How much of the domain happens at once."""
+    concurrency = domain.concurrency
+    return Sizes(concurrency.cycles, min(concurrency.bind_workers, concurrency.max_in_flight_binds))
+
+
+def backoff_of(domain: DomainConfig) -> BackoffPolicy:
+    """How long its refused pods wait."""
+    return BackoffPolicy(domain.queue.initial_backoff_s, domain.queue.max_backoff_s)
+
+
+def annotations_of(tolerations: Mapping[str, tuple[Toleration, ...]]) -> set[str]:
+    """Keys of the pod annotations that decide which pods are given one of these."""
+    every = (one for added in tolerations.values() for one in added)
+    return {key for one in every if isinstance(one, LimitedToleration) for key in one.pods.annotations}
+
+
+def tolerations_of(configuration: Configuration) -> Mapping[str, tuple[Toleration, ...]]:
+    """What each schedulerName's domain adds to its pods."""
+    return {name: domain.policy.compile() for domain in configuration.domains for name in domain.scheduler_names}

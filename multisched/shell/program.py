@@ -37,7 +37,6 @@ from multisched.framework.ports import Clock
 from multisched.framework.registry import Registry
 from multisched.model.decode import Decoder
 from multisched.model.gang import ANNOTATIONS
-from multisched.model.limited_toleration import LimitedToleration
 from multisched.model.selectors import Toleration
 from multisched.model.wire import Transport
 from multisched.shell.audit.auditor import Audit
@@ -46,7 +45,7 @@ from multisched.shell.audit.sides import NodeSide, PodSide, Side
 from multisched.shell.binding.volume_writes import CountedVolumeWriter
 from multisched.shell.catch_up import CatchUp
 from multisched.shell.domain import DomainWorker
-from multisched.shell.domain_builder import DomainBuilder, SharedParts
+from multisched.shell.domain_builder import DomainBuilder, SharedParts, annotations_of
 from multisched.shell.extenders import Extenders, OpenExtender
 from multisched.shell.half_gangs import HalfGangs
 from multisched.shell.history_guard import HistoryGuard
@@ -65,6 +64,7 @@ from multisched.shell.news_share import NewsShare
 from multisched.shell.object_watch import ObjectWatch, watched_kinds
 from multisched.shell.observer import DomainObserver
 from multisched.shell.preemptor import Preemptor
+from multisched.shell.reload import Reload, Reloaded
 from multisched.shell.repairs import PlanRepair, Repairs
 from multisched.shell.statuses import Statuses
 from multisched.shell.workers.background_processes import ChildProcess, OpenProcess
@@ -125,8 +125,10 @@ class Program:
     """All domains over one cache."""
 
     def __init__(self, configuration: Configuration, outside: ProgramPorts) -> None:
-        self._configuration = configuration
         self._outside = outside
+        self._configuration = configuration
+        """What the program was started with."""
+        self._registry = outside.registry if outside.registry is not None else plugin_registry()
         self.clock = outside.clock
         self.transport = outside.transport
         self.workshop = outside.workshop if outside.workshop is not None else PluginWorkers()
@@ -187,10 +189,11 @@ class Program:
         self.lists = ClusterLists(self.reflectors, self.objects, outside.clock)
         self.handover = self._handover()
         self.repairs = self._repairs()
+        self._reload = self._reloader(domains)
         self._takeover = Takeover(self.leases, self.handover, self.lists, outside.clock)
-        self.catch_up = CatchUp(domains.profiles)
+        self.catch_up = CatchUp(lambda: [(worker.plugins, worker.runner) for worker in self.router.workers()])
         self.audit = self._audit()
-        self.judge = self._judge(reporter)
+        self.judge = _judge_of(self, reporter)
 
     # -- building --------------------------------------------------------------------------------------------------
 
@@ -216,13 +219,23 @@ class Program:
             measures=outside.measures,
             observer=outside.observer,
         )
-        registry = outside.registry if outside.registry is not None else plugin_registry()
-        return DomainBuilder(self._configuration, registry, shared)
+        return DomainBuilder(self._configuration, self._registry, shared)
+
+    def _reloader(self, domains: DomainBuilder) -> Reload:
+        return Reload(
+            self._configuration,
+            domains,
+            self._registry,
+            self.pods,
+            self.statuses,
+            self.background,
+            watched=self.objects.ingests,
+            keep_annotations=self.decoder.keep,
+        )
 
     def _pod_ingest(self, tolerations: Mapping[str, tuple[Toleration, ...]]) -> PodIngest:
         """`tolerations`: what each schedulerName's domain adds to its pods."""
-        limited = [t for added in tolerations.values() for t in added if isinstance(t, LimitedToleration)]
-        self.decoder.keep(self.cache.ledgers.annotations.union(ANNOTATIONS, *(t.pods.annotations for t in limited)))
+        self.decoder.keep(self.cache.ledgers.annotations.union(ANNOTATIONS, annotations_of(tolerations)))
         return PodIngest(
             self.cache,
             self.nominator,
@@ -336,26 +349,6 @@ class Program:
             period_s=period_s,
         )
 
-    def _judge(self, reporter: str) -> ClusterJudge | None:
-        """Of the configuration's `verify`; the leader of the first domain looks."""
-        every_s = self._configuration.verify.every_s
-        if every_s is None:
-            return None
-        from multisched.config.domains import judged_domains
-        from multisched.shell.audit.cluster_judge import FACTORY, ClusterJudge
-
-        first = self._configuration.domains[0].name
-        lease = self.leases.get(first)
-        return ClusterJudge(
-            self._outside.transport,
-            self._outside.open_process(FACTORY, judged_domains(self._configuration), 0),
-            self.events,
-            self.clock,
-            every_s=every_s,
-            reporter=reporter,
-            may_look=lambda: lease is None or lease.may_bind(),
-        )
-
     def _repairs(self) -> Repairs:
         plans = self._outside.plan_repairs
         return Repairs(
@@ -379,7 +372,15 @@ class Program:
 
     @property
     def configuration(self) -> Configuration:
-        return self._configuration
+        """The one in force."""
+        return self._reload.in_force
+
+    def reload(self, configuration: Configuration) -> Reloaded:
+        """Puts another configuration in force at once, as far as no restart is needed.
+
+        Raises PluginSetupError for a plugin that cannot be built: then the one before stays in force.
+        """
+        return self._reload.apply(configuration)
 
     @property
     def outside(self) -> ProgramPorts:
@@ -470,3 +471,23 @@ class Program:
         with anyio.move_on_after(EVENTS_DRAIN_S):
             await self.leases.release(workers)
         await self.events.drain(EVENTS_DRAIN_S)
+
+
+def _judge_of(program: Program, reporter: str) -> ClusterJudge | None:
+    """Of the configuration's `verify`; the leader of the first domain looks."""
+    every_s, outside = program.configuration.verify.every_s, program.outside
+    if every_s is None:
+        return None
+    from multisched.config.domains import judged_domains
+    from multisched.shell.audit.cluster_judge import FACTORY, ClusterJudge
+
+    lease = program.leases.get(program.configuration.domains[0].name)
+    return ClusterJudge(
+        outside.transport,
+        lambda: outside.open_process(FACTORY, judged_domains(program.configuration), 0),
+        program.events,
+        program.clock,
+        every_s=every_s,
+        reporter=reporter,
+        may_look=lambda: lease is None or lease.may_bind(),
+    )

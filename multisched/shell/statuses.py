@@ -60,7 +60,11 @@ class Statuses:
         self._of_pending: dict[str, tuple[PendingPodsPlugin, DomainWorker]] = {}
 
     def serve(self, workers: Iterable[DomainWorker]) -> None:
-        """Takes up the plugins of all domains. Raises PluginSetupError where two of them would write the same kind."""
+        """Takes up the plugins of all domains, in the place of those before.
+
+        Raises PluginSetupError where two of them would write the same kind.
+        """
+        self._sources, self._of_pending = {}, {}
         for worker in sorted(workers, key=lambda one: one.name):
             for built in worker.plugins.built:
                 if implements(built.plugin, StatusPlugin):

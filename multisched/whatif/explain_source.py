@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
-from multisched.config.schema import Configuration
 from multisched.framework.background import InThread
 from multisched.framework.registry import Registry
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError, PodView, WhatIfView
@@ -36,13 +35,11 @@ class ProgramExplanations:
     def __init__(
         self,
         program: Program,
-        configuration: Configuration,
         registry: Registry | None = None,
         in_thread: InThread = in_worker_thread,
     ) -> None:
         """`in_thread`: another way to compute, for simulations."""
         self._program = program
-        self._configuration = configuration
         self._registry = registry
         self._in_thread = in_thread
         self._stage = anyio.Lock()
@@ -87,7 +84,7 @@ class ProgramExplanations:
             async with self._stage:
                 snapshot = ClusterSnapshot.of(self._program)
                 return await self._in_thread(
-                    lambda: ask(SchedulerSandbox(self._configuration, snapshot, self._registry))
+                    lambda: ask(SchedulerSandbox(self._program.configuration, snapshot, self._registry))
                 )
         finally:
             self._questions -= 1

@@ -75,13 +75,11 @@ class QuotaAdmission:
     def __init__(
         self,
         program: Program,
-        configuration: Configuration,
         registry: Registry | None = None,
         in_thread: InThread = in_worker_thread,
     ) -> None:
         """`in_thread`: another way to compute, for tests."""
         self._program = program
-        self._configuration = configuration
         self._registry = registry
         self._in_thread = in_thread
         self._stage = anyio.Lock()
@@ -97,7 +95,9 @@ class QuotaAdmission:
                     known = ClusterSnapshot.of(self._program)
                 else:
                     notes = (TOO_OFTEN,)
-            return await self._in_thread(lambda: reviewed(body, known, self._configuration, self._registry, notes))
+            return await self._in_thread(
+                lambda: reviewed(body, known, self._program.configuration, self._registry, notes)
+            )
 
 
 def _quotas_of(program: Program) -> ClusterSnapshot:

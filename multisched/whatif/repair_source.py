@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from multisched.config.schema import Configuration
 from multisched.framework.background import InThread
 from multisched.framework.moving import CarriesOutRepairs, RepairStatus
 from multisched.framework.registry import Registry, implements
@@ -35,13 +34,11 @@ class RepairPlans:
     def __init__(
         self,
         program: Program,
-        configuration: Configuration,
         registry: Registry | None = None,
         in_thread: InThread | None = None,
     ) -> None:
         """`in_thread`: another way to compute, for simulations."""
         self._program = program
-        self._configuration = configuration
         self._registry = registry
         self._in_thread = in_thread if in_thread is not None else BackgroundThreads()
         self._stage = anyio.Lock()
@@ -83,10 +80,10 @@ class RepairPlans:
         from multisched.whatif.repair_trial import plan_on
         from multisched.whatif.sandbox import SchedulerSandbox
 
-        return plan_on(SchedulerSandbox(self._configuration, snapshot, self._registry), asked)
+        return plan_on(SchedulerSandbox(self._program.configuration, snapshot, self._registry), asked)
 
 
 def plans_of(program: Program) -> PlanRepair:
     """What plans the repairs that the program's own background tasks ask for."""
     threads = program.outside.background_threads
-    return RepairPlans(program, program.configuration, program.outside.registry, threads() if threads else None).plan
+    return RepairPlans(program, program.outside.registry, threads() if threads else None).plan

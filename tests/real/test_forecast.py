@@ -13,7 +13,6 @@ import pytest
 from domains.forecast.forecast import Forecast
 from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
-from multisched.config import loading
 from multisched.observe.explain_view import ExplainQuery
 from multisched.shell.workers.background_tasks import NetworkMeasures
 from multisched.whatif.explain_source import ProgramExplanations
@@ -91,7 +90,7 @@ async def test_services_that_log_much_never_share_a_node_and_explain_says_when_i
             chatty = {name: house.node_of(name) for name in names if name.rpartition("-")[0] in CHATTY}
             assert len(set(chatty.values())) == len(chatty), f"they share nodes: {chatty}"
 
-            explained = ProgramExplanations(house.program, loading.parse(text, "house"))
+            explained = ProgramExplanations(house.program)
             view = await explained.pod(ExplainQuery("default", "audit-0", node=chatty["trace-0"]))
             [own, other] = [note for note in view.notes if note.startswith("PeakForecast says of ")]
             assert f"of {chatty['audit-0']}: with this pod its fullest moment is log at " in own

@@ -246,7 +246,7 @@ def refused_pods_dropped() -> None:
 
     def careless(self: BindOutcomes, bind: Any, status: Any) -> None:
         self._under_way.done()
-        self._cycle.give_up(bind.placed, status)
+        bind.seen.cycle.give_up(bind.placed, status)
 
     put(BindOutcomes, "on_refused", careless)
 
@@ -256,9 +256,9 @@ def conflicted_pods_dropped() -> None:
     """A conflict is counted, and its pod forgotten."""
     genuine = Settlement.settle
 
-    def settle(self: Settlement, entry: Any, result: Any, seconds: float) -> None:
+    def settle(self: Settlement, entry: Any, result: Any, seconds: float, cycle: Any) -> None:
         if not isinstance(result, Conflicted):
-            genuine(self, entry, result, seconds)
+            genuine(self, entry, result, seconds, cycle)
 
     put(Settlement, "settle", settle)
 
@@ -650,10 +650,10 @@ def no_unreserve_after_permit() -> None:
     genuine = BindOutcomes.on_refused
 
     def abandon(self: BindOutcomes, bind: Any, status: Any) -> None:
-        step = self._cycle._commit
+        step = bind.seen.cycle._commit
         plugins = step._plugins
         if status.plugin == HoldSome.name:
-            step._plugins = _Without(plugins)  # type: ignore[assignment]
+            step._plugins = _Without(plugins)
         try:
             genuine(self, bind, status)
         finally:

@@ -136,6 +136,11 @@ class PeakLedger:
         """True if both are configured alike: with the same profiles they would say the same of any pods and nodes."""
         return self.stated == other.stated and self.chosen == other.chosen
 
+    def restate(self, stated: Mapping[str, Capacity | MeasuredCapacity]) -> None:
+        """Reads capacities from these from now on, which are configured alike: whoever fills them may be another one."""
+        self.stated = dict(stated)
+        self._capacities = self._stated_capacities()
+
     # -- promises --------------------------------------------------------------------------------------------------
 
     def reserve(self, pod: Pod, row: int) -> None:
@@ -264,7 +269,7 @@ class PeakLedger:
     def _begin(self) -> None:
         """Empty sums of the predictor's dimensions."""
         dimensions, quantized = self.predictor.dimensions, self.predictor.quantized
-        self._capacities = tuple(self.stated.get(name) or default_capacity(name) for name in dimensions)
+        self._capacities = self._stated_capacities()
         self._capacity: Amounts = np.full((len(dimensions), len(self._version)), UNKNOWN, np.float64)
         self._fleet: Amounts = np.zeros(len(dimensions))
         self._flat = FlatPeaks(len(dimensions))
@@ -279,6 +284,9 @@ class PeakLedger:
                 prediction = self.predictor.of(demand)
                 self._flat.add(row, prediction.peaks, 1)
                 self._sources[prediction.source, row] += 1
+
+    def _stated_capacities(self) -> tuple[Capacity | MeasuredCapacity, ...]:
+        return tuple(self.stated.get(name) or default_capacity(name) for name in self.predictor.dimensions)
 
     def _begin_counting(self) -> None:
         """From here on sums follow every pod that comes or goes; rows that hold pods already are due."""

@@ -74,6 +74,12 @@ class ClassCache:
         self.hits = 0
         self.misses = 0
 
+    def count_on(self, before: ClassCache) -> None:
+        """What the classes of the profile before have counted goes on here."""
+        self.hits, self.misses = before.hits, before.misses
+        for name, count in before.unsigned.items():
+            self.unsigned[name] = self.unsigned.get(name, 0) + count
+
     @property
     def unsigned(self) -> dict[str, int]:
         """Plugin -> pods it made a class of their own. Live: copy to keep."""

@@ -155,7 +155,7 @@ class ClusterJudge:
     def __init__(
         self,
         transport: Transport,
-        process: OwnedProcess,
+        open_process: Callable[[], OwnedProcess],
         events: EventSink,
         clock: Clock,
         *,
@@ -163,8 +163,9 @@ class ClusterJudge:
         reporter: str,
         may_look: Callable[[], bool],
     ) -> None:
+        """`open_process`: a new one for each look, which knows the domains as they are configured by then."""
         self._transport = transport
-        self._process = process
+        self._open_process = open_process
         self._events = events
         self._clock = clock
         self._every_s = every_s
@@ -188,13 +189,20 @@ class ClusterJudge:
 
     async def look(self) -> None:
         """Once, now."""
-        began_s = self._clock.monotonic()
+        began_s, process = self._clock.monotonic(), self._open_process()
+
+        async def begin() -> None:
+            await process.ask(_Begin())
+
+        async def add_page(kind: str, items: Sequence[bytes]) -> None:
+            await process.ask(_Page(kind, items))
+
         try:
-            await _listed(self._transport, self._begin, self._add_page)
-            found: list[Finding] = await self._process.ask(_Judge())
+            await _listed(self._transport, begin, add_page)
+            found: list[Finding] = await process.ask(_Judge())
         finally:
             with anyio.CancelScope(shield=True):
-                await self._process.close()  # between looks it need not hold any memory
+                await process.close()  # between looks it need not hold any memory
         counts = Counter(finding.rule for finding in found)
         statistics = self.statistics
         statistics.runs += 1
@@ -203,12 +211,6 @@ class ClusterJudge:
         statistics.violations = {rule: counts[rule] for rule in RULES}
         for finding in found[:EVENTS_MAX]:
             self._report(finding)
-
-    async def _begin(self) -> None:
-        await self._process.ask(_Begin())
-
-    async def _add_page(self, kind: str, items: Sequence[bytes]) -> None:
-        await self._process.ask(_Page(kind, items))
 
     def _report(self, finding: Finding) -> None:
         namespace, _, name = finding.pod.partition("/")

@@ -14,12 +14,17 @@ class BindLimit:
     """A gate whose width follows what the API server bears. Never wider than `width_max`."""
 
     def __init__(self, width_max: int) -> None:
-        self._width_max = float(width_max)
-        self.width = min(16.0, self._width_max)
+        self.width_max = float(width_max)
+        self.width = min(16.0, self.width_max)
         self.in_flight = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._sent_before = 0
         """Binds still under way that were sent at the width before the last halving."""
+
+    def set_max(self, width_max: int) -> None:
+        """Binds under way beyond a narrower limit end as they would."""
+        self.width_max = float(width_max)
+        self.width = min(self.width, self.width_max)
 
     async def enter(self) -> None:
         """Waits for a place, first come first served: a place that becomes free is handed to whoever waits longest."""
@@ -51,9 +56,9 @@ class BindLimit:
             if is_old_news:
                 return
             self._sent_before = max(0, self.in_flight - 1)
-            self.width = max(min(LIMIT_MIN, self._width_max), self.width / 2)
-        elif answer is BindAnswer.CREATED and self.width < self._width_max:
-            self.width = min(self._width_max, self.width + 1 / self.width)
+            self.width = max(min(LIMIT_MIN, self.width_max), self.width / 2)
+        elif answer is BindAnswer.CREATED and self.width < self.width_max:
+            self.width = min(self.width_max, self.width + 1 / self.width)
             self._hand_over()
 
     def _hand_over(self) -> None:

@@ -47,7 +47,6 @@ class BindSender:
     def __init__(
         self,
         domain: str,
-        plugins: PluginSet,
         runner: Runner,
         *,
         binder: Binder,
@@ -59,7 +58,6 @@ class BindSender:
         """`limit` hears of each answer. `timeout_s`: of one POST."""
         self.unknown = 0
         self._domain = domain
-        self._plugins = plugins
         self._runner = runner
         self._binder = binder
         self._lease = lease
@@ -97,7 +95,7 @@ class BindSender:
                         await anyio.sleep(self._timeout_s)
                         continue
                     return Outcome.REFUSED, Status.error(NOT_NOW)
-                reply = await self._post(request)
+                reply = await self._post(request, bind.seen.cycle.plugins)
                 if isinstance(reply, PluginFailure):
                     action = machine.on_failure(reply.status.message)
                 else:
@@ -120,9 +118,9 @@ class BindSender:
         """What was looked at before the bind was handed on holds no more: the limit of writes held it up."""
         return not self._lease.may_bind() or self._check.refusal(bind.placed, bind.seen) is not None
 
-    async def _post(self, request: BindRequest) -> BindReply | PluginFailure:
+    async def _post(self, request: BindRequest, plugins: PluginSet) -> BindReply | PluginFailure:
         """The first Bind plugin's reply. One that failed may have sent the binding before."""
-        for plugin in self._plugins.bind:
+        for plugin in plugins.bind:
             try:
                 if traits_of(plugin).keeps_deadline:
                     reply = await plugin.bind(self._binder, request, timeout_s=self._timeout_s)
@@ -135,7 +133,7 @@ class BindSender:
             except Exception as error:  # noqa: BLE001 - a plugin ends here
                 return self._runner.failure(plugin, "Bind", error)
             if isinstance(reply, BindReply):
-                is_bare = not reply.message or any(plugin.name == extender.name for extender in self._plugins.extenders)
+                is_bare = not reply.message or any(plugin.name == extender.name for extender in plugins.extenders)
                 return reply if is_bare else replace(reply, message=sentence(plugin, "Bind", reply.message))
             if reply is not None:
                 return self._runner.failure(plugin, "Bind", f"returned {type(reply).__name__}, not BindReply")

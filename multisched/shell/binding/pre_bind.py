@@ -17,9 +17,7 @@ from typing import Final
 
 import anyio
 
-from multisched.cycle.results import Placed
 from multisched.framework.points import PreBindPlugin
-from multisched.framework.registry import PluginSet
 from multisched.framework.runner import Runner, in_full
 from multisched.framework.status import Code, Status
 from multisched.framework.traits import traits_of
@@ -40,19 +38,18 @@ _STOPPED: Final = Status.error("the scheduler stopped while the pod waited at Pr
 class PreBindStage:
     """The PreBind plugins of one domain at work."""
 
-    def __init__(self, plugins: PluginSet, runner: Runner) -> None:
-        self._plugins = plugins
+    def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._places = asyncio.Semaphore(PRE_BINDS_MAX)
         self._scopes: dict[str, anyio.CancelScope] = {}
         """uid of the pod that waits for a place or is at a plugin -> what ends that."""
         self._is_closing = False
 
-    def work_for(self, placed: Placed) -> Sequence[PreBindPlugin] | Status:
+    def work_for(self, bind: Bind) -> Sequence[PreBindPlugin] | Status:
         """The plugins that have something to do for the pod, in order; or why it cannot be bound."""
-        found = []
-        for plugin in self._plugins.pre_bind:
-            flier = self._plugins.pre_flight.get(plugin.name)
+        placed, plugins, found = bind.placed, bind.seen.cycle.plugins, []
+        for plugin in plugins.pre_bind:
+            flier = plugins.pre_flight.get(plugin.name)
             if flier is not None:
                 flight = self._runner.status(
                     flier, "PreBindPreFlight", flier.pre_bind_pre_flight, placed.view, placed.pod, placed.node

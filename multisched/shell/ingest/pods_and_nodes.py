@@ -144,6 +144,19 @@ class PodIngest:
         entry = self._cache.placed(pod.uid)
         return pod.is_terminal or (entry is not None and entry.node == pod.node)
 
+    def use_policies(self, tolerations: Mapping[str, tuple[Toleration, ...]]) -> None:
+        """Domains add other tolerations to their pods from now on: pods that wait, or are on their way, change by it."""
+        before, self._tolerations = self._tolerations, {name: added for name, added in tolerations.items() if added}
+        changed = {name for name in {*before, *tolerations} if before.get(name) != self._tolerations.get(name)}
+        plain = {id(tolerant): spec for spec, tolerant in self._tolerant.values()}
+        for pod in [pod for pod in self._pending.values() if pod.spec.scheduler_name in changed]:
+            added = len(tolerations_for(pod, before.get(pod.spec.scheduler_name, ())))
+            spec = plain.get(id(pod.spec))
+            if spec is None:  # no longer among those that are kept, or nothing was added
+                own = pod.spec.tolerations[: len(pod.spec.tolerations) - added]
+                spec = msgspec.structs.replace(pod.spec, tolerations=own) if added else pod.spec
+            self._pended(self.with_policy(msgspec.structs.replace(pod, spec=spec)))
+
     def with_policy(self, pod: Pod) -> Pod:
         """The pod as its domain sees it: with the tolerations that policy adds. Pods themselves are never edited."""
         policy = self._tolerations.get(pod.spec.scheduler_name)

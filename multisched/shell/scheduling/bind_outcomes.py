@@ -12,7 +12,6 @@ from typing import Final
 from msgspec.structs import replace
 
 from multisched.cycle.results import Placed
-from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.framework.events import ASSIGNED_POD_DELETE
 from multisched.framework.ports import Event, pod_ref
 from multisched.framework.runner import Runner
@@ -37,7 +36,6 @@ class BindOutcomes:
     def __init__(
         self,
         domain: str,
-        cycle: SchedulingCycle,
         queue: PodQueue,
         runner: Runner,
         cache: ClusterCache,
@@ -50,7 +48,6 @@ class BindOutcomes:
         self.latencies_s: deque[float] = deque(maxlen=LATENCIES_KEPT)
         """From the moment the latest pods could first be scheduled to their definite binds."""
         self._domain = domain
-        self._cycle = cycle
         self._queue = queue
         self._runner = runner
         self._cache = cache
@@ -74,7 +71,7 @@ class BindOutcomes:
             self._outside.observer.pod_bound(pod, now_s - since_s, bind.attempts)
         self._queue.done(pod.uid)
         self.bound += 1
-        for plugin in self._cycle.plugins.post_bind:
+        for plugin in bind.seen.cycle.plugins.post_bind:
             try:
                 plugin.post_bind(bind.placed.view, pod, node)
             except Exception as error:  # noqa: BLE001 - a plugin ends here
@@ -87,7 +84,7 @@ class BindOutcomes:
         """Nothing was sent for this pod, or it is certainly not bound: everything is undone and it waits again."""
         self._under_way.done()
         held = self._held(bind.placed)
-        result = self._cycle.give_up(bind.placed, status)
+        result = bind.seen.cycle.give_up(bind.placed, status)
         uid = bind.placed.pod.uid
         if self._cache.placed(uid) is None:
             self._failures.requeue(result, alike(status.message, bind.placed.node) if status.is_denied else "")
@@ -102,7 +99,7 @@ class BindOutcomes:
         """The pod is gone or bound elsewhere: undone here, and never requeued; the watch accounts for the truth."""
         self._under_way.done()
         held = self._held(bind.placed)
-        self._cycle.give_up(bind.placed, Status.error("gone"))
+        bind.seen.cycle.give_up(bind.placed, Status.error("gone"))
         self._queue.remove(bind.placed.pod.uid)
         self._queue.done(bind.placed.pod.uid)
         self._notify_freed(held, bind.placed.node)

@@ -14,6 +14,7 @@ import anyio.abc
 
 from multisched.cycle.bind_outcome import Outcome
 from multisched.cycle.results import Placed
+from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.points import PreBindPlugin
 from multisched.framework.status import Status
@@ -65,16 +66,23 @@ class BindingCycle:
         self._to_bind: deque[Bind] = deque()
         self._idle = IdleWorkers()
         self._tasks: anyio.abc.TaskGroup | None = None
+        self._workers = 0
 
-    def start(self, tasks: anyio.abc.TaskGroup, workers: int) -> None:
-        """So many binds at once, by tasks of this group."""
+    def start(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Binds by tasks of this group."""
         self._tasks = tasks
-        for _ in range(workers):
-            tasks.start_soon(self._bind_placed)
+        self.add_workers()
 
-    def begin(self, placed: Placed, attempts: int) -> None:
-        """To be called in the step that assumed the pod."""
-        bind = Bind(placed, attempts, self._check.note(placed))
+    def add_workers(self) -> None:
+        """As many tasks as binds may be under way at once; a narrower limit leaves some of them without work."""
+        if self._tasks is not None:
+            while self._workers < self._limit.width_max:
+                self._workers += 1
+                self._tasks.start_soon(self._bind_placed)
+
+    def begin(self, placed: Placed, attempts: int, cycle: SchedulingCycle) -> None:
+        """To be called in the step in which the cycle assumed the pod."""
+        bind = Bind(placed, attempts, self._check.note(placed, cycle))
         self._under_way.add()
         self._unsent[placed.pod.uid] = bind
         if placed.waits:
@@ -149,7 +157,7 @@ class BindingCycle:
 
     def _start_pre_bind(self, bind: Bind) -> None:
         """Most pods have nothing to do at PreBind and are bound at once."""
-        work = self._pre_bind.work_for(bind.placed)
+        work = self._pre_bind.work_for(bind)
         if not work:
             self._enqueue(bind)
             return

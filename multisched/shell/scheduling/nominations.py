@@ -13,7 +13,7 @@ from multisched.cycle.results import Unplaced
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.framework.events import Action, ClusterEvent, Resource
 from multisched.framework.preemption import RankingPlugin
-from multisched.framework.registry import those
+from multisched.framework.registry import PluginSet, those
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.model.objects import Pod
 from multisched.queueing.pod_queue import PodQueue
@@ -47,7 +47,7 @@ class DomainNominations:
         self.lease = outside.lease
         self.observer = outside.observer
         self.write_timeout_s = write_timeout_s
-        self._cycle = cycle
+        self._rows = cycle.rows
         self._nominator = cycle.nominator
         self._ranking = those(cycle.plugins.post_filter, RankingPlugin)
         self._queue = queue
@@ -59,6 +59,11 @@ class DomainNominations:
         self._clock = outside.clock
         self._conditions = outside.conditions
         self._listeners = listeners
+
+    def adopt(self, plugins: PluginSet) -> None:
+        """Another profile is in force: promises stand, and are ranked by it from now on."""
+        self._ranking = those(plugins.post_filter, RankingPlugin)
+        self.rank_all()
 
     def node_of(self, uid: str) -> str:
         """The node that is promised to the pod; empty: none."""
@@ -130,7 +135,7 @@ class DomainNominations:
     def may_use(self, node: str) -> bool:
         """The node is the domain's, and not withheld."""
         row = self._cache.nodes.row_of(node)
-        return row is not None and self._cycle.rows.has(row)
+        return row is not None and self._rows.has(row)
 
     def is_standing(self, uid: str) -> bool:
         """True for a pod that the watch has shown on a node, and of which it has not said that it goes."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import anyio
+import anyio.abc
 
 from multisched.cycle.results import GangResult, RemoteRequest, Result
 from multisched.cycle.scheduling_cycle import SchedulingCycle
@@ -32,7 +33,7 @@ SLICE_S = 0.005
 
 
 class SchedulingLoop:
-    """Drives the attempts of one domain. `run` may be run several times at once. Owns the count of attempts."""
+    """Drives the attempts of one domain, by several tasks at once. Owns the count of attempts."""
 
     def __init__(
         self,
@@ -42,20 +43,44 @@ class SchedulingLoop:
         settlement: Settlement,
         intake: Intake,
         outside: DomainPorts,
+        *,
+        cycles: int,
     ) -> None:
+        """`cycles`: attempts that may wait for answers from outside at once."""
         self.attempts = 0
+        self.cycle = cycle
+        """Of the profile in force; an attempt under way ends by the one that began it."""
+        self.cycles = cycles
         self._queue = queue
-        self._cycle = cycle
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._running = 0
         self._runner = runner
         self._settlement = settlement
         self._intake = intake
         self._outside = outside
 
-    async def run(self) -> None:
-        """Pops and decides until cancelled."""
+    def start(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Pops and decides by tasks of this group until they are cancelled."""
+        self._tasks = tasks
+        self.adjust()
+
+    def adjust(self) -> None:
+        """As many tasks as `cycles` says. Where no plugin asks outside, a decision waits for nothing: a second task would
+        only take the loop twice a turn."""
+        if self._tasks is None:
+            return
+        while self._running < self._wanted:
+            self._running += 1
+            self._tasks.start_soon(self._run)
+
+    @property
+    def _wanted(self) -> int:
+        return self.cycles if self.cycle.plugins.remote else 1
+
+    async def _run(self) -> None:
         now = self._outside.clock.monotonic
         slice_left, slice_began_s = PODS_PER_SLICE, now()
-        while True:
+        while self._running <= self._wanted:
             queued = self._next(now()) if self._intake.is_open else None
             if queued is None:
                 await self._intake.sleep()
@@ -69,6 +94,8 @@ class SchedulingLoop:
             if not slice_left or took_s > SLICE_S:
                 await self._outside.news.pause(took_s)
                 slice_left, slice_began_s = PODS_PER_SLICE, now()
+        self._running -= 1
+        self._intake.wake()  # what woke this task is for another one
 
     def _next(self, now_s: float) -> Queued | None:
         moved = self._queue.regroup(now_s)
@@ -84,7 +111,8 @@ class SchedulingLoop:
                 self._settlement.decide_anew(entries, "the pod was gated again", 0.0)
                 return
         self.attempts += len(entries)
-        attempt = self._cycle.attempt(queued)
+        cycle = self.cycle
+        attempt = cycle.attempt(queued)
         answers: Mapping[str, object | PluginFailure] | None = None
         while True:
             try:
@@ -98,7 +126,7 @@ class SchedulingLoop:
                 seconds = self._outside.clock.monotonic() - started
                 self._settlement.decide_anew(entries, "the pod changed while a plugin was asked about it", seconds)
                 return
-        self._settlement.settle(queued, result, self._outside.clock.monotonic() - started)
+        self._settlement.settle(queued, result, self._outside.clock.monotonic() - started, cycle)
 
     def _has_changed(self, entry: QueuedPod) -> bool:
         """Deleted, bound by another process, or no longer as it was, while a plugin was asked."""

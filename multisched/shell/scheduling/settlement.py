@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from multisched.cycle.results import Conflicted, GangResult, Placed, Result, Unplaced
+from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.framework.points import Queued, QueuedPod
 from multisched.model.objects import ask_alike
 from multisched.queueing.active_pods import UNIT_S
@@ -37,13 +38,13 @@ class Settlement:
         self._binding = binding
         self._observer = observer
 
-    def settle(self, queued: Queued, result: Result | GangResult, seconds: float) -> None:
-        """`seconds`: what the attempt took."""
+    def settle(self, queued: Queued, result: Result | GangResult, seconds: float, cycle: SchedulingCycle) -> None:
+        """`seconds`: what the attempt of this cycle took."""
         if isinstance(queued, QueuedPod):
             assert not isinstance(result, GangResult), "one pod has one result"
             if seconds > UNIT_S:
                 self._queue.took(queued.pod.uid, seconds)
-            self._settle_one(queued, result, seconds)
+            self._settle_one(queued, result, seconds, cycle)
             return
         assert isinstance(result, GangResult), "a gang has a result of its own"
         entries, each_s = {entry.pod.uid: entry for entry in queued.members}, seconds / len(queued.members)
@@ -51,15 +52,15 @@ class Settlement:
             self._queue.took(queued.members[0].pod.uid, seconds)
         results: list[Result] = [*result.placed, *result.unplaced]
         for one in results:
-            self._settle_one(entries[one.pod.uid], one, each_s)
+            self._settle_one(entries[one.pod.uid], one, each_s, cycle)
 
-    def _settle_one(self, entry: QueuedPod, result: Result, seconds: float) -> None:
+    def _settle_one(self, entry: QueuedPod, result: Result, seconds: float, cycle: SchedulingCycle) -> None:
         match result:
             case Placed():
                 self._observer.attempt_ended(entry.pod, "scheduled", seconds)
                 if result.nominated_node not in ("", result.node):
                     self._nominations.nomination_ended(result.pod, result.nominated_node)
-                self._binding.begin(result, entry.attempts)
+                self._binding.begin(result, entry.attempts, cycle)
                 latest = self._queue.pod(entry.pod.uid) or entry.pod
                 if not ask_alike(entry.pod, latest):
                     self._binding.revise(latest)

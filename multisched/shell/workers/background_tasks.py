@@ -13,8 +13,10 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
+from weakref import WeakSet
 
 import anyio
+import anyio.abc
 import msgspec
 
 from multisched.client.backoff import Backoff
@@ -58,6 +60,22 @@ class BackgroundState(msgspec.Struct):
     """Epoch seconds."""
 
 
+class _Task(msgspec.Struct):
+    """One plugin's background task."""
+
+    scope: anyio.CancelScope
+    ended: anyio.Event
+
+
+class _Running(msgspec.Struct):
+    """The background tasks of one domain."""
+
+    tasks: anyio.abc.TaskGroup
+    mover: Mover | None
+    of_plugin: dict[int, tuple[BackgroundPlugin, _Task]] = msgspec.field(default_factory=dict)
+    """By the plugin's identity: another profile may have another one of the same name."""
+
+
 class BackgroundTasks:
     """Those of all domains."""
 
@@ -68,17 +86,53 @@ class BackgroundTasks:
         self._threads = threads or BackgroundThreads
         self._has_processes = threads is None
         self._states: dict[tuple[str, str], BackgroundState] = {}
+        self._running: dict[str, _Running] = {}
 
     def states(self) -> list[BackgroundState]:
         """Copies, in the order in which they were begun."""
         return [msgspec.structs.replace(state) for state in self._states.values()]
 
     async def run(self, domain: str, plugins: PluginSet, mover: Mover | None = None) -> None:
-        """Carries out the background tasks of a domain's plugins until cancelled; returns at once if they have none."""
-        async with anyio.create_task_group() as tasks:
-            for built in plugins.built:
-                if implements(built.plugin, BackgroundPlugin):
-                    tasks.start_soon(self._keep, domain, built.plugin, mover)
+        """Carries out the background tasks of a domain's plugins until cancelled."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._running[domain] = _Running(tasks, mover)
+                self.use(domain, plugins)
+                await anyio.sleep_forever()
+        finally:
+            del self._running[domain]
+
+    def use(self, domain: str, plugins: PluginSet) -> None:
+        """Another profile is in force: tasks of plugins that left it are ended, others begin. Nothing before `run`.
+
+        A task begins when that of its predecessor has ended: both would move pods, or write the same.
+        """
+        running = self._running.get(domain)
+        if running is None:
+            return
+        wanted = {id(b.plugin): b.plugin for b in plugins.built if implements(b.plugin, BackgroundPlugin)}
+        left = {key: one for key, one in running.of_plugin.items() if key not in wanted}
+        for key, (_, task) in left.items():
+            task.scope.cancel()
+            del running.of_plugin[key]
+        ended = {plugin.name: task.ended for plugin, task in left.values()}
+        for key, plugin in wanted.items():
+            if key not in running.of_plugin:
+                task = _Task(anyio.CancelScope(), anyio.Event())
+                running.of_plugin[key] = plugin, task
+                running.tasks.start_soon(self._follow, domain, plugin, running.mover, task, ended.get(plugin.name))
+
+    async def _follow(
+        self, domain: str, plugin: BackgroundPlugin, mover: Mover | None, task: _Task, before: anyio.Event | None
+    ) -> None:
+        """`before`: set once the task of the plugin in whose place this one is has ended."""
+        try:
+            with task.scope:
+                if before is not None:
+                    await before.wait()
+                await self._keep(domain, plugin, mover)
+        finally:
+            task.ended.set()
 
     async def _keep(self, domain: str, plugin: BackgroundPlugin, mover: Mover | None) -> None:
         state = self._states.setdefault((domain, plugin.name), BackgroundState(domain, plugin.name))
@@ -131,16 +185,18 @@ class NetworkMeasures:
     def __init__(self, transport: Transport, rng: random.Random) -> None:
         self._transport = transport
         self._rng = rng
-        self._meters: list[PrometheusMeter] = []
+        self._meters: WeakSet[PrometheusMeter] = WeakSet()
+        """Those of plugins that another profile has left go with them: they opened connections in their background task alone."""
 
     def meter(self, settings: MeterSettings) -> Meter:
         rng = random.Random(self._rng.random())  # noqa: S311 - jitter, not a secret
-        self._meters.append(PrometheusMeter(settings, rng))
-        return self._meters[-1]
+        meter = PrometheusMeter(settings, rng)
+        self._meters.add(meter)
+        return meter
 
     def load(self) -> LoadReader:
         return MetricsApi(self._transport)
 
     async def close(self) -> None:
-        for meter in self._meters:
+        for meter in list(self._meters):
             await meter.close()

@@ -90,7 +90,7 @@ class Questions:
         self._clock = clock
         self._rng = rng
         self._in_thread = _Watched(process.program, bind_checker.complain)
-        self._explanations = ProgramExplanations(self._program, self._configuration, in_thread=self._in_thread)
+        self._explanations = ProgramExplanations(self._program, in_thread=self._in_thread)
 
     async def ask(self) -> None:
         """Some of everything; what is refused is refused."""
@@ -138,7 +138,7 @@ class Questions:
             await self._unless_refused(lambda d=document, r=replicas: self._explanations.what_if(d, r))  # type: ignore[misc]
 
     async def _plan(self) -> None:
-        plans = RepairPlans(self._program, self._configuration, in_thread=self._in_thread)
+        plans = RepairPlans(self._program, in_thread=self._in_thread)
         for domain in self._rng.sample(("", "forecast", "job", "gpu", "forcast"), 3):
             await self._unless_refused(lambda domain=domain: self._plan_one(plans, domain))  # type: ignore[misc]
             asked = RepairAsked(domain=domain)

@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 from multisched.cli.main import app
 from multisched.cluster.api.direct import DirectTransport
-from multisched.config import loading
 from multisched.model.wire import MERGE_PATCH
 from multisched.observe.explain_view import ExplainQuery, Fix, NotExplainedError, PodView, WhatIfView
 from multisched.observe.health import Health
@@ -41,7 +40,7 @@ LATE = ExplainQuery("default", "late", with_fixes=True)
 async def opened() -> AsyncIterator[tuple[House, ProgramExplanations]]:
     text = one_domain()
     async with open_house(text) as house:
-        yield house, ProgramExplanations(house.program, loading.parse(text, "house"))
+        yield house, ProgramExplanations(house.program)
 
 
 async def refused(house: House, name: str) -> None:
@@ -222,9 +221,8 @@ async def test_the_command_line_tells_the_same_over_http(tmp_path: Path) -> None
         manifest = tmp_path / "pod.yaml"
         spec = {"schedulerName": "tests-scheduler", "containers": [{"name": "main", "image": "app"}]}
         manifest.write_text(yaml.safe_dump({"kind": "Pod", "metadata": {"name": "new"}, "spec": spec}))
-        configuration = loading.parse(one_domain(), "house")
         queues, views = ProgramQueues(house.program, "me"), ProgramViews(house.program)
-        repair = RepairPlans(house.program, configuration)
+        repair = RepairPlans(house.program)
         sources = Sources(Health(), Metrics(), queues, explanations, repair, views)
         async with serve(ServerSettings(port=0), sources) as url:
             told = await _told("explain", "pod", "default/late", "--fix", "--server", url)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from domains.forecast.forecast import Forecast
-from multisched.config import loading
 from multisched.framework.introspection import StateExportPlugin
 from multisched.framework.registry import implements
 from multisched.observe.explain_view import ExplainQuery
@@ -36,7 +35,7 @@ def manifest(service: str) -> dict[str, object]:
 
 async def test_what_if_places_by_profiles_that_only_the_running_process_knows() -> None:
     async with open_house(TEXT) as house:
-        explanations = ProgramExplanations(house.program, loading.parse(TEXT, "house"))
+        explanations = ProgramExplanations(house.program)
         await house.node("n1")
         await house.node("n2")
         before = await explanations.what_if(manifest("chatty"), 3)
@@ -67,7 +66,7 @@ async def test_the_capacity_that_a_query_answered_goes_with_the_profiles() -> No
     }
     text = one_domain({"name": "PeakForecast", "args": {"mode": "both", "history": history}})
     async with open_house(text) as house:
-        explanations = ProgramExplanations(house.program, loading.parse(text, "house"))
+        explanations = ProgramExplanations(house.program)
         await house.node("n1")
         plugin = forecast(house)
         assert implements(plugin, StateExportPlugin)

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 from domains.forecast.forecast import Forecast
 from multisched.cli.main import app
-from multisched.config import loading
 from multisched.framework.views import NoViewError, ViewQuery
 from multisched.observe.health import Health
 from multisched.observe.metrics import Metrics
@@ -50,8 +49,8 @@ async def served() -> AsyncIterator[tuple[House, str]]:
             Health(),
             Metrics(),
             ProgramQueues(house.program, "me"),
-            ProgramExplanations(house.program, loading.parse(TEXT, "house")),
-            RepairPlans(house.program, loading.parse(TEXT, "house")),
+            ProgramExplanations(house.program),
+            RepairPlans(house.program),
             ProgramViews(house.program),
         )
         async with serve(ServerSettings(port=0), sources) as url:

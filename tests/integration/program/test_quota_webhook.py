@@ -9,7 +9,6 @@ from typing import Any
 import aiohttp
 
 from multisched.cluster.api.direct import DirectTransport
-from multisched.config import loading
 from multisched.model.object_kinds import ObjectKind
 from multisched.observe.admission_view import VALIDATE_QUOTAS_PATH
 from multisched.observe.health import Health
@@ -40,15 +39,14 @@ async def answered(url: str, asked: Json) -> dict[str, Any]:
 
 
 def sources_of(house: House) -> Sources:
-    configuration = loading.parse(HEAD, "house")
     return Sources(
         Health(),
         Metrics(),
         ProgramQueues(house.program, "me"),
-        ProgramExplanations(house.program, configuration),
-        RepairPlans(house.program, configuration),
+        ProgramExplanations(house.program),
+        RepairPlans(house.program),
         ProgramViews(house.program),
-        QuotaAdmission(house.program, configuration),
+        QuotaAdmission(house.program),
     )
 
 

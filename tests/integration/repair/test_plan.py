@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 from domains.forecast.curves.profiles_file import dumps
 from multisched.cli.main import app
 from multisched.cluster.api.direct import DirectTransport
-from multisched.config import loading
 from multisched.framework.repair import RepairAsked, RepairPlan, RepairRefusedError
 from multisched.model.cluster_objects import ResourceQuota
 from multisched.model.object_kinds import ObjectKind
@@ -227,14 +226,14 @@ async def test_a_plan_that_cannot_be_made_says_what_to_do() -> None:
             await plans.plan(RepairAsked(domain="test"))
     text = configuration()
     async with open_house(text) as house:
-        plans = RepairPlans(house.program, loading.parse(text, "house"))
+        plans = RepairPlans(house.program)
         await house.node("n0")
         with pytest.raises(RepairRefusedError, match="no profiles are in force yet"):
             await plans.plan(ASKED)
     text = one_domain()
     async with open_house(text) as house:
         with pytest.raises(RepairRefusedError, match="enable PeakForecast in one"):
-            await RepairPlans(house.program, loading.parse(text, "house")).plan(ASKED)
+            await RepairPlans(house.program).plan(ASKED)
 
 
 async def test_more_questions_than_may_wait_are_told_to_come_again() -> None:
@@ -256,7 +255,7 @@ async def test_more_questions_than_may_wait_are_told_to_come_again() -> None:
 
 async def test_the_plan_is_told_over_http_and_on_the_command_line() -> None:
     async with uneven() as (house, plans):
-        explanations = ProgramExplanations(house.program, loading.parse(configuration(), "house"))
+        explanations = ProgramExplanations(house.program)
         queues, views = ProgramQueues(house.program, "me"), ProgramViews(house.program)
         sources = Sources(Health(), Metrics(), queues, explanations, plans, views)
         async with serve(ServerSettings(port=0), sources) as url:

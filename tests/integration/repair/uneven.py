@@ -11,7 +11,6 @@ import orjson
 
 from domains.forecast.forecast import Forecast
 from multisched.cluster.api.direct import DirectTransport
-from multisched.config import loading
 from multisched.model.wire import MERGE_PATCH
 from multisched.testing.builders import Document, container, pod_document
 from multisched.whatif.repair_source import RepairPlans
@@ -101,4 +100,4 @@ async def uneven(text: str = "", nodes: Mapping[str, str] | None = None) -> Asyn
             await put(house, name, service, node)
         await known(house, *placed)
         forecast(house).adopt(PROFILES)
-        yield house, RepairPlans(house.program, loading.parse(text, "house"))
+        yield house, RepairPlans(house.program)

@@ -36,7 +36,7 @@ from multisched.model.objects import Pod
 from multisched.model.selectors import Toleration
 from multisched.queueing.pod_queue import PodQueue
 from multisched.shell.audit.pod_mending import PodMending
-from multisched.shell.domain import DomainWorker
+from multisched.shell.domain import DomainWorker, Sizes
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
 from multisched.shell.ingest.router import Router
 from multisched.shell.news_share import NewsShare
@@ -229,8 +229,7 @@ class House:
             runner=self.domain.runner,
             cache=self.cache,
             outside=DomainPorts(self.clock, self.desk, self.desk, self.desk, self.desk, self.desk, news),
-            cycles=2,
-            bind_workers=bind_workers,
+            sizes=Sizes(cycles=2, binds=bind_workers),
             bind_timeout_s=5.0,
             listeners=self.router,
             preemptor=self.preemptor,

@@ -38,7 +38,8 @@ class Fails(Counts):
 def catch_up(*plugins: Counts, heard: Heard | None = None) -> CatchUp:
     every: list[Plugin] = [*plugins, ByName()]
     profile = PluginSet([BuiltPlugin(plugin, PluginUse(plugin.name)) for plugin in every])
-    return CatchUp([(profile, Runner(heard or Heard(), lambda: 0.0))])
+    runner = Runner(heard or Heard(), lambda: 0.0)
+    return CatchUp(lambda: [(profile, runner)])
 
 
 def test_all_pieces_are_counted_and_others_have_their_turn_in_between() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from multisched.config import loading
 from multisched.model.objects import Pod
 from multisched.observe.explain_view import ExplainQuery, PodView, WhatIfView
 from multisched.shell.domain import DomainWorker
@@ -14,7 +13,7 @@ from multisched.testing.builders import Document, node_document
 from multisched.whatif import fixes
 from multisched.whatif.explain_source import ProgramExplanations
 from multisched.whatif.sandbox import SchedulerSandbox
-from tests.unit.shell.program_kit import CONFIGURATION, Cluster, at_once, play
+from tests.unit.shell.program_kit import Cluster, at_once, play
 from tests.unit.whatif.clusters import dump_of, explained, small_pod
 
 NAME, LEAST = "pod-group.scheduling.sigs.k8s.io/name", "pod-group.scheduling.sigs.k8s.io/min-available"
@@ -151,7 +150,7 @@ def test_a_running_program_tells_what_its_gangs_have_been_through() -> None:
     """A gang that has started stays started where its members say so, and finished members count."""
 
     async def told(cluster: Cluster, name: str) -> PodView:
-        explanations = ProgramExplanations(cluster.program, loading.parse(CONFIGURATION, "test"), in_thread=at_once)
+        explanations = ProgramExplanations(cluster.program, in_thread=at_once)
         return await explanations.pod(ExplainQuery("default", name, with_fixes=True))
 
     async def scene(cluster: Cluster) -> None:

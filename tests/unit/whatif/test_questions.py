@@ -58,7 +58,7 @@ async def two_nodes(cluster: Cluster) -> None:
 
 def test_a_pod_that_waits_is_told_why_on_which_node_and_what_would_help() -> None:
     async def scene(cluster: Cluster) -> None:
-        explanations = ProgramExplanations(cluster.program, loading.parse(CONFIGURATION, "test"), in_thread=at_once)
+        explanations = ProgramExplanations(cluster.program, in_thread=at_once)
         asked = ExplainQuery("default", "late")
         view = await explanations.pod(asked)
         assert view.attempts[0].outcome == "refused"
@@ -79,7 +79,7 @@ def test_a_pod_that_waits_is_told_why_on_which_node_and_what_would_help() -> Non
 
 def test_each_pod_is_told_what_it_waits_for() -> None:
     async def scene(cluster: Cluster) -> None:
-        explanations = ProgramExplanations(cluster.program, loading.parse(CONFIGURATION, "test"), in_thread=at_once)
+        explanations = ProgramExplanations(cluster.program, in_thread=at_once)
         await cluster.add_pod("foreign", cpu="100m", scheduler="another")
         await cluster.bind("foreign", "a")
         await cluster.add_pod("gated", cpu="100m", schedulingGates=[{"name": "quota"}])
@@ -136,7 +136,7 @@ def test_each_pod_is_told_what_it_waits_for() -> None:
 
 def test_a_pod_on_its_way_is_told_so() -> None:
     async def scene(cluster: Cluster) -> None:
-        explanations = ProgramExplanations(cluster.program, loading.parse(CONFIGURATION, "test"), in_thread=at_once)
+        explanations = ProgramExplanations(cluster.program, in_thread=at_once)
         cluster.transport.bind_s = 3.0
         await cluster.add_pod("slow", cpu="100m")
         await cluster.settle(1.0)
@@ -203,7 +203,7 @@ class Waits:
 
 def test_what_would_help_is_told_in_words_whatever_holds_the_pod() -> None:
     async def scene(cluster: Cluster) -> None:
-        explanations = ProgramExplanations(cluster.program, loading.parse(CONFIGURATION, "test"), in_thread=at_once)
+        explanations = ProgramExplanations(cluster.program, in_thread=at_once)
         for name in ("silent", "listens", "held", "broken"):
             await cluster.add_pod(name, cpu="10m")
         await cluster.settle(8.0)
@@ -245,7 +245,7 @@ def test_what_would_help_is_told_in_words_whatever_holds_the_pod() -> None:
 
 def test_a_pod_that_is_planned_is_tried_on_a_copy() -> None:
     async def scene(cluster: Cluster) -> None:
-        explanations = ProgramExplanations(cluster.program, loading.parse(CONFIGURATION, "test"), in_thread=at_once)
+        explanations = ProgramExplanations(cluster.program, in_thread=at_once)
         containers = [{"name": "c", "image": "app", "resources": {"requests": {"cpu": "1500m"}}}]
         spec = {"schedulerName": "forecast-scheduler", "containers": containers}
         document = {"kind": "Pod", "metadata": {"name": "planned"}, "spec": spec}
@@ -266,7 +266,7 @@ def test_who_asks_while_too_many_wait_is_told_to_ask_again() -> None:
         return work()
 
     async def scene(cluster: Cluster) -> None:
-        explanations = ProgramExplanations(cluster.program, loading.parse(CONFIGURATION, "test"), in_thread=late)
+        explanations = ProgramExplanations(cluster.program, in_thread=late)
         asked = ExplainQuery("default", "late", with_fixes=True)
         waiting = [asyncio.ensure_future(explanations.pod(asked)) for _ in range(QUESTIONS_MAX)]
         await asyncio.sleep(1.0)
@@ -305,7 +305,7 @@ def test_a_program_without_a_planner_refuses_to_plan() -> None:
 def test_a_plan_is_made_on_a_copy_of_what_stands() -> None:
     async def scene(cluster: Cluster) -> None:
         give_profiles(cluster)
-        plans = RepairPlans(cluster.program, loading.parse(CONFIGURATION, "test"), in_thread=at_once)
+        plans = RepairPlans(cluster.program, in_thread=at_once)
         plan = await plans.plan(RepairAsked(domain="forecast"))
         assert (plan.domain, plan.nodes, plan.pods, plan.moves) == ("forecast", 2, 1, ())
         with pytest.raises(RepairRefusedError, match="did you mean forecast"):

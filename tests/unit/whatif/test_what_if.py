@@ -282,8 +282,7 @@ def test_a_running_program_reads_the_class_that_a_plan_names() -> None:
         classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
         await cluster.send("POST", classes, {"metadata": {"name": "urgent"}, "value": 100})
         await cluster.settle()
-        configured = loading.parse(program_kit.CONFIGURATION, "test")
-        explanations = ProgramExplanations(cluster.program, configured, in_thread=at_once)
+        explanations = ProgramExplanations(cluster.program, in_thread=at_once)
         spec = {**SPEC, "schedulerName": "forecast-scheduler", "priorityClassName": "urgent"}
         view = await explanations.what_if({"spec": spec}, 1)
         assert [(one.node, one.victims) for one in view.placements] == [("a", ("default/low",))]

@@ -7,12 +7,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from multisched.config import loading
 from multisched.model.object_kinds import ObjectKind
 from multisched.observe.explain_view import ExplainQuery
 from multisched.shell.telemetry import ProgramQueues, read
 from multisched.whatif.explain_source import ProgramExplanations
-from tests.unit.shell.program_kit import CONFIGURATION, Cluster, play
+from tests.unit.shell.program_kit import Cluster, play
 
 T = TypeVar("T")
 
@@ -125,7 +124,7 @@ async def three_nodes(cluster: Cluster) -> None:
 
 
 def asking(cluster: Cluster) -> ProgramExplanations:
-    return ProgramExplanations(cluster.program, loading.parse(CONFIGURATION, "test"), in_thread=at_once)
+    return ProgramExplanations(cluster.program, in_thread=at_once)
 
 
 def test_all_is_told_of_a_pod_that_waits() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from multisched.config.schema import Configuration
 from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.results import GangResult, Result, Unplaced
+from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.framework.ledger import Ledger, SummingLedger
 from multisched.framework.points import Queued
 from multisched.framework.runner import PluginFailure
@@ -43,13 +44,13 @@ class SandboxChecker:
         self._settle = worker.settlement.settle  # the moment at which nothing has come of the result yet
         worker.settlement.settle = self.settle  # type: ignore[method-assign]
 
-    def settle(self, queued: Queued, result: Result | GangResult, seconds: float) -> None:
+    def settle(self, queued: Queued, result: Result | GangResult, seconds: float, cycle: SchedulingCycle) -> None:
         """Stands before `Settlement.settle`."""
         if isinstance(result, Unplaced) and not result.is_error:
             self._refused += 1
             if not self._refused % REFUSALS_EVERY:
                 self._compare_refusals(result)
-        self._settle(queued, result, seconds)
+        self._settle(queued, result, seconds, cycle)
 
     @property
     def is_in_trial(self) -> bool:

@@ -74,7 +74,7 @@ class Town:
     def judge(self, process: ChildProcess) -> ClusterJudge:
         transport: Any = self.transport
         return ClusterJudge(
-            transport, process, self, Clock(), every_s=10.0, reporter="work-scheduler", may_look=lambda: True
+            transport, lambda: process, self, Clock(), every_s=10.0, reporter="work-scheduler", may_look=lambda: True
         )
 
 

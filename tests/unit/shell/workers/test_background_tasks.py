@@ -99,7 +99,12 @@ def test_one_that_had_run_steadily_is_begun_again_soon() -> None:
 def test_a_domain_without_background_tasks_has_nothing_to_run() -> None:
     loop = SimLoop(1)
     background_tasks = BackgroundTasks(SimClock(loop), random.Random(1))
-    simulate(background_tasks.run("gpu", plugins_with()), loop)
+
+    async def live() -> None:
+        with anyio.move_on_after(1.0):
+            await background_tasks.run("gpu", plugins_with())
+
+    simulate(live(), loop)
     assert background_tasks.states() == []
 
 

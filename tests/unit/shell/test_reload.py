@@ -1,0 +1,329 @@
+"""Another configuration in force while the program runs: what applies at once, what waits, and what nothing may be lost by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+from multisched.config import loading
+from multisched.config.schema import Configuration
+from multisched.framework.dependency import Dependency
+from multisched.framework.node_view import Codes, Rows, Scores
+from multisched.framework.points import CycleView, PermitResult
+from multisched.framework.reasons import ReasonTable
+from multisched.framework.registry import PluginSetupError
+from multisched.framework.status import Code, Status
+from multisched.model.objects import Pod
+from multisched.queueing.transitions import Place
+from multisched.shell.reload import Reloaded
+from tests.unit.shell.program_kit import Cluster, play
+
+BASE = """
+apiVersion: multisched.io/v1
+kind: MultischedConfiguration
+domains:
+- name: ours
+  schedulerNames: [forecast-scheduler]
+  {rest}
+lease: {{enabled: false}}
+{more}
+"""
+HELD_S = 4.0
+TAINT = {"key": "shut", "value": "", "effect": "NoSchedule"}
+MINE = __name__
+
+
+def configuration(rest: str = "", more: str = "") -> Configuration:
+    return loading.parse(BASE.format(rest=rest, more=more), "test")
+
+
+def plugins(*enabled: str) -> str:
+    return f"profile: {{plugins: {{enabled: [{', '.join(enabled)}]}}}}"
+
+
+class Prefers:
+    """Scores the node of its args 100, others 0."""
+
+    name = "Prefers"
+    depends_on = Dependency.NODE
+    reasons = ReasonTable("Prefers")
+    built = 0
+
+    def __init__(self, args: Any, context: Any) -> None:
+        self._node, self._nodes = args["node"], context.nodes
+        type(self).built += 1
+
+    def score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
+        import numpy as np
+
+        return np.array([100 * (self._nodes.node(row).name == self._node) for row in rows.tolist()], np.int64)
+
+
+class Refuses:
+    """Refuses the nodes of its args, and writes down by which instance a pod was bound or given up."""
+
+    name = "Refuses"
+    depends_on = Dependency.NODE
+    ends: list[tuple[str, str, str]] = []  # noqa: RUF012 - one list for all instances
+
+    def __init__(self, args: Any, context: Any) -> None:
+        self.reasons = ReasonTable(self.name)
+        self._code = self.reasons.code(Code.UNSCHEDULABLE, "refused by its args")
+        self._refused, self._nodes, self._who = args["nodes"], context.nodes, args["who"]
+
+    def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        import numpy as np
+
+        codes = [self._code if self._nodes.node(row).name in self._refused else 0 for row in rows.tolist()]
+        return np.array(codes, np.uint8)
+
+    def reserve(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        return Status()
+
+    def unreserve(self, cycle: CycleView, pod: Pod, node: str) -> None:
+        self.ends.append((self._who, "unreserve", pod.name))
+
+    def permit(self, cycle: CycleView, pod: Pod, node: str) -> PermitResult:
+        return PermitResult(Status(Code.WAIT), HELD_S) if pod.name.startswith("held") else PermitResult(Status())
+
+    async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        if pod.name.startswith("slow"):
+            await anyio.sleep(HELD_S)
+        return Status()
+
+    def post_bind(self, cycle: CycleView, pod: Pod, node: str) -> None:
+        self.ends.append((self._who, "bound", pod.name))
+
+
+class Raises:
+    """Cannot be built."""
+
+    name = "Raises"
+
+    def __init__(self) -> None:
+        raise ValueError("no licence file")
+
+
+def prefers(node: str, weight: int = 100) -> str:
+    return f"{{name: '{MINE}:Prefers', weight: {weight}, args: {{node: {node}}}}}"
+
+
+def refuses(who: str, *nodes: str) -> str:
+    return f"{{name: '{MINE}:Refuses', args: {{who: {who}, nodes: [{', '.join(nodes)}]}}}}"
+
+
+def paths(reloaded: Reloaded) -> list[str]:
+    return [one.path for one in reloaded.applied]
+
+
+def test_weights_and_arguments_apply_to_the_next_pod() -> None:
+    async def scene(cluster: Cluster) -> None:
+        for name in ("a", "b"):
+            await cluster.add_node(name, cpu="32")
+        await cluster.add_pod("first")
+        await cluster.settle()
+        built = Prefers.built
+        done = cluster.program.reload(configuration(plugins(prefers("b"))))
+        assert [one.text().rpartition(".")[2] for one in done.applied] == ["node: a -> b"]
+        assert done.waiting == ()
+        await cluster.add_pod("second")
+        await cluster.settle()
+        assert Prefers.built == built + 1
+        cluster.program.reload(configuration(plugins(prefers("b", weight=50))))
+        assert Prefers.built == built + 1, "another weight is no reason to build a plugin anew"
+        await cluster.add_pod("third")
+        await cluster.settle()
+        assert cluster.placed == {"first": "a", "second": "b", "third": "b"}
+        assert cluster.differences == []
+
+    play(scene, configuration=BASE.format(rest=plugins(prefers("a")), more=""))
+
+
+def test_refused_pods_are_tried_again_by_the_new_profile_and_keep_what_they_have_waited() -> None:
+    async def scene(cluster: Cluster) -> None:
+        await cluster.add_node("a")
+        await cluster.add_pod("p")
+        await cluster.settle(3.0)
+        worker = cluster.program.router.workers()[0]
+        (before,) = worker.queue.entries()
+        assert (before.place, before.attempts) == (Place.UNSCHEDULABLE, 1)
+        cluster.program.reload(configuration(plugins(refuses("new"))))
+        (after,) = worker.queue.entries()
+        assert (after.added_s, after.place) == (before.added_s, Place.ACTIVE)
+        await cluster.settle(1.0)
+        assert cluster.placed == {"p": "a"}
+        worker.queue.validate()
+
+    play(scene, configuration=BASE.format(rest=plugins(refuses("old", "a")), more=""))
+
+
+@pytest.mark.parametrize("name", ["held", "slow"])
+def test_pods_in_flight_end_by_the_profile_that_decided_them(name: str) -> None:
+    async def scene(cluster: Cluster) -> None:
+        Refuses.ends.clear()
+        await cluster.add_node("a", cpu="8")
+        await cluster.add_pod(f"{name}-1")
+        await cluster.settle(1.0)
+        cluster.program.reload(configuration(plugins(refuses("new", "a"))))
+        await cluster.add_pod("later")
+        await cluster.settle(1.0)
+        worker = cluster.program.router.workers()[0]
+        if name == "held":
+            assert worker.waiting.allow(cluster.program.pods.uid_of(f"default/{name}-1"), "Refuses")
+        await cluster.settle(HELD_S)
+        assert await cluster.nodes_of_pods() == {f"{name}-1": "a", "later": ""}
+        assert Refuses.ends == [("old", "bound", f"{name}-1")]
+
+    play(scene, configuration=BASE.format(rest=plugins(refuses("old")), more=""))
+
+
+def test_a_pod_that_its_permit_refuses_after_a_reload_is_undone_by_the_old_and_tried_by_the_new() -> None:
+    async def scene(cluster: Cluster) -> None:
+        Refuses.ends.clear()
+        await cluster.add_node("a", cpu="8")
+        await cluster.add_node("b", cpu="8")
+        await cluster.add_pod("held-1", nodeSelector={"kubernetes.io/hostname": "a"})
+        await cluster.settle(1.0)
+        cluster.program.reload(configuration(plugins(refuses("new", "b"))))
+        worker = cluster.program.router.workers()[0]
+        uid = cluster.program.pods.uid_of("default/held-1")
+        assert worker.waiting.reject(uid, "Refuses", "not now")
+        await cluster.settle(2.5)
+        assert Refuses.ends == [("old", "unreserve", "held-1")]
+        assert worker.waiting.allow(uid, "Refuses")
+        await cluster.settle(1.0)
+        assert Refuses.ends[-1] == ("new", "bound", "held-1")
+
+    play(scene, configuration=BASE.format(rest=plugins(refuses("old")), more=""))
+
+
+def test_a_plugin_that_cannot_be_built_leaves_everything_as_it_was() -> None:
+    async def scene(cluster: Cluster) -> None:
+        await cluster.add_node("a", cpu="32")
+        await cluster.add_node("b", cpu="32")
+        in_force = cluster.program.configuration
+        wanted = configuration(plugins(prefers("b"), f"{{name: '{MINE}:Raises'}}") + "\n  queue: {initialBackoff: 2s}")
+        with pytest.raises(PluginSetupError, match="no licence file"):
+            cluster.program.reload(wanted)
+        assert cluster.program.configuration is in_force
+        await cluster.add_pod("p")
+        await cluster.settle()
+        assert cluster.placed == {"p": "a"}
+
+    play(scene, configuration=BASE.format(rest=plugins(prefers("a")), more=""))
+
+
+def test_what_needs_a_restart_is_named_and_the_rest_applies() -> None:
+    async def scene(cluster: Cluster) -> None:
+        wanted = configuration(
+            "nodes: {selector: {matchLabels: {a: b}}}\n  queue: {maxBackoff: 20s}", "client: {auditPeriod: 2m}"
+        )
+        done = cluster.program.reload(wanted)
+        assert paths(done) == ["domains[ours].queue.maxBackoff"]
+        assert {one.path for one in done.waiting} == {
+            "domains[ours].nodes.rule",
+            "domains[ours].nodes.selector.matchLabels.a",
+            "domains[ours].nodes.selector.matchExpressions",
+            "client.auditPeriod",
+        }
+        assert all(one.restart for one in done.waiting)
+        assert cluster.program.reload(wanted).applied == ()
+
+    play(scene, configuration=BASE.format(rest="", more=""))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ("profile: {base: default}", "profile: {base: gpu}", "ledger gpu-devices does not hold the pods"),
+        (
+            "profile: {base: default}",
+            "profile: {base: default, plugins: {disabled: [GangScheduling]}}",
+            "gathers gangs",
+        ),
+        (
+            "profile: {base: default}",
+            plugins(f"{{name: '{MINE}:Prefers', args: {{node: a}}, isolation: thread}}"),
+            "in a thread",
+        ),
+        (
+            "profile: {base: forecast}",
+            "profile: {base: forecast, plugins: {enabled: [{name: PeakForecast, args: {dimensions: [cpu]}}]}}",
+            "other capacities or dimensions",
+        ),
+    ],
+)
+def test_a_profile_that_does_not_go_with_what_is_held_waits_for_a_restart_whole(
+    before: str, after: str, why: str
+) -> None:
+    async def scene(cluster: Cluster) -> None:
+        done = cluster.program.reload(configuration(after + "\n  queue: {maxBackoff: 20s}"))
+        assert paths(done) == ["domains[ours].queue.maxBackoff"]
+        assert done.waiting
+        assert all(why in one.restart for one in done.waiting), done.waiting
+
+    play(scene, configuration=BASE.format(rest=before, more=""))
+
+
+def test_tolerations_of_a_policy_reach_pods_that_wait_and_leave_them() -> None:
+    async def scene(cluster: Cluster) -> None:
+        await cluster.add_node("a", taints=[TAINT])
+        await cluster.add_pod("p")
+        await cluster.settle(2.0)
+        assert cluster.placed == {}
+        done = cluster.program.reload(configuration("policy: {tolerations: [{key: shut, operator: Exists}]}"))
+        assert paths(done)[0].startswith("domains[ours].policy.tolerations")
+        await cluster.settle(2.0)
+        assert cluster.placed == {"p": "a"}
+        cluster.program.reload(configuration("policy: {tolerations: []}"))
+        await cluster.add_node("b", taints=[TAINT], cpu="8")
+        await cluster.add_pod("q")
+        await cluster.settle(2.0)
+        assert cluster.placed == {"p": "a"}
+        (waiting,) = cluster.program.pods.pending.values()
+        assert "shut" not in {one.key for one in waiting.spec.tolerations}
+        assert cluster.differences == []
+
+    play(scene, configuration=BASE.format(rest="", more=""))
+
+
+def test_another_queue_order_sorts_who_waits_anew() -> None:
+    async def scene(cluster: Cluster) -> None:
+        worker = cluster.program.router.workers()[0]
+        worker.hold()
+        for name, cpu in (("loose", "1"), ("bound", "1")):
+            limits = {"cpu": cpu, "memory": "0"} if name == "bound" else {}
+            await cluster.add_pod(name, cpu=cpu, limits=limits)
+        await cluster.settle(0.5)
+        cluster.program.reload(configuration("profile: {queueSort: PrioritySort}"))
+        worker.queue.validate()
+        worker.go_on()
+        await cluster.add_node("a", cpu="32")
+        await cluster.settle(2.0)
+        assert set(cluster.placed) == {"loose", "bound"}
+        assert cluster.program.reload(configuration()).applied
+        worker.queue.validate()
+
+    play(scene, configuration=BASE.format(rest="", more=""))
+
+
+def test_concurrency_grows_and_shrinks_while_pods_are_bound() -> None:
+    async def scene(cluster: Cluster) -> None:
+        await cluster.add_node("a")
+        await cluster.add_node("b")
+        cluster.transport.bind_s = 1.0
+        worker = cluster.program.router.workers()[0]
+        for count, name in ((4, "few"), (32, "many"), (2, "two")):
+            cluster.program.reload(configuration(f"concurrency: {{bindWorkers: {count}}}"))
+            worker.limit.width = float(count)
+            for number in range(40):
+                await cluster.add_pod(f"{name}-{number}", cpu="10m")
+            await cluster.settle(0.5)
+            assert worker.limit.in_flight == count
+            await cluster.settle(45.0)
+        assert len(cluster.placed) == 120
+        assert cluster.differences == []
+
+    play(scene, configuration=BASE.format(rest="", more=""))
