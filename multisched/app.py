@@ -20,11 +20,13 @@ from pathlib import Path
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 from msgspec.structs import replace
 
 from multisched.client.transport import HttpTransport, connect
 from multisched.config.options import ExitCode, RunOptions
 from multisched.config.schema import Configuration
+from multisched.config.watched_file import WatchedFile
 from multisched.model.wire import Transport, TransportError
 from multisched.observe.access import REVIEWS_AT_ONCE, DelegatedAuthenticator
 from multisched.observe.admission_view import AdmissionSource
@@ -36,6 +38,7 @@ from multisched.observe.metrics import Metrics
 from multisched.observe.probes import serve_probes
 from multisched.observe.readings import Readings
 from multisched.observe.server import ServerSettings, Sources, serve
+from multisched.shell.configuration_watch import ConfigurationWatch, reading_of
 from multisched.shell.garbage import GC_YOUNG_LISTING_MAX, collect_seldom, leave_to_reference_counts
 from multisched.shell.leadership.lease_runner import LeasesInThread
 from multisched.shell.plugin_views import ProgramViews
@@ -102,6 +105,7 @@ async def _served(
     transport: HttpTransport,
     identity: str,
     certificate: ServerCertificate | None,
+    watch: ConfigurationWatch,
 ) -> AsyncIterator[None]:
     """The HTTP server beside a running program, with the loop's heartbeat for /livez."""
     settings = configuration.server
@@ -123,6 +127,7 @@ async def _served(
         ProgramExplanations(program),
         repair=RepairPlans(program),
         views=ProgramViews(program),
+        configuration=watch,
         admission=_admission(program, configuration),
     )
     port = settings.probe_port
@@ -212,6 +217,29 @@ async def _stop_on_signal(
             break
 
 
+async def _look_on_signal(watch: ConfigurationWatch, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+    """SIGHUP asks for a look at the configuration file."""
+    with anyio.open_signal_receiver(signal.SIGHUP) as signals:
+        task_status.started()
+        async for _ in signals:
+            watch.look_now()
+
+
+def _configuration_watch(program: Program, options: RunOptions) -> ConfigurationWatch:
+    """Follows the file, if there is one. Reading takes tens of milliseconds: it is done in a thread."""
+    if options.config is None:
+        return ConfigurationWatch(program)
+    path, file = options.config.path, WatchedFile(options.config.path, options.config.text)
+
+    def set_level(configuration: Configuration) -> None:
+        logging.getLogger().setLevel(configuration.logging.level.upper())
+
+    async def look() -> Configuration | None:
+        return await anyio.to_thread.run_sync(file.changed)
+
+    return ConfigurationWatch(program, look, file=str(path), on_applied=set_level)
+
+
 async def run(options: RunOptions) -> ExitCode:
     """`multisched run`: schedules until SIGTERM. A lost lease is a problem: another process has taken over."""
     collect_seldom(GC_YOUNG_LISTING_MAX)
@@ -231,16 +259,23 @@ async def run(options: RunOptions) -> ExitCode:
                 partial(connect, options.kubeconfig, options.context),
             )
 
+            watch = _configuration_watch(program, options)
+
             def readings() -> Readings:
                 expiry_s = None if certificate is None else certificate.expires_at.timestamp()
-                return replace(read(program), log_lines_dropped=log.dropped, certificate_expiry_s=expiry_s)
+                reload = None if options.config is None else reading_of(watch.statistics)
+                return replace(
+                    read(program), log_lines_dropped=log.dropped, certificate_expiry_s=expiry_s, reload=reload
+                )
 
             metrics.read_from(readings)
             async with (
-                _served(configuration, program, metrics, transport, options.identity, certificate),
+                _served(configuration, program, metrics, transport, options.identity, certificate, watch),
                 anyio.create_task_group() as tasks,
             ):
                 tasks.start_soon(gather_answers, transport)
+                tasks.start_soon(watch.run)
+                await tasks.start(_look_on_signal, watch)
                 waiting = anyio.CancelScope()
                 await tasks.start(_stop_on_signal, program, waiting)
                 with waiting:

@@ -19,7 +19,7 @@ from multisched import __version__
 from multisched.cli.asking import ServerOptions, SourceOptions, asking
 from multisched.cli.domain_commands import CommandsOfAll
 from multisched.cli.driving import drive
-from multisched.cli.options import ConfigFile, Context, Format, Kubeconfig, Output, write_whole
+from multisched.cli.options import ConfigFile, Context, Format, Kubeconfig, Output, config_text_of, parsed, write_whole
 from multisched.cli.options import configuration_of as _configuration
 from multisched.cli.options import fail as _fail
 from multisched.cli.options import refuse as _refuse
@@ -108,13 +108,14 @@ def run(
 ) -> None:
     """Schedule pods on a cluster until SIGTERM."""
     gc.disable()  # until everything is imported: nothing of that is garbage, and looking for some takes a tenth of it
-    configuration = _configuration(config)
+    text = config_text_of(config)
+    configuration = parsed(text)
 
     def start() -> Awaitable[int]:
         from multisched import app as root
 
         name = identity or root.default_identity()
-        return root.run(RunOptions(configuration, name, _own_namespace(), kubeconfig, context))
+        return root.run(RunOptions(configuration, name, _own_namespace(), kubeconfig, context, text))
 
     drive(start)
 
@@ -320,6 +321,22 @@ def validate(file: Annotated[Path, typer.Argument(help="The configuration file."
         _show(f"{file}: {note}")
     names = ", ".join(f"{d.name} ({', '.join(d.scheduler_names)})" for d in configuration.domains)
     typer.echo(f"{file}: good; domains: {names}")
+
+
+@config_app.command("diff")
+@asking(ServerOptions)
+def config_diff(
+    whom: ServerOptions,
+    file: Annotated[Path | None, typer.Argument(help="Default: the file that the program follows.")] = None,
+    output: Format = Output.TABLE,
+) -> str:
+    """Compare a file with what is in force in a running multisched: what would apply at once, and what needs a restart.
+
+    Exits with 1 where they differ.
+    """
+    from multisched.cli import config_diff as cli_config_diff
+
+    return cli_config_diff.show(whom.running(), None if file is None else _configuration(file), output.value)
 
 
 @config_app.command()

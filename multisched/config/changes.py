@@ -28,6 +28,7 @@ _RESTART: Final = (
     (re.compile(r"server\."), "the server listens by it"),
     (re.compile(r"client\."), "connections and deadlines are made of it"),
     (re.compile(r"verify\."), "the judge is started by it"),
+    (re.compile(r"logging\.format"), "lines are written by it"),
     (re.compile(r"domains$"), "domains come and go at the start only"),
     (re.compile(r"domains\[[^\]]*\]\.schedulerNames"), "pods are routed by it"),
     (
@@ -82,7 +83,8 @@ def applicable(in_force: Configuration, wanted: Configuration) -> Configuration:
     """What is in force, with all of the wanted that needs no restart."""
     by_name = {domain.name: domain for domain in wanted.domains}
     domains = tuple(_applied(domain, by_name.get(domain.name, domain)) for domain in in_force.domains)
-    return in_force.model_copy(update={"domains": domains, "logging": wanted.logging})
+    logging = in_force.logging.model_copy(update={"level": wanted.logging.level})
+    return in_force.model_copy(update={"domains": domains, "logging": logging})
 
 
 def _applied(domain: DomainConfig, wanted: DomainConfig) -> DomainConfig:
@@ -112,7 +114,7 @@ def _settings(path: str, value: Any, *, is_duration: bool = False) -> Iterator[t
         yield path, scalar_text([item.name for item in value])
         for item in value:
             yield from _settings(f"{path}[{item.name}]", item)
-    elif isinstance(value, tuple) and any(isinstance(item, BaseModel) for item in value):
+    elif isinstance(value, list | tuple) and any(isinstance(item, BaseModel | Mapping) for item in value):
         for number, item in enumerate(value):
             yield from _settings(f"{path}[{number}]", item)
     elif value is not None:

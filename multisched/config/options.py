@@ -37,6 +37,13 @@ class RefusedError(Exception):
         self.code = code
 
 
+class ConfigText(msgspec.Struct, frozen=True):
+    """A configuration file as it was read."""
+
+    path: Path
+    text: str
+
+
 class RunOptions(msgspec.Struct, frozen=True):
     """`multisched run`."""
 
@@ -48,6 +55,8 @@ class RunOptions(msgspec.Struct, frozen=True):
     kubeconfig: Path | None = None
     """None: the pod's service account, else the user's default kubeconfig."""
     context: str | None = None
+    config: ConfigText | None = None
+    """The file that `configuration` is read from, which is followed; None: the defaults."""
 
     @property
     def lease_namespace(self) -> str:

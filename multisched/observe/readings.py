@@ -100,6 +100,16 @@ class JudgeReading(msgspec.Struct, frozen=True):
     """Rule -> pods."""
 
 
+class ReloadReading(msgspec.Struct, frozen=True):
+    """What became of the configuration file's changes."""
+
+    applied: int
+    rejected: int
+    is_last_good: bool
+    last_good_s: float
+    waiting: int
+
+
 class Readings(msgspec.Struct, frozen=True, kw_only=True):
     """The whole process at one moment."""
 
@@ -129,6 +139,8 @@ class Readings(msgspec.Struct, frozen=True, kw_only=True):
     """(plugin, domain) -> how its background task fares."""
     judge: JudgeReading | None = None
     """None where it does not look."""
+    reload: ReloadReading | None = None
+    """None for a program without a file."""
     log_lines_dropped: int = 0
     certificate_expiry_s: float | None = None
     """Unix time at which the server's certificate ends; None without one."""
@@ -156,6 +168,8 @@ class ReadingsCollector(Collector):
         yield from _background_tasks(now.background_tasks)
         if now.judge is not None:
             yield from _judge(now.judge)
+        if now.reload is not None:
+            yield from _reload(now.reload)
         yield from _of_plugins(now.domains, self.taken)
 
 
@@ -178,6 +192,17 @@ def _process(now: Readings) -> Iterator[Metric]:
     if now.certificate_expiry_s is not None:
         expiry = {(): now.certificate_expiry_s}
         yield gauge("server_certificate_expiry_seconds", "End of the server's certificate, Unix time.", (), expiry)
+
+
+def _reload(now: ReloadReading) -> Iterator[Metric]:
+    results = {("applied",): now.applied, ("rejected",): now.rejected}
+    yield counter("config_reloads", "Changes of the configuration file, by what became of them.", ("result",), results)
+    text = "1 if what the configuration file says could be used."
+    yield gauge("config_last_reload_successful", text, (), {(): now.is_last_good})
+    text = "When the configuration file could last be used, Unix time."
+    yield gauge("config_last_reload_success_timestamp_seconds", text, (), {(): now.last_good_s})
+    text = "Settings of the configuration file that only a restart puts in force."
+    yield gauge("config_settings_waiting_for_restart", text, (), {(): now.waiting})
 
 
 def _reflectors(kinds: Mapping[str, ReflectorReading]) -> Iterator[Metric]:

@@ -36,6 +36,7 @@ from multisched.observe.admission_view import (
     NotReviewedError,
 )
 from multisched.observe.certificates import RELOAD_INTERVAL_S, CertificateError, ServerCertificate
+from multisched.observe.configuration_view import CONFIGURATION_PATH, ConfigurationSource, encode_configuration
 from multisched.observe.connections import ConnectionLimits, Connections
 from multisched.observe.explain_view import (
     NODES_NAMED,
@@ -126,6 +127,8 @@ class Sources(msgspec.Struct, frozen=True):
     explain: ExplainSource
     repair: RepairSource
     views: ViewSource
+    configuration: ConfigurationSource | None = None
+    """None: nobody may see it."""
     admission: AdmissionSource | None = None
     """None: quotas are not reviewed here."""
 
@@ -180,6 +183,8 @@ class _Routes:
         application.router.add_get("/readyz", self._readyz)
         application.router.add_get("/metrics", self._metrics)
         application.router.add_get("/api/v1/queue", self._queue)
+        if self._sources.configuration is not None:
+            application.router.add_get(CONFIGURATION_PATH, self._configuration)
         application.router.add_get(f"{EXPLAIN_PATH}/pod/{{namespace}}/{{name}}", self._explain)
         application.router.add_post(WHAT_IF_PATH, self._what_if)
         application.router.add_get(f"{REPAIR_PATH}/plan", self._repair_plan)
@@ -277,6 +282,12 @@ class _Routes:
         limit = _number(request, "limit", PODS_SHOWN, PODS_SHOWN_MAX)
         view = self._sources.queue.queue(domain=request.query.get("domain") or None, limit=limit)
         return web.Response(body=encode_queue(view), content_type="application/json", headers=HEADERS)
+
+    async def _configuration(self, request: web.Request) -> web.Response:
+        source = self._sources.configuration
+        assert source is not None, "without it there is no such path"
+        body = encode_configuration(source.configuration())
+        return web.Response(body=body, content_type="application/json", headers=HEADERS)
 
     async def _explain(self, request: web.Request) -> web.Response:
         """`?node=NAME` for why not there, `?fix=true` for what would help, `?names=N` nodes named behind each verdict."""

@@ -9,7 +9,7 @@ that do not go with what the program holds or watches. Owns the configuration in
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 from msgspec.structs import replace
@@ -39,10 +39,26 @@ logger = logging.getLogger(__name__)
 
 
 class Reloaded(msgspec.Struct, frozen=True):
-    """What a new configuration has changed, and what waits for a restart."""
+    """What became of a configuration. To say what changed takes milliseconds: it may be asked in a thread."""
 
-    applied: tuple[Change, ...] = ()
-    waiting: tuple[Change, ...] = ()
+    before: Configuration
+    in_force: Configuration
+    wanted: Configuration
+    refused: Mapping[str, str]
+    """Beginning of paths -> why they wait for a restart, beside what always does."""
+    registry: Registry
+
+    def applied(self) -> list[Change]:
+        """What is in force now and was not before."""
+        return changes(flatten(self.before, self.registry), flatten(self.in_force, self.registry))
+
+    def waiting(self) -> list[Change]:
+        """What is wanted, and only a restart puts in force."""
+        found = changes(flatten(self.in_force, self.registry), flatten(self.wanted, self.registry))
+        return [replace(one, restart=one.restart or self._reason(one.path)) for one in found]
+
+    def _reason(self, path: str) -> str:
+        return next((why for prefix, why in self.refused.items() if path.startswith(prefix)), "")
 
 
 class _News(msgspec.Struct, frozen=True):
@@ -87,20 +103,18 @@ class Reload:
         for config in target.domains:
             domain = self._builder.domains[config.name]
             news.append(self._prepared(domain, config, refused))
-        before, flat = flatten(self.in_force, self._registry), flatten(wanted, self._registry)
+        before = self.in_force
         in_force = target.model_copy(update={"domains": tuple(one.config for one in news)})
-        after = flatten(in_force, self._registry)
         for one in news:
             self._put_in_force(one)
         tolerations = tolerations_of(in_force)
-        if tolerations != tolerations_of(self.in_force):
+        if tolerations != tolerations_of(before):
             self._keep_annotations(annotations_of(tolerations))
             self._pods.use_policies(tolerations)
         self._statuses.serve(one.domain.worker for one in news)
         self._pods.on_pending = self._statuses.pending_changed if self._statuses.hears_of_pending else None
         self.in_force = in_force
-        waiting = tuple(replace(one, restart=one.restart or _reason(refused, one.path)) for one in changes(after, flat))
-        return Reloaded(tuple(changes(before, after)), waiting)
+        return Reloaded(before, in_force, wanted, refused, self._registry)
 
     # -- before anything changes -----------------------------------------------------------------------------------
 
@@ -148,10 +162,6 @@ class Reload:
 
 def _with_profile_of(config: DomainConfig, other: DomainConfig) -> DomainConfig:
     return config.model_copy(update={"profile": other.profile})
-
-
-def _reason(refused: dict[str, str], path: str) -> str:
-    return next((why for prefix, why in refused.items() if path.startswith(prefix)), "")
 
 
 def _isolated(profile: Profile) -> list[str]:

@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from multisched.config import loading
+from multisched.config.document import ConfigError, Problem
 from multisched.config.schema import Configuration
 from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Codes, Rows, Scores
@@ -17,6 +18,7 @@ from multisched.framework.registry import PluginSetupError
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
 from multisched.queueing.transitions import Place
+from multisched.shell.configuration_watch import LOOK_S, ConfigurationWatch
 from multisched.shell.reload import Reloaded
 from tests.unit.shell.program_kit import Cluster, play
 
@@ -115,7 +117,7 @@ def refuses(who: str, *nodes: str) -> str:
 
 
 def paths(reloaded: Reloaded) -> list[str]:
-    return [one.path for one in reloaded.applied]
+    return [one.path for one in reloaded.applied()]
 
 
 def test_weights_and_arguments_apply_to_the_next_pod() -> None:
@@ -126,8 +128,8 @@ def test_weights_and_arguments_apply_to_the_next_pod() -> None:
         await cluster.settle()
         built = Prefers.built
         done = cluster.program.reload(configuration(plugins(prefers("b"))))
-        assert [one.text().rpartition(".")[2] for one in done.applied] == ["node: a -> b"]
-        assert done.waiting == ()
+        assert [one.text().rpartition(".")[2] for one in done.applied()] == ["node: a -> b"]
+        assert done.waiting() == []
         await cluster.add_pod("second")
         await cluster.settle()
         assert Prefers.built == built + 1
@@ -222,14 +224,14 @@ def test_what_needs_a_restart_is_named_and_the_rest_applies() -> None:
         )
         done = cluster.program.reload(wanted)
         assert paths(done) == ["domains[ours].queue.maxBackoff"]
-        assert {one.path for one in done.waiting} == {
+        assert {one.path for one in done.waiting()} == {
             "domains[ours].nodes.rule",
             "domains[ours].nodes.selector.matchLabels.a",
             "domains[ours].nodes.selector.matchExpressions",
             "client.auditPeriod",
         }
-        assert all(one.restart for one in done.waiting)
-        assert cluster.program.reload(wanted).applied == ()
+        assert all(one.restart for one in done.waiting())
+        assert cluster.program.reload(wanted).applied() == []
 
     play(scene, configuration=BASE.format(rest="", more=""))
 
@@ -261,8 +263,8 @@ def test_a_profile_that_does_not_go_with_what_is_held_waits_for_a_restart_whole(
     async def scene(cluster: Cluster) -> None:
         done = cluster.program.reload(configuration(after + "\n  queue: {maxBackoff: 20s}"))
         assert paths(done) == ["domains[ours].queue.maxBackoff"]
-        assert done.waiting
-        assert all(why in one.restart for one in done.waiting), done.waiting
+        assert done.waiting()
+        assert all(why in one.restart for one in done.waiting()), done.waiting()
 
     play(scene, configuration=BASE.format(rest=before, more=""))
 
@@ -303,7 +305,7 @@ def test_another_queue_order_sorts_who_waits_anew() -> None:
         await cluster.add_node("a", cpu="32")
         await cluster.settle(2.0)
         assert set(cluster.placed) == {"loose", "bound"}
-        assert cluster.program.reload(configuration()).applied
+        assert cluster.program.reload(configuration()).applied()
         worker.queue.validate()
 
     play(scene, configuration=BASE.format(rest="", more=""))
@@ -325,5 +327,63 @@ def test_concurrency_grows_and_shrinks_while_pods_are_bound() -> None:
             await cluster.settle(45.0)
         assert len(cluster.placed) == 120
         assert cluster.differences == []
+
+    play(scene, configuration=BASE.format(rest="", more=""))
+
+
+async def at_once(work: Any) -> Any:
+    """Virtual time waits for no thread."""
+    return work()
+
+
+def watch_of(cluster: Cluster, said: list[Configuration | ConfigError | None]) -> ConfigurationWatch:
+    async def look() -> Configuration | None:
+        one = said.pop(0) if said else None
+        if isinstance(one, ConfigError):
+            raise one
+        return one
+
+    return ConfigurationWatch(cluster.program, look, file="conf.yaml", in_thread=at_once)
+
+
+def test_what_became_of_the_file_is_told_by_event_view_and_statistics() -> None:
+    async def scene(cluster: Cluster) -> None:
+        mistake = ConfigError([Problem("conf.yaml", 3, 1, "x", "unknown key")])
+        said: list[Configuration | ConfigError | None] = [
+            configuration("queue: {maxBackoff: 20s}"),
+            None,
+            mistake,
+            None,
+            configuration("queue: {maxBackoff: 30s}", "client: {auditPeriod: 2m}"),
+        ]
+        watch = watch_of(cluster, said)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch.run)
+            await cluster.settle(1.0)
+            assert watch.configuration().settings["domains[ours].queue.maxBackoff"] == "20s"
+            assert watch.configuration().problems == ()
+            await cluster.settle(2 * LOOK_S)
+            assert watch.configuration().problems == ("conf.yaml:3:1: x: unknown key",)
+            assert watch.configuration().settings["domains[ours].queue.maxBackoff"] == "20s"
+            assert (watch.statistics.is_last_good, watch.statistics.rejected) == (False, 1)
+            watch.look_now()
+            await cluster.settle(0.1)
+            watch.look_now()
+            await cluster.settle(0.1)
+            view = watch.configuration()
+            assert view.settings["domains[ours].queue.maxBackoff"] == "30s"
+            assert [(one.path, one.before, one.after) for one in view.waiting] == [("client.auditPeriod", "1m", "2m")]
+            assert view.problems == ()
+            statistics = watch.statistics
+            assert (statistics.applied, statistics.is_last_good, statistics.waiting) == (2, True, 1)
+            tasks.cancel_scope.cancel()
+        await cluster.settle(2.0)
+        events = await cluster.send("GET", "/apis/events.k8s.io/v1/namespaces/kube-system/events")
+        assert [(one["reason"], one["type"], one["regarding"]["kind"]) for one in events["items"]] == [
+            ("ConfigurationApplied", "Normal", "Lease"),
+            ("ConfigurationRejected", "Warning", "Lease"),
+            ("ConfigurationApplied", "Normal", "Lease"),
+            ("RestartNeeded", "Warning", "Lease"),
+        ]
 
     play(scene, configuration=BASE.format(rest="", more=""))

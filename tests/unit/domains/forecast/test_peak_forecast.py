@@ -274,7 +274,7 @@ def test_two_domains_keep_their_own_sums_and_one_domain_shares_them() -> None:
         PeakForecast({}, make_context(cache, domain=domain))
 
     assert [ledger.name for ledger in cache.ledgers] == ["predicted-peaks/one", "predicted-peaks/two"]
-    with pytest.raises(ValueError, match="other settings"):
+    with pytest.raises(ValueError, match="other capacities or dimensions"):
         PeakForecast({"dimensions": ["cpu"]}, make_context(cache, domain="one"))
 
 

@@ -1,0 +1,53 @@
+"""`multisched config diff`: a file against what is in force in a running multisched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import typer
+
+from multisched.cli.options import show as show_text
+from multisched.cli.server import Server, answer
+from multisched.config.changes import Change, changes, flatten
+from multisched.config.options import ExitCode
+from multisched.config.schema import Configuration
+from multisched.observe.configuration_view import CONFIGURATION_PATH, ConfigurationView, decode_configuration
+from multisched.observe.tables import as_document, as_table
+
+
+def show(server: Server, wanted: Configuration | None, output: str) -> str:
+    """What differs. `wanted`: None for the file that the program follows. Exits with 1 where something does."""
+    view = answer(server, CONFIGURATION_PATH, decode_configuration)
+    if wanted is not None:
+        found = changes(view.settings, flatten(wanted))
+    else:
+        found = [Change(one.path, one.before, one.after, one.restart) for one in view.waiting]
+    problems = view.problems if wanted is None else ()
+    if output in ("json", "yaml"):
+        text = as_document({"changes": msgspec.to_builtins(found), "problems": list(problems)}, output)
+    else:
+        text = "\n".join(_lines(view, found, problems, is_own_file=wanted is None, is_wide=output == "wide"))
+    if found or problems:
+        show_text(text)
+        raise typer.Exit(int(ExitCode.PROBLEM))
+    return text
+
+
+def _lines(
+    view: ConfigurationView, found: list[Change], problems: tuple[str, ...], *, is_own_file: bool, is_wide: bool
+) -> Iterator[str]:
+    if is_own_file:
+        yield f"the program follows {view.file}" if view.file else "the program runs by the defaults, without a file"
+    yield from problems
+    if problems:
+        yield "the file is not in force; what it said before is"
+    if found:
+        rows = [(one.path, one.before or "-", one.after or "-", _when(one)) for one in found]
+        yield as_table(("setting", "in force", "file", "applies"), rows, is_wide=is_wide)
+    elif not problems:
+        yield "no difference"
+
+
+def _when(change: Change) -> str:
+    return f"after a restart: {change.restart}" if change.restart else "at once"

@@ -1,0 +1,45 @@
+"""A configuration file that is looked at again and again while a program runs by it.
+
+A mounted ConfigMap is swapped as a whole by a link. So the file is found by its path each time, and what it says
+counts, not when it was written.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from multisched.config.loading import parse, read_text
+from multisched.config.schema import Configuration
+
+State = tuple[int, int, int, int]
+
+
+class WatchedFile:
+    """Called from one thread at a time."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        """`text`: what the program was started with."""
+        self.path = path
+        self._state: State | None = None
+        self._text = text
+
+    def changed(self) -> Configuration | None:
+        """What the file says if that is another thing than last time. Raises ConfigError once for what cannot be used.
+
+        A file that is gone for a moment, as editors do when they save, says nothing new.
+        """
+        state = self._state_now()
+        if state is None or state == self._state:
+            return None
+        text = read_text(self.path)
+        self._state = state
+        is_known, self._text = text == self._text, text
+        return None if is_known else parse(text, str(self.path))
+
+    def _state_now(self) -> State | None:
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev

@@ -1,0 +1,154 @@
+"""Follows the configuration file of a running program: what it says is put in force as soon as it is seen.
+
+A file with a mistake changes nothing; what was in force stays. Log, metrics, an event of the leader and the view say what
+became of it. Owns that outcome. Called by the composition root.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import anyio
+import msgspec
+
+from multisched.config.changes import Change, flatten
+from multisched.config.document import ConfigError
+from multisched.config.nodes import lease_groups_of
+from multisched.config.schema import Configuration
+from multisched.framework.background import InThread
+from multisched.framework.ports import Event, ObjectRef
+from multisched.framework.registry import PluginSetupError
+from multisched.observe.configuration_view import ChangeView, ConfigurationView
+from multisched.observe.readings import ReloadReading
+from multisched.shell.program import Program
+from multisched.shell.workers.background_threads import in_worker_thread
+
+logger = logging.getLogger(__name__)
+
+LOOK_S: Final = 2.0
+"""Between two looks at the file."""
+CHANGES_NAMED: Final = 20
+"""In one log line or event."""
+
+Look = Callable[[], Awaitable[Configuration | None]]
+"""What the file says if that is another thing than last time. Raises ConfigError."""
+
+
+class ReloadStatistics(msgspec.Struct):
+    """What became of the file's changes."""
+
+    applied: int = 0
+    rejected: int = 0
+    is_last_good: bool = True
+    last_good_s: float = 0.0
+    """Unix time."""
+    waiting: int = 0
+    """Settings that wait for a restart."""
+
+
+class ConfigurationWatch:
+    """Of one program and one file."""
+
+    def __init__(
+        self,
+        program: Program,
+        look: Look | None = None,
+        *,
+        file: str = "",
+        in_thread: InThread = in_worker_thread,
+        on_applied: Callable[[Configuration], None] = lambda configuration: None,
+    ) -> None:
+        """`look`: None for a program without a file. `on_applied` hears of what lies outside the program, such as logging."""
+        self._program = program
+        self._look = look
+        self._file = file
+        self._in_thread = in_thread
+        self._on_applied = on_applied
+        self._asked = anyio.Event()
+        self._problems: tuple[str, ...] = ()
+        self._waiting: Sequence[Change] = ()
+        self._since_s = program.clock.now().timestamp()
+        self.statistics = ReloadStatistics(last_good_s=self._since_s)
+
+    def look_now(self) -> None:
+        """As SIGHUP asks."""
+        self._asked.set()
+
+    async def run(self) -> None:
+        """Looks until cancelled."""
+        while self._look is not None:
+            await self._once(self._look)
+            self._asked = anyio.Event()
+            with anyio.move_on_after(LOOK_S):
+                await self._asked.wait()
+
+    def configuration(self) -> ConfigurationView:
+        """See `ConfigurationSource`."""
+        waiting = tuple(ChangeView(one.path, one.before, one.after, one.restart) for one in self._waiting)
+        settings = flatten(self._program.configuration)
+        return ConfigurationView(settings, self._file, self._since_s, self._problems, waiting)
+
+    # -- one look --------------------------------------------------------------------------------------------------
+
+    async def _once(self, look: Look) -> None:
+        try:
+            wanted = await look()
+            if wanted is None:
+                return
+            done = self._program.reload(wanted)
+        except ConfigError as error:
+            self._reject([str(problem) for problem in error.problems])
+        except PluginSetupError as error:
+            self._reject([str(error)])
+        else:
+            self._accept(await self._in_thread(done.applied), await self._in_thread(done.waiting))
+
+    def _accept(self, applied: Sequence[Change], waiting: Sequence[Change]) -> None:
+        self._problems, self._waiting = (), waiting
+        now_s = self._program.clock.now().timestamp()
+        statistics = self.statistics
+        statistics.is_last_good, statistics.last_good_s, statistics.waiting = True, now_s, len(waiting)
+        if applied:
+            statistics.applied += 1
+            self._since_s = now_s
+            self._on_applied(self._program.configuration)
+            self._report("ConfigurationApplied", "Normal", "configuration in force", _named(applied))
+        if waiting:
+            named = [f"{text} ({one.restart})" for text, one in zip(_named(waiting), waiting, strict=False)]
+            self._report("RestartNeeded", "Warning", "a restart is needed for changes of the configuration", named)
+        if not applied and not waiting:
+            logger.info("configuration is what is in force", extra={"file": self._file})
+
+    def _reject(self, problems: Sequence[str]) -> None:
+        self._problems = tuple(problems)
+        self.statistics.is_last_good = False
+        self.statistics.rejected += 1
+        what = "configuration rejected; the last good one stays in force"
+        self._report("ConfigurationRejected", "Warning", what, problems[:CHANGES_NAMED])
+
+    def _report(self, reason: str, kind: str, what: str, named: Sequence[str]) -> None:
+        log = logger.info if kind == "Normal" else logger.warning
+        log(what, extra={"file": self._file, "changes": list(named)})
+        if any(worker.is_leading for worker in self._program.router.workers()):  # else each replica would say it
+            self._program.events.record(self._event(reason, kind, f"{what}: {'; '.join(named)}"))
+
+    def _event(self, reason: str, kind: str, note: str) -> Event:
+        """On the lease, which all replicas have in common."""
+        configuration, outside = self._program.configuration, self._program.outside
+        group = next(iter(lease_groups_of(configuration).values()))
+        name = f"{configuration.lease.name_prefix}-{group}"
+        lease = ObjectRef("Lease", outside.lease_namespace, name, "", "coordination.k8s.io/v1")
+        return Event(lease, kind, reason, "Reloading", note, configuration.domains[0].scheduler_names[0])
+
+
+def reading_of(statistics: ReloadStatistics) -> ReloadReading:
+    """For metrics."""
+    return ReloadReading(**msgspec.structs.asdict(statistics))
+
+
+def _named(changes: Sequence[Change]) -> list[str]:
+    shown = [one.text() for one in changes[:CHANGES_NAMED]]
+    more = len(changes) - len(shown)
+    return [*shown, f"and {more} more"] if more else shown
