@@ -144,7 +144,13 @@ def test_no_role_has_a_wildcard() -> None:
 
 def test_readers_are_granted_what_the_server_asks_about() -> None:
     assert the("ClusterRole", "multisched-reader")["rules"] == [
-        {"nonResourceURLs": ["/metrics", "/multisched/api/v1/queue", "/multisched/api/v1/forecast"], "verbs": ["get"]},
+        {
+            "nonResourceURLs": [
+                "/metrics",
+                *(f"/multisched/api/v1/{name}" for name in ("queue", "forecast", "configuration")),
+            ],
+            "verbs": ["get"],
+        },
         {"nonResourceURLs": ["/multisched/api/v1/explain"], "verbs": ["get", "post"]},
         {"nonResourceURLs": ["/multisched/api/v1/repair"], "verbs": ["get"]},
     ]
