@@ -22,6 +22,7 @@ import anyio
 import anyio.abc
 from msgspec.structs import replace
 
+from multisched.client.request_counts import RequestCounts
 from multisched.client.transport import HttpTransport, connect
 from multisched.config.options import ExitCode, RunOptions
 from multisched.config.schema import Configuration
@@ -40,7 +41,7 @@ from multisched.shell.garbage import GC_YOUNG_LISTING_MAX, collect_seldom, leave
 from multisched.shell.leadership.lease_runner import LeasesInThread
 from multisched.shell.plugin_views import ProgramViews
 from multisched.shell.program import LeaseLostError, Program, ProgramPorts
-from multisched.shell.telemetry import ProgramQueues, health_of, read
+from multisched.shell.telemetry import ProgramQueues, health_of, read, requests_of
 from multisched.shell.workers.background_tasks import NetworkMeasures
 from multisched.whatif.explain_source import ProgramExplanations
 from multisched.whatif.repair_source import RepairPlans, plans_of
@@ -141,6 +142,13 @@ async def _served(
         tasks.cancel_scope.cancel()
 
 
+def metrics_of(configuration: Configuration) -> Metrics:
+    """Empty, with the families that the configuration wants."""
+    if not configuration.metrics.kube_scheduler_names:
+        return Metrics()
+    return Metrics({domain.name: domain.scheduler_names[0] for domain in configuration.domains})
+
+
 def _admission(program: Program, configuration: Configuration) -> AdmissionSource | None:
     if not configuration.server.quota_webhook:
         return None
@@ -219,7 +227,7 @@ async def run(options: RunOptions) -> ExitCode:
     written = configuration.logging
     with logging_to(sys.stderr.buffer, level=written.level, form=written.format, clock=SystemClock()) as log:
         async with connect(options.kubeconfig, options.context) as transport:
-            metrics, certificate = Metrics(), _certificate(configuration)
+            metrics, certificate, of_leases = metrics_of(configuration), _certificate(configuration), RequestCounts()
             rng = random.Random()  # noqa: S311 - jitter and ties, not secrets
             program = build_program(
                 configuration,
@@ -228,12 +236,16 @@ async def run(options: RunOptions) -> ExitCode:
                 options.lease_namespace,
                 metrics,
                 rng,
-                partial(connect, options.kubeconfig, options.context),
+                partial(connect, options.kubeconfig, options.context, counts=of_leases),
             )
 
             def readings() -> Readings:
-                expiry_s = None if certificate is None else certificate.expires_at.timestamp()
-                return replace(read(program), log_lines_dropped=log.dropped, certificate_expiry_s=expiry_s)
+                return replace(
+                    read(program),
+                    requests=requests_of(transport.host, (transport.counts, of_leases)),
+                    log_lines_dropped=log.dropped,
+                    certificate_expiry_s=None if certificate is None else certificate.expires_at.timestamp(),
+                )
 
             metrics.read_from(readings)
             async with (

@@ -442,6 +442,13 @@ class LoggingConfig(Section):
     """One JSON object per line, or lines for people."""
 
 
+class MetricsConfig(Section):
+    """What /metrics shows."""
+
+    kube_scheduler_names: bool = False
+    """Show metrics under kube-scheduler's own names (scheduler_...) as well, for dashboards and alerts made for it."""
+
+
 class Configuration(Section):
     """One file configures one deployment."""
 
@@ -461,6 +468,8 @@ class Configuration(Section):
     """How the API server is asked."""
     logging: LoggingConfig = LoggingConfig()
     """What is logged."""
+    metrics: MetricsConfig = MetricsConfig()
+    """What is shown to Prometheus."""
     verify: VerifyConfig = VerifyConfig()
     """Whether pods that stand against a required rule are looked for, whoever placed them."""
 

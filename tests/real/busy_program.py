@@ -47,7 +47,7 @@ PATHS: Final = {
     "ElasticQuotaTree": "/apis/scheduling.sigs.k8s.io/v1beta1/namespaces/{}/elasticquotatrees",
     "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
 }
-HAPPENED: Final = (
+HAPPENED: Final[tuple[tuple[str, Mapping[str, str]], ...]] = (
     ("multisched_pod_scheduling_sli_duration_seconds_count", {"domain": "forecast"}),
     ("multisched_pod_scheduling_sli_duration_seconds_count", {"domain": "gpu"}),
     ("multisched_pod_scheduling_sli_duration_seconds_count", {"domain": "job"}),
@@ -58,6 +58,8 @@ HAPPENED: Final = (
     ("multisched_forecast_refits_total", {}),
     ("multisched_forecast_node_peak_ratio", {}),
     ("multisched_verify_runs_total", {"result": "success"}),
+    ("leader_election_master_status", {"name": "multisched-forecast"}),
+    ("rest_client_requests_total", {"code": "200", "method": "PUT"}),
 )
 """Metrics, with some of their labels, of which a series must be above 0 before tests look."""
 

@@ -19,7 +19,7 @@ CHECK_TIMEOUT_S: Final = 60
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def program(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Busy]:
-    async with busy(tmp_path_factory.mktemp("busy")) as found:
+    async with busy(tmp_path_factory.mktemp("busy"), {"kubeSchedulerNames": True}) as found:
         yield found
 
 
