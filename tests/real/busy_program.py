@@ -34,6 +34,8 @@ MULTISCHED: Final = Path(sys.executable).with_name("multisched")
 NODES: Final = 60
 JOB_PODS: Final = 200
 LIMIT_S: Final = 150
+ERROR_CHARS: Final = 300
+SCRAPES_MAX: Final = 20
 POLL_S: Final = 1.0
 HISTORY_DAYS: Final = 9
 HISTORY_STEP_S: Final = 600
@@ -76,15 +78,18 @@ class Busy:
     """Of the Prometheus that scrapes it."""
     kubeconfig: Path
 
-    async def text(self, accept: str = "") -> str:
-        """The page that is scraped."""
+    async def text(self) -> str:
+        """The page that is scraped. It is asked for again while others are being rendered."""
         connector = aiohttp.TCPConnector(ssl=_unverified())
-        async with (
-            aiohttp.ClientSession(connector=connector) as session,
-            session.get(f"{self.url}/metrics", headers={"Accept": accept}) as answer,
-        ):
-            assert answer.status == 200
-            return await answer.text()
+        async with aiohttp.ClientSession(connector=connector) as session:
+            for _ in range(SCRAPES_MAX):
+                async with session.get(f"{self.url}/metrics") as answer:
+                    text = await answer.text()
+                if answer.status != 429:
+                    break
+                await anyio.sleep(POLL_S)
+        assert answer.status == 200, (answer.status, text[:ERROR_CHARS])
+        return text
 
     async def query(self, query: str) -> list[Json]:
         """Series of an instant query; AssertionError with Prometheus' words for one that does not parse."""

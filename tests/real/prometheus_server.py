@@ -32,6 +32,8 @@ FETCH_TIMEOUT_S: Final = 300
 BLOCKS_TIMEOUT_S: Final = 120
 READY_TIMEOUT_S: Final = 60
 POLL_INTERVAL_S: Final = 0.1
+SCRAPE_INTERVAL: Final = "3s"
+"""And how long a scrape may take."""
 
 Series = tuple[str, Mapping[str, str], Sequence[tuple[float, float]]]
 """(metric, labels, (epoch seconds, value) in the order of time)"""
@@ -81,7 +83,7 @@ def _run(command: Sequence[str], folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Scraped:
-    """Who is scraped every second."""
+    """Who is scraped every SCRAPE_INTERVAL."""
 
     job: str
     address: str
@@ -139,7 +141,7 @@ def _settings(scraped: Scraped | None) -> str:
     job: dict[str, object] = {"job_name": scraped.job, "static_configs": [{"targets": [scraped.address]}]}
     if scraped.is_tls:
         job |= {"scheme": "https", "tls_config": {"insecure_skip_verify": True}}
-    return json.dumps({"global": {"scrape_interval": "1s"}, "scrape_configs": [job]})
+    return json.dumps({"global": {"scrape_interval": SCRAPE_INTERVAL}, "scrape_configs": [job]})
 
 
 def free_port() -> int:

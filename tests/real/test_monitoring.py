@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Final
 
 import pytest
 import pytest_asyncio
 
+from tests.monitoring.boards import BOARDS
+from tests.monitoring.panels import Graph, Query
 from tests.real.busy_program import Busy, busy
 from tests.real.prometheus_server import binaries
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="module")]
 
 CHECK_TIMEOUT_S: Final = 60
+VARIABLES: Final = {"$job": ".+", "$domain": ".+", "$__rate_interval": "1m"}
+WITHOUT_SERIES: Final[dict[tuple[str, str], str]] = {
+    # (panel, legend) -> why a program that is well shows none
+    ("Failures per second", "{{domain}} {{plugin}} {{extension_point}}"): "no plugin fails",
+    ("Plugin failures per second", "{{domain}} {{plugin}} {{extension_point}}"): "no plugin fails",
+    ("Measured", "{{dimension}} p{{percentile}}"): "the embedded cluster has no metrics API",
+    ("Error on the last days", "{{dimension}} p{{percentile}} attributed"): "no query is per node",
+    ("Waits at Permit", "p50 {{domain}} {{result}}"): "no in-tree plugin waits there",
+    ("Waits at Permit", "p99 {{domain}} {{result}}"): "no in-tree plugin waits there",
+    ("Lists and failures, in five minutes", "{{kind}} lists"): "shown only where a list is read again",
+    ("Lists and failures, in five minutes", "{{kind}} failures"): "shown only where one fails",
+}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -39,3 +53,30 @@ async def test_promtool_would_find_a_fault(program: Busy) -> None:
     assert 'should not have "quantile" label' in promtool(
         "check", "metrics", text=f"# HELP multisched_x X.\n# TYPE multisched_x gauge\n{text}"
     )
+
+
+def queries() -> Iterator[tuple[tuple[str, str], str]]:
+    """((panel, legend), what Grafana would ask) of every panel of every dashboard."""
+    for board in BOARDS:
+        for panel in (panel for row in board.rows for panel in row.panels):
+            asked: Sequence[Query] = panel.queries if isinstance(panel, Graph) else (panel.query,)
+            for query in asked:
+                text = query.expression
+                for name, value in VARIABLES.items():
+                    text = text.replace(name, value)
+                assert "$" not in text, text
+                yield (panel.title, query.legend), text
+
+
+async def test_every_query_of_every_panel_gives_series(program: Busy) -> None:
+    found = {(*key, text): await program.query(text) for key, text in queries()}
+    assert len(found) > 100
+    missing = [key for key, series in found.items() if not series and key[:2] not in WITHOUT_SERIES]
+    assert not missing, "\n".join(map(str, missing))
+
+
+async def test_a_query_that_does_not_parse_or_asks_for_nothing_would_be_seen(program: Busy) -> None:
+    with pytest.raises(AssertionError, match="parse error"):
+        await program.query("sum(")
+    assert await program.query("multisched_luck") == []
+    assert WITHOUT_SERIES.keys() <= {key for key, _ in queries()}
