@@ -22,16 +22,17 @@ import anyio
 import anyio.abc
 from msgspec.structs import replace
 
+from multisched.client.dry_run import DryRunTransport
 from multisched.client.request_counts import RequestCounts
 from multisched.client.transport import HttpTransport, connect
 from multisched.config.options import ExitCode, RunOptions
-from multisched.config.schema import Configuration
+from multisched.config.schema import Configuration, LoggingConfig
 from multisched.model.wire import Transport, TransportError
 from multisched.observe.access import REVIEWS_AT_ONCE, DelegatedAuthenticator
 from multisched.observe.admission_view import AdmissionSource
 from multisched.observe.certificates import ServerCertificate, self_signed
 from multisched.observe.health import Health, Heartbeat
-from multisched.observe.logging import logging_to
+from multisched.observe.logging import LineWriter, LogFormat, logging_to
 from multisched.observe.loopback import token_folder
 from multisched.observe.metrics import Metrics
 from multisched.observe.probes import serve_probes
@@ -220,45 +221,54 @@ async def _stop_on_signal(
             break
 
 
-async def run(options: RunOptions) -> ExitCode:
+@contextlib.contextmanager
+def logging_of(written: LoggingConfig) -> Iterator[LineWriter]:
+    """All lines of the process go to its standard error until the context ends."""
+    is_terminal = sys.stderr.isatty()
+    automatic: LogFormat = "text" if is_terminal else "json"
+    form = automatic if written.format == "auto" else written.format
+    errors = sys.stderr.buffer
+    with logging_to(errors, level=written.level, form=form, clock=SystemClock(), is_terminal=is_terminal) as log:
+        yield log
+
+
+async def run(options: RunOptions, log: LineWriter) -> ExitCode:
     """`multisched run`: schedules until SIGTERM. A lost lease is a problem: another process has taken over."""
     collect_seldom(GC_YOUNG_LISTING_MAX)
     configuration = options.configuration
-    written = configuration.logging
-    with logging_to(sys.stderr.buffer, level=written.level, form=written.format, clock=SystemClock()) as log:
-        async with connect(options.kubeconfig, options.context) as transport:
-            metrics, certificate, of_leases = metrics_of(configuration), _certificate(configuration), RequestCounts()
-            rng = random.Random()  # noqa: S311 - jitter and ties, not secrets
-            program = build_program(
-                configuration,
-                transport,
-                options.identity,
-                options.lease_namespace,
-                metrics,
-                rng,
-                partial(connect, options.kubeconfig, options.context, counts=of_leases),
+    async with connect(options.kubeconfig, options.context) as transport:
+        metrics, certificate, of_leases = metrics_of(configuration), _certificate(configuration), RequestCounts()
+        rng = random.Random()  # noqa: S311 - jitter and ties, not secrets
+        program = build_program(
+            configuration,
+            DryRunTransport(transport) if options.overrides.is_dry_run else transport,
+            options.identity,
+            options.lease_namespace,
+            metrics,
+            rng,
+            partial(connect, options.kubeconfig, options.context, counts=of_leases),
+        )
+
+        def readings() -> Readings:
+            return replace(
+                read(program),
+                requests=requests_of(transport.host, (transport.counts, of_leases)),
+                log_lines_dropped=log.dropped,
+                certificate_expiry_s=None if certificate is None else certificate.expires_at.timestamp(),
             )
 
-            def readings() -> Readings:
-                return replace(
-                    read(program),
-                    requests=requests_of(transport.host, (transport.counts, of_leases)),
-                    log_lines_dropped=log.dropped,
-                    certificate_expiry_s=None if certificate is None else certificate.expires_at.timestamp(),
-                )
-
-            metrics.read_from(readings)
-            async with (
-                _served(configuration, program, metrics, transport, options.identity, certificate),
-                anyio.create_task_group() as tasks,
-            ):
-                tasks.start_soon(gather_answers, transport)
-                waiting = anyio.CancelScope()
-                await tasks.start(_stop_on_signal, program, waiting)
-                with waiting:
-                    await wait_reachable(transport)
-                code = await until_ended(program) if not program.is_closing else ExitCode.OK
-                tasks.cancel_scope.cancel()
+        metrics.read_from(readings)
+        async with (
+            _served(configuration, program, metrics, transport, options.identity, certificate),
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(gather_answers, transport)
+            waiting = anyio.CancelScope()
+            await tasks.start(_stop_on_signal, program, waiting)
+            with waiting:
+                await wait_reachable(transport)
+            code = await until_ended(program) if not program.is_closing else ExitCode.OK
+            tasks.cancel_scope.cancel()
     return code
 
 

@@ -1,0 +1,70 @@
+"""`multisched run`: flags over the configuration file, a log around everything, and the program driven to its end.
+
+All that the process says goes through its log, from the first sentence about a wrong configuration on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import typer
+
+from multisched import app as root
+from multisched.cli.driving import drive
+from multisched.config import loading
+from multisched.config.document import ConfigError
+from multisched.config.options import ExitCode, RefusedError, RunOptions, RunOverrides
+from multisched.config.schema import Configuration, LoggingConfig
+from multisched.observe.logging import LineWriter
+
+logger = logging.getLogger("multisched")
+
+
+def run(
+    file: Path | None,
+    *,
+    kubeconfig: Path | None,
+    context: str | None,
+    identity: str | None,
+    namespace: str,
+    said: RunOverrides,
+) -> NoReturn:
+    """Schedules until SIGTERM, by the configuration in `file` with what flags said over it. Exits."""
+    configuration = _configuration(file, said)
+    name = identity or root.default_identity()
+    options = RunOptions(configuration, name, namespace, kubeconfig, context, said)
+    with _logged(configuration.logging) as log:
+        drive(lambda: root.run(options, log), report=logger.error)
+
+
+def _configuration(file: Path | None, overrides: RunOverrides) -> Configuration:
+    try:
+        return overrides.over(loading.default() if file is None else loading.load(file))
+    except ConfigError as error:
+        _refuse(error.problems, overrides)
+    except RefusedError as error:
+        _refuse([error], overrides)
+
+
+def _refuse(problems: Iterable[object], overrides: RunOverrides) -> NoReturn:
+    with _logged(LoggingConfig(format=overrides.log_format or "auto")):
+        for problem in problems:
+            logger.error("%s", problem)
+    raise typer.Exit(ExitCode.USAGE) from None
+
+
+@contextmanager
+def _logged(written: LoggingConfig) -> Iterator[LineWriter]:
+    """What nobody expected is logged with its traceback, and ends the process as a problem."""
+    with root.logging_of(written) as log:
+        try:
+            yield log
+        except typer.Exit:
+            raise
+        except Exception:
+            logger.critical("ended by an error that nobody expected", exc_info=True)
+            raise typer.Exit(ExitCode.PROBLEM) from None
