@@ -115,7 +115,13 @@ def built(board: Board) -> models.Dashboard:
         .tooltip(models.DashboardCursorSync.CROSSHAIR)
         .with_variable(builders.DatasourceVariable("datasource").label("Data source").type("prometheus"))
         .with_variable(_variable("job", "Job", "label_values(multisched_build_info, job)"))
-        .link(builders.DashboardLink("multisched").type("dashboards").tags([TAG]).as_dropdown(True).keep_time(True))
+        .link(
+            builders.DashboardLink("multisched")
+            .type(models.DashboardLinkType.DASHBOARDS)
+            .tags([TAG])
+            .as_dropdown(True)
+            .keep_time(True)
+        )
     )
     if board.has_domains:
         made.with_variable(_variable("domain", "Domain", 'label_values(multisched_lease_held{job=~"$job"}, domain)'))

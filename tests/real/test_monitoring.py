@@ -6,9 +6,12 @@ import subprocess
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Final
 
+import orjson
 import pytest
 import pytest_asyncio
+from prometheus_client.parser import text_string_to_metric_families
 
+from multisched.client.transport import connect
 from tests.monitoring.boards import BOARDS
 from tests.monitoring.panels import Graph, Query
 from tests.real.busy_program import Busy, busy
@@ -17,6 +20,8 @@ from tests.real.prometheus_server import binaries
 pytestmark = [pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="module")]
 
 CHECK_TIMEOUT_S: Final = 60
+VALUES_MAX: Final = 500
+"""Of all labels together: bounds of buckets, plugins, events, kinds."""
 VARIABLES: Final = {"$job": ".+", "$domain": ".+", "$__rate_interval": "1m"}
 WITHOUT_SERIES: Final[dict[tuple[str, str], str]] = {
     # (panel, legend) -> why a program that is well shows none
@@ -53,6 +58,18 @@ async def test_promtool_would_find_a_fault(program: Busy) -> None:
     assert 'should not have "quantile" label' in promtool(
         "check", "metrics", text=f"# HELP multisched_x X.\n# TYPE multisched_x gauge\n{text}"
     )
+
+
+async def test_no_label_has_a_value_that_tenants_write(program: Busy) -> None:
+    families = text_string_to_metric_families(await program.text())
+    values = {value for family in families for sample in family.samples for value in sample.labels.values()}
+    async with connect(program.kubeconfig) as transport:
+        for kind in ("pods", "nodes", "namespaces"):
+            answer = await transport.request("GET", f"/api/v1/{kind}")
+            names = {item["metadata"]["name"] for item in orjson.loads(answer.body)["items"]}
+            assert len(names) > 5
+            assert values & names == set(), kind
+    assert len(values) < VALUES_MAX
 
 
 def queries() -> Iterator[tuple[tuple[str, str], str]]:
