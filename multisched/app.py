@@ -23,16 +23,18 @@ import anyio.abc
 import anyio.to_thread
 from msgspec.structs import replace
 
+from multisched.client.dry_run import DryRunTransport
+from multisched.client.request_counts import RequestCounts
 from multisched.client.transport import HttpTransport, connect
 from multisched.config.options import ExitCode, RunOptions
-from multisched.config.schema import Configuration
+from multisched.config.schema import Configuration, LoggingConfig
 from multisched.config.watched_file import WatchedFile
 from multisched.model.wire import Transport, TransportError
 from multisched.observe.access import REVIEWS_AT_ONCE, DelegatedAuthenticator
 from multisched.observe.admission_view import AdmissionSource
 from multisched.observe.certificates import ServerCertificate, self_signed
 from multisched.observe.health import Health, Heartbeat
-from multisched.observe.logging import logging_to
+from multisched.observe.logging import LineWriter, LogFormat, logging_to
 from multisched.observe.loopback import token_folder
 from multisched.observe.metrics import Metrics
 from multisched.observe.probes import serve_probes
@@ -43,7 +45,7 @@ from multisched.shell.garbage import GC_YOUNG_LISTING_MAX, collect_seldom, leave
 from multisched.shell.leadership.lease_runner import LeasesInThread
 from multisched.shell.plugin_views import ProgramViews
 from multisched.shell.program import LeaseLostError, Program, ProgramPorts
-from multisched.shell.telemetry import ProgramQueues, health_of, read
+from multisched.shell.telemetry import ProgramQueues, health_of, read, requests_of
 from multisched.shell.workers.background_tasks import NetworkMeasures
 from multisched.whatif.explain_source import ProgramExplanations
 from multisched.whatif.repair_source import RepairPlans, plans_of
@@ -146,6 +148,13 @@ async def _served(
         tasks.cancel_scope.cancel()
 
 
+def metrics_of(configuration: Configuration) -> Metrics:
+    """Empty, with the families that the configuration wants."""
+    if not configuration.metrics.kube_scheduler_names:
+        return Metrics()
+    return Metrics({domain.name: domain.scheduler_names[0] for domain in configuration.domains})
+
+
 def _admission(program: Program, configuration: Configuration) -> AdmissionSource | None:
     if not configuration.server.quota_webhook:
         return None
@@ -235,53 +244,65 @@ def _configuration_watch(program: Program, options: RunOptions) -> Configuration
         logging.getLogger().setLevel(configuration.logging.level.upper())
 
     async def look() -> Configuration | None:
-        return await anyio.to_thread.run_sync(file.changed)
+        found = await anyio.to_thread.run_sync(file.changed)
+        return None if found is None else options.overrides.over(found)
 
     return ConfigurationWatch(program, look, file=str(path), on_applied=set_level)
 
 
-async def run(options: RunOptions) -> ExitCode:
+@contextlib.contextmanager
+def logging_of(written: LoggingConfig) -> Iterator[LineWriter]:
+    """All lines of the process go to its standard error until the context ends."""
+    is_terminal = sys.stderr.isatty()
+    automatic: LogFormat = "text" if is_terminal else "json"
+    form = automatic if written.format == "auto" else written.format
+    errors = sys.stderr.buffer
+    with logging_to(errors, level=written.level, form=form, clock=SystemClock(), is_terminal=is_terminal) as log:
+        yield log
+
+
+async def run(options: RunOptions, log: LineWriter) -> ExitCode:
     """`multisched run`: schedules until SIGTERM. A lost lease is a problem: another process has taken over."""
     collect_seldom(GC_YOUNG_LISTING_MAX)
     configuration = options.configuration
-    written = configuration.logging
-    with logging_to(sys.stderr.buffer, level=written.level, form=written.format, clock=SystemClock()) as log:
-        async with connect(options.kubeconfig, options.context) as transport:
-            metrics, certificate = Metrics(), _certificate(configuration)
-            rng = random.Random()  # noqa: S311 - jitter and ties, not secrets
-            program = build_program(
-                configuration,
-                transport,
-                options.identity,
-                options.lease_namespace,
-                metrics,
-                rng,
-                partial(connect, options.kubeconfig, options.context),
+    async with connect(options.kubeconfig, options.context) as transport:
+        metrics, certificate, of_leases = metrics_of(configuration), _certificate(configuration), RequestCounts()
+        rng = random.Random()  # noqa: S311 - jitter and ties, not secrets
+        program = build_program(
+            configuration,
+            DryRunTransport(transport) if options.overrides.is_dry_run else transport,
+            options.identity,
+            options.lease_namespace,
+            metrics,
+            rng,
+            partial(connect, options.kubeconfig, options.context, counts=of_leases),
+        )
+
+        watch = _configuration_watch(program, options)
+
+        def readings() -> Readings:
+            return replace(
+                read(program),
+                requests=requests_of(transport.host, (transport.counts, of_leases)),
+                log_lines_dropped=log.dropped,
+                certificate_expiry_s=None if certificate is None else certificate.expires_at.timestamp(),
+                reload=None if options.config is None else reading_of(watch.statistics),
             )
 
-            watch = _configuration_watch(program, options)
-
-            def readings() -> Readings:
-                expiry_s = None if certificate is None else certificate.expires_at.timestamp()
-                reload = None if options.config is None else reading_of(watch.statistics)
-                return replace(
-                    read(program), log_lines_dropped=log.dropped, certificate_expiry_s=expiry_s, reload=reload
-                )
-
-            metrics.read_from(readings)
-            async with (
-                _served(configuration, program, metrics, transport, options.identity, certificate, watch),
-                anyio.create_task_group() as tasks,
-            ):
-                tasks.start_soon(gather_answers, transport)
-                tasks.start_soon(watch.run)
-                await tasks.start(_look_on_signal, watch)
-                waiting = anyio.CancelScope()
-                await tasks.start(_stop_on_signal, program, waiting)
-                with waiting:
-                    await wait_reachable(transport)
-                code = await until_ended(program) if not program.is_closing else ExitCode.OK
-                tasks.cancel_scope.cancel()
+        metrics.read_from(readings)
+        async with (
+            _served(configuration, program, metrics, transport, options.identity, certificate, watch),
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(gather_answers, transport)
+            tasks.start_soon(watch.run)
+            await tasks.start(_look_on_signal, watch)
+            waiting = anyio.CancelScope()
+            await tasks.start(_stop_on_signal, program, waiting)
+            with waiting:
+                await wait_reachable(transport)
+            code = await until_ended(program) if not program.is_closing else ExitCode.OK
+            tasks.cancel_scope.cancel()
     return code
 
 

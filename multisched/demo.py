@@ -61,7 +61,7 @@ async def demo(options: DemoOptions) -> int:
         if kubeconfig.exists() and not is_embedded_kubeconfig(kubeconfig):
             raise RefusedError(f"{kubeconfig} is somebody's kubeconfig; name a file that does not exist")
         kubeconfig.unlink(missing_ok=True)
-        with logging_to(_Aside(), level="warning", form="console", clock=SystemClock()):
+        with logging_to(_Aside(), level="warning", form="text", clock=SystemClock()):
             async with anyio.create_task_group() as tasks:
                 await tasks.start(_note_signals, stopped)
                 async with _cluster_process(kubeconfig, options.nodes) as process:

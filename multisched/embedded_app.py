@@ -123,7 +123,7 @@ async def _input_ended() -> None:
 def _logging_for_people() -> Iterator[None]:
     """Warnings of a command that somebody runs by hand."""
     clock = SystemClock()
-    with logging_to(sys.stderr.buffer, level="warning", form="console", clock=clock, is_terminal=sys.stderr.isatty()):
+    with logging_to(sys.stderr.buffer, level="warning", form="text", clock=clock, is_terminal=sys.stderr.isatty()):
         yield
 
 

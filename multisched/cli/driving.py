@@ -6,7 +6,7 @@ import errno
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Final
+from typing import Final, NoReturn
 
 import typer
 
@@ -17,12 +17,15 @@ INTERRUPTED: Final = 130
 """As a shell says it of a program that Ctrl-C has ended: here by a second one, or one before the command was under way."""
 
 
-def drive(start: Callable[[], Awaitable[int]]) -> None:
-    """Runs one asynchronous command on uvloop where there is one, and exits with its code."""
+def drive(start: Callable[[], Awaitable[int]], report: Callable[[str], object] | None = None) -> NoReturn:
+    """Runs one asynchronous command on uvloop where there is one, and exits with its code.
+
+    `report`: is given the sentences of what a user can cause; without, they are printed.
+    """
     import anyio
 
     async def command() -> int:
-        with _errors_reported():
+        with _errors_reported(report):
             return await start()
 
     try:
@@ -37,7 +40,7 @@ def _has_uvloop() -> bool:
 
 
 @contextmanager
-def _errors_reported() -> Iterator[None]:
+def _errors_reported(report: Callable[[str], object] | None) -> Iterator[None]:
     """Turns what a user can cause into a sentence and an exit code; everything else is a bug and keeps its traceback."""
     from multisched.client.errors import CredentialsError
     from multisched.framework.registry import PluginSetupError
@@ -60,7 +63,12 @@ def _errors_reported() -> Iterator[None]:
         error, code = failures[0]
         if isinstance(error, BrokenPipeError):
             raise error
-        fail("\n".join(dict.fromkeys(_sentences(error))), code)
+        sentences = dict.fromkeys(_sentences(error))
+        if report is None:
+            fail("\n".join(sentences), code)
+        for sentence in sentences:
+            report(sentence)
+        raise typer.Exit(int(code))
 
 
 def _first(group: BaseExceptionGroup[RefusedError]) -> RefusedError:

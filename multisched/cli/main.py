@@ -11,7 +11,7 @@ import os
 from collections.abc import Awaitable, Iterator
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -19,7 +19,7 @@ from multisched import __version__
 from multisched.cli.asking import ServerOptions, SourceOptions, asking
 from multisched.cli.domain_commands import CommandsOfAll
 from multisched.cli.driving import drive
-from multisched.cli.options import ConfigFile, Context, Format, Kubeconfig, Output, config_text_of, parsed, write_whole
+from multisched.cli.options import ConfigFile, Context, Format, Kubeconfig, Output, write_whole
 from multisched.cli.options import configuration_of as _configuration
 from multisched.cli.options import fail as _fail
 from multisched.cli.options import refuse as _refuse
@@ -31,7 +31,7 @@ from multisched.config.options import (
     DemoOptions,
     ExitCode,
     KubeletsOptions,
-    RunOptions,
+    RunOverrides,
 )
 
 SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -71,6 +71,8 @@ app.add_typer(plugins_app)
 app.add_typer(quota_app)
 app.add_typer(repair_app)
 
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
 Identity = Annotated[
     str | None, typer.Option(help="Unique name of this process. Default: POD_NAME, else host, process and chance.")
 ]
@@ -104,20 +106,29 @@ def version() -> None:
 
 @app.command()
 def run(
-    kubeconfig: Kubeconfig = None, context: Context = None, config: ConfigFile = None, identity: Identity = None
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    config: ConfigFile = None,
+    identity: Identity = None,
+    log_level: Annotated[LogLevel | None, typer.Option(help="Default: as configured, else info.")] = None,
+    log_format: Annotated[
+        LogFormat | None, typer.Option(help="Default: as configured, else text on a terminal, json elsewhere.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Of the HTTP server; 0: any free one. Default: as configured.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Decide and log what would be bound; write nothing, not even a Lease.")
+    ] = False,
 ) -> None:
     """Schedule pods on a cluster until SIGTERM."""
     gc.disable()  # until everything is imported: nothing of that is garbage, and looking for some takes a tenth of it
-    text = config_text_of(config)
-    configuration = parsed(text)
+    from multisched.cli import run as cli_run
 
-    def start() -> Awaitable[int]:
-        from multisched import app as root
-
-        name = identity or root.default_identity()
-        return root.run(RunOptions(configuration, name, _own_namespace(), kubeconfig, context, text))
-
-    drive(start)
+    said = RunOverrides(log_level, log_format, port, dry_run)
+    cli_run.run(
+        config, kubeconfig=kubeconfig, context=context, identity=identity, namespace=_own_namespace(), said=said
+    )
 
 
 @app.command()

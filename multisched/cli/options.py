@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from multisched.config.options import ConfigText, ExitCode, RefusedError
+from multisched.config.options import ExitCode, RefusedError
 from multisched.model.visible_text import escaped_lines
 
 if TYPE_CHECKING:
@@ -55,28 +55,11 @@ Snapshot = Annotated[
 
 
 def configuration_of(file: Path | None) -> Configuration:
-    """What the file says, or the default one."""
-    return parsed(config_text_of(file))
-
-
-def config_text_of(file: Path | None) -> ConfigText | None:
-    """What is in the file, to be read once: it may change."""
     from multisched.config import loading
     from multisched.config.document import ConfigError
 
     try:
-        return None if file is None else ConfigText(file, loading.read_text(file))
-    except ConfigError as error:
-        refuse(error.problems)
-
-
-def parsed(config: ConfigText | None) -> Configuration:
-    """The configuration that the text says, or the default one."""
-    from multisched.config import loading
-    from multisched.config.document import ConfigError
-
-    try:
-        return loading.default() if config is None else loading.parse(config.text, str(config.path))
+        return loading.default() if file is None else loading.load(file)
     except ConfigError as error:
         refuse(error.problems)
 

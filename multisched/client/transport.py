@@ -15,6 +15,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from time import perf_counter
 from typing import Final
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -37,6 +38,7 @@ from multisched.client.auth import (
 from multisched.client.connection_pool import CONNECT_TIMEOUT_S, ConnectionPool, Endpoint
 from multisched.client.errors import CredentialsError
 from multisched.client.line_stream import LOST, HttpLineStream, lower, read_capped, reason
+from multisched.client.request_counts import NO_ANSWER, RequestCounts
 from multisched.model.wire import (
     ANSWER_BYTES_MAX,
     JSON,
@@ -67,23 +69,29 @@ _HEADER_VALUE: Final = re.compile(r"[ -~]*")
 
 
 @asynccontextmanager
-async def connect(kubeconfig: Path | None = None, context: str | None = None) -> AsyncIterator[HttpTransport]:
+async def connect(
+    kubeconfig: Path | None = None, context: str | None = None, *, counts: RequestCounts | None = None
+) -> AsyncIterator[HttpTransport]:
     """An authenticated transport: from `kubeconfig`, else the pod's service account, else the user's default kubeconfig.
 
-    Makes no request. Raises CredentialsError if there is nothing usable.
+    Makes no request. Raises CredentialsError if there is nothing usable. `counts`: where requests are counted.
     """
     vendor = import_vendor()
     credentials = await _find_credentials(vendor, kubeconfig, context)
-    async with open_transport(vendor, credentials) as transport:
+    async with open_transport(vendor, credentials, counts=counts) as transport:
         yield transport
 
 
 @asynccontextmanager
 async def open_transport(
-    vendor: Vendor, credentials: Credentials, *, connections_max: int = CONNECTIONS_MAX
+    vendor: Vendor,
+    credentials: Credentials,
+    *,
+    connections_max: int = CONNECTIONS_MAX,
+    counts: RequestCounts | None = None,
 ) -> AsyncIterator[HttpTransport]:
     """The transport for credentials that were found elsewhere."""
-    transport = HttpTransport(vendor, credentials, connections_max)
+    transport = HttpTransport(vendor, credentials, connections_max, counts)
     try:
         yield transport
     finally:
@@ -227,7 +235,15 @@ def _proxy_of_environment(host: str) -> str | None:
 class HttpTransport:
     """`model.wire.Transport` over HTTP/1.1 with keep-alive."""
 
-    def __init__(self, vendor: Vendor, credentials: Credentials, connections_max: int = CONNECTIONS_MAX) -> None:
+    def __init__(
+        self,
+        vendor: Vendor,
+        credentials: Credentials,
+        connections_max: int = CONNECTIONS_MAX,
+        counts: RequestCounts | None = None,
+    ) -> None:
+        self.counts = counts if counts is not None else RequestCounts()
+        """Of all requests, those of transports beside it included."""
         self._vendor = vendor
         self._credentials = credentials
         self._connections_max = connections_max
@@ -288,7 +304,8 @@ class HttpTransport:
     @asynccontextmanager
     async def beside(self, connections_max: int) -> AsyncIterator[HttpTransport]:
         """A second transport with the same credentials and connections of its own, for requests that may not crowd out others."""
-        async with open_transport(self._vendor, self._credentials, connections_max=connections_max) as transport:
+        opened = open_transport(self._vendor, self._credentials, connections_max=connections_max, counts=self.counts)
+        async with opened as transport:
             yield transport
 
     async def crowded(self, least: int) -> None:
@@ -318,15 +335,20 @@ class HttpTransport:
     ) -> Response:
         self._counters.requests += 1
         channel.users += 1
+        status, started_s = NO_ANSWER, perf_counter()
         try:
             if channel.pool is None:
-                return await self._exchange_over_session(channel, method, path, body, types, timeout_s)
-            request = channel.request_bytes(method, path, types, body)
-            return await channel.pool.exchange(request, is_repeatable=method == "GET", timeout_s=timeout_s)
+                response = await self._exchange_over_session(channel, method, path, body, types, timeout_s)
+            else:
+                request = channel.request_bytes(method, path, types, body)
+                response = await channel.pool.exchange(request, is_repeatable=method == "GET", timeout_s=timeout_s)
+            status = response.status
         except LOST as error:
             raise self._failure(error, method) from error
         finally:
+            self.counts.ended(method, status, perf_counter() - started_s)
             await self._give_back(channel)
+        return response
 
     async def _exchange_over_session(
         self, channel: _Channel, method: str, path: str, body: bytes | None, types: tuple[str, str], timeout_s: float
@@ -346,13 +368,16 @@ class HttpTransport:
         channel.users += 1
         try:
             async with asyncio.timeout((timeout.connect or CONNECT_TIMEOUT_S) + WATCH_ANSWER_TIMEOUT_S):
-                return await channel.send("GET", path, channel.headers(JSON, ""), None, timeout)
+                response = await channel.send("GET", path, channel.headers(JSON, ""), None, timeout)
         except LOST as error:
+            self.counts.began("GET", NO_ANSWER)
             await self._give_back(channel)
             raise self._failure(error, "GET") from error
         except BaseException:
             await self._give_back(channel)
             raise
+        self.counts.began("GET", response.status)
+        return response
 
     async def _end_stream(self, channel: _Channel, response: aiohttp.ClientResponse) -> None:
         connection = response.connection

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from multisched.config.schema import Configuration
 
 NODES_MAX: Final = 100_000
+DRY_RUN_AUDIT_S: Final = 24 * 3600.0
+"""An audit would find that nothing is bound. It is as seldom as can be."""
 
 
 class ExitCode(IntEnum):
@@ -44,10 +46,48 @@ class ConfigText(msgspec.Struct, frozen=True):
     text: str
 
 
+class RunOverrides(msgspec.Struct, frozen=True):
+    """Flags of `multisched run` that count more than the configuration file; None: as it says."""
+
+    log_level: Literal["debug", "info", "warning", "error"] | None = None
+    log_format: Literal["json", "text"] | None = None
+    port: int | None = None
+    is_dry_run: bool = False
+    """Decide and log, but write nothing."""
+
+    def over(self, configuration: Configuration) -> Configuration:
+        """The configuration with these laid over it. Raises RefusedError for what does not go together."""
+        server, logging = configuration.server, configuration.logging
+        if self.port is not None:
+            if not server.enabled:
+                raise RefusedError("--port goes without server.enabled: false; remove one")
+            if self.port and self.port == server.probe_port:
+                raise RefusedError(f"--port {self.port} is server.probePort, too; name another one")
+            server = server.model_copy(update={"port": self.port})
+        said = {"level": self.log_level, "format": self.log_format}
+        logging = logging.model_copy(update={name: value for name, value in said.items() if value is not None})
+        changed = configuration.model_copy(update={"server": server, "logging": logging})
+        return _without_writes(changed) if self.is_dry_run else changed
+
+
+def _without_writes(configuration: Configuration) -> Configuration:
+    """Without a lease, which would be a write, and without an audit, which would miss the binds. Raises RefusedError."""
+    for domain in configuration.domains:
+        for extender in domain.extenders:
+            if extender.bind_verb:
+                raise RefusedError(
+                    f"--dry-run cannot keep the extender {extender.url_prefix} of domain {domain.name} from binding; remove its bindVerb"
+                )
+    lease = configuration.lease.model_copy(update={"enabled": False})
+    client = configuration.client.model_copy(update={"audit_period_s": DRY_RUN_AUDIT_S})
+    return configuration.model_copy(update={"lease": lease, "client": client})
+
+
 class RunOptions(msgspec.Struct, frozen=True):
     """`multisched run`."""
 
     configuration: Configuration
+    """With the flags laid over it."""
     identity: str
     """Unique name of this process, holder of its leases."""
     namespace: str
@@ -57,6 +97,8 @@ class RunOptions(msgspec.Struct, frozen=True):
     context: str | None = None
     config: ConfigText | None = None
     """The file that `configuration` is read from, which is followed; None: the defaults."""
+    overrides: RunOverrides = RunOverrides()
+    """The flags, for a configuration that is read later."""
 
     @property
     def lease_namespace(self) -> str:

@@ -12,7 +12,7 @@ from enum import Enum
 from ipaddress import ip_address
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 from pydantic.alias_generators import to_pascal
 
 from multisched.config.extenders import EXTENDERS_MAX, ExtenderConfig, refuse_conflicts
@@ -438,8 +438,21 @@ class LoggingConfig(Section):
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     """The least severe lines that are written."""
-    format: Literal["json", "console"] = "json"
-    """One JSON object per line, or lines for people."""
+    format: Literal["auto", "json", "text"] = "auto"
+    """One JSON object per line, or text for people. auto: text on a terminal, JSON elsewhere."""
+
+    @field_validator("format", mode="before")
+    @classmethod
+    def _former_name(cls, value: object) -> object:
+        """Version 0.1.0 called text console."""
+        return "text" if value == "console" else value
+
+
+class MetricsConfig(Section):
+    """What /metrics shows."""
+
+    kube_scheduler_names: bool = False
+    """Show metrics under kube-scheduler's own names (scheduler_...) as well, for dashboards and alerts made for it."""
 
 
 class Configuration(Section):
@@ -461,6 +474,8 @@ class Configuration(Section):
     """How the API server is asked."""
     logging: LoggingConfig = LoggingConfig()
     """What is logged."""
+    metrics: MetricsConfig = MetricsConfig()
+    """What is shown to Prometheus."""
     verify: VerifyConfig = VerifyConfig()
     """Whether pods that stand against a required rule are looked for, whoever placed them."""
 

@@ -42,6 +42,8 @@ METRIC_SERIES_MAX = 256
 
 
 _METRIC_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
+_TAKEN_LABELS = frozenset({"domain", "le", "quantile"})
+"""The program adds the first; the others are those of histograms and summaries, which these metrics are not."""
 
 
 class PluginMetric(msgspec.Struct, frozen=True):
@@ -60,8 +62,11 @@ class PluginMetric(msgspec.Struct, frozen=True):
     """It only grows, from the start of the process; else a gauge."""
 
     def __post_init__(self) -> None:
-        if not all(map(_METRIC_NAME.match, (self.name, *self.labels))) or "domain" in self.labels:
-            raise ValueError(f"metric {self.name!r} {self.labels}: write a-z, 0-9 and _; the label domain is added")
+        if not all(map(_METRIC_NAME.match, (self.name, *self.labels))) or not _TAKEN_LABELS.isdisjoint(self.labels):
+            raise ValueError(
+                f"metric {self.name!r} {self.labels}: write a-z, 0-9 and _; the label domain is added, le and quantile"
+                " are those of histograms and summaries"
+            )
         if len(self.values) > METRIC_SERIES_MAX:
             raise ValueError(f"metric {self.name}: {len(self.values)} series, more than {METRIC_SERIES_MAX}")
         if any(len(values) != len(self.labels) for values in self.values):

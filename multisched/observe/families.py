@@ -19,9 +19,13 @@ _Labels = TypeVar("_Labels", bound=tuple[str, ...])
 
 
 def histogram(
-    name: str, text: str, labels: tuple[str, ...], found: Mapping[_Labels, Durations]
+    name: str,
+    text: str,
+    labels: tuple[str, ...],
+    found: Mapping[_Labels, Durations],
+    namespace: str = NAMESPACE,
 ) -> HistogramMetricFamily:
-    family = HistogramMetricFamily(f"{NAMESPACE}_{name}", text, labels=labels)
+    family = HistogramMetricFamily(_full(name, namespace), text, labels=labels)
     for values, durations in found.items():
         ends = (*map(floatToGoString, durations.bounds_s), "+Inf")
         buckets = list(zip(ends, accumulate(durations.counts), strict=True))
@@ -29,16 +33,24 @@ def histogram(
     return family
 
 
-def counter(name: str, text: str, labels: tuple[str, ...], totals: Mapping[_Labels, float]) -> Metric:
+def counter(
+    name: str, text: str, labels: tuple[str, ...], totals: Mapping[_Labels, float], namespace: str = NAMESPACE
+) -> Metric:
     """The exposition adds `_total`."""
-    family = CounterMetricFamily(f"{NAMESPACE}_{name}", text, labels=labels)
+    family = CounterMetricFamily(_full(name, namespace), text, labels=labels)
     for values, total in totals.items():
         family.add_metric(values, total)
     return family
 
 
-def gauge(name: str, text: str, labels: tuple[str, ...], values: Mapping[_Labels, float]) -> Metric:
-    family = GaugeMetricFamily(f"{NAMESPACE}_{name}", text, labels=labels)
+def gauge(
+    name: str, text: str, labels: tuple[str, ...], values: Mapping[_Labels, float], namespace: str = NAMESPACE
+) -> Metric:
+    family = GaugeMetricFamily(_full(name, namespace), text, labels=labels)
     for label_values, value in values.items():
         family.add_metric(label_values, value)
     return family
+
+
+def _full(name: str, namespace: str) -> str:
+    return f"{namespace}_{name}" if namespace else name

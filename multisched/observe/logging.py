@@ -1,6 +1,7 @@
 """Structured logs that never hold up the event loop: JSON lines or lines for people, through a bounded queue.
 
-Everything goes through the standard library's `logging`: `logger.info("pod bound", extra={"pod": …, "node": …})`. The
+Everything goes through the standard library's `logging`: `logger.info("pod bound", extra={"pod": …, "node": …})`.
+Warnings, and exceptions that nobody catches, are lines like all others. The
 line is made where it is logged and written by a thread. When the output is blocked, lines beyond LINES_MAX are dropped
 and counted. The count is logged once there is room again. Called by the composition root, once.
 """
@@ -10,17 +11,23 @@ from __future__ import annotations
 import io
 import json
 import logging
+import sys
 import threading
+import warnings
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final, Literal, Protocol
+from types import TracebackType
+from typing import Any, Final, Literal, Protocol, TextIO
 
 import orjson
 
 from multisched.framework.ports import Clock
 from multisched.model.visible_text import escaped, escaped_json, escaped_lines
 
+logger = logging.getLogger(__name__)
+
+LogFormat = Literal["json", "text"]
 LINES_MAX: Final = 10_000
 """At some 300 bytes a line, 3 MB."""
 LINE_BYTES_MAX: Final = 16 * 1024
@@ -129,12 +136,12 @@ class _NonBlockingHandler(logging.Handler):
 
 @contextmanager
 def logging_to(
-    stream: LogStream, *, level: str, form: Literal["json", "console"], clock: Clock, is_terminal: bool = False
+    stream: LogStream, *, level: str, form: LogFormat, clock: Clock, is_terminal: bool = False
 ) -> Iterator[LineWriter]:
     """Sends all logging of the process to `stream` until the context ends; yields the writer for its drop counter."""
     writer = LineWriter(stream)
     handler = _NonBlockingHandler(writer)
-    handler.setFormatter(_console(clock, is_terminal=is_terminal) if form == "console" else _JsonLines(clock))
+    handler.setFormatter(_text(clock, is_terminal=is_terminal) if form == "text" else _JsonLines(clock))
     root = logging.getLogger()
     before, before_level = root.handlers[:], root.level
     root.handlers[:] = [handler]
@@ -145,13 +152,54 @@ def logging_to(
     for name in _NOT_LOGGED:
         setattr(logging, name, False)
     try:
-        yield writer
+        with _nothing_printed():
+            yield writer
     finally:
         for name, value in switches.items():
             setattr(logging, name, value)
         root.handlers[:] = before
         root.setLevel(before_level)
         writer.close()
+
+
+@contextmanager
+def _nothing_printed() -> Iterator[None]:
+    """What Python would print by itself is logged instead."""
+    before = warnings.showwarning, sys.excepthook, sys.unraisablehook, threading.excepthook
+    warnings.showwarning, sys.excepthook = _log_warning, _log_uncaught
+    sys.unraisablehook, threading.excepthook = _log_unraisable, _log_of_thread
+    try:
+        yield
+    finally:
+        warnings.showwarning, sys.excepthook, sys.unraisablehook, threading.excepthook = before
+
+
+def _log_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    logging.getLogger("py.warnings").warning(
+        "%s", message, extra={"category": category.__name__, "at": f"{filename}:{lineno}"}
+    )
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    logger.critical("an exception that nobody caught", exc_info=(kind, error, trace))
+
+
+def _log_unraisable(found: sys.UnraisableHookArgs) -> None:
+    error = found.exc_value
+    where = {"at": repr(found.object), "what": found.err_msg or "an exception where none can be raised"}
+    logger.error("an exception was ignored", extra=where, exc_info=error)
+
+
+def _log_of_thread(found: threading.ExceptHookArgs) -> None:
+    name = found.thread.name if found.thread is not None else ""
+    logger.critical("an exception that nobody caught", extra={"of_thread": name}, exc_info=found.exc_value)
 
 
 class _JsonLines(logging.Formatter):
@@ -176,7 +224,7 @@ class _JsonLines(logging.Formatter):
             return json.dumps(line, default=str)
 
 
-def _console(clock: Clock, *, is_terminal: bool) -> logging.Formatter:
+def _text(clock: Clock, *, is_terminal: bool) -> logging.Formatter:
     import structlog  # here: it brings rich along, a tenth of the start of a program that logs JSON
 
     def add_time(_: Any, __: str, event: Any) -> Any:

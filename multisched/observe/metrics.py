@@ -7,7 +7,7 @@ for every pod is counted in plain numbers (`domain_metrics`), what the parts cou
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import anyio.to_thread
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -15,6 +15,7 @@ from prometheus_client.exposition import choose_encoder
 
 from multisched.observe.domain_metrics import DomainCountsCollector, DomainMetrics
 from multisched.observe.families import NAMESPACE
+from multisched.observe.kube_scheduler_names import KubeSchedulerNames
 from multisched.observe.readings import Readings, ReadingsCollector
 from multisched.observe.seldom_metrics import SeldomMetrics
 
@@ -22,7 +23,8 @@ from multisched.observe.seldom_metrics import SeldomMetrics
 class Metrics:
     """All metrics of the process."""
 
-    def __init__(self) -> None:
+    def __init__(self, profiles: Mapping[str, str] | None = None) -> None:
+        """`profiles`: domain -> schedulerName, where kube-scheduler's own names are shown besides."""
         self.registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
@@ -34,6 +36,9 @@ class Metrics:
         self._domains: dict[str, DomainMetrics] = {}
         self._seldom = SeldomMetrics(self.registry)
         self._readings.taken = self._taken()
+        if profiles is not None:
+            sources = (self._readings, self._counts, self._seldom)
+            self.registry.register(KubeSchedulerNames(profiles, sources))
 
     def _taken(self) -> frozenset[str]:
         """Names of our own, without the prefix: a plugin that used one would make the whole page unreadable."""

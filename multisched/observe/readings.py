@@ -6,6 +6,8 @@ statistics and here, would cost time for every pod; this way it costs time for e
 
 from __future__ import annotations
 
+import platform
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -13,10 +15,12 @@ import msgspec
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from multisched import __version__
 from multisched.framework.durations import Durations
 from multisched.framework.introspection import PluginMetric
 from multisched.observe.families import counter, gauge, histogram
 
+_BUILD: Final = (__version__, platform.python_version(), f"{sys.platform}/{platform.machine()}")
 QUEUES: Final = ("active", "backoff", "unschedulable", "gated", "gang")
 
 
@@ -110,6 +114,16 @@ class ReloadReading(msgspec.Struct, frozen=True):
     waiting: int
 
 
+class RequestReading(msgspec.Struct, frozen=True):
+    """Requests to the API server."""
+
+    host: str
+    results: Mapping[tuple[str, int], int]
+    """(method, status; 0 without an answer) -> requests, watches included."""
+    durations: Mapping[str, Durations]
+    """Method -> how long those that are no watches took."""
+
+
 class Readings(msgspec.Struct, frozen=True, kw_only=True):
     """The whole process at one moment."""
 
@@ -141,6 +155,9 @@ class Readings(msgspec.Struct, frozen=True, kw_only=True):
     """None where it does not look."""
     reload: ReloadReading | None = None
     """None for a program without a file."""
+    leases: Mapping[str, bool] = msgspec.field(default_factory=dict)
+    """Lease -> whether this process holds it."""
+    requests: RequestReading | None = None
     log_lines_dropped: int = 0
     certificate_expiry_s: float | None = None
     """Unix time at which the server's certificate ends; None without one."""
@@ -161,6 +178,7 @@ class ReadingsCollector(Collector):
         """All families, in a fixed order."""
         now = self._latest
         yield from _process(now)
+        yield from _of_client_go(now)
         yield from _reflectors(now.reflectors)
         yield from _domain_gauges(now.domains)
         yield from _domain_counters(now.domains)
@@ -174,6 +192,7 @@ class ReadingsCollector(Collector):
 
 
 def _process(now: Readings) -> Iterator[Metric]:
+    yield gauge("build_info", "What runs here; always 1.", ("version", "python", "platform"), {_BUILD: 1})
     yield gauge("cache_size", "Objects in the cache.", ("type",), {(kind,): n for kind, n in now.cached.items()})
     events = {(result,): count for result, count in now.events.items()}
     yield counter("events", "Events about pods, by what became of them.", ("result",), events)
@@ -203,6 +222,21 @@ def _reload(now: ReloadReading) -> Iterator[Metric]:
     yield gauge("config_last_reload_success_timestamp_seconds", text, (), {(): now.last_good_s})
     text = "Settings of the configuration file that only a restart puts in force."
     yield gauge("config_settings_waiting_for_restart", text, (), {(): now.waiting})
+
+
+def _of_client_go(now: Readings) -> Iterator[Metric]:
+    """What every Kubernetes component shows by these names, whichever its own prefix is."""
+    text = "Whether this process holds the lease: 1 leads, 0 stands by."
+    leases = {(name,): int(is_held) for name, is_held in now.leases.items()}
+    yield gauge("leader_election_master_status", text, ("name",), leases, namespace="")
+    if now.requests is None:
+        return
+    host, text = now.requests.host, "Requests to the API server by answer."
+    results = {(str(status or "<error>"), host, method): n for (method, status), n in now.requests.results.items()}
+    yield counter("rest_client_requests", text, ("code", "host", "method"), results, namespace="")
+    text = "Requests to the API server until their whole answer, without watches."
+    took = {(host, method): durations for method, durations in now.requests.durations.items()}
+    yield histogram("rest_client_request_duration_seconds", text, ("host", "verb"), took, namespace="")
 
 
 def _reflectors(kinds: Mapping[str, ReflectorReading]) -> Iterator[Metric]:

@@ -7,13 +7,14 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from multisched.observe.families import NAMESPACE, WAIT_S
 
 _VICTIMS: Final = (1, 2, 4, 8, 16, 32, 64)
 
 
-class SeldomMetrics:
+class SeldomMetrics(Collector):
     """What does not happen for every pod."""
 
     def __init__(self, registry: CollectorRegistry) -> None:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlsplit
 
 from multisched.client.reflector import Reflector
+from multisched.client.request_counts import RequestCounts
 from multisched.framework.durations import Durations
 from multisched.framework.introspection import HealthPlugin, MetricsPlugin, PluginMetric
 from multisched.framework.preemption import PreemptingPlugin
 from multisched.framework.registry import PluginSet, implements, those
 from multisched.framework.runner import PluginFailure
 from multisched.observe.queue_view import DomainQueue, QueueView, WaitingPod
-from multisched.observe.readings import BackgroundReading, DomainReading, JudgeReading, Readings, ReflectorReading
+from multisched.observe.readings import (
+    BackgroundReading,
+    DomainReading,
+    JudgeReading,
+    Readings,
+    ReflectorReading,
+    RequestReading,
+)
 from multisched.queueing.transitions import Place
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
@@ -150,7 +159,16 @@ def read(program: Program) -> Readings:
             (d.plugin, d.domain): BackgroundReading(d.failures, d.is_running) for d in program.background.states()
         },
         judge=_read_judge(program.judge),
+        leases=program.leases.held(),
     )
+
+
+def requests_of(host: str, counts: Iterable[RequestCounts]) -> RequestReading:
+    """What transports have counted by now. `host`: the API server's address."""
+    total = RequestCounts()
+    for one in counts:
+        total.add(one.copy())
+    return RequestReading(urlsplit(host).netloc.rpartition("@")[2], total.results, total.durations)
 
 
 def statistics_of(program: Program) -> Mapping[str, Mapping[str, object]]:

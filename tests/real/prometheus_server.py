@@ -7,6 +7,7 @@ of the control plane, outside the repository and without root: `apt-get download
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -14,6 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +32,8 @@ FETCH_TIMEOUT_S: Final = 300
 BLOCKS_TIMEOUT_S: Final = 120
 READY_TIMEOUT_S: Final = 60
 POLL_INTERVAL_S: Final = 0.1
+SCRAPE_INTERVAL: Final = "3s"
+"""And how long a scrape may take."""
 
 Series = tuple[str, Mapping[str, str], Sequence[tuple[float, float]]]
 """(metric, labels, (epoch seconds, value) in the order of time)"""
@@ -77,12 +81,21 @@ def _run(command: Sequence[str], folder: Path) -> None:
     subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=FETCH_TIMEOUT_S)
 
 
+@dataclass(frozen=True, slots=True)
+class Scraped:
+    """Who is scraped every SCRAPE_INTERVAL."""
+
+    job: str
+    address: str
+    is_tls: bool = False
+
+
 @asynccontextmanager
-async def serving(folder: Path) -> AsyncIterator[str]:
-    """The address of a server that holds what `make_blocks` wrote and scrapes nothing. Raises ProgramEndedError or TimeoutError."""
+async def serving(folder: Path, scraped: Scraped | None = None) -> AsyncIterator[str]:
+    """The address of a server that holds what `make_blocks` wrote. Raises ProgramEndedError or TimeoutError."""
     programs = await anyio.to_thread.run_sync(binaries)
-    (folder / "prometheus.yml").write_text("global: {}\n")
-    address = f"{LOOPBACK}:{_free_port()}"
+    (folder / "prometheus.yml").write_text(_settings(scraped))
+    address = f"{LOOPBACK}:{free_port()}"
     flags = [
         f"--config.file={folder / 'prometheus.yml'}",
         f"--storage.tsdb.path={folder / 'data'}",
@@ -122,7 +135,17 @@ def make_blocks(folder: Path, series: Iterable[Series]) -> None:
     assert made.returncode == 0, made.stderr.decode(errors="replace")
 
 
-def _free_port() -> int:
+def _settings(scraped: Scraped | None) -> str:
+    if scraped is None:
+        return "global: {}\n"
+    job: dict[str, object] = {"job_name": scraped.job, "static_configs": [{"targets": [scraped.address]}]}
+    if scraped.is_tls:
+        job |= {"scheme": "https", "tls_config": {"insecure_skip_verify": True}}
+    return json.dumps({"global": {"scrape_interval": SCRAPE_INTERVAL}, "scrape_configs": [job]})
+
+
+def free_port() -> int:
+    """One that nobody listens on."""
     with socket.socket() as held:
         held.bind((LOOPBACK, 0))
         return int(held.getsockname()[1])

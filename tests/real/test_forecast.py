@@ -98,7 +98,7 @@ async def test_services_that_log_much_never_share_a_node_and_explain_says_when_i
             assert _percent(own) < 75 < 100 < _percent(other) < 150
             await house.until(lambda: figure(house, "forecast_catch_up_rows") == 0)
             assert figure(house, "forecast_pods", "own") == len(names)
-            assert 0.6 < figure(house, "forecast_node_peak_ratio", "log", "1") < 0.75, "each node has one of them"
+            assert 0.6 < figure(house, "forecast_node_peak_ratio", "log", "100") < 0.75, "each node has one of them"
             await house.at_rest()
 
 

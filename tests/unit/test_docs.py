@@ -43,7 +43,7 @@ GUIDES: Final = frozenset(
 """Folders whose README.md is a guide for users as well, and may be longer."""
 DOCUMENTS: Final = tuple(
     path
-    for pattern in ("*.md", "docs/*.md", "multisched/**/*.md", "domains/**/*.md", "tests/**/*.md")
+    for pattern in ("*.md", "docs/**/*.md", "multisched/**/*.md", "domains/**/*.md", "tests/**/*.md")
     for path in sorted(ROOT.glob(pattern))
 )
 PRODUCT: Final = ("multisched", "domains")

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from domains.forecast.learning.refit import RefitState
     from domains.forecast.ledger.node_loads import NodeLoad
 
-QUANTILES: Final[Mapping[str, float]] = {"0.5": 0.5, "0.95": 0.95, "1": 1.0}
-"""Over nodes; 1 is the fullest."""
-ERROR_QUANTILES: Final[Mapping[str, float]] = {"0.5": 0.5, "0.9": 0.9}
+PERCENTILES: Final[Mapping[str, float]] = {"50": 0.5, "95": 0.95, "100": 1.0}
+"""Over nodes; 100 is the fullest. The label is not `quantile`: that name belongs to summaries."""
+ERROR_PERCENTILES: Final[Mapping[str, float]] = {"50": 0.5, "90": 0.9}
 """Over services."""
 _Values = dict[tuple[str, ...], float]
 
@@ -81,16 +81,18 @@ class Figures:
             if np.isfinite(shares).any():
                 fullest = curves.of(rows[[int(np.nanargmax(shares))]])[0, dimension]
                 times[(name,)] = float(fullest.argmax() * quantized.profiles.slot_s)
-        label = ("dimension", "quantile")
-        ahead = "Predicted peak of nodes over their capacity, at the fullest moment of the week; quantile over nodes."
+        label = ("dimension", "percentile")
+        ahead = "Predicted peak of nodes over their capacity, at the fullest moment of the week; percentile over nodes."
         text = "When the node with the highest predicted peak is fullest: seconds since Monday 00:00 in the profiles' zone."
-        now = "Predicted load of nodes over their capacity at this time of the week; quantile over nodes."
+        now = "Predicted load of nodes over their capacity at this time of the week; percentile over nodes."
         return [
             *found,
-            PluginMetric("forecast_node_peak_ratio", ahead, _quantiles(quantized.dimensions, peaks, QUANTILES), label),
+            PluginMetric(
+                "forecast_node_peak_ratio", ahead, _percentiles(quantized.dimensions, peaks, PERCENTILES), label
+            ),
             PluginMetric("forecast_node_peak_time_seconds", text, times, ("dimension",)),
             PluginMetric(
-                "forecast_node_expected_ratio", now, _quantiles(quantized.dimensions, expected, QUANTILES), label
+                "forecast_node_expected_ratio", now, _percentiles(quantized.dimensions, expected, PERCENTILES), label
             ),
         ]
 
@@ -99,17 +101,17 @@ def _measured(loads: Mapping[str, NodeLoad]) -> list[PluginMetric]:
     shares: _Values = {}
     seen: _Values = {}
     for name, load in loads.items():
-        shares |= _quantiles((name,), load.shares.reshape(1, -1), QUANTILES)
+        shares |= _percentiles((name,), load.shares.reshape(1, -1), PERCENTILES)
         seen[(name,)] = load.seen_s
-    text = "Measured load of nodes over their capacity, when they were looked at last; quantile over nodes."
+    text = "Measured load of nodes over their capacity, when they were looked at last; percentile over nodes."
     return [
-        PluginMetric("forecast_node_load_ratio", text, shares, ("dimension", "quantile")),
+        PluginMetric("forecast_node_load_ratio", text, shares, ("dimension", "percentile")),
         PluginMetric("forecast_node_load_time_seconds", "Unix time of that.", seen, ("dimension",)),
     ]
 
 
-def _quantiles(names: tuple[str, ...], values: NDArray[np.float64], asked: Mapping[str, float]) -> _Values:
-    """(name, quantile) -> number; a row of values for each name, NaN left out."""
+def _percentiles(names: tuple[str, ...], values: NDArray[np.float64], asked: Mapping[str, float]) -> _Values:
+    """(name, percentile) -> number; a row of values for each name, NaN left out."""
     found: _Values = {}
     for name, row in zip(names, values, strict=True):
         known = row[np.isfinite(row)]
@@ -129,19 +131,21 @@ def _of_profiles(quantized: QuantizedProfiles) -> list[PluginMetric]:
     }
     is_attributed = profiles.origin == Origin.ATTRIBUTED
     tested, weighed = (
-        _quantiles(profiles.dimensions, np.where(chosen, profiles.error, np.nan).T.astype(np.float64), ERROR_QUANTILES)
+        _percentiles(
+            profiles.dimensions, np.where(chosen, profiles.error, np.nan).T.astype(np.float64), ERROR_PERCENTILES
+        )
         for chosen in (~is_attributed, is_attributed)
     )
-    text = "Mean pinball loss of the peak on the last days, over the mean of the series; quantile over services."
-    of_weights = "Standard error of what is attributed from node totals, over the weight; quantile over services."
+    text = "Mean pinball loss of the peak on the last days, over the mean of the series; percentile over services."
+    of_weights = "Standard error of what is attributed from node totals, over the weight; percentile over services."
     return [
         PluginMetric("forecast_profiles_version", "Number of the profiles in force.", {(): profiles.version}),
         PluginMetric("forecast_services", "Services with a profile.", {(): len(profiles.services)}),
         PluginMetric(
             "forecast_profiles", "Profiles by what they are made from.", kinds, ("dimension", "origin")
         ),
-        PluginMetric("forecast_backtest_error_ratio", text, tested, ("dimension", "quantile")),
-        PluginMetric("forecast_attribution_error_ratio", of_weights, weighed, ("dimension", "quantile")),
+        PluginMetric("forecast_backtest_error_ratio", text, tested, ("dimension", "percentile")),
+        PluginMetric("forecast_attribution_error_ratio", of_weights, weighed, ("dimension", "percentile")),
     ]  # fmt: skip
 
 

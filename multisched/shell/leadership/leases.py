@@ -91,6 +91,11 @@ class Leases:
         keeper = self.keepers.get(self._groups.get(domain, ""))
         return None if keeper is None else keeper.term
 
+    def held(self) -> dict[str, bool]:
+        """Name of each Lease -> whether this process holds it."""
+        prefix = self._configuration.lease.name_prefix
+        return {f"{prefix}-{group}": keeper.term.is_leading for group, keeper in self.keepers.items()}
+
     def may_be_bound_by(self) -> Iterator[str]:
         """The groups whose leases are held by now."""
         return (group for group, keeper in self.keepers.items() if keeper.term.may_bind_if_new())

@@ -46,7 +46,7 @@ def sources_of(house: House) -> Sources:
         ProgramExplanations(house.program),
         RepairPlans(house.program),
         ProgramViews(house.program),
-        QuotaAdmission(house.program),
+        admission=QuotaAdmission(house.program),
     )
 
 

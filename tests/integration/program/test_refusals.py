@@ -77,8 +77,9 @@ async def test_a_wrong_configuration_starts_nothing(text: str, told: list[str], 
     lines = ended.err.splitlines()
     assert len(lines) == len(told)
     for line, start in zip(lines, told, strict=True):
-        assert line.startswith(f"{path}:")
-        assert start in line
+        message = json.loads(line)["message"]
+        assert message.startswith(f"{path}:")
+        assert start in message
 
 
 def unreachable(folder: Path, port: int) -> Path:
@@ -199,7 +200,7 @@ async def test_a_taken_port_is_a_sentence(tmp_path: Path) -> None:
         ended = await call("run", "--kubeconfig", str(kubeconfig), "--config", configuration(tmp_path, port))
         cluster = await call("cluster", "--kubeconfig", str(tmp_path / "new"), "--port", str(port))
     assert ended.code == 2
-    assert f"127.0.0.1:{port}" in ended.err.splitlines()[-1]
+    assert f"127.0.0.1:{port}" in json.loads(ended.err.splitlines()[-1])["message"]
     assert "Traceback" not in ended.err
     assert cluster.code == 2
     assert cluster.err.splitlines() == [

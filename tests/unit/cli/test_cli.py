@@ -17,6 +17,8 @@ from typer.testing import CliRunner
 
 from multisched import __version__
 from multisched.cli.main import app
+from multisched.config import loading
+from multisched.config.options import RunOverrides
 from multisched.observe.queue_view import DomainQueue, QueueView, WaitingPod, encode_queue
 from multisched.observe.tables import as_table
 
@@ -91,18 +93,66 @@ def test_a_wrong_command_line_is_usage(arguments: tuple[str, ...]) -> None:
 def test_every_problem_of_a_configuration_is_told_and_nothing_is_started(tmp_path: Path) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text("apiVersion: multisched.io/v1\nkind: MultischedConfiguration\nleese: {}\nlogging: {level: loud}\n")
-    for command in (("config", "validate", str(path)), ("run", "--config", str(path)), ("demo", "--config", str(path))):
-        code, out, err = call(*command)
-        assert (code, out) == (2, "")
-        assert err.splitlines() == [
-            f"{path}:3:1: leese: unknown key (did you mean lease?)",
-            f"{path}:4:18: logging.level: 'loud' is not known here; write debug, info, warning or error",
-        ]
+    problems = [
+        f"{path}:3:1: leese: unknown key (did you mean lease?)",
+        f"{path}:4:18: logging.level: 'loud' is not known here; write debug, info, warning or error",
+    ]
+    for command in (("config", "validate", str(path)), ("demo", "--config", str(path))):
+        assert call(*command) == (2, "", "\n".join(problems) + "\n")
+    code, out, err = call("run", "--config", str(path))
+    assert (code, out, messages(err)) == (2, "", problems)
 
 
 def test_without_credentials_run_ends_with_no_cluster(tmp_path: Path) -> None:
     code, _, err = call("run", "--kubeconfig", str(tmp_path / "none"))
-    assert (code, err) == (3, f"multisched: no kubeconfig at {tmp_path / 'none'}\n")
+    assert (code, messages(err)) == (3, [f"no kubeconfig at {tmp_path / 'none'}"])
+
+
+def messages(err: str) -> list[str]:
+    """Of a log in JSON, all of whose lines are errors."""
+    lines = [json.loads(line) for line in err.splitlines()]
+    assert {line["level"] for line in lines} <= {"error"}
+    return [line["message"] for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("server", "port", "told"),
+    [
+        ("{enabled: false}", "1", "--port goes without server.enabled: false; remove one"),
+        ("{probePort: 7}", "7", "--port 7 is server.probePort, too; name another one"),
+    ],
+)
+def test_a_port_that_cannot_be_is_refused(server: str, port: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(f"apiVersion: multisched.io/v1\nkind: MultischedConfiguration\nserver: {server}\n")
+    code, _, err = call("run", "--config", str(path), "--port", port)
+    assert (code, messages(err)) == (2, [told])
+    code, _, err = call("run", "--config", str(path), "--port", port, "--log-format", "text")
+    assert code == 2
+    assert told in err
+    assert "{" not in err
+
+
+def test_a_dry_run_beside_an_extender_that_binds_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    extender = "{urlPrefix: 'http://127.0.0.1:1/x', bindVerb: bind}"
+    path.write_text(
+        "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n"
+        f"domains: [{{name: forecast, extenders: [{extender}]}}]\n"
+    )
+    code, _, err = call("run", "--config", str(path), "--dry-run")
+    told = (
+        "--dry-run cannot keep the extender http://127.0.0.1:1/x of domain forecast from binding; remove its bindVerb"
+    )
+    assert (code, messages(err)) == (2, [told])
+
+
+def test_flags_of_run_count_more_than_the_file() -> None:
+    configuration = loading.default()
+    over = RunOverrides("debug", "text", 0).over(configuration)
+    assert (over.logging.level, over.logging.format, over.server.port) == ("debug", "text", 0)
+    assert RunOverrides().over(configuration) == configuration
+    assert not RunOverrides(is_dry_run=True).over(configuration).lease.enabled
 
 
 def test_a_good_file_is_said_to_be_good() -> None:

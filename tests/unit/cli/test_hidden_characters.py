@@ -49,7 +49,7 @@ def test_what_a_server_says_against_it() -> None:
     assert (code, is_hidden(err.replace("\n", ""))) == (1, False), err
 
 
-@pytest.mark.parametrize("form", ["json", "console"])
+@pytest.mark.parametrize("form", ["json", "text"])
 def test_what_is_logged(form: Any) -> None:
     stream = io.BytesIO()
     with logging_to(stream, level="info", form=form, clock=HandClock()):

@@ -19,6 +19,7 @@ from multisched.client import transport as transport_module
 from multisched.client.auth import REREAD_INTERVAL_S
 from multisched.client.connection_pool import CONNECT_TIMEOUT_S
 from multisched.client.line_stream import HttpLineStream
+from multisched.client.request_counts import NO_ANSWER
 from multisched.client.transport import TransportStatistics
 from multisched.cluster.access.certificates import Authority, server_context
 from multisched.model.wire import AnswerLostError, ConnectFailedError
@@ -145,10 +146,15 @@ async def test_what_is_asked_is_counted(tmp_path: Path) -> None:
             async with transport.stream("/y") as stream:
                 await stream.read_body()
         assert transport.statistics() == TransportStatistics(requests=3, streams=2, sessions=1)
+        async with transport.beside(1) as beside:
+            await beside.request("POST", "/x", body=b"{}")
+        assert transport.counts.results == {("GET", 200): 5, ("POST", 200): 1}
+        assert {method: one.count for method, one in transport.counts.durations.items()} == {"GET": 3, "POST": 1}
     for times in (1, 2):
         with pytest.raises(ConnectFailedError):
             await transport.request("GET", "/x")
         assert transport.statistics().connect_failures == times
+        assert transport.counts.results["GET", NO_ANSWER] == times
 
 
 async def test_what_only_reads_is_asked_again_where_a_kept_connection_had_ended(tmp_path: Path) -> None:
@@ -176,6 +182,7 @@ async def test_a_refused_connection_is_known_to_have_sent_nothing(tmp_path: Path
             async with transport.stream("/x"):
                 pass
         assert transport.statistics().connect_failures == 2
+        assert transport.counts.results == {("POST", NO_ANSWER): 1, ("GET", NO_ANSWER): 1}
 
 
 async def test_a_handshake_that_hangs_has_sent_nothing(tmp_path: Path) -> None:

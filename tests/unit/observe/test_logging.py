@@ -6,6 +6,9 @@ import io
 import json
 import logging
 import os
+import sys
+import threading
+import warnings
 from typing import Any
 
 from multisched.observe.logging import LINE_BYTES_MAX, LineWriter, logging_to
@@ -49,7 +52,7 @@ def test_an_exception_keeps_its_traceback_and_hides_its_variables() -> None:
         except ValueError:
             logger.exception("it failed")
 
-    for form in ("json", "console"):
+    for form in ("json", "text"):
         text = logged(fail, form=form)
         assert "11 apples" in text
         assert "very-secret" not in text
@@ -111,3 +114,68 @@ def test_the_process_logs_as_before_afterwards() -> None:
     before = logging.getLogger().handlers[:]
     logged(lambda: logger.info("inside"))
     assert logging.getLogger().handlers == before
+
+
+# -- what Python would print by itself -----------------------------------------------------------------------------------
+
+
+def lines_of(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_warning_of_a_library_is_a_line() -> None:
+    def warn() -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            # `catch_warnings` keeps what shows them, which is ours
+            warnings.warn("old\nnews", DeprecationWarning, stacklevel=1)
+
+    (line,) = lines_of(logged(warn))
+    assert (line["level"], line["logger"], line["message"]) == ("warning", "py.warnings", "old\nnews")
+    assert line["category"] == "DeprecationWarning"
+    assert line["at"].startswith(__file__)
+    (shown,) = logged(warn, form="text").splitlines()
+    assert r"old\nnews" in shown
+
+
+def test_an_exception_that_nobody_caught_is_a_line() -> None:
+    def end() -> None:
+        try:
+            int("apples")
+        except ValueError as error:
+            sys.excepthook(ValueError, error, error.__traceback__)
+
+    (line,) = lines_of(logged(end))
+    assert (line["level"], line["message"]) == ("critical", "an exception that nobody caught")
+    assert "Traceback" in line["exception"]
+    assert "apples" in line["exception"]
+
+
+def test_an_exception_of_a_thread_is_a_line() -> None:
+    def end() -> None:
+        thread = threading.Thread(target=int, args=("apples",), name="counting")
+        thread.start()
+        thread.join()
+
+    (line,) = lines_of(logged(end))
+    assert (line["level"], line["of_thread"]) == ("critical", "counting")
+    assert "apples" in line["exception"]
+
+
+def test_an_exception_where_none_can_be_raised_is_a_line() -> None:
+    class Bad:
+        def __del__(self) -> None:
+            raise ValueError("apples")
+
+    def end() -> None:
+        Bad()
+
+    (line,) = lines_of(logged(end))
+    assert line["level"] == "error"
+    assert "apples" in line["exception"]
+
+
+def test_what_shows_warnings_and_exceptions_is_as_before_in_the_end() -> None:
+    before = warnings.showwarning, sys.excepthook, sys.unraisablehook, threading.excepthook
+    logged(lambda: None)
+    assert (warnings.showwarning, sys.excepthook, sys.unraisablehook, threading.excepthook) == before

@@ -9,11 +9,21 @@ from typing import Any
 
 import pytest
 
+from multisched import __version__
+from multisched.client.request_counts import BOUNDS_S
 from multisched.cycle.bind_outcome import Outcome
+from multisched.framework.durations import Durations
 from multisched.framework.introspection import PluginMetric
 from multisched.model.objects import Pod
 from multisched.observe.metrics import Metrics
-from multisched.observe.readings import BackgroundReading, DomainReading, JudgeReading, Readings, ReflectorReading
+from multisched.observe.readings import (
+    BackgroundReading,
+    DomainReading,
+    JudgeReading,
+    Readings,
+    ReflectorReading,
+    RequestReading,
+)
 
 POD = Pod(namespace="secret-namespace", name="secret-name", uid="secret-uid", version=1)
 CALLS_PER_BIND_MAX = 24
@@ -40,6 +50,15 @@ SHARED_WITH_KUBE_SCHEDULER = {
     "multisched_pod_scheduled_after_flush_total": {"domain"},
     "multisched_cache_size": {"type"},
 }
+
+
+def durations(*seconds: float) -> Durations:
+    found = Durations(BOUNDS_S)
+    for one in seconds:
+        found.observe(one)
+    return found
+
+
 READINGS = Readings(
     domains={
         "job": DomainReading(
@@ -70,6 +89,10 @@ READINGS = Readings(
     events={"stored": 8, "dropped": 1},
     background_tasks={("PeakForecast", "job"): BackgroundReading(2, is_running=True)},
     judge=JudgeReading(runs=3, failures=1, ended_at_s=1e9, seconds=2.5, violations={"resources": 2, "taints": 0}),
+    leases={"multisched-job": True, "multisched-gpu": False},
+    requests=RequestReading(
+        "10.0.0.1:443", {("POST", 201): 5, ("POST", 0): 1, ("GET", 200): 2}, {"POST": durations(0.004, 0.3, 90.0)}
+    ),
     log_lines_dropped=11,
 )
 
@@ -157,6 +180,13 @@ async def test_readings_are_shown_as_they_are() -> None:
         'multisched_malformed_objects_total{kind="pods"} 2.0',
         'multisched_events_total{result="dropped"} 1.0',
         "multisched_log_lines_dropped_total 11.0",
+        'leader_election_master_status{name="multisched-job"} 1.0',
+        'leader_election_master_status{name="multisched-gpu"} 0.0',
+        'rest_client_requests_total{code="201",host="10.0.0.1:443",method="POST"} 5.0',
+        'rest_client_requests_total{code="<error>",host="10.0.0.1:443",method="POST"} 1.0',
+        'rest_client_request_duration_seconds_bucket{host="10.0.0.1:443",le="0.005",verb="POST"} 1.0',
+        'rest_client_request_duration_seconds_bucket{host="10.0.0.1:443",le="60.0",verb="POST"} 2.0',
+        'rest_client_request_duration_seconds_count{host="10.0.0.1:443",verb="POST"} 3.0',
         'multisched_plugin_errors_total{domain="job",extension_point="Score",plugin="Mine"} 1.0',
         'multisched_bind_outcomes_total{domain="job",outcome="bound"} 1.0',
         'multisched_preemption_victims_sum{domain="job"} 3.0',
@@ -169,6 +199,19 @@ def _sorted_labels(line: str) -> str:
     name, brace, rest = line.partition("{")
     labels, end, value = rest.partition("}")
     return f"{name}{{{','.join(sorted(labels.split(',')))}}}{value}" if brace and end else line
+
+
+async def test_what_runs_is_said() -> None:
+    (line,) = [line for line in (await rendered(Metrics())).splitlines() if line.startswith("multisched_build_info{")]
+    assert f'version="{__version__}"' in line
+    assert line.endswith("} 1.0")
+
+
+async def test_the_process_and_its_garbage_collector_are_shown() -> None:
+    text = await rendered(Metrics())
+    for name in ("process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds"):
+        assert f"\n{name} " in text
+    assert "\npython_gc_collections_total{" in text
 
 
 async def test_no_label_names_a_pod() -> None:
@@ -228,6 +271,7 @@ async def test_a_plugin_cannot_take_a_name_of_the_program_nor_split_a_family() -
     [
         ({"name": "Mine"}, "write a-z"),
         ({"name": "mine", "labels": ("domain",), "values": {("x",): 1}}, "the label domain is added"),
+        ({"name": "mine", "labels": ("quantile",), "values": {("1",): 1}}, "le and quantile are those of"),
         ({"name": "mine", "labels": ("kind",), "values": {(): 1}}, "a value for each of"),
         ({"name": "mine", "labels": ("n",), "values": {(str(n),): n for n in range(300)}}, "300 series"),
     ],

@@ -97,12 +97,12 @@ def test_nodes_are_told_by_quantiles_of_their_predicted_peak_and_when_the_fulles
     scene.plugin.adopt(profiles())
     scene.catch_up()
     peak = scene.values("node_peak_ratio")
-    assert peak["cpu", "1"] == pytest.approx(6 / 4, rel=1e-3)
-    assert peak["cpu", "0.5"] < peak["cpu", "0.95"] < peak["cpu", "1"]
+    assert peak["cpu", "100"] == pytest.approx(6 / 4, rel=1e-3)
+    assert peak["cpu", "50"] < peak["cpu", "95"] < peak["cpu", "100"]
     assert scene.values("node_peak_time_seconds")["cpu",] == (24 + 20) * 3_600
-    assert scene.values("node_expected_ratio")["cpu", "1"] == pytest.approx(1.5 / 4, rel=0.01)
+    assert scene.values("node_expected_ratio")["cpu", "100"] == pytest.approx(1.5 / 4, rel=0.01)
     tuesday_evening_s = MONDAY_S + 44 * 3_600
-    assert scene.values("node_expected_ratio", tuesday_evening_s)["cpu", "1"] == pytest.approx(6 / 4, rel=1e-3)
+    assert scene.values("node_expected_ratio", tuesday_evening_s)["cpu", "100"] == pytest.approx(6 / 4, rel=1e-3)
 
 
 def test_what_is_still_to_be_counted_takes_the_last_whole_snapshot_away_from_nobody() -> None:
@@ -127,9 +127,9 @@ def test_profiles_are_told_by_age_origin_and_backtest_error() -> None:
     assert scene.values("profiles_age_seconds") == {(): 7_200}
     assert scene.values("services") == {(): 2}
     error = scene.values("backtest_error_ratio")
-    assert error["cpu", "0.5"] == pytest.approx(0.15)
-    assert error["cpu", "0.9"] == pytest.approx(0.19)
-    assert error["memory", "0.9"] == pytest.approx(0.3)
+    assert error["cpu", "50"] == pytest.approx(0.15)
+    assert error["cpu", "90"] == pytest.approx(0.19)
+    assert error["memory", "90"] == pytest.approx(0.3)
     origins = {key: count for key, count in scene.values("profiles").items() if count}
     assert origins == {
         ("cpu", "seasonal"): 1,
@@ -151,11 +151,11 @@ async def test_what_nodes_really_use_is_told_once_a_source_has_looked() -> None:
         scene.place("half" if pod == "h" else "web", pod, node)
     scene.plugin._refit = Refit([], lambda *_: profiles(), lambda _: None, RefitSettings(1, 1, 1), loads=loads)
     await loads.note_uses(MONDAY_S, [PodUse("shop", "w0", 1, 0), PodUse("shop", "w1", 2, 0), PodUse("shop", "?", 9, 9)])
-    assert scene.values("node_load_ratio")["cpu", "1"] == pytest.approx(3 / 4)
-    assert scene.values("node_load_ratio")["cpu", "0.5"] == pytest.approx(3 / 8), "the other node is idle"
+    assert scene.values("node_load_ratio")["cpu", "100"] == pytest.approx(3 / 4)
+    assert scene.values("node_load_ratio")["cpu", "50"] == pytest.approx(3 / 8), "the other node is idle"
     assert scene.values("node_load_time_seconds") == {("cpu",): MONDAY_S, ("memory",): MONDAY_S}
     loads.note(MONDAY_S + 60, Seen(by_node={"memory": {"a": 2 * GIB, "gpu": 8 * GIB}, "unasked": {"a": 1.0}}))
-    assert scene.values("node_load_ratio")["memory", "1"] == pytest.approx(0.25)
+    assert scene.values("node_load_ratio")["memory", "100"] == pytest.approx(0.25)
     assert scene.values("node_load_time_seconds")["memory",] == MONDAY_S + 60
 
 

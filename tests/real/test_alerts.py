@@ -1,0 +1,169 @@
+"""Each alert of `deploy/monitoring/alerts.yaml` on made series: it fires when it should, and not while all is well or briefly bad.
+
+promtool evaluates the rules; a sample a minute, in its notation: `0+1x60` grows by one sixty times, `_x5` is five gaps.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from tests.real.prometheus_server import binaries
+
+ALERTS: Final = Path(__file__).parents[2] / "deploy" / "monitoring" / "alerts.yaml"
+TIMEOUT_S: Final = 60
+WHERE: Final = 'job="m", instance="a"'
+OTHER: Final = 'job="m", instance="b"'
+OF: Final = f'{WHERE}, domain="gpu"'
+AT: Final = "3h"
+LEADS: Final = {f"multisched_lease_held{{{OF}}}": "1x200"}
+STANDS_BY: Final = {f"multisched_lease_held{{{OF}}}": "0x200"}
+ACTIVE: Final = f'multisched_pending_pods{{queue="active", {OF}}}'
+ATTEMPTS: Final = f'multisched_schedule_attempts_total{{result="scheduled", {OF}}}'
+BUILD: Final = {f"multisched_build_info{{{WHERE}}}": "1x200"}
+QUICK: Final = f'multisched_pod_scheduling_sli_duration_seconds_bucket{{attempts="1", le="20", {OF}}}'
+ALL: Final = f'multisched_pod_scheduling_sli_duration_seconds_bucket{{attempts="1", le="+Inf", {OF}}}'
+SLOW: Final = f'multisched_pod_scheduling_sli_duration_seconds_bucket{{attempts="1", le="40", {OF}}}'
+EXPIRY: Final = f"multisched_server_certificate_expiry_seconds{{{WHERE}}}"
+PEAK: Final = f'multisched_forecast_node_peak_ratio{{dimension="cpu", percentile="100", {OF}}}'
+
+Made = Mapping[str, str]
+
+
+def grows(series: str, **more: str) -> tuple[Made, tuple[Made, ...]]:
+    """A counter that fires an alert by growing at last: it is silent while it stands still, and when it grew long ago."""
+    name = f"{series}{{{OF}{''.join(f', {key}={value!r}' for key, value in more.items())}}}".replace("'", '"')
+    return {name: "0+1x200"}, ({name: "5x200"}, {name: "0+1x60 60x140"})
+
+
+def stays_above(series: str, bad: str, good: str, labels: str = OF) -> tuple[Made, tuple[Made, ...]]:
+    """A gauge that fires by its value, and not by a minute of it."""
+    name = f"{series}{{{labels}}}"
+    return {name: f"{bad}x200"}, ({name: f"{good}x200"}, {name: f"{good}x179 {bad} {good}x20"})
+
+
+CASES: Final[Mapping[str, tuple[Made, tuple[Made, ...]]]] = {
+    # alert: (series by which it fires at AT, series by which it does not)
+    "MultischedAbsent": ({"up": "1x200"}, (BUILD, {f"multisched_build_info{{{WHERE}}}": "1x177 _x4 1x20"})),
+    "MultischedNoLeader": (STANDS_BY, (LEADS, STANDS_BY | {f'multisched_lease_held{{{OTHER}, domain="gpu"}}': "1x200"})),
+    "MultischedSeveralLeaders": (
+        LEADS | {f'multisched_lease_held{{{OTHER}, domain="gpu"}}': "1x200"},
+        (LEADS, LEADS | {f'multisched_lease_held{{{OTHER}, domain="job"}}': "1x200"}),
+    ),
+    "MultischedRestarts": (
+        BUILD | {f"process_start_time_seconds{{{WHERE}}}": "0+1x200"},
+        (BUILD | {f"process_start_time_seconds{{{WHERE}}}": "5x200"}, {f"process_start_time_seconds{{{WHERE}}}": "0+1x200"}),
+    ),
+    "MultischedStuck": (
+        LEADS | {ACTIVE: "3x200", ATTEMPTS: "7x200"},
+        (
+            LEADS | {ACTIVE: "3x200", ATTEMPTS: "0+7x200"},
+            LEADS | {ACTIVE: "0x200", ATTEMPTS: "7x200"},
+            STANDS_BY | {ACTIVE: "3x200", ATTEMPTS: "7x200"},
+        ),
+    ),
+    "MultischedQueueGrows": (
+        LEADS | {ACTIVE: "0+10x200"},
+        (LEADS | {ACTIVE: "500x200"}, LEADS | {ACTIVE: "2000-10x200"}, STANDS_BY | {ACTIVE: "0+10x200"}),
+    ),
+    "MultischedSlowScheduling": (
+        {QUICK: "0+1x200", SLOW: "0+9x200", ALL: "0+9x200"},
+        ({QUICK: "0+9x200", SLOW: "0+9x200", ALL: "0+9x200"}, {QUICK: "0x200", SLOW: "9x200", ALL: "9x200"}),
+    ),
+    "MultischedUnschedulablePods": (
+        LEADS | {f'multisched_pending_pods{{queue="unschedulable", {OF}}}': "2x200"},
+        (
+            LEADS | {f'multisched_pending_pods{{queue="unschedulable", {OF}}}': "0x130 2x70"},
+            STANDS_BY | {f'multisched_pending_pods{{queue="unschedulable", {OF}}}': "2x200"},
+        ),
+    ),
+    "MultischedAttemptsFail": grows("multisched_schedule_attempts_total", result="error"),
+    "MultischedPluginFails": grows("multisched_plugin_errors_total", plugin="Mine", extension_point="Score"),
+    "MultischedPreemptionFails": grows("multisched_preemption_goroutines_execution_total", result="error"),
+    "MultischedReclaimsStopped": grows("multisched_quota_reclaims_stopped_total"),
+    "MultischedUnknownBinds": stays_above("multisched_unknown_binds", "2", "0"),
+    "MultischedBindsFail": (
+        {f'multisched_bind_outcomes_total{{outcome="{one}", {OF}}}': "0+1x200" for one in ("refused", "bound")},
+        (
+            {f'multisched_bind_outcomes_total{{outcome="{one}", {OF}}}': f"0+{n}x200" for one, n in (("refused", 1), ("bound", 20))},
+            {f'multisched_bind_outcomes_total{{outcome="{one}", {OF}}}': "9x200" for one in ("refused", "bound")},
+        ),
+    ),
+    "MultischedQuarantinedPods": stays_above("multisched_quarantined_pods", "1", "0"),
+    "MultischedRuleViolated": stays_above("multisched_verify_violations", "1", "0", f'rule="taints", {WHERE}'),
+    "MultischedVerifyFails": grows("multisched_verify_runs_total", result="error"),
+    "MultischedApiServerFails": (
+        BUILD | {f'rest_client_requests_total{{code="{code}", {WHERE}}}': "0+1x200" for code in ("<error>", "201")},
+        (
+            BUILD | {f'rest_client_requests_total{{code="{code}", {WHERE}}}': "0+1x200" for code in ("409", "201")},
+            {f'rest_client_requests_total{{code="500", {WHERE}}}': "0+1x200"},
+            BUILD | {f'rest_client_requests_total{{code="{code}", {WHERE}}}': f"0+{n}x200" for code, n in (("500", 1), ("201", 99))},
+        ),
+    ),
+    "MultischedThrottled": grows("multisched_throttled_requests_total"),
+    "MultischedWatchSilent": stays_above("multisched_watch_lag_seconds", "400", "61", f'kind="pods", {WHERE}'),
+    "MultischedCacheDiffered": grows("multisched_audit_differences_total"),
+    "MultischedMalformedObjects": grows("multisched_malformed_objects_total", kind="nodes"),
+    "MultischedCertificateEnds": ({EXPIRY: "100000x200"}, ({EXPIRY: "9000000x200"}, {EXPIRY: "9000000x150 100000x50"})),
+    "MultischedLogLinesLost": grows("multisched_log_lines_dropped_total"),
+    "MultischedBackgroundTaskDown": grows("multisched_background_failures_total", plugin="PeakForecast"),
+    "MultischedForecastStale": stays_above("multisched_forecast_profiles_age_seconds", "200000", "3600"),
+    "MultischedForecastRefitsFail": stays_above("multisched_forecast_refit_failures_in_a_row", "3", "1"),
+    "MultischedNodeWillBeTooFull": ({PEAK: "1.2x200"}, ({PEAK: "0.9x200"}, {PEAK: "0.9x179 1.2 0.9x20"})),
+}  # fmt: skip
+
+
+def names() -> list[str]:
+    groups = yaml.safe_load(ALERTS.read_text("utf-8"))["groups"]
+    return [rule["alert"] for group in groups for rule in group["rules"]]
+
+
+def case_of(alert: str, series: Made, *, fires: bool) -> dict[str, Any]:
+    """As promtool has it. Where an alert's labels say nothing of its kind, one series of it is enough."""
+    query = f'count(ALERTS{{alertname="{alert}", alertstate="firing"}})'
+    expected = [{"labels": "{}", "value": 1}] if fires else []
+    return {
+        "name": f"{alert} {'fires' if fires else 'is silent'} by {dict(series)}",
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": [{"expr": query, "eval_time": AT, "exp_samples": expected}],
+    }
+
+
+def judged(folder: Path, *tests: dict[str, Any]) -> str:
+    """What promtool says against the tests; empty for nothing."""
+    path = folder / "tests.json"
+    path.write_text(json.dumps({"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": tests}))
+    command = [str(binaries() / "promtool"), "test", "rules", str(path)]
+    ended = subprocess.run(command, text=True, capture_output=True, check=False, timeout=TIMEOUT_S)
+    return "" if ended.returncode == 0 else ended.stdout + ended.stderr
+
+
+def test_promtool_finds_no_fault_with_the_rules() -> None:
+    command = [str(binaries() / "promtool"), "check", "rules", "--lint-fatal", str(ALERTS)]
+    ended = subprocess.run(command, text=True, capture_output=True, check=False, timeout=TIMEOUT_S)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_every_alert_has_its_cases() -> None:
+    assert list(CASES) == names()
+
+
+def test_every_alert_fires_when_it_should(tmp_path: Path) -> None:
+    assert judged(tmp_path, *(case_of(alert, fires, fires=True) for alert, (fires, _) in CASES.items())) == ""
+
+
+def test_no_alert_fires_without_need(tmp_path: Path) -> None:
+    silent = [case_of(alert, series, fires=False) for alert, (_, cases) in CASES.items() for series in cases]
+    assert len(silent) >= 2 * len(CASES)
+    assert judged(tmp_path, *silent) == ""
+
+
+def test_an_alert_that_did_not_fire_would_be_seen(tmp_path: Path) -> None:
+    assert "FAILED" in judged(tmp_path, case_of("MultischedNoLeader", LEADS, fires=True))
+    assert "FAILED" in judged(tmp_path, case_of("MultischedNoLeader", STANDS_BY, fires=False))

@@ -1,0 +1,99 @@
+"""Metrics of a busy program, as Prometheus' own tools judge them."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Final
+
+import orjson
+import pytest
+import pytest_asyncio
+from prometheus_client.parser import text_string_to_metric_families
+
+from multisched.client.transport import connect
+from tests.monitoring.boards import BOARDS
+from tests.monitoring.panels import Graph, Query
+from tests.real.busy_program import Busy, busy
+from tests.real.prometheus_server import binaries
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="module")]
+
+CHECK_TIMEOUT_S: Final = 60
+VALUES_MAX: Final = 500
+"""Of all labels together: bounds of buckets, plugins, events, kinds."""
+VARIABLES: Final = {"$job": ".+", "$domain": ".+", "$__rate_interval": "1m"}
+WITHOUT_SERIES: Final[dict[tuple[str, str], str]] = {
+    # (panel, legend) -> why a program that is well shows none
+    ("Failures per second", "{{domain}} {{plugin}} {{extension_point}}"): "no plugin fails",
+    ("Plugin failures per second", "{{domain}} {{plugin}} {{extension_point}}"): "no plugin fails",
+    ("Measured", "{{dimension}} p{{percentile}}"): "the embedded cluster has no metrics API",
+    ("Error on the last days", "{{dimension}} p{{percentile}} attributed"): "no query is per node",
+    ("Waits at Permit", "p50 {{domain}} {{result}}"): "no in-tree plugin waits there",
+    ("Waits at Permit", "p99 {{domain}} {{result}}"): "no in-tree plugin waits there",
+    ("Lists and failures, in five minutes", "{{kind}} lists"): "shown only where a list is read again",
+    ("Lists and failures, in five minutes", "{{kind}} failures"): "shown only where one fails",
+}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def program(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Busy]:
+    async with busy(tmp_path_factory.mktemp("busy"), {"kubeSchedulerNames": True}) as found:
+        yield found
+
+
+def promtool(*arguments: str, text: str | None = None) -> str:
+    """What it found fault with; empty for nothing."""
+    command = [str(binaries() / "promtool"), *arguments]
+    ended = subprocess.run(command, input=text, text=True, capture_output=True, check=False, timeout=CHECK_TIMEOUT_S)
+    return "" if ended.returncode == 0 else ended.stdout + ended.stderr
+
+
+async def test_promtool_finds_no_fault_with_the_metrics(program: Busy) -> None:
+    assert promtool("check", "metrics", text=await program.text()) == ""
+
+
+async def test_promtool_would_find_a_fault(program: Busy) -> None:
+    text = 'multisched_x{quantile="1"} 1\n'
+    assert 'should not have "quantile" label' in promtool(
+        "check", "metrics", text=f"# HELP multisched_x X.\n# TYPE multisched_x gauge\n{text}"
+    )
+
+
+async def test_no_label_has_a_value_that_tenants_write(program: Busy) -> None:
+    families = text_string_to_metric_families(await program.text())
+    values = {value for family in families for sample in family.samples for value in sample.labels.values()}
+    async with connect(program.kubeconfig) as transport:
+        for kind in ("pods", "nodes", "namespaces"):
+            answer = await transport.request("GET", f"/api/v1/{kind}")
+            names = {item["metadata"]["name"] for item in orjson.loads(answer.body)["items"]}
+            assert len(names) > 5
+            assert values & names == set(), kind
+    assert len(values) < VALUES_MAX
+
+
+def queries() -> Iterator[tuple[tuple[str, str], str]]:
+    """((panel, legend), what Grafana would ask) of every panel of every dashboard."""
+    for board in BOARDS:
+        for panel in (panel for row in board.rows for panel in row.panels):
+            asked: Sequence[Query] = panel.queries if isinstance(panel, Graph) else (panel.query,)
+            for query in asked:
+                text = query.expression
+                for name, value in VARIABLES.items():
+                    text = text.replace(name, value)
+                assert "$" not in text, text
+                yield (panel.title, query.legend), text
+
+
+async def test_every_query_of_every_panel_gives_series(program: Busy) -> None:
+    found = {(*key, text): await program.query(text) for key, text in queries()}
+    assert len(found) > 100
+    missing = [key for key, series in found.items() if not series and key[:2] not in WITHOUT_SERIES]
+    assert not missing, "\n".join(map(str, missing))
+
+
+async def test_a_query_that_does_not_parse_or_asks_for_nothing_would_be_seen(program: Busy) -> None:
+    with pytest.raises(AssertionError, match="parse error"):
+        await program.query("sum(")
+    assert await program.query("multisched_luck") == []
+    assert WITHOUT_SERIES.keys() <= {key for key, _ in queries()}
