@@ -14,7 +14,7 @@ SPREAD := -n 2 --dist worksteal
 # On the real control plane much is waiting, and a control plane serves one file after the other: a file each, slow ones first.
 BY_FILE := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: venv lock demo test check sim sim-coverage mutants mutation soak oracle controlplane real bench
+.PHONY: venv lock chart demo test check sim sim-coverage mutants mutation soak oracle controlplane real bench
 
 venv: $(STAMP)
 
@@ -28,6 +28,9 @@ $(STAMP): tests/requirements.txt pyproject.toml
 lock: # re-resolves both lock files; needs uv on the PATH
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header -q -o tests/requirements.txt
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header -q -c tests/requirements.txt -o deploy/requirements.txt
+
+chart: venv # what the Helm chart holds of other files: definitions, policies, alerts, dashboards, the schema of its values
+	$(BIN)/python -m tests.unit.deploy.chart_files
 
 demo: venv # the embedded cluster, three domains, a mixed workload; ARGS="--once -o json" ends by itself
 	$(BIN)/multisched demo $(ARGS)
@@ -59,8 +62,9 @@ soak: venv # the property tests with 10,000 examples each instead of 300
 oracle: venv # our decisions against kube-scheduler's own code on fresh random clusters; needs Go; ARGS="--help"
 	$(BIN)/python -m tests.conformance.oracle $(ARGS)
 
-controlplane: # the real control plane, built once into a cache folder outside the repository; needs Go
+controlplane: # the real control plane, helm and kubeconform, built once into a cache folder outside the repository; needs Go
 	tests/real/controlplane/build.sh
+	tests/real/tools/build.sh
 
 real: venv controlplane # the same integration tests on the real control plane, what only that can answer, and kubectl on both
 	status=0; \
