@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+import yaml
 
 from domains.forecast.settings.args import PeakSettings
 from multisched import __version__
@@ -14,6 +16,7 @@ from multisched.config import loading
 from tests.real.rendering import (
     BASE,
     CHART,
+    DEPLOY,
     OVERLAYS,
     Object,
     RefusedError,
@@ -184,6 +187,16 @@ def test_what_watches_it_is_installed_on_demand() -> None:
     assert monitor["metadata"]["labels"]["release"] == "kube-prometheus"
     assert monitor["spec"]["selector"]["matchLabels"].items() <= the(objects, "Service")["metadata"]["labels"].items()
     assert the(objects, "ClusterRoleBinding", "multisched-readers")["subjects"] == readers
+
+
+def test_alerts_and_dashboards_are_those_of_deploy() -> None:
+    objects = templated({"monitoring": {"rules": {"enabled": True}, "dashboards": {"enabled": True}}})
+    monitoring = DEPLOY / "monitoring"
+    alerts = [yaml.safe_load(path.read_text())["groups"] for path in monitoring.glob("alerts.yaml")]
+    assert [one["spec"]["groups"] for one in objects if one["kind"] == "PrometheusRule"] == alerts
+    shown = [one["data"] for one in objects if "grafana_dashboard" in one["metadata"]["labels"]]
+    dashboards = {name: json.loads(text) for data in shown for name, text in data.items()}
+    assert dashboards == {path.name: json.loads(path.read_text()) for path in monitoring.glob("dashboards/*.json")}
 
 
 @pytest.mark.parametrize(
