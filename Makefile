@@ -38,11 +38,12 @@ demo: venv # the embedded cluster, three domains, a mixed workload; ARGS="--once
 test: venv # everything that needs nothing but Python: unit, conformance, 22 simulated seeds, integration
 	$(PYTEST) $(SPREAD) $(ARGS)
 
-check: venv # style, types, layers
+check: venv # style, types, layers, the Dockerfile
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/hadolint deploy/Dockerfile
 
 sim: venv # 220 seeded simulations of the whole program; a failing seed is printed and replays
 	$(BIN)/python -m tests.sim.run --seeds 220 --jobs 2 $(ARGS)
@@ -66,9 +67,9 @@ controlplane: # the real control plane, helm and kubeconform, built once into a 
 	tests/real/controlplane/build.sh
 	tests/real/tools/build.sh
 
-real: venv controlplane # the same integration tests on the real control plane, what only that can answer, and kubectl on both
+real: venv controlplane # integration tests on the real control plane, what only that can answer, kubectl on both; what is released
 	status=0; \
-	$(PYTEST) $(BY_FILE) --cluster=real tests/real $(addprefix tests/integration/,api client kubectl) $(ARGS) || status=1; \
+	$(PYTEST) $(BY_FILE) --cluster=real tests/real tests/release $(addprefix tests/integration/,api client kubectl) $(ARGS) || status=1; \
 	$(PYTEST) $(BY_FILE) --cluster=embedded tests/integration/kubectl $(ARGS) || status=1; \
 	exit $$status
 
