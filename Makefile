@@ -14,7 +14,7 @@ SPREAD := -n 2 --dist worksteal
 # On the real control plane much is waiting, and a control plane serves one file after the other: a file each, slow ones first.
 BY_FILE := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: venv lock chart demo test check sim sim-coverage mutants mutation soak oracle controlplane real bench
+.PHONY: venv lock chart dist demo test check sim sim-coverage mutants mutation soak oracle controlplane real bench
 
 venv: $(STAMP)
 
@@ -31,6 +31,9 @@ lock: # re-resolves both lock files; needs uv on the PATH
 
 chart: venv # what the Helm chart holds of other files: definitions, policies, alerts, dashboards, the schema of its values
 	$(BIN)/python -m tests.unit.deploy.chart_files
+
+dist: venv # wheel, sdist, bill of materials and checksums of what is committed, in dist/; the same bytes each time
+	$(BIN)/python -m tests.release.dist $(ARGS)
 
 demo: venv # the embedded cluster, three domains, a mixed workload; ARGS="--once -o json" ends by itself
 	$(BIN)/multisched demo $(ARGS)

@@ -30,9 +30,9 @@ def release_before() -> str:
     return tags[0] if tags else before
 
 
-def extract(revision: str, folder: Path) -> Path:
+def extract(revision: str, folder: Path, repository: Path = ROOT) -> Path:
     """Puts the files of `revision` into `folder`."""
-    archive = subprocess.run(["git", "archive", revision], cwd=ROOT, check=True, capture_output=True).stdout
+    archive = subprocess.run(["git", "archive", revision], cwd=repository, check=True, capture_output=True).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as tree:
         tree.extractall(folder, filter="data")
     return folder
