@@ -39,16 +39,23 @@ def tools() -> Path:
     return folder
 
 
-def run(command: Sequence[str | Path], text: str = "", environment: Mapping[str, str] | None = None) -> str:
+def run(
+    command: Sequence[str | Path],
+    text: str = "",
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> str:
     """What the program printed to standard output; `text` is its standard input."""
     kept = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     done = subprocess.run(
         command,
         input=text,
+        cwd=folder,
         env={**kept, **(environment or {})},
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=timeout_s,
         check=False,
     )
     if done.returncode != 0:

@@ -7,149 +7,30 @@ program and its manifests are those of the release before (`tests/real/releases.
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import anyio
 import anyio.to_thread
 import pytest
 
-from tests.integration.conftest import MULTISCHED, START_LIMIT_S
+from tests.integration.kubectl.install_kit import BOUND_LIMIT_S, Cluster, cluster_of
 from tests.real.admin import until
 from tests.real.audit_log import bound, calls, denied
-from tests.real.control_plane import ControlPlane
 from tests.real.pod_processes import PodProcesses
-from tests.real.program import Program
 from tests.real.releases import extract, release_before
-from tests.real.rendering import BASE, CHART, NAMESPACE, run, tools
+from tests.real.rendering import BASE, CHART, NAMESPACE, configuration, kustomized, run, the, tools
 
 pytestmark = pytest.mark.timeout(400)
 
 ROOT = Path(__file__).parents[3]
+DOCUMENT = ROOT / "docs" / "operators.md"
 DEPLOYMENT = "deployment/multisched"
-NODES = 6
 AT_FIRST, WAITING, MEANWHILE = 30, 12, 80
 """Pods that are there before the upgrade, those that no node takes until the end, and those that come while it goes on."""
-BATCH = 10
 ROLLOUT = ("rollout", "status", DEPLOYMENT, "--timeout=120s")
-BOUND_LIMIT_S = 120
-SHOP = "default"
-
-
-@dataclass
-class Cluster:
-    """A cluster of the test's own."""
-
-    kubectl: Path
-    kubeconfig: Path
-    folder: Path
-    plane: ControlPlane | None = None
-    """The real control plane, whose audit log counts bindings; None on the embedded cluster."""
-    created: dict[str, str] = field(default_factory=dict)
-    """Name -> uid, of pods."""
-
-    async def __call__(self, *arguments: str, document: Any = None) -> str:
-        """What kubectl printed."""
-        text = document if isinstance(document, str) else json.dumps(document)
-        command: list[str | Path] = [self.kubectl, "--kubeconfig", self.kubeconfig, *arguments]
-        return await anyio.to_thread.run_sync(lambda: run(command, text, {"HOME": str(self.folder)}))
-
-    async def helm(self, *arguments: str | Path) -> str:
-        """What helm printed; it works in the scheduler's namespace."""
-        command = [tools() / "helm", "--kubeconfig", self.kubeconfig, "--namespace", NAMESPACE, *arguments]
-        return await anyio.to_thread.run_sync(lambda: run(command, "", {"HOME": str(self.folder)}))
-
-    async def pods(self) -> list[dict[str, Any]]:
-        """Of the users."""
-        found: list[dict[str, Any]] = json.loads(await self("get", "pods", "-n", SHOP, "-o", "json"))["items"]
-        return found
-
-    async def create_pods(self, prefix: str, count: int, zone: str = "") -> None:
-        """In batches, as they come in."""
-        for start in range(0, count, BATCH):
-            items = [pod(f"{prefix}-{number}", zone) for number in range(start, min(start + BATCH, count))]
-            made = await self(
-                "create",
-                "-n",
-                SHOP,
-                "-o",
-                "json",
-                "-f",
-                "-",
-                document={"kind": "List", "apiVersion": "v1", "items": items},
-            )
-            documents = [json.loads(text) for text in re.split(r"(?<=\n})\n(?={)", made)]
-            stored = [item for one in documents for item in one.get("items", [one])]
-            self.created |= {item["metadata"]["name"]: item["metadata"]["uid"] for item in stored}
-
-    async def create_nodes(self, names: Iterable[str], zone: str = "") -> None:
-        """With room for all pods."""
-        resources = {"cpu": "16", "memory": "64Gi", "pods": "110"}
-        for name in names:
-            labels = {"kubernetes.io/hostname": name} | ({"zone": zone} if zone else {})
-            status = {"capacity": resources, "allocatable": resources}
-            node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "status": status}
-            await self("create", "-f", "-", document=node)
-
-    async def wait_bound(self, count: int) -> None:
-        async def are_bound() -> bool:
-            return sum("nodeName" in pod["spec"] for pod in await self.pods()) >= count
-
-        await until(are_bound, BOUND_LIMIT_S)
-
-
-def pod(name: str, zone: str) -> dict[str, Any]:
-    spec: dict[str, Any] = {
-        "schedulerName": "forecast-scheduler",
-        "containers": [
-            {"name": "main", "image": "app:1", "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}}}
-        ],
-    }
-    if zone:
-        spec["nodeSelector"] = {"zone": zone}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
-
-
-@asynccontextmanager
-async def embedded(kubectl: Path, folder: Path) -> AsyncIterator[Cluster]:
-    kubeconfig = folder / "kubeconfig"
-    program = await Program.start(
-        "multisched-cluster", [str(MULTISCHED), "cluster", "--kubeconfig", str(kubeconfig)], folder / "cluster.log"
-    )
-    try:
-
-        async def is_there() -> bool:
-            program.check_running()
-            return await anyio.Path(kubeconfig).exists()
-
-        await until(is_there, START_LIMIT_S)
-        yield Cluster(kubectl, kubeconfig, folder)
-    finally:
-        with anyio.CancelScope(shield=True):
-            await program.kill()
-
-
-@asynccontextmanager
-async def cluster_of(request: pytest.FixtureRequest, folder: Path) -> AsyncIterator[Cluster]:
-    """The chosen kind, with nodes."""
-    kubectl = request.getfixturevalue("kubectl")
-    if request.config.getoption("--cluster") == "embedded":
-        opened: Any = embedded(kubectl, folder)
-    else:
-        opened = real(kubectl, folder)
-    async with opened as cluster:
-        await cluster.create_nodes([f"node-{number}" for number in range(NODES)])
-        yield cluster
-
-
-@asynccontextmanager
-async def real(kubectl: Path, folder: Path) -> AsyncIterator[Cluster]:
-    async with ControlPlane.start(folder, audit=True) as plane:
-        yield Cluster(kubectl, plane.kubeconfig, folder, plane)
 
 
 async def rolled_with_pods_waiting(
@@ -255,3 +136,51 @@ async def test_a_release_of_the_chart_is_upgraded_and_rolled_back_with_pods_wait
             assert "podgroups.scheduling.x-k8s.io" in left, "helm never takes definitions away, and objects with them"
             assert "/multisched" not in left
         assert len(await cluster.pods()) == len(cluster.created)
+
+
+@pytest.mark.parametrize("way", ["kubectl", "helm"])
+async def test_the_documents_commands_install_it(request: pytest.FixtureRequest, tmp_path: Path, way: str) -> None:
+    """Every command of the section, in its order, but for those of the other way; docker only writes down what it is asked."""
+    section = DOCUMENT.read_text().split("\n## Install\n")[1].split("\n## ")[0]
+    blocks = re.findall(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    of_the_other = {"kubectl": "helm ", "helm": "kubectl kustomize "}[way]
+    chosen = [block for block in blocks if of_the_other not in block]
+    assert len(blocks) - len(chosen) == {"kubectl": 2, "helm": 1}[way]
+    (kustomization,) = re.findall(r"^```yaml\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    removal = {
+        "kubectl": "kubectl delete --ignore-not-found -k deploy/overlays/two-replicas",
+        "helm": "helm -n multisched-system uninstall multisched",
+    }[way]
+    assert f"`{removal}`" in section
+
+    binaries = tmp_path / "bin"
+    binaries.mkdir()
+    (binaries / "docker").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/docker\n')
+    (binaries / "docker").chmod(0o755)
+    (binaries / "helm").symlink_to(tools() / "helm")
+    (binaries / "kubectl").symlink_to(request.getfixturevalue("kubectl"))
+    script = "\n".join(["set -euxo pipefail", *chosen, removal])
+    async with cluster_of(request, tmp_path) as cluster:
+        trees = {"registry.example.com/multisched:0.1.0": ROOT}
+        async with PodProcesses.watching(cluster.kubectl, cluster.kubeconfig, NAMESPACE, tmp_path, trees) as processes:
+            path = f"{binaries}:{os.environ['PATH']}"
+            variables = {"PATH": path, "KUBECONFIG": str(cluster.kubeconfig), "HOME": str(tmp_path)}
+            told = await anyio.to_thread.run_sync(lambda: run(["bash", "-c", script], "", variables, ROOT, 300))
+            await processes.wait_without(set(processes.running))
+        assert {code for _scheduler, code in processes.ended.values()} == {0}
+        assert [line for one in processes.schedulers for line in one.denials()] == []
+        assert "condition met" in told
+        assert "Successfully assigned default/checkout" in told
+    assert (tmp_path / "docker").read_text().splitlines() == [
+        "build -f deploy/Dockerfile -t registry.example.com/multisched:0.1.0 .",
+        "push registry.example.com/multisched:0.1.0",
+    ]
+    own = tmp_path / "own"
+    (own / "mine").mkdir(parents=True)
+    (own / "deploy").symlink_to(ROOT / "deploy")
+    (own / "mine" / "kustomization.yaml").write_text(kustomization)
+    (own / "mine" / "multisched.yaml").write_text("kind: MultischedConfiguration\n")
+    objects = kustomized(own / "mine")
+    assert configuration(objects) == "kind: MultischedConfiguration\n"
+    (container,) = the(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "registry.example.com/multisched:0.1.0"
