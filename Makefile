@@ -14,7 +14,7 @@ SPREAD := -n 2 --dist worksteal
 # On the real control plane much is waiting, and a control plane serves one file after the other: a file each, slow ones first.
 BY_FILE := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: venv lock demo test check sim sim-coverage mutants mutation soak oracle controlplane real bench
+.PHONY: venv lock chart dist demo test check sim sim-coverage mutants mutation soak oracle controlplane real bench
 
 venv: $(STAMP)
 
@@ -29,17 +29,24 @@ lock: # re-resolves both lock files; needs uv on the PATH
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header -q -o tests/requirements.txt
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header -q -c tests/requirements.txt -o deploy/requirements.txt
 
+chart: venv # what the Helm chart holds of other files: definitions, policies, alerts, dashboards, the schema of its values
+	$(BIN)/python -m tests.unit.deploy.chart_files
+
+dist: venv # wheel, sdist, bill of materials and checksums of what is committed, in dist/; the same bytes each time
+	$(BIN)/python -m tests.release.dist $(ARGS)
+
 demo: venv # the embedded cluster, three domains, a mixed workload; ARGS="--once -o json" ends by itself
 	$(BIN)/multisched demo $(ARGS)
 
 test: venv # everything that needs nothing but Python: unit, conformance, 22 simulated seeds, integration
 	$(PYTEST) $(SPREAD) $(ARGS)
 
-check: venv # style, types, layers
+check: venv # style, types, layers, the Dockerfile
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/hadolint deploy/Dockerfile
 
 sim: venv # 220 seeded simulations of the whole program; a failing seed is printed and replays
 	$(BIN)/python -m tests.sim.run --seeds 220 --jobs 2 $(ARGS)
@@ -59,12 +66,13 @@ soak: venv # the property tests with 10,000 examples each instead of 300
 oracle: venv # our decisions against kube-scheduler's own code on fresh random clusters; needs Go; ARGS="--help"
 	$(BIN)/python -m tests.conformance.oracle $(ARGS)
 
-controlplane: # the real control plane, built once into a cache folder outside the repository; needs Go
+controlplane: # the real control plane, helm and kubeconform, built once into a cache folder outside the repository; needs Go
 	tests/real/controlplane/build.sh
+	tests/real/tools/build.sh
 
-real: venv controlplane # the same integration tests on the real control plane, what only that can answer, and kubectl on both
+real: venv controlplane # integration tests on the real control plane, what only that can answer, kubectl on both; what is released
 	status=0; \
-	$(PYTEST) $(BY_FILE) --cluster=real tests/real $(addprefix tests/integration/,api client kubectl) $(ARGS) || status=1; \
+	$(PYTEST) $(BY_FILE) --cluster=real tests/real tests/release $(addprefix tests/integration/,api client kubectl) $(ARGS) || status=1; \
 	$(PYTEST) $(BY_FILE) --cluster=embedded tests/integration/kubectl $(ARGS) || status=1; \
 	exit $$status
 

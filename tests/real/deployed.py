@@ -120,7 +120,7 @@ class Deployed:
         command = [str(MULTISCHED), "run", "--kubeconfig", str(kubeconfig), "--config", str(configuration)]
         pod = {"POD_NAME": identity, "POD_NAMESPACE": NAMESPACE}
         program = await plane.start_program(identity, command, pod)
-        return Scheduler(identity, _credential(kubeconfig), program)
+        return Scheduler(identity, credential_of(kubeconfig), program)
 
 
 def _is_denial(line: str) -> bool:
@@ -131,7 +131,8 @@ def _is_failure(line: str) -> bool:
     return not line.startswith("{") or json.loads(line)["level"] in ("error", "critical")
 
 
-def _credential(kubeconfig: Path) -> str:
+def credential_of(kubeconfig: Path) -> str:
+    """How the audit log calls the token of a ServiceAccount's kubeconfig."""
     token = json.loads(kubeconfig.read_text())["users"][0]["user"]["token"]
     payload = token.split(".")[1]
     return f"JTI={json.loads(base64.urlsafe_b64decode(payload + '=' * (-len(payload) % 4)))['jti']}"

@@ -54,6 +54,7 @@ CLUSTER_RULES: set[Rule] = {
         for kind in kinds_with_statuses()
     ),
     ("scheduling.k8s.io", "priorityclasses", "list", ()),
+    ("metrics.k8s.io", "pods", "list", ()),
     ("", "persistentvolumes", "patch", ()),
     ("", "persistentvolumeclaims", "patch", ()),
     ("", "pods/binding", "create", ()),
@@ -293,6 +294,15 @@ def test_nobody_but_the_kubelet_reaches_the_port_of_the_probes() -> None:
     assert [port["name"] for port in the("Service")["spec"]["ports"]] == ["metrics"]
 
 
+def test_the_namespace_of_prometheus_is_let_in_and_can_be_asked() -> None:
+    spec = the("NetworkPolicy")["spec"]
+    labelled = [{"namespaceSelector": {"matchLabels": {"multisched.io/scrapers": "true"}}}]
+    assert [rule["from"] for rule in spec["ingress"]] == [labelled]
+    assert [rule["ports"] for rule in spec["egress"] if rule.get("to") == labelled] == [
+        [{"port": 9090, "protocol": "TCP"}]
+    ]
+
+
 def test_the_configuration_changes_nothing_but_the_server() -> None:
     shipped, default = loading.load(BASE / "multisched.yaml"), loading.default()
     assert shipped.model_copy(update={"server": default.server}) == default
@@ -306,7 +316,9 @@ def test_the_files_the_program_is_started_with_are_mounted() -> None:
     volumes = {volume["name"]: volume for volume in spec["volumes"]}
     assert container["args"] == ["run", "--config", f"{mounts['config']}/{generated['files'][0]}"]
     assert volumes["config"]["configMap"]["name"] == generated["name"]
-    assert mounts["tmp"] == "/tmp"  # the rest of the file system is read-only
+    # The rest of the file system is read-only.
+    writable = {name: path for name, path in mounts.items() if "emptyDir" in volumes[name]}
+    assert writable == {"tmp": "/tmp", "state": "/var/lib/multisched"}
 
 
 def test_it_stays_up_through_upgrades_and_node_drains() -> None:

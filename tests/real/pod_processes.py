@@ -1,0 +1,163 @@
+"""Processes in place of the pods of an installed multisched, as kubelets would run them: no machine stands behind the nodes.
+
+`PodProcesses.watching` watches one namespace until the block ends. A new pod gets a process with the pod's configuration, the
+rights of the pod's account, and the program that its image stands for; the pod is Ready when the process says so. When the
+pod goes, its process is asked to end. So whatever rolls pods out (a Deployment, `kubectl rollout`, `helm --wait`) rolls out
+processes. They differ from pods in the server's settings, as in `deployed.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import anyio
+import anyio.abc
+import anyio.to_thread
+import yaml
+
+from tests.real.admin import until
+from tests.real.deployed import Scheduler, credential_of
+from tests.real.program import Program
+from tests.real.rendering import RefusedError, run
+
+POLL_S: Final = 0.5
+STOP_GRACE_S: Final = 30
+GONE_LIMIT_S: Final = 60
+CONTAINER: Final = "multisched"
+Pod = dict[str, Any]
+
+
+class PodProcesses:
+    """Only `watching` makes one."""
+
+    def __init__(
+        self, kubectl: Path, kubeconfig: Path, namespace: str, folder: Path, trees: Mapping[str, Path]
+    ) -> None:
+        self._kubectl = kubectl
+        self._kubeconfig = kubeconfig
+        self._namespace = namespace
+        self._folder = folder
+        self._trees = trees
+        """Image -> folder that holds its program."""
+        self._ready: set[str] = set()
+        self.running: dict[str, Scheduler] = {}
+        """By pod."""
+        self.ended: dict[str, tuple[Scheduler, int]] = {}
+        """By pod: with the code it ended with when its pod went."""
+
+    @classmethod
+    @asynccontextmanager
+    async def watching(
+        cls, kubectl: Path, kubeconfig: Path, namespace: str, folder: Path, trees: Mapping[str, Path]
+    ) -> AsyncIterator[PodProcesses]:
+        """Raises ProgramEndedError when a process ends by itself."""
+        self = cls(kubectl, kubeconfig, namespace, folder, trees)
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._run, tasks)
+                yield self
+                tasks.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                for scheduler in self.running.values():
+                    await scheduler.program.kill()
+
+    @property
+    def schedulers(self) -> list[Scheduler]:
+        """All that ever ran."""
+        return [*self.running.values(), *(scheduler for scheduler, _code in self.ended.values())]
+
+    async def wait_without(self, pods: Collection[str]) -> None:
+        """Until none of these runs: a Deployment is through with a rollout a moment before its old pods are gone."""
+
+        async def are_gone() -> bool:
+            return not self.running.keys() & pods
+
+        await until(are_gone, GONE_LIMIT_S)
+
+    async def kubectl(self, *arguments: str, text: str = "") -> str:
+        """What kubectl printed; `text` is its standard input."""
+        command: list[str | Path] = [
+            self._kubectl,
+            "--kubeconfig",
+            self._kubeconfig,
+            "--namespace",
+            self._namespace,
+            *arguments,
+        ]
+        home = {"HOME": str(self._folder)}
+        return await anyio.to_thread.run_sync(lambda: run(command, text, home))
+
+    async def _run(self, tasks: anyio.abc.TaskGroup) -> None:
+        while True:
+            found = json.loads(await self.kubectl("get", "pods", "-o", "json"))["items"]
+            pods = {pod["metadata"]["name"]: pod for pod in found if not pod["metadata"].get("deletionTimestamp")}
+            for name in self.running.keys() - pods.keys():
+                tasks.start_soon(self._stop, name, self.running.pop(name))
+            for name in pods.keys() - self.running.keys() - self.ended.keys():
+                self.running[name] = await self._start(name, pods[name])
+            for name in self.running.keys() - self._ready:
+                await self._look(name)
+            await anyio.sleep(POLL_S)
+
+    async def _start(self, name: str, pod: Pod) -> Scheduler:
+        (container,) = [one for one in pod["spec"]["containers"] if one["name"] == CONTAINER]
+        kubeconfig = await self._kubeconfig_of(name, pod["spec"]["serviceAccountName"])
+        configuration = self._folder / f"{name}.yaml"
+        document = yaml.safe_load(await self._configuration_of(pod))
+        document["server"] |= {"bindAddress": "127.0.0.1", "port": 0, "probePort": 0}
+        configuration.write_text(json.dumps(document))
+        # -P: the program comes from its tree, not from the folder that the tests are started in.
+        command = [sys.executable, "-P", "-m", "multisched", "run"]
+        command += ["--kubeconfig", str(kubeconfig), "--config", str(configuration)]
+        kept = {key: value for key, value in os.environ.items() if "proxy" not in key.lower()}
+        own = {"PYTHONPATH": str(self._trees[container["image"]]), "POD_NAME": name, "POD_NAMESPACE": self._namespace}
+        program = await Program.start(name, command, self._folder / f"{name}.log", {**kept, **own})
+        return Scheduler(name, credential_of(kubeconfig), program)
+
+    async def _configuration_of(self, pod: Pod) -> str:
+        (volume,) = [one for one in pod["spec"]["volumes"] if one["name"] == "config"]
+        found = json.loads(await self.kubectl("get", "configmap", volume["configMap"]["name"], "-o", "json"))
+        text: str = found["data"]["multisched.yaml"]
+        return text
+
+    async def _kubeconfig_of(self, name: str, account: str) -> Path:
+        document = yaml.safe_load(self._kubeconfig.read_text())
+        contexts = {one["name"]: one["context"] for one in document["contexts"]}
+        token = (await self.kubectl("create", "token", account, "--duration", "2h")).strip()
+        document["users"] = [{"name": contexts[document["current-context"]]["user"], "user": {"token": token}}]
+        path = self._folder / f"{name}.kubeconfig"
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(document))
+        return path
+
+    async def _look(self, name: str) -> None:
+        """Passes on to the pod what its readiness probe would find."""
+        scheduler = self.running[name]
+        scheduler.program.check_running()
+        probes = [line["probes"] for line in scheduler.log_lines() if line.get("probes")]
+        if not probes:
+            return
+        async with aiohttp.request("GET", f"{probes[0]}/readyz") as answer:
+            if answer.status != 200:
+                return
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": now}]}
+        patch = json.dumps({"status": status})
+        try:
+            await self.kubectl("patch", "pod", name, "--subresource=status", "--type=merge", "-p", patch)
+        except RefusedError as error:
+            if "not found" not in str(error):
+                raise  # a pod that went meanwhile needs no probe
+        self._ready.add(name)
+
+    async def _stop(self, name: str, scheduler: Scheduler) -> None:
+        self.ended[name] = (scheduler, await scheduler.program.stop(STOP_GRACE_S))

@@ -1,0 +1,62 @@
+"""The overlays of `deploy/overlays`: what each has beyond the base. `tests/real` renders and installs them."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+import yaml
+
+from domains.forecast.settings.args import PeakSettings
+from multisched.config import loading
+from multisched.config.schema import Configuration
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+OVERLAYS = DEPLOY / "overlays"
+NAMES = ("forecast", "minimal", "two-replicas")
+
+
+def parsed(path: Path) -> Any:
+    return yaml.safe_load(path.read_text())
+
+
+def forecast_args(config: Configuration) -> dict[str, Any]:
+    """What the domain forecast says to PeakForecast."""
+    (domain,) = [one for one in config.domains if one.name == "forecast"]
+    (args,) = [plugin.args for plugin in domain.profile.plugins.enabled if plugin.name == "PeakForecast"]
+    return dict(args or {})
+
+
+def test_the_overlays_are_these() -> None:
+    assert tuple(sorted(path.name for path in OVERLAYS.iterdir())) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_file_belongs_to_the_overlay(name: str) -> None:
+    folder = OVERLAYS / name
+    kustomization = parsed(folder / "kustomization.yaml")
+    assert kustomization["resources"] == ["../../base"]
+    listed = {patch["path"] for patch in kustomization["patches"] if "path" in patch}
+    listed |= {file for one in kustomization.get("configMapGenerator", ()) for file in one["files"]}
+    assert {path.name for path in folder.iterdir()} == {"kustomization.yaml", *listed}
+
+
+def test_the_forecast_is_the_base_with_a_history() -> None:
+    base, own = loading.load(DEPLOY / "base/multisched.yaml"), loading.load(OVERLAYS / "forecast/multisched.yaml")
+    assert own.model_copy(update={"domains": base.domains}) == base
+    assert [domain.name for domain in own.domains] == [domain.name for domain in base.domains]
+    settings = PeakSettings.from_config(forecast_args(own))
+    assert settings.learning is not None
+    assert settings.learning.history is not None
+    assert {type(source).__name__ for source in settings.learning.history.sources} == {
+        "LoadSettings",
+        "PrometheusSettings",
+    }
+
+
+def test_the_forecast_keeps_its_profiles_where_it_may_write() -> None:
+    spec = parsed(DEPLOY / "base/deployment.yaml")["spec"]["template"]["spec"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]}
+    file = PurePosixPath(forecast_args(loading.load(OVERLAYS / "forecast/multisched.yaml"))["profilesFile"])
+    assert str(file.parent) == mounts["state"]
