@@ -56,7 +56,6 @@ class SimulateOutput(Enum):
 app = typer.Typer(
     name="multisched",
     cls=CommandsOfAll,
-    help="Several Kubernetes schedulers in one deployment, over one shared cache.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # they print local variables, tokens among them
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -96,10 +95,25 @@ def main() -> None:
     app()
 
 
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"multisched {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _of_all(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Several Kubernetes schedulers in one deployment, over one shared cache."""
+
+
 @app.command()
 def version() -> None:
     """Print the version."""
-    typer.echo(f"multisched {__version__}")
+    _print_version(True)
 
 
 @app.command()
@@ -410,11 +424,11 @@ def repair_status(
 
 
 @plugins_app.command("list")
-def list_plugins(output: Format = Output.TABLE) -> None:
-    """List the plugins that a profile can name."""
+def list_plugins(config: ConfigFile = None, output: Format = Output.TABLE) -> None:
+    """List the plugins that a profile can name, and those that the configuration brings along."""
     from multisched.cli import plugins
 
-    _show(plugins.show(output.value))
+    _show(plugins.show(_configuration(config), output.value))
 
 
 # ---- what the commands share

@@ -26,6 +26,8 @@ _TYPE_META: Final = ("apiVersion", "kind")
 
 ArgsReader = Callable[[Mapping[str, Any], str], object]
 """Reads (args, path). Raises PluginArgsError."""
+ClassChooser = Callable[[Mapping[str, Any]], type]
+"""Of what class a plugin is with these args. Raises PluginArgsError."""
 
 
 class ArgsProblem(msgspec.Struct, frozen=True):

@@ -1,11 +1,11 @@
-"""Who reads the arguments of which plugin: the configuration is checked with them before anything is built."""
+"""Who reads the arguments of which plugin, and what they make of it: the configuration is checked before anything is built."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
 
-from multisched.framework.plugin_args import ArgsReader
+from multisched.framework.plugin_args import ArgsReader, ClassChooser
 from multisched.plugins.default_preemption_args import DefaultPreemptionArgs
 from multisched.plugins.dynamic_resources_args import DynamicResourcesArgs
 from multisched.plugins.node_affinity import NodeAffinityArgs
@@ -14,6 +14,7 @@ from multisched.plugins.node_resources_fit import NodeResourcesFitArgs
 from multisched.plugins.quota.elastic_quota_args import ElasticQuotaArgs
 from multisched.plugins.topology.inter_pod_affinity_args import InterPodAffinityArgs
 from multisched.plugins.topology.pod_topology_spread_args import PodTopologySpreadArgs
+from multisched.plugins.volumes.volume_binding import volume_binding_class
 from multisched.plugins.volumes.volume_binding_args import VolumeBindingArgs
 
 ARGS_READERS: Final[Mapping[str, ArgsReader]] = {
@@ -28,6 +29,11 @@ ARGS_READERS: Final[Mapping[str, ArgsReader]] = {
     "VolumeBinding": VolumeBindingArgs.from_config,
 }
 """By plugin. These are all whose arguments v1 knows."""
+
+CLASSES: Final[Mapping[str, ClassChooser]] = {
+    "VolumeBinding": lambda args: volume_binding_class(VolumeBindingArgs.from_config(args)),
+}
+"""By plugin, of those whose args decide which extension points they have."""
 
 WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "DefaultPreemption": "every candidate node is looked at, as upstream does at 100 percent: these change nothing",

@@ -79,6 +79,8 @@ def answering(status: int, body: bytes, headers: dict[str, str] | None = None) -
 
 def test_version() -> None:
     assert call("version") == (0, f"multisched {__version__}\n", "")
+    assert call("--version") == (0, f"multisched {__version__}\n", "")
+    assert "--version" in call("--help")[1]
 
 
 @pytest.mark.parametrize(
@@ -143,6 +145,36 @@ def test_plugins_are_listed_with_points_and_profiles() -> None:
     assert plugins["PrioritySort"]["enabledIn"] == {}
     assert yaml.safe_load(call("plugins", "list", "-o", "yaml")[1])["plugins"] == list(plugins.values())
     assert call("plugins", "list")[1].startswith("NAME ")
+    assert plugins["PeakForecast"]["extensionPoints"] == ["Score", "PostBind"]
+    assert plugins["VolumeBinding"]["extensionPoints"] == ["PreFilter", "Filter", "PreBind"]
+
+
+class Mine:
+    """A plugin of somebody's own."""
+
+    name = "Mine"
+
+    def permit(self, cycle: object, pod: object, node: str) -> None: ...
+
+
+def test_plugins_of_a_configuration_are_listed_with_the_points_that_their_args_give_them(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(
+        "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\ndomains:\n- name: web\n  profile:\n    plugins:\n"
+        f"      enabled: [{{name: PeakForecast, args: {{mode: both}}, weight: 5}}, {{name: '{__name__}:Mine'}}]\n"
+    )
+    listed = json.loads(call("plugins", "list", "--config", str(path), "-o", "json")[1])["plugins"]
+    plugins = {plugin["name"]: plugin for plugin in listed}
+    assert plugins["PeakForecast"]["extensionPoints"] == ["PreFilter", "Filter", "Score", "PostBind"]
+    assert plugins["PeakForecast"]["enabledIn"] == {"web": 5}
+    assert plugins["GpuShare"]["enabledIn"] == {}
+    assert plugins[f"{__name__}:Mine"] == {
+        "name": f"{__name__}:Mine",
+        "source": "configuration",
+        "extensionPoints": ["Permit"],
+        "enabledIn": {"web": 1},
+    }
+    assert call("plugins", "list", "--config", str(tmp_path / "none"))[0] == 2
 
 
 def test_the_queue_is_shown_as_a_table_without_control_characters() -> None:
