@@ -19,7 +19,7 @@ from multisched import __version__
 from multisched.cli.asking import ServerOptions, SourceOptions, asking
 from multisched.cli.domain_commands import CommandsOfAll
 from multisched.cli.driving import drive
-from multisched.cli.options import ConfigFile, Context, Format, Kubeconfig, Output, write_whole
+from multisched.cli.options import NOT_STRICT, ConfigFile, Context, Format, Kubeconfig, Output, write_whole
 from multisched.cli.options import configuration_of as _configuration
 from multisched.cli.options import fail as _fail
 from multisched.cli.options import refuse as _refuse
@@ -357,7 +357,9 @@ def schema() -> None:
 def convert(
     file: Annotated[Path, typer.Argument(help="A KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1).")],
     output: ConvertOutput = "yaml",
-    strict: Annotated[bool, typer.Option("--strict", help="Fail if anything of the file is not carried over.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail, and write nothing, if anything of the file is not carried over.")
+    ] = False,
 ) -> None:
     """Turn kube-scheduler's configuration into ours, and name what cannot be carried over."""
     from multisched.cli import convert as cli_convert
@@ -369,13 +371,13 @@ def convert(
         _refuse(error.problems)
     for finding in conversion.findings:
         _show(str(finding), to_errors=True)
+    if strict and conversion.findings.has_warnings:
+        _fail(NOT_STRICT, ExitCode.PROBLEM)
     text = cli_convert.as_json(conversion) if output == "json" else cli_convert.as_yaml(conversion, str(file))
     if output in ("yaml", "json"):
         typer.echo(text, nl=False)
     else:
         write_whole(Path(output), text, sources=(file,))
-    if strict and conversion.findings.has_warnings:
-        raise typer.Exit(int(ExitCode.PROBLEM))
 
 
 @repair_app.command("plan")

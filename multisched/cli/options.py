@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from multisched.config.schema import Configuration
 
 DEFAULT_SERVER = "http://127.0.0.1:10260"
+NOT_STRICT = "nothing is written: not all is carried over, as the lines above say; without --strict the rest is written"
 
 
 class Output(Enum):

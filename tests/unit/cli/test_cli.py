@@ -322,9 +322,9 @@ def test_convert_prints_a_configuration_that_validate_accepts_and_names_what_dif
 def test_convert_reports_as_json_and_fails_on_losses_only_if_told_to(tmp_path: Path) -> None:
     source = tmp_path / "kube.yaml"
     source.write_text(KUBE)
-    code, printed, _ = call("config", "convert", str(source), "--strict", "-o", "json")
+    code, printed, _ = call("config", "convert", str(source), "-o", "json")
     document = json.loads(printed)
-    assert code == 1
+    assert code == 0
     assert document["configuration"]["domains"][0]["schedulerNames"] == ["default-scheduler"]
     assert [found for found in document["findings"] if found["severity"] == "warning"] == [
         {
@@ -337,6 +337,17 @@ def test_convert_reports_as_json_and_fails_on_losses_only_if_told_to(tmp_path: P
     ]
     source.write_text(KUBE.replace("30", "100"))
     assert call("config", "convert", str(source), "--strict")[0] == 0
+
+
+@pytest.mark.parametrize("form", ["yaml", "json", "FILE"])
+def test_a_strict_conversion_writes_all_or_nothing(form: str, tmp_path: Path) -> None:
+    source, target = tmp_path / "kube.yaml", tmp_path / "ours.yaml"
+    source.write_text(KUBE)
+    target.write_text("before")
+    code, printed, told = call("config", "convert", str(source), "--strict", "-o", form.replace("FILE", str(target)))
+    assert (code, printed, target.read_text()) == (1, "", "before")
+    assert "warning: percentageOfNodesToScore" in told
+    assert "multisched: nothing is written: not all is carried over" in told
 
 
 def test_convert_refuses_what_it_cannot_read_and_never_writes_over_its_source(tmp_path: Path) -> None:
