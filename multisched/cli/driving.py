@@ -10,7 +10,7 @@ from typing import Final
 
 import typer
 
-from multisched.cli.options import fail
+from multisched.cli.options import fail, is_without_room
 from multisched.config.options import ExitCode, RefusedError
 
 INTERRUPTED: Final = 130
@@ -48,8 +48,12 @@ def _errors_reported() -> Iterator[None]:
     failures: list[tuple[BaseException, ExitCode]] = []  # raising inside except* would wrap the exit in a group
     try:
         yield
-    except* BrokenPipeError:  # the reader of a pipe has ended; click knows what to do about the bare error
+    except* BrokenPipeError:  # the reader of a pipe has ended: click knows what to do about the bare error
         failures.append((BrokenPipeError(errno.EPIPE, "nobody reads"), ExitCode.PROBLEM))
+    except* OSError as group:
+        if not all(map(is_without_room, _leaves(group))):
+            raise
+        failures.append((next(_leaves(group)), ExitCode.PROBLEM))
     except* RefusedError as group:
         failures.append((group, _first(group).code))
     except* (PluginSetupError, ServerError, CertificateError) as group:
@@ -58,23 +62,26 @@ def _errors_reported() -> Iterator[None]:
         failures.append((group, ExitCode.NO_CLUSTER))
     if failures:
         error, code = failures[0]
-        if isinstance(error, BrokenPipeError):
+        if isinstance(error, OSError):
             raise error
         fail("\n".join(dict.fromkeys(_sentences(error))), code)
 
 
 def _first(group: BaseExceptionGroup[RefusedError]) -> RefusedError:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
+    error = next(_leaves(group))
     if not isinstance(error, RefusedError):
         raise TypeError(type(error))
     return error
 
 
-def _sentences(error: BaseException) -> Iterator[str]:
+def _leaves(error: BaseException) -> Iterator[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
-            yield from _sentences(inner)
+            yield from _leaves(inner)
     else:
-        yield str(error)
+        yield error
+
+
+def _sentences(error: BaseException) -> Iterator[str]:
+    for leaf in _leaves(error):
+        yield str(leaf)

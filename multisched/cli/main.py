@@ -191,7 +191,7 @@ def cluster(
 def kubelets(
     kubeconfig: Annotated[Path, typer.Option(help="The cluster whose nodes to act for.", exists=True, dir_okay=False)],
     context: Context = None,
-    stages: Annotated[Path | None, typer.Option(help="Stage documents. Default: built in.", exists=True)] = None,
+    stages: Annotated[Path | None, typer.Option(help="Stage documents. Default: built in.", dir_okay=False)] = None,
     seed: Annotated[int, typer.Option(help="Fixes what chance decides.")] = 0,
 ) -> None:
     """Act as the kubelets of a cluster's nodes, so that pods run and Jobs finish, and as a provisioner of volumes.
