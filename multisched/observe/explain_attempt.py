@@ -72,7 +72,7 @@ class AttemptReader:
         """Why not this node; None where the record cannot tell."""
         snapshot, row = record.snapshot, self._table.row_of(node)
         if row is None or not self._rows.has(row):
-            where = "is not known" if row is None else f"is not one that domain {self._rows.domain} may use"
+            where = "is not known" if row is None else self._rows.why_not(row, self._table.node(row))
             return OnNode(node=node, text=f"Node {node} {where}.")
         if snapshot is None or not snapshot.is_kept:
             return None
