@@ -327,10 +327,10 @@ def verify(
 @config_app.command()
 def validate(file: Annotated[Path, typer.Argument(help="The configuration file.")]) -> None:
     """Tell everything that is wrong in a file, and what in it has no effect."""
-    from multisched.config.profile import without_effect
+    from multisched.config.profile import notes_on
 
     configuration = _configuration(file)
-    for note in (note for domain in configuration.domains for note in without_effect(domain)):
+    for note in (note for domain in configuration.domains for note in notes_on(domain)):
         _show(f"{file}: {note}")
     names = ", ".join(f"{d.name} ({', '.join(d.scheduler_names)})" for d in configuration.domains)
     typer.echo(f"{file}: good; domains: {names}")

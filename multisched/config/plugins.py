@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from multisched.config.schema import BUILT_IN_DOMAINS, DomainConfig, PluginEntry
 from multisched.framework.default_profile import DEFAULT_PROFILE
-from multisched.framework.plugin_args import ArgsReader, ClassChooser
+from multisched.framework.plugin_args import ArgsNotes, ArgsReader, ClassChooser
 from multisched.framework.registry import (
     EXTENSION_POINTS,
     Factory,
@@ -26,7 +26,7 @@ from multisched.framework.registry import (
     Registry,
 )
 from multisched.plugins import IN_TREE
-from multisched.plugins.args_readers import ARGS_READERS, CLASSES
+from multisched.plugins.args_readers import ARGS_READERS, CLASSES, NOTES
 
 T = TypeVar("T")
 
@@ -44,13 +44,18 @@ def plugin_registry() -> Registry:
 
 
 def domain_module(domain: str) -> ModuleType:
-    """`domains.<name>.profile`: PROFILE, PLUGINS and, where the domain has them, POLICY, ARGS_READERS and CLASSES."""
+    """`domains.<name>.profile`: PROFILE, PLUGINS and, where the domain has them, POLICY, ARGS_READERS, NOTES and CLASSES."""
     return importlib.import_module(f"domains.{domain}.profile")
 
 
 def args_reader(plugin: str) -> ArgsReader | None:
     """Who reads the args of a plugin that ships; None: they are read when it is built."""
     return _of_plugin(plugin, "ARGS_READERS", ARGS_READERS)
+
+
+def args_notes(plugin: str) -> ArgsNotes | None:
+    """Who says what is worth knowing of good args of a plugin that ships."""
+    return _of_plugin(plugin, "NOTES", NOTES)
 
 
 def class_chooser(plugin: str) -> ClassChooser | None:

@@ -12,12 +12,18 @@ from typing import Any, Final
 from pydantic.alias_generators import to_camel
 
 from multisched.config.document import Document, Path
-from multisched.config.plugins import args_reader, class_chooser, is_queue_sort, points_with, resolve_profile
+from multisched.config.plugins import (
+    args_notes,
+    args_reader,
+    class_chooser,
+    is_queue_sort,
+    points_with,
+    resolve_profile,
+)
 from multisched.config.schema import DomainConfig
 from multisched.config.structure import nearest
 from multisched.framework.plugin_args import PluginArgsError
 from multisched.framework.registry import NO_ARGS, PluginSetupError, PluginUse, Profile, Registry
-from multisched.plugins.args_readers import WITHOUT_EFFECT
 
 _PART: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 
@@ -68,11 +74,12 @@ def _takes(document: Document, path: Path, plugin: str, args: Mapping[str, Any],
     return False
 
 
-def without_effect(domain: DomainConfig) -> Iterator[str]:
-    """Arguments of the domain's profile that are good and change nothing, with why."""
+def notes_on(domain: DomainConfig) -> Iterator[str]:
+    """Arguments of the domain's profile that are good, and change nothing or may not work, with why."""
     for entry in domain.profile.plugins.enabled:
-        if entry.args and entry.name in WITHOUT_EFFECT:
-            yield f"{domain.name}: {entry.name}: {', '.join(entry.args)}: {WITHOUT_EFFECT[entry.name]}"
+        notes = args_notes(entry.name) if entry.args else None
+        if notes is not None and entry.args:
+            yield from (f"{domain.name}: {entry.name}: {note}" for note in notes(entry.args))
 
 
 def _parts(text: str) -> Path:

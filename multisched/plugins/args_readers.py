@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, Final
 
-from multisched.framework.plugin_args import ArgsReader, ClassChooser
+from multisched.framework.plugin_args import ArgsNotes, ArgsReader, ClassChooser
 from multisched.plugins.default_preemption_args import DefaultPreemptionArgs
 from multisched.plugins.dynamic_resources_args import DynamicResourcesArgs
 from multisched.plugins.node_affinity import NodeAffinityArgs
@@ -40,3 +41,11 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "DynamicResources": "pods with resource claims are refused where they come in: these change nothing",
 }
 """Plugins whose arguments are read and checked for the sake of upstream's files -> why they change nothing."""
+
+
+def _without_effect(plugin: str, args: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{', '.join(args)}: {WITHOUT_EFFECT[plugin]}"
+
+
+NOTES: Final[Mapping[str, ArgsNotes]] = {name: partial(_without_effect, name) for name in WITHOUT_EFFECT}
+"""By plugin, of those of whose good args there is something to say."""

@@ -24,6 +24,8 @@ from multisched.framework.measures import Grid
 
 Learn = Callable[[Reading, int, float], Profiles]
 """(reading, version, now in epoch seconds); runs in a worker thread."""
+Keep = Callable[[Profiles], str]
+"""Keeps profiles for the next start; why it could not, in a sentence. Runs in a worker thread."""
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -52,6 +54,8 @@ class Findings(msgspec.Struct, frozen=True):
     """What was left out or guessed."""
     capacities: Mapping[str, Mapping[str, float]]
     """Dimension -> node -> capacity in plain units, where a query says it."""
+    unkept: str = ""
+    """Why the profiles are not kept for the next start; empty where they are, or need not be."""
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -63,10 +67,11 @@ class Refused(msgspec.Struct, frozen=True):
 class Study:
     """Reads the sources of history, and learns profiles from them."""
 
-    def __init__(self, sources: Mapping[int, Source], learn: Learn) -> None:
+    def __init__(self, sources: Mapping[int, Source], learn: Learn, keep: Keep | None = None) -> None:
         """`sources`: by their place in the configuration, which is their precedence."""
         self._sources = dict(sources)
         self._learn = learn
+        self._keep = keep
 
     async def run(self, order: Order, in_thread: InThread) -> Findings | Refused:
         """Raises TimeoutError where learning takes too long, and whatever the fit raises."""
@@ -80,7 +85,7 @@ class Study:
             return Refused(f"not read within {order.deadline_s:g} s")
         try:
             with anyio.fail_after(order.deadline_s):
-                profiles = await in_thread(lambda: self._learn(reading, order.version, order.now_s))
+                profiles, unkept = await in_thread(lambda: self._learned(reading, order))
         except TimeoutError as error:  # a process that computes for ever is not asked again
             raise TimeoutError(f"not learned within {order.deadline_s:g} s") from error
         note_groups = (
@@ -89,7 +94,12 @@ class Study:
             weight_notes(reading, profiles),
         )
         notes = (*reading.notes, *(note for notes in note_groups for note in notes))
-        return Findings(profiles, covered_by(reading), notes, reading.capacities)
+        return Findings(profiles, covered_by(reading), notes, reading.capacities, unkept)
+
+    def _learned(self, reading: Reading, order: Order) -> tuple[Profiles, str]:
+        """The profiles, and why they are not kept."""
+        profiles = self._learn(reading, order.version, order.now_s)
+        return profiles, "" if self._keep is None else self._keep(profiles)
 
     @property
     def looks(self) -> bool:

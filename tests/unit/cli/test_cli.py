@@ -132,6 +132,30 @@ def test_arguments_without_effect_are_told_of_a_good_file(tmp_path: Path) -> Non
     )
 
 
+def test_a_profiles_file_that_cannot_be_written_is_noted(tmp_path: Path) -> None:
+    path = tmp_path / "good.yaml"
+    args = (
+        "history: {sources: [{type: csv, files: [/use.csv]}], dimensions: [{name: cpu, capacity: allocatable}]},"
+        " profilesFile: FILE"
+    )
+    head = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\ndomains:\n- name: forecast\n  profile:\n    plugins:\n"
+    text = f"{head}      enabled: [{{name: PeakForecast, args: {{{args}}}}}]\n"
+    path.write_text(text.replace("FILE", "/nowhere/profiles"))
+    code, out, _ = call("config", "validate", str(path))
+    assert (code, out.splitlines()[0]) == (
+        0,
+        (
+            f"{path}: forecast: PeakForecast: profilesFile: /nowhere/profiles: there is no folder /nowhere on this machine;"
+            " without it each start learns anew, and scores by requests until then"
+        ),
+    )
+    path.write_text(text.replace("FILE", str(tmp_path / "profiles")))
+    assert len(call("config", "validate", str(path))[1].splitlines()) == 1
+    path.write_text(text.replace("FILE", str(tmp_path)))
+    code, _, err = call("config", "validate", str(path))
+    assert (code, f"args.profilesFile: {tmp_path} is a folder; name a file in it" in err) == (2, True)
+
+
 def test_default_and_schema_print_the_files_of_the_repository() -> None:
     assert call("config", "default")[1] == (ROOT / "config/default.yaml").read_text()
     assert call("config", "schema")[1] == (ROOT / "config/schema.json").read_text()

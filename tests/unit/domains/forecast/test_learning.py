@@ -161,8 +161,14 @@ async def test_profiles_that_cannot_be_kept_are_in_force_and_the_log_says_where_
     made = plugin({**settings(tmp_path), "profilesFile": str(file)}, ClusterCache())
     await learn(made)
     assert made.statistics().services == 1
-    told = f"the profiles are not kept in {file}, and the next start has none: No such file or directory"
-    assert told in caplog.messages
+    await learn(made)
+    (told,) = [record for record in caplog.records if record.message.startswith("profiles are not kept")]
+    assert vars(told)["profilesFile"] == f"{file}: No such file or directory"
+    assert f"; not kept for the next start: {file}: No such file or directory" in made.health(0.0)
+    file.parent.mkdir()
+    await learn(made)
+    assert "not kept" not in made.health(0.0)
+    assert file.exists()
 
 
 async def test_a_spoilt_file_costs_nothing_where_there_is_a_source(tmp_path: Path) -> None:
