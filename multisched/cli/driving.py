@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -13,6 +14,8 @@ import typer
 from multisched.cli.options import fail, is_without_room
 from multisched.config.options import ExitCode, RefusedError
 
+_RAISED: Final = ("kubernetes_asyncio.", "multisched.client.auth")
+"""Loggers of credentials that cannot be had; what they say is raised as well."""
 INTERRUPTED: Final = 130
 """As a shell says it of a program that Ctrl-C has ended: here by a second one, or one before the command was under way."""
 
@@ -26,10 +29,24 @@ def drive(start: Callable[[], Awaitable[int]]) -> None:
             return await start()
 
     try:
-        code = anyio.run(command, backend_options={"use_uvloop": _has_uvloop()})
+        with _said_once():
+            code = anyio.run(command, backend_options={"use_uvloop": _has_uvloop()})
     except KeyboardInterrupt:
         code = INTERRUPTED
     raise typer.Exit(int(code))
+
+
+@contextmanager
+def _said_once() -> Iterator[None]:
+    """Warnings of commands that set up no logging, but those that are raised as well, and told at the end."""
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.addFilter(lambda record: not record.name.startswith(_RAISED))
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
 
 
 def _has_uvloop() -> bool:

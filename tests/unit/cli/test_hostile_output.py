@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -71,3 +72,18 @@ def test_a_bad_file_of_stages_is_told_in_a_sentence(content: bytes | None, told:
     assert (code, out) == (2, "")
     assert err.startswith(f"multisched: {stages}")
     assert told in err
+
+
+def test_a_missing_credential_plugin_is_told_once(tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    command = {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-plugin", "interactiveMode": "Never"}
+    document = {
+        "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "users": [{"name": "u", "user": {"exec": command}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+    }
+    path.write_text(json.dumps(document))
+    told = f"multisched: kubeconfig {path}: its exec plugin no-such-plugin is not installed, or not on PATH\n"
+    assert call("verify", "--kubeconfig", str(path)) == (3, "", told)
+    assert call("queue", "--kubeconfig", str(path)) == (3, "", told)
