@@ -21,6 +21,7 @@ from domains.forecast.history.spikes import RATIO, without_spikes
 from domains.forecast.service_names import PodName
 from multisched.framework.background import InThread
 from multisched.framework.measures import Grid
+from multisched.model.plural import counted, verb
 
 Learn = Callable[[Reading, int, float], Profiles]
 """(reading, version, now in epoch seconds); runs in a worker thread."""
@@ -136,7 +137,10 @@ def _cleaned(readings: list[Reading], steps: int) -> Reading:
     usage, count = without_spikes(reading.usage)
     if not count:
         return reading
-    note = f"{count} single samples are over {RATIO:g} times as high as their series ever is; they count as gaps"
+    samples = f"{counted(count, 'single sample')} {verb(count, 'is', 'are')}"
+    series = f"{verb(count, 'its', 'their')} series ever is"
+    gaps = verb(count, "it counts as a gap", "they count as gaps")
+    note = f"{samples} over {RATIO:g} times as high as {series}; {gaps}"
     return msgspec.structs.replace(reading, usage=usage, notes=(*reading.notes, note))
 
 
