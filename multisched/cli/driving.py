@@ -38,7 +38,7 @@ def drive(start: Callable[[], Awaitable[int]]) -> None:
 
 @contextmanager
 def _said_once() -> Iterator[None]:
-    """Warnings of commands that set up no logging, but those that are raised as well, and told at the end."""
+    """Warnings of commands that set up no logging, but those that are raised as well, and reported at the end."""
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)
     handler.addFilter(lambda record: not record.name.startswith(_RAISED))
