@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -294,8 +295,51 @@ def test_a_token_may_go_to_this_machine_in_the_clear(server: str, tmp_path: Path
     assert (code, "no multisched answers" in err) == (3, True)
 
 
-def test_only_http_is_spoken() -> None:
-    assert call("queue", "--server", "file:///etc/passwd")[0] == 2
+@pytest.mark.parametrize(
+    "server",
+    [
+        "",
+        "foo",
+        "file:///etc/passwd",
+        "http://",
+        "http://[::1",
+        "http://h:abc",
+        "http://h:1 0",
+        "http://h:99999",
+        "http://h\r\nX: y",
+    ],
+)
+def test_only_addresses_of_http_servers_are_asked(server: str) -> None:
+    code, out, err = call("queue", "--server", server)
+    assert (code, out) == (2, "")
+    assert err.endswith(": write http://HOST:PORT or https://HOST:PORT\n")
+
+
+@pytest.mark.parametrize("content", [b"", b" \n", b"\xaa\xbb", b"two words", b"a\nb", b"[" * 100_000])
+def test_a_file_that_holds_no_token_is_refused(content: bytes, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_bytes(content)
+    code, out, err = call("queue", "--server", "http://127.0.0.1:1", "--token-file", str(token))
+    assert (code, out) == (2, "")
+    assert err.startswith(f"multisched: {token} holds no token: ")
+
+
+def test_a_server_that_speaks_no_http_is_no_multisched() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(b"220 mail.example ESMTP\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        code, out, err = call("queue", "--server", url)
+        thread.join()
+    assert (code, out) == (3, "")
+    assert err.startswith(f"multisched: no multisched answers at {url}: ")
 
 
 def loaded_after(statement: str) -> set[str]:
