@@ -29,7 +29,7 @@ from multisched.client.transport import connect
 from multisched.cluster.seed import demo_workload, pods_by_scheduler
 from multisched.config.domains import judged_domains
 from multisched.config.options import DemoOptions, ExitCode, RefusedError
-from multisched.embedded_app import create_all, is_embedded_kubeconfig
+from multisched.embedded_app import create_all, refuse_kubeconfig
 from multisched.observe.logging import logging_to
 from multisched.observe.metrics import Metrics
 from multisched.observe.progress import DomainProgress, progress_view, quantile
@@ -58,8 +58,7 @@ async def demo(options: DemoOptions) -> int:
     stopped = asyncio.Event()
     with tempfile.TemporaryDirectory(prefix="multisched-demo-") as folder:
         kubeconfig = options.kubeconfig or Path(folder) / "kubeconfig"
-        if kubeconfig.exists() and not is_embedded_kubeconfig(kubeconfig):
-            raise RefusedError(f"{kubeconfig} is somebody's kubeconfig; name a file that does not exist")
+        refuse_kubeconfig(kubeconfig)
         kubeconfig.unlink(missing_ok=True)
         with logging_to(_Aside(), level="warning", form="text", clock=SystemClock()):
             async with anyio.create_task_group() as tasks:

@@ -27,7 +27,7 @@ from multisched.cluster.controllers.fake_provisioner import run_provisioner
 from multisched.cluster.controllers.run import run_controllers
 from multisched.cluster.embedded import EmbeddedCluster
 from multisched.cluster.kubelet.kubelets import Kubelets
-from multisched.cluster.kubelet.stages import load_stages
+from multisched.cluster.kubelet.stages import StageError, StageSet, load_stages
 from multisched.cluster.kubelet.stages_builtin import builtin_stages
 from multisched.cluster.seed import demo_nodes, demo_storage
 from multisched.config.options import ClusterOptions, ExitCode, KubeletsOptions, RefusedError
@@ -53,8 +53,7 @@ async def cluster(options: ClusterOptions) -> ExitCode:
     """`multisched cluster`: the embedded cluster with controllers, fake kubelets and nodes, until SIGTERM."""
     clock = SystemClock()
     rng = random.Random()  # noqa: S311 - jitter
-    if options.kubeconfig.exists() and not is_embedded_kubeconfig(options.kubeconfig):
-        raise RefusedError(f"{options.kubeconfig} is somebody's kubeconfig; name a file that does not exist")
+    refuse_kubeconfig(options.kubeconfig)
 
     async def controllers(running: EmbeddedCluster) -> None:
         await run_controllers(running.transport(), clock=clock, rng=rng)
@@ -66,9 +65,10 @@ async def cluster(options: ClusterOptions) -> ExitCode:
         async with EmbeddedCluster.start(clock, port=options.port, parts=[controllers, kubelets]) as running:
             nodes = demo_nodes(options.nodes)
             await create_all(running.transport(), [*nodes, *demo_storage(nodes)])
-            unfinished = options.kubeconfig.with_name(options.kubeconfig.name + ".partial")
-            running.write_kubeconfig(unfinished)
-            unfinished.replace(options.kubeconfig)
+            with _written(options.kubeconfig):
+                unfinished = _unfinished(options.kubeconfig)
+                running.write_kubeconfig(unfinished)
+                unfinished.replace(options.kubeconfig)
             print(f"embedded cluster: {running.url}\nexport KUBECONFIG={options.kubeconfig}", flush=True)  # noqa: T201
             await (_input_ended() if options.until_input_ends else _signalled())
     return ExitCode.OK
@@ -83,6 +83,29 @@ def _port_taken(port: int) -> Iterator[None]:
         if error.errno != errno.EADDRINUSE:
             raise
         raise RefusedError(f"127.0.0.1:{port} is taken; name another --port, or 0 for any free one") from error
+
+
+def refuse_kubeconfig(path: Path) -> None:
+    """Raises RefusedError for a file that is somebody's, and for a place where none can be written."""
+    with _written(path):
+        if path.exists() and not is_embedded_kubeconfig(path):
+            raise RefusedError(f"{path} is somebody's kubeconfig; name a file that does not exist")
+        _unfinished(path).touch(mode=0o600)
+        _unfinished(path).unlink()
+
+
+def _unfinished(kubeconfig: Path) -> Path:
+    return kubeconfig.with_name(kubeconfig.name + ".partial")
+
+
+@contextlib.contextmanager
+def _written(kubeconfig: Path) -> Iterator[None]:
+    """Says so where the file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        fix = "make the folder first" if isinstance(error, FileNotFoundError) else "name another --kubeconfig"
+        raise RefusedError(f"{kubeconfig} cannot be written: {error.strerror}; {fix}") from error
 
 
 def is_embedded_kubeconfig(path: Path) -> bool:
@@ -131,8 +154,7 @@ async def kubelets(options: KubeletsOptions) -> ExitCode:
     """`multisched kubelets`: fake kubelets, and a provisioner of fake volumes, for any cluster, until SIGTERM."""
     stages = builtin_stages("fast")
     if options.stages is not None:
-        text = await anyio.Path(options.stages).read_text()
-        stages = load_stages(text, source=str(options.stages))
+        stages = await _read_stages(options.stages)
     with _logging_for_people():
         async with connect(options.kubeconfig, options.context) as transport, anyio.create_task_group() as tasks:
             rng = random.Random(options.seed)  # noqa: S311 - jitter
@@ -147,6 +169,18 @@ async def kubelets(options: KubeletsOptions) -> ExitCode:
             await _signalled()
             tasks.cancel_scope.cancel()
     return ExitCode.OK
+
+
+async def _read_stages(path: Path) -> StageSet:
+    """Raises RefusedError."""
+    try:
+        return load_stages(await anyio.Path(path).read_text("utf-8"), source=str(path))
+    except OSError as error:
+        raise RefusedError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise RefusedError(f"{path} is not UTF-8 text; name a file of Stage documents") from error
+    except StageError as error:
+        raise RefusedError(str(error)) from error
 
 
 async def create_all(transport: Transport, documents: Sequence[Mapping[str, Any]]) -> None:

@@ -271,11 +271,21 @@ class Forecast:
         remark = self.health(now_s)
         asked = query.options.get("name", "") if query.name == "node" else ""
         if self._ledger.predictor.quantized is None:
-            why = remark.removeprefix(NO_PROFILES).removeprefix("; ")
-            raise NoViewError(f"no profiles are in force yet{f': {why}' if why else ''}", status=503)
+            raise NoViewError(f"no profiles are in force yet: {self._why_none(remark)}", status=503)
         fleet = await take_fleet(self._ledger, self._nodes, ports.rows, asked)
         snapshot = ForecastSnapshot(fleet.quantized.profiles, now_s, self._domain, remark, fleet)
         return lambda: make(snapshot)
+
+    def _why_none(self, remark: str) -> str:
+        """Why there are no profiles, and what to do. `remark`: what the plugin says of its health."""
+        failed = remark.removeprefix(NO_PROFILES).removeprefix("; ")
+        if failed:
+            return f"{failed}; mend that, and it is tried again"
+        if self._refit is not None:
+            return "the first refit has not ended; wait for it, /readyz?verbose says how it goes"
+        if self._learner is not None:
+            return "only a running multisched reads this history; ask one with --server, or its profilesFile with --profiles"
+        return "there is no history; name historyDir, files, history or profilesFile in the args of PeakForecast"
 
     # -- repair (`framework.repair.RepairingPlugin`) -------------------------------------------------------------------
 

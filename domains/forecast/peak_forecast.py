@@ -85,6 +85,11 @@ _BY_MODE: Final[Mapping[Mode, type[Forecast]]] = {
 }
 
 
+def peak_forecast_class(args: Mapping[str, Any]) -> type[Forecast]:
+    """Which of them the settings ask for. Raises PluginArgsError."""
+    return _BY_MODE[PeakSettings.from_config(args).mode]
+
+
 def peak_forecast(args: Mapping[str, Any], context: PluginContext) -> Forecast:
     """The plugin that the settings ask for. Raises PluginArgsError, HistoryError."""
-    return _BY_MODE[PeakSettings.from_config(args).mode](args, context)
+    return peak_forecast_class(args)(args, context)

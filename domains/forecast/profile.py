@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from domains.forecast.peak_forecast import PeakForecast, peak_forecast
-from domains.forecast.settings.args import checked_settings
+from domains.forecast.peak_forecast import PeakForecast, peak_forecast, peak_forecast_class
+from domains.forecast.settings.args import checked_settings, settings_notes
 from multisched.framework.default_profile import default_with
-from multisched.framework.plugin_args import ArgsReader
+from multisched.framework.plugin_args import ArgsNotes, ArgsReader, ClassChooser
 from multisched.framework.registry import Factory, PluginUse
 from multisched.model.selectors import Toleration
 
@@ -23,6 +23,10 @@ POLICY: Mapping[str, object] = {"tolerations": []}
 PLUGINS: Mapping[str, Factory] = {PeakForecast.name: peak_forecast}
 
 ARGS_READERS: Mapping[str, ArgsReader] = {PeakForecast.name: checked_settings}
+
+NOTES: Mapping[str, ArgsNotes] = {PeakForecast.name: settings_notes}
+
+CLASSES: Mapping[str, ClassChooser] = {PeakForecast.name: peak_forecast_class}
 
 PROFILE = default_with(
     PluginUse("NodeResourcesFit", weight=0),

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
-from domains.gpu.demand import DEVICE_MILLI, GPU, GPU_INDICES, GpuDemand, demand_of, has_demand
+from domains.gpu.demand import DEVICE_MILLI, GPU, GPU_COUNT, GPU_INDICES, GPU_MILLI, GpuDemand, demand_of, has_demand
 from domains.gpu.device_row import (
     FRACTION_BESIDE_WHOLE,
     TOO_FEW_WHOLE,
@@ -136,6 +136,19 @@ class GpuShare:
         """The best fitting devices, which are those that `score` has counted."""
         demand, devices = demand_of(pod), self._ledger.devices(row)
         return None if demand is None or devices.refusal(demand) else devices.choose(demand)
+
+    def takes_at_most(self, pod: Pod, rows: Rows) -> Mapping[str, Int64]:
+        """See `framework.introspection.RoomPlugin`: fewer devices, or less of each."""
+        demand = demand_of(pod)
+        if demand is None or demand.problem:
+            return {}
+        is_open = ~self._ledger.bars(rows, is_whole=demand.is_whole)
+        if demand.is_whole:
+            return {GPU: np.where(is_open, self._ledger.whole_free(rows), 0)}
+        room = np.maximum(self._ledger.room(rows, demand.count), 0).astype(np.int64)
+        devices = np.count_nonzero(self._ledger.ranked(rows) >= demand.milli, axis=0)
+        found = {GPU_MILLI: np.where(is_open, room, 0), GPU_COUNT: np.where(is_open, devices, 0)}
+        return {name: amounts for name, amounts in found.items() if name in pod.annotations}
 
     # -- what it reads, what may help --------------------------------------------------------------------------------
 

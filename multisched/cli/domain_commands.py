@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
-from multisched.cli.options import show
+from multisched.cli.options import output_written, show
 
 GROUP: Final = "multisched.commands"
 """Of entry points: the name of the command, and where its `typer.Typer` is."""
@@ -23,6 +23,10 @@ GROUP: Final = "multisched.commands"
 
 class CommandsOfAll(TyperGroup):
     """Our own commands, and those of domains. Our own go first, and ask for no domain."""
+
+    def main(self, *args: Any, **more: Any) -> Any:
+        with output_written():
+            return super().main(*args, **more)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in self.commands:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import errno
+import logging
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from typing import Final, NoReturn
 
 import typer
 
-from multisched.cli.options import fail
+from multisched.cli.options import fail, is_without_room
 from multisched.config.options import ExitCode, RefusedError
 
+_RAISED: Final = ("kubernetes_asyncio.", "multisched.client.auth")
+"""Loggers of credentials that cannot be had; what they say is raised as well."""
 INTERRUPTED: Final = 130
 """As a shell says it of a program that Ctrl-C has ended: here by a second one, or one before the command was under way."""
 
@@ -29,10 +32,24 @@ def drive(start: Callable[[], Awaitable[int]], report: Callable[[str], object] |
             return await start()
 
     try:
-        code = anyio.run(command, backend_options={"use_uvloop": _has_uvloop()})
+        with nullcontext() if report is not None else _said_once():
+            code = anyio.run(command, backend_options={"use_uvloop": _has_uvloop()})
     except KeyboardInterrupt:
         code = INTERRUPTED
     raise typer.Exit(int(code))
+
+
+@contextmanager
+def _said_once() -> Iterator[None]:
+    """Warnings of commands that set up no logging, but those that are raised as well, and reported at the end."""
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.addFilter(lambda record: not record.name.startswith(_RAISED))
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
 
 
 def _has_uvloop() -> bool:
@@ -51,8 +68,12 @@ def _errors_reported(report: Callable[[str], object] | None) -> Iterator[None]:
     failures: list[tuple[BaseException, ExitCode]] = []  # raising inside except* would wrap the exit in a group
     try:
         yield
-    except* BrokenPipeError:  # the reader of a pipe has ended; click knows what to do about the bare error
+    except* BrokenPipeError:  # the reader of a pipe has ended: click knows what to do about the bare error
         failures.append((BrokenPipeError(errno.EPIPE, "nobody reads"), ExitCode.PROBLEM))
+    except* OSError as group:
+        if not all(map(is_without_room, _leaves(group))):
+            raise
+        failures.append((next(_leaves(group)), ExitCode.PROBLEM))
     except* RefusedError as group:
         failures.append((group, _first(group).code))
     except* (PluginSetupError, ServerError, CertificateError) as group:
@@ -61,7 +82,7 @@ def _errors_reported(report: Callable[[str], object] | None) -> Iterator[None]:
         failures.append((group, ExitCode.NO_CLUSTER))
     if failures:
         error, code = failures[0]
-        if isinstance(error, BrokenPipeError):
+        if isinstance(error, OSError):
             raise error
         sentences = dict.fromkeys(_sentences(error))
         if report is None:
@@ -72,17 +93,20 @@ def _errors_reported(report: Callable[[str], object] | None) -> Iterator[None]:
 
 
 def _first(group: BaseExceptionGroup[RefusedError]) -> RefusedError:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
+    error = next(_leaves(group))
     if not isinstance(error, RefusedError):
         raise TypeError(type(error))
     return error
 
 
-def _sentences(error: BaseException) -> Iterator[str]:
+def _leaves(error: BaseException) -> Iterator[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
-            yield from _sentences(inner)
+            yield from _leaves(inner)
     else:
-        yield str(error)
+        yield error
+
+
+def _sentences(error: BaseException) -> Iterator[str]:
+    for leaf in _leaves(error):
+        yield str(leaf)

@@ -103,11 +103,11 @@ def _loaded(dump: Dump) -> DumpExplanations:
 
 
 def _manifest(path: Path) -> Mapping[str, Any]:
-    import yaml
+    from multisched.model.yaml_text import NotYamlError, yaml_documents
 
     try:
-        documents = [one for one in yaml.safe_load_all(read_file(path, MANIFEST_BYTES_MAX)) if one is not None]
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        documents = yaml_documents(read_file(path, MANIFEST_BYTES_MAX).decode())
+    except (NotYamlError, UnicodeDecodeError) as error:
         raise AskError(f"{path} is no YAML: {error}") from error
     if len(documents) != 1 or not isinstance(documents[0], dict):
         raise AskError(f"{path}: give one object; there are {len(documents)} documents")

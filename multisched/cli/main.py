@@ -19,7 +19,7 @@ from multisched import __version__
 from multisched.cli.asking import ServerOptions, SourceOptions, asking
 from multisched.cli.domain_commands import CommandsOfAll
 from multisched.cli.driving import drive
-from multisched.cli.options import ConfigFile, Context, Format, Kubeconfig, Output, write_whole
+from multisched.cli.options import NOT_STRICT, ConfigFile, Context, Format, Kubeconfig, Output, write_whole
 from multisched.cli.options import configuration_of as _configuration
 from multisched.cli.options import fail as _fail
 from multisched.cli.options import refuse as _refuse
@@ -56,7 +56,6 @@ class SimulateOutput(Enum):
 app = typer.Typer(
     name="multisched",
     cls=CommandsOfAll,
-    help="Several Kubernetes schedulers in one deployment, over one shared cache.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # they print local variables, tokens among them
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -98,10 +97,25 @@ def main() -> None:
     app()
 
 
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"multisched {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _of_all(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Several Kubernetes schedulers in one deployment, over one shared cache."""
+
+
 @app.command()
 def version() -> None:
     """Print the version."""
-    typer.echo(f"multisched {__version__}")
+    _print_version(True)
 
 
 @app.command()
@@ -189,7 +203,7 @@ def cluster(
 def kubelets(
     kubeconfig: Annotated[Path, typer.Option(help="The cluster whose nodes to act for.", exists=True, dir_okay=False)],
     context: Context = None,
-    stages: Annotated[Path | None, typer.Option(help="Stage documents. Default: built in.", exists=True)] = None,
+    stages: Annotated[Path | None, typer.Option(help="Stage documents. Default: built in.", dir_okay=False)] = None,
     seed: Annotated[int, typer.Option(help="Fixes what chance decides.")] = 0,
 ) -> None:
     """Act as the kubelets of a cluster's nodes, so that pods run and Jobs finish, and as a provisioner of volumes.
@@ -325,10 +339,10 @@ def verify(
 @config_app.command()
 def validate(file: Annotated[Path, typer.Argument(help="The configuration file.")]) -> None:
     """Tell everything that is wrong in a file, and what in it has no effect."""
-    from multisched.config.profile import without_effect
+    from multisched.config.profile import notes_on
 
     configuration = _configuration(file)
-    for note in (note for domain in configuration.domains for note in without_effect(domain)):
+    for note in (note for domain in configuration.domains for note in notes_on(domain)):
         _show(f"{file}: {note}")
     names = ", ".join(f"{d.name} ({', '.join(d.scheduler_names)})" for d in configuration.domains)
     typer.echo(f"{file}: good; domains: {names}")
@@ -371,7 +385,9 @@ def schema() -> None:
 def convert(
     file: Annotated[Path, typer.Argument(help="A KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1).")],
     output: ConvertOutput = "yaml",
-    strict: Annotated[bool, typer.Option("--strict", help="Fail if anything of the file is not carried over.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail, and write nothing, if anything of the file is not carried over.")
+    ] = False,
 ) -> None:
     """Turn kube-scheduler's configuration into ours, and name what cannot be carried over."""
     from multisched.cli import convert as cli_convert
@@ -383,13 +399,13 @@ def convert(
         _refuse(error.problems)
     for finding in conversion.findings:
         _show(str(finding), to_errors=True)
+    if strict and conversion.findings.has_warnings:
+        _fail(NOT_STRICT, ExitCode.PROBLEM)
     text = cli_convert.as_json(conversion) if output == "json" else cli_convert.as_yaml(conversion, str(file))
     if output in ("yaml", "json"):
         typer.echo(text, nl=False)
     else:
         write_whole(Path(output), text, sources=(file,))
-    if strict and conversion.findings.has_warnings:
-        raise typer.Exit(int(ExitCode.PROBLEM))
 
 
 @repair_app.command("plan")
@@ -438,11 +454,11 @@ def repair_status(
 
 
 @plugins_app.command("list")
-def list_plugins(output: Format = Output.TABLE) -> None:
-    """List the plugins that a profile can name."""
+def list_plugins(config: ConfigFile = None, output: Format = Output.TABLE) -> None:
+    """List the plugins that a profile can name, and those that the configuration brings along."""
     from multisched.cli import plugins
 
-    _show(plugins.show(output.value))
+    _show(plugins.show(_configuration(config), output.value))
 
 
 # ---- what the commands share

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from multisched.config.schema import Configuration
 
 DEFAULT_SERVER = "http://127.0.0.1:10260"
+NOT_STRICT = "nothing is written: not all is carried over, as the lines above say; without --strict the rest is written"
 
 
 class Output(Enum):
@@ -98,6 +100,32 @@ def fail(message: str, code: ExitCode = ExitCode.USAGE) -> NoReturn:
     show(f"multisched: {message}", to_errors=True)
     sys.stderr.flush()
     raise typer.Exit(int(code))
+
+
+@contextmanager
+def output_written() -> Iterator[None]:
+    """Turns output that finds no room into a sentence. Whoever has closed a pipe has read enough: click ends without a word."""
+    try:
+        yield
+    except OSError as error:
+        if not is_without_room(error):
+            raise
+        _drop_output()
+        show(f"multisched: the output cannot be written: {error.strerror}", to_errors=True)
+        sys.exit(int(ExitCode.PROBLEM))
+
+
+def is_without_room(error: BaseException) -> bool:
+    """A full disk, or a limit of what may be written."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def _drop_output() -> None:
+    """What is still buffered would fail once more when the interpreter ends."""
+    with suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def write_whole(target: Path, text: str, *, sources: Iterable[Path]) -> None:

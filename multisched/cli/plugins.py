@@ -1,18 +1,21 @@
-"""`multisched plugins list`: every plugin by name, with its extension points and in which profiles it is on."""
+"""`multisched plugins list`: every plugin by name, with its extension points and in which domains it is on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from multisched.config import loading
-from multisched.config.plugins import plugin_registry, points_of, resolve_profile
+from multisched.config.plugins import plugin_registry, points_with, resolve_profile
+from multisched.framework.registry import EXTENSION_POINTS, PluginUse
 from multisched.observe.tables import as_document, as_table
 
+if TYPE_CHECKING:
+    from multisched.config.schema import Configuration
 
-def show(output: str) -> str:
+
+def show(configuration: Configuration, output: str) -> str:
     """The listing in the wanted form."""
-    plugins = _plugins()
+    plugins = _plugins(configuration)
     if output in ("json", "yaml"):
         return as_document({"plugins": plugins}, output)
     rows = [
@@ -22,20 +25,26 @@ def show(output: str) -> str:
     return as_table(("name", "source", "extension points", "enabled in (weight)"), rows, is_wide=output == "wide")
 
 
-def _plugins() -> list[dict[str, Any]]:
+def _plugins(configuration: Configuration) -> list[dict[str, Any]]:
+    """Those that ship, then those of the configuration's own; a plugin's points are those that it has in any domain."""
     registry = plugin_registry()
-    weights: dict[str, dict[str, int]] = {}
-    for domain in loading.default().domains:
+    uses: dict[str, dict[str, PluginUse]] = {name: {} for name in registry.names()}
+    for domain in configuration.domains:
         for use in resolve_profile(domain, registry).plugins:
-            weights.setdefault(use.name, {})[domain.name] = use.weight
+            uses.setdefault(use.name, {})[domain.name] = use
+    sources = registry.names()
+    points = {
+        name: {point for use in of_domains.values() or [PluginUse(name)] for point in points_with(use, registry)}
+        for name, of_domains in uses.items()
+    }
     return [
         {
             "name": name,
-            "source": source,
-            "extensionPoints": points_of(registry.factory(name)),
-            "enabledIn": weights.get(name, {}),
+            "source": sources.get(name, "configuration"),
+            "extensionPoints": [point for point in EXTENSION_POINTS if point in points[name]],
+            "enabledIn": {domain: use.weight for domain, use in of_domains.items()},
         }
-        for name, source in registry.names().items()
+        for name, of_domains in uses.items()
     ]
 
 

@@ -12,6 +12,7 @@ from multisched.cli.asking import with_options
 from multisched.cli.cluster_options import ClusterOptions
 from multisched.cli.driving import drive
 from multisched.cli.options import (
+    NOT_STRICT,
     ConfigFile,
     Format,
     Output,
@@ -95,7 +96,9 @@ def convert(
         list[str] | None,
         typer.Option(help="What the root has, where the API knows no root.", metavar="cpu=40,memory=40Gi"),
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Fail if anything is not carried over.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail, and write nothing, if anything is not carried over.")
+    ] = False,
 ) -> None:
     """Turn quotas of ACK, Koordinator, scheduler-plugins, Kueue or Volcano into an ElasticQuotaTree."""
     from multisched.cli import quota_convert
@@ -109,13 +112,13 @@ def convert(
         for line in found.problem_lines():
             show(line, to_errors=True)
         fail("nothing is written: mend the above first", ExitCode.PROBLEM)
+    if strict and found.losses:
+        fail(NOT_STRICT, ExitCode.PROBLEM)
     text = quota_convert.as_json(found) if output == "json" else quota_convert.as_yaml(found)
     if output in ("yaml", "json"):
         typer.echo(text, nl=False)
     else:
         write_whole(Path(output), text, sources=files)
-    if strict and found.losses:
-        raise typer.Exit(int(ExitCode.PROBLEM))
 
 
 def _read(files: Sequence[Path]) -> QuotaFiles:

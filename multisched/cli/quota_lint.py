@@ -10,6 +10,7 @@ import msgspec
 
 from multisched.cli.dump import buildable
 from multisched.cli.quota_convert import QuotaFiles
+from multisched.model.plural import counted
 from multisched.model.visible_text import escaped
 from multisched.observe.tables import as_document, as_table
 from multisched.whatif.quota_lint import Finding, Linted, lint
@@ -65,13 +66,13 @@ def _lines(report: LintReport, *, is_wide: bool) -> Iterator[str]:
     problems, warnings = report.found.problems, report.found.warnings
     yield from (f"{escaped(report.source.named(one.key))}: {escaped(str(one))}" for one in problems)
     yield from (f"{escaped(report.source.named(one.key))}: warning: {escaped(str(one))}" for one in warnings)
-    yield f"{_names(report.source.files)}: {_count(len(problems), 'problem')}, {_count(len(warnings), 'warning')}"
+    yield f"{_names(report.source.files)}: {counted(len(problems), 'problem')}, {counted(len(warnings), 'warning')}"
     trial = report.trial
     if trial is None:
         return
     if trial.evictions:
         rows = [(one.leaf, one.pod, one.node, one.preemptor, one.why) for one in trial.evictions]
-        yield f"{_count(len(rows), 'pod')} would be evicted:"
+        yield f"{counted(len(rows), 'pod')} would be evicted:"
         yield as_table(("quota", "pod", "node", "makes room for", "why"), rows, is_wide=is_wide)
     else:
         yield "Nobody would be evicted"
@@ -81,7 +82,3 @@ def _lines(report: LintReport, *, is_wide: bool) -> Iterator[str]:
 
 def _names(files: Sequence[Path]) -> str:
     return escaped(", ".join(str(one) for one in files))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -27,6 +27,7 @@ from multisched.framework.repair import (
     RepairRefusedError,
 )
 from multisched.model.object_kinds import ObjectKind
+from multisched.model.plural import counted, verb
 from multisched.model.visible_text import escaped
 from multisched.observe.repair_view import RunAsked, decode_plan, decode_status, thresholds
 from multisched.observe.tables import as_document, as_table
@@ -77,7 +78,8 @@ def apply(source: Server | Dump, asked: RepairAsked, output: str) -> Iterator[st
         return
     body = msgspec.json.encode(RunAsked(digest_of(found)))
     started = _status_of(source, f"/api/v1/repair/run{_query(asked)}", body=body)
-    yield f"begun: {started.steps} moves in domain {started.domain}, plan {started.digest}; multisched repair status shows how it goes"
+    moves = counted(started.steps, "move")
+    yield f"begun: {moves} in domain {started.domain}, plan {started.digest}; multisched repair status shows how it goes"
 
 
 def status(server: Server, domain: str, output: str) -> str:
@@ -97,10 +99,12 @@ def _status_lines(found: RepairStatus) -> Iterator[str]:
     if found.mode != "off":
         yield f"moved in this window: {found.moved}, {found.moves_left} left"
     if found.state:
-        where = f", move {found.step} of {found.steps}: {found.move}" if found.move else f", {found.steps} moves"
+        where = (
+            f", move {found.step} of {found.steps}: {found.move}" if found.move else f", {counted(found.steps, 'move')}"
+        )
         yield f"run of plan {found.digest}: {found.state}{where}"
     elif found.digest:
-        yield f"plan {found.digest}: {found.steps} moves, shown only"
+        yield f"plan {found.digest}: {counted(found.steps, 'move')}, shown only"
     if found.reason:
         yield f"reason: {found.reason}"
 
@@ -206,12 +210,13 @@ def _totals(found: RepairPlan) -> Iterator[str]:
         yield f"domain {found.domain}: no node's predicted peak passes {_thresholds(found.threshold_percent)}"
     else:
         bound = "" if moves == found.least_moves else f" (no plan has fewer than {found.least_moves})"
-        what = f"1 move{bound} mends" if moves == 1 else f"{moves} moves{bound} mend"
-        hot = mended + len(found.left)
-        nodes = "1 node" if hot == 1 else f"{hot} nodes"
+        what = f"{counted(moves, 'move')}{bound} {verb(moves, 'mends', 'mend')}"
+        nodes = counted(mended + len(found.left), "node")
         yield f"domain {found.domain}: {what} {mended} of {nodes} past {_thresholds(found.threshold_percent)}"
     yield f"worst peak: {_peak(found.worst_before)} now, {_peak(found.worst_after)} after"
-    yield f"{found.nodes} nodes; {found.movable} of their {found.pods} pods may move; profiles {found.profiles_version or 'of files'}"
+    pods = f"{verb(found.nodes, 'its', 'their')} {counted(found.pods, 'pod')}"
+    version = found.profiles_version or "of files"
+    yield f"{counted(found.nodes, 'node')}; {found.movable} of {pods} may move; profiles {version}"
     kept = list(found.kept.items())
     for why, number in kept[:KEPT_SHOWN]:
         yield f"  kept: {number}, {why}"

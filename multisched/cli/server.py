@@ -6,6 +6,7 @@ plain HTTP to this machine only.
 
 from __future__ import annotations
 
+import http.client
 import os
 import ssl
 import urllib.error
@@ -27,6 +28,8 @@ from multisched.tls.contexts import client_context, read_pem
 T = TypeVar("T")
 
 TIMEOUT_S: Final = 10.0
+TOKEN_CHARS_MAX: Final = 8_000
+"""A server takes no longer header."""
 ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
 
 
@@ -57,9 +60,7 @@ def ask(
 
     `is_change`: it is a request to change something, for which a server on loopback wants the token of its process.
     """
-    scheme = urlsplit(server.url).scheme
-    if scheme not in ("http", "https"):
-        raise AskError(f"{server.url}: write http://HOST:PORT or https://HOST:PORT", ExitCode.USAGE)
+    scheme = _scheme_of(server.url)
     if scheme == "http" and server.has_credentials and not is_loopback_name(urlsplit(server.url).netloc):
         raise AskError(
             f"{server.url}: whoever listens on the way would read the token; write https://HOST:PORT,"
@@ -81,7 +82,7 @@ def ask(
     except urllib.error.HTTPError as error:
         detail = error.read(2048).decode(errors="replace").strip()
         raise AskError(f"{server.url} answered {error.code}: {detail}", code_of(error.code), error.code) from error
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:  # the latter: whoever listens there speaks no HTTP
         reason = getattr(error, "reason", error)
         message = f"no multisched answers at {server.url}: {reason}; start one, or name it with --server"
         raise AskError(message, ExitCode.NO_CLUSTER) from error
@@ -102,6 +103,18 @@ def answer(
         return decode(reply)
     except UNREADABLE as error:
         raise AskError(f"{server.url} is no multisched of this version: {error}", ExitCode.PROBLEM) from error
+
+
+def _scheme_of(url: str) -> str:
+    """Raises AskError for what is no address of a server."""
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and url.isprintable()
+    except ValueError:
+        is_good = False
+    if not is_good or " " in url:
+        raise AskError(f"{url}: write http://HOST:PORT or https://HOST:PORT", ExitCode.USAGE)
+    return parts.scheme
 
 
 def code_of(status: int) -> ExitCode:
@@ -131,9 +144,22 @@ def _of_process(url: str) -> str:
         return ""
 
 
+def _token_in(file: Path) -> str:
+    """Raises AskError for a file that holds none."""
+    try:
+        token = file.read_text("ascii").strip()
+    except OSError as error:
+        raise AskError(f"{file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise AskError(f"{file} holds no token: it is not ASCII text") from error
+    if not token or not token.isprintable() or " " in token or len(token) > TOKEN_CHARS_MAX:
+        raise AskError(f"{file} holds no token: write it alone in one line, as kubectl create token prints it")
+    return token
+
+
 def _authorization(server: Server) -> str:
     if server.token_file is not None:
-        return f"Bearer {server.token_file.read_text().strip()}"
+        return f"Bearer {_token_in(server.token_file)}"
     if server.kubeconfig is None:
         return ""
     import anyio

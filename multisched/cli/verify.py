@@ -8,6 +8,7 @@ from typing import Final
 
 from multisched.cli.dump import read_file
 from multisched.config.options import ExitCode, RefusedError
+from multisched.model.plural import counted
 from multisched.model.visible_text import escaped
 from multisched.observe.tables import as_document, as_table
 from multisched.verify import Domain, Finding, Report, Snapshot, SnapshotError, report
@@ -35,8 +36,9 @@ def as_text(found: Report, output: str) -> str:
     if output in ("json", "yaml"):
         return as_document(found.document(), output)
     parts = [_table(title, those, output) for title, those in _lists(found) if those]
-    counted = f"{found.pods} pods on {found.nodes} nodes"
-    parts.append(f"{len(found.violations)} violations, {len(found.maybe)} that may have been right once; {counted}")
+    looked_at = f"{counted(found.pods, 'pod')} on {counted(found.nodes, 'node')}"
+    violations = counted(len(found.violations), "violation")
+    parts.append(f"{violations}, {len(found.maybe)} that may have been right once; {looked_at}")
     parts += [f"not judged: {one.rule}: {escaped(one.reason)}" for one in found.not_judged]
     parts += [f"unreadable: {escaped(p.object)}: {escaped(p.problem)}" for p in found.unreadable[:PROBLEMS_SHOWN]]
     if len(found.unreadable) > PROBLEMS_SHOWN:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
+import logging
 import math
 import sys
 from collections.abc import Iterator
@@ -21,7 +22,10 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from multisched.client.errors import STATUS_TEXT_CHARS_MAX, CredentialsError
+from multisched.client.errors import EXPIRED_HINT, STATUS_TEXT_CHARS_MAX, CredentialsError
+from multisched.client.kubeconfig_errors import reason_of
+
+logger = logging.getLogger(__name__)
 
 REREAD_INTERVAL_S: Final = 60.0
 FORCED_INTERVAL_S: Final = 2.0
@@ -29,6 +33,9 @@ FORCED_INTERVAL_S: Final = 2.0
 LOAD_TIMEOUT_S: Final = 30.0
 """An exec plugin that takes longer has failed."""
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+REPORT_INTERVAL_S: Final = 60.0
+"""A lasting trouble with credentials is logged no more often than this."""
 
 _PACKAGE: Final = "kubernetes_asyncio"
 
@@ -145,8 +152,7 @@ class KubeconfigSource:
         except CredentialsError:
             raise
         except Exception as error:
-            text = str(error)[:STATUS_TEXT_CHARS_MAX]
-            raise CredentialsError(f"kubeconfig {self._path}: {type(error).__name__}: {text}") from error
+            raise CredentialsError(f"kubeconfig {self._path}: {reason_of(self._path, self._context, error)}") from error
 
     async def _load(self, *, is_forced: bool) -> Access:
         if self._loader is None or (is_forced and self._loader.provider != "oidc"):
@@ -228,6 +234,7 @@ class Credentials:
         self._renewal = asyncio.Lock()
         self._read_at = self._loop.time()
         self._forced_at = -math.inf
+        self._reported_at: dict[str, float] = {}
         self.access = access
         self.renewals = 0
         self.failures = 0
@@ -257,13 +264,28 @@ class Credentials:
                 self._forced_at = self._loop.time()
                 await self._read(is_forced=True)
         is_same = self.access.authorization == refused.authorization and self.access.connects_like(refused)
+        if is_same:
+            self._report(
+                "the API server does not accept our credentials", {"server": refused.host, "hint": EXPIRED_HINT}
+            )
         return not is_same
 
     async def _read(self, *, is_forced: bool) -> None:
         self._read_at = self._loop.time()
         try:
             self.access = await self._source.load(is_forced=is_forced)
-        except CredentialsError:
+        except CredentialsError as error:
             self.failures += 1
+            self.report_unusable(error)
         else:
             self.renewals += 1
+
+    def report_unusable(self, error: CredentialsError) -> None:
+        """Those of before stay in use."""
+        self._report("credentials cannot be renewed; those of before are used", {"reason": str(error)})
+
+    def _report(self, text: str, fields: dict[str, str]) -> None:
+        now_s = self._loop.time()
+        if now_s - self._reported_at.get(text, -math.inf) >= REPORT_INTERVAL_S:
+            self._reported_at[text] = now_s
+            logger.warning(text, extra=fields)

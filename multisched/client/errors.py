@@ -13,6 +13,10 @@ import msgspec
 from multisched.model.wire import UNREADABLE, Response
 
 STATUS_TEXT_CHARS_MAX: Final = 256
+EXPIRED_HINT: Final = (
+    "they may have expired: renew the token or certificate; a kubeconfig or token file that changes is read again"
+)
+"""What to do where the API server does not know who asks."""
 RETRY_AFTER_DEFAULT_S: Final = 1.0
 RETRY_AFTER_MAX_S: Final = 60.0
 """A server cannot silence us for longer than this with one header."""
@@ -84,6 +88,13 @@ _BY_STATUS: Final[dict[int, type[ApiError]]] = {
     410: Gone,
     429: TooManyRequests,
 }
+
+
+def with_hint(error: BaseException) -> str:
+    """What the server says, and what to do where it does not accept our credentials."""
+    return (
+        f"{error}; the credentials are not accepted, {EXPIRED_HINT}" if isinstance(error, Unauthorized) else str(error)
+    )
 
 
 def in_words(error: BaseException) -> str:

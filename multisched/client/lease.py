@@ -138,7 +138,9 @@ class LeaseKeeper:
         with anyio.move_on_after(timeout_s):
             try:
                 return await self._take_or_renew(timeout_s)
-            except (NoAnswerError, TransportError) as error:
+            except NoAnswerError as error:
+                logger.warning("lease call failed", extra={"lease": self._name, "error": str(error)})
+            except TransportError as error:
                 logger.info("lease call failed", extra={"lease": self._name, "error": str(error)})
         return False
 

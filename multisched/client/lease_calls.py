@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import Final
 
 import orjson
 
+from multisched.client.errors import parse_status
 from multisched.client.lease_record import LeaseRecord, RecordMetadata, lease_path, leases_path, read_record
 from multisched.client.paths import within
 from multisched.framework.ports import Clock
@@ -14,6 +16,9 @@ from multisched.model.api_time import micro_timestamp
 from multisched.model.wire import Response, Transport, TransportError
 
 logger = logging.getLogger(__name__)
+
+_FORBIDDEN: Final = (401, 403, 404)
+"""Of a lease that is to be created: no credentials, no right, no such namespace."""
 
 
 class NoAnswerError(Exception):
@@ -41,7 +46,7 @@ class LeaseCalls:
         if response.status == 404:
             return None
         if response.status != 200:
-            raise NoAnswerError(f"GET answered {response.status}")
+            raise NoAnswerError(_refusal("GET", response))
         return _decoded(response)
 
     async def create(self, annotations: Mapping[str, str], timeout_s: float) -> LeaseRecord | None:
@@ -49,6 +54,8 @@ class LeaseCalls:
         body = self._body(LeaseRecord(RecordMetadata()), annotations, self._identity, self._duration_s, is_ours=False)
         path = within(self._collection, timeout_s)
         response = await self._transport.request("POST", path, body=body, timeout_s=timeout_s)
+        if response.status in _FORBIDDEN:
+            logger.warning("lease not created", extra={"lease": self._name, "error": _refusal("POST", response)})
         return _decoded(response) if response.status == 201 else None
 
     async def replace(
@@ -59,7 +66,7 @@ class LeaseCalls:
         path = within(self._path, timeout_s)
         response = await self._transport.request("PUT", path, body=body, timeout_s=timeout_s)
         if response.status not in (200, 404, 409):
-            raise NoAnswerError(f"PUT answered {response.status}")
+            raise NoAnswerError(_refusal("PUT", response))
         return _decoded(response) if response.status == 200 else None
 
     async def give_back(
@@ -99,6 +106,11 @@ class LeaseCalls:
         return orjson.dumps(
             {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
         )
+
+
+def _refusal(method: str, response: Response) -> str:
+    message = parse_status(response.body).message
+    return f"{method} answered {response.status}{f': {message}' if message else ''}"
 
 
 def _decoded(response: Response) -> LeaseRecord:

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -36,7 +36,7 @@ from multisched.client.auth import (
     import_vendor,
 )
 from multisched.client.connection_pool import CONNECT_TIMEOUT_S, ConnectionPool, Endpoint
-from multisched.client.errors import CredentialsError
+from multisched.client.errors import STATUS_TEXT_CHARS_MAX, CredentialsError
 from multisched.client.line_stream import LOST, HttpLineStream, lower, read_capped, reason
 from multisched.client.request_counts import NO_ANSWER, RequestCounts
 from multisched.model.wire import (
@@ -128,7 +128,7 @@ class _Channel:
 
     def __init__(self, vendor: Vendor, access: Access, connections_max: int) -> None:
         access.configuration.connection_pool_maxsize = connections_max
-        rest = vendor.new_rest_client(access.configuration)
+        rest = _rest_client(vendor, access)
         connector = rest.pool_manager.connector
         # The library's session looks for a netrc file and for proxies in a thread at each request (trust_env). Its
         # connector, with TLS and certificates set up, moves into a session that does not; the proxy is found once.
@@ -214,6 +214,16 @@ class _Channel:
         await self.session.close()
 
 
+def _rest_client(vendor: Vendor, access: Access) -> Any:
+    """With its TLS set up. Raises CredentialsError for certificates that are none."""
+    try:
+        return vendor.new_rest_client(access.configuration)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        why = f"{type(error).__name__} {error}"[:STATUS_TEXT_CHARS_MAX]
+        text = f"the certificates for {access.host} cannot be used ({why}); check certificate-authority, client-certificate and client-key"
+        raise CredentialsError(text) from error
+
+
 def _endpoint(access: Access, tls: ssl.SSLContext) -> Endpoint | None:
     """None for an address that is none."""
     try:
@@ -250,6 +260,8 @@ class HttpTransport:
         self._counters = TransportStatistics()
         self._channel = self._open_channel()
         self._retired: set[_Channel] = set()
+        self._unusable: Access | None = None
+        """Renewed credentials with which no channel can be opened."""
         self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
 
     @property
@@ -448,8 +460,15 @@ class HttpTransport:
         if access.connects_like(channel.access):
             channel.adopt(access)
             return channel
+        if access is self._unusable:
+            return channel
+        try:
+            self._channel = self._open_channel()
+        except CredentialsError as error:  # half of a renewal may be written
+            self._unusable = access
+            self._credentials.report_unusable(error)
+            return channel
         self._retired.add(channel)
-        self._channel = self._open_channel()
         return self._channel
 
     async def _give_back(self, channel: _Channel) -> None:

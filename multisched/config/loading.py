@@ -170,7 +170,7 @@ def _check_plugins(document: Document, profile: config_document.Path, registry: 
     for path, name in enabled:
         args = part_at(document.data, (*path[:-1], "args"))
         if isinstance(args, dict):
-            check_args(document, (*path[:-1], "args"), name, args)
+            check_args(document, (*path[:-1], "args"), name, args, registry)
 
 
 def _check_plugin(document: Document, path: config_document.Path, name: str, registry: Registry) -> None:

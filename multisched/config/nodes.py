@@ -165,6 +165,38 @@ class NodeRouter:
 
         return is_usable
 
+    def why_not(self, domain: str) -> Callable[[Node], str]:
+        """Why the domain may not use a node, and what would change that; of nodes that it may not use."""
+
+        def reason(node: Node) -> str:
+            home, label = self.home(node), f"{DOMAIN_LABEL}={domain}"
+            if home is None:
+                rule = self._rule_of(node, "no domain that is configured")
+                return f"{rule}; label it {label}, or give {domain} nodes by a rule or a selector that matches it"
+            rule = self._rule_of(node, f"domain {home}")
+            if home in self.lenders(domain):
+                return f"{rule}, and no loan of {domain} from {home} selects it; widen the loan's selector"
+            return f"{rule}; label it {label}, or let {domain} borrow it (loans: [{{from: {home}}}])"
+
+        return reason
+
+    def _rule_of(self, node: Node, home: str) -> str:
+        """By which rule the node is at home there; `home` as a phrase."""
+        labelled = node.labels.get(DOMAIN_LABEL)
+        if labelled is not None:
+            return f"its label {DOMAIN_LABEL}={labelled} gives it to {home}"
+        if self.selecting(node):
+            return f"the selector of {home} matches it"
+        rules = ((self._of_gpus, has_gpus, "has GPUs"), (self._of_virtual, is_virtual, "is virtual"))
+        for of_rule, matches, what in rules:
+            if of_rule is not None and matches(node):
+                return f"it {what}, and such nodes are of {home}"
+        return (
+            f"it is of {home}"
+            if self._of_rest is None
+            else f"it is of {home}, which has all nodes that no other claims"
+        )
+
 
 def _compile_loans(domain: DomainConfig | SelectedDomain) -> tuple[CompiledLoan, ...]:
     return tuple(

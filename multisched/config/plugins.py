@@ -10,13 +10,13 @@ import importlib
 import inspect
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import Final, get_type_hints
+from typing import Final, TypeVar, get_type_hints
 
 from msgspec.structs import replace
 
 from multisched.config.schema import BUILT_IN_DOMAINS, DomainConfig, PluginEntry
 from multisched.framework.default_profile import DEFAULT_PROFILE
-from multisched.framework.plugin_args import ArgsReader
+from multisched.framework.plugin_args import ArgsNotes, ArgsReader, ClassChooser
 from multisched.framework.registry import (
     EXTENSION_POINTS,
     Factory,
@@ -26,7 +26,9 @@ from multisched.framework.registry import (
     Registry,
 )
 from multisched.plugins import IN_TREE
-from multisched.plugins.args_readers import ARGS_READERS
+from multisched.plugins.args_readers import ARGS_READERS, CLASSES, NOTES
+
+T = TypeVar("T")
 
 ALL: Final = "*"
 RESOURCES_FIT: Final = "NodeResourcesFit"
@@ -42,18 +44,42 @@ def plugin_registry() -> Registry:
 
 
 def domain_module(domain: str) -> ModuleType:
-    """`domains.<name>.profile`: PROFILE, PLUGINS and, where the domain has them, POLICY and ARGS_READERS."""
+    """`domains.<name>.profile`: PROFILE, PLUGINS and, where the domain has them, POLICY, ARGS_READERS, NOTES and CLASSES."""
     return importlib.import_module(f"domains.{domain}.profile")
 
 
 def args_reader(plugin: str) -> ArgsReader | None:
     """Who reads the args of a plugin that ships; None: they are read when it is built."""
+    return _of_plugin(plugin, "ARGS_READERS", ARGS_READERS)
+
+
+def args_notes(plugin: str) -> ArgsNotes | None:
+    """Who says what is worth knowing of good args of a plugin that ships."""
+    return _of_plugin(plugin, "NOTES", NOTES)
+
+
+def class_chooser(plugin: str) -> ClassChooser | None:
+    """Who says of what class a plugin is with its args; None: whatever they say, it is of one."""
+    return _of_plugin(plugin, "CLASSES", CLASSES)
+
+
+def _of_plugin(plugin: str, table: str, in_tree: Mapping[str, T]) -> T | None:
+    """What the table of the plugin's domain says of it, or that of the in-tree plugins."""
     for domain in BUILT_IN_DOMAINS:
         module = domain_module(domain)
         if plugin in module.PLUGINS:
-            readers: Mapping[str, ArgsReader] = getattr(module, "ARGS_READERS", {})
-            return readers.get(plugin)
-    return ARGS_READERS.get(plugin)
+            of_domain: Mapping[str, T] = getattr(module, table, {})
+            return of_domain.get(plugin)
+    return in_tree.get(plugin)
+
+
+def points_with(use: PluginUse, registry: Registry) -> list[str]:
+    """The extension points that a plugin has with its args, which decide of some what class they are.
+
+    Raises PluginSetupError, and PluginArgsError for args that cannot be read.
+    """
+    chooser = class_chooser(use.name)
+    return points_of(registry.factory(use.name) if chooser is None else chooser(use.args))
 
 
 def base_profile(base: str) -> Profile:

@@ -12,12 +12,18 @@ from typing import Any, Final
 from pydantic.alias_generators import to_camel
 
 from multisched.config.document import Document, Path
-from multisched.config.plugins import args_reader, is_queue_sort, points_of, resolve_profile
+from multisched.config.plugins import (
+    args_notes,
+    args_reader,
+    class_chooser,
+    is_queue_sort,
+    points_with,
+    resolve_profile,
+)
 from multisched.config.schema import DomainConfig
 from multisched.config.structure import nearest
 from multisched.framework.plugin_args import PluginArgsError
-from multisched.framework.registry import PluginSetupError, Profile, Registry
-from multisched.plugins.args_readers import WITHOUT_EFFECT
+from multisched.framework.registry import NO_ARGS, PluginSetupError, PluginUse, Profile, Registry
 
 _PART: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 
@@ -42,14 +48,14 @@ def check_profile(document: Document, path: Path, domain: DomainConfig, registry
         document.add((*path, "queueSort"), f"exactly one plugin must order the queue, found {found}; set queueSort")
 
 
-def check_args(document: Document, path: Path, plugin: str, args: Mapping[str, Any]) -> bool:
+def check_args(document: Document, path: Path, plugin: str, args: Mapping[str, Any], registry: Registry) -> bool:
     """Notes all that is wrong with the arguments of a plugin that ships, at the fields themselves; True if nothing is.
 
     Other plugins read their arguments when they are built, and their refusal is reported then.
     """
     reader = args_reader(plugin)
     if reader is None:
-        return True
+        return _takes(document, path, plugin, args, registry)
     try:
         reader(args, "args")
     except PluginArgsError as error:
@@ -60,11 +66,20 @@ def check_args(document: Document, path: Path, plugin: str, args: Mapping[str, A
     return True
 
 
-def without_effect(domain: DomainConfig) -> Iterator[str]:
-    """Arguments of the domain's profile that are good and change nothing, with why."""
+def _takes(document: Document, path: Path, plugin: str, args: Mapping[str, Any], registry: Registry) -> bool:
+    """Notes arguments of a plugin that has none; one that is not known is reported at its name."""
+    if not args or not _is_known(plugin, registry) or registry.takes_args(plugin):
+        return True
+    document.add(path, NO_ARGS, of_key=True)
+    return False
+
+
+def notes_on(domain: DomainConfig) -> Iterator[str]:
+    """Arguments of the domain's profile that are good, and change nothing or may not work, with why."""
     for entry in domain.profile.plugins.enabled:
-        if entry.args and entry.name in WITHOUT_EFFECT:
-            yield f"{domain.name}: {entry.name}: {', '.join(entry.args)}: {WITHOUT_EFFECT[entry.name]}"
+        notes = args_notes(entry.name) if entry.args else None
+        if notes is not None and entry.args:
+            yield from (f"{domain.name}: {entry.name}: {note}" for note in notes(entry.args))
 
 
 def _parts(text: str) -> Path:
@@ -73,17 +88,27 @@ def _parts(text: str) -> Path:
 
 def _check_points(document: Document, path: Path, profile: Profile, registry: Registry) -> None:
     """Each plugin that is listed for a point must be in the profile, once, and have that point."""
-    enabled = [use.name for use in profile.plugins]
+    enabled = {use.name: use for use in profile.plugins}
     for point, names in profile.points.items():
         for index, name in enumerate(names):
             at = (*path, "points", to_camel(point[0].lower() + point[1:]), index)
             if name not in enabled:
                 near = nearest(name, enabled)
                 document.add(at, f"{name!r} is not enabled in this profile", suggestion=near)
-            elif point not in points_of(registry.factory(name)):
-                document.add(at, f"{name} has no {point}; remove it here")
+            elif why := _why_not_at(point, enabled[name], registry):
+                document.add(at, f"{why}; remove it here")
             elif name in names[:index]:
                 document.add(at, f"{name} is listed above already; remove one")
+
+
+def _why_not_at(point: str, use: PluginUse, registry: Registry) -> str:
+    """Empty where the plugin has the point, and where its args cannot be read, which is reported there."""
+    try:
+        if point in points_with(use, registry):
+            return ""
+    except PluginArgsError:
+        return ""
+    return f"{use.name} has no {point}{'' if class_chooser(use.name) is None else ' with these args'}"
 
 
 def _is_known(name: str, registry: Registry) -> bool:

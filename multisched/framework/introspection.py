@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from multisched.framework.node_view import Int64, Rows
 from multisched.framework.points import Plugin
 from multisched.model.objects import Pod
 
@@ -18,6 +19,21 @@ class ExplainPlugin(Plugin, Protocol):
 
     def describe(self, pod: Pod, row: int) -> str:
         """What it knows of the row for the pod as things are now, as the end of a sentence; empty: nothing."""
+        ...
+
+
+@runtime_checkable
+class RoomPlugin(Plugin, Protocol):
+    """A plugin whose Filter counts room of its own: `explain --fix` asks it for the demands that it would take.
+
+    Border: a domain's plugin is one (`GpuShare`), and fixes know no domain.
+    """
+
+    def takes_at_most(self, pod: Pod, rows: Rows) -> Mapping[str, Int64]:
+        """Resource or annotation of the pod -> int64[rows]: the most of it that each row takes, all else as the pod has it.
+
+        0: nothing of it helps there.
+        """
         ...
 
 

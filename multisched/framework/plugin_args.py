@@ -26,6 +26,10 @@ _TYPE_META: Final = ("apiVersion", "kind")
 
 ArgsReader = Callable[[Mapping[str, Any], str], object]
 """Reads (args, path). Raises PluginArgsError."""
+ArgsNotes = Callable[[Mapping[str, Any]], Iterable[str]]
+"""What is worth knowing of args that can be used: those that change nothing, or may not work."""
+ClassChooser = Callable[[Mapping[str, Any]], type]
+"""Of what class a plugin is with these args. Raises PluginArgsError."""
 
 
 class ArgsProblem(msgspec.Struct, frozen=True):

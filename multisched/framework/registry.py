@@ -10,7 +10,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, TypeGuard, TypeVar, cast
+from typing import Any, Final, TypeGuard, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -45,6 +45,7 @@ from multisched.model.near_names import did_you_mean
 Factory = Callable[..., Plugin]
 P = TypeVar("P", bound=Plugin)
 _NO_REASONS = ReasonTable("")
+NO_ARGS: Final = "takes no args; remove them"
 
 EXTENSION_POINTS: Mapping[str, type] = {
     "PreEnqueue": PreEnqueuePlugin,
@@ -122,13 +123,17 @@ class Registry:
             raise PluginSetupError(f"plugin {name}: not known; {hint}")
         return self._factories[name][0]
 
+    def takes_args(self, name: str) -> bool:
+        """Whether a plugin has any settings. Raises PluginSetupError for one that cannot be found."""
+        return "args" in _parameters(self.factory(name))
+
     def build(self, use: PluginUse, context: PluginContext) -> Plugin:
         """Calls the factory with what it takes. Whatever it raises becomes a PluginSetupError naming the plugin."""
         factory = self.factory(use.name)
         offered = {"args": use.args, "context": context}
         wanted = _parameters(factory)
         if use.args and "args" not in wanted:
-            raise PluginSetupError(f"plugin {use.name}: takes no args; remove them")
+            raise PluginSetupError(f"plugin {use.name}: {NO_ARGS}")
         try:
             plugin = factory(**{key: value for key, value in offered.items() if key in wanted})
         except LedgerSettingsError as error:

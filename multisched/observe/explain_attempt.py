@@ -16,6 +16,7 @@ from multisched.cycle.classes.score_snapshot import OTHERS, FilterCopy, ScoreSna
 from multisched.framework.node_view import Rows
 from multisched.framework.registry import PluginSet
 from multisched.framework.status import Code, Status
+from multisched.model.plural import counted
 from multisched.observe.explain_view import RUNNERS_UP, Attempt, OnNode, Part, PointSaid, Scored, Verdict
 from multisched.state.domain_rows import DomainRows
 from multisched.state.node_table import NodeTable
@@ -72,7 +73,7 @@ class AttemptReader:
         """Why not this node; None where the record cannot tell."""
         snapshot, row = record.snapshot, self._table.row_of(node)
         if row is None or not self._rows.has(row):
-            where = "is not known" if row is None else f"is not one that domain {self._rows.domain} may use"
+            where = "is not known" if row is None else self._rows.why_not(row, self._table.node(row))
             return OnNode(node=node, text=f"Node {node} {where}.")
         if snapshot is None or not snapshot.is_kept:
             return None
@@ -184,7 +185,7 @@ class AttemptReader:
                 yield PointSaid(point="Filter", plugin=column.plugin.name, said=said)
         for name in dict.fromkeys(status.plugin for _, status in record.late):
             count = sum(status.plugin == name for _, status in record.late)
-            yield PointSaid(point="Filter", plugin=name, said=f"refuses {count} nodes, asked outside")
+            yield PointSaid(point="Filter", plugin=name, said=f"refuses {counted(count, 'node')}, asked outside")
         if record.outcome is Outcome.REFUSED and plugins.post_filter:
             names = ", ".join(plugin.name for plugin in plugins.post_filter)
             yield PointSaid(point="PostFilter", plugin=names, said=record.post_filter or "has nothing to say")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from multisched.model.plural import counted
 from multisched.model.visible_text import escaped
 from multisched.observe.explain_view import Attempt, Fix, OnNode, Placement, PodView, Scored, Verdict, WhatIfView
 
@@ -58,7 +59,7 @@ def _head(view: PodView) -> list[str]:
     if view.node:
         lines.append(f"{view.state.capitalize()} on {view.node}")
     else:
-        times = f" since {ago(view.since_s)}, after {_count(view.attempts_made, 'attempt')}"
+        times = f" since {ago(view.since_s)}, after {counted(view.attempts_made, 'attempt')}"
         lines.append(view.state.capitalize() + (times if view.since_s or view.attempts_made else ""))
     if view.waiting_for:
         lines.append(f"It waits for: {view.waiting_for}")
@@ -182,18 +183,14 @@ def _placements(placements: Sequence[Placement]) -> Iterator[str]:
         by_node.setdefault((one.node, one.message), []).append(one)
     for (node, message), group in by_node.items():
         if not node:
-            yield f"{_count(len(group), 'replica')} nowhere: {message}"
+            yield f"{counted(len(group), 'replica')} nowhere: {message}"
             continue
         victims = [victim for one in group for victim in one.victims]
         first = group[0]
         said = [f"score {first.total}"] if first.total or first.ties else []  # a node that is promised is not scored
         said += [f"one of {first.ties} as good"] if first.ties > 1 else []
         said += [f"after these are preempted: {', '.join(victims)}"] if victims else []
-        yield f"{_count(len(group), 'replica')} on {node}" + (f" ({', '.join(said)})" if said else "")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+        yield f"{counted(len(group), 'replica')} on {node}" + (f" ({', '.join(said)})" if said else "")
 
 
 def _indented(lines: Iterator[str] | Sequence[str]) -> list[str]:

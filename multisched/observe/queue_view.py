@@ -61,6 +61,10 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The process that answered: another one may lead other domains."""
 
 
+class NoDomainError(Exception):
+    """There is no domain of this name; the message says which there are."""
+
+
 class QueueSource(Protocol):
     """Reads the queues; synchronous and bounded by `limit`.
 
@@ -68,7 +72,7 @@ class QueueSource(Protocol):
     """
 
     def queue(self, *, domain: str | None, limit: int) -> QueueView:
-        """`domain` None: all of them."""
+        """`domain` None: all of them. Raises NoDomainError."""
         ...
 
 

@@ -53,7 +53,7 @@ from multisched.observe.health import Health, HealthReport
 from multisched.observe.loopback import TokenFileError, is_other_page, own_token
 from multisched.observe.metrics import Metrics
 from multisched.observe.plugin_view import ViewSource
-from multisched.observe.queue_view import PODS_SHOWN, PODS_SHOWN_MAX, QueueSource, encode_queue
+from multisched.observe.queue_view import PODS_SHOWN, PODS_SHOWN_MAX, NoDomainError, QueueSource, encode_queue
 from multisched.observe.repair_view import (
     PLAN_MOVES_MAX,
     PLAN_PARAMETERS,
@@ -280,7 +280,10 @@ class _Routes:
     async def _queue(self, request: web.Request) -> web.Response:
         """`?domain=NAME` for one domain, `?limit=N` for more or fewer pods."""
         limit = _number(request, "limit", PODS_SHOWN, PODS_SHOWN_MAX)
-        view = self._sources.queue.queue(domain=request.query.get("domain") or None, limit=limit)
+        try:
+            view = self._sources.queue.queue(domain=request.query.get("domain") or None, limit=limit)
+        except NoDomainError as error:
+            return _text(404, str(error))
         return web.Response(body=encode_queue(view), content_type="application/json", headers=HEADERS)
 
     async def _configuration(self, request: web.Request) -> web.Response:

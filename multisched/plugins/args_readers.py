@@ -1,11 +1,12 @@
-"""Who reads the arguments of which plugin: the configuration is checked with them before anything is built."""
+"""Who reads the arguments of which plugin, and what they make of it: the configuration is checked before anything is built."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, Final
 
-from multisched.framework.plugin_args import ArgsReader
+from multisched.framework.plugin_args import ArgsNotes, ArgsReader, ClassChooser
 from multisched.plugins.default_preemption_args import DefaultPreemptionArgs
 from multisched.plugins.dynamic_resources_args import DynamicResourcesArgs
 from multisched.plugins.node_affinity import NodeAffinityArgs
@@ -14,6 +15,7 @@ from multisched.plugins.node_resources_fit import NodeResourcesFitArgs
 from multisched.plugins.quota.elastic_quota_args import ElasticQuotaArgs
 from multisched.plugins.topology.inter_pod_affinity_args import InterPodAffinityArgs
 from multisched.plugins.topology.pod_topology_spread_args import PodTopologySpreadArgs
+from multisched.plugins.volumes.volume_binding import volume_binding_class
 from multisched.plugins.volumes.volume_binding_args import VolumeBindingArgs
 
 ARGS_READERS: Final[Mapping[str, ArgsReader]] = {
@@ -29,8 +31,21 @@ ARGS_READERS: Final[Mapping[str, ArgsReader]] = {
 }
 """By plugin. These are all whose arguments v1 knows."""
 
+CLASSES: Final[Mapping[str, ClassChooser]] = {
+    "VolumeBinding": lambda args: volume_binding_class(VolumeBindingArgs.from_config(args)),
+}
+"""By plugin, of those whose args decide which extension points they have."""
+
 WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "DefaultPreemption": "every candidate node is looked at, as upstream does at 100 percent: these change nothing",
     "DynamicResources": "pods with resource claims are refused where they come in: these change nothing",
 }
 """Plugins whose arguments are read and checked for the sake of upstream's files -> why they change nothing."""
+
+
+def _without_effect(plugin: str, args: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{', '.join(args)}: {WITHOUT_EFFECT[plugin]}"
+
+
+NOTES: Final[Mapping[str, ArgsNotes]] = {name: partial(_without_effect, name) for name in WITHOUT_EFFECT}
+"""By plugin, of those of whose good args there is something to say."""

@@ -151,7 +151,7 @@ class DomainBuilder:
 
     def _add(self, domain: DomainConfig, nodes: NodeRouter) -> None:
         shared = self._shared
-        rows = DomainRows(domain.name, nodes.usable_by(domain.name))
+        rows = DomainRows(domain.name, nodes.usable_by(domain.name), nodes.why_not(domain.name))
         shared.cache.add_domain(rows)
         waiting = WaitingPodTable()
         context = self._context(domain, rows, waiting)

@@ -15,7 +15,8 @@ from multisched.framework.introspection import HealthPlugin, MetricsPlugin, Plug
 from multisched.framework.preemption import PreemptingPlugin
 from multisched.framework.registry import PluginSet, implements, those
 from multisched.framework.runner import PluginFailure
-from multisched.observe.queue_view import DomainQueue, QueueView, WaitingPod
+from multisched.model.near_names import did_you_mean
+from multisched.observe.queue_view import DomainQueue, NoDomainError, QueueView, WaitingPod
 from multisched.observe.readings import (
     BackgroundReading,
     DomainReading,
@@ -44,7 +45,7 @@ class ProgramQueues:
     def queue(self, *, domain: str | None, limit: int) -> QueueView:
         """Pods that wait, the longest waiting first; those on their way to a node come last."""
         now_s = self._program.clock.monotonic()
-        workers = [w for w in self._program.router.workers() if domain in (None, w.name)]
+        workers = self._workers(domain)
         pods = []
         for worker in workers:
             at_permit = {pod.uid for pod in worker.waiting.waiting()}
@@ -99,6 +100,16 @@ class ProgramQueues:
             left_out=max(0, len(pods) - limit),
             identity=self._identity,
         )
+
+    def _workers(self, domain: str | None) -> list[DomainWorker]:
+        """Raises NoDomainError."""
+        by_name = {worker.name: worker for worker in self._program.router.workers()}
+        if domain is None:
+            return list(by_name.values())
+        if domain not in by_name:
+            hint = did_you_mean(domain, by_name, f"there are {', '.join(by_name)}")
+            raise NoDomainError(f"domain {domain}: no such domain; {hint}")
+        return [by_name[domain]]
 
     def _counts(self, worker: DomainWorker) -> dict[str, int]:
         queue = worker.queue.statistics()

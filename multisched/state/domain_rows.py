@@ -32,9 +32,11 @@ class Use(IntEnum):
 class DomainRows:
     """The rows of one domain, kept as nodes come, change and go. `generation` rises when `rows` or `places` change."""
 
-    def __init__(self, domain: str, is_usable: NodeRule) -> None:
+    def __init__(self, domain: str, is_usable: NodeRule, why_not: Callable[[Node], str] = lambda _: "") -> None:
+        """`why_not`: by which rule a node is not usable, and what would change that."""
         self.domain = domain
         self._is_usable = is_usable
+        self._why_not = why_not
         self._member = np.zeros(64, np.bool_)
         self._joined: Int64 = np.zeros(64, np.int64)
         """The generation at which the row, with the node it has now, became the domain's."""
@@ -135,6 +137,15 @@ class DomainRows:
 
     def has(self, row: int) -> bool:
         return row < len(self._member) and bool(self._member[row])
+
+    def why_not(self, row: int, node: Node) -> str:
+        """Why no pod of the domain may go to a row that it has not, as the end of a sentence about its node."""
+        if row in self._unreadable:
+            return f"cannot be read: {node.malformed}"
+        if row in self._withheld:
+            return f"is withheld from domain {self.domain}: who had it before may still be binding pods to it"
+        why = self._why_not(node)
+        return f"is not one that domain {self.domain} may use{f': {why}' if why else ''}"
 
     def use_of(self, row: int) -> Use:
         if self.has(row):

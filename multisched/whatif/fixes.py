@@ -1,7 +1,7 @@
 """The smallest single changes after which a pod fits, each tried in a sandbox with all plugins before it is shown.
 
 What to try is guessed from the last refusal: changes of the pod, of its quota, of a node, then of who stands there.
-`Fix.size` says how much a change is. A gate counts 0, a request the fraction it is lowered by (0..1), a
+`Fix.size` says how much a change is. A gate counts 0, a request or an annotation the fraction it is lowered by (0..1), a
 toleration 0.3. A constraint that is loosened counts 0.4, one that is dropped 0.5. A quota's max counts 0.6, a node's
 label, taint or cordon 0.7, another pod 1, one of higher priority 2. Trials are bounded, so where thousands of nodes refuse
 for many reasons a fix may be missed; what is shown is true.
@@ -21,7 +21,10 @@ import msgspec
 import numpy as np
 
 from multisched.cycle.classes.score_snapshot import ScoreSnapshot
-from multisched.framework.node_view import Rows
+from multisched.framework.introspection import RoomPlugin
+from multisched.framework.node_view import Int64, Rows, any_true
+from multisched.framework.points import Plugin
+from multisched.framework.registry import implements
 from multisched.framework.status import Code
 from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE, NodeSelector, Operator, Requirement, Taint, Toleration
@@ -47,6 +50,7 @@ NODES_TRIED = 200
 """Nodes looked at for a label or a victim, those that lack the least first."""
 SKEWS_TRIED = (1, 2, 3, 5, 10, 20)
 """What is added to maxSkew until the pod fits."""
+RESOURCES_FIT = "NodeResourcesFit"
 UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
 
 
@@ -133,21 +137,41 @@ class _Guesses:
         )
 
     def _requests(self) -> Iterator[_Trial]:
-        """One resource less, on nodes where nothing but that resource is short."""
-        rows = self._refused_by_only("NodeResourcesFit")
+        """Less of one resource or annotation, on nodes where nothing else is short."""
+        counting = {p.name: p for p in self._refusing() if implements(p, RoomPlugin)}
+        rows = self._refused_by_only(RESOURCES_FIT, *counting)
         if not len(rows):
             return
+        most = [plugin.takes_at_most(self._pod, rows) for plugin in counting.values()]
         requests = {name: amount for name, amount in self._pod.requests.items() if amount > 0}
         room = {name: self._room(name)[rows] for name in (PODS, *requests)}
+        for name, amounts in ((name, one) for found in most for name, one in found.items() if name in room):
+            room[name] = np.minimum(room[name], amounts)
         short = {name: room[name] < amount for name, amount in {PODS: 1, **requests}.items()}
         for name, amount in requests.items():
             others = np.logical_or.reduce([mask for other, mask in short.items() if other != name])
-            for fits in sorted(set(room[name][short[name] & ~others].tolist()), reverse=True)[:FIXES_PER_KIND]:
-                if fits > 0:
-                    text = f"lower the {name} request from {_amount(name, amount)} to {_amount(name, fits)}"
-                    change = {"resource": name, "from": amount, "to": fits}
-                    size = (amount - fits) / amount
-                    yield _Trial("request", text, size, change, self._asking(name, fits), serves=name)
+            for fits in _largest(room[name][short[name] & ~others]):
+                text = f"lower the {name} request from {_amount(name, amount)} to {_amount(name, fits)}"
+                change = {"resource": name, "from": amount, "to": fits}
+                size = (amount - fits) / amount
+                yield _Trial("request", text, size, change, self._asking(name, fits), serves=name)
+        has_room = ~np.logical_or.reduce(list(short.values()))
+        for name, amounts in ((name, one) for found in most for name, one in found.items() if name not in room):
+            yield from self._annotations(name, amounts[has_room])
+
+    def _annotations(self, name: str, amounts: Int64) -> Iterator[_Trial]:
+        """Less of what an annotation asks for."""
+        amount = int(self._pod.annotations[name])
+        for fits in _largest(amounts[amounts < amount]):
+            yield _Trial(
+                "annotation",
+                f"lower the annotation {name} from {amount} to {fits}",
+                (amount - fits) / amount,
+                {"annotation": name, "from": amount, "to": fits},
+                msgspec.structs.replace(self._pod, annotations={**self._pod.annotations, name: str(fits)}),
+                command=f"kubectl -n {self._pod.namespace} annotate pod {self._pod.name} {name}={fits} --overwrite",
+                serves=name,
+            )
 
     def _quotas(self) -> Iterator[_Trial]:
         """Less of the one resource that a quota lacks, or more in every level that holds the pod back."""
@@ -353,14 +377,19 @@ class _Guesses:
 
     # -- what was said ---------------------------------------------------------------------------------------------
 
-    def _refused_by_only(self, plugin: str) -> Rows:
-        """Rows that every other plugin passes."""
+    def _refusing(self) -> list[Plugin]:
+        """Plugins that refuse some row."""
+        columns = () if self._snapshot is None else self._snapshot.filters
+        return [column.plugin for column in columns if any_true(column.codes != 0)]
+
+    def _refused_by_only(self, *plugins: str) -> Rows:
+        """Rows that one of them refuses, and every other plugin passes."""
         snapshot = self._snapshot
         if snapshot is None or not len(snapshot.rows):
             return np.zeros(0, np.intp)
         by_others, by_it = np.zeros(len(snapshot.rows), np.bool_), np.zeros(len(snapshot.rows), np.bool_)
         for column in snapshot.filters:
-            if column.plugin.name == plugin:
+            if column.plugin.name in plugins:
                 by_it |= column.codes != 0
             else:
                 by_others |= column.codes != 0
@@ -415,6 +444,11 @@ def _toleration_for(taints: list[Taint]) -> Toleration | None:
 def _taint_text(toleration: Toleration) -> str:
     value = f"={toleration.value}" if toleration.value else ""
     return f"{toleration.key}{value}{f':{toleration.effect}' if toleration.effect else ''}"
+
+
+def _largest(amounts: Int64) -> list[int]:
+    """The largest different amounts above zero."""
+    return sorted({amount for amount in amounts.tolist() if amount > 0}, reverse=True)[:FIXES_PER_KIND]
 
 
 def _failing(requirements: tuple[Requirement, ...], node: Node) -> list[Requirement]:

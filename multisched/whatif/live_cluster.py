@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from multisched.client.errors import ApiError, Gone
+from multisched.client.errors import ApiError, Gone, with_hint
 from multisched.client.lister import MalformedAnswerError, list_pages
 from multisched.config.options import ExitCode, RefusedError
 from multisched.model.decode import Decoder
@@ -79,5 +79,7 @@ async def _read(transport: Transport, kind: Listed, reader: SnapshotReader) -> N
         if kind.is_optional and status == NOT_THERE:
             return
         if kind.is_required or status not in _REFUSED:
-            raise RefusedError(f"{kind.kind} objects cannot be listed: {error}", ExitCode.NO_CLUSTER) from error
+            raise RefusedError(
+                f"{kind.kind} objects cannot be listed: {with_hint(error)}", ExitCode.NO_CLUSTER
+            ) from error
         reader.note(f"{kind.kind} objects cannot be listed: {error}")

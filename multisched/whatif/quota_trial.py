@@ -13,6 +13,7 @@ import msgspec
 
 from multisched.cycle.results import Placed, Unplaced
 from multisched.model.objects import Pod
+from multisched.model.plural import counted, verb
 from multisched.model.quota_tree import shown_amount
 from multisched.plugins.quota.quota_ledger import QUOTA, Level, QuotaLedger, items_of
 from multisched.shell.domain import DomainWorker
@@ -72,7 +73,8 @@ class _Run:
         for number, pod in enumerate(ordered):
             if self._attempts >= self._attempts_max:
                 left = len(ordered) - number
-                self._notes[f"{left} pods that wait were not tried; {self._attempts_max} attempts are the most"] = None
+                waiting = f"{counted(left, 'pod')} that {verb(left, 'waits was', 'wait were')} not tried"
+                self._notes[f"{waiting}; {self._attempts_max} attempts are the most"] = None
                 break
             self._try(pod)
         return Trial(tuple(self._evictions), self._placed, self._waiting, tuple(self._notes))

@@ -19,6 +19,7 @@ from multisched.framework.node_view import Bools
 from multisched.framework.runner import PluginFailure
 from multisched.framework.status import Code
 from multisched.model.objects import Pod
+from multisched.model.plural import counted
 from multisched.shell.domain import DomainWorker
 from multisched.whatif.sandbox import SchedulerSandbox
 
@@ -57,7 +58,9 @@ class StandingFits:
     def notes(self) -> tuple[str, ...]:
         """Plugins that failed."""
         shown = list(self._failures.items())[:FAILURES_SHOWN]
-        return tuple(f"for {number} pods no node was found, as a plugin failed: {text}" for text, number in shown)
+        return tuple(
+            f"for {counted(number, 'pod')} no node was found, as a plugin failed: {text}" for text, number in shown
+        )
 
     def _answer(self, pod: Pod, asked: Pod) -> Bools:
         signature = self._classes.signature(asked)

@@ -15,6 +15,7 @@ from typing import Any, Final
 import orjson
 
 from domains.forecast.commands.tables import amount, fraction, of_capacity
+from multisched.model.plural import counted
 from multisched.model.visible_text import escaped_document
 
 _BESIDE: Final = Path(__file__)
@@ -50,7 +51,7 @@ def _lead(document: Document) -> str:
     made = datetime.fromtimestamp(document["nowSeconds"], UTC)
     text = document["state"] or (f"profiles {document['version']}" if document["version"] else "profiles of files")
     left_out = document["servicesLeftOut"]
-    services = f"{len(document['services'])} services" + (
+    services = counted(len(document["services"]), "service") + (
         f" that use most; {left_out} more left out" if left_out else ""
     )
     return f"{made:%Y-%m-%d %H:%M} UTC, {document['now']} in {document['zone']}; {text}; {services}."

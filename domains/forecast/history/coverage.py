@@ -15,6 +15,7 @@ from domains.forecast.curves.profiles import Origin, Profiles
 from domains.forecast.curves.usage import Samples
 from domains.forecast.history.source import Reading
 from domains.forecast.units import DAY_S
+from multisched.model.plural import verb
 
 WHOLE_SHARE: Final = 0.9
 """Of the window: with so much of it there is nothing to tell."""
@@ -64,8 +65,9 @@ def profile_notes(profiles: Profiles) -> Iterator[str]:
         if len(flat):
             shown = ", ".join(profiles.services[service] for service in flat[:NAMES_SHOWN].tolist())
             more = ", …" if len(flat) > NAMES_SHOWN else ""
+            have = verb(len(flat), "has", "have")
             yield (
-                f"{name}: {len(flat)} of {known} services have too few days of samples, and one quantile stands for their"
+                f"{name}: {len(flat)} of {known} services {have} too few days of samples, and one quantile stands for their"
                 f" whole week: {shown}{more}"
             )
 

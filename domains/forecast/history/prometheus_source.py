@@ -31,6 +31,7 @@ from domains.forecast.settings.queries import JOB_OWNERS, PLACES, POD_OWNERS, RE
 from domains.forecast.settings.sources import Dimension, PrometheusSettings, QueryCapacity
 from multisched.framework.background import InThread
 from multisched.framework.measures import Grid, Meter, MeterError, Piece, RangeReport, shown_query
+from multisched.model.plural import counted, verb
 
 OVERLAP_S: Final = 3_600
 """What is asked for again: samples that came late (remote write, a collector that was down)."""
@@ -268,7 +269,11 @@ def _at_ends(grid: Grid) -> Grid:
 def _words(report: RangeReport) -> list[str]:
     dropped = report.dropped
     counts = ((dropped.nan, "not finite"), (dropped.negative, "negative"), (dropped.off_grid, "beside the grid"))
-    found = [f"{count} samples {how}; they count as gaps" for count, how in counts if count]
+    found = [
+        f"{counted(count, 'sample')} {how}; {verb(count, 'it counts as a gap', 'they count as gaps')}"
+        for count, how in counts
+        if count
+    ]
     return found + [f"the server warns: {text}" for text in report.warnings]
 
 

@@ -77,6 +77,7 @@ class Learner:
             refit_settings(history),
             self._known,
             away=Away("domains.forecast.learning.process:learning_assistant", lesson, pods),
+            keep=partial(keep, self._settings),
             measured=self._measure,
             loads=loads,
             covered=self._covered(),
@@ -135,23 +136,21 @@ def learn(settings: LearningSettings, reading: Reading, version: int, now_s: flo
         how = AttributionSettings(zone=asked.zone, rest_days=asked.rest_days, quantile=asked.quantile)
         profiles = with_attribution(profiles, attribute(reading.totals, how))
     recent = recent_of(reading.usage, asked.zone, asked.slot_s)
-    profiles = msgspec.structs.replace(profiles, recent=recent)
-    _keep(settings.profiles_file, profiles)
-    return profiles
+    return msgspec.structs.replace(profiles, recent=recent)
 
 
-def _keep(file: str, profiles: Profiles) -> None:
-    """What cannot be written is reported: the profiles are good all the same."""
+def keep(settings: LearningSettings, profiles: Profiles) -> str:
+    """Writes the profiles file. Why it cannot, in words: the profiles are good all the same."""
+    file = settings.profiles_file
     if not file:
-        return
+        return ""
     beside = Path(f"{file}.new")
     try:
         beside.write_bytes(dumps(profiles))
         os.replace(beside, file)
     except OSError as error:
-        # All in the message: the process that learns has no formatter, and prints nothing but messages.
-        why = error.strerror or error
-        logger.warning("the profiles are not kept in %s, and the next start has none: %s", file, why)
+        return f"{file}: {error.strerror or error}"
+    return ""
 
 
 async def known_pods(ledger: PeakLedger) -> dict[PodName, str]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from domains.forecast.curves.usage import Look, Seen
-from domains.forecast.learning.learned import Lesson, learn
+from domains.forecast.learning.learned import Lesson, keep, learn
 from domains.forecast.learning.opening import open_history
 from domains.forecast.learning.study import Findings, Order, Refused, Study
 from domains.forecast.service_names import PodName
@@ -28,7 +28,7 @@ class LearningAssistant:
         sources = {
             place: open_history(one, history, ports.meters, self._known) for place, one in lesson.sources.items()
         }
-        self._study = Study(sources, partial(learn, lesson.settings))
+        self._study = Study(sources, partial(learn, lesson.settings), partial(keep, lesson.settings))
 
     async def answer(self, question: Order | Look) -> Findings | Seen | Refused:
         if isinstance(question, Look):

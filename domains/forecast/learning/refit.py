@@ -20,7 +20,7 @@ import msgspec
 from domains.forecast.curves.profiles import NO_PROFILES, Profiles, duration_text, profiles_text
 from domains.forecast.curves.usage import Look, Seen
 from domains.forecast.history.source import PollingSource, Source, SourceError
-from domains.forecast.learning.study import Findings, Learn, Order, Refused, Study
+from domains.forecast.learning.study import Findings, Keep, Learn, Order, Refused, Study
 from domains.forecast.ledger.node_loads import NodeLoads
 from domains.forecast.service_names import PodName
 from multisched.framework.background import BackgroundPorts, BackgroundProcess, BackgroundProcessError
@@ -84,6 +84,8 @@ class RefitState(msgspec.Struct):
     polls_failed: int = 0
     notes: tuple[str, ...] = ()
     """What the last reading left out or guessed."""
+    unkept: str = ""
+    """Why the profiles in force are not kept for the next start; empty where they are, or need not be."""
 
     def age_s(self, now_s: float) -> float:
         """How old the newest sample in force is; NaN where there are no profiles."""
@@ -96,6 +98,8 @@ class RefitState(msgspec.Struct):
             since = duration_text(now_s - self.last_error_s)
             refits = "1 refit" if self.failures_in_a_row == 1 else f"{self.failures_in_a_row} refits"
             words += f"; {refits} failed, the last {since} ago: {self.last_error}"
+        if self.unkept:
+            words += f"; not kept for the next start: {self.unkept}"
         return words
 
 
@@ -111,6 +115,7 @@ class Refit:
         in_force: Profiles | None = None,
         *,
         away: Away | None = None,
+        keep: Keep | None = None,
         measured: Measured | None = None,
         loads: NodeLoads | None = None,
         covered: frozenset[str] = frozenset(),
@@ -123,7 +128,7 @@ class Refit:
         """
         self._polled = {place: one for place, one in enumerate(sources) if isinstance(one, PollingSource)}
         rest = {place: one for place, one in enumerate(sources) if place not in self._polled}
-        self._study = Study(rest, learn)
+        self._study = Study(rest, learn, keep)
         self._away = away
         self._process: BackgroundProcess | None = None
         self._is_under_way = False
@@ -183,6 +188,7 @@ class Refit:
         self._state.refits += 1
         self._state.failures_in_a_row, self._state.last_error = 0, ""
         self._report(found.notes)
+        self._report_unkept(found.unkept)
         self._state.duration_s = ports.clock.monotonic() - began_s
         logger.info(
             "profiles in force", extra={"version": found.profiles.version, "services": len(found.profiles.services)}
@@ -267,6 +273,12 @@ class Refit:
         for note in sorted(set(notes) - set(self._state.notes), key=notes.index):
             logger.warning("history is not whole", extra={"note": note[:ERROR_CHARS_MAX]})
         self._state.notes = notes
+
+    def _report_unkept(self, why: str) -> None:
+        """Logs a file that cannot be written once, and not at each refit."""
+        if why and why != self._state.unkept:
+            logger.warning("profiles are not kept; the next start has none of them", extra={"profilesFile": why})
+        self._state.unkept = why
 
     def _note_failure(self, text: str, ports: BackgroundPorts) -> None:
         state = self._state

@@ -21,9 +21,12 @@ from domains.forecast.history.spikes import RATIO, without_spikes
 from domains.forecast.service_names import PodName
 from multisched.framework.background import InThread
 from multisched.framework.measures import Grid
+from multisched.model.plural import counted, verb
 
 Learn = Callable[[Reading, int, float], Profiles]
 """(reading, version, now in epoch seconds); runs in a worker thread."""
+Keep = Callable[[Profiles], str]
+"""Keeps profiles for the next start; why it could not, in a sentence. Runs in a worker thread."""
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -52,6 +55,8 @@ class Findings(msgspec.Struct, frozen=True):
     """What was left out or guessed."""
     capacities: Mapping[str, Mapping[str, float]]
     """Dimension -> node -> capacity in plain units, where a query says it."""
+    unkept: str = ""
+    """Why the profiles are not kept for the next start; empty where they are, or need not be."""
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -63,10 +68,11 @@ class Refused(msgspec.Struct, frozen=True):
 class Study:
     """Reads the sources of history, and learns profiles from them."""
 
-    def __init__(self, sources: Mapping[int, Source], learn: Learn) -> None:
+    def __init__(self, sources: Mapping[int, Source], learn: Learn, keep: Keep | None = None) -> None:
         """`sources`: by their place in the configuration, which is their precedence."""
         self._sources = dict(sources)
         self._learn = learn
+        self._keep = keep
 
     async def run(self, order: Order, in_thread: InThread) -> Findings | Refused:
         """Raises TimeoutError where learning takes too long, and whatever the fit raises."""
@@ -80,7 +86,7 @@ class Study:
             return Refused(f"not read within {order.deadline_s:g} s")
         try:
             with anyio.fail_after(order.deadline_s):
-                profiles = await in_thread(lambda: self._learn(reading, order.version, order.now_s))
+                profiles, unkept = await in_thread(lambda: self._learned(reading, order))
         except TimeoutError as error:  # a process that computes for ever is not asked again
             raise TimeoutError(f"not learned within {order.deadline_s:g} s") from error
         note_groups = (
@@ -89,7 +95,12 @@ class Study:
             weight_notes(reading, profiles),
         )
         notes = (*reading.notes, *(note for notes in note_groups for note in notes))
-        return Findings(profiles, covered_by(reading), notes, reading.capacities)
+        return Findings(profiles, covered_by(reading), notes, reading.capacities, unkept)
+
+    def _learned(self, reading: Reading, order: Order) -> tuple[Profiles, str]:
+        """The profiles, and why they are not kept."""
+        profiles = self._learn(reading, order.version, order.now_s)
+        return profiles, "" if self._keep is None else self._keep(profiles)
 
     @property
     def looks(self) -> bool:
@@ -126,7 +137,10 @@ def _cleaned(readings: list[Reading], steps: int) -> Reading:
     usage, count = without_spikes(reading.usage)
     if not count:
         return reading
-    note = f"{count} single samples are over {RATIO:g} times as high as their series ever is; they count as gaps"
+    samples = f"{counted(count, 'single sample')} {verb(count, 'is', 'are')}"
+    series = f"{verb(count, 'its', 'their')} series ever is"
+    gaps = verb(count, "it counts as a gap", "they count as gaps")
+    note = f"{samples} over {RATIO:g} times as high as {series}; {gaps}"
     return msgspec.structs.replace(reading, usage=usage, notes=(*reading.notes, note))
 
 

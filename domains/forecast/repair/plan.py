@@ -20,6 +20,7 @@ from domains.forecast.repair.case import Fits, RepairCase
 from domains.forecast.repair.moves import Board, Move
 from domains.forecast.repair.search import HOT_MAX, SET_MAX, Mending, Search
 from domains.forecast.settings.repair_limits import RepairLimits
+from multisched.model.plural import counted, verb
 
 REASONS_SHOWN_MAX: Final = 4
 WHY_WORK_MAX: Final = 150_000_000
@@ -186,19 +187,22 @@ def _why(board: Board, search: Search, node: int) -> str:
     """Why a node stays as it is, by the board as it is after the plan: the first of the causes that holds by itself."""
     limits, standing, movable = board.limits, board.pods_on(node), board.movable_on(node)
     if len(board.moves) >= limits.moves_per_window:
-        return f"the budget of {limits.moves_per_window} moves per window is used up (moves_per_window)"
+        return f"the budget of {counted(limits.moves_per_window, 'move')} per window is used up (moves_per_window)"
     moves_left = limits.moves_per_window - len(board.moves)
     if moves_left < search.least(node) <= SET_MAX:
         return (
-            f"it takes {search.least(node)} moves or more, and {moves_left} are left in the window (moves_per_window)"
+            f"it takes {counted(search.least(node), 'move')} or more, and {moves_left} {verb(moves_left, 'is', 'are')} left"
+            " in the window (moves_per_window)"
         )
     if limits.moves_per_node < search.least(node) <= SET_MAX:
-        return f"it takes {search.least(node)} moves or more, and {limits.moves_per_node} are allowed (moves_per_node)"
+        allowed = f"{limits.moves_per_node} {verb(limits.moves_per_node, 'is', 'are')} allowed (moves_per_node)"
+        return f"it takes {counted(search.least(node), 'move')} or more, and {allowed}"
     if not len(standing):
         return "no pod known here stands on it"
     kept = _kept(board, node)
     if not len(movable):
-        return f"none of its {len(standing)} pods may move: {kept}"
+        whose = "its only pod may not move" if len(standing) == 1 else f"none of its {len(standing)} pods may move"
+        return f"{whose}: {kept}"
     if search.least(node) > SET_MAX:
         return _not_enough(board, node, len(movable), kept)
     if len(search.hot) > HOT_MAX:
@@ -210,13 +214,20 @@ def _why(board: Board, search: Search, node: int) -> str:
         return f"no more pods could be asked where they fit after {limits.fits_max} (fits_max)"
     if homeless:
         fitting = sum(bool(board.fits(pod).any()) for pod in homeless)
-        text = f"of its {len(movable)} pods that may move, {len(homeless)} find no node"
-        reasons = (
-            (len(homeless) - fitting, "fit no other node by its rules"),
-            (fitting, "would push each over its threshold, or find no room"),
-        )
-        return f"{text}: {', '.join(f'{count} {why}' for count, why in reasons if count)}{f'; {kept}' if kept else ''}"
+        return f"{_homeless(len(movable), len(homeless), fitting)}{f'; {kept}' if kept else ''}"
     return NOT_FOUND
+
+
+def _homeless(movable: int, homeless: int, fitting: int) -> str:
+    """How many of the pods that may move find no node, and why; `fitting` of them would fit elsewhere by their rules."""
+    strict = homeless - fitting
+    by_rules = f"{verb(strict, 'fits', 'fit')} no other node by {verb(strict, 'its', 'their')} rules"
+    by_room = "would push each over its threshold, or find no room"
+    if movable == 1:
+        return f"the only pod that may move finds no node: it {by_rules if strict else by_room}"
+    text = f"of its {movable} pods that may move, {homeless} {verb(homeless, 'finds', 'find')} no node"
+    reasons = ((strict, by_rules), (fitting, by_room))
+    return f"{text}: {', '.join(f'{count} {why}' for count, why in reasons if count)}"
 
 
 def _not_enough(board: Board, node: int, movable: int, kept: str) -> str:
@@ -228,18 +239,19 @@ def _not_enough(board: Board, node: int, movable: int, kept: str) -> str:
         return f"more than {SET_MAX} of its pods would have to leave"
     dimension = int(over.argmax())
     peak, name = left[dimension].max(), board.case.dimensions[dimension]
-    return f"without the {movable} pods that may move, {name} would still reach {peak:.0%}" + (
-        f"; {kept}" if kept else ""
-    )
+    leaving = "pod" if movable == 1 else f"{movable} pods"
+    return f"without the {leaving} that may move, {name} would still reach {peak:.0%}" + (f"; {kept}" if kept else "")
 
 
 def _kept(board: Board, node: int) -> str:
     """Why pods of the node may not move, the commonest reasons first: `it has local storage (3 pods)`."""
     codes = board.reason_codes[board.pods_on(node)]
     counts = Counter(board.reasons[code] for code in codes[codes > 0].tolist())
-    shown = [f"{reason} ({number} pods)" for reason, number in counts.most_common(REASONS_SHOWN_MAX)]
+    shown = [f"{reason} ({counted(number, 'pod')})" for reason, number in counts.most_common(REASONS_SHOWN_MAX)]
     if len(counts) > REASONS_SHOWN_MAX:
-        shown.append(f"{len(counts) - REASONS_SHOWN_MAX} more reasons")
+        shown.append(
+            f"{len(counts) - REASONS_SHOWN_MAX} more {verb(len(counts) - REASONS_SHOWN_MAX, 'reason', 'reasons')}"
+        )
     if not shown and not len(board.movable_on(node)):
         return "the budgets of their services or of the node are used up (moves_per_service, moves_per_node)"
     return ", ".join(shown)

@@ -31,6 +31,7 @@ from typing import Final
 import msgspec
 
 from domains.forecast.repair.plan import Step
+from multisched.model.plural import counted, verb
 
 REFUSALS_MAX: Final = 10
 """Looks and evictions of one step that may be refused, or go without an answer, before the run stops; the controller waits
@@ -229,7 +230,9 @@ def should_stop(
     if after.node != step.target:
         return f"the replacement of {step.pod} is on {after.node or 'no node'}, not on {step.target}"
     if after.ready < before.ready:
-        return f"{after.ready} replicas are ready, {before.ready} were before the step"
+        return (
+            f"{counted(after.ready, 'replica')} {verb(after.ready, 'is', 'are')} ready, {before.ready} before the step"
+        )
     pairs = (
         ("source", step.source, step.source_peaks, after.source_peaks),
         ("target", step.target, step.target_peaks, after.target_peaks),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -110,7 +111,24 @@ def checked_settings(args: Mapping[str, Any], path: str = "args") -> PeakSetting
         for at, name in settings.texts("files", FILES_MAX):
             if name in found.files and not Path(name).is_file():
                 settings.refuse_at(at, f"{name}: there is no such file; name a readable CSV file")
+        if found.learning is not None and Path(found.learning.profiles_file or "x").is_dir():
+            settings.refuse("profilesFile", f"{found.learning.profiles_file} is a folder; name a file in it")
         return found
+
+
+def settings_notes(args: Mapping[str, Any]) -> Iterator[str]:
+    """What is good and may not work on this machine. Of args that `checked_settings` takes."""
+    learning = PeakSettings.from_config(args).learning
+    if learning is None or learning.history is None or not learning.profiles_file:
+        return
+    file = Path(learning.profiles_file)
+    if not file.parent.is_dir():
+        why = f"there is no folder {file.parent}"
+    elif not os.access(file.parent, os.W_OK) or (file.exists() and not os.access(file, os.W_OK)):
+        why = "you may not write there"
+    else:
+        return
+    yield f"profilesFile: {file}: {why} on this machine; without it each start learns anew, and scores by requests until then"
 
 
 def _read(settings: Fields) -> PeakSettings:

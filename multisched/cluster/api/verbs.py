@@ -122,19 +122,12 @@ def decode(request: ApiRequest) -> Document:
 def _decode_yaml(body: bytes, content_type: str, problem: orjson.JSONDecodeError) -> Any:
     if content_type.partition(";")[0].strip() not in YAML_TYPES:
         raise errors.bad_request(f"the object provided is unrecognized (must be of type Object): {problem}")
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        """Timestamps stay text, since JSON knows none."""
-
-        yaml_implicit_resolvers = {  # noqa: RUF012 - the class attribute PyYAML reads
-            first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-            for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-        }
+    from multisched.model.yaml_text import NotYamlError, yaml_documents
 
     try:
-        return orjson.loads(orjson.dumps(yaml.load(body, Loader=Loader)))  # noqa: S506 - a SafeLoader
-    except (yaml.YAMLError, TypeError) as bad:
+        documents = yaml_documents(body.decode())
+        return orjson.loads(orjson.dumps(documents[0] if len(documents) == 1 else None))
+    except (NotYamlError, UnicodeDecodeError, TypeError) as bad:
         raise errors.bad_request(f"error parsing YAML: {bad}") from None
 
 

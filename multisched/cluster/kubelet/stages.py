@@ -16,9 +16,9 @@ from difflib import get_close_matches
 from typing import Literal
 
 import msgspec
-import yaml
 
 from multisched.model.selectors import Operator, Requirement
+from multisched.model.yaml_text import NotYamlError, yaml_documents
 
 STAGE_FILE_BYTES_MAX = 1024 * 1024
 STAGES_MAX = 256
@@ -218,8 +218,8 @@ def load_stages(text: str, *, source: str) -> StageSet:
     if len(text) > STAGE_FILE_BYTES_MAX:
         raise StageError(f"{source}: larger than {STAGE_FILE_BYTES_MAX} bytes; split it or remove stages")
     try:
-        documents = [document for document in yaml.safe_load_all(text) if document is not None]
-    except yaml.YAMLError as error:
+        documents = yaml_documents(text)
+    except NotYamlError as error:
         raise StageError(f"{source}: not YAML: {error}") from error
     if not 0 < len(documents) <= STAGES_MAX:
         raise StageError(f"{source}: {len(documents)} stages; write 1 to {STAGES_MAX} documents of kind Stage")

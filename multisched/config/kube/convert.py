@@ -8,7 +8,6 @@ one profile. Nothing is written or contacted. Called by `cli.convert` and by the
 from __future__ import annotations
 
 import difflib
-import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -26,6 +25,7 @@ from multisched.config.kube.points import (
     DEFAULT_PLUGINS,
     NEEDS,
     PlacedPlugins,
+    PointsOf,
     RepeatedPluginError,
     default_plugins_left,
     named,
@@ -39,11 +39,11 @@ from multisched.config.kube.schema import (
     KubeProfile,
 )
 from multisched.config.kube.settings import client_of, lease_of, queue_of, report_process_settings
-from multisched.config.plugins import plugin_registry, points_of, resolve_profile
+from multisched.config.plugins import plugin_registry, points_with, resolve_profile
 from multisched.config.profile import check_args
 from multisched.config.schema import API_VERSION, BUILT_IN_DOMAINS, DOMAINS_MAX, KIND, WEIGHT_MAX, Configuration
 from multisched.config.structure import validated
-from multisched.framework.registry import Profile
+from multisched.framework.registry import PluginUse, Profile
 from multisched.plugins.args_readers import ARGS_READERS, WITHOUT_EFFECT
 
 NAME_CHARS_MAX: Final = 40
@@ -181,17 +181,18 @@ class _Converter:
 
     def _profile(self, at: Path, profile: KubeProfile) -> dict[str, Any]:
         args = self._args(at, profile)
+        points_here = _points_here(args)
         try:
-            placed = place(profile.plugins, _points_here, _is_known)
+            placed = place(profile.plugins, points_here, _is_known)
         except RepeatedPluginError as error:
             for point, index in error.repeated:
                 self._document.add((*at, "plugins", point, "enabled", index), "stands there twice; remove one")
             return {}
-        self._report_missing(at, profile)
+        self._report_missing(at, profile, points_here)
         for name, point in placed.mended:
             text = f"{name} runs at {point} and not at {NEEDS[point][0]}, which fails every pod of kube-scheduler"
             self._findings.warn((*at, "plugins", point), f"{text}; here it runs at both")
-        placed = self._completed(at, profile, placed)
+        placed = self._completed(at, profile, placed, points_here)
         enabled = [self._entry(at, name, placed, args) for name in placed.order]
         points = {point: list(names) for point, names in placed.points.items()}
         return {
@@ -211,11 +212,11 @@ class _Converter:
             entry["args"] = args[name]
         return entry
 
-    def _completed(self, at: Path, profile: KubeProfile, placed: PlacedPlugins) -> PlacedPlugins:
+    def _completed(self, at: Path, profile: KubeProfile, placed: PlacedPlugins, points_here: PointsOf) -> PlacedPlugins:
         """A profile whose queue order or binder is a plugin that is not known here gets upstream's own for it."""
         order, points = placed.order, dict(placed.points)
         for point, fallback in (("queueSort", QUEUE_SORT), ("bind", BINDER)):
-            runs = points.get(point, tuple(n for n in order if point in _points_here(n)))
+            runs = points.get(point, tuple(n for n in order if point in points_here(n)))
             wanted = [e.name for e in profile.plugins.at(point).enabled]
             if point == "queueSort" and len(runs) > 1:
                 self._document.add((*at, "plugins", point), f"{' and '.join(runs)} order the queue; leave one of them")
@@ -231,7 +232,7 @@ class _Converter:
             points[point] = (fallback,)
         return PlacedPlugins(order, placed.weights, points)
 
-    def _report_missing(self, at: Path, profile: KubeProfile) -> None:
+    def _report_missing(self, at: Path, profile: KubeProfile, points_here: PointsOf) -> None:
         """Names what the file enables, and what upstream enables by default, that is not here."""
         own = named(profile.plugins)
         for name, point in own.items():
@@ -256,7 +257,7 @@ class _Converter:
                 self._findings.note((*at, "plugins"), f"{name}: {CLAIMS}")
         for point in POINTS:
             for index, entry in enumerate(profile.plugins.at(point).enabled):
-                if _is_known(entry.name) and point not in _points_here(entry.name):
+                if _is_known(entry.name) and point not in points_here(entry.name):
                     text = f"{entry.name} has nothing to do at {point} here; its work is done at its other points"
                     self._findings.note((*at, "plugins", point, "enabled", index), text)
         for point in ("placementGenerate", "placementScore"):
@@ -353,7 +354,7 @@ def _check_args(document: Document, path: Path, plugin: str, args: Mapping[str, 
             document.add((*path, "args", key), f"{args[key]!r} does not fit; write {expected}")
             is_good = False
     fields = {key: value for key, value in args.items() if key not in ("apiVersion", "kind")}
-    return check_args(document, (*path, "args"), plugin, fields) and is_good
+    return check_args(document, (*path, "args"), plugin, fields, plugin_registry()) and is_good
 
 
 def _nodes_of(before: list[dict[str, Any]]) -> dict[str, Any]:
@@ -363,10 +364,15 @@ def _nodes_of(before: list[dict[str, Any]]) -> dict[str, Any]:
     return {"nodes": {"rule": "labelled"}, "loans": [{"from": before[0]["name"]}]}
 
 
-@cache
-def _points_here(plugin: str) -> frozenset[str]:
-    """The points a plugin has in this program, as a file names them."""
-    return frozenset(to_camel(p[0].lower() + p[1:]) for p in points_of(plugin_registry().factory(plugin)))
+def _points_here(args: Mapping[str, Mapping[str, Any]]) -> PointsOf:
+    """Plugin -> the points that it has in this program with these arguments, as a file names them."""
+
+    @cache
+    def points(plugin: str) -> frozenset[str]:
+        found = points_with(PluginUse(plugin, args=args.get(plugin, {})), plugin_registry())
+        return frozenset(to_camel(point[0].lower() + point[1:]) for point in found)
+
+    return points
 
 
 @cache
@@ -376,7 +382,7 @@ def _known_plugins() -> frozenset[str]:
 
 @cache
 def _takes_args(plugin: str) -> bool:
-    return _is_known(plugin) and "args" in inspect.signature(plugin_registry().factory(plugin)).parameters
+    return _is_known(plugin) and plugin_registry().takes_args(plugin)
 
 
 def _is_known(plugin: str) -> bool:

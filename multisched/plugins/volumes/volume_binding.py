@@ -197,9 +197,14 @@ class ScoringVolumeBinding(VolumeBinding):
         return by_class.score(self._curve)
 
 
-def volume_binding_of(args: VolumeBindingArgs, context: PluginContext) -> VolumeBinding:
+def volume_binding_class(args: VolumeBindingArgs) -> type[VolumeBinding]:
     """Without a shape there is no Score that would have to be asked."""
-    return ScoringVolumeBinding(context, args) if args.shape else VolumeBinding(context, args)
+    return ScoringVolumeBinding if args.shape else VolumeBinding
+
+
+def volume_binding_of(args: VolumeBindingArgs, context: PluginContext) -> VolumeBinding:
+    """The plugin that the args ask for."""
+    return volume_binding_class(args)(context, args)
 
 
 class _Utilization:

@@ -16,7 +16,7 @@ import msgspec
 import orjson
 
 from multisched.client.cluster_list import cluster_pages
-from multisched.client.errors import ApiError, Gone
+from multisched.client.errors import ApiError, Gone, with_hint
 from multisched.client.lister import MalformedAnswerError
 from multisched.config.options import ExitCode, RefusedError
 from multisched.framework.background import Assistant, BackgroundProcessError, ProcessPorts
@@ -87,7 +87,7 @@ async def _listed(transport: Transport, begin: Begin, add_page: AddPage) -> Mapp
         except Gone:
             continue
         except (ApiError, MalformedAnswerError) as error:
-            raise JudgeError(f"nodes and pods cannot be listed: {error}") from error
+            raise JudgeError(f"nodes and pods cannot be listed: {with_hint(error)}") from error
         return refused
     raise JudgeError("the lists expire before they end; try again")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -81,6 +82,8 @@ def answering(status: int, body: bytes, headers: dict[str, str] | None = None) -
 
 def test_version() -> None:
     assert call("version") == (0, f"multisched {__version__}\n", "")
+    assert call("--version") == (0, f"multisched {__version__}\n", "")
+    assert "--version" in call("--help")[1]
 
 
 @pytest.mark.parametrize(
@@ -180,6 +183,30 @@ def test_arguments_without_effect_are_told_of_a_good_file(tmp_path: Path) -> Non
     )
 
 
+def test_a_profiles_file_that_cannot_be_written_is_noted(tmp_path: Path) -> None:
+    path = tmp_path / "good.yaml"
+    args = (
+        "history: {sources: [{type: csv, files: [/use.csv]}], dimensions: [{name: cpu, capacity: allocatable}]},"
+        " profilesFile: FILE"
+    )
+    head = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\ndomains:\n- name: forecast\n  profile:\n    plugins:\n"
+    text = f"{head}      enabled: [{{name: PeakForecast, args: {{{args}}}}}]\n"
+    path.write_text(text.replace("FILE", "/nowhere/profiles"))
+    code, out, _ = call("config", "validate", str(path))
+    assert (code, out.splitlines()[0]) == (
+        0,
+        (
+            f"{path}: forecast: PeakForecast: profilesFile: /nowhere/profiles: there is no folder /nowhere on this machine;"
+            " without it each start learns anew, and scores by requests until then"
+        ),
+    )
+    path.write_text(text.replace("FILE", str(tmp_path / "profiles")))
+    assert len(call("config", "validate", str(path))[1].splitlines()) == 1
+    path.write_text(text.replace("FILE", str(tmp_path)))
+    code, _, err = call("config", "validate", str(path))
+    assert (code, f"args.profilesFile: {tmp_path} is a folder; name a file in it" in err) == (2, True)
+
+
 def test_default_and_schema_print_the_files_of_the_repository() -> None:
     assert call("config", "default")[1] == (ROOT / "config/default.yaml").read_text()
     assert call("config", "schema")[1] == (ROOT / "config/schema.json").read_text()
@@ -193,6 +220,36 @@ def test_plugins_are_listed_with_points_and_profiles() -> None:
     assert plugins["PrioritySort"]["enabledIn"] == {}
     assert yaml.safe_load(call("plugins", "list", "-o", "yaml")[1])["plugins"] == list(plugins.values())
     assert call("plugins", "list")[1].startswith("NAME ")
+    assert plugins["PeakForecast"]["extensionPoints"] == ["Score", "PostBind"]
+    assert plugins["VolumeBinding"]["extensionPoints"] == ["PreFilter", "Filter", "PreBind"]
+
+
+class Mine:
+    """A plugin of somebody's own."""
+
+    name = "Mine"
+
+    def permit(self, cycle: object, pod: object, node: str) -> None: ...
+
+
+def test_plugins_of_a_configuration_are_listed_with_the_points_that_their_args_give_them(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(
+        "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\ndomains:\n- name: web\n  profile:\n    plugins:\n"
+        f"      enabled: [{{name: PeakForecast, args: {{mode: both}}, weight: 5}}, {{name: '{__name__}:Mine'}}]\n"
+    )
+    listed = json.loads(call("plugins", "list", "--config", str(path), "-o", "json")[1])["plugins"]
+    plugins = {plugin["name"]: plugin for plugin in listed}
+    assert plugins["PeakForecast"]["extensionPoints"] == ["PreFilter", "Filter", "Score", "PostBind"]
+    assert plugins["PeakForecast"]["enabledIn"] == {"web": 5}
+    assert plugins["GpuShare"]["enabledIn"] == {}
+    assert plugins[f"{__name__}:Mine"] == {
+        "name": f"{__name__}:Mine",
+        "source": "configuration",
+        "extensionPoints": ["Permit"],
+        "enabledIn": {"web": 1},
+    }
+    assert call("plugins", "list", "--config", str(tmp_path / "none"))[0] == 2
 
 
 def test_the_queue_is_shown_as_a_table_without_control_characters() -> None:
@@ -288,8 +345,51 @@ def test_a_token_may_go_to_this_machine_in_the_clear(server: str, tmp_path: Path
     assert (code, "no multisched answers" in err) == (3, True)
 
 
-def test_only_http_is_spoken() -> None:
-    assert call("queue", "--server", "file:///etc/passwd")[0] == 2
+@pytest.mark.parametrize(
+    "server",
+    [
+        "",
+        "foo",
+        "file:///etc/passwd",
+        "http://",
+        "http://[::1",
+        "http://h:abc",
+        "http://h:1 0",
+        "http://h:99999",
+        "http://h\r\nX: y",
+    ],
+)
+def test_only_addresses_of_http_servers_are_asked(server: str) -> None:
+    code, out, err = call("queue", "--server", server)
+    assert (code, out) == (2, "")
+    assert err.endswith(": write http://HOST:PORT or https://HOST:PORT\n")
+
+
+@pytest.mark.parametrize("content", [b"", b" \n", b"\xaa\xbb", b"two words", b"a\nb", b"[" * 100_000])
+def test_a_file_that_holds_no_token_is_refused(content: bytes, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_bytes(content)
+    code, out, err = call("queue", "--server", "http://127.0.0.1:1", "--token-file", str(token))
+    assert (code, out) == (2, "")
+    assert err.startswith(f"multisched: {token} holds no token: ")
+
+
+def test_a_server_that_speaks_no_http_is_no_multisched() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(b"220 mail.example ESMTP\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        code, out, err = call("queue", "--server", url)
+        thread.join()
+    assert (code, out) == (3, "")
+    assert err.startswith(f"multisched: no multisched answers at {url}: ")
 
 
 def loaded_after(statement: str) -> set[str]:
@@ -340,9 +440,9 @@ def test_convert_prints_a_configuration_that_validate_accepts_and_names_what_dif
 def test_convert_reports_as_json_and_fails_on_losses_only_if_told_to(tmp_path: Path) -> None:
     source = tmp_path / "kube.yaml"
     source.write_text(KUBE)
-    code, printed, _ = call("config", "convert", str(source), "--strict", "-o", "json")
+    code, printed, _ = call("config", "convert", str(source), "-o", "json")
     document = json.loads(printed)
-    assert code == 1
+    assert code == 0
     assert document["configuration"]["domains"][0]["schedulerNames"] == ["default-scheduler"]
     assert [found for found in document["findings"] if found["severity"] == "warning"] == [
         {
@@ -355,6 +455,17 @@ def test_convert_reports_as_json_and_fails_on_losses_only_if_told_to(tmp_path: P
     ]
     source.write_text(KUBE.replace("30", "100"))
     assert call("config", "convert", str(source), "--strict")[0] == 0
+
+
+@pytest.mark.parametrize("form", ["yaml", "json", "FILE"])
+def test_a_strict_conversion_writes_all_or_nothing(form: str, tmp_path: Path) -> None:
+    source, target = tmp_path / "kube.yaml", tmp_path / "ours.yaml"
+    source.write_text(KUBE)
+    target.write_text("before")
+    code, printed, told = call("config", "convert", str(source), "--strict", "-o", form.replace("FILE", str(target)))
+    assert (code, printed, target.read_text()) == (1, "", "before")
+    assert "warning: percentageOfNodesToScore" in told
+    assert "multisched: nothing is written: not all is carried over" in told
 
 
 def test_convert_refuses_what_it_cannot_read_and_never_writes_over_its_source(tmp_path: Path) -> None:

@@ -203,7 +203,9 @@ def test_what_is_lost_is_said_on_stderr_with_its_place_and_heads_the_file(tmp_pa
     head = " ".join(line.lstrip("# ") for line in text.splitlines() if line.startswith("#"))
     assert f"Made of {path} by `multisched quota convert`." in head
     assert "ClusterQueue web: spec.stopPolicy:" in head
-    assert call("convert", str(path), "--strict")[0] == 1
+    code, out, err = call("convert", str(path), "--strict", "-o", str(tmp_path / "tree.yaml"))
+    assert (code, out, (tmp_path / "tree.yaml").exists()) == (1, "", False)
+    assert "nothing is written: not all is carried over" in err
     code, text, _ = call("convert", str(path), "-o", "json")
     assert json.loads(text)["kind"] == "ElasticQuotaTree"
 

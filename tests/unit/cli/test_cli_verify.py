@@ -35,7 +35,7 @@ def test_a_clean_cluster_is_0_and_a_violation_1() -> None:
     head, row = text.splitlines()[:2]
     assert head.split() == ["POD", "NODE", "RULE", "MESSAGE"]
     assert row.split()[:3] == ["default/large", "n1", "resources"]
-    assert "1 violations, 0 that may have been right once; 1 pods on 1 nodes" in text
+    assert "1 violation, 0 that may have been right once; 1 pod on 1 node" in text
 
 
 def test_json_says_it_all(tmp_path: Path) -> None:

@@ -258,7 +258,7 @@ async def test_a_context_that_is_not_there_and_a_plugin_that_fails_are_told(tmp_
         async with connect(path, "other"):
             pass
     user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "/no/such/plugin"}}
-    with pytest.raises(CredentialsError, match="FileNotFoundError"):
+    with pytest.raises(CredentialsError, match="its exec plugin /no/such/plugin is not installed"):
         async with connect(write_kubeconfig(tmp_path, "http://127.0.0.1:1", user)):
             pass
 
@@ -308,3 +308,63 @@ def test_the_narrow_import_leaves_the_real_package_importable_and_loads_no_model
         "import kubernetes_asyncio; kubernetes_asyncio.client.CoreV1Api; kubernetes_asyncio.config.load_kube_config"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=240)
+
+
+@pytest.mark.parametrize("kind", ["authority", "pair"])
+async def test_certificates_that_are_none_are_told_with_what_to_check(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "none.pem").write_text("no certificate\n")
+    none = str(tmp_path / "none.pem")
+    user = {"client-certificate": none, "client-key": none} if kind == "pair" else {"token": "t"}
+    cluster = {"certificate-authority": none} if kind == "authority" else {}
+    path = write_kubeconfig(tmp_path, "https://127.0.0.1:1", user, cluster)
+    with pytest.raises(CredentialsError, match=r"the certificates for https://127.0.0.1:1 cannot be used .*; check"):
+        async with connect(path):
+            raise AssertionError("there is nothing to connect with")
+
+
+async def test_half_a_renewal_of_certificates_leaves_the_old_ones_in_use(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(dt.datetime.now(dt.UTC))
+    ca = tmp_path / "ca.crt"
+    ca.write_bytes(authority.certificate)
+    async with (
+        serving(expecting({"token-1"}, []), server_context(authority, ["127.0.0.1"])) as address,
+        connected(tmp_path, address, cluster={"certificate-authority": str(ca)}) as transport,
+    ):
+        ca.write_bytes(authority.certificate[:40])
+        transport._credentials._read_at -= REREAD_INTERVAL_S
+        for _ in range(3):
+            assert (await transport.request("GET", "/x")).status == 200
+        told = [record for record in caplog.records if record.message.startswith("credentials cannot be renewed")]
+        assert [vars(record)["reason"].startswith("the certificates for ") for record in told] == [True]
+        ca.write_bytes(authority.certificate + b"\n")
+        transport._credentials._read_at -= REREAD_INTERVAL_S
+        assert (await transport.request("GET", "/x")).status == 200
+        assert transport.statistics().sessions == 3
+
+
+async def test_a_lasting_401_is_logged_once_with_what_to_do(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(expecting(set(), [])) as address, connected(tmp_path, address) as transport:
+        for _ in range(5):
+            assert (await transport.request("GET", "/x")).status == 401
+    (told,) = [record for record in caplog.records if record.name == "multisched.client.auth"]
+    assert (told.levelname, told.message) == ("WARNING", "the API server does not accept our credentials")
+    assert "renew the token or certificate" in vars(told)["hint"]
+
+
+async def test_a_plugin_that_fails_later_is_logged_and_what_it_said_before_is_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    soon = (dt.datetime.now(dt.UTC) + dt.timedelta(minutes=4)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    user = exec_user(tmp_path, f', "expirationTimestamp": "{soon}"')
+    async with (
+        serving(expecting({"token-1"}, [])) as address,
+        connected(tmp_path, address, user) as transport,
+    ):
+        (tmp_path / "plugin.py").write_text("raise SystemExit(3)")
+        transport._credentials._read_at -= REREAD_INTERVAL_S
+        assert (await transport.request("GET", "/x")).status == 200
+    (told,) = [record for record in caplog.records if record.name == "multisched.client.auth"]
+    assert told.message == "credentials cannot be renewed; those of before are used"
+    assert "its exec plugin" in vars(told)["reason"]

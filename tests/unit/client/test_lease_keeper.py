@@ -641,6 +641,23 @@ async def test_a_call_without_a_good_answer_is_told_with_the_answer_it_got(caplo
     assert set(told) == {"GET answered 503", "PUT answered 500"}
 
 
+async def test_a_lease_that_may_not_be_read_or_made_is_warned_of_in_the_words_of_the_server(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store, forbidden = LeaseStore(), a_refusal(403, "Forbidden", "leases is forbidden")
+    keeper, _ = make_keeper(store, "a")
+    async with running(keeper):
+        store.fault = lambda asked, apply: forbidden
+        await asyncio.sleep(5)
+        store.fault = lambda asked, apply: forbidden if asked.method == "POST" else apply()
+        await asyncio.sleep(5)
+    told = {(record.levelname, record.message, vars(record)["error"]) for record in caplog.records}
+    assert told == {
+        ("WARNING", "lease call failed", "GET answered 403: leases is forbidden"),
+        ("WARNING", "lease not created", "POST answered 403: leases is forbidden"),
+    }
+
+
 @given(st.integers(0, 2**32), st.lists(st.tuples(st.floats(0.1, 20), st.floats(0.1, 25)), min_size=1, max_size=2))
 def test_two_keepers_never_bind_together(seed: int, outages: list[tuple[float, float]]) -> None:
     """One of them loses the network again and again, answers included; never may both bind (I9)."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from multisched.config import loading
 from multisched.config.document import ConfigError
+from multisched.config.plugins import plugin_registry
 
 HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n"
 
@@ -249,6 +250,68 @@ def test_args_and_points_are_checked_at_the_field_itself() -> None:
         f"f.yaml:15:41: {at}.points.score[2]: 'NodeAfinity' is not enabled in this profile (did you mean NodeAffinity?)",
         f"f.yaml:16:29: {at}.points.filter[1]: NodePorts is listed above already; remove one",
     ]
+
+
+def one_plugin(entry: str, points: str = "") -> str:
+    """A domain with one plugin more, or changed."""
+    return f"{HEAD}domains:\n- name: forecast\n  profile:\n    plugins: {{enabled: [{entry}]}}\n{points}"
+
+
+@pytest.mark.parametrize("plugin", plugin_registry().names())
+def test_no_plugin_takes_args_that_it_does_not_know(plugin: str) -> None:
+    args = "{noSuchSetting: 1}"
+    (told,) = [one for one in problems(one_plugin(f"{{name: {plugin}, args: {args}}}")) if ".args" in one]
+    assert "noSuchSetting: unknown field" in told or "args: takes no args; remove them" in told
+
+
+def test_args_of_a_plugin_without_any_are_refused_where_they_stand() -> None:
+    at = "domains[0].profile.plugins.enabled[0].args"
+    told = one_plugin("{name: GpuShare, args: {x: 1}}")
+    assert problems(told) == [f"f.yaml:6:{told.splitlines()[5].index('args') + 1}: {at}: takes no args; remove them"]
+    assert f"{at}: takes no args" in problems(one_plugin(f"{{name: '{__name__}:Plain', args: {{x: 1}}}}"))[0]
+    loading.parse(one_plugin("{name: GpuShare, args: {}}"), "f.yaml")
+
+
+class Plain:
+    """A plugin of somebody's own, without settings."""
+
+    name = "Plain"
+
+    def permit(self, cycle: object, pod: object, node: str) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("plugin", "point", "told"),
+    [
+        ("{name: PeakForecast}", "score", ""),
+        ("{name: PeakForecast}", "filter", "PeakForecast has no Filter with these args; remove it here"),
+        ("{name: PeakForecast, args: {mode: filter}}", "filter", ""),
+        (
+            "{name: PeakForecast, args: {mode: filter}}",
+            "score",
+            "PeakForecast has no Score with these args; remove it here",
+        ),
+        ("{name: PeakForecast, args: {mode: both}}", "score", ""),
+        ("{name: VolumeBinding}", "score", "VolumeBinding has no Score with these args; remove it here"),
+        (
+            "{name: VolumeBinding, args: {shape: [{utilization: 0, score: 0}, {utilization: 100, score: 10}]}}",
+            "score",
+            "",
+        ),
+    ],
+)
+def test_points_are_those_that_a_plugin_has_with_its_args(plugin: str, point: str, told: str) -> None:
+    name = plugin.split(",")[0].strip("{}").removeprefix("name: ")
+    text = one_plugin(plugin, f"    points: {{{point}: [{name}]}}\n")
+    if told:
+        assert [one.partition(f"points.{point}[0]: ")[2] for one in problems(text)] == [told]
+    else:
+        loading.parse(text, "f.yaml")
+
+
+def test_points_are_not_judged_by_args_that_are_wrong() -> None:
+    (told,) = problems(one_plugin("{name: PeakForecast, args: {mode: nope}}", "    points: {filter: [PeakForecast]}\n"))
+    assert "args.mode: 'nope' is not known" in told
 
 
 def test_all_that_is_wrong_with_args_is_told_beside_whatever_else_is_wrong() -> None:

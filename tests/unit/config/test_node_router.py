@@ -149,3 +149,42 @@ def test_no_domain_uses_a_foreign_node_without_a_loan() -> None:
     for domain in ("forecast", "job"):
         assert not routes.usable_by(domain)(node(gpus=1))
     assert routes.usable_by("gpu")(node(gpus=1))
+
+
+@pytest.mark.parametrize(
+    ("of", "text", "why"),
+    [
+        (
+            node(gpus=1),
+            "",
+            "it has GPUs, and such nodes are of domain gpu; label it multisched.io/domain=own, or let own borrow it (loans: [{from: gpu}])",
+        ),
+        (node({"type": "virtual-kubelet"}), "", "it is virtual, and such nodes are of domain job; label it"),
+        (node(), "", "it is of domain forecast, which has all nodes that no other claims; label it"),
+        (
+            node({"multisched.io/domain": "gpu"}),
+            "",
+            "its label multisched.io/domain=gpu gives it to domain gpu; label it",
+        ),
+        (
+            node({"multisched.io/domain": "gone"}),
+            "",
+            "its label multisched.io/domain=gone gives it to no domain that is configured; label it",
+        ),
+        (
+            node(gpus=1),
+            "loans: [{from: gpu, selector: {matchLabels: {lend: 'yes'}}}]",
+            "it has GPUs, and such nodes are of domain gpu, and no loan of own from gpu selects it; widen the loan's selector",
+        ),
+    ],
+)
+def test_why_a_domain_may_not_use_a_node_is_its_rule_and_the_fix(of: Node, text: str, why: str) -> None:
+    domains = [
+        "{name: forecast}",
+        "{name: gpu}",
+        "{name: job}",
+        f"{{name: own, nodes: {{rule: labelled}}{', ' if text else ''}{text}}}",
+    ]
+    routes = router(f"domains: [{', '.join(domains)}]")
+    assert not routes.usable_by("own")(of)
+    assert routes.why_not("own")(of).startswith(why)

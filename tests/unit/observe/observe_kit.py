@@ -23,7 +23,7 @@ from multisched.observe.admission_view import NotReviewedError
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError, Placement, PodView, WhatIfView
 from multisched.observe.health import Health
 from multisched.observe.metrics import Metrics
-from multisched.observe.queue_view import DomainQueue, QueueView, WaitingPod
+from multisched.observe.queue_view import DomainQueue, NoDomainError, QueueView, WaitingPod
 from multisched.observe.server import ServerSettings, Sources, serve
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -96,6 +96,8 @@ class OneQueue:
     def queue(self, *, domain: str | None, limit: int) -> QueueView:
         if domain == "broken":
             raise RuntimeError("a queue that fails")
+        if domain == "nowhere":
+            raise NoDomainError("domain nowhere: no such domain; there are job")
         pods = tuple(
             WaitingPod(
                 domain="job",

@@ -150,6 +150,12 @@ async def test_a_bad_limit_is_refused(limit: str) -> None:
         assert await get(url, f"/api/v1/queue?limit={limit}") == (400, "limit must be a number of 0..5000\n")
 
 
+async def test_the_queue_of_a_domain_that_is_not_there_is_not_found() -> None:
+    async with served(ServerSettings(port=0)) as url:
+        told = "domain nowhere: no such domain; there are job\n"
+        assert await get(url, "/api/v1/queue?domain=nowhere") == (404, told)
+
+
 async def test_an_explanation_is_told_as_it_was_asked_for() -> None:
     async with served(ServerSettings(port=0)) as url:
         status, text = await get(url, "/api/v1/explain/pod/default/late?node=n1&fix=true&names=7")

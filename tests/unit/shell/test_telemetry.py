@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+import pytest
 
 from multisched.framework.dependency import Dependency
 from multisched.framework.events import ASSIGNED_POD_ADD, EventObject, EventRegistration, Hint
@@ -19,6 +20,7 @@ from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.model.wire import MERGE_PATCH, Response
+from multisched.observe.queue_view import NoDomainError
 from multisched.shell.telemetry import ProgramQueues, health_of, read
 from tests.unit.shell.program_kit import CONFIGURATION, PODS, Cluster, play
 
@@ -228,6 +230,19 @@ def test_readings_count_what_happened() -> None:
         assert "spec.tolerations" in odd.message
 
     play(scene, prepare=one_node)
+
+
+@pytest.mark.parametrize(
+    ("domain", "hint"),
+    [("nope", "there are forecast, gpu"), ("forcast", "did you mean forecast?"), ("", "there are forecast, gpu")],
+)
+def test_a_domain_that_is_not_there_has_no_queue(domain: str, hint: str) -> None:
+    async def scene(cluster: Cluster) -> None:
+        with pytest.raises(NoDomainError) as refused:
+            ProgramQueues(cluster.program, "me").queue(domain=domain, limit=10)
+        assert str(refused.value) == f"domain {domain}: no such domain; {hint}"
+
+    play(scene)
 
 
 def test_each_counter_of_a_domain_is_shown_as_itself() -> None:

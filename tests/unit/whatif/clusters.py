@@ -66,6 +66,8 @@ def applied(documents: list[Document], fix: Fix) -> list[Document]:
         case "request":
             amount = f"{change['to']}m" if change["resource"] == "cpu" else str(change["to"])
             spec["containers"][0]["resources"]["requests"][change["resource"]] = amount
+        case "annotation":
+            late["metadata"]["annotations"][change["annotation"]] = str(change["to"])
         case "toleration":
             spec["tolerations"] = [*spec.get("tolerations", ()), change["toleration"]]
         case "selector":

@@ -105,7 +105,16 @@ def test_a_node_that_prefilter_left_out_or_nobody_looked_at() -> None:
 def test_a_node_of_another_domain_is_said_to_be_one() -> None:
     foreign = node_document("n2", labels={"multisched.io/domain": "elsewhere"})
     late = small_pod("late")
-    assert on_node("n2", node_document("n1"), foreign, late) == "Node n2 is not one that domain all may use."
+    assert on_node("n2", node_document("n1"), foreign, late) == (
+        "Node n2 is not one that domain all may use: its label multisched.io/domain=elsewhere gives it to no domain that is"
+        " configured; label it multisched.io/domain=all, or give all nodes by a rule or a selector that matches it."
+    )
+
+
+def test_a_node_that_cannot_be_read_is_said_to_be_one() -> None:
+    unreadable = node_document("n2", cpu="lots")
+    text = on_node("n2", node_document("n1"), unreadable, small_pod("late"))
+    assert text.startswith("Node n2 cannot be read: status.allocatable")
 
 
 def test_whom_a_pod_would_preempt_is_told() -> None:

@@ -76,6 +76,7 @@ async def test_without_pods_nothing_can_be_said(status: int) -> None:
     with pytest.raises(RefusedError, match="Pod objects cannot be listed") as raised:
         await read(CLUSTER | {"/api/v1/pods": status})
     assert raised.value.code is ExitCode.NO_CLUSTER
+    assert ("renew the token or certificate" in str(raised.value)) == (status == 401)
 
 
 async def test_a_list_that_expires_begins_anew_and_at_last_is_given_up() -> None:

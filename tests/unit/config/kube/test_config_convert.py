@@ -629,3 +629,19 @@ _FIELDS = ("profiles", "extenders", "leaderElection", "clientConnection", "paral
 def test_no_document_does_more_than_be_refused(fields: Document, plugins: object) -> None:
     for document in (kube(**fields), one_profile(), kube(profiles=[{"plugins": plugins}])):
         assert _problems_or_none(json.dumps(document))
+
+
+SHAPE = {
+    "name": "VolumeBinding",
+    "args": {"shape": [{"utilization": 0, "score": 0}, {"utilization": 100, "score": 10}]},
+}
+
+
+def test_volume_binding_scores_where_it_has_a_shape_and_nowhere_else() -> None:
+    without = profile_of(one_profile({"score": {"disabled": names("VolumeBinding")}}))
+    assert "Score" not in without.points
+    weighed = {"score": {"enabled": [{"name": "VolumeBinding", "weight": 7}]}}
+    scored = profile_of(one_profile(weighed, pluginConfig=[SHAPE]))
+    assert [use.weight for use in scored.plugins if use.name == "VolumeBinding"] == [7]
+    barred = profile_of(one_profile({"score": {"disabled": names("VolumeBinding")}}, pluginConfig=[SHAPE]))
+    assert "VolumeBinding" not in barred.points["Score"]

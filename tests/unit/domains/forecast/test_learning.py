@@ -21,6 +21,7 @@ from multisched.framework.background import BackgroundPlugin
 from multisched.framework.context import PluginContext
 from multisched.framework.plugin_args import PluginArgsError
 from multisched.framework.registry import implements
+from multisched.framework.views import NoViewError, ViewPorts, ViewQuery
 from multisched.shell.workers.background_processes import ChildProcess
 from multisched.state.cluster_cache import ClusterCache
 from multisched.testing.builders import make_node, make_pod
@@ -161,8 +162,14 @@ async def test_profiles_that_cannot_be_kept_are_in_force_and_the_log_says_where_
     made = plugin({**settings(tmp_path), "profilesFile": str(file)}, ClusterCache())
     await learn(made)
     assert made.statistics().services == 1
-    told = f"the profiles are not kept in {file}, and the next start has none: No such file or directory"
-    assert told in caplog.messages
+    await learn(made)
+    (told,) = [record for record in caplog.records if record.message.startswith("profiles are not kept")]
+    assert vars(told)["profilesFile"] == f"{file}: No such file or directory"
+    assert f"; not kept for the next start: {file}: No such file or directory" in made.health(0.0)
+    file.parent.mkdir()
+    await learn(made)
+    assert "not kept" not in made.health(0.0)
+    assert file.exists()
 
 
 async def test_a_spoilt_file_costs_nothing_where_there_is_a_source(tmp_path: Path) -> None:
@@ -208,3 +215,37 @@ def test_a_capacity_that_a_query_answers_counts_from_then_on(tmp_path: Path) -> 
     capacity.measure({"n": 40.5, "other": float("nan")})
     assert capacity.of(make_node("n")) == 40_500
     assert capacity.of(make_node("other")) == -1
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({}, "there is no history; name historyDir, files, history or profilesFile in the args of PeakForecast"),
+        ({"source": "csv"}, "the first refit has not ended; wait for it, /readyz?verbose says how it goes"),
+        (
+            {"source": "prometheus"},
+            "only a running multisched reads this history; ask one with --server, or its profilesFile with --profiles",
+        ),
+    ],
+)
+async def test_without_profiles_a_view_says_why_and_what_to_do(more: dict[str, str], why: str, tmp_path: Path) -> None:
+    args = settings(tmp_path) if more else {}
+    if more.get("source") == "prometheus":
+        args["history"]["sources"] = [{"type": "prometheus", "url": "http://127.0.0.1:1"}]
+        args["history"]["dimensions"][0]["ready"] = "cadvisor-cpu"
+    cache = ClusterCache()
+    with pytest.raises(NoViewError) as refused:
+        await plugin(args, cache).show(ViewQuery("nodes"), ViewPorts(ports_at(NOW_S).clock, np.zeros(0, np.intp)))
+    assert (str(refused.value), refused.value.status) == (f"no profiles are in force yet: {why}", 503)
+
+
+async def test_a_refit_that_failed_is_what_a_view_without_profiles_says(tmp_path: Path) -> None:
+    args = settings(tmp_path)
+    (tmp_path / "use.csv").write_text("no header\n")
+    made = plugin(args, ClusterCache())
+    assert made._refit is not None
+    assert not await made._refit.once(ports_at(NOW_S))
+    with pytest.raises(NoViewError) as refused:
+        await made.show(ViewQuery("nodes"), ViewPorts(ports_at(NOW_S).clock, np.zeros(0, np.intp)))
+    assert str(refused.value).startswith("no profiles are in force yet: 1 refit failed, the last ")
+    assert str(refused.value).endswith("; mend that, and it is tried again")

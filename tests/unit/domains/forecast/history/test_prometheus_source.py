@@ -64,8 +64,8 @@ async def test_lies_are_gaps_and_told_and_spikes_are_left_to_the_fit() -> None:
         reading = await source.read(GRID, in_thread)
     assert of(reading.usage, "shop/web") == [None, None, 1, 100]
     assert reading.notes == (
-        "cpu: 1 samples not finite; they count as gaps (query: Q)",
-        "cpu: 1 samples negative; they count as gaps (query: Q)",
+        "cpu: 1 sample not finite; it counts as a gap (query: Q)",
+        "cpu: 1 sample negative; it counts as a gap (query: Q)",
         "cpu: the server warns: store-2 is down (query: Q)",
     )
 

@@ -163,7 +163,7 @@ async def test_a_spike_that_cannot_be_true_is_a_gap_and_told() -> None:
     async with refit_on(server, force) as refit:
         assert await refit.once(ports_at(NOW_S))
     assert force.profiles.peak[0, 0, 0] == 1
-    told = "1 single samples are over 20 times as high as their series ever is; they count as gaps"
+    told = "1 single sample is over 20 times as high as its series ever is; it counts as a gap"
     assert told in refit.state().notes
 
 

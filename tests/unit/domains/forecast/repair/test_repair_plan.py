@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from domains.forecast.repair.case import Disruptions, Fits, Mask, RepairCase
-from domains.forecast.repair.plan import Plan, plan_repair
+from domains.forecast.repair.plan import Plan, _homeless, plan_repair
 from domains.forecast.settings.repair_limits import RepairLimits
 from tests.unit.domains.forecast.repair.cases import everywhere, make_case
 
@@ -129,7 +129,7 @@ def test_pods_that_cannot_move_stay_with_their_reason() -> None:
     assert found.unmended[0].why == "none of its 2 pods may move: it has local storage (2 pods)"
     found = plan(make_case([[0.2, 0.9], [0.1]], fixed=[0, 1, 0]))
     assert found.unmended[0].why == (
-        "without the 1 pods that may move, cpu would still reach 90%; it has local storage (1 pods)"
+        "without the pod that may move, cpu would still reach 90%; it has local storage (1 pod)"
     )
 
 
@@ -143,7 +143,7 @@ def test_a_pod_goes_only_where_it_fits() -> None:
     case = make_case([[0.5, 0.5], [0.0], [0.3]], fixed=[0, 1, 1, 1])
     assert moves(plan(case, fits=only(case, {0: [2]}))) == [(0, 0, 2)]
     found = plan(case, fits=only(case, {0: []}))
-    assert "1 fit no other node by its rules" in found.unmended[0].why
+    assert "it fits no other node by its rules" in found.unmended[0].why
 
 
 def test_no_other_node_is_made_to_pass() -> None:
@@ -156,11 +156,11 @@ def test_budgets_bind_and_the_node_left_says_which() -> None:
     case = make_case([[0.5, 0.5], [0.5, 0.5], [0.1], [0.1]])
     found = plan(case, msgspec.structs.replace(LIMITS, moves_per_window=1))
     assert len(found.steps) == len(found.unmended) == 1
-    assert found.unmended[0].why == "the budget of 1 moves per window is used up (moves_per_window)"
+    assert found.unmended[0].why == "the budget of 1 move per window is used up (moves_per_window)"
     triple = make_case([[0.5, 0.5, 0.5], [0.1], [0.1]])
     found = plan(triple, msgspec.structs.replace(LIMITS, moves_per_node=1))
     assert moves(found) == []
-    assert found.unmended[0].why == "it takes 2 moves or more, and 1 are allowed (moves_per_node)"
+    assert found.unmended[0].why == "it takes 2 moves or more, and 1 is allowed (moves_per_node)"
     shared = make_case([[0.5, 0.5, 0.5], [0.1], [0.1]], service=[7, 7, 7, 8, 8])
     assert moves(plan(shared, msgspec.structs.replace(LIMITS, moves_per_service=1))) == []
     assert len(plan(shared, msgspec.structs.replace(LIMITS, moves_per_service=2)).steps) == 2
@@ -232,3 +232,24 @@ def test_wrong_limits_name_their_field(limits: dict[str, object], message: str) 
 def test_thresholds_go_with_the_dimensions() -> None:
     with pytest.raises(ValueError, match="threshold: 2 numbers; write one, or one for each of"):
         plan(make_case([[0.5, 0.5], [0.1]]), RepairLimits((0.8, 0.9)))
+
+
+@pytest.mark.parametrize(
+    ("movable", "homeless", "fitting", "text"),
+    [
+        (1, 1, 0, "the only pod that may move finds no node: it fits no other node by its rules"),
+        (1, 1, 1, "the only pod that may move finds no node: it would push each over its threshold, or find no room"),
+        (3, 1, 0, "of its 3 pods that may move, 1 finds no node: 1 fits no other node by its rules"),
+        (
+            5,
+            3,
+            1,
+            (
+                "of its 5 pods that may move, 3 find no node: 2 fit no other node by their rules, 1 would push each over its"
+                " threshold, or find no room"
+            ),
+        ),
+    ],
+)
+def test_pods_without_a_node_are_counted_in_plain_words(movable: int, homeless: int, fitting: int, text: str) -> None:
+    assert _homeless(movable, homeless, fitting) == text

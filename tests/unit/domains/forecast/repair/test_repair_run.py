@@ -245,7 +245,7 @@ AFTER = Found("node-1", 3, (0.5,), (0.6,), (0.3,))
         ({"node": "node-1"}, {}, "ns/pod-0 stood on node-1, not on node-0"),
         ({}, {"node": "node-7"}, "the replacement of ns/pod-0 is on node-7, not on node-1"),
         ({}, {"node": ""}, "the replacement of ns/pod-0 is on no node, not on node-1"),
-        ({}, {"ready": 2}, "2 replicas are ready, 3 were before the step"),
+        ({}, {"ready": 2}, "2 replicas are ready, 3 before the step"),
         ({}, {"source_peaks": (0.7,)}, "the source node-0 would peak at 70% where the plan says 50%"),
         ({}, {"target_peaks": (0.9,)}, "the target node-1 would peak at 90% where the plan says 60%"),
         ({}, {"target_peaks": (float("nan"),)}, "the target node-1 would peak at nan% where the plan says 60%"),
