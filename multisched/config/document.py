@@ -118,11 +118,11 @@ class Limits(msgspec.Struct, frozen=True):
 ONE_DOCUMENT: Final = Limits()
 
 
-def read_document(text: str, file: str) -> Document:
-    """Reads one YAML (or JSON) document. Raises ConfigError for text that is not one."""
+def read_document(text: str, file: str, *, if_empty: str = "") -> Document:
+    """Reads one YAML (or JSON) document. Raises ConfigError for text that is not one. `if_empty`: what to do then."""
     documents = read_documents(text, file, ONE_DOCUMENT)
     if not documents:
-        raise _refusal(file, Position(), "the file is empty; `multisched config default` prints one to start from")
+        raise _refusal(file, Position(), f"the file is empty{if_empty}")
     return documents[0]
 
 

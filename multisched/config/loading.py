@@ -54,7 +54,7 @@ def read_text(path: Path) -> str:
 
 def parse(text: str, file: str) -> Configuration:
     """The configuration in `text`; `file` names it in problems. Raises ConfigError."""
-    document = read_document(text, file)
+    document = read_document(text, file, if_empty="; `multisched config default` prints one to start from")
     configuration = validated(document, Configuration)
     domains = _good_domains(document) if configuration is None else dict(enumerate(configuration.domains))
     complete = {index: _complete_domain(domain) for index, domain in domains.items()}

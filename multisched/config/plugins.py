@@ -145,9 +145,19 @@ def is_queue_sort(factory: object) -> bool:
     return callable(getattr(factory, "sort_key", None))
 
 
+def made_by(factory: Factory) -> object | None:
+    """The class that a factory is, or says that it returns; None where a function says nothing that can be looked up."""
+    if inspect.isclass(factory):
+        return factory
+    try:
+        return get_type_hints(factory).get("return")
+    except Exception:  # noqa: BLE001 - whatever an annotation of somebody's own may raise
+        return None
+
+
 def points_of(factory: Factory) -> list[str]:
     """The extension points a plugin class has methods for; of a function, those of the class it says it returns."""
-    made = factory if inspect.isclass(factory) else get_type_hints(factory).get("return", factory)
+    made = made_by(factory)
     return [point for point, protocol in EXTENSION_POINTS.items() if _has_methods(made, protocol)]
 
 

@@ -17,6 +17,7 @@ from multisched.config.plugins import (
     args_reader,
     class_chooser,
     is_queue_sort,
+    made_by,
     points_with,
     resolve_profile,
 )
@@ -102,7 +103,9 @@ def _check_points(document: Document, path: Path, profile: Profile, registry: Re
 
 
 def _why_not_at(point: str, use: PluginUse, registry: Registry) -> str:
-    """Empty where the plugin has the point, and where its args cannot be read, which is reported there."""
+    """Empty where the plugin has the point, and where that cannot be known before it is built."""
+    if made_by(registry.factory(use.name)) is None:
+        return ""
     try:
         if point in points_with(use, registry):
             return ""

@@ -173,6 +173,9 @@ def _import_factory(path: str) -> Factory:
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise PluginSetupError(f"plugin {path}: cannot import {module_name}: {error}") from error
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise PluginSetupError(f"plugin {path}: cannot import {module_name}: {why}") from error
     factory = getattr(module, attribute, None)
     if not callable(factory):
         raise PluginSetupError(f"plugin {path}: {module_name} has no class or function {attribute}")

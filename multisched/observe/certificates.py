@@ -53,7 +53,7 @@ class ServerCertificate:
         try:
             stats = [path.stat() for path in (self._cert_file, self._key_file)]
         except OSError as error:
-            raise CertificateError(f"server.tls: {error}") from error
+            raise CertificateError(f"server.tls: {error.filename} cannot be read: {error.strerror}") from error
         return tuple(number for stat in stats for number in (stat.st_mtime_ns, stat.st_size, stat.st_ino))
 
 

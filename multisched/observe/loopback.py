@@ -43,7 +43,7 @@ def own_token(folder: Path, port: int) -> Iterator[str]:
     path, token = _path(folder, port), secrets.token_urlsafe(TOKEN_BYTES)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _refuse_others(path, folder.lstat())
+        _refuse_others(folder, folder.lstat())
         path.unlink(missing_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with open(descriptor, "w") as file:

@@ -29,7 +29,9 @@ WEEK_DAYS = 7
 
 def load_scenario(path: Path) -> Scenario:
     """The scenario in a file."""
-    document = read_document(loading.read_text(path), str(path))
+    document = read_document(
+        loading.read_text(path), str(path), if_empty="; config/examples has scenarios to start from"
+    )
     _name_policies(document)
     written_down = validated(document, ScenarioFile)
     if written_down is None:

@@ -309,6 +309,29 @@ def test_points_are_those_that_a_plugin_has_with_its_args(plugin: str, point: st
         loading.parse(text, "f.yaml")
 
 
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [("def x(:", "SyntaxError: invalid syntax"), ("raise RuntimeError('half done')", "RuntimeError: half done")],
+)
+def test_a_module_that_cannot_be_imported_is_a_problem_at_its_name(
+    content: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"own_module_{len(content)}"
+    (tmp_path / f"{name}.py").write_text(content)
+    monkeypatch.syspath_prepend(tmp_path)
+    (told,) = problems(one_plugin(f"{{name: '{name}:X'}}"))
+    assert f"'{name}:X': cannot import {name}: {why}" in told
+
+
+def makes_something(args: object) -> Nowhere:  # type: ignore[name-defined] # noqa: F821
+    """A factory whose annotation cannot be looked up."""
+
+
+def test_points_of_a_factory_that_does_not_say_what_it_makes_are_not_judged() -> None:
+    entry = f"{{name: '{__name__}:makes_something'}}"
+    loading.parse(one_plugin(entry, f"    points: {{score: ['{__name__}:makes_something']}}\n"), "f.yaml")
+
+
 def test_points_are_not_judged_by_args_that_are_wrong() -> None:
     (told,) = problems(one_plugin("{name: PeakForecast, args: {mode: nope}}", "    points: {filter: [PeakForecast]}\n"))
     assert "args.mode: 'nope' is not known" in told

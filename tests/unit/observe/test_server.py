@@ -21,7 +21,7 @@ from multisched.observe.certificates import CertificateError, ServerCertificate,
 from multisched.observe.connections import Connections
 from multisched.observe.explain_view import PodView, WhatIfView, decode_view
 from multisched.observe.health import Health
-from multisched.observe.loopback import read_token
+from multisched.observe.loopback import TokenFileError, own_token, read_token
 from multisched.observe.queue_view import decode_queue
 from multisched.observe.repair_view import decode_plan, decode_status
 from multisched.observe.server import REQUEST_BYTES_MAX, ServerError, ServerSettings, _Routes, reviewed_path
@@ -281,6 +281,13 @@ async def test_a_token_that_is_no_text_is_a_wrong_token(tmp_path: Path, caplog: 
         assert await reader.readline() == b"HTTP/1.1 401 Unauthorized\r\n"
         writer.transport.abort()
     assert not caplog.records
+
+
+def test_it_is_the_folder_that_is_named_where_others_may_write_to_it(tmp_path: Path) -> None:
+    os.chmod(tmp_path, 0o777)
+    with pytest.raises(TokenFileError) as refused, own_token(tmp_path, 1):
+        raise AssertionError("others may replace the token")
+    assert str(refused.value) == f"{tmp_path}: others may read or replace it; remove it, or chmod go= it"
 
 
 async def test_a_folder_that_others_may_write_to_holds_no_token(tmp_path: Path) -> None:
