@@ -54,7 +54,7 @@ async def test_the_documents_commands_install_it(request: pytest.FixtureRequest,
             told = await anyio.to_thread.run_sync(
                 lambda: run(["bash", "-c", script], "", variables, ROOT, SCRIPT_LIMIT_S)
             )
-            await processes.wait_without(set(processes.running))
+            await processes.wait_none()
         assert {code for _scheduler, code in processes.ended.values()} == {0}
         assert [line for one in processes.schedulers for line in one.denials()] == []
         assert "condition met" in told

@@ -14,8 +14,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tests.integration.kubectl.install_kit import BOUND_LIMIT_S, Cluster, cluster_of
-from tests.real.admin import until
+from tests.integration.kubectl.install_kit import Cluster, cluster_of
 from tests.real.audit_log import bound, calls, denied
 from tests.real.pod_processes import PodProcesses
 from tests.real.releases import extract, release_before
@@ -124,11 +123,7 @@ async def test_a_release_of_the_chart_is_upgraded_and_rolled_back_with_pods_wait
             history = json.loads(await cluster.helm("history", "multisched", "-o", "json"))
             assert [one["status"] for one in history] == ["superseded", "superseded", "deployed"]
             await cluster.helm("uninstall", "multisched", "--wait", "--timeout=120s")
-
-            async def is_gone() -> bool:
-                return not processes.running
-
-            await until(is_gone, BOUND_LIMIT_S)
+            await processes.wait_none()
             left = await cluster("get", "crd,clusterrole,validatingadmissionpolicy", "-o", "name")
             assert "podgroups.scheduling.x-k8s.io" in left, "helm never takes definitions away, and objects with them"
             assert "/multisched" not in left
