@@ -99,20 +99,21 @@ class Scheduler:
 class Deployed:
     """Only `install` makes one."""
 
-    def __init__(self, plane: ControlPlane) -> None:
+    def __init__(self, plane: ControlPlane, folder: Path = BASE) -> None:
         self._plane = plane
+        self._folder = folder
 
     @classmethod
-    async def install(cls, plane: ControlPlane) -> Deployed:
-        """Applies `deploy/base` whole: the API server judges every object of it, Pod Security included."""
-        await plane.kubectl("apply", "-k", str(BASE))
-        return cls(plane)
+    async def install(cls, plane: ControlPlane, folder: Path = BASE) -> Deployed:
+        """Applies `deploy/base` whole, or an overlay: the API server judges every object of it, Pod Security included."""
+        await plane.kubectl("apply", "-k", str(folder))
+        return cls(plane, folder)
 
     async def start(self, identity: str, settings: Mapping[str, Any] | None = None) -> Scheduler:
         """A process with the account's rights and a token of its own; `settings` are laid over the configuration."""
         plane = self._plane
         kubeconfig = await plane.service_account_kubeconfig(NAMESPACE, ACCOUNT, identity)
-        document = yaml.safe_load((BASE / "multisched.yaml").read_text())
+        document = yaml.safe_load((self._folder / "multisched.yaml").read_text())
         document |= copy.deepcopy(dict(settings or {}))
         document["server"] |= {"bindAddress": "127.0.0.1", "port": 0, "probePort": 0}
         configuration = plane.folder / f"{identity}.yaml"

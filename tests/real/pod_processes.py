@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Mapping, Set
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -47,6 +47,7 @@ class PodProcesses:
         self._folder = folder
         self._trees = trees
         """Image -> folder that holds its program."""
+        self._started: set[str] = set()
         self._ready: set[str] = set()
         self.running: dict[str, Scheduler] = {}
         """By pod."""
@@ -75,11 +76,19 @@ class PodProcesses:
         """All that ever ran."""
         return [*self.running.values(), *(scheduler for scheduler, _code in self.ended.values())]
 
-    async def wait_without(self, pods: Collection[str]) -> None:
-        """Until none of these runs: a Deployment is through with a rollout a moment before its old pods are gone."""
+    async def wait_without(self, pods: Set[str]) -> None:
+        """Until all of these have ended: a Deployment is through with a rollout a moment before its old pods are gone."""
 
         async def are_gone() -> bool:
-            return not self.running.keys() & pods
+            return pods <= self.ended.keys()
+
+        await until(are_gone, GONE_LIMIT_S)
+
+    async def wait_none(self) -> None:
+        """Until every pod is gone and every process has ended."""
+
+        async def are_gone() -> bool:
+            return not self.running and self._started == self.ended.keys()
 
         await until(are_gone, GONE_LIMIT_S)
 
@@ -104,6 +113,7 @@ class PodProcesses:
                 tasks.start_soon(self._stop, name, self.running.pop(name))
             for name in pods.keys() - self.running.keys() - self.ended.keys():
                 self.running[name] = await self._start(name, pods[name])
+                self._started.add(name)
             for name in self.running.keys() - self._ready:
                 await self._look(name)
             await anyio.sleep(POLL_S)
@@ -160,4 +170,5 @@ class PodProcesses:
         self._ready.add(name)
 
     async def _stop(self, name: str, scheduler: Scheduler) -> None:
-        self.ended[name] = (scheduler, await scheduler.program.stop(STOP_GRACE_S))
+        with anyio.CancelScope(shield=True):  # nobody else would wait for it
+            self.ended[name] = (scheduler, await scheduler.program.stop(STOP_GRACE_S))

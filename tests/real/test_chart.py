@@ -34,7 +34,10 @@ CLUSTER_WIDE = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 
 
 def comparable(objects: Sequence[Object]) -> dict[tuple[str, str, str], Any]:
-    """Without what has to differ: labels, the hash in a ConfigMap's name, the annotation that stands for it, and the namespace."""
+    """Without what has to differ or means nothing: labels, the order of volumes, the namespace itself.
+
+    Nor has it the hash in a ConfigMap's name, and the annotation that stands for it.
+    """
     found = {}
     for one in copy.deepcopy(list(objects)):
         if one["kind"] == "Namespace":
@@ -49,6 +52,9 @@ def comparable(objects: Sequence[Object]) -> dict[tuple[str, str, str], Any]:
             )
             volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
             volumes["config"]["configMap"] = "the ConfigMap"
+            template["spec"]["volumes"] = volumes
+            (container,) = template["spec"]["containers"]
+            container["volumeMounts"] = {mount["name"]: mount for mount in container["volumeMounts"]}
         name = "multisched-config" if one["kind"] == "ConfigMap" else metadata["name"]
         namespace = "" if one["kind"] in CLUSTER_WIDE else metadata.get("namespace", "")
         found[one["kind"], namespace, name] = _without_instance(one)
@@ -90,6 +96,20 @@ def test_values_make_the_overlays() -> None:
         "resources": {"requests": {"cpu": "100m", "memory": "160Mi"}},
     }
     assert comparable(templated(values)) == comparable(kustomized(OVERLAYS / "minimal"))
+
+
+def test_the_webhook_is_that_of_the_overlay() -> None:
+    values = {"quotaWebhook": {"enabled": True, "certManagerCertificate": "multisched-system/multisched-webhook"}}
+    objects = templated(values)
+    assert comparable(objects) == comparable(kustomized(DEPLOY / "webhook"))
+    annotation = {"cert-manager.io/inject-ca-from": "multisched-system/multisched-webhook"}
+    assert the(objects, "ValidatingWebhookConfiguration", "multisched-quotas")["metadata"]["annotations"] == annotation
+
+    second = templated({"quotaWebhook": {"enabled": True, "caBundle": "QQ=="}}, release="second", namespace="elsewhere")
+    (webhook,) = the(second, "ValidatingWebhookConfiguration", "second-multisched-quotas")["webhooks"]
+    service = webhook["clientConfig"]["service"]
+    assert (service["name"], service["namespace"]) == ("second-multisched", "elsewhere")
+    assert webhook["clientConfig"]["caBundle"] == "QQ=="
 
 
 def test_its_version_is_the_programs() -> None:
@@ -204,6 +224,7 @@ def test_alerts_and_dashboards_are_those_of_deploy() -> None:
     [
         ({"replicas": 3}, "replicas"),
         ({"image": {"digest": "latest"}}, "/image/digest"),
+        ({"quotaWebhook": {"enabled": True}}, "set caBundle or certManagerCertificate"),
         ({"config": {"domains": [{"nam": "x"}]}}, "/config/domains/0"),
         ({"config": {"verify": {"evry": "10m"}}}, "/config/verify"),
         ({"config": {"apiVersion": "multisched.io/v1"}}, "apiVersion"),

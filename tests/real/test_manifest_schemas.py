@@ -39,6 +39,7 @@ VALUES: dict[str, dict[str, Any]] = {
         "rbac": {
             role: [{"kind": "ServiceAccount", "name": "a", "namespace": "b"}] for role in ("readers", "repairers")
         },
+        "quotaWebhook": {"enabled": True, "caBundle": "QQ=="},
         "serviceAccount": {"annotations": {"a": "b"}},
         "service": {"annotations": {"a": "b"}},
         "spreadOverNodes": "DoNotSchedule",

@@ -27,7 +27,15 @@ from domains.forecast.history.source import (
     usage_of,
 )
 from domains.forecast.service_names import Naming, Owners, PodName, ServiceNames
-from domains.forecast.settings.queries import JOB_OWNERS, PLACES, POD_OWNERS, REPLICASET_OWNERS, WINDOW, Per
+from domains.forecast.settings.queries import (
+    JOB_OWNERS,
+    PLACES,
+    POD_OWNERS,
+    REPLICASET_OWNERS,
+    WINDOW,
+    Per,
+    promql_duration,
+)
 from domains.forecast.settings.sources import Dimension, PrometheusSettings, QueryCapacity
 from multisched.framework.background import InThread
 from multisched.framework.measures import Grid, Meter, MeterError, Piece, RangeReport, shown_query
@@ -151,7 +159,7 @@ class PrometheusSource:
                     found[node] = float(piece.values[end - 1])
                 begin = end
 
-        report = await self._ask(query.replace(WINDOW, f"{grid.step_s:g}s"), latest, take, f"{name}, capacity")
+        report = await self._ask(query.replace(WINDOW, promql_duration(grid.step_s)), latest, take, f"{name}, capacity")
         notes = _words(report)
         empty = sorted(node for node, value in found.items() if value <= 0)
         if empty:
@@ -184,7 +192,7 @@ class PrometheusSource:
         owners = Owners()
         if self._asks_owners:
             moment = Grid(grid.end_s + grid.step_s, grid.step_s, 1)
-            window = f"{grid.steps * grid.step_s:g}s"
+            window = promql_duration(grid.steps * grid.step_s)
             for query, table, label in (
                 (POD_OWNERS, owners.pods, "pod"),
                 (REPLICASET_OWNERS, owners.replica_sets, "replicaset"),

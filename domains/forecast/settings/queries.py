@@ -232,3 +232,9 @@ POD_OWNERS: Final = _owners("kube_pod_owner", "pod")
 REPLICASET_OWNERS: Final = _owners("kube_replicaset_owner", "replicaset")
 JOB_OWNERS: Final = _owners("kube_job_owner", "job_name")
 """kube-state-metrics: the controllers of whatever was there in the window, pods that are gone included."""
+
+
+def promql_duration(seconds: float) -> str:
+    """`2419200s`, `1500ms`: PromQL knows no fractions and no exponents."""
+    whole_ms = max(round(seconds * 1_000), 1)
+    return f"{whole_ms}ms" if whole_ms % 1_000 else f"{whole_ms // 1_000}s"

@@ -29,7 +29,7 @@ import msgspec
 from domains.forecast.curves.capacity import Capacity, CapacityError, default_capacity, read_capacity
 from domains.forecast.service_names import Labels
 from domains.forecast.settings.by_dimension import WEIGHT_MAX
-from domains.forecast.settings.queries import READY, WINDOW, Per, unbalanced
+from domains.forecast.settings.queries import READY, WINDOW, Per, promql_duration, unbalanced
 from domains.forecast.units import DAY_S
 from multisched.framework.measures import (
     ANSWER_BYTES_MAX,
@@ -104,11 +104,11 @@ class Dimension(msgspec.Struct, frozen=True):
     def promql(self, step_s: float) -> str:
         """The query for one sample per step, taken at the step's end."""
         if self.aggregation is Aggregation.MEAN:
-            return self.query.replace(WINDOW, f"{step_s:g}s")
+            return self.query.replace(WINDOW, promql_duration(step_s))
         resolution_s = min(self.resolution_s or max(step_s / 5, 60), step_s)
         # rate() needs two scrapes: it looks over two parts at a time.
-        inner = self.query.replace(WINDOW, f"{2 * resolution_s:g}s")
-        return f"max_over_time(({inner})[{step_s:g}s:{resolution_s:g}s])"
+        inner = self.query.replace(WINDOW, promql_duration(2 * resolution_s))
+        return f"max_over_time(({inner})[{promql_duration(step_s)}:{promql_duration(resolution_s)}])"
 
 
 class PrometheusSettings(msgspec.Struct, frozen=True):

@@ -1,141 +1,27 @@
-"""multisched as an operator installs, upgrades and rolls it back, with kubectl and with helm, on the chosen cluster.
+"""multisched is installed, asked and removed by the commands of docs/operators.md, on the chosen cluster.
 
-Processes stand for the pods of its Deployment (`tests/real/pod_processes.py`); all else is what the documents say. The old
-program and its manifests are those of the release before (`tests/real/releases.py`).
+Processes stand for the pods of its Deployment (`tests/real/pod_processes.py`), and docker only writes down what it is asked.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import pytest
 
-from tests.integration.kubectl.install_kit import BOUND_LIMIT_S, Cluster, cluster_of
-from tests.real.admin import until
-from tests.real.audit_log import bound, calls, denied
+from tests.integration.kubectl.install_kit import cluster_of
 from tests.real.pod_processes import PodProcesses
-from tests.real.releases import extract, release_before
-from tests.real.rendering import BASE, CHART, NAMESPACE, configuration, kustomized, run, the, tools
+from tests.real.rendering import NAMESPACE, configuration, kustomized, run, the, tools
 
 pytestmark = pytest.mark.timeout(400)
 
 ROOT = Path(__file__).parents[3]
 DOCUMENT = ROOT / "docs" / "operators.md"
-DEPLOYMENT = "deployment/multisched"
-AT_FIRST, WAITING, MEANWHILE = 30, 12, 80
-"""Pods that are there before the upgrade, those that no node takes until the end, and those that come while it goes on."""
-ROLLOUT = ("rollout", "status", DEPLOYMENT, "--timeout=120s")
-
-
-async def rolled_with_pods_waiting(
-    cluster: Cluster,
-    processes: PodProcesses,
-    upgrade: Callable[[], Awaitable[None]],
-    roll_back: Callable[[], Awaitable[None]],
-) -> None:
-    """Both, while pods come in and others wait; then nothing is lost, and each pod was bound once."""
-    old = set(processes.running)
-    await cluster.create_pods("first", AT_FIRST)
-    await cluster.create_pods("waiting", WAITING, zone="late")
-    await cluster.wait_bound(AT_FIRST)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(cluster.create_pods, "meanwhile", MEANWHILE)
-        await upgrade()
-        await processes.wait_without(old)
-        new = set(processes.running)
-        await roll_back()
-        await processes.wait_without(old | new)
-        assert len(processes.running) == len(new) == len(old)
-    await cluster.wait_bound(AT_FIRST + MEANWHILE)
-    assert sum("nodeName" in pod["spec"] for pod in await cluster.pods()) == AT_FIRST + MEANWHILE
-    await cluster.create_nodes(["late"], zone="late")
-    await cluster.wait_bound(len(cluster.created))
-
-    assert len(cluster.created) == AT_FIRST + WAITING + MEANWHILE
-    found = {pod["metadata"]["name"]: pod for pod in await cluster.pods()}
-    assert {name: pod["metadata"]["uid"] for name, pod in found.items()} == cluster.created
-    assert {name for name, pod in found.items() if pod["spec"]["nodeName"] == "late"} >= {
-        f"waiting-{number}" for number in range(WAITING)
-    }
-    assert {code for _scheduler, code in processes.ended.values()} == {0}
-    assert [line for one in processes.schedulers for line in (*one.denials(), *one.failures())] == []
-    if cluster.plane is not None and cluster.plane.audit_log is not None:
-        seen = calls(cluster.plane.audit_log)
-        assert bound(seen) == dict.fromkeys(cluster.created.values(), 1)
-        assert denied(seen, f"system:serviceaccount:{NAMESPACE}:multisched") == []
-
-
-async def test_a_kustomization_is_upgraded_and_rolled_back_with_pods_waiting(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    before = extract(release_before(), tmp_path / "before")
-    trees = {"registry.example.com/multisched:old": before, "registry.example.com/multisched:new": ROOT}
-
-    async with cluster_of(request, tmp_path) as cluster:
-
-        async def apply(folder: Path, tag: str) -> None:
-            image = f"image: registry.example.com/multisched:{tag}"
-            rendered = re.sub(r"image: multisched:.*", image, await cluster("kustomize", str(folder)))
-            await cluster("apply", "-f", "-", document=rendered)
-            await cluster("-n", NAMESPACE, *ROLLOUT)
-
-        async def undo() -> None:
-            await cluster("-n", NAMESPACE, "rollout", "undo", DEPLOYMENT)
-            await cluster("-n", NAMESPACE, *ROLLOUT)
-
-        async with PodProcesses.watching(cluster.kubectl, cluster.kubeconfig, NAMESPACE, tmp_path, trees) as processes:
-            await apply(before / "deploy/base", "old")
-            assert len(processes.running) == 2
-            await rolled_with_pods_waiting(cluster, processes, lambda: apply(BASE, "new"), undo)
-
-
-async def test_a_release_of_the_chart_is_upgraded_and_rolled_back_with_pods_waiting(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    before = extract(release_before(), tmp_path / "before")
-    trees = {"multisched:old": before, "multisched:new": ROOT}
-    old_chart = before / CHART.relative_to(ROOT)
-    if not old_chart.exists():
-        old_chart = CHART  # the first release that has a chart
-
-    async with cluster_of(request, tmp_path) as cluster:
-        # helm waits for the address of a Service, and the embedded cluster gives none.
-        wait = ("--wait", "--timeout=120s") if cluster.plane is not None else ()
-
-        async def install(chart: Path, tag: str, *flags: str) -> None:
-            values = ("--set", f"image.tag={tag}", *flags)
-            await cluster.helm("upgrade", "--install", "multisched", chart, "--create-namespace", *values, *wait)
-            await cluster("-n", NAMESPACE, *ROLLOUT)
-
-        async def upgrade() -> None:
-            await install(CHART, "new", "--set", "config.verify.every=10m")
-
-        async def roll_back() -> None:
-            await cluster.helm("rollback", "multisched", *wait)
-            await cluster("-n", NAMESPACE, *ROLLOUT)
-
-        async with PodProcesses.watching(cluster.kubectl, cluster.kubeconfig, NAMESPACE, tmp_path, trees) as processes:
-            await install(old_chart, "old")
-            assert len(processes.running) == 2
-            await rolled_with_pods_waiting(cluster, processes, upgrade, roll_back)
-            history = json.loads(await cluster.helm("history", "multisched", "-o", "json"))
-            assert [one["status"] for one in history] == ["superseded", "superseded", "deployed"]
-            await cluster.helm("uninstall", "multisched", "--wait", "--timeout=120s")
-
-            async def is_gone() -> bool:
-                return not processes.running
-
-            await until(is_gone, BOUND_LIMIT_S)
-            left = await cluster("get", "crd,clusterrole,validatingadmissionpolicy", "-o", "name")
-            assert "podgroups.scheduling.x-k8s.io" in left, "helm never takes definitions away, and objects with them"
-            assert "/multisched" not in left
-        assert len(await cluster.pods()) == len(cluster.created)
+SCRIPT_LIMIT_S = 300
 
 
 @pytest.mark.parametrize("way", ["kubectl", "helm"])
@@ -165,8 +51,10 @@ async def test_the_documents_commands_install_it(request: pytest.FixtureRequest,
         async with PodProcesses.watching(cluster.kubectl, cluster.kubeconfig, NAMESPACE, tmp_path, trees) as processes:
             path = f"{binaries}:{os.environ['PATH']}"
             variables = {"PATH": path, "KUBECONFIG": str(cluster.kubeconfig), "HOME": str(tmp_path)}
-            told = await anyio.to_thread.run_sync(lambda: run(["bash", "-c", script], "", variables, ROOT, 300))
-            await processes.wait_without(set(processes.running))
+            told = await anyio.to_thread.run_sync(
+                lambda: run(["bash", "-c", script], "", variables, ROOT, SCRIPT_LIMIT_S)
+            )
+            await processes.wait_none()
         assert {code for _scheduler, code in processes.ended.values()} == {0}
         assert [line for one in processes.schedulers for line in one.denials()] == []
         assert "condition met" in told

@@ -51,6 +51,7 @@ def _copies() -> Iterator[tuple[str, Path]]:
         yield f"crds/{source.name}", source
     for name in ("admission.yaml", "quota-admission.yaml", "rbac.yaml"):
         yield f"files/{name}", DEPLOY / "base" / name
+    yield "files/validatingwebhook.yaml", DEPLOY / "webhook" / "validatingwebhook.yaml"
     monitoring = DEPLOY / "monitoring"
     for source in sorted([*monitoring.glob("alerts.yaml"), *monitoring.glob("dashboards/*.json")]):
         yield f"files/{source.relative_to(monitoring).as_posix()}", source

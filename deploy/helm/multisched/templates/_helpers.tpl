@@ -108,6 +108,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "multisched.server" -}}
 {{- $server := dict "bindAddress" "0.0.0.0" "port" 10260 "probePort" 10261 "tls" (dict "selfSigned" true) -}}
 {{- $asked := deepCopy (.Values.config.server | default dict) -}}
+{{- if .Values.quotaWebhook.enabled -}}
+{{- $tls := dict "certFile" "/etc/multisched-tls/tls.crt" "keyFile" "/etc/multisched-tls/tls.key" -}}
+{{- $asked = merge (dict "quotaWebhook" true "tls" $tls) $asked -}}
+{{- end -}}
 {{- if dig "tls" "certFile" "" $asked }}{{ $_ := unset $server "tls" }}{{ end -}}
 {{- mergeOverwrite $server $asked | toJson -}}
 {{- end -}}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from aiohttp import web
@@ -12,7 +14,15 @@ from domains.forecast.curves.usage import Look, PlacementInterval, Usage
 from domains.forecast.history.prometheus_source import OVERLAP_S
 from domains.forecast.history.source import Fold, Reading, SourceError, Table, joined, merged
 from domains.forecast.service_names import Labels, Owners, ServiceNames, stripped
-from domains.forecast.settings.queries import JOB_OWNERS, PLACES, POD_OWNERS, REPLICASET_OWNERS, WINDOW, Per
+from domains.forecast.settings.queries import (
+    JOB_OWNERS,
+    PLACES,
+    POD_OWNERS,
+    REPLICASET_OWNERS,
+    WINDOW,
+    Per,
+    promql_duration,
+)
 from domains.forecast.settings.sources import Aggregation, Dimension, QueryCapacity
 from multisched.framework.measures import Grid, Piece
 from tests.unit.domains.forecast.history.prometheus_kit import SmallPrometheus, in_thread, source_of
@@ -94,6 +104,24 @@ async def test_pods_are_named_by_the_scheduler_then_by_their_owners_then_by_thei
         *("shop/left-5d8f7c9b8d-abcde", "shop/left"),  # "abcde" has letters that Kubernetes makes no names of
     }
     assert reading.named == {"label": 0, "known pod": 1, "owner": 4, "pod name": 2}
+
+
+async def test_owners_are_asked_for_over_a_window_of_weeks_in_a_duration_that_promql_knows() -> None:
+    weeks = Grid(FIRST * STEP_S, STEP_S, 28 * 288)
+    server = SmallPrometheus(Q=[(pod("a"), lambda _: 1)])
+    async with source_of(server, CPU, asks_owners=True) as source:
+        await source.read(weeks, in_thread)
+    asked = {form["query"] for form in server.asked}
+    assert {POD_OWNERS.replace(WINDOW, "2419200s"), JOB_OWNERS.replace(WINDOW, "2419200s")} <= asked
+
+
+@given(st.floats(min_value=0.001, max_value=1e9))
+def test_a_duration_is_written_in_whole_numbers(seconds: float) -> None:
+    text = promql_duration(seconds)
+    found = re.fullmatch(r"(\d+)(ms|s)", text)
+    assert found is not None
+    amount_s = int(found[1]) * {"ms": 0.001, "s": 1}[found[2]]
+    assert amount_s == pytest.approx(seconds, abs=0.0006, rel=1e-9)
 
 
 @pytest.mark.parametrize(
