@@ -141,7 +141,7 @@ def _attempts(domains: Mapping[str, DomainCounts]) -> Iterator[Metric]:
     by_result = {(result, name): one for name, counts in domains.items() for result, one in counts.attempts.items()}
     totals = {key: one.count for key, one in by_result.items()}
     yield counter("schedule_attempts", "Attempts to schedule pods.", label, totals)
-    yield histogram("scheduling_attempt_duration_seconds", "One attempt, with its bind.", label, by_result)
+    yield histogram("scheduling_attempt_duration_seconds", "One attempt, without its bind.", label, by_result)
     whole = {(name,): _sum(counts.attempts.values(), ATTEMPT_S) for name, counts in domains.items()}
     yield histogram("scheduling_algorithm_duration_seconds", "From the queue to the commit.", ("domain",), whole)
 

@@ -136,6 +136,7 @@ def built(board: Board) -> models.Dashboard:
 
 
 def _variable(name: str, label: str, query: str) -> builders.QueryVariable:
+    """All of them stands for those that the query finds: `.+` would take in other components, which have `process_…`, too."""
     return (
         builders.QueryVariable(name)
         .label(label)
@@ -145,7 +146,6 @@ def _variable(name: str, label: str, query: str) -> builders.QueryVariable:
         .sort(models.VariableSort.ALPHABETICAL_ASC)
         .multi(True)
         .include_all(True)
-        .all_value(".+")
         .current(models.VariableOption(selected=True, text="All", value="$__all"))
     )
 

@@ -239,7 +239,7 @@ def _workload() -> Iterator[Json]:
         yield _pod(f"whole-{number}", labels={f"{GANG}/name": "whole", f"{GANG}/min-available": "3"})
         yield _pod(f"half-{number}", labels={f"{GANG}/name": "half", f"{GANG}/min-available": "4"})
     yield _pod("too-big", cpu="4000")
-    yield _pod("gated", schedulingGates=[{"name": "example.com/wait"}])
+    yield _pod("held-back", schedulingGates=[{"name": "example.com/wait"}])
 
 
 def _pod(name: str, *, cpu: str = "100m", labels: Mapping[str, str] | None = None, **spec: Any) -> Json:

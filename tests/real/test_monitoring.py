@@ -97,3 +97,25 @@ async def test_a_query_that_does_not_parse_or_asks_for_nothing_would_be_seen(pro
         await program.query("sum(")
     assert await program.query("multisched_luck") == []
     assert WITHOUT_SERIES.keys() <= {key for key, _ in queries()}
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "sum by (queue) (scheduler_pending_pods)",
+        "sum by (result, profile) (rate(scheduler_schedule_attempts_total[1m]))",
+        "histogram_quantile(0.99, sum by (le, profile) (rate(scheduler_scheduling_attempt_duration_seconds_bucket[1m])))",
+        "histogram_quantile(0.99, sum by (le) (rate(scheduler_scheduling_algorithm_duration_seconds_bucket[1m])))",
+        "histogram_quantile(0.99, sum by (le) (rate(scheduler_pod_scheduling_sli_duration_seconds_bucket[1m])))",
+        "sum by (queue, event) (rate(scheduler_queue_incoming_pods_total[1m]))",
+        "sum by (extension_point) (rate(scheduler_framework_extension_point_duration_seconds_sum[1m]))",
+        "rate(scheduler_preemption_attempts_total[1m])",
+        "sum by (plugin) (scheduler_unschedulable_pods)",
+        'sum by (type) (scheduler_cache_size{type="assumed_pods"})',
+        'sum(rate(rest_client_requests_total{job="multisched", code=~"2.."}[1m]))',
+        'histogram_quantile(0.99, sum by (le, verb) (rate(rest_client_request_duration_seconds_bucket{verb="POST"}[1m])))',
+        'leader_election_master_status{name=~"multisched.*"} == 1',
+    ],
+)
+async def test_what_dashboards_for_kube_scheduler_ask_gives_series(program: Busy, query: str) -> None:
+    assert await program.query(query) != []

@@ -68,6 +68,14 @@ def test_panels_have_numbers_of_their_own_and_do_not_overlap(board: Board) -> No
 
 
 @each_board
+def test_all_jobs_are_those_of_multisched_alone(board: Board) -> None:
+    """Grafana puts `allValue` into queries where there is one, and else what the variable's query found."""
+    variables = {one["name"]: one for one in document_of(board)["templating"]["list"]}
+    assert variables["job"]["query"] == "label_values(multisched_build_info, job)"
+    assert [name for name, one in variables.items() if "allValue" in one] == []
+
+
+@each_board
 def test_every_panel_says_what_is_right(board: Board) -> None:
     panels = [panel for panel in document_of(board)["panels"] if panel["type"] != "row"]
     assert [panel["title"] for panel in panels if not panel["description"].endswith(".")] == []
