@@ -100,7 +100,7 @@ def build_program(
 
 
 @contextlib.asynccontextmanager
-async def _served(
+async def served(
     configuration: Configuration,
     program: Program,
     metrics: Metrics,
@@ -108,11 +108,16 @@ async def _served(
     identity: str,
     certificate: ServerCertificate | None,
     watch: ConfigurationWatch,
-) -> AsyncIterator[None]:
-    """The HTTP server beside a running program, with the loop's heartbeat for /livez."""
+    *,
+    is_read_only: bool = False,
+) -> AsyncIterator[str]:
+    """The HTTP server beside a running program, with the loop's heartbeat for /livez; its base URL, empty where none is wanted.
+
+    `is_read_only`: nobody on this machine gets a token to change something with. Raises ServerError.
+    """
     settings = configuration.server
     if not settings.enabled:
-        yield
+        yield ""
         return
     clock = SystemClock()
     health = Health()
@@ -136,14 +141,14 @@ async def _served(
     probes = contextlib.nullcontext("") if port is None else serve_probes(settings.bind_address, port, heartbeat)
     async with contextlib.AsyncExitStack() as stack:
         authenticator = await stack.enter_async_context(_authenticator(configuration, transport, clock))
-        served = ServerSettings(
-            settings.bind_address, settings.port, certificate, authenticator, token_folder=token_folder(os.environ)
-        )
-        url = await stack.enter_async_context(serve(served, sources))
+        tokens = None if is_read_only else token_folder(os.environ)
+        address = settings.bind_address, settings.port
+        server = ServerSettings(*address, certificate, authenticator, token_folder=tokens)
+        url = await stack.enter_async_context(serve(server, sources))
         logger.info("serving", extra={"url": url, "probes": stack.enter_context(probes)})
         tasks = await stack.enter_async_context(anyio.create_task_group())
         tasks.start_soon(heartbeat.run)
-        yield
+        yield url
         health.stop()
         tasks.cancel_scope.cancel()
 
@@ -291,7 +296,7 @@ async def run(options: RunOptions, log: LineWriter) -> ExitCode:
 
         metrics.read_from(readings)
         async with (
-            _served(configuration, program, metrics, transport, options.identity, certificate, watch),
+            served(configuration, program, metrics, transport, options.identity, certificate, watch),
             anyio.create_task_group() as tasks,
         ):
             tasks.start_soon(gather_answers, transport)

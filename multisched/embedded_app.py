@@ -39,9 +39,12 @@ logger = logging.getLogger(__name__)
 CREATES_IN_FLIGHT = 32
 
 _COLLECTIONS = {
-    "Pod": "/api/v1/namespaces/default/pods",
-    "Job": "/apis/batch/v1/namespaces/default/jobs",
-    "Deployment": "/apis/apps/v1/namespaces/default/deployments",
+    "Pod": "/api/v1/namespaces/{namespace}/pods",
+    "Job": "/apis/batch/v1/namespaces/{namespace}/jobs",
+    "Deployment": "/apis/apps/v1/namespaces/{namespace}/deployments",
+    "ElasticQuotaTree": "/apis/scheduling.sigs.k8s.io/v1beta1/namespaces/{namespace}/elasticquotatrees",
+    "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+    "Namespace": "/api/v1/namespaces",
     "Node": "/api/v1/nodes",
     "StorageClass": "/apis/storage.k8s.io/v1/storageclasses",
     "CSIDriver": "/apis/storage.k8s.io/v1/csidrivers",
@@ -189,7 +192,8 @@ async def create_all(transport: Transport, documents: Sequence[Mapping[str, Any]
 
     async def create() -> None:
         for document in waiting:
-            path = _COLLECTIONS[document["kind"]]
+            namespace = document["metadata"].get("namespace", "default")
+            path = _COLLECTIONS[document["kind"]].format(namespace=namespace)
             answer = await transport.request("POST", path, body=orjson.dumps(document))
             if answer.status >= 300:
                 logger.error("not created", extra={"kind": document["kind"], "answer": answer.body[:256].decode()})

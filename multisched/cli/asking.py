@@ -19,7 +19,6 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, TypeVar, get_type_hints
 
 from multisched.cli.options import (
-    DEFAULT_SERVER,
     CaFile,
     ConfigFile,
     Context,
@@ -33,6 +32,7 @@ from multisched.cli.options import (
     fail,
     show,
 )
+from multisched.config.options import DEFAULT_SERVER
 
 if TYPE_CHECKING:
     from multisched.cli.dump import Dump

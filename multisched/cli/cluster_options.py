@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from multisched.cli.options import Context, Kubeconfig, fail
+from multisched.cli.options import Context, Kubeconfig, fail, show
+from multisched.config.options import DUMP_COMMAND
 
 if TYPE_CHECKING:
     from multisched.whatif.live_cluster import Listed
@@ -18,10 +20,26 @@ if TYPE_CHECKING:
 
 Snapshot = Annotated[
     Path | None,
-    typer.Option(
-        help="Look at no cluster but at this output of kubectl get nodes,pods,... -A -o json; - for standard input."
-    ),
+    typer.Option(help=f"Look at no cluster but at this output of {DUMP_COMMAND}; - for standard input."),
 ]
+
+
+def kubeconfig_of(given: Path | None, context: str | None) -> Path | None:
+    """The file to read: where none is given and the user has none, that of a demo which runs on this machine.
+
+    Only for commands that write nothing. None: the usual order of `connect`.
+    """
+    if given is not None or context is not None or os.environ.get("KUBECONFIG"):
+        return given
+    from multisched.client.auth import SERVICE_ACCOUNT
+    from multisched.demo.place import demo_kubeconfig
+
+    if (SERVICE_ACCOUNT / "token").exists() or (Path.home() / ".kube" / "config").exists():
+        return None
+    found = demo_kubeconfig(os.environ)
+    if found is not None:
+        show(f"multisched: there is no kubeconfig of yours; this is the cluster of the demo, {found}", to_errors=True)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,5 +68,5 @@ class ClusterOptions:
             return reader.snapshot(now)
         from multisched.client.transport import connect
 
-        async with connect(self.kubeconfig, self.context) as transport:
+        async with connect(kubeconfig_of(self.kubeconfig, self.context), self.context) as transport:
             return await read_cluster(transport, kinds, Decoder(), now)

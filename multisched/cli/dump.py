@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from multisched.cli.options import AskError
+from multisched.config.options import DUMP_COMMAND
 from multisched.model.wire import UNREADABLE
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def items_of(path: Path) -> list[msgspec.Raw]:
     try:
         return msgspec.json.decode(body, type=_List).items
     except UNREADABLE as error:
-        message = f"{path} is no list of objects ({error}); write one with kubectl get nodes,pods,... -A -o json"
+        message = f"{path} is no list of objects ({error}); write one with {DUMP_COMMAND}"
         raise AskError(message) from error
 
 

@@ -17,6 +17,7 @@ import typer
 
 from multisched import __version__
 from multisched.cli.asking import ServerOptions, SourceOptions, asking
+from multisched.cli.cluster_options import kubeconfig_of
 from multisched.cli.domain_commands import CommandsOfAll
 from multisched.cli.driving import drive
 from multisched.cli.options import NOT_STRICT, ConfigFile, Context, Format, Kubeconfig, Output, write_whole
@@ -26,6 +27,7 @@ from multisched.cli.options import refuse as _refuse
 from multisched.cli.options import show as _show
 from multisched.cli.quota_commands import quota_app
 from multisched.config.options import (
+    DUMP_COMMAND,
     NODES_MAX,
     ClusterOptions,
     DemoOptions,
@@ -150,7 +152,12 @@ def demo(
     once: Annotated[bool, typer.Option("--once", help="End when every feasible pod is bound.")] = False,
     output: Annotated[DemoOutput, typer.Option("--output", "-o", help="How to tell the result.")] = DemoOutput.TABLE,
     nodes: Annotated[int, typer.Option(min=3, max=NODES_MAX, help="Work, GPU and virtual nodes together.")] = 300,
-    job_pods: Annotated[int, typer.Option(min=0, max=100_000, help="Size of the burst of job pods.")] = 1000,
+    job_pods: Annotated[
+        int | None, typer.Option(min=0, max=100_000, help="Pods of the burst of jobs. Default: 10 for 3 nodes.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Where it answers. Default: 10260, if free; 0: any free one.")
+    ] = None,
     kubeconfig: Annotated[
         Path | None, typer.Option(help="Where to write the kubeconfig. Default: a temporary folder.", dir_okay=False)
     ] = None,
@@ -158,15 +165,18 @@ def demo(
     seed: Annotated[int, typer.Option(help="Fixes what chance decides.")] = 0,
 ) -> None:
     """Try it without a cluster: embedded API server, fake nodes, three domains, a mixed workload."""
-    configuration = _configuration(config)
 
     def start() -> Awaitable[int]:
         from multisched import app as root
-        from multisched import demo as app_demo
+        from multisched.demo import configuration as demo_configuration
+        from multisched.demo import run as demo_run
 
-        return app_demo.demo(
+        wanted = demo_configuration.demo_configuration() if config is None else _configuration(config)
+        if port is not None:
+            wanted = demo_configuration.with_port(wanted, port)
+        return demo_run.demo(
             DemoOptions(
-                configuration,
+                wanted,
                 root.default_identity(),
                 nodes=nodes,
                 job_pods=job_pods,
@@ -305,7 +315,7 @@ def verify(
     context: Context = None,
     snapshot: Annotated[
         Path | None,
-        typer.Option(help="Judge this output of kubectl get nodes,pods,... -A -o json; - for standard input."),
+        typer.Option(help=f"Judge this output of {DUMP_COMMAND}; - for standard input."),
     ] = None,
     config: Annotated[
         Path | None, typer.Option("--config", help="multisched's configuration: judges domains too.", dir_okay=False)
@@ -328,7 +338,7 @@ def verify(
             from multisched.client.transport import connect
             from multisched.shell.audit.cluster_judge import judge_cluster
 
-            async with connect(kubeconfig, context) as transport:
+            async with connect(kubeconfig_of(kubeconfig, context), context) as transport:
                 found = await judge_cluster(transport, domains)
         _show(cli_verify.as_text(found, output.value))
         return cli_verify.exit_code(found, is_strict=strict)

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from multisched.config.options import ExitCode, RefusedError
+from multisched.config.options import DUMP_COMMAND, ExitCode, RefusedError
 from multisched.model.visible_text import escaped_lines
 
 if TYPE_CHECKING:
     from multisched.config.schema import Configuration
 
-DEFAULT_SERVER = "http://127.0.0.1:10260"
 NOT_STRICT = "nothing is written: not all is carried over, as the lines above say; without --strict the rest is written"
 
 
@@ -52,7 +51,7 @@ Insecure = Annotated[
 ]
 Snapshot = Annotated[
     Path | None,
-    typer.Option(help="Ask no server but this output of kubectl get nodes,pods,... -A -o json; - for standard input."),
+    typer.Option(help=f"Ask no server but this output of {DUMP_COMMAND}; - for standard input."),
 ]
 
 

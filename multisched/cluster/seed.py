@@ -14,7 +14,10 @@ from multisched.cluster.client.object_client import Document
 from multisched.cluster.controllers.fake_provisioner import FAKE_PROVISIONER
 
 WHOLE_DEMO_NODES = 300
-"""The nodes that the numbers of _SERVICES, _TRAININGS and _INFERENCES are meant for."""
+"""The nodes that the numbers of _SERVICES, _TRAININGS, _INFERENCES and JOB_PODS are meant for."""
+
+JOB_PODS = 1_000
+"""Of the burst of jobs."""
 
 JOB_PODS_MAX = 20_000
 """Job pods that the virtual nodes of `demo_nodes(300)` hold at once."""
@@ -36,12 +39,12 @@ _JOB_PODS_EACH = 100
 
 _SERVICES = (
     # name, replicas, cpu, memory, whether limits equal requests (QoS class Guaranteed)
-    ("web", 60, "500m", "512Mi", False),
-    ("api", 40, "1", "1Gi", True),
-    ("search", 20, "2", "4Gi", False),
-    ("ingest", 30, "750m", "1Gi", False),
+    ("web", 150, "500m", "512Mi", False),
+    ("api", 90, "1", "1Gi", True),
+    ("search", 40, "2", "4Gi", False),
+    ("ingest", 60, "750m", "1Gi", False),
     ("cache", 12, "1", "8Gi", True),
-    ("reports", 8, "250m", "256Mi", False),
+    ("reports", 48, "250m", "256Mi", False),
 )
 _SCRATCH = {"cache": "16Gi"}
 """Services whose pods have a volume of their own, with its size: of the default storage class, gone with the pod."""
@@ -71,22 +74,22 @@ def demo_nodes(count: int) -> list[Document]:
     return nodes
 
 
-def demo_workload(job_pods: int, nodes: int = WHOLE_DEMO_NODES) -> list[Document]:
+def demo_workload(job_pods: int | None = None, nodes: int = WHOLE_DEMO_NODES) -> list[Document]:
     """Manifests of all three domains, in the order to create them; the Jobs come last and have `job_pods` pods in all.
 
-    Services and GPU pods are as many as `nodes` can hold; every service and one training have at least one pod.
+    All amounts follow the number of nodes, those of jobs where `job_pods` names none; every service and one training have at least one pod.
     """
     manifests = [
-        _service(name, max(1, _scaled(replicas, nodes)), cpu, memory, is_guaranteed)
+        _service(name, max(1, scaled(replicas, nodes)), cpu, memory, is_guaranteed)
         for name, replicas, cpu, memory, is_guaranteed in _SERVICES
     ]
     for name, pods, gpus in _TRAININGS:
-        count = max(_scaled(pods, nodes), int(gpus == 1))
+        count = max(scaled(pods, nodes), int(gpus == 1))
         manifests += [_training_pod(f"{name}-{number:02d}", name, gpus) for number in range(count)]
     for name, replicas, gpu_milli in _INFERENCES:
-        count = _scaled(replicas, nodes)
+        count = scaled(replicas, nodes)
         manifests += [_inference(name, count, gpu_milli)] if count else []
-    return manifests + _jobs(job_pods)
+    return manifests + _jobs(scaled(JOB_PODS, nodes) if job_pods is None else job_pods)
 
 
 def demo_storage(nodes: Sequence[Document]) -> list[Document]:
@@ -119,7 +122,8 @@ def pods_by_scheduler(manifests: Sequence[Document]) -> dict[str, int]:
     return counts
 
 
-def _scaled(amount: int, nodes: int) -> int:
+def scaled(amount: int, nodes: int) -> int:
+    """What is meant for WHOLE_DEMO_NODES, for so many."""
     return amount * nodes // WHOLE_DEMO_NODES
 
 

@@ -26,6 +26,7 @@ _SECRETS: Final = frozenset({"keyData", "headers", "token", "password"})
 _RESTART: Final = (
     (re.compile(r"lease\."), "leases are held by it"),
     (re.compile(r"server\."), "the server listens by it"),
+    (re.compile(r"metrics\."), "the names in /metrics are chosen by it"),
     (re.compile(r"client\."), "connections and deadlines are made of it"),
     (re.compile(r"verify\."), "the judge is started by it"),
     (re.compile(r"logging\.format"), "lines are written by it"),

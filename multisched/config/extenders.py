@@ -56,6 +56,7 @@ class ManagedResource(Section):
     """An extended resource that the extender looks after."""
 
     name: Annotated[str, Field(max_length=317), AfterValidator(_extended_resource)]
+    """Of the resource, for instance example.com/fpga."""
     ignored_by_scheduler: bool = False
     """NodeResourcesFit does not look at it: the extender does."""
 
@@ -68,11 +69,17 @@ class ExtenderTls(Section):
     server_name: Annotated[str, Field(max_length=253)] = ""
     """The name its certificate has; without, that of the URL."""
     ca_file: str = ""
+    """Whom to trust. Without: the machine's authorities."""
     cert_file: str = ""
+    """Who we are to it."""
     key_file: str = ""
+    """The key of that certificate."""
     ca_data: Base64 = ""
+    """In place of caFile."""
     cert_data: Base64 = ""
+    """In place of certFile."""
     key_data: Base64 = ""
+    """In place of keyFile."""
 
     @property
     def has_ca(self) -> bool:
@@ -111,6 +118,7 @@ class ExtenderConfig(Section):
     ignorable: bool = False
     """Scheduling goes on without it when it fails."""
     tls_config: ExtenderTls = ExtenderTls()
+    """How an https extender is trusted."""
 
     @model_validator(mode="after")
     def _as_upstream(self) -> Self:

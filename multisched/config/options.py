@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from multisched.config.schema import Configuration
 
 NODES_MAX: Final = 100_000
+DEFAULT_SERVER: Final = "http://127.0.0.1:10260"
+"""Where commands look for a running multisched; as the default of `server` in the configuration."""
+DUMP_COMMAND: Final = "kubectl get nodes,pods,namespaces,pv,pvc,sc,csinodes -A -o json"
+"""Makes the dump that commands take in place of a cluster."""
 DRY_RUN_AUDIT_S: Final = 24 * 3600.0
 """An audit would find that nothing is bound. It is as seldom as can be."""
 
@@ -111,7 +115,8 @@ class DemoOptions(msgspec.Struct, frozen=True):
     configuration: Configuration
     identity: str
     nodes: int = 300
-    job_pods: int = 1000
+    job_pods: int | None = None
+    """Of the burst; None: as many as suit the nodes."""
     is_once: bool = False
     """End when every feasible pod is bound, instead of running until Ctrl-C."""
     output: str = "table"

@@ -1,16 +1,18 @@
 """Prints what `config default` and `config schema` show: `config/default.yaml` and `config/schema.json` are their output.
 
-Every setting carries the sentence of its section (`sentences`) as its comment, the first time it appears.
+Every setting of the schema is there, and carries the sentence of its section (`sentences`) as its comment, the first time it appears.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import Enum
-from typing import Any, Final
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from multisched.config.plugins import plugin_registry, resolve_profile
 from multisched.config.schema import Configuration, DomainConfig, PluginEntry, Plugins
@@ -25,6 +27,7 @@ _HEADER: Final = """\
 # yaml-language-server: $schema=schema.json
 # All settings with their defaults, as `multisched config default` prints them. Leave out what you do not change:
 # `{apiVersion: multisched.io/v1, kind: MultischedConfiguration}` means exactly this file.
+# Settings without a default, and lists that are empty, stand in comments that begin with # and no space.
 """
 
 
@@ -77,10 +80,13 @@ def _tidy(schema: Any) -> None:
 
 
 def configuration_text(configuration: Configuration) -> str:
-    """A complete configuration as commented YAML; profiles with every plugin they resolve to."""
-    lines: list[str] = [_HEADER.rstrip()]
-    _print_model(lines, with_all_plugins(configuration, plugin_registry()), "", set())
-    return "\n".join(lines) + "\n"
+    """A complete configuration as commented YAML; profiles with every plugin they resolve to.
+
+    A setting without a default is there as a comment, `#name: KIND`, where its section first appears.
+    """
+    printer = _Printer()
+    printer.section(with_all_plugins(configuration, plugin_registry()), "")
+    return "\n".join([_HEADER.rstrip(), *printer.lines]) + "\n"
 
 
 def with_all_plugins(configuration: Configuration, registry: Registry) -> Configuration:
@@ -107,45 +113,133 @@ def _entry(use: PluginUse) -> PluginEntry:
     )
 
 
-def _print_model(lines: list[str], model: BaseModel, indent: str, explained: set[str]) -> None:
-    for name, field in type(model).model_fields.items():
-        value = getattr(model, name)
-        if value is None:
-            continue
-        topic = f"{type(model).__name__}.{name}"
-        sentence = sentences_of(type(model)).get(name)
-        if sentence and topic not in explained:
-            explained.add(topic)
-            lines.extend(_comment(sentence, indent))
-        _print_value(lines, f"{indent}{field.alias}:", value, indent, explained, is_duration=name.endswith("_s"))
+class _Printer:
+    """Lines of one document. What a setting is, is said where it first appears."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._explained: set[tuple[type[BaseModel], str]] = set()
+        self._shown: set[type[BaseModel]] = set()
+        """Sections of which every setting is there."""
+
+    def section(self, section: BaseModel, indent: str) -> None:
+        """Settings with their values; those without one as comments, the first time."""
+        model = type(section)
+        is_new = model not in self._shown
+        self._shown.add(model)
+        for name, field in model.model_fields.items():
+            value = getattr(section, name)
+            if value is None and not is_new:
+                continue
+            self._explain(model, name, indent)
+            if value is None:
+                self._absent(name, field, indent)
+            else:
+                self._value(name, field, value, indent)
+
+    def _value(self, name: str, field: FieldInfo, value: Any, indent: str) -> None:
+        head = f"{indent}{field.alias}:"
+        if isinstance(value, BaseModel):
+            if _has_values(value):
+                self.lines.append(head)
+                self.section(value, indent + "  ")
+            else:
+                self.lines.append(f"{head} {{}}")
+                self._absent(name, field, indent, only_new=True)
+        elif isinstance(value, tuple) and any(isinstance(item, BaseModel) for item in value):
+            self.lines.append(head)
+            self._items(value, indent + "  ")
+        else:
+            self.lines.append(f"{head} {_setting(name, value)}")
+            self._absent(name, field, indent, only_new=True)
+
+    def _items(self, items: tuple[BaseModel, ...], indent: str) -> None:
+        for item in items:
+            if isinstance(item, PluginEntry):
+                if PluginEntry not in self._shown:
+                    self._skeleton(PluginEntry, indent, is_item=True)
+                self.lines.append(f"{indent}- {_inline(item)}")
+                continue
+            begin = len(self.lines)
+            self.section(item, indent + "  ")
+            first = next(n for n in range(begin, len(self.lines)) if not self.lines[n].lstrip().startswith("#"))
+            self.lines[first] = f"{indent}- {self.lines[first].lstrip()}"
+
+    # -- what has no value -----------------------------------------------------------------------------------------
+
+    def _absent(self, name: str, field: FieldInfo, indent: str, *, only_new: bool = False) -> None:
+        """The setting as a comment, with all that may stand below it. `only_new`: only if there is something to show below."""
+        below = next((model for model in models_in(field.annotation) if model not in self._shown), None)
+        if below is not None:
+            self.lines.append(f"{indent}#{field.alias}:")
+            self._skeleton(below, indent + "  ", is_item=_is_list(field.annotation))
+        elif not only_new:
+            self.lines.append(f"{indent}#{field.alias}: {_default(name, field)}")
+
+    def _skeleton(self, model: type[BaseModel], indent: str, *, is_item: bool = False) -> None:
+        """Every setting of a section, as comments."""
+        self._shown.add(model)
+        begin, inner = len(self.lines), indent + "  " if is_item else indent
+        for name, field in model.model_fields.items():
+            self._explain(model, name, inner)
+            self._absent(name, field, inner)
+        if is_item:
+            first = next(n for n in range(begin, len(self.lines)) if _is_setting(self.lines[n]))
+            self.lines[first] = f"{indent}#- {self.lines[first].lstrip().removeprefix('#')}"
+
+    def _explain(self, model: type[BaseModel], name: str, indent: str) -> None:
+        sentence = sentences_of(model).get(name)
+        if sentence and (model, name) not in self._explained:
+            self._explained.add((model, name))
+            self.lines.extend(_comment(sentence, indent))
 
 
-def _print_value(
-    lines: list[str], head: str, value: Any, indent: str, explained: set[str], *, is_duration: bool = False
-) -> None:
-    if isinstance(value, PluginEntry):
-        lines.append(f"{head} {_inline(value)}")
-    elif isinstance(value, BaseModel):
-        inner: list[str] = []
-        _print_model(inner, value, indent + "  ", explained)
-        lines.extend([head, *inner] if inner else [f"{head} {{}}"])
-    elif isinstance(value, tuple) and any(isinstance(item, BaseModel) for item in value):
-        lines.append(head)
-        for item in value:
-            _print_item(lines, item, indent + "  ", explained)
+def _is_setting(line: str) -> bool:
+    """Not a sentence: those have a space behind the #."""
+    return not line.lstrip().startswith("# ")
+
+
+def _has_values(section: BaseModel) -> bool:
+    return any(getattr(section, name) is not None for name in type(section).model_fields)
+
+
+def _default(name: str, field: FieldInfo) -> str:
+    """What the setting is if nobody says otherwise; without that, of which kind it is."""
+    value = None if field.is_required() else field.get_default(call_default_factory=True)
+    return _kind(name, field.annotation) if value is None else _setting(name, value)
+
+
+def _setting(name: str, value: Any) -> str:
+    return format_duration(value) if name.endswith("_s") else scalar_text(value)
+
+
+def _kind(name: str, annotation: Any) -> str:
+    """NUMBER, TEXT, or the values that there are."""
+    kinds = [part for part in _parts(annotation) if part is not type(None)]
+    kind = kinds[0]
+    if name.endswith("_s"):
+        return "DURATION"
+    if get_origin(kind) is Literal:
+        return "|".join(map(str, get_args(kind)))
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return "|".join(str(one.value) for one in kind)
+    origin = get_origin(kind) or kind
+    return {bool: "true|false", int: "NUMBER", str: "TEXT", tuple: "[]"}.get(origin, "{}")
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    """The alternatives of a union, without what is written beside a type."""
+    if get_origin(annotation) is Annotated:
+        yield from _parts(get_args(annotation)[0])
+    elif get_origin(annotation) in (Union, UnionType):
+        for part in get_args(annotation):
+            yield from _parts(part)
     else:
-        lines.append(f"{head} {format_duration(value) if is_duration else scalar_text(value)}")
+        yield annotation
 
 
-def _print_item(lines: list[str], item: BaseModel, indent: str, explained: set[str]) -> None:
-    if isinstance(item, PluginEntry):
-        lines.append(f"{indent}- {_inline(item)}")
-        return
-    inner: list[str] = []
-    _print_model(inner, item, indent + "  ", explained)
-    first = next(number for number, line in enumerate(inner) if not line.lstrip().startswith("#"))
-    inner[first] = f"{indent}- {inner[first].lstrip()}"
-    lines.extend(inner)
+def _is_list(annotation: Any) -> bool:
+    return any(get_origin(part) is tuple for part in _parts(annotation))
 
 
 def _inline(entry: PluginEntry) -> str:

@@ -46,6 +46,7 @@ class Expression(Section):
     """One `key operator values` test on a node's labels."""
 
     key: LabelKey
+    """The label."""
     operator: Operator
     """In, NotIn, Exists, DoesNotExist, Gt or Lt."""
     values: tuple[LabelValue, ...] = Field(default=(), max_length=100)
@@ -160,18 +161,29 @@ class Points(Section):
     profile that has it, in the profile's order."""
 
     pre_enqueue: PointPlugins = None
+    """Before a pod may enter the queue."""
     queue_sort: PointPlugins = None
+    """The order of the queue; exactly one."""
     pre_filter: PointPlugins = None
+    """Once per attempt."""
     filter: PointPlugins = None
+    """Which nodes can take the pod."""
     post_filter: PointPlugins = None
+    """When no node can."""
     pre_score: PointPlugins = None
+    """Before scores."""
     score: PointPlugins = None
-    """NormalizeScore goes with it."""
+    """Which node is best. NormalizeScore goes with it."""
     reserve: PointPlugins = None
+    """When the pod is assumed on a node, or given up."""
     permit: PointPlugins = None
+    """The last gate."""
     pre_bind: PointPlugins = None
+    """Before the bind; may wait."""
     bind: PointPlugins = None
+    """Posts the binding."""
     post_bind: PointPlugins = None
+    """After the bind."""
 
     def by_point(self) -> dict[str, tuple[str, ...]]:
         """PreFilter -> names, as the framework calls the points."""
@@ -245,8 +257,11 @@ class TolerationConfig(Section):
     """A toleration, as in a pod, and which pods are given it."""
 
     key: Annotated[str, Field(max_length=317)] = ""
+    """Of the taint. Empty, with Exists: all taints."""
     operator: Literal["Equal", "Exists"] = "Equal"
+    """Equal: the taint has this value. Exists: whatever it has."""
     value: Annotated[str, Field(max_length=63)] = ""
+    """Of the taint, with Equal."""
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
     """Empty: all effects."""
     pods: PodRuleConfig | None = None
@@ -364,6 +379,7 @@ class ServerConfig(Section):
     """The HTTP server: /livez, /readyz, /metrics, /api/v1."""
 
     enabled: bool = True
+    """False: no port at all."""
     bind_address: Annotated[str, Field(max_length=64), AfterValidator(_ip_address)] = "127.0.0.1"
     """An IP address. Anything but loopback needs tls."""
     port: int = Field(default=10260, ge=0, le=65535)
@@ -459,7 +475,9 @@ class Configuration(Section):
     """One file configures one deployment."""
 
     api_version: Literal["multisched.io/v1"]
+    """The version of this file's format."""
     kind: Literal["MultischedConfiguration"]
+    """What this file is."""
     domains: tuple[DomainConfig, ...] = Field(
         default_factory=lambda: tuple(DomainConfig(name=name) for name in BUILT_IN_DOMAINS),
         min_length=1,

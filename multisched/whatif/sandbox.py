@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from multisched.config.options import DUMP_COMMAND
 from multisched.config.schema import Configuration
 from multisched.cycle.attempt_record import AttemptRecord
 from multisched.cycle.results import GangResult, Placed, RemoteRequest, Result, Unplaced
@@ -108,7 +109,7 @@ class DumpedCluster(msgspec.Struct, frozen=True):
         for raw in self.items:
             reader.add(raw)
         if not reader.has_nodes:
-            reader.note("the dump has no nodes; write one with kubectl get nodes,pods,... -A -o json")
+            reader.note(f"the dump has no nodes; write one with {DUMP_COMMAND}")
         return reader.snapshot(self.now, self.monotonic_s)
 
 

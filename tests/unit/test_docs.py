@@ -49,7 +49,7 @@ DOCUMENTS: Final = tuple(
 PRODUCT: Final = ("multisched", "domains")
 PRODUCT_FILES_MIN: Final = 50
 """Fewer Python files in a package of the product mean that they were looked for in the wrong place."""
-FENCE: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE: Final = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND: Final = re.compile(r"(?:^|^\$ |^PYTHONPATH=\. |^\.venv/bin/|\| )multisched ([^|><]+)")
 """At the beginning of a line, or behind a pipe: not the word in a sentence of the output or in a path."""
 LINK: Final = re.compile(r"\]\(([^)\s]+)\)")

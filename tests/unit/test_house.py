@@ -28,11 +28,11 @@ PART: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 LAZY_IMPORTS: Final = {
     "multisched.app": (1, "most programs review no quotas"),
     "multisched.cli.asking": (2, "every command is parsed at each start, and one is run"),
-    "multisched.cli.cluster_options": (5, "every command is parsed at each start, and one is run"),
+    "multisched.cli.cluster_options": (7, "every command is parsed at each start, and one is run"),
     "multisched.cli.driving": (6, "every command is parsed at each start, and one is run"),
     "multisched.cli.dump": (2, "who asks a server needs no sandbox"),
     "multisched.cli.explain": (2, "who asks a server needs no sandbox"),
-    "multisched.cli.main": (26, "every command is parsed at each start, and one is run"),
+    "multisched.cli.main": (27, "every command is parsed at each start, and one is run"),
     "multisched.cli.options": (2, "a command without configuration needs no pydantic"),
     "multisched.cli.quota_commands": (9, "every command is parsed at each start, and one is run"),
     "multisched.cli.repair": (2, "who asks a server needs no sandbox"),

@@ -1,11 +1,14 @@
-"""`multisched demo` as a process: its document, its lines, and that it leaves nothing behind however it ends."""
+"""`multisched demo` as a process: its document, its lines, the commands beside it, and that it leaves nothing behind however it ends."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+import re
 import signal
+import socket
+import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +18,9 @@ import yaml
 
 from tests.integration.program.command import START_TIMEOUT_S, Command, call, multisched
 
-SMALL = ("--nodes", "30", "--job-pods", "50")
+SMALL = ("--nodes", "30")
+PODS = {"forecast": (40, 39), "gpu": (7, 7), "job": (106, 106)}
+"""Of all manifests, and binds. One pod of the forecast domain fits nowhere; two of the job domain are bound, and evicted."""
 
 
 @pytest.fixture
@@ -27,8 +32,16 @@ def temporary(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def demo(temporary: Path, *arguments: str) -> AsyncIterator[Command]:
-    async with multisched("demo", *SMALL, *arguments, environment={"TMPDIR": str(temporary)}) as command:
+    """At any free port: many demos run at once here."""
+    async with multisched("demo", *SMALL, "--port", "0", *arguments, environment=surroundings(temporary)) as command:
         yield command
+
+
+def surroundings(temporary: Path) -> dict[str, str]:
+    """A user without any cluster, and without a file that the demo did not write."""
+    run = temporary.parent / "run"
+    run.mkdir(mode=0o700, exist_ok=True)
+    return {"TMPDIR": str(temporary), "HOME": str(temporary.parent), "XDG_RUNTIME_DIR": str(run), "KUBECONFIG": ""}
 
 
 def cluster_processes(temporary: Path) -> list[int]:
@@ -45,7 +58,8 @@ def cluster_processes(temporary: Path) -> list[int]:
 
 
 def left_behind(temporary: Path) -> list[str]:
-    return [path.name for path in temporary.iterdir()]
+    run = temporary.parent / "run" / "multisched"
+    return [path.name for folder in (temporary, run) if folder.exists() for path in folder.iterdir()]
 
 
 def current_context(kubeconfig: str) -> str:
@@ -58,22 +72,34 @@ async def test_once_ends_by_itself_and_tells_one_document(temporary: Path) -> No
 
     assert (ended.code, ended.err) == (0, "")
     document = json.loads(ended.out)
-    assert set(document) == {"domains", "overcommitted", "violations"}
     assert document["overcommitted"] == 0
     assert document["violations"] == []
-    assert {name: (d["pods"], d["bound"]) for name, d in document["domains"].items()} == {
-        "forecast": (17, 17),
-        "gpu": (5, 5),
-        "job": (50, 50),
-    }
+    assert {name: (d["pods"], d["bound"]) for name, d in document["domains"].items()} == PODS
     for domain in document["domains"].values():
         assert set(domain) == {"pods", "bound", "p50_ms", "p99_ms", "conflicts_true", "conflicts_false"}
         assert 0 < domain["p50_ms"] <= domain["p99_ms"]
+    assert document["gang"] == {"name": "default/llm", "members": 2, "there": 2, "bound": 2}
+    assert document["quota"] == {
+        "borrower": "team-red",
+        "owner": "team-blue",
+        "total_cpu": 8,
+        "min_cpu": 4,
+        "borrower_cpu": 4,
+        "owner_cpu": 4,
+        "evicted": 2,
+    }
+    refused = document["refused"]
+    assert refused["message"].startswith("0/21 nodes are available: 21 Insufficient cpu.")
+    assert re.fullmatch(r"lower the cpu request from 40 to \d+m?; it then goes to work-\d{3}", refused["fix"])
+    peaks = {name: one["at"].split()[1] for name, one in document["forecast"]["services"].items()}
+    assert {peaks[name] for name in ("web", "api", "search")} <= {"19:00", "20:00", "21:00"}
+    assert {peaks[name] for name in ("ingest", "reports")} <= {"02:00", "03:00", "04:00", "05:00"}
+    assert 0 < document["forecast"]["fullest"]["share"] < 1
     assert left_behind(temporary) == []
 
 
 async def test_once_ends_when_the_rest_is_infeasible(temporary: Path, tmp_path: Path) -> None:
-    """A gpu domain without nodes: its pods wait, are counted, and do not hold up the end."""
+    """A gpu domain without nodes: its pods wait, are counted, and do not hold up the end. Its nodes take the largest pod."""
     config = tmp_path / "config.yaml"
     document = {
         "apiVersion": "multisched.io/v1",
@@ -90,13 +116,48 @@ async def test_once_ends_when_the_rest_is_infeasible(temporary: Path, tmp_path: 
 
     assert ended.code == 0
     counts = {name: (d["pods"], d["bound"]) for name, d in json.loads(ended.out)["domains"].items()}
-    assert counts == {"forecast": (17, 17), "gpu": (5, 0), "job": (50, 50)}
+    assert counts == {**PODS, "forecast": (40, 40), "gpu": (7, 0)}
+
+
+async def test_the_workload_grows_and_shrinks_with_the_nodes_but_for_jobs_that_are_named(temporary: Path) -> None:
+    async with demo(temporary, "--once", "-o", "json", "--nodes", "3", "--job-pods", "7") as command:
+        ended = await command.ended()
+
+    assert (ended.code, ended.err) == (0, "")
+    counts = {name: (d["pods"], d["bound"]) for name, d in json.loads(ended.out)["domains"].items()}
+    assert counts == {"forecast": (7, 6), "gpu": (3, 3), "job": (13, 13)}
+
+
+async def test_commands_beside_it_need_no_option(temporary: Path) -> None:
+    """Another program has the port: the demo says so, goes on at another one, and says what others need to find it."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        async with multisched("demo", *SMALL, "--port", str(port), environment=surroundings(temporary)) as command:
+            assert f"Port {port} is another program's" in await command.has_printed("another program")
+            server = (await command.has_printed("export MULTISCHED_SERVER=")).strip().partition("=")[2]
+            await command.has_printed("quota: team-blue took back 4 of its 4 CPUs: 2 pods of team-red went")
+            environment = {**surroundings(temporary), "MULTISCHED_SERVER": server}
+            said = {
+                words: await call(*words.split(), environment=environment)
+                for words in ("queue", "explain pod too-big --fix", "forecast nodes", "quota tree")
+            }
+            metrics = urllib.request.urlopen(f"{server}/metrics").read().decode()  # noqa: ASYNC210 -- nothing else waits
+            ended = await command.end(signal.SIGINT)
+
+    assert {words: one.code for words, one in said.items()} == dict.fromkeys(said, 0)
+    assert re.search(r"forecast +unschedulable +default +too-big", said["queue"].out)
+    assert "The smallest fix: lower the cpu request from 40 to" in said["explain pod too-big --fix"].out
+    assert re.search(r"work-\d{3} .* cpu ", said["forecast nodes"].out)
+    assert re.search(r"^root.team-blue", said["quota tree"].out, re.M)
+    assert "this is the cluster of the demo" in said["quota tree"].err
+    assert 'multisched_schedule_attempts_total{domain="job",result="scheduled"} ' in metrics
+    assert (ended.code, ended.err) == (0, "")
 
 
 async def test_pods_are_bound_and_ctrl_c_ends_cleanly(temporary: Path) -> None:
     async with demo(temporary) as command:
         kubeconfig = (await command.has_printed("export KUBECONFIG=")).strip().partition("=")[2]
-        await command.has_printed("bound 50,")
+        await command.has_printed("bound 104,")
         assert current_context(kubeconfig) == "embedded"
         assert len(cluster_processes(temporary)) == 1
         ended = await command.end(signal.SIGINT)
@@ -122,7 +183,7 @@ async def test_cut_short_once_says_so(temporary: Path) -> None:
 
 async def test_a_killed_demo_takes_its_cluster_along(temporary: Path) -> None:
     async with demo(temporary) as command:
-        await command.has_printed("bound 50,")
+        await command.has_printed("bound 39,")
         await command.end(signal.SIGKILL)
     async with asyncio.timeout(START_TIMEOUT_S):
         while cluster_processes(temporary):  # noqa: ASYNC110 -- another process's life
@@ -131,7 +192,7 @@ async def test_a_killed_demo_takes_its_cluster_along(temporary: Path) -> None:
 
 async def test_a_dead_cluster_ends_the_demo(temporary: Path) -> None:
     async with demo(temporary) as command:
-        await command.has_printed("bound 50,")
+        await command.has_printed("bound 39,")
         os.kill(cluster_processes(temporary)[0], signal.SIGKILL)
         ended = await command.ended()
     assert ended.code == 1

@@ -16,8 +16,8 @@ END_TIMEOUT_S = 240
 def shown_on_a_terminal(temporary: Path, until: bytes) -> tuple[str, int]:
     """Everything the demo wrote to its terminal, ended by Ctrl-C once `until` was there; and its exit code."""
     leader, follower = pty.openpty()
-    command = [sys.executable, "-m", "multisched", "demo", "--nodes", "30", "--job-pods", "50"]
-    environment = {**os.environ, "TMPDIR": str(temporary), "TERM": "xterm", "COLUMNS": "100"}
+    command = [sys.executable, "-m", "multisched", "demo", "--nodes", "30", "--port", "0"]
+    environment = {**os.environ, "TMPDIR": str(temporary), "TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
     root = Path(__file__).parents[3]
     with subprocess.Popen(
         command, stdin=follower, stdout=follower, stderr=follower, env=environment, cwd=root, start_new_session=True
@@ -47,13 +47,13 @@ def _read(leader: int) -> bytes:
 
 
 def test_the_table_is_redrawn_and_the_kubeconfig_can_be_copied(tmp_path: Path) -> None:
-    text, code = shown_on_a_terminal(tmp_path, " 50 │".encode())
+    text, code = shown_on_a_terminal(tmp_path, b"pods of team-red went")
 
     assert code == 0
     # However narrow the terminal, the path stands on a line of its own.
     assert re.search(rf"^export KUBECONFIG={re.escape(str(tmp_path))}/\S+/kubeconfig\r$", text, re.M)
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
-    for name in ("forecast", "gpu", "job", "queued", "bound", "binds/s"):
+    for name in ("forecast", "gpu", "job", "queued", "bound", "binds/s", "latest decisions", "PeakForecast"):
         assert name in plain
     assert plain.count("Ctrl-C") > 1
     assert text.rstrip().endswith("\x1b[?25h")

@@ -80,6 +80,11 @@ def test_the_jobs_have_exactly_the_pods_asked_for() -> None:
         assert all(job["spec"]["parallelism"] == job["spec"]["completions"] for job in jobs)
 
 
+def test_without_a_number_the_jobs_grow_with_the_nodes() -> None:
+    for nodes, pods in ((3, 10), (300, 1_000), (3_000, 10_000)):
+        assert pods_by_scheduler(demo_workload(nodes=nodes))["job-scheduler"] == pods
+
+
 def test_gpu_pods_ask_for_whole_devices_or_for_fractions_but_not_for_both() -> None:
     templates = [template_of(m) for m in demo_workload(0)]
     gpu = [t for t in templates if t["spec"]["schedulerName"] == "gpu-scheduler"]
@@ -124,7 +129,7 @@ def test_the_same_arguments_give_the_same_documents() -> None:
 
 def test_the_pods_of_a_workload_are_counted_by_scheduler() -> None:
     assert pods_by_scheduler(demo_workload(1050)) == {
-        "forecast-scheduler": 170,
+        "forecast-scheduler": 400,
         "gpu-scheduler": 74,
         "job-scheduler": 1050,
     }

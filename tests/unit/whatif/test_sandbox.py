@@ -86,7 +86,9 @@ def test_of_many_objects_that_cannot_be_read_a_few_are_told_and_the_others_count
 def test_a_dump_without_classes_or_nodes_says_which_is_missing() -> None:
     empty = SchedulerSandbox(configuration(), dumped(small_pod("p")))
     assert empty.classes is None
-    assert empty.notes == ("the dump has no nodes; write one with kubectl get nodes,pods,... -A -o json",)
+    assert empty.notes == (
+        "the dump has no nodes; write one with kubectl get nodes,pods,namespaces,pv,pvc,sc,csinodes -A -o json",
+    )
 
 
 def test_an_object_of_a_dump_is_told_by_its_group_where_it_names_one() -> None:

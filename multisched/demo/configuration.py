@@ -1,0 +1,48 @@
+"""The configuration of the demo: the default one, with the sample history for the forecast, and a port that is free.
+
+Reads package data only, so that it works from a wheel.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from multisched.config import loading
+from multisched.config.schema import API_VERSION, KIND, Configuration, ServerConfig
+
+HISTORY: Final = "history.csv"
+HISTORY_DAYS: Final = 14
+
+
+def sample_history() -> Path:
+    """The file that ships with the demo."""
+    with as_file(files("multisched.demo").joinpath(HISTORY)) as path:
+        return path
+
+
+def demo_configuration() -> Configuration:
+    """The three built-in domains; PeakForecast has learned from the sample history."""
+    forecast: dict[str, Any] = {
+        "name": "PeakForecast",
+        "args": {"files": [str(sample_history())], "windowDays": HISTORY_DAYS},
+    }
+    document = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "domains": [
+            {"name": "forecast", "profile": {"plugins": {"enabled": [forecast]}}},
+            {"name": "gpu"},
+            {"name": "job"},
+        ],
+    }
+    return loading.parse(orjson.dumps(document).decode(), "the demo's configuration")
+
+
+def with_port(configuration: Configuration, port: int) -> Configuration:
+    """The same, served over HTTP on loopback at this port, 0 for any free one: the demo's server is for this machine."""
+    server = ServerConfig().model_copy(update={"port": port})
+    return configuration.model_copy(update={"server": server})

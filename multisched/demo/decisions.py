@@ -1,0 +1,69 @@
+"""Why a pod went to its node, in a few words: what set the node apart from the next best one.
+
+Reads the record of the attempt that placed it, as `multisched explain pod` does.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from multisched.demo.facts import Decision
+from multisched.demo.placements import Bound
+from multisched.observe.explain_view import Attempt, ExplainQuery, NotExplainedError, Part, Scored
+from multisched.shell.program import Program
+from multisched.whatif.explain_known import describe, find_pod
+
+DEVICES: Final = "multisched.io/gpu-devices"
+GAINS: Final = {
+    "PeakForecast": "most even week",
+    "GpuShare": "fills used GPUs",
+    "NodeResourcesFit": "most room left",
+    "NodeResourcesBalancedAllocation": "even CPU and memory",
+    "PodTopologySpread": "apart from replicas",
+    "InterPodAffinity": "near its like",
+    "ImageLocality": "has the image",
+}
+"""Plugin -> what its lead over the next node means; those that commonly decide come first."""
+
+
+def decision_of(program: Program, bound: Bound) -> Decision:
+    """In words; where nothing is remembered of the attempt, without a reason."""
+    pod = bound.pod
+    name = pod.name if pod.namespace == "default" else f"{pod.namespace}/{pod.name}"
+    try:
+        view = describe(program, find_pod(program, pod.namespace, pod.name), ExplainQuery(pod.namespace, pod.name))
+    except NotExplainedError:  # it has gone
+        return Decision(name, bound.node, "")
+    placed = next((attempt for attempt in view.attempts if attempt.winner is not None), None)
+    why = "" if placed is None else _why(placed)
+    devices = pod.annotations.get(DEVICES, "")
+    return Decision(name, bound.node, ", ".join(filter(None, (f"GPU {devices}" if devices else "", why))))
+
+
+def _why(attempt: Attempt) -> str:
+    winner = attempt.winner
+    if winner is None or not winner.parts:
+        return "nominated there before" if attempt.number > 1 else "the only node for it"
+    part = _deciding(winner, attempt.runners_up[0] if attempt.ties <= 1 and attempt.runners_up else None)
+    if part is None:
+        return f"score {winner.total}"
+    beside = ""
+    if attempt.ties > 1:
+        beside = f", {attempt.ties} alike"
+    elif attempt.runners_up:
+        beside = f", next {_scores(attempt.runners_up[0]).get(part.plugin, part.score)}"
+    return f"{GAINS[part.plugin]}: {part.plugin} {part.score}{beside}"
+
+
+def _deciding(winner: Scored, other: Scored | None) -> Part | None:
+    """The plugin that liked it better than the next one; else the first of GAINS that liked it at all."""
+    liked = [part for name in GAINS for part in winner.parts if part.plugin == name and part.score]
+    if other is None:
+        return liked[0] if liked else None
+    theirs = _scores(other)
+    leads = {part.plugin: part.weight * (part.score - theirs.get(part.plugin, part.score)) for part in liked}
+    return max(liked, key=lambda part: leads[part.plugin], default=None)
+
+
+def _scores(scored: Scored) -> dict[str, int]:
+    return {part.plugin: part.score for part in scored.parts}

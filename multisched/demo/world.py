@@ -1,0 +1,162 @@
+"""What the demo creates beside the workload of `cluster.seed`: two teams under quotas, a gang, and a pod that fits nowhere.
+
+Pure; the same documents for the same number of nodes. All amounts grow with it. They fit beside the workload, whatever the
+number. `First` things are created at once, `late` ones when the first are bound: they show what others have to wait for or give up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Final
+
+import msgspec
+import yaml
+
+from multisched.cluster.client.object_client import Document
+from multisched.cluster.seed import scaled
+from multisched.model.gang import ACK_MIN, ACK_NAME
+
+BORROWER, OWNER = "team-red", "team-blue"
+"""Namespaces: the one takes what the other leaves idle, until that one wants it."""
+GANG: Final = "llm"
+REFUSED: Final = "too-big"
+NAMESPACE: Final = "default"
+POD_CPU: Final = 2
+"""Cores that each pod of a team requests."""
+REFUSED_CPU: Final = 40
+"""More than any Work node has."""
+
+_BORROWERS, _BORROWERS_MIN = 20, 4
+_GANG_MEMBERS, _GANG_MEMBERS_MIN, _GANG_GPUS = 8, 2, 2
+_IMAGE: Final = "registry.multisched.io/demo"
+_DEFINITIONS: Final = "elasticquotatrees.yaml"
+
+
+class World(msgspec.Struct, frozen=True):
+    """What there is of everything."""
+
+    nodes: int
+    gang_members: int
+    borrowers: int
+    """Pods of the borrower: they fill the whole tree, of which half is promised to the owner."""
+
+    @property
+    def owners(self) -> int:
+        """Pods of the owner, for which as many borrowers have to go."""
+        return self.borrowers // 2
+
+    @property
+    def total_cpu(self) -> int:
+        """Cores of the whole tree."""
+        return self.borrowers * POD_CPU
+
+    @property
+    def min_cpu(self) -> int:
+        """Cores that each of the two teams is sure of."""
+        return self.owners * POD_CPU
+
+
+def world_of(nodes: int) -> World:
+    """The one that fits on `demo_nodes(nodes)`."""
+    members = max(_GANG_MEMBERS_MIN, scaled(_GANG_MEMBERS, nodes))
+    return World(nodes, members, max(_BORROWERS_MIN, 2 * scaled(_BORROWERS // 2, nodes)))
+
+
+def ground(world: World) -> list[Document]:
+    """What has to be there before the scheduler starts, in this order: the definition of quotas, namespaces, a tree."""
+    definition = yaml.safe_load(files("multisched.demo").joinpath(_DEFINITIONS).read_text("utf-8"))
+    namespaces = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in (BORROWER, OWNER)]
+    return [definition, *namespaces, _tree(world)]
+
+
+def first_act(world: World) -> list[Document]:
+    """All but the last member of the gang, the pod that fits nowhere, and the team that borrows."""
+    members = [_member(world, number) for number in range(world.gang_members - 1)]
+    return [*members, _refused(), _team(BORROWER, "render", world.borrowers)]
+
+
+def late_act(world: World) -> list[Document]:
+    """The member that the gang waits for, and the team that wants its own back."""
+    return [_member(world, world.gang_members - 1), _team(OWNER, "study", world.owners)]
+
+
+def feasible_pods(world: World) -> dict[str, int]:
+    """schedulerName -> pods of both acts that find a node."""
+    return {"gpu-scheduler": world.gang_members, "job-scheduler": world.borrowers + world.owners}
+
+
+def gang_pods(world: World) -> list[str]:
+    """Names of the gang's members."""
+    return [f"{GANG}-{number:02d}" for number in range(world.gang_members)]
+
+
+def _tree(world: World) -> Document:
+    whole, half = {"cpu": str(world.total_cpu)}, {"cpu": str(world.min_cpu)}
+    leaves = [{"name": name, "min": half, "max": whole, "namespaces": [name]} for name in (BORROWER, OWNER)]
+    return {
+        "apiVersion": "scheduling.sigs.k8s.io/v1beta1",
+        "kind": "ElasticQuotaTree",
+        "metadata": {"name": "teams", "namespace": "kube-system"},
+        "spec": {"root": {"name": "root", "min": whole, "max": whole, "children": leaves}},
+    }
+
+
+def _team(namespace: str, name: str, replicas: int) -> Document:
+    labels = {"app": name}
+    spec = _spec("job-scheduler", name, {"requests": {"cpu": str(POD_CPU), "memory": "1Gi"}})
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": namespace, "labels": labels},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": spec},
+        },
+    }
+
+
+def _member(world: World, number: int) -> Document:
+    amount = {"nvidia.com/gpu": str(_GANG_GPUS)}
+    requests = {"cpu": str(4 * _GANG_GPUS), "memory": f"{32 * _GANG_GPUS}Gi", **amount}
+    labels = {"app": GANG, ACK_NAME: GANG, ACK_MIN: str(world.gang_members)}
+    return _pod(
+        gang_pods(world)[number], labels, _spec("gpu-scheduler", GANG, {"requests": requests, "limits": amount})
+    )
+
+
+def _refused() -> Document:
+    requests = {"cpu": str(REFUSED_CPU), "memory": "4Gi"}
+    return _pod(REFUSED, {"app": REFUSED}, _spec("forecast-scheduler", REFUSED, {"requests": requests}))
+
+
+def _pod(name: str, labels: dict[str, str], spec: Document) -> Document:
+    metadata = {"name": name, "namespace": NAMESPACE, "labels": labels}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _spec(scheduler: str, image: str, resources: Document) -> Document:
+    return {
+        "schedulerName": scheduler,
+        "terminationGracePeriodSeconds": 1,
+        "containers": [{"name": "main", "image": f"{_IMAGE}/{image}:1.0", "resources": resources}],
+    }
+
+
+def cron(number: int, pods: int) -> Sequence[Document]:
+    """A small burst that goes away by itself, so that there is always something to see."""
+    labels = {"app": "cron"}
+    spec = _spec("job-scheduler", "cron", {"requests": {"cpu": "250m", "memory": "256Mi"}})
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": f"cron-{number:04d}", "namespace": NAMESPACE, "labels": labels},
+        "spec": {
+            "parallelism": pods,
+            "completions": pods,
+            "ttlSecondsAfterFinished": 10,
+            "template": {"metadata": {"labels": labels}, "spec": {**spec, "restartPolicy": "Never"}},
+        },
+    }
+    return [job]
