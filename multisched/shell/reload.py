@@ -33,7 +33,7 @@ from multisched.shell.domain_builder import (
 from multisched.shell.ingest.pods_and_nodes import PodIngest
 from multisched.shell.object_watch import watched_kinds
 from multisched.shell.statuses import Statuses
-from multisched.shell.workers.background_tasks import BackgroundTasks
+from multisched.shell.workers.background_tasks import BackgroundTasks, has_tasks
 
 logger = logging.getLogger(__name__)
 
@@ -140,6 +140,8 @@ class Reload:
         if unwatched:
             kinds = ", ".join(sorted(kind.value for kind in unwatched))
             raise RestartNeededError(f"it reads objects that are not watched: {kinds}")
+        if has_tasks(plugins) and not has_tasks(before):
+            raise RestartNeededError("background tasks of a domain that had none begin at the start only")
         if _status_kinds(plugins) != _status_kinds(before):
             raise RestartNeededError("it writes statuses of other kinds")
         return plugins

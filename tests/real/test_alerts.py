@@ -16,7 +16,7 @@ import yaml
 from tests.real.prometheus_server import binaries
 
 ALERTS: Final = Path(__file__).parents[2] / "deploy" / "monitoring" / "alerts.yaml"
-TIMEOUT_S: Final = 60
+TIMEOUT_S: Final = 300
 WHERE: Final = 'job="m", instance="a"'
 OTHER: Final = 'job="m", instance="b"'
 OF: Final = f'{WHERE}, domain="gpu"'
@@ -110,6 +110,11 @@ CASES: Final[Mapping[str, tuple[Made, tuple[Made, ...]]]] = {
     "MultischedCacheDiffered": grows("multisched_audit_differences_total"),
     "MultischedMalformedObjects": grows("multisched_malformed_objects_total", kind="nodes"),
     "MultischedCertificateEnds": ({EXPIRY: "100000x200"}, ({EXPIRY: "9000000x200"}, {EXPIRY: "9000000x150 100000x50"})),
+    "MultischedConfigurationRejected": (
+        {"multisched_config_last_reload_successful": "0x200"},
+        ({"multisched_config_last_reload_successful": "1x200"}, {"multisched_config_last_reload_successful": "1x179 0 1x20"}),
+    ),
+    "MultischedRestartNeeded": stays_above("multisched_config_settings_waiting_for_restart", "2", "0"),
     "MultischedLogLinesLost": grows("multisched_log_lines_dropped_total"),
     "MultischedBackgroundTaskDown": grows("multisched_background_failures_total", plugin="PeakForecast"),
     "MultischedForecastStale": stays_above("multisched_forecast_profiles_age_seconds", "200000", "3600"),

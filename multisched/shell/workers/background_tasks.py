@@ -93,17 +93,16 @@ class BackgroundTasks:
         return [msgspec.structs.replace(state) for state in self._states.values()]
 
     async def run(self, domain: str, plugins: PluginSet, mover: Mover | None = None) -> None:
-        """Carries out the background tasks of a domain's plugins until cancelled."""
+        """Carries out the background tasks of a domain's plugins until cancelled; returns at once if they have none."""
         try:
             async with anyio.create_task_group() as tasks:
                 self._running[domain] = _Running(tasks, mover)
                 self.use(domain, plugins)
-                await anyio.sleep_forever()
         finally:
             del self._running[domain]
 
     def use(self, domain: str, plugins: PluginSet) -> None:
-        """Another profile is in force: tasks of plugins that left it are ended, others begin. Nothing before `run`.
+        """Another profile is in force: tasks of plugins that left it are ended, others begin. Nothing where none runs.
 
         A task begins when that of its predecessor has ended: both would move pods, or write the same.
         """
@@ -177,6 +176,11 @@ async def _processes(rng: random.Random) -> AsyncIterator[Callable[[str, object]
         with anyio.CancelScope(shield=True):
             for child in children:
                 await child.close()
+
+
+def has_tasks(plugins: PluginSet) -> bool:
+    """Some plugin has a background task."""
+    return any(implements(built.plugin, BackgroundPlugin) for built in plugins.built)
 
 
 class NetworkMeasures:
