@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import anyio.abc
@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 CREATES_IN_FLIGHT = 32
 
+DEFINITION: Final = "CustomResourceDefinition"
 _COLLECTIONS = {
     "Pod": "/api/v1/namespaces/{namespace}/pods",
     "Job": "/apis/batch/v1/namespaces/{namespace}/jobs",
@@ -187,7 +188,13 @@ async def _read_stages(path: Path) -> StageSet:
 
 
 async def create_all(transport: Transport, documents: Sequence[Mapping[str, Any]]) -> None:
-    """Creates objects, several at once; a refusal is logged with the server's sentence."""
+    """Creates objects, several at once, and what others are defined by first; a refusal is logged with the server's sentence."""
+    definitions = [one for one in documents if one["kind"] == DEFINITION]
+    await _create_at_once(transport, definitions)
+    await _create_at_once(transport, [one for one in documents if one["kind"] != DEFINITION])
+
+
+async def _create_at_once(transport: Transport, documents: Sequence[Mapping[str, Any]]) -> None:
     waiting = iter(documents)
 
     async def create() -> None:

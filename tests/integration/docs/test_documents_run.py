@@ -23,7 +23,7 @@ NOT_RUN: Final = {
     (
         "docs/operators.md",
         ".venv/bin/multisched run --kubeconfig FILE --config",
-    ): "goes on: tests/integration/program/test_dry_run.py",
+    ): "goes on: tests/integration/program/test_run_dry.py",
     ("docs/operators.md", "kubectl create clusterrolebinding"): IN_A_DEPLOYMENT,
     ("docs/operators.md", "multisched queue --server"): IN_A_DEPLOYMENT,
     ("docs/operators.md", "multisched repair plan --apply"): "moves pods in a window: tests/integration/repair",

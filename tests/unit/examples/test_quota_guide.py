@@ -29,7 +29,9 @@ def call(*arguments: str) -> str:
 
 def shown(command: str) -> str:
     """What the guide prints below a command."""
-    (found,) = re.findall(rf"^```\n\$ {re.escape(command)}\n(.*?)\n```$", GUIDE, re.MULTILINE | re.DOTALL)
+    (found,) = re.findall(
+        rf"^```console(?: no-run)?\n\$ {re.escape(command)}\n(.*?)\n```$", GUIDE, re.MULTILINE | re.DOTALL
+    )
     return str(found)
 
 
@@ -55,14 +57,9 @@ def dump(folder: Path, *running: int) -> str:
     return str(path)
 
 
-def test_the_tree_is_shown_as_it_is(tmp_path: Path) -> None:
-    assert call("quota", "tree", "--snapshot", dump(tmp_path, 3, 3, 2)) == shown("multisched quota tree")
-
-
-def test_who_would_be_evicted_is_shown_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_is_evicted_where_each_team_has_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     command = ("quota", "lint", "config/examples/quotas/teams.yaml")
-    assert call(*command, "--snapshot", dump(tmp_path, 3, 3, 2, 0)) == shown(f"multisched {' '.join(command)}")
     assert "Nobody would be evicted" in call(*command, "--snapshot", dump(tmp_path, 2, 2, 2, 2))
 
 
@@ -80,12 +77,6 @@ def test_the_conversion_is_shown_as_it_is(tmp_path: Path, monkeypatch: pytest.Mo
     printed = shown(f"multisched quota convert {source} -o tree.yaml")
     assert call("quota", "convert", source, "-o", target) == printed
     assert call("quota", "lint", target, "--offline").endswith("0 problems, 0 warnings")
-
-
-def test_the_smallest_fix_is_shown_as_it_is(tmp_path: Path) -> None:
-    told = call("explain", "pod", "namespace1/nginx-2", "--fix", "--snapshot", dump(tmp_path, 2, 2, 2, 2))
-    for part in shown("multisched explain pod namespace1/nginx-2 --fix").split("...\n"):
-        assert part.rstrip("\n") in told
 
 
 def test_a_leaf_of_the_guide_is_one_of_the_tree() -> None:

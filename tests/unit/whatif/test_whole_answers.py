@@ -342,6 +342,9 @@ def test_each_number_of_a_program_is_what_has_happened_in_it() -> None:
             "statuses_pending": 0,
             "background_tasks": {},
             "judge": None,
+            "leases": {},
+            "reload": None,
+            "requests": None,
             "log_lines_dropped": 0,
             "certificate_expiry_s": None,
         }

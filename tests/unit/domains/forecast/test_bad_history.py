@@ -57,7 +57,7 @@ async def notes_of(made: Forecast) -> tuple[str, ...]:
 
 
 WHOLE = lines(14)
-FLAT = "cpu: 1 of 1 services have too few days of samples, and one quantile stands for their whole week: shop/web"
+FLAT = "cpu: 1 of 1 services has too few days of samples, and one quantile stands for their whole week: shop/web"
 
 
 @pytest.mark.parametrize(
