@@ -135,7 +135,7 @@ async def test_what_is_only_partly_wrong_is_noted_and_the_rest_is_learned(folder
             "log: the query answers nothing; is it measured here, under these labels? (query: absent_metric)",
             "services: 1 pods have no owner that is known; their names stand for their services; scrape kube-state-metrics",
             "log: no sample in the whole window; what pods use of it is not known and counts as nothing",
-            "cpu: 1 of 1 services have too few days of samples, and one quantile stands for their whole week: shop/web",
+            "cpu: 1 of 1 services has too few days of samples, and one quantile stands for their whole week: shop/web",
         )
 
         _, state = await asked.once(cpu, window_days=14)
