@@ -58,7 +58,7 @@ _RETRIED: Final = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class PrometheusMeter:
-    """Requests to one server."""
+    """Requests to one server. Its connections last while ranges are read, so nobody has to close it."""
 
     def __init__(self, settings: MeterSettings, rng: random.Random, rests: float = RESTS) -> None:
         """Reads the certificates. Raises MeterError for some that cannot be used. `rests`: 0 where no cycles share the interpreter."""
@@ -67,12 +67,23 @@ class PrometheusMeter:
         self._rng = rng
         self._url = settings.url.rstrip("/") + _PATH
         self._session: aiohttp.ClientSession | None = None
+        self._readers = 0
         self._places = asyncio.Semaphore(settings.concurrency)
         self._decoding = asyncio.Lock()
         _tls_context(settings)
 
     async def ranges(self, query: str, grid: Grid, take: Take) -> RangeReport:
         """See `Meter`."""
+        self._readers += 1
+        try:
+            return await self._ranges(query, grid, take)
+        finally:
+            self._readers -= 1
+            if not self._readers:
+                with anyio.CancelScope(shield=True):
+                    await self._close()
+
+    async def _ranges(self, query: str, grid: Grid, take: Take) -> RangeReport:
         report = RangeReport()
         first, width = 0, min(grid.steps, self.settings.points_max)
         while first < grid.steps:
@@ -92,7 +103,7 @@ class PrometheusMeter:
                 width = max(1, part.steps * GOOD_BYTES // read_bytes)
         return report
 
-    async def close(self) -> None:
+    async def _close(self) -> None:
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -152,7 +163,7 @@ class PrometheusMeter:
             raise _RetryError(f"no answer within {timeout_s:g} s") from error
         except aiohttp.ClientConnectorError as error:
             if isinstance(error, aiohttp.ClientSSLError):
-                await self.close()  # a renewed certificate authority is read with the next session
+                await self._close()  # a renewed certificate authority is read with the next session
             raise _RetryError(f"cannot be reached: {in_words(error)}") from error
         except (aiohttp.ClientError, OSError) as error:
             raise _RetryError(f"the answer was lost: {in_words(error)}") from error

@@ -125,8 +125,6 @@ class Meter(Protocol):
         """Hands over every piece, in the order of time. Raises MeterError; what was taken by then is not the whole."""
         ...
 
-    async def close(self) -> None: ...
-
 
 class PodUse(msgspec.Struct, frozen=True):
     """What one pod uses now, by the metrics API."""
@@ -149,13 +147,11 @@ class LoadReader(Protocol):
 
 
 class Meters(Protocol):
-    """Opens meters. What is opened is closed with the program."""
+    """Opens meters."""
 
     def meter(self, settings: MeterSettings) -> Meter:
         """Raises MeterError for certificates that cannot be used."""
         ...
-
-    async def close(self) -> None: ...
 
 
 class Measures(Meters, Protocol):

@@ -407,8 +407,6 @@ class Program:
             with anyio.CancelScope(shield=True):
                 await self.workshop.close()
                 await self._extenders.close()
-                if self._outside.measures is not None:
-                    await self._outside.measures.close()
 
     async def _run(self) -> None:
         async with anyio.create_task_group() as tasks:

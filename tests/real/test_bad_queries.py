@@ -85,10 +85,7 @@ class Trial:
 async def trial(folder: Path) -> AsyncIterator[Trial]:
     measures = NetworkMeasures(DirectTransport(ApiServer(SystemClock())), random.Random(1))
     async with serving(folder) as url:
-        try:
-            yield Trial(url, measures)
-        finally:
-            await measures.close()
+        yield Trial(url, measures)
 
 
 REFUSED: Final[Sequence[tuple[dict[str, Any], str]]] = (

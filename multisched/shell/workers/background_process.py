@@ -60,16 +60,10 @@ class _Meters:
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self._open: list[PrometheusMeter] = []
 
     def meter(self, settings: MeterSettings) -> Meter:
         rng = random.Random(self._rng.random())  # noqa: S311 - jitter, not a secret
-        self._open.append(PrometheusMeter(settings, rng, rests=0.0))
-        return self._open[-1]
-
-    async def close(self) -> None:
-        for meter in self._open:
-            await meter.close()
+        return PrometheusMeter(settings, rng, rests=0.0)
 
 
 def main() -> None:

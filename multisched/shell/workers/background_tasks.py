@@ -13,7 +13,6 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
-from weakref import WeakSet
 
 import anyio
 import anyio.abc
@@ -189,18 +188,10 @@ class NetworkMeasures:
     def __init__(self, transport: Transport, rng: random.Random) -> None:
         self._transport = transport
         self._rng = rng
-        self._meters: WeakSet[PrometheusMeter] = WeakSet()
-        """Those of plugins that another profile has left go with them: they opened connections in their background task alone."""
 
     def meter(self, settings: MeterSettings) -> Meter:
         rng = random.Random(self._rng.random())  # noqa: S311 - jitter, not a secret
-        meter = PrometheusMeter(settings, rng)
-        self._meters.add(meter)
-        return meter
+        return PrometheusMeter(settings, rng)
 
     def load(self) -> LoadReader:
         return MetricsApi(self._transport)
-
-    async def close(self) -> None:
-        for meter in list(self._meters):
-            await meter.close()

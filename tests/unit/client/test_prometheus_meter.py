@@ -81,10 +81,7 @@ async def asked(
 
     async with serving(handler) as url:
         meter = PrometheusMeter(MeterSettings(f"{url}/prom/", **(settings or {})), random.Random(1))
-        try:
-            return await meter.ranges(query, grid, take), found, forms
-        finally:
-            await meter.close()
+        return await meter.ranges(query, grid, take), found, forms
 
 
 async def failure(answer: Answer, settings: Mapping[str, Any] | None = None, query: str = "up") -> str:
@@ -280,7 +277,6 @@ async def test_bearer_token_tenant_and_parameters_are_sent_and_the_token_is_read
         token.unlink()
         with pytest.raises(MeterError, match=r"tokenFile .*token cannot be read") as caught:
             await meter.ranges("up", GRID, lambda _: None)
-        await meter.close()
     assert seen == [("Bearer first", "shop"), ("Bearer second", "shop")]
     assert "second" not in str(caught.value)
 
@@ -333,7 +329,6 @@ async def test_a_gigabyte_is_refused_at_the_cap() -> None:
             MeterError, match=r"an answer of over 1000000 bytes .* for a single step; aggregate in the query"
         ):
             await meter.ranges("up", GRID, lambda _: None)
-        await meter.close()
     assert sent < 30 * cap
 
 
@@ -347,7 +342,6 @@ async def test_a_gigabyte_that_is_announced_is_not_read_at_all() -> None:
         meter = PrometheusMeter(MeterSettings(url, timeout_s=60), random.Random(1))
         with pytest.raises(MeterError, match="an answer of over"):
             await meter.ranges("up", GRID, lambda _: None)
-        await meter.close()
 
 
 async def test_a_range_that_is_too_much_at_once_comes_in_shorter_pieces() -> None:
@@ -404,7 +398,6 @@ async def test_nobody_there_is_told() -> None:
     meter = PrometheusMeter(MeterSettings("http://127.0.0.1:1", tries=1), random.Random(1))
     with pytest.raises(MeterError, match=r"prometheus http://127.0.0.1:1: cannot be reached"):
         await meter.ranges("up", GRID, lambda _: None)
-    await meter.close()
 
 
 async def test_a_slow_server_is_left_at_the_timeout() -> None:
@@ -478,8 +471,8 @@ async def test_no_more_requests_at_a_time_than_configured() -> None:
     async with serving(handler) as url:
         meter = PrometheusMeter(MeterSettings(url, concurrency=2), random.Random(1))
         await asyncio.gather(*(meter.ranges("up", GRID, lambda _: None) for _ in range(12)))
-        await meter.close()
     assert most == 2
+    assert meter._session is None, "connections last while somebody reads"
 
 
 async def test_what_the_taker_raises_ends_the_query() -> None:
@@ -493,7 +486,6 @@ async def test_what_the_taker_raises_ends_the_query() -> None:
         meter = PrometheusMeter(MeterSettings(url), random.Random(1))
         with pytest.raises(LookupError, match="a"):
             await meter.ranges("up", GRID, take)
-        await meter.close()
 
 
 async def test_tls_is_checked_against_the_given_authority(tmp_path: Path) -> None:
@@ -514,7 +506,6 @@ async def test_tls_is_checked_against_the_given_authority(tmp_path: Path) -> Non
             else:
                 with pytest.raises(MeterError, match="certificate verify failed"):
                     await meter.ranges("up", GRID, pieces.append)
-            await meter.close()
     trust = ExtenderTrust(ca_file=str(tmp_path / "none.pem"))
     with pytest.raises(MeterError, match="tls cannot be used"):
         PrometheusMeter(MeterSettings("https://127.0.0.1:1", trust=trust), random.Random(1))
@@ -542,14 +533,12 @@ async def test_who_shows_a_certificate_is_let_in_and_an_unverified_server_is_ask
         meter = PrometheusMeter(insecure, random.Random(1))
         pieces: list[Piece] = []
         await meter.ranges("up", GRID, pieces.append)
-        await meter.close()
         assert len(pieces) == 1
         assert seen[0], "it showed its certificate"
         strict = ExtenderTrust(ca_file=str(tmp_path / "ca.pem"), cert_file=cert_file, key_file=key_file)
         meter = PrometheusMeter(MeterSettings(url, trust=strict, tries=1), random.Random(1))
         with pytest.raises(MeterError, match="certificate"):
             await meter.ranges("up", GRID, pieces.append)
-        await meter.close()
 
 
 async def test_a_token_file_without_a_token_of_one_line_is_named(tmp_path: Path) -> None:
@@ -574,7 +563,6 @@ async def test_a_server_that_breaks_off_is_told_so() -> None:
         meter = PrometheusMeter(MeterSettings(url, tries=1), random.Random(1))
         with pytest.raises(MeterError, match="the answer was lost"):
             await meter.ranges("up", GRID, lambda _: None)
-        await meter.close()
 
 
 async def test_an_answer_that_was_compressed_unasked_is_refused() -> None:

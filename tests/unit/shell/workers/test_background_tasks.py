@@ -180,7 +180,7 @@ async def test_a_thread_that_hangs_is_left_to_itself_and_keeps_its_place() -> No
     assert await threads(lambda: "again") == "again"
 
 
-async def test_meters_are_closed_with_the_program_and_refused_with_bad_certificates() -> None:
+async def test_meters_are_refused_with_bad_certificates() -> None:
     measures = NetworkMeasures(DirectTransport(ApiServer(SystemClock())), random.Random(1))
     meter = measures.meter(MeterSettings("http://127.0.0.1:1"))
     assert isinstance(meter, PrometheusMeter)
@@ -188,7 +188,6 @@ async def test_meters_are_closed_with_the_program_and_refused_with_bad_certifica
         measures.meter(MeterSettings("https://127.0.0.1:1", trust=ExtenderTrust(ca_file="/nowhere/ca.pem")))
     with pytest.raises(MeterError, match=r"metrics\.k8s\.io"):
         await measures.load().pods()
-    await measures.close()
 
 
 CONFIGURATION = """

@@ -92,7 +92,4 @@ async def source_of(
             MeterSettings(url, **{"tries": 1, **meter}), labels or Labels(), asks_owners=asks_owners
         )
         client = PrometheusMeter(settings.meter, random.Random(1))
-        try:
-            yield PrometheusSource(settings, client, dimensions, known_pods)
-        finally:
-            await client.close()
+        yield PrometheusSource(settings, client, dimensions, known_pods)

@@ -37,7 +37,6 @@ async def test_sources_are_opened_in_their_order() -> None:
     assert [type(source) for source in sources] == [PrometheusSource, LoadSource, CsvSource]
     assert [type(source) for source in open_sources(settings, None, known)] == [CsvSource]
     assert refit_settings(settings) == RefitSettings(3_600.0, 300.0, 288)
-    await measures.close()
 
 
 async def test_certificates_that_cannot_be_used_are_refused_at_the_start() -> None:
