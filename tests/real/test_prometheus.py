@@ -79,11 +79,8 @@ async def source_on(folder: Path, *dimensions: Dimension, asks_owners: bool = Fa
 
     async with serving(folder) as url:
         meter = PrometheusMeter(MeterSettings(url), random.Random(1))
-        try:
-            settings = PrometheusSettings(MeterSettings(url), asks_owners=asks_owners)
-            yield PrometheusSource(settings, meter, dimensions, known)
-        finally:
-            await meter.close()
+        settings = PrometheusSettings(MeterSettings(url), asks_owners=asks_owners)
+        yield PrometheusSource(settings, meter, dimensions, known)
 
 
 EXACT: Final = "sum by (namespace, pod) (last_over_time(pod_load[$window]))"
@@ -122,12 +119,10 @@ async def test_no_request_asks_for_more_than_the_server_allows(folder: Path) -> 
         grid = Grid((FIRST + 1) * STEP_S, STEP_S, STEPS)
         meter = PrometheusMeter(MeterSettings(url), random.Random(1))
         report = await meter.ranges("count(pod_load)", grid, pieces.append)
-        await meter.close()
         assert report.requests == 3
         assert [int(piece.steps[-1]) for piece in pieces] == [10_999, 21_999, STEPS - 1]
         greedy = PrometheusMeter(MeterSettings(url, points_max=STEPS), random.Random(1))
         report = await greedy.ranges("count(pod_load)", grid, pieces.append)
-        await greedy.close()
         assert report.requests == 1 + 8  # refused once, then in eighths
 
 
@@ -182,4 +177,3 @@ async def test_a_server_that_is_gone_is_told(folder: Path) -> None:
         meter = PrometheusMeter(MeterSettings(url, tries=1), random.Random(1))
     with pytest.raises(MeterError, match="cannot be reached"):
         await meter.ranges("up", Grid(FIRST * STEP_S, STEP_S, 10), lambda _: None)
-    await meter.close()

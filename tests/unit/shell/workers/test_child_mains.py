@@ -252,29 +252,18 @@ async def test_an_assistant_answers_one_question_after_the_other(background_task
     serving.cancel()
 
 
-async def test_each_meter_of_an_assistant_draws_its_own_chance_and_all_are_closed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_each_meter_of_an_assistant_draws_its_own_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
 
     class Meter:
         def __init__(self, settings: Any, rng: Any, *, rests: float) -> None:
-            self.settings, self.chance, self.rests, self.is_open = settings, rng.random(), rests, True
+            self.settings, self.chance, self.rests = settings, rng.random(), rests
             made.append(self)
-
-        async def close(self) -> None:
-            self.is_open = False
 
     monkeypatch.setattr(background_process, "PrometheusMeter", Meter)
     for seed in (1, 1, 2):
-        assistant: Any = background_process._made(
-            Opening("tests.unit.shell.workers.test_child_mains:Metered", ["x", "y"], seed)
-        )
-        await assistant.ports.meters.close()
-    assert [(meter.settings, meter.rests, meter.is_open) for meter in made] == [
-        ("x", 0.0, False),
-        ("y", 0.0, False),
-    ] * 3
+        background_process._made(Opening("tests.unit.shell.workers.test_child_mains:Metered", ["x", "y"], seed))
+    assert [(meter.settings, meter.rests) for meter in made] == [("x", 0.0), ("y", 0.0)] * 3
     chances = [meter.chance for meter in made]
     assert chances[:2] == chances[2:4], "the seed says all"
     assert len(set(chances)) == 4
@@ -284,7 +273,6 @@ class Metered:
     """Opens a meter for each of its settings."""
 
     def __init__(self, settings: list[Any], ports: Any) -> None:
-        self.ports = ports
         for one in settings:
             assert ports.meters.meter(one) is not None
 

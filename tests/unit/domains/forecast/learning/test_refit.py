@@ -198,10 +198,7 @@ async def refit_at(url: str, force: InForce, **meter: Any) -> AsyncIterator[Refi
 
     settings = PrometheusSettings(MeterSettings(url, tries=1, **meter), asks_owners=False)
     client = PrometheusMeter(settings.meter, random.Random(1))
-    try:
-        yield Refit([PrometheusSource(settings, client, [CPU], known)], learn, force.adopt, SETTINGS)
-    finally:
-        await client.close()
+    yield Refit([PrometheusSource(settings, client, [CPU], known)], learn, force.adopt, SETTINGS)
 
 
 async def test_a_fit_that_fails_or_hangs_leaves_the_last_profiles_in_force() -> None:
