@@ -33,7 +33,7 @@ TOKEN_CHARS_MAX: Final = 8_000
 DETAIL_BYTES_MAX: Final = 2048
 """Shown of an answer that is a refusal."""
 GOOD: Final = range(200, 300)
-ASK_THERE: Final = "Name it with --server from where it can be reached"
+ASK_THERE: Final = "name it with --server where it can be reached"
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -69,7 +69,11 @@ def ask(
     loopback wants the token of its process.
     """
     request = _Request(path, body, is_change, timeout_s)
-    reply = _reply(server, request)
+    try:
+        reply = _reply(server, request)
+    except NoAnswerError as error:
+        message = f"no multisched answers at {server.url}: {error}; start one, or name it with --server"
+        raise AskError(message, ExitCode.NO_CLUSTER) from error
     led = _led_elsewhere(reply)
     return _body(server, reply) if led is None else _ask_leader(server, led, request)
 
@@ -90,8 +94,8 @@ def _ask_leader(server: Server, led: LedElsewhere, request: _Request) -> bytes:
     there = msgspec.structs.replace(server, url=address, names=(urlsplit(address).hostname or "", *names))
     try:
         reply = _reply(there, request)
-    except AskError as error:
-        raise AskError(f"{led}. {error}. {ASK_THERE}", error.code) from error
+    except NoAnswerError as error:
+        raise AskError(f"{led}, which does not answer: {error}; {ASK_THERE}", ExitCode.NO_CLUSTER) from error
     other = _led_elsewhere(reply)
     if other is not None:
         raise AskError(f"{led}, but it says: {other}; ask again in a moment", ExitCode.PROBLEM)
@@ -109,6 +113,7 @@ def _led_elsewhere(reply: Reply) -> LedElsewhere | None:
 
 
 def _reply(server: Server, request: _Request) -> Reply:
+    """Raises AskError for what is not sent, and NoAnswerError."""
     scheme = scheme_of(server.url)
     if not scheme:
         raise AskError(f"{server.url}: write http://HOST:PORT or https://HOST:PORT", ExitCode.USAGE)
@@ -123,11 +128,7 @@ def _reply(server: Server, request: _Request) -> Reply:
     if authorization:
         headers["Authorization"] = authorization
     target = Target(server.url.rstrip("/"), _tls(server), server.names)
-    try:
-        return call(target, request.path, headers=headers, body=request.body, timeout_s=request.timeout_s)
-    except NoAnswerError as error:
-        message = f"no multisched answers at {server.url}: {error}; start one, or name it with --server"
-        raise AskError(message, ExitCode.NO_CLUSTER) from error
+    return call(target, request.path, headers=headers, body=request.body, timeout_s=request.timeout_s)
 
 
 def _body(server: Server, reply: Reply) -> bytes:
