@@ -149,7 +149,7 @@ async def served(
         address = settings.bind_address, settings.port
         server = ServerSettings(*address, certificate, authenticator, token_folder=tokens)
         url = await stack.enter_async_context(serve(server, sources))
-        program.leases.answers_at(_advertised(settings, url))
+        program.leases.answers_at(advertised(settings, url))
         logger.info("serving", extra={"url": url, "probes": stack.enter_context(probes)})
         tasks = await stack.enter_async_context(anyio.create_task_group())
         tasks.start_soon(heartbeat.run)
@@ -158,7 +158,7 @@ async def served(
         tasks.cancel_scope.cancel()
 
 
-def _advertised(settings: ServerConfig, url: str) -> str:
+def advertised(settings: ServerConfig, url: str) -> str:
     """Where other machines reach the server that listens at `url`. Of all interfaces the pod's is the one that others know."""
     if settings.advertised_url is not None:
         return settings.advertised_url
