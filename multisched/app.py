@@ -16,7 +16,9 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.abc
@@ -27,7 +29,7 @@ from multisched.client.dry_run import DryRunTransport
 from multisched.client.request_counts import RequestCounts
 from multisched.client.transport import HttpTransport, connect
 from multisched.config.options import ExitCode, RunOptions
-from multisched.config.schema import Configuration, LoggingConfig
+from multisched.config.schema import Configuration, LoggingConfig, ServerConfig
 from multisched.config.watched_file import WatchedFile
 from multisched.model.wire import Transport, TransportError
 from multisched.observe.access import REVIEWS_AT_ONCE, DelegatedAuthenticator
@@ -42,6 +44,7 @@ from multisched.observe.readings import Readings
 from multisched.observe.server import ServerSettings, Sources, serve
 from multisched.shell.configuration_watch import ConfigurationWatch, reading_of
 from multisched.shell.garbage import GC_YOUNG_LISTING_MAX, collect_seldom, leave_to_reference_counts
+from multisched.shell.leadership.leaders import Leaders
 from multisched.shell.leadership.lease_runner import LeasesInThread
 from multisched.shell.plugin_views import ProgramViews
 from multisched.shell.program import LeaseLostError, Program, ProgramPorts
@@ -127,13 +130,14 @@ async def served(
     health.add_readiness("objects", program.objects.unreadable)
     health.add_remark("plugins", lambda: health_of(program))
     health.add_remark("handover", program.handover.waiting)
+    find_leader = Leaders(program.leases, identity, program.router.workers).elsewhere
     sources = Sources(
         health,
         metrics,
-        ProgramQueues(program, identity),
-        ProgramExplanations(program),
-        repair=RepairPlans(program),
-        views=ProgramViews(program),
+        ProgramQueues(program, identity, find_leader),
+        ProgramExplanations(program, find_leader=find_leader),
+        repair=RepairPlans(program, find_leader=find_leader),
+        views=ProgramViews(program, find_leader=find_leader),
         configuration=watch,
         admission=_admission(program, configuration),
     )
@@ -145,12 +149,24 @@ async def served(
         address = settings.bind_address, settings.port
         server = ServerSettings(*address, certificate, authenticator, token_folder=tokens)
         url = await stack.enter_async_context(serve(server, sources))
+        program.leases.answers_at(advertised(settings, url))
         logger.info("serving", extra={"url": url, "probes": stack.enter_context(probes)})
         tasks = await stack.enter_async_context(anyio.create_task_group())
         tasks.start_soon(heartbeat.run)
         yield url
         health.stop()
         tasks.cancel_scope.cancel()
+
+
+def advertised(settings: ServerConfig, url: str) -> str:
+    """Where other machines reach the server that listens at `url`. Of all interfaces the pod's is the one that others know."""
+    if settings.advertised_url is not None:
+        return settings.advertised_url
+    if not ip_address(settings.bind_address).is_unspecified:
+        return url
+    host = os.environ.get("POD_IP") or os.uname().nodename
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{parts.port}"
 
 
 def metrics_of(configuration: Configuration) -> Metrics:

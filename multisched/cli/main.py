@@ -260,7 +260,7 @@ def queue(
     domain: Annotated[str | None, typer.Option(help="Only this domain.")] = None,
     limit: Annotated[int, typer.Option(min=0, max=5000, help="Pods to show, the longest waiting first.")] = 100,
     output: Format = Output.TABLE,
-) -> str:
+) -> Iterator[str]:
     """Show what waits where, and why."""
     from multisched.cli import queue as cli_queue
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import urlencode
 
 import msgspec
 
-from multisched.cli.server import Server, answer
-from multisched.observe.queue_view import STATES, QueueView, WaitingPod, decode_queue
+from multisched.cli.options import AskError
+from multisched.cli.server import Server, answer, ask_leader
+from multisched.framework.leading import LedElsewhere
+from multisched.observe.queue_view import STATES, QueueView, WaitingPod, decode_queue, longest_waiting_first
 from multisched.observe.tables import as_document, as_table
 
 
@@ -19,18 +22,46 @@ class Ask(msgspec.Struct, frozen=True):
     limit: int = 500
 
 
-def show(wanted: Ask, output: str) -> str:
-    """The queue in the wanted form. Raises AskError."""
-    view = fetch(wanted)
+def show(wanted: Ask, output: str) -> Iterator[str]:
+    """The queue in the wanted form; then AskError for domains whose leaders could not be asked."""
+    view, problems = fetch(wanted)
     if output in ("json", "yaml"):
-        return as_document(msgspec.to_builtins(view), output)
-    return render(view, is_wide=output == "wide")
+        yield as_document(msgspec.to_builtins(view), output)
+    elif view.domains:
+        yield render(view, is_wide=output == "wide")
+    if problems:
+        raise AskError("; ".join(dict.fromkeys(map(str, problems))), problems[0].code)
 
 
-def fetch(wanted: Ask) -> QueueView:
-    """Asks the server. Raises AskError."""
-    query = {"limit": str(wanted.limit)} | ({"domain": wanted.domain} if wanted.domain else {})
-    return answer(wanted.server, f"/api/v1/queue?{urlencode(query)}", decode_queue)
+def fetch(wanted: Ask) -> tuple[QueueView, list[AskError]]:
+    """Asks the server, and the leaders of what it does not lead; and why some could not be asked. Raises AskError."""
+    domain = {"domain": wanted.domain} if wanted.domain else {}
+    view = answer(wanted.server, _path(wanted, domain), decode_queue)
+    views, left, problems = [view], [], []
+    for led in view.elsewhere:
+        try:
+            views.append(ask_leader(wanted.server, led, _path(wanted, {"domain": led.domain}), decode_queue))
+        except AskError as error:
+            left.append(led)
+            problems.append(error)
+    return _merged(views, left, wanted.limit), problems
+
+
+def _path(wanted: Ask, query: Mapping[str, str]) -> str:
+    return f"/api/v1/queue?{urlencode({'limit': str(wanted.limit), **query})}"
+
+
+def _merged(views: Sequence[QueueView], left: Sequence[LedElsewhere], limit: int) -> QueueView:
+    if len(views) == 1:
+        return views[0]
+    pods = sorted((pod for view in views for pod in view.pods), key=longest_waiting_first)
+    return QueueView(
+        domains=tuple(sorted((one for view in views for one in view.domains), key=lambda one: one.domain)),
+        pods=tuple(pods[:limit]),
+        left_out=sum(view.left_out for view in views) + max(0, len(pods) - limit),
+        elsewhere=tuple(left),
+        identity=views[0].identity,
+    )
 
 
 def render(view: QueueView, *, is_wide: bool = False) -> str:

@@ -1,26 +1,26 @@
-"""How a command asks a running multisched over HTTP: which server, with which credentials.
+"""How a command asks a running multisched: which server, with which credentials, and whom instead of a standby.
 
-Uses the standard library's HTTP, so that it starts fast. Follows no redirects: a token goes where the user said, and over
-plain HTTP to this machine only.
+A token goes where the user said, or to the leader that a standby names by its Lease; over plain HTTP to this machine only.
+A leader's certificate must be good for its own host or for the one that the user named: replicas may share one.
 """
 
 from __future__ import annotations
 
-import http.client
 import os
 import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
+from multisched.cli.http_call import NoAnswerError, Reply, Target, call
 from multisched.cli.options import AskError
 from multisched.config.options import ExitCode
+from multisched.framework.leading import PROBLEM_TYPE, LedElsewhere, Problem
 from multisched.model.loopback_name import is_loopback_name
+from multisched.model.server_url import scheme_of
 from multisched.model.wire import UNREADABLE
 from multisched.observe.loopback import TokenFileError, read_token, token_folder
 from multisched.tls.contexts import client_context, read_pem
@@ -30,7 +30,10 @@ T = TypeVar("T")
 TIMEOUT_S: Final = 10.0
 TOKEN_CHARS_MAX: Final = 8_000
 """A server takes no longer header."""
-ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
+DETAIL_BYTES_MAX: Final = 2048
+"""Shown of an answer that is a refusal."""
+GOOD: Final = range(200, 300)
+ASK_THERE: Final = "name it with --server where it can be reached"
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -42,15 +45,19 @@ class Server(msgspec.Struct, frozen=True):
     token_file: Path | None = None
     ca_file: Path | None = None
     is_verifying: bool = True
+    names: tuple[str, ...] = ()
+    """The certificate must be good for one of them; none: for the URL's host."""
 
     @property
     def has_credentials(self) -> bool:
         return self.token_file is not None or self.kubeconfig is not None
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        """None: a redirect is an answer like any other."""
+class _Request(msgspec.Struct, frozen=True):
+    path: str
+    body: bytes | None = None
+    is_change: bool = False
+    timeout_s: float = TIMEOUT_S
 
 
 def ask(
@@ -58,34 +65,77 @@ def ask(
 ) -> bytes:
     """The body of a GET, or of a POST if there is a body to send. Raises AskError.
 
-    `is_change`: it is a request to change something, for which a server on loopback wants the token of its process.
+    A standby names the leader, which is asked then. `is_change`: it is a request to change something, for which a server on
+    loopback wants the token of its process.
     """
-    scheme = _scheme_of(server.url)
+    request = _Request(path, body, is_change, timeout_s)
+    try:
+        reply = _reply(server, request)
+    except NoAnswerError as error:
+        message = f"no multisched answers at {server.url}: {error}; start one, or name it with --server"
+        raise AskError(message, ExitCode.NO_CLUSTER) from error
+    led = _led_elsewhere(reply)
+    return _body(server, reply) if led is None else _ask_leader(server, led, request)
+
+
+def ask_leader(server: Server, led: LedElsewhere, path: str, decode: Callable[[bytes], T]) -> T:
+    """What the leader of a domain answers that `server` does not lead. Raises AskError, which names it."""
+    return _decoded(server.url, _ask_leader(server, led, _Request(path)), decode)
+
+
+def _ask_leader(server: Server, led: LedElsewhere, request: _Request) -> bytes:
+    """One hop: a leader that names another one has just lost the domain."""
+    if led.leader is None or led.is_taken_over or not led.leader.address:
+        raise AskError(f"{server.url}: {led}", ExitCode.PROBLEM)
+    address = led.leader.address
+    if is_loopback_name(urlsplit(address).netloc) and not is_loopback_name(urlsplit(server.url).netloc):
+        raise AskError(f"{led}, which is an address of its own machine; {ASK_THERE}", ExitCode.NO_CLUSTER)
+    names = server.names or (urlsplit(server.url).hostname or "",)
+    there = msgspec.structs.replace(server, url=address, names=(urlsplit(address).hostname or "", *names))
+    try:
+        reply = _reply(there, request)
+    except NoAnswerError as error:
+        raise AskError(f"{led}, which does not answer: {error}; {ASK_THERE}", ExitCode.NO_CLUSTER) from error
+    other = _led_elsewhere(reply)
+    if other is not None:
+        raise AskError(f"{led}, but it says: {other}; ask again in a moment", ExitCode.PROBLEM)
+    return _body(there, reply)
+
+
+def _led_elsewhere(reply: Reply) -> LedElsewhere | None:
+    """None for every other answer."""
+    if reply.content_type != PROBLEM_TYPE:
+        return None
+    try:
+        return msgspec.json.decode(reply.body, type=Problem)
+    except UNREADABLE:
+        return None
+
+
+def _reply(server: Server, request: _Request) -> Reply:
+    """Raises AskError for what is not sent, and NoAnswerError."""
+    scheme = scheme_of(server.url)
+    if not scheme:
+        raise AskError(f"{server.url}: write http://HOST:PORT or https://HOST:PORT", ExitCode.USAGE)
     if scheme == "http" and server.has_credentials and not is_loopback_name(urlsplit(server.url).netloc):
         raise AskError(
             f"{server.url}: whoever listens on the way would read the token; write https://HOST:PORT,"
             " or forward the port (kubectl port-forward) and write http://127.0.0.1:PORT",
             ExitCode.USAGE,
         )
-    request = urllib.request.Request(f"{server.url.rstrip('/')}{path}", data=body)  # noqa: S310 -- checked
-    if body is not None:
-        request.add_header("Content-Type", "application/json")
-    authorization = _authorization(server) or (_of_process(server.url) if is_change else "")
+    headers = {} if request.body is None else {"Content-Type": "application/json"}
+    authorization = _authorization(server) or (_of_process(server.url) if request.is_change else "")
     if authorization:
-        request.add_header("Authorization", authorization)
-    opener = urllib.request.build_opener(
-        _NoRedirects, urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=_tls(server))
-    )
-    try:
-        with opener.open(request, timeout=timeout_s) as answer:
-            return bytes(answer.read(ANSWER_BYTES_MAX))
-    except urllib.error.HTTPError as error:
-        detail = error.read(2048).decode(errors="replace").strip()
-        raise AskError(f"{server.url} answered {error.code}: {detail}", code_of(error.code), error.code) from error
-    except (OSError, http.client.HTTPException) as error:  # the latter: whoever listens there speaks no HTTP
-        reason = getattr(error, "reason", error)
-        message = f"no multisched answers at {server.url}: {reason}; start one, or name it with --server"
-        raise AskError(message, ExitCode.NO_CLUSTER) from error
+        headers["Authorization"] = authorization
+    target = Target(server.url.rstrip("/"), _tls(server), server.names)
+    return call(target, request.path, headers=headers, body=request.body, timeout_s=request.timeout_s)
+
+
+def _body(server: Server, reply: Reply) -> bytes:
+    if reply.status in GOOD:
+        return reply.body
+    detail = reply.body[:DETAIL_BYTES_MAX].decode(errors="replace").strip()
+    raise AskError(f"{server.url} answered {reply.status}: {detail}", code_of(reply.status), reply.status)
 
 
 def answer(
@@ -98,23 +148,14 @@ def answer(
     timeout_s: float = TIMEOUT_S,
 ) -> T:
     """What `ask` brings, decoded. Raises AskError, also for an answer that `decode` cannot read."""
-    reply = ask(server, path, body=body, is_change=is_change, timeout_s=timeout_s)
+    return _decoded(server.url, ask(server, path, body=body, is_change=is_change, timeout_s=timeout_s), decode)
+
+
+def _decoded(url: str, body: bytes, decode: Callable[[bytes], T]) -> T:
     try:
-        return decode(reply)
+        return decode(body)
     except UNREADABLE as error:
-        raise AskError(f"{server.url} is no multisched of this version: {error}", ExitCode.PROBLEM) from error
-
-
-def _scheme_of(url: str) -> str:
-    """Raises AskError for what is no address of a server."""
-    try:
-        parts = urlsplit(url)
-        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and url.isprintable()
-    except ValueError:
-        is_good = False
-    if not is_good or " " in url:
-        raise AskError(f"{url}: write http://HOST:PORT or https://HOST:PORT", ExitCode.USAGE)
-    return parts.scheme
+        raise AskError(f"{url} is no multisched of this version: {error}", ExitCode.PROBLEM) from error
 
 
 def code_of(status: int) -> ExitCode:

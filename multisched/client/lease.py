@@ -17,7 +17,7 @@ from typing import Final
 import anyio
 
 from multisched.client.lease_calls import LeaseCalls, NoAnswerError
-from multisched.client.lease_record import LeaseRecord
+from multisched.client.lease_record import ADDRESS_ANNOTATION, LeaseRecord
 from multisched.client.lease_term import LeaseSettings, LeaseState, LeaseTerm
 from multisched.client.observed_lease import ObservedLease
 from multisched.framework.ports import Clock
@@ -63,11 +63,18 @@ class LeaseKeeper:
             transport, clock, namespace=namespace, name=name, identity=identity, duration_s=self._settings.duration_s
         )
         self.annotations: Mapping[str, str] = {}
-        """What every write of ours says besides, and the only thing: those of another holder do not outlive it."""
+        """What every write of ours says besides, and with `address` the only thing: those of another holder do not outlive it."""
+        self.address = ""
+        """Where this process answers, for whoever asks another one; empty: it does not."""
         self.inherited: Mapping[str, str] = {}
         """The annotations of the record that we took over."""
         self._stop = asyncio.Event()
         self._stopped = asyncio.Event()
+
+    @property
+    def held(self) -> LeaseRecord | None:
+        """The lease as it was last seen, if somebody holds it. For any thread."""
+        return self._observed.held
 
     async def release(self) -> None:
         """Stops `run()`, which gives the lease back, so that a successor takes over at once. Binds must have ended before."""
@@ -186,7 +193,7 @@ class LeaseKeeper:
         after_expiry = self._observed.claim(None)
         if self._observed.record is None:
             self.term.began_to_make(started)
-        made = await self._calls.create(self.annotations, timeout_s)
+        made = await self._calls.create(self._said(), timeout_s)
         if made is None:
             return False
         self._renewed(made, started)
@@ -195,7 +202,10 @@ class LeaseKeeper:
         return True
 
     async def _replace(self, lease: LeaseRecord, timeout_s: float) -> LeaseRecord | None:
-        return await self._calls.replace(lease, self.annotations, timeout_s, is_ours=self.term.is_leading)
+        return await self._calls.replace(lease, self._said(), timeout_s, is_ours=self.term.is_leading)
+
+    def _said(self) -> Mapping[str, str]:
+        return {**self.annotations, ADDRESS_ANNOTATION: self.address} if self.address else self.annotations
 
     def _renewed(self, record: LeaseRecord, started: float) -> None:
         self._observed.saw(record)

@@ -16,6 +16,8 @@ from multisched.framework.ports import Clock
 from multisched.model.wire import UNREADABLE, Response, Transport, TransportError
 
 READ_TIMEOUT_S: Final = 5.0
+ADDRESS_ANNOTATION: Final = "multisched.io/address"
+"""Base URL at which the holder answers."""
 
 
 class RecordMetadata(msgspec.Struct, gc=False):

@@ -61,6 +61,12 @@ class ObservedLease:
         """What we may still have on its way is in our own cache: a record in our name is ours all the same."""
         self._claim = False
 
+    @property
+    def held(self) -> LeaseRecord | None:
+        """The latest record, unless it is nobody's or has run out."""
+        left_s = self.runs_out_in_s()
+        return self.record if left_s is not None and left_s > 0 else None
+
     def runs_out_in_s(self) -> float | None:
         """Seconds until the lease we see runs out; None if nobody holds one."""
         if self.record is None or not self.record.spec.holder:

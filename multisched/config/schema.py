@@ -20,6 +20,7 @@ from multisched.config.sections import Seconds, Section, format_duration
 from multisched.framework.dependency import Isolation
 from multisched.model.limited_toleration import LimitedToleration, PodRule
 from multisched.model.selectors import LabelSelector, Operator, Requirement, Toleration, parse_int64
+from multisched.model.server_url import scheme_of
 
 API_VERSION: Final = "multisched.io/v1"
 KIND: Final = "MultischedConfiguration"
@@ -32,6 +33,12 @@ def _ip_address(text: str) -> str:
         return str(ip_address(text))
     except ValueError as error:
         raise ValueError(f"{text!r} is not an IP address; write for instance 127.0.0.1 or 0.0.0.0") from error
+
+
+def _base_url(text: str) -> str:
+    if not scheme_of(text):
+        raise ValueError(f"{text!r} is no address of a server; write https://HOST:PORT")
+    return text.rstrip("/")
 
 
 _NAME = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
@@ -384,6 +391,8 @@ class ServerConfig(Section):
     """An IP address. Anything but loopback needs tls."""
     port: int = Field(default=10260, ge=0, le=65535)
     """0: any free one."""
+    advertised_url: Annotated[str, Field(max_length=256), AfterValidator(_base_url)] | None = None
+    """Where a command that asked a standby finds the leader, as its Lease says. Without: the pod's IP (POD_IP), or what is bound."""
     probe_port: int | None = Field(default=None, ge=0, le=65535)
     """A second port for /livez and /readyz alone, over plain HTTP, that answers however busy the first is. Without: none."""
     tls: Tls = Tls()

@@ -207,14 +207,15 @@ class NotExplainedError(Exception):
 
 
 class ExplainSource(Protocol):
-    """Answers about pods. What has to be tried in thought is tried off the loop."""
+    """Answers about pods. What has to be tried in thought is tried off the loop.
 
-    async def pod(self, query: ExplainQuery) -> PodView:
-        """Raises NotExplainedError."""
-        ...
+    Both raise NotExplainedError, and NotLeadingError for a pod of a domain that is not led here.
+    """
+
+    async def pod(self, query: ExplainQuery) -> PodView: ...
 
     async def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
-        """`document`: a manifest with a pod in it. Raises NotExplainedError."""
+        """`document`: a manifest with a pod in it."""
         ...
 
 

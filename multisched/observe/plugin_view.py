@@ -17,5 +17,8 @@ class ViewSource(Protocol):
     """
 
     async def document(self, view: str, query: ViewQuery) -> bytes:
-        """JSON. The option `domain` says whose plugin is meant, where several have the view. Raises framework.views.NoViewError."""
+        """JSON. The option `domain` says whose plugin is meant, where several have the view.
+
+        Raises framework.views.NoViewError, and NotLeadingError for a domain that is not led here.
+        """
         ...

@@ -9,6 +9,8 @@ from typing import Final, Protocol
 
 import msgspec
 
+from multisched.framework.leading import LedElsewhere
+
 PODS_SHOWN: Final = 500
 PODS_SHOWN_MAX: Final = 5_000
 STATES: Final = ("active", "backoff", "unschedulable", "gated", "gang", "quarantined", "refused", "permit", "binding")
@@ -51,14 +53,21 @@ class DomainQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class QueueView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The answer: all counts, and at most `limit` pods, the longest waiting first."""
+    """The answer: all counts, and at most `limit` pods, the longest waiting first; of domains that this process leads."""
 
     domains: tuple[DomainQueue, ...]
     pods: tuple[WaitingPod, ...]
     left_out: int = 0
     """Waiting pods beyond the limit."""
+    elsewhere: tuple[LedElsewhere, ...] = ()
+    """Domains of which only their leaders know what waits."""
     identity: str = ""
-    """The process that answered: another one may lead other domains."""
+    """The process that answered."""
+
+
+def longest_waiting_first(pod: WaitingPod) -> tuple[bool, float, str]:
+    """The order of the answer; pods on their way to a node come last."""
+    return pod.state == "binding", -pod.waiting_s, pod.uid
 
 
 class NoDomainError(Exception):
@@ -72,7 +81,7 @@ class QueueSource(Protocol):
     """
 
     def queue(self, *, domain: str | None, limit: int) -> QueueView:
-        """`domain` None: all of them. Raises NoDomainError."""
+        """`domain` None: all that are led here. Raises NoDomainError, and NotLeadingError for one that is not."""
         ...
 
 

@@ -23,7 +23,9 @@ DIMENSION_CHARS_MAX: Final = 253
 
 
 class RepairSource(Protocol):
-    """Makes plans, off the loop, and has them carried out. All raise RepairRefusedError.
+    """Makes plans, off the loop, and has them carried out.
+
+    All raise RepairRefusedError, and NotLeadingError for a domain that is not led here.
 
     Border: `whatif` has it (`RepairPlans`), above `observe`.
     """

@@ -4,7 +4,8 @@
 the DelegatedAuthenticator where there is one. Reviews of quotas are answered to everybody, where they are: an API server
 sends no token. Without an authenticator the server listens on loopback only. It answers only to loopback names and to no
 page of another origin, so that no web page reads it. It changes nothing without the token of this process. A handler
-that fails costs its own request.
+that fails costs its own request. About a domain that another replica leads all paths answer alike: they name the leader
+(`framework.leading.Problem`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import msgspec
 import orjson
 from aiohttp import web
 
+from multisched.framework.leading import PROBLEM_TYPE, NotLeadingError, Problem
 from multisched.framework.repair import RepairAsked, RepairRefusedError
 from multisched.framework.views import NoViewError, ViewQuery
 from multisched.model.loopback_name import is_loopback_name
@@ -203,6 +205,8 @@ class _Routes:
             return await self._refusal(request) or await self._answer(request, handler)
         except web.HTTPException as error:
             return _text(error.status, error.reason)
+        except NotLeadingError as error:
+            return _names_leader(error)
         except Exception:
             logger.exception("request failed", extra={"path": request.path[:256]})
             return _text(500, "internal error")
@@ -427,6 +431,13 @@ def _health(request: web.Request, report: HealthReport) -> web.Response:
     if "verbose" in request.query:
         return web.Response(text=report.render(), status=status, headers=HEADERS)
     return web.Response(text="ok" if report.is_good else "failed", status=status, headers=HEADERS)
+
+
+def _names_leader(error: NotLeadingError) -> web.Response:
+    """What every path answers in place of what only the leader of a domain knows."""
+    body = msgspec.json.encode(Problem.of(error))
+    headers = HEADERS if error.status == 421 else {**HEADERS, "Retry-After": "1"}
+    return web.Response(status=error.status, body=body, content_type=PROBLEM_TYPE, headers=headers)
 
 
 def _text(status: int, message: str) -> web.Response:

@@ -12,6 +12,7 @@ import anyio
 import orjson
 
 from multisched.framework.background import InThread
+from multisched.framework.leading import FindLeader, led_here, require_led
 from multisched.framework.registry import implements
 from multisched.framework.views import NoViewError, ViewedPlugin, ViewPorts, ViewQuery
 from multisched.shell.domain import DomainWorker
@@ -27,9 +28,12 @@ ASKERS_MAX: Final = 8
 class ProgramViews:
     """Implements `observe.plugin_view.ViewSource`."""
 
-    def __init__(self, program: Program, in_thread: InThread = in_worker_thread) -> None:
+    def __init__(
+        self, program: Program, in_thread: InThread = in_worker_thread, find_leader: FindLeader = led_here
+    ) -> None:
         """`in_thread`: another way to compute, for simulations."""
         self._program = program
+        self._find_leader = find_leader
         self._in_thread = in_thread
         self._places = anyio.Semaphore(VIEWS_MAX)
         self._askers = 0
@@ -37,6 +41,7 @@ class ProgramViews:
     async def document(self, view: str, query: ViewQuery) -> bytes:
         """See `ViewSource`."""
         worker, plugin = self._plugin(view, query.options.get("domain", ""))
+        require_led(self._find_leader, worker.name)
         if self._askers >= ASKERS_MAX:
             raise NoViewError("too many questions at once; ask again in a moment", status=429)
 

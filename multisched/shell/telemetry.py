@@ -12,11 +12,12 @@ from multisched.client.reflector import Reflector
 from multisched.client.request_counts import RequestCounts
 from multisched.framework.durations import Durations
 from multisched.framework.introspection import HealthPlugin, MetricsPlugin, PluginMetric
+from multisched.framework.leading import FindLeader, NotLeadingError, led_here
 from multisched.framework.preemption import PreemptingPlugin
 from multisched.framework.registry import PluginSet, implements, those
 from multisched.framework.runner import PluginFailure
 from multisched.model.near_names import did_you_mean
-from multisched.observe.queue_view import DomainQueue, NoDomainError, QueueView, WaitingPod
+from multisched.observe.queue_view import DomainQueue, NoDomainError, QueueView, WaitingPod, longest_waiting_first
 from multisched.observe.readings import (
     BackgroundReading,
     DomainReading,
@@ -38,14 +39,18 @@ K = TypeVar("K", bound=Hashable)
 class ProgramQueues:
     """`observe.queue_view.QueueSource` over a running program."""
 
-    def __init__(self, program: Program, identity: str) -> None:
+    def __init__(self, program: Program, identity: str, find_leader: FindLeader = led_here) -> None:
         self._program = program
         self._identity = identity
+        self._find_leader = find_leader
 
     def queue(self, *, domain: str | None, limit: int) -> QueueView:
         """Pods that wait, the longest waiting first; those on their way to a node come last."""
         now_s = self._program.clock.monotonic()
-        workers = self._workers(domain)
+        led = [(worker, self._find_leader(worker.name)) for worker in self._workers(domain)]
+        workers, elsewhere = [w for w, other in led if other is None], [other for _, other in led if other is not None]
+        if domain is not None and elsewhere:
+            raise NotLeadingError(elsewhere[0])
         pods = []
         for worker in workers:
             at_permit = {pod.uid for pod in worker.waiting.waiting()}
@@ -85,7 +90,7 @@ class ProgramQueues:
                         message=refused.message,
                     )
                 )
-        pods.sort(key=lambda p: (p.state == "binding", -p.waiting_s, p.uid))
+        pods.sort(key=longest_waiting_first)
         return QueueView(
             domains=tuple(
                 DomainQueue(
@@ -98,6 +103,7 @@ class ProgramQueues:
             ),
             pods=tuple(pods[:limit]),
             left_out=max(0, len(pods) - limit),
+            elsewhere=tuple(elsewhere),
             identity=self._identity,
         )
 

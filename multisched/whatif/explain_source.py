@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 
 from multisched.framework.background import InThread
+from multisched.framework.leading import FindLeader, led_here, require_led
 from multisched.framework.registry import Registry
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError, PodView, WhatIfView
 from multisched.shell.program import Program
@@ -37,9 +38,11 @@ class ProgramExplanations:
         program: Program,
         registry: Registry | None = None,
         in_thread: InThread = in_worker_thread,
+        find_leader: FindLeader = led_here,
     ) -> None:
         """`in_thread`: another way to compute, for simulations."""
         self._program = program
+        self._find_leader = find_leader
         self._registry = registry
         self._in_thread = in_thread
         self._stage = anyio.Lock()
@@ -51,6 +54,8 @@ class ProgramExplanations:
         from multisched.whatif.explain_trial import complete
 
         known = find_pod(self._program, query.namespace, query.name)
+        if known.worker is not None:
+            require_led(self._find_leader, known.worker.name)
         nodes = self._program.cache.nodes
         if query.node and nodes.row_of(query.node) is None:
             names = [node.name for _, node in nodes.live_rows()]
@@ -69,6 +74,9 @@ class ProgramExplanations:
         from multisched.whatif.what_if import planned_pod, what_if
 
         planned = planned_pod(document, self._program.decoder)
+        worker = self._program.router.worker_of(planned.pod)
+        if worker is not None:
+            require_led(self._find_leader, worker.name)
         classes = await read_classes(self._program.transport)
         planned = admitted(planned, None, classes) if isinstance(classes, str) else admitted(planned, classes)
         return await self._try_out(lambda sandbox: what_if(sandbox, planned, replicas))

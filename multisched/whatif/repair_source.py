@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 import anyio
 
 from multisched.framework.background import InThread
+from multisched.framework.leading import FindLeader, led_here, require_led
 from multisched.framework.moving import CarriesOutRepairs, RepairStatus
 from multisched.framework.registry import Registry, implements
-from multisched.framework.repair import RepairAsked, RepairPlan, RepairRefusedError
+from multisched.framework.repair import RepairAsked, RepairingPlugin, RepairPlan, RepairRefusedError
+from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
 from multisched.shell.repairs import PlanRepair
 from multisched.shell.workers.background_threads import BackgroundThreads
@@ -36,17 +38,19 @@ class RepairPlans:
         program: Program,
         registry: Registry | None = None,
         in_thread: InThread | None = None,
+        find_leader: FindLeader = led_here,
     ) -> None:
         """`in_thread`: another way to compute, for simulations."""
         self._program = program
+        self._find_leader = find_leader
         self._registry = registry
         self._in_thread = in_thread if in_thread is not None else BackgroundThreads()
         self._stage = anyio.Lock()
         self._questions = 0
 
     async def plan(self, asked: RepairAsked) -> RepairPlan:
-        """Raises RepairRefusedError."""
-        choose(self._program, asked.domain)
+        """See `RepairSource`."""
+        self._choose(asked.domain)
         if self._questions >= QUESTIONS_MAX:
             raise RepairRefusedError("too many plans are asked for at once; ask again in a moment", status=429)
         if not self._program.is_ready:
@@ -63,18 +67,23 @@ class RepairPlans:
             self._questions -= 1
 
     def status(self, domain: str) -> RepairStatus:
-        """How repair of a domain stands. Raises RepairRefusedError."""
+        """See `RepairSource`."""
         return self._carrying(domain).repair_status()
 
     async def run(self, asked: RepairAsked, digest: str) -> RepairStatus:
-        """Has a plan carried out that was shown. Raises RepairRefusedError."""
+        """See `RepairSource`."""
         return await self._carrying(asked.domain).request_repair(asked, digest)
 
     def _carrying(self, domain: str) -> CarriesOutRepairs:
-        worker, plugin = choose(self._program, domain)
+        worker, plugin = self._choose(domain)
         if not implements(plugin, CarriesOutRepairs):
             raise RepairRefusedError(f"domain {worker.name}: {plugin.name} plans repairs and carries none out", 409)
         return plugin
+
+    def _choose(self, domain: str) -> tuple[DomainWorker, RepairingPlugin]:
+        worker, plugin = choose(self._program, domain)
+        require_led(self._find_leader, worker.name)
+        return worker, plugin
 
     def _planned(self, snapshot: ClusterSnapshot, asked: RepairAsked) -> RepairPlan:
         from multisched.whatif.repair_trial import plan_on

@@ -88,8 +88,17 @@ class Leases:
 
     def get(self, domain: str) -> LeaseTerm | None:
         """None where there are no leases."""
-        keeper = self.keepers.get(self._groups.get(domain, ""))
+        keeper = self.keeper_of(domain)
         return None if keeper is None else keeper.term
+
+    def keeper_of(self, domain: str) -> LeaseKeeper | None:
+        """None where there are no leases."""
+        return self.keepers.get(self._groups.get(domain, ""))
+
+    def answers_at(self, address: str) -> None:
+        """Every lease that is taken says so from now on. `address`: a base URL."""
+        for keeper in self.keepers.values():
+            keeper.address = address
 
     def held(self) -> dict[str, bool]:
         """Name of each Lease -> whether this process holds it."""

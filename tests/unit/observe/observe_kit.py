@@ -15,6 +15,7 @@ import orjson
 from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
 from multisched.cluster.base.request import UserInfo
+from multisched.framework.leading import LedElsewhere, NotLeadingError
 from multisched.framework.moving import RepairStatus
 from multisched.framework.repair import RepairAsked, RepairPeak, RepairPlan, RepairRefusedError
 from multisched.framework.views import NoViewError, ViewQuery
@@ -201,6 +202,34 @@ async def served(
     sources = msgspec.structs.replace(sources_of(health or Health(), pods), admission=admission)
     async with serve(settings, sources) as url:
         yield url
+
+
+class LedByAnother:
+    """Every source of a replica that stands by."""
+
+    def __init__(self, led: LedElsewhere) -> None:
+        self._error = NotLeadingError(led)
+
+    def queue(self, *, domain: str | None, limit: int) -> QueueView:
+        raise self._error
+
+    def status(self, domain: str) -> RepairStatus:
+        raise self._error
+
+    async def pod(self, query: ExplainQuery) -> PodView:
+        raise self._error
+
+    async def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
+        raise self._error
+
+    async def plan(self, asked: RepairAsked) -> RepairPlan:
+        raise self._error
+
+    async def run(self, asked: RepairAsked, digest: str) -> RepairStatus:
+        raise self._error
+
+    async def document(self, view: str, query: ViewQuery) -> bytes:
+        raise self._error
 
 
 def sources_of(health: Health, pods: int = 1) -> Sources:
