@@ -60,6 +60,11 @@ REACHABLE_PAUSE_MAX_S = 10.0
 GATHER_FROM = 4
 """Requests under way from which on answers are gathered: who binds a pod now and then is not kept waiting."""
 GATHER_S = 0.003
+THREAD_TURN_S = 0.0005
+"""How long a thread computes on while the loop wants to go on; 5 ms as shipped, which a pod would wait for several times.
+
+Such threads read another configuration, or learn a forecast.
+"""
 GATHER_TURNS = 2
 """Turns of the loop until what has been gathered is worked off: answers are read in one, their tasks go on in the next."""
 
@@ -285,6 +290,7 @@ def logging_of(written: LoggingConfig) -> Iterator[LineWriter]:
 async def run(options: RunOptions, log: LineWriter) -> ExitCode:
     """`multisched run`: schedules until SIGTERM. A lost lease is a problem: another process has taken over."""
     collect_seldom(GC_YOUNG_LISTING_MAX)
+    sys.setswitchinterval(THREAD_TURN_S)
     configuration = options.configuration
     async with connect(options.kubeconfig, options.context) as transport:
         metrics, certificate, of_leases = metrics_of(configuration), _certificate(configuration), RequestCounts()

@@ -62,6 +62,15 @@ def flatten(configuration: Configuration, registry: Registry | None = None) -> d
     return dict(_settings("", complete))
 
 
+def difference(before: Configuration, after: Configuration, registry: Registry | None = None) -> list[Change]:
+    """What differs between two configurations, as `changes` has it. Domains that are alike cost nothing."""
+    if [domain.name for domain in before.domains] == [domain.name for domain in after.domains]:
+        pairs = [(one, other) for one, other in zip(before.domains, after.domains, strict=True) if one != other]
+        before = before.model_copy(update={"domains": tuple(one for one, _ in pairs)})
+        after = after.model_copy(update={"domains": tuple(other for _, other in pairs)})
+    return [] if before == after else changes(flatten(before, registry), flatten(after, registry))
+
+
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]:
     """What differs between two flat configurations, in the order of the second; what it lacks stands last."""
     paths = [*after, *(path for path in before if path not in after)]

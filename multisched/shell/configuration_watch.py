@@ -79,8 +79,8 @@ class ConfigurationWatch:
     async def run(self) -> None:
         """Looks until cancelled."""
         while self._look is not None:
+            self._asked = anyio.Event()  # before the look: what is asked for meanwhile is another one
             await self._once(self._look)
-            self._asked = anyio.Event()
             with anyio.move_on_after(LOOK_S):
                 await self._asked.wait()
 

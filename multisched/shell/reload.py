@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 import msgspec
 from msgspec.structs import replace
 
-from multisched.config.changes import Change, applicable, changes, flatten
+from multisched.config.changes import Change, applicable, difference
 from multisched.config.schema import Configuration, DomainConfig
 from multisched.framework.dependency import Isolation
 from multisched.framework.gangs import GANG_PLUGIN
@@ -50,11 +50,11 @@ class Reloaded(msgspec.Struct, frozen=True):
 
     def applied(self) -> list[Change]:
         """What is in force now and was not before."""
-        return changes(flatten(self.before, self.registry), flatten(self.in_force, self.registry))
+        return difference(self.before, self.in_force, self.registry)
 
     def waiting(self) -> list[Change]:
         """What is wanted, and only a restart puts in force."""
-        found = changes(flatten(self.in_force, self.registry), flatten(self.wanted, self.registry))
+        found = difference(self.in_force, self.wanted, self.registry)
         return [replace(one, restart=one.restart or self._reason(one.path)) for one in found]
 
     def _reason(self, path: str) -> str:

@@ -8,18 +8,18 @@ for metadata only, of bound pods only, and looks for a name in each line instead
 from __future__ import annotations
 
 import base64
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import aiohttp
 import anyio
 import orjson
 
 from tests.perf.workload import NAMESPACE
-from tests.real.control_plane import ControlPlane
 
 IN_FLIGHT: Final = 32
 PAGE_SIZE: Final = 1_000
@@ -49,6 +49,19 @@ class UnexpectedAnswerError(RuntimeError):
     """The API server refused something that the benchmark needs."""
 
 
+class ApiPlace(Protocol):
+    """Where an API server is, and how its admin comes in. A real control plane, or an embedded one without an etcd."""
+
+    @property
+    def url(self) -> str: ...
+    @property
+    def etcd_url(self) -> str: ...
+    @property
+    def token(self) -> str: ...
+    @property
+    def tls(self) -> ssl.SSLContext: ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Answer:
     method: str
@@ -67,7 +80,7 @@ class BenchClient:
     a bind, the pod is read: it must be on the node that was asked for.
     """
 
-    def __init__(self, plane: ControlPlane, session: aiohttp.ClientSession) -> None:
+    def __init__(self, plane: ApiPlace, session: aiohttp.ClientSession) -> None:
         self.repeated = 0
         """Requests that were sent again."""
         self._plane = plane
@@ -75,7 +88,7 @@ class BenchClient:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, plane: ControlPlane) -> AsyncIterator[BenchClient]:
+    async def open(cls, plane: ApiPlace) -> AsyncIterator[BenchClient]:
         headers = {"Authorization": f"Bearer {plane.token}", "Accept-Encoding": "identity"}
         connector = aiohttp.TCPConnector(ssl=plane.tls, limit=0)
         timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)

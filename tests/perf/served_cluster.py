@@ -12,9 +12,12 @@ import ssl
 import sys
 import tempfile
 import time
+from collections import Counter
 from datetime import UTC, datetime
+from http import HTTPStatus
 from pathlib import Path
 
+import anyio
 import orjson
 
 
@@ -42,16 +45,25 @@ def client_context(kubeconfig: Path) -> tuple[str, ssl.SSLContext]:
     return str(cluster["server"]), context
 
 
-async def serve(kubeconfig: Path) -> None:
-    """Serves until SIGTERM; says so on stdout when ready."""
+async def serve(kubeconfig: Path, bindings: Path | None = None) -> None:
+    """Serves until SIGTERM; says so on stdout when ready. `bindings`: gets how many were taken, by their paths."""
     from multisched.cluster.embedded import EmbeddedCluster
+
+    taken: Counter[str] = Counter()
+
+    def count(method: str, path: str, user: str, status: int) -> None:
+        if method == "POST" and status == HTTPStatus.CREATED and path.endswith("/binding"):
+            taken[path] += 1
 
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     async with EmbeddedCluster.start(SystemClock()) as cluster:
+        cluster.server.request_log = count if bindings is not None else None
         cluster.write_kubeconfig(kubeconfig)
         print("ready", flush=True)
         await stopped.wait()
+    if bindings is not None:
+        await anyio.Path(bindings).write_bytes(orjson.dumps(taken))
 
 
 def main() -> None:
@@ -62,13 +74,14 @@ def main() -> None:
     parser.add_argument("kubeconfig", type=Path)
     parser.add_argument("--core", type=int)
     parser.add_argument("--profile")
+    parser.add_argument("--bindings", type=Path)
     options = parser.parse_args()
     if options.core is not None:
         os.sched_setaffinity(0, {options.core})
     profile = cProfile.Profile() if options.profile else None
     if profile is not None:
         profile.enable()
-    uvloop.run(serve(options.kubeconfig))
+    uvloop.run(serve(options.kubeconfig, options.bindings))
     if profile is not None:
         profile.disable()
         profile.dump_stats(options.profile)

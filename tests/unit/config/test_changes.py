@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from multisched.config import loading
-from multisched.config.changes import HIDDEN, applicable, changes, flatten, restart_reason
+from multisched.config.changes import HIDDEN, applicable, changes, difference, flatten, restart_reason
 from multisched.config.document import ConfigError
 from multisched.config.schema import Configuration
 from multisched.config.watched_file import WatchedFile
@@ -22,6 +22,7 @@ def parsed(text: str) -> Configuration:
 
 def differences(before: str, after: str) -> list[tuple[str, str, str, bool]]:
     found = changes(flatten(parsed(before)), flatten(parsed(after)))
+    assert difference(parsed(before), parsed(after)) == found, "what is alike is left out, and nothing else"
     return [(one.path, one.before, one.after, bool(one.restart)) for one in found]
 
 

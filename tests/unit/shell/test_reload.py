@@ -331,6 +331,29 @@ def test_concurrency_grows_and_shrinks_while_pods_are_bound() -> None:
     play(scene, configuration=BASE.format(rest="", more=""))
 
 
+def test_who_asks_while_a_look_is_under_way_gets_another_one_at_once() -> None:
+    """The file may have been written again since it was read."""
+
+    async def scene(cluster: Cluster) -> None:
+        looks = 0
+
+        async def look() -> None:
+            nonlocal looks
+            looks += 1
+            await anyio.sleep(0.1)
+
+        watch = ConfigurationWatch(cluster.program, look, file="conf.yaml", in_thread=at_once)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch.run)
+            await anyio.sleep(0.05)
+            watch.look_now()
+            await anyio.sleep(0.1)
+            assert looks == 2
+            tasks.cancel_scope.cancel()
+
+    play(scene, configuration=BASE.format(rest="", more=""))
+
+
 async def at_once(work: Any) -> Any:
     """Virtual time waits for no thread."""
     return work()
