@@ -27,7 +27,7 @@ PART: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 """A word of a name, in snake case or camel case."""
 LAZY_IMPORTS: Final = {
     "multisched.app": (1, "most programs review no quotas"),
-    "multisched.cli.asking": (2, "every command is parsed at each start, and one is run"),
+    "multisched.cli.asking": (3, "every command is parsed at each start, and one is run"),
     "multisched.cli.cluster_options": (7, "every command is parsed at each start, and one is run"),
     "multisched.cli.driving": (6, "every command is parsed at each start, and one is run"),
     "multisched.cli.dump": (2, "who asks a server needs no sandbox"),
