@@ -34,6 +34,8 @@ LEASES_MAX: Final = 500
 READ_TIMEOUT_S: Final = 15.0
 IDENTITY_END: Final = 9
 """What a process adds to the name of its pod: `-` and eight digits (`app.default_identity`)."""
+OURS: Final = "multisched.io/"
+"""Begins the keys of what a multisched writes into its Leases."""
 RIGHTS: Final = "docs/operators.md, Asking it from outside, has the Role for those who ask"
 
 
@@ -57,19 +59,26 @@ class Deployment:
         ours = self._run(self._leases)
         if not ours:
             raise AskError(
-                f"no Lease in namespace {self.namespace} says where a multisched answers: name another --namespace,"
+                f"no multisched has a Lease in namespace {self.namespace}: name another --namespace,"
                 " or --server for one that runs elsewhere",
                 ExitCode.NO_CLUSTER,
             )
-        held = [leader_of(lease) for lease in ours if lease.spec.holder]
-        if not held:
+        leaders = [leader_of(lease) for lease in ours if lease.spec.holder]
+        if not leaders:
             names = ", ".join(lease.metadata.name for lease in ours)
             raise AskError(
                 f"nobody holds {names} in namespace {self.namespace}: no replica leads; look at its pods"
                 f" (kubectl -n {self.namespace} get pods), or ask again in a moment",
                 ExitCode.PROBLEM,
             )
-        return held[0]
+        reachable = [leader for leader in leaders if leader.address]
+        if not reachable:
+            raise AskError(
+                f"{leaders[0].identity} leads, and its Lease does not say where it answers: it serves no HTTP,"
+                " or is of an older version; name it with --server",
+                ExitCode.NO_CLUSTER,
+            )
+        return reachable[0]
 
     def tunnel_to(self, leader: Leader) -> Tunnel:
         """To the port at which the leader says that it answers."""
@@ -89,7 +98,7 @@ class Deployment:
             raise AskError(str(error), ExitCode.NO_CLUSTER) from error
 
     async def _leases(self, transport: HttpTransport) -> list[LeaseRecord]:
-        """Those that say where their holders answer, by name."""
+        """Those that a multisched has written, by name."""
         path = f"{leases_path(self.namespace)}?limit={LEASES_MAX}"
         answer = await transport.request("GET", path, timeout_s=READ_TIMEOUT_S)
         if answer.status != 200:
@@ -100,7 +109,8 @@ class Deployment:
             found = msgspec.json.decode(answer.body, type=_Leases).items
         except UNREADABLE as error:
             raise AskError(f"{transport.host} is no API server: {error}", ExitCode.NO_CLUSTER) from error
-        return sorted((one for one in found if leader_of(one).address), key=lambda one: one.metadata.name)
+        ours = (one for one in found if any(key.startswith(OURS) for key in one.metadata.annotations))
+        return sorted(ours, key=lambda one: one.metadata.name)
 
 
 class Tunnel:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import aiohttp
@@ -63,9 +64,8 @@ class PortForward:
     ) -> None:
         sending = asyncio.create_task(_send(socket_, reader))
         try:
-            await self._receive(socket_, writer)
-        except ConnectionError:
-            pass  # whoever asked has heard enough
+            with suppress(ConnectionError):  # whoever asked has heard enough
+                await self._receive(socket_, writer)
         finally:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
@@ -88,11 +88,11 @@ class PortForward:
 
     async def _why(self, status: int) -> str:
         """A refused WebSocket says no more than a number; the same request without one says why."""
-        try:
+        words = ""
+        with suppress(*LOST):
             answer = await self._transport.request("GET", self._path, timeout_s=OPEN_TIMEOUT_S)
-        except LOST:
-            return f"the API server answered {status}"
-        return parse_status(answer.body).message if answer.status == status else f"the API server answered {status}"
+            words = parse_status(answer.body).message if answer.status == status else ""
+        return words or f"the API server answered {status}"
 
 
 async def _send(socket_: aiohttp.ClientWebSocketResponse, reader: asyncio.StreamReader) -> None:

@@ -6,6 +6,8 @@ No kubectl is asked: the command line speaks to the API server by itself, and th
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -26,9 +28,14 @@ pytestmark = pytest.mark.timeout(300)
 
 NODE: Final = "machine"
 REASON: Final = "Insufficient cpu"
-ROLE: Final = Path(__file__).parents[2] / "docs" / "operators.md"
+SECTION: Final = (
+    (Path(__file__).parents[2] / "docs" / "operators.md")
+    .read_text()
+    .split("\n## Asking it from outside\n")[1]
+    .split("\n## ")[0]
+)
 LIMIT_S: Final = 90
-ASK: Final = ("explain", "pod", "default/large")
+ASK: Final = ("explain", "pod", "default/web")
 INSECURE: Final = "--insecure-skip-tls-verify"
 
 
@@ -91,13 +98,19 @@ def _pod(name: str) -> dict[str, Any]:
 
 def role_of_the_document(subject: str) -> str:
     """What docs/operators.md gives to those who ask, for this account of `default`."""
-    blocks = ROLE.read_text().split("\n## Asking it from outside\n")[1].split("```yaml\n")
-    (text,) = [block.split("```")[0] for block in blocks[1:] if "pods/portforward" in block]
+    (text,) = re.findall(r"^```yaml\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL)
     documents = list(yaml.safe_load_all(text))
     (binding,) = [one for one in documents if one["kind"] == "RoleBinding"]
     binding["metadata"]["name"] = f"asks-{subject}"
     binding["subjects"] = [{"kind": "ServiceAccount", "name": subject, "namespace": "default"}]
     return yaml.safe_dump_all(documents)
+
+
+def commands_of_the_document() -> list[list[str]]:
+    """Those of multisched, without that word."""
+    found = [shlex.split(line) for line in SECTION.splitlines() if line.startswith("multisched ")]
+    assert len(found) == 2
+    return [["real" if word == "production" else word for word in words[1:]] for words in found]
 
 
 @asynccontextmanager
@@ -108,14 +121,14 @@ async def opened(folder: Path) -> AsyncIterator[Site]:
         FakeKubelet.serving(plane.certificates) as kubelet,
     ):
         deployed = await Deployed.install(plane)
-        await admin.create_all([kubelet.node(NODE), _large()])
+        await admin.create_all([kubelet.node(NODE), _web()])
         yield Site(plane, admin, kubelet, deployed)
 
 
-def _large() -> dict[str, Any]:
+def _web() -> dict[str, Any]:
     container = {"name": "main", "image": "app:1", "resources": {"requests": {"cpu": "900"}}}
     spec = {"schedulerName": "forecast-scheduler", "containers": [container]}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "large", "namespace": "default"}, "spec": spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "namespace": "default"}, "spec": spec}
 
 
 def by(kubeconfig: Path, *more: str) -> Sequence[str]:
@@ -130,8 +143,11 @@ async def test_the_leader_is_found_and_asked_and_what_fails_is_said_with_the_nex
         assert "docs/operators.md, Asking it from outside, has the Role" in ended.err
 
         asker = await site.user("asker", role_of_the_document("asker"))
-        ended = await site.asked(*ASK, *by(asker), told="says where a multisched answers")
-        assert (ended.code, f"no Lease in namespace {NAMESPACE}" in ended.err) == (3, True), ended.err
+        ended = await site.asked(*ASK, *by(asker), told="has a Lease")
+        assert (
+            ended.code,
+            "name another --namespace, or --server" in ended.err,
+        ) == (3, True), ended.err
         ended = await call(*ASK, "--kubeconfig", str(asker), "--context", "reel")
         assert (ended.code, "has no context reel; did you mean real?" in ended.err) == (3, True), ended.err
 
@@ -141,6 +157,9 @@ async def test_the_leader_is_found_and_asked_and_what_fails_is_said_with_the_nex
         assert ended.code == 0, ended.err
         view = json.loads((await call(*ASK, *by(asker, INSECURE, "-o", "json"))).out)
         assert (view["state"], view["attempts"][0]["outcome"]) == ("unschedulable", "refused")
+        for command in commands_of_the_document():
+            ended = await call(*command, environment={"KUBECONFIG": str(asker)})
+            assert (ended.code, REASON in ended.out) == (0, True), ended.err
         assert set(site.kubelet.forwarded) == {"first"}
         ended = await call(*ASK, *by(asker))
         assert (ended.code, "certificate verify failed" in ended.err) == (3, True), ended.err
