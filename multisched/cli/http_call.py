@@ -61,8 +61,7 @@ def call(
 ) -> Reply:
     """A GET, or a POST if there is a body. Raises NoAnswerError."""
     try:
-        with closing(_connected(target)) as connection:
-            connection.sock.settimeout(timeout_s)
+        with closing(_connected(target, timeout_s)) as connection:
             connection.request("GET" if body is None else "POST", path, body, dict(headers))
             answer = connection.getresponse()
             return Reply(answer.status, answer.headers.get_content_type(), answer.read(ANSWER_BYTES_MAX))
@@ -71,22 +70,23 @@ def call(
         raise NoAnswerError(trouble or f"{error}{_hint(target, error)}") from error
 
 
-def _connected(target: Target) -> http.client.HTTPConnection:
+def _connected(target: Target, timeout_s: float) -> http.client.HTTPConnection:
     """With TLS where the URL wants it; nothing is sent before the certificate was found good."""
     parts = urlsplit(target.url)
     host = parts.hostname or ""
     if parts.scheme == "http":
-        return _open(target)
+        return _open(target, timeout_s)
     *others, last = target.names or (host,)
     for name in others:
         try:
-            return _secured(_open(target), target.tls, name)
+            return _secured(_open(target, timeout_s), target.tls, name)
         except ssl.SSLCertVerificationError:
             continue  # it may be good for another one
-    return _secured(_open(target), target.tls, last)
+    return _secured(_open(target, timeout_s), target.tls, last)
 
 
-def _open(target: Target) -> http.client.HTTPConnection:
+def _open(target: Target, timeout_s: float) -> http.client.HTTPConnection:
+    """`timeout_s`: of everything that follows."""
     parts = urlsplit(target.url)
     port = parts.port or PORTS[parts.scheme]
     connection = http.client.HTTPConnection(parts.hostname or "", port, timeout=CONNECT_TIMEOUT_S)
@@ -94,7 +94,7 @@ def _open(target: Target) -> http.client.HTTPConnection:
         connection.connect()
     else:
         connection.sock = target.tunnel.open()
-        connection.sock.settimeout(CONNECT_TIMEOUT_S)
+    connection.sock.settimeout(timeout_s)
     return connection
 
 
@@ -124,7 +124,7 @@ def _speaks_tls(target: Target) -> bool:
     anybody = ssl.create_default_context()
     anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
     try:
-        with closing(_secured(_open(target), anybody, urlsplit(target.url).hostname or "")):
+        with closing(_secured(_open(target, CONNECT_TIMEOUT_S), anybody, urlsplit(target.url).hostname or "")):
             return True
     except (OSError, http.client.HTTPException):
         return False
