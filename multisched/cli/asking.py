@@ -19,17 +19,21 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, TypeVar, get_type_hints
 
 from multisched.cli.options import (
+    DEPLOYED_IN,
     CaFile,
     ConfigFile,
-    Context,
+    DeployedIn,
     Insecure,
     ServerUrl,
     Snapshot,
+    TlsServerName,
+    TokenContext,
     TokenFile,
     TokenKubeconfig,
     answered,
     configuration_of,
     fail,
+    has_kubeconfig,
     show,
 )
 from multisched.config.options import DEFAULT_SERVER
@@ -51,19 +55,35 @@ Output = str | Iterable[str] | None
 class ServerOptions:
     """A running multisched, and the credentials it is asked with."""
 
-    server: ServerUrl = DEFAULT_SERVER
+    server: ServerUrl = None
     kubeconfig: TokenKubeconfig = None
-    context: Context = None
+    context: TokenContext = None
+    namespace: DeployedIn = DEPLOYED_IN
     token_file: TokenFile = None
     ca_file: CaFile = None
+    tls_server_name: TlsServerName = None
     insecure_skip_tls_verify: Insecure = False
 
     def running(self) -> Server:
-        """The process that is asked."""
+        """The process that is asked: by its address, or in the cluster that was named. Raises RefusedError."""
         from multisched.cli.server import Server
 
-        is_verifying = not self.insecure_skip_tls_verify
-        return Server(self.server, self.kubeconfig, self.context, self.token_file, self.ca_file, is_verifying)
+        server = Server(
+            DEFAULT_SERVER if self.server is None else self.server,
+            self.kubeconfig,
+            self.context,
+            self.token_file,
+            self.ca_file,
+            not self.insecure_skip_tls_verify,
+            () if self.tls_server_name is None else (self.tls_server_name,),
+        )
+        if self.server is not None:
+            return server
+        if self.kubeconfig is None and self.context is None:
+            return server.with_advice() if has_kubeconfig() else server
+        from multisched.cli.deployment import Deployment
+
+        return server.within(Deployment(self.kubeconfig, self.context, self.namespace))
 
 
 @dataclass(frozen=True, slots=True)

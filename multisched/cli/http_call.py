@@ -11,7 +11,7 @@ import socket
 import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -34,12 +34,26 @@ class Reply(msgspec.Struct, frozen=True):
     body: bytes
 
 
+class Tunnel(Protocol):
+    """Another way to a server than its address."""
+
+    @property
+    def trouble(self) -> str:
+        """Why it ended; empty if it did not say."""
+        ...
+
+    def open(self) -> socket.socket:
+        """Raises NoAnswerError."""
+        ...
+
+
 class Target(msgspec.Struct, frozen=True):
     """Where a request goes. `names`: the certificate must be good for one of them; none: for the URL's host."""
 
     url: str
     tls: ssl.SSLContext
     names: Sequence[str] = ()
+    tunnel: Tunnel | None = None
 
 
 def call(
@@ -47,35 +61,40 @@ def call(
 ) -> Reply:
     """A GET, or a POST if there is a body. Raises NoAnswerError."""
     try:
-        with closing(_connected(target)) as connection:
-            connection.sock.settimeout(timeout_s)
+        with closing(_connected(target, timeout_s)) as connection:
             connection.request("GET" if body is None else "POST", path, body, dict(headers))
             answer = connection.getresponse()
             return Reply(answer.status, answer.headers.get_content_type(), answer.read(ANSWER_BYTES_MAX))
     except (OSError, http.client.HTTPException) as error:  # the latter: whoever listens there speaks no HTTP
-        raise NoAnswerError(f"{error}{_hint(target, error)}") from error
+        trouble = "" if target.tunnel is None else target.tunnel.trouble
+        raise NoAnswerError(trouble or f"{error}{_hint(target, error)}") from error
 
 
-def _connected(target: Target) -> http.client.HTTPConnection:
+def _connected(target: Target, timeout_s: float) -> http.client.HTTPConnection:
     """With TLS where the URL wants it; nothing is sent before the certificate was found good."""
     parts = urlsplit(target.url)
     host = parts.hostname or ""
     if parts.scheme == "http":
-        return _open(target)
+        return _open(target, timeout_s)
     *others, last = target.names or (host,)
     for name in others:
         try:
-            return _secured(_open(target), target.tls, name)
+            return _secured(_open(target, timeout_s), target.tls, name)
         except ssl.SSLCertVerificationError:
             continue  # it may be good for another one
-    return _secured(_open(target), target.tls, last)
+    return _secured(_open(target, timeout_s), target.tls, last)
 
 
-def _open(target: Target) -> http.client.HTTPConnection:
+def _open(target: Target, timeout_s: float) -> http.client.HTTPConnection:
+    """`timeout_s`: of everything that follows."""
     parts = urlsplit(target.url)
     port = parts.port or PORTS[parts.scheme]
     connection = http.client.HTTPConnection(parts.hostname or "", port, timeout=CONNECT_TIMEOUT_S)
-    connection.connect()
+    if target.tunnel is None:
+        connection.connect()
+    else:
+        connection.sock = target.tunnel.open()
+    connection.sock.settimeout(timeout_s)
     return connection
 
 
@@ -94,6 +113,8 @@ def _hint(target: Target, error: Exception) -> str:
     if parts.scheme == "https":
         is_plain = isinstance(error, ssl.SSLError) and error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST")
         return f"; it speaks no TLS: write http://{parts.netloc}" if is_plain else ""
+    if target.tunnel is not None:
+        return ""
     is_refused = isinstance(error, ConnectionRefusedError | socket.gaierror | TimeoutError)
     return f"; it speaks TLS: write https://{parts.netloc}" if not is_refused and _speaks_tls(target) else ""
 
@@ -103,7 +124,7 @@ def _speaks_tls(target: Target) -> bool:
     anybody = ssl.create_default_context()
     anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
     try:
-        with closing(_secured(_open(target), anybody, urlsplit(target.url).hostname or "")):
+        with closing(_secured(_open(target, CONNECT_TIMEOUT_S), anybody, urlsplit(target.url).hostname or "")):
             return True
     except (OSError, http.client.HTTPException):
         return False

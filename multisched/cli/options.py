@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
-from multisched.config.options import DUMP_COMMAND, ExitCode, RefusedError
+from multisched.config.options import DEFAULT_SERVER, DUMP_COMMAND, ExitCode, RefusedError
 from multisched.model.visible_text import escaped_lines
 
 if TYPE_CHECKING:
@@ -40,9 +40,29 @@ ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="Configuration file. Default: three domains with the defaults.")
 ]
 Format = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
-ServerUrl = Annotated[str, typer.Option(help="Base URL of a running multisched.", envvar="MULTISCHED_SERVER")]
+ServerUrl = Annotated[
+    str | None,
+    typer.Option(
+        help=f"Base URL of a running multisched. Default: {DEFAULT_SERVER}, or in the cluster that --context names.",
+        envvar="MULTISCHED_SERVER",
+    ),
+]
 TokenKubeconfig = Annotated[
-    Path | None, typer.Option(help="Take the bearer token from this kubeconfig.", exists=True, dir_okay=False)
+    Path | None,
+    typer.Option(
+        help="Ask the one that is deployed in its cluster, with its token; with --server only the token is its.",
+        exists=True,
+        dir_okay=False,
+    ),
+]
+TokenContext = Annotated[
+    str | None, typer.Option(help="Context of the kubeconfig; alone: of the user's own. Default: its current one.")
+]
+DEPLOYED_IN: Final = "multisched-system"
+DeployedIn = Annotated[str, typer.Option("--namespace", help="Where it is deployed in the cluster.")]
+TlsServerName = Annotated[
+    str | None,
+    typer.Option(help="Name that the certificate must be good for. Default: the host that is asked, or its Service."),
 ]
 TokenFile = Annotated[Path | None, typer.Option(help="Bearer token.", exists=True, dir_okay=False)]
 CaFile = Annotated[Path | None, typer.Option(help="Whom to trust for https.", exists=True, dir_okay=False)]
@@ -53,6 +73,11 @@ Snapshot = Annotated[
     Path | None,
     typer.Option(help=f"Ask no server but this output of {DUMP_COMMAND}; - for standard input."),
 ]
+
+
+def has_kubeconfig() -> bool:
+    """Whether the user has one."""
+    return bool(os.environ.get("KUBECONFIG")) or (Path.home() / ".kube" / "config").exists()
 
 
 def configuration_of(file: Path | None) -> Configuration:

@@ -10,7 +10,7 @@ import os
 import ssl
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -18,12 +18,15 @@ import msgspec
 from multisched.cli.http_call import NoAnswerError, Reply, Target, call
 from multisched.cli.options import AskError
 from multisched.config.options import ExitCode
-from multisched.framework.leading import PROBLEM_TYPE, LedElsewhere, Problem
+from multisched.framework.leading import PROBLEM_TYPE, Leader, LedElsewhere, Problem
 from multisched.model.loopback_name import is_loopback_name
 from multisched.model.server_url import scheme_of
 from multisched.model.wire import UNREADABLE
 from multisched.observe.loopback import TokenFileError, read_token, token_folder
 from multisched.tls.contexts import client_context, read_pem
+
+if TYPE_CHECKING:
+    from multisched.cli.deployment import Deployment, Tunnel
 
 T = TypeVar("T")
 
@@ -33,6 +36,10 @@ TOKEN_CHARS_MAX: Final = 8_000
 DETAIL_BYTES_MAX: Final = 2048
 """Shown of an answer that is a refusal."""
 GOOD: Final = range(200, 300)
+SERVICE: Final = "multisched"
+ASK_AGAIN: Final = "ask again, or name a server with --server"
+NEAR_HOST: Final = "127.0.0.1"
+"""What the far end of a tunnel is called: a server without TLS answers to names of its own machine only."""
 ASK_THERE: Final = "name it with --server where it can be reached"
 
 
@@ -47,6 +54,40 @@ class Server(msgspec.Struct, frozen=True):
     is_verifying: bool = True
     names: tuple[str, ...] = ()
     """The certificate must be good for one of them; none: for the URL's host."""
+    otherwise: str = "start one, or name it with --server"
+    """What to do where nobody answers."""
+    deployment: Deployment | None = None
+    """In a cluster: `url` is what the server is called at the far end of a tunnel."""
+    tunnel: Tunnel | None = None
+
+    @property
+    def title(self) -> str:
+        """For messages."""
+        return self.url if self.tunnel is None else f"pod {self.tunnel.pod}"
+
+    def with_advice(self) -> Server:
+        """For who has a kubeconfig, and may mean what runs in its cluster."""
+        return msgspec.structs.replace(
+            self, otherwise=f"{self.otherwise}, or reach one in a cluster with --context NAME"
+        )
+
+    def within(self, deployment: Deployment) -> Server:
+        """A replica of it. Its certificate may be that of the Service. Raises AskError."""
+        leader = deployment.first_leader()
+        names = self.names or (f"{SERVICE}.{deployment.namespace}.svc", urlsplit(leader.address).hostname or "")
+        inside = msgspec.structs.replace(
+            self, kubeconfig=deployment.kubeconfig, names=names, deployment=deployment, otherwise=ASK_AGAIN
+        )
+        return inside.at(leader)
+
+    def at(self, leader: Leader) -> Server:
+        """The same, but for a leader whose address is known."""
+        parts = urlsplit(leader.address)
+        if self.deployment is None:
+            names = self.names or (urlsplit(self.url).hostname or "",)
+            return msgspec.structs.replace(self, url=leader.address, names=(parts.hostname or "", *names))
+        tunnel = self.deployment.tunnel_to(leader)
+        return msgspec.structs.replace(self, url=f"{parts.scheme}://{NEAR_HOST}:{tunnel.port}", tunnel=tunnel)
 
     @property
     def has_credentials(self) -> bool:
@@ -72,7 +113,7 @@ def ask(
     try:
         reply = _reply(server, request)
     except NoAnswerError as error:
-        message = f"no multisched answers at {server.url}: {error}; start one, or name it with --server"
+        message = f"no multisched answers at {server.title}: {error}; {server.otherwise}"
         raise AskError(message, ExitCode.NO_CLUSTER) from error
     led = _led_elsewhere(reply)
     return _body(server, reply) if led is None else _ask_leader(server, led, request)
@@ -80,22 +121,22 @@ def ask(
 
 def ask_leader(server: Server, led: LedElsewhere, path: str, decode: Callable[[bytes], T]) -> T:
     """What the leader of a domain answers that `server` does not lead. Raises AskError, which names it."""
-    return _decoded(server.url, _ask_leader(server, led, _Request(path)), decode)
+    return _decoded(server.title, _ask_leader(server, led, _Request(path)), decode)
 
 
 def _ask_leader(server: Server, led: LedElsewhere, request: _Request) -> bytes:
     """One hop: a leader that names another one has just lost the domain."""
     if led.leader is None or led.is_taken_over or not led.leader.address:
-        raise AskError(f"{server.url}: {led}", ExitCode.PROBLEM)
-    address = led.leader.address
-    if is_loopback_name(urlsplit(address).netloc) and not is_loopback_name(urlsplit(server.url).netloc):
+        raise AskError(f"{server.title}: {led}", ExitCode.PROBLEM)
+    host = urlsplit(led.leader.address).netloc
+    if server.deployment is None and is_loopback_name(host) and not is_loopback_name(urlsplit(server.url).netloc):
         raise AskError(f"{led}, which is an address of its own machine; {ASK_THERE}", ExitCode.NO_CLUSTER)
-    names = server.names or (urlsplit(server.url).hostname or "",)
-    there = msgspec.structs.replace(server, url=address, names=(urlsplit(address).hostname or "", *names))
+    there = server.at(led.leader)
     try:
         reply = _reply(there, request)
     except NoAnswerError as error:
-        raise AskError(f"{led}, which does not answer: {error}; {ASK_THERE}", ExitCode.NO_CLUSTER) from error
+        hint = f"; {ASK_THERE}" if server.deployment is None else ""
+        raise AskError(f"{led}, which does not answer: {error}{hint}", ExitCode.NO_CLUSTER) from error
     other = _led_elsewhere(reply)
     if other is not None:
         raise AskError(f"{led}, but it says: {other}; ask again in a moment", ExitCode.PROBLEM)
@@ -124,10 +165,11 @@ def _reply(server: Server, request: _Request) -> Reply:
             ExitCode.USAGE,
         )
     headers = {} if request.body is None else {"Content-Type": "application/json"}
-    authorization = _authorization(server) or (_of_process(server.url) if request.is_change else "")
+    is_open = scheme == "http" and server.tunnel is not None  # it asks nobody who they are
+    authorization = "" if is_open else _authorization(server) or (_of_process(server.url) if request.is_change else "")
     if authorization:
         headers["Authorization"] = authorization
-    target = Target(server.url.rstrip("/"), _tls(server), server.names)
+    target = Target(server.url.rstrip("/"), _tls(server), server.names, server.tunnel)
     return call(target, request.path, headers=headers, body=request.body, timeout_s=request.timeout_s)
 
 
@@ -135,7 +177,7 @@ def _body(server: Server, reply: Reply) -> bytes:
     if reply.status in GOOD:
         return reply.body
     detail = reply.body[:DETAIL_BYTES_MAX].decode(errors="replace").strip()
-    raise AskError(f"{server.url} answered {reply.status}: {detail}", code_of(reply.status), reply.status)
+    raise AskError(f"{server.title} answered {reply.status}: {detail}", code_of(reply.status), reply.status)
 
 
 def answer(
@@ -148,7 +190,7 @@ def answer(
     timeout_s: float = TIMEOUT_S,
 ) -> T:
     """What `ask` brings, decoded. Raises AskError, also for an answer that `decode` cannot read."""
-    return _decoded(server.url, ask(server, path, body=body, is_change=is_change, timeout_s=timeout_s), decode)
+    return _decoded(server.title, ask(server, path, body=body, is_change=is_change, timeout_s=timeout_s), decode)
 
 
 def _decoded(url: str, body: bytes, decode: Callable[[bytes], T]) -> T:
@@ -217,6 +259,9 @@ def _authorization(server: Server) -> str:
     except CredentialsError as error:
         raise AskError(str(error), ExitCode.NO_CLUSTER) from error
     if not authorization:
-        message = f"{server.kubeconfig} has no token (a certificate proves nothing here); use --token-file"
+        message = (
+            f"{server.kubeconfig} has no token (a certificate proves nothing here): make one"
+            " (kubectl create token ACCOUNT >token), and give it with --token-file token"
+        )
         raise AskError(message, ExitCode.USAGE)
     return authorization

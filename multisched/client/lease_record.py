@@ -12,12 +12,16 @@ from typing import Final
 import msgspec
 
 from multisched.client.paths import segment
+from multisched.framework.leading import Leader
 from multisched.framework.ports import Clock
+from multisched.model.server_url import scheme_of
 from multisched.model.wire import UNREADABLE, Response, Transport, TransportError
 
 READ_TIMEOUT_S: Final = 5.0
 ADDRESS_ANNOTATION: Final = "multisched.io/address"
 """Base URL at which the holder answers."""
+TEXT_CHARS_MAX: Final = 256
+"""Of what others wrote, and people are shown."""
 
 
 class RecordMetadata(msgspec.Struct, gc=False):
@@ -56,6 +60,17 @@ def read_record(response: Response) -> LeaseRecord | None:
         return _decoder.decode(response.body)
     except UNREADABLE:
         return None
+
+
+def leader_of(record: LeaseRecord) -> Leader:
+    """The holder, by what it wrote; an address that is none is left out."""
+    address = record.metadata.annotations.get(ADDRESS_ANNOTATION, "")
+    is_address = len(address) <= TEXT_CHARS_MAX and scheme_of(address)
+    return Leader(
+        (record.spec.holder or "")[:TEXT_CHARS_MAX],
+        address if is_address else "",
+        (record.spec.acquire_time or "")[:TEXT_CHARS_MAX],
+    )
 
 
 class Holding(msgspec.Struct, frozen=True):

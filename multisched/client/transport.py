@@ -13,7 +13,7 @@ import asyncio
 import re
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
@@ -51,6 +51,8 @@ from multisched.model.wire import (
 
 WATCH_ANSWER_TIMEOUT_S: Final = 30.0
 """Until a watch, once connected, has sent its status line."""
+GOODBYE_S: Final = 1.0
+"""A WebSocket's other side has so long to say that it has ended, too."""
 CONNECTIONS_MAX: Final = 512
 READ_BUFFER_BYTES: Final = 2 * 1024 * 1024
 USER_AGENT: Final = "multisched"
@@ -167,6 +169,18 @@ class _Channel:
             headers=headers,
             timeout=timeout,
             allow_redirects=False,
+            proxy=self._proxy,
+            server_hostname=self._server_name,
+        )
+
+    def websocket(self, path: str, protocol: str) -> AbstractAsyncContextManager[aiohttp.ClientWebSocketResponse]:
+        if self._endpoint is None:
+            raise ConnectFailedError("the server's address is no http or https URL")
+        return self.session.ws_connect(
+            URL(self._base + path, encoded=True),
+            protocols=(protocol,),
+            timeout=aiohttp.ClientWSTimeout(ws_close=GOODBYE_S),
+            headers=self.headers(JSON, ""),
             proxy=self._proxy,
             server_hostname=self._server_name,
         )
@@ -312,6 +326,21 @@ class HttpTransport:
             yield HttpLineStream(response)
         finally:
             await self._end_stream(channel, response)
+
+    @asynccontextmanager
+    async def websocket(
+        self, path: str, protocol: str, *, timeout_s: float
+    ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """`timeout_s`: until it is open. Raises TransportError, aiohttp.ClientError, TimeoutError and OSError."""
+        channel = await self._take_channel()
+        channel.users += 1
+        try:
+            async with AsyncExitStack() as stack:
+                async with asyncio.timeout(timeout_s):
+                    opened = await stack.enter_async_context(channel.websocket(path, protocol))
+                yield opened
+        finally:
+            await self._give_back(channel)
 
     @asynccontextmanager
     async def beside(self, connections_max: int) -> AsyncIterator[HttpTransport]:

@@ -198,7 +198,7 @@ class ExplainQuery(msgspec.Struct, frozen=True):
 class NotExplainedError(Exception):
     """There is nothing to tell; the message says why.
 
-    `status` as in HTTP: 404 not known, 422 the question itself is wrong, 429 too many ask.
+    `status` as in HTTP: 404 not known, 422 the question itself is wrong, 429 too many ask, 503 not yet.
     """
 
     def __init__(self, message: str, *, status: int = 404) -> None:

@@ -20,6 +20,7 @@ from multisched.shell.program import Program
 from multisched.shell.workers.background_threads import in_worker_thread
 
 if TYPE_CHECKING:
+    from multisched.whatif.explain_known import KnownPod
     from multisched.whatif.sandbox import SchedulerSandbox
 
 QUESTIONS_MAX = 8
@@ -50,10 +51,10 @@ class ProgramExplanations:
 
     async def pod(self, query: ExplainQuery) -> PodView:
         """See `ExplainSource`."""
-        from multisched.whatif.explain_known import describe, find_pod, require_node
+        from multisched.whatif.explain_known import describe, require_node
         from multisched.whatif.explain_trial import complete
 
-        known = find_pod(self._program, query.namespace, query.name)
+        known = self._find(query)
         if known.worker is not None:
             require_led(self._find_leader, known.worker.name)
         nodes = self._program.cache.nodes
@@ -67,6 +68,17 @@ class ProgramExplanations:
         if known.worker is None or known.refusal or (is_explained and not query.with_fixes):
             return view
         return await self._try_out(lambda sandbox: complete(view, sandbox, known.pod, query))
+
+    def _find(self, query: ExplainQuery) -> KnownPod:
+        from multisched.whatif.explain_known import find_pod
+
+        try:
+            return find_pod(self._program, query.namespace, query.name)
+        except NotExplainedError as error:
+            if self._program.is_ready:
+                raise
+            text = "the caches are not in step with the API server yet; ask again in a moment"
+            raise NotExplainedError(text, status=503) from error
 
     async def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
         """See `ExplainSource`."""

@@ -39,9 +39,13 @@ async def test_the_base_makes_its_pods_and_its_account_can_serve(tmp_path: Path)
         await until(is_let_in, 90)  # the authorizer of the API server learns of bindings a moment after they are stored
         status, text = await scheduler.get("/metrics", token)
         assert (status, "multisched_" in text) == (200, True)
-        status, text = await scheduler.get("/api/v1/queue", token)
-        assert status == 200
-        assert {domain["domain"] for domain in json.loads(text)["domains"]} == {"forecast", "gpu", "job"}
+
+        async def leads_all() -> bool:
+            status, text = await scheduler.get("/api/v1/queue", token)
+            assert status == 200
+            return {domain["domain"] for domain in json.loads(text)["domains"]} == {"forecast", "gpu", "job"}
+
+        await until(leads_all, 90)  # it is ready before it has taken over
         leases = json.loads(await plane.kubectl("get", "leases", "-n", NAMESPACE, "-o", "json"))["items"]
         (holder,) = {lease["spec"]["holderIdentity"] for lease in leases}
         assert holder.startswith("first-")

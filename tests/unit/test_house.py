@@ -27,7 +27,7 @@ PART: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 """A word of a name, in snake case or camel case."""
 LAZY_IMPORTS: Final = {
     "multisched.app": (1, "most programs review no quotas"),
-    "multisched.cli.asking": (2, "every command is parsed at each start, and one is run"),
+    "multisched.cli.asking": (3, "every command is parsed at each start, and one is run"),
     "multisched.cli.cluster_options": (7, "every command is parsed at each start, and one is run"),
     "multisched.cli.driving": (6, "every command is parsed at each start, and one is run"),
     "multisched.cli.dump": (2, "who asks a server needs no sandbox"),
@@ -46,7 +46,7 @@ LAZY_IMPORTS: Final = {
     "multisched.shell.program": (2, "most programs have no judge beside them"),
     "multisched.shell.workers.background_threads": (1, "most programs are never asked"),
     "multisched.shell.workers.plugin_process": (1, "a plugin of a cluster's own needs none of ours"),
-    "multisched.whatif.explain_source": (5, "most programs are never asked"),
+    "multisched.whatif.explain_source": (6, "most programs are never asked"),
     "multisched.whatif.repair_source": (3, "most programs are never asked"),
     "domains.forecast.commands.answers": (11, "each command needs its own few"),
     "domains.forecast.commands.app": (7, "every command is parsed at each start, and one is run"),

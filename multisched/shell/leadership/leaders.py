@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
 
-from multisched.client.lease_record import ADDRESS_ANNOTATION, LeaseRecord
-from multisched.framework.leading import Leader, LedElsewhere
-from multisched.model.server_url import scheme_of
+from multisched.client.lease_record import leader_of
+from multisched.framework.leading import LedElsewhere
 from multisched.shell.domain import DomainWorker
 from multisched.shell.leadership.leases import Leases
-
-NAME_CHARS_MAX: Final = 256
-"""Of what others wrote into a Lease."""
 
 
 class Leaders:
@@ -34,18 +29,8 @@ class Leaders:
         record = keeper.held
         if record is None or record.spec.holder == self._identity:
             return LedElsewhere(domain)
-        return LedElsewhere(domain, _leader(record))
+        return LedElsewhere(domain, leader_of(record))
 
     def _decides(self, domain: str) -> bool:
         """Whether it has been taken over, and decides by now."""
         return any(worker.name == domain and worker.is_leading for worker in self._workers())
-
-
-def _leader(record: LeaseRecord) -> Leader:
-    address = record.metadata.annotations.get(ADDRESS_ANNOTATION, "")
-    is_address = len(address) <= NAME_CHARS_MAX and scheme_of(address)
-    return Leader(
-        (record.spec.holder or "")[:NAME_CHARS_MAX],
-        address if is_address else "",
-        (record.spec.acquire_time or "")[:NAME_CHARS_MAX],
-    )

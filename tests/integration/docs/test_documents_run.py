@@ -12,7 +12,7 @@ from tests.integration.docs import third_step
 from tests.integration.docs.blocks import DOCUMENTS, FILES, MARKS, ROOT, Block, blocks_of
 from tests.integration.docs.session import Session, masked, missing, running_demo
 
-IN_A_DEPLOYMENT: Final = "asks one that is deployed: tests/real/test_deploy.py"
+IN_A_DEPLOYMENT: Final = "asks one that is deployed: tests/real/test_port_forward.py"
 NOT_RUN: Final = {
     ("README.md", "make demo"): "goes on until Ctrl-C, and is this suite: tests/integration/program/test_demo.py",
     ("CONTRIBUTING.md", "git clone"): "is what this test is part of",
@@ -25,7 +25,8 @@ NOT_RUN: Final = {
         ".venv/bin/multisched run --kubeconfig FILE --config",
     ): "goes on: tests/integration/program/test_run_dry.py",
     ("docs/operators.md", "kubectl create clusterrolebinding"): IN_A_DEPLOYMENT,
-    ("docs/operators.md", "multisched queue --server"): IN_A_DEPLOYMENT,
+    ("docs/operators.md", "multisched queue --context"): IN_A_DEPLOYMENT,
+    ("docs/operators.md", "kubectl create token"): IN_A_DEPLOYMENT,
     ("docs/operators.md", "multisched repair plan --apply"): "moves pods in a window: tests/integration/repair",
     ("docs/quotas.md", "$ kubectl apply -f broken.yaml"): "needs policies: tests/real/test_quota_admission.py",
     ("docs/quotas.md", "kubectl create secret tls"): "needs a certificate: tests/real/test_quota_admission.py",

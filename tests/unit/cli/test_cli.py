@@ -337,6 +337,23 @@ def test_a_file_of_authorities_without_any_is_refused(content: str, told: str, t
     assert (code, f"{authorities} {told}" in err) == (2, True)
 
 
+@pytest.mark.parametrize("has_kubeconfig", [True, False])
+def test_who_has_a_kubeconfig_is_told_of_its_clusters_where_nobody_answers_by_default(
+    has_kubeconfig: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("multisched.cli.asking.DEFAULT_SERVER", "http://127.0.0.1:9")
+    monkeypatch.delenv("MULTISCHED_SERVER", raising=False)
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    if has_kubeconfig:
+        (tmp_path / ".kube").mkdir()
+        (tmp_path / ".kube" / "config").touch()
+    code, _, err = call("queue")
+    assert (code, "no multisched answers at http://127.0.0.1:9: " in err) == (3, True)
+    assert ("or reach one in a cluster with --context NAME" in err) is has_kubeconfig
+    assert "--context" not in call("queue", "--server", "http://127.0.0.1:9")[2]
+
+
 @pytest.mark.parametrize("server", ["localhost", "127.0.0.1", "127.8.8.8", "[::1]"])
 def test_a_token_may_go_to_this_machine_in_the_clear(server: str, tmp_path: Path) -> None:
     token = tmp_path / "token"

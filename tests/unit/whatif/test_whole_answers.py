@@ -413,6 +413,7 @@ def test_the_whole_queue_is_told_in_the_order_of_waiting_those_on_their_way_last
         assert {key: value for key, value in found.items() if key != "pods"} == {
             "domains": (domain,),
             "leftOut": 0,
+            "elsewhere": (),
             "identity": "me",
         }
         few = queues.queue(domain=None, limit=3)

@@ -88,6 +88,10 @@ def test_a_domain_that_is_being_taken_over_says_so() -> None:
             503,
             "domain forecast is being taken over by this replica; ask again in a moment",
         )
+        explanations = ProgramExplanations(program, in_thread=at_once, find_leader=leaders_of(program))
+        with pytest.raises(NotExplainedError, match="the caches are not in step") as raised:
+            await explanations.pod(LATE)
+        assert raised.value.status == 503, "it cannot say that there is no such pod"
         transport.lists.set()
         await asyncio.sleep(30.0)
         assert leaders_of(program)("forecast") is None

@@ -1,0 +1,169 @@
+"""A multisched that runs in a cluster: found by its Leases, reached by port-forwards through the API server.
+
+A forwarded port keeps the token of who asks; the API server's proxy for Services would take it away. Each connection has a
+thread of its own, which ends with it. Only kubeconfigs are read: nothing needs kubectl.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Final, TypeVar
+from urllib.parse import urlsplit
+
+import anyio
+import msgspec
+
+from multisched.cli.http_call import PORTS, NoAnswerError
+from multisched.cli.options import AskError
+from multisched.client.auth import Credentials, KubeconfigSource, import_vendor
+from multisched.client.errors import CredentialsError, parse_status
+from multisched.client.lease_record import LeaseRecord, leader_of, leases_path
+from multisched.client.port_forward import OPEN_TIMEOUT_S, PortForward, PortForwardError
+from multisched.client.transport import HttpTransport, open_transport
+from multisched.config.options import ExitCode
+from multisched.framework.leading import Leader
+from multisched.model.wire import UNREADABLE, TransportError
+
+T = TypeVar("T")
+
+LEASES_MAX: Final = 500
+READ_TIMEOUT_S: Final = 15.0
+IDENTITY_END: Final = 9
+"""What a process adds to the name of its pod: `-` and eight digits (`app.default_identity`)."""
+OURS: Final = "multisched.io/"
+"""Begins the keys of what a multisched writes into its Leases."""
+RIGHTS: Final = "docs/operators.md, Asking it from outside, has the Role for those who ask"
+
+
+class _Leases(msgspec.Struct):
+    items: tuple[LeaseRecord, ...] = ()
+
+
+class Deployment:
+    """Of one namespace, by one kubeconfig."""
+
+    def __init__(self, kubeconfig: Path | None, context: str | None, namespace: str) -> None:
+        """`kubeconfig` None: the user's own."""
+        self._vendor = import_vendor()
+        self.kubeconfig = Path(self._vendor.default_kubeconfig) if kubeconfig is None else kubeconfig
+        self.namespace = namespace
+        self._source = KubeconfigSource(self._vendor, self.kubeconfig, context)
+        """One for all: an exec plugin is not asked twice."""
+
+    def first_leader(self) -> Leader:
+        """A replica to ask; of domains that it does not lead it knows the leaders. Raises AskError."""
+        ours = self._run(self._leases)
+        if not ours:
+            raise AskError(
+                f"no multisched has a Lease in namespace {self.namespace}: name another --namespace,"
+                " or --server for one that runs elsewhere",
+                ExitCode.NO_CLUSTER,
+            )
+        leaders = [leader_of(lease) for lease in ours if lease.spec.holder]
+        if not leaders:
+            names = ", ".join(lease.metadata.name for lease in ours)
+            raise AskError(
+                f"nobody holds {names} in namespace {self.namespace}: no replica leads; look at its pods"
+                f" (kubectl -n {self.namespace} get pods), or ask again in a moment",
+                ExitCode.PROBLEM,
+            )
+        reachable = [leader for leader in leaders if leader.address]
+        if not reachable:
+            raise AskError(
+                f"{leaders[0].identity} leads, and its Lease does not say where it answers: it serves no HTTP,"
+                " or is of an older version; name it with --server",
+                ExitCode.NO_CLUSTER,
+            )
+        return reachable[0]
+
+    def tunnel_to(self, leader: Leader) -> Tunnel:
+        """To the port at which the leader says that it answers."""
+        parts = urlsplit(leader.address)
+        return Tunnel(self, leader, parts.port or PORTS[parts.scheme])
+
+    async def connected(self, work: Callable[[HttpTransport], Awaitable[T]]) -> T:
+        """On any loop. Raises CredentialsError."""
+        credentials = await Credentials.load(self._source)
+        async with open_transport(self._vendor, credentials, connections_max=2) as transport:
+            return await work(transport)
+
+    def _run(self, work: Callable[[HttpTransport], Awaitable[T]]) -> T:
+        try:
+            return anyio.run(self.connected, work)
+        except (CredentialsError, TransportError) as error:
+            raise AskError(str(error), ExitCode.NO_CLUSTER) from error
+
+    async def _leases(self, transport: HttpTransport) -> list[LeaseRecord]:
+        """Those that a multisched has written, by name."""
+        path = f"{leases_path(self.namespace)}?limit={LEASES_MAX}"
+        answer = await transport.request("GET", path, timeout_s=READ_TIMEOUT_S)
+        if answer.status != 200:
+            why = parse_status(answer.body).message or f"the API server answered {answer.status}"
+            hint = f"; {RIGHTS}" if answer.status == 403 else ""
+            raise AskError(f"the Leases of namespace {self.namespace} cannot be read: {why}{hint}", ExitCode.NO_CLUSTER)
+        try:
+            found = msgspec.json.decode(answer.body, type=_Leases).items
+        except UNREADABLE as error:
+            raise AskError(f"{transport.host} is no API server: {error}", ExitCode.NO_CLUSTER) from error
+        ours = (one for one in found if any(key.startswith(OURS) for key in one.metadata.annotations))
+        return sorted(ours, key=lambda one: one.metadata.name)
+
+
+class Tunnel:
+    """A connection into the pod of a leader."""
+
+    def __init__(self, deployment: Deployment, leader: Leader, port: int) -> None:
+        self._deployment = deployment
+        self._leader = leader
+        self.port = port
+        self._forward: PortForward | None = None
+        self.pod = leader.identity[:-IDENTITY_END]
+
+    def open(self) -> socket.socket:
+        """The near end. Raises NoAnswerError."""
+        near, far = socket.socketpair()
+        opened: Future[None] = Future()
+        threading.Thread(target=self._work, args=(far, opened), name="port-forward", daemon=True).start()
+        try:
+            opened.result(2 * OPEN_TIMEOUT_S)
+        except PortForwardError as error:
+            near.close()
+            raise NoAnswerError(self._advice(error)) from error
+        except (CredentialsError, TransportError, TimeoutError) as error:
+            near.close()
+            raise NoAnswerError(str(error) or "the port-forward does not open") from error
+        return near
+
+    @property
+    def trouble(self) -> str:
+        """What the far side said of why it ended; empty if nothing."""
+        said = "" if self._forward is None else self._forward.trouble
+        return f"port {self.port} of pod {self.pod}: {said}" if said else ""
+
+    def _work(self, far: socket.socket, opened: Future[None]) -> None:
+        async def carry(transport: HttpTransport) -> None:
+            self._forward = PortForward(transport, self._deployment.namespace, self.pod, self.port)
+            await self._forward.run(far, lambda: opened.set_result(None))
+
+        try:
+            anyio.run(self._deployment.connected, carry)
+        except Exception as error:  # noqa: BLE001 -- raised where it is waited for, or the connection has ended
+            if not opened.done():
+                opened.set_exception(error)
+        finally:
+            far.close()
+
+    def _advice(self, error: PortForwardError) -> str:
+        namespace, address = self._deployment.namespace, self._leader.address
+        if error.status in (401, 403):
+            return f"{error}; {RIGHTS}"
+        if error.status == 404:
+            return (
+                f"{error}: the leader {self._leader.identity} is gone, and another one soon leads; or it is no pod of"
+                f" namespace {namespace}: then write --server {address}"
+            )
+        return f"{error}; look at it: kubectl -n {namespace} get pod {self.pod}"

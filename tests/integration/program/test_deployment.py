@@ -1,0 +1,95 @@
+"""A multisched in a cluster that cannot be reached: every way to miss it has a sentence with the next step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.program.command import call
+from tests.integration.program.faulty_api import FaultyApi
+from tests.integration.program.test_refusals import refusing_port, unreachable
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+ASK = ("explain", "pod", "web")
+
+
+def lease(holder: str, annotations: Mapping[str, str], name: str = "multisched-forecast") -> dict[str, Any]:
+    metadata = {"name": name, "annotations": dict(annotations)}
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": metadata,
+        "spec": {"holderIdentity": holder},
+    }
+
+
+SEEN = {"multisched.io/nodes-seen": "7"}
+TLS, PLAIN = ({**SEEN, "multisched.io/address": f"{scheme}://10.0.0.5:10260"} for scheme in ("https", "http"))
+
+
+@pytest.mark.parametrize(
+    ("found", "code", "told"),
+    [
+        (None, 3, ["no multisched has a Lease in namespace kube-system: name another --namespace, or --server"]),
+        (lease("other", {"theirs": "yes"}), 3, ["no multisched has a Lease in namespace kube-system"]),
+        (
+            lease("", SEEN),
+            1,
+            [
+                "nobody holds multisched-forecast in namespace kube-system: no replica leads",
+                "kubectl -n kube-system get pods",
+                "ask again",
+            ],
+        ),
+        (
+            lease("pod-a-0123abcd", SEEN),
+            3,
+            ["pod-a-0123abcd leads, and its Lease does not say where it answers", "--server"],
+        ),
+        (
+            lease("pod-a-0123abcd", TLS),
+            2,
+            [
+                "has no token (a certificate proves nothing here)",
+                "kubectl create token ACCOUNT >token",
+                "--token-file token",
+            ],
+        ),
+        (
+            lease("pod-a-0123abcd", PLAIN),
+            3,
+            [
+                "no multisched answers at pod pod-a",
+                "the leader pod-a-0123abcd is gone",
+                "--server http://10.0.0.5:10260",
+            ],
+        ),
+    ],
+    ids=["no-lease", "of-others", "nobody", "silent", "certificate", "no-pod"],
+)
+async def test_what_is_missing_is_named(
+    found: dict[str, Any] | None, code: int, told: list[str], tmp_path: Path
+) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    async with FaultyApi.start() as api:
+        api.write_kubeconfig(kubeconfig)
+        kubeconfig.write_text(kubeconfig.read_text().replace("token: any", "{}"))
+        if found is not None:
+            await api.create(LEASES, found)
+        ended = await call(*ASK, "--kubeconfig", str(kubeconfig), "--namespace", "kube-system")
+    assert (ended.code, ended.out) == (code, ""), ended.err
+    assert [words for words in told if words not in ended.err] == [], ended.err
+    assert "Traceback" not in ended.err
+
+
+async def test_a_cluster_or_context_that_is_not_there_is_named(tmp_path: Path) -> None:
+    kubeconfig = unreachable(tmp_path, refusing_port())
+    ended = await call(*ASK, "--kubeconfig", str(kubeconfig))
+    assert (ended.code, "cannot connect to http://127.0.0.1:" in ended.err) == (3, True), ended.err
+    ended = await call(*ASK, "--context", "d", environment={"KUBECONFIG": str(kubeconfig)})
+    assert (ended.code, f"kubeconfig {kubeconfig}: has no context d" in ended.err) == (3, True), ended.err
+    ended = await call(*ASK, "--context", "c", environment={"KUBECONFIG": str(tmp_path / "none")})
+    assert (ended.code, f"no kubeconfig at {tmp_path / 'none'}" in ended.err) == (3, True), ended.err
