@@ -10,10 +10,11 @@ import contextlib
 import logging
 import os
 import random
+import re
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from ipaddress import ip_address
@@ -60,6 +61,8 @@ REACHABLE_PAUSE_MAX_S = 10.0
 GATHER_FROM = 4
 """Requests under way from which on answers are gathered: who binds a pod now and then is not kept waiting."""
 GATHER_S = 0.003
+_POD_OF_DEPLOYMENT = re.compile(r"(.+)-[a-z0-9]{1,10}-[a-z0-9]{5}")
+"""Deployment, hash of its template, and five letters."""
 THREAD_TURN_S = 0.0005
 """How long a thread computes on while the loop wants to go on; 5 ms as shipped, which a pod would wait for several times.
 
@@ -262,8 +265,9 @@ async def _look_on_signal(watch: ConfigurationWatch, *, task_status: anyio.abc.T
 
 def _configuration_watch(program: Program, options: RunOptions) -> ConfigurationWatch:
     """Follows the file, if there is one. Reading takes tens of milliseconds: it is done in a thread."""
+    command = restart_command(os.environ)
     if options.config is None:
-        return ConfigurationWatch(program)
+        return ConfigurationWatch(program, restart_command=command)
     path, file = options.config.path, WatchedFile(options.config.path, options.config.text)
 
     def set_level(configuration: Configuration) -> None:
@@ -273,7 +277,14 @@ def _configuration_watch(program: Program, options: RunOptions) -> Configuration
         found = await anyio.to_thread.run_sync(file.changed)
         return None if found is None else options.overrides.over(found)
 
-    return ConfigurationWatch(program, look, file=str(path), on_applied=set_level)
+    return ConfigurationWatch(program, look, file=str(path), restart_command=command, on_applied=set_level)
+
+
+def restart_command(environment: Mapping[str, str]) -> str:
+    """What restarts all replicas, where the process is a pod of a Deployment; empty elsewhere. The pod is named after it."""
+    pod = _POD_OF_DEPLOYMENT.fullmatch(environment.get("POD_NAME", ""))
+    namespace = environment.get("POD_NAMESPACE", "")
+    return f"kubectl -n {namespace} rollout restart deployment/{pod[1]}" if pod is not None and namespace else ""
 
 
 @contextlib.contextmanager

@@ -47,6 +47,8 @@ def _lines(
         yield as_table(("setting", "in force", "file", "applies"), rows, is_wide=is_wide)
     elif not problems:
         yield "no difference"
+    if view.restart_command and any(one.restart for one in found):
+        yield f"restart it with: {view.restart_command}"
 
 
 def _when(change: Change) -> str:

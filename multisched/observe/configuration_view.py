@@ -35,6 +35,8 @@ class ConfigurationView(msgspec.Struct, frozen=True):
     """What is wrong in the file now: then what it said before stays in force."""
     waiting: tuple[ChangeView, ...] = ()
     """What the file says and only a restart puts in force."""
+    restart_command: str = ""
+    """Which restarts all replicas; empty where it is not known."""
 
 
 class ConfigurationSource(Protocol):

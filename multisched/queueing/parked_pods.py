@@ -111,6 +111,11 @@ class ParkedPods:
         self._deadlines[entry.uid] = deadline_s
         self._deadlines.move_to_end(entry.uid)
 
+    def delay(self, seconds: float) -> None:
+        """Everybody waits so much longer, or less where it is negative: all go on to wait equally long."""
+        for uid in self._deadlines:
+            self._deadlines[uid] += seconds
+
     def reindex(self, entry: Entry) -> None:
         """The entry's pod was replaced; its deadline stays."""
         self._unindex(entry.uid)

@@ -154,7 +154,8 @@ class PodQueue:
         return _placement(entry)
 
     def configure(self, backoff: BackoffPolicy, leftover_s: float) -> None:
-        """Waits that begin from now on last as long as these say."""
+        """Backoffs that begin from now on last as long as this says. Who is parked waits as long as who will be."""
+        self._parked.delay(leftover_s - self._places.leftover_s)
         self._judge.policy, self._places.leftover_s = backoff, leftover_s
 
     def use(self, plugins: PluginSet, now_s: float, *, is_tried: bool) -> Moved:

@@ -57,13 +57,17 @@ class ConfigurationWatch:
         look: Look | None = None,
         *,
         file: str = "",
+        restart_command: str = "",
         in_thread: InThread = in_worker_thread,
         on_applied: Callable[[Configuration], None] = lambda configuration: None,
     ) -> None:
-        """`look`: None for a program without a file. `on_applied` hears of what lies outside the program, such as logging."""
+        """`look`: None for a program without a file. `restart_command`: what to tell people to restart it with; empty: unknown.
+
+        `on_applied` hears of what lies outside the program, such as logging."""
         self._program = program
         self._look = look
         self._file = file
+        self._restart_command = restart_command
         self._in_thread = in_thread
         self._on_applied = on_applied
         self._asked = anyio.Event()
@@ -88,7 +92,8 @@ class ConfigurationWatch:
         """See `ConfigurationSource`."""
         waiting = tuple(ChangeView(one.path, one.before, one.after, one.restart) for one in self._waiting)
         settings = flatten(self._program.configuration)
-        return ConfigurationView(settings, self._file, self._since_s, self._problems, waiting)
+        since_s, command = self._since_s, self._restart_command
+        return ConfigurationView(settings, self._file, since_s, self._problems, waiting, command)
 
     # -- one look --------------------------------------------------------------------------------------------------
 
@@ -117,7 +122,10 @@ class ConfigurationWatch:
             self._report("ConfigurationApplied", "Normal", "configuration in force", _named(applied))
         if waiting:
             named = [f"{text} ({one.restart})" for text, one in zip(_named(waiting), waiting, strict=False)]
-            self._report("RestartNeeded", "Warning", "a restart is needed for changes of the configuration", named)
+            how = f" ({self._restart_command})" if self._restart_command else ""
+            self._report(
+                "RestartNeeded", "Warning", f"a restart is needed for changes of the configuration{how}", named
+            )
         if not applied and not waiting:
             logger.info("configuration is what is in force", extra={"file": self._file})
 

@@ -3,7 +3,8 @@
 `PodProcesses.watching` watches one namespace until the block ends. A new pod gets a process with the pod's configuration, the
 rights of the pod's account, and the program that its image stands for; the pod is Ready when the process says so. When the
 pod goes, its process is asked to end. So whatever rolls pods out (a Deployment, `kubectl rollout`, `helm --wait`) rolls out
-processes. They differ from pods in the server's settings, as in `deployed.py`.
+processes. A ConfigMap that changes comes to the files of the processes that mount it. They differ from pods in the server's
+settings, as in `deployed.py`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from tests.real.rendering import RefusedError, run
 POLL_S: Final = 0.5
 STOP_GRACE_S: Final = 30
 GONE_LIMIT_S: Final = 60
+CRASHED_PAUSE_S: Final = 5.0
+"""Before the process of a pod that has crashed is started again."""
 CONTAINER: Final = "multisched"
 Pod = dict[str, Any]
 
@@ -53,13 +56,21 @@ class PodProcesses:
         """By pod."""
         self.ended: dict[str, tuple[Scheduler, int]] = {}
         """By pod: with the code it ended with when its pod went."""
+        self.may_crash = False
+        """A process that ends by itself is started again, as a kubelet would."""
+        self.crashed: dict[str, list[tuple[Scheduler, int]]] = {}
+        """By pod: each that has ended by itself, with its code."""
+        self._again_s: dict[str, float] = {}
+        """Pod -> when its process is started again."""
+        self._mounted: dict[str, tuple[str, str]] = {}
+        """Pod -> its ConfigMap, and what that said last."""
 
     @classmethod
     @asynccontextmanager
     async def watching(
         cls, kubectl: Path, kubeconfig: Path, namespace: str, folder: Path, trees: Mapping[str, Path]
     ) -> AsyncIterator[PodProcesses]:
-        """Raises ProgramEndedError when a process ends by itself."""
+        """Raises ProgramEndedError when a process ends by itself, unless it `may_crash`."""
         self = cls(kubectl, kubeconfig, namespace, folder, trees)
         try:
             async with anyio.create_task_group() as tasks:
@@ -111,20 +122,24 @@ class PodProcesses:
             pods = {pod["metadata"]["name"]: pod for pod in found if not pod["metadata"].get("deletionTimestamp")}
             for name in self.running.keys() - pods.keys():
                 tasks.start_soon(self._stop, name, self.running.pop(name))
-            for name in pods.keys() - self.running.keys() - self.ended.keys():
+            crashed = {name for name, again_s in self._again_s.items() if again_s > anyio.current_time()}
+            for name in pods.keys() - self.running.keys() - self.ended.keys() - crashed:
                 self.running[name] = await self._start(name, pods[name])
                 self._started.add(name)
+            await self._mount()
             for name in self.running.keys() - self._ready:
-                await self._look(name)
+                if not self._has_crashed(name):
+                    await self._look(name)
             await anyio.sleep(POLL_S)
 
     async def _start(self, name: str, pod: Pod) -> Scheduler:
         (container,) = [one for one in pod["spec"]["containers"] if one["name"] == CONTAINER]
         kubeconfig = await self._kubeconfig_of(name, pod["spec"]["serviceAccountName"])
-        configuration = self._folder / f"{name}.yaml"
-        document = yaml.safe_load(await self._configuration_of(pod))
-        document["server"] |= {"bindAddress": "127.0.0.1", "port": 0, "probePort": 0}
-        configuration.write_text(json.dumps(document))
+        (volume,) = [one for one in pod["spec"]["volumes"] if one["name"] == "config"]
+        config_map = volume["configMap"]["name"]
+        text = (await self._configurations())[config_map]
+        self._mounted[name] = config_map, text
+        configuration = self._write(name, text)
         # -P: the program comes from its tree, not from the folder that the tests are started in.
         command = [sys.executable, "-P", "-m", "multisched", "run"]
         command += ["--kubeconfig", str(kubeconfig), "--config", str(configuration)]
@@ -133,11 +148,43 @@ class PodProcesses:
         program = await Program.start(name, command, self._folder / f"{name}.log", {**kept, **own})
         return Scheduler(name, credential_of(kubeconfig), program)
 
-    async def _configuration_of(self, pod: Pod) -> str:
-        (volume,) = [one for one in pod["spec"]["volumes"] if one["name"] == "config"]
-        found = json.loads(await self.kubectl("get", "configmap", volume["configMap"]["name"], "-o", "json"))
-        text: str = found["data"]["multisched.yaml"]
-        return text
+    def _has_crashed(self, name: str) -> bool:
+        """Notes it, and when its process comes back."""
+        code = self.running[name].program.returncode
+        if code is None or not self.may_crash:
+            return False
+        self.crashed.setdefault(name, []).append((self.running.pop(name), code))
+        self._again_s[name] = anyio.current_time() + CRASHED_PAUSE_S
+        return True
+
+    async def _mount(self) -> None:
+        """Brings what ConfigMaps say now to the files of the processes, each in one step."""
+        texts = await self._configurations() if self._mounted else {}
+        for name in self.running:
+            config_map, before = self._mounted[name]
+            text = texts.get(config_map, before)
+            if text != before:
+                self._mounted[name] = config_map, text
+                self._write(name, text)
+
+    def _write(self, name: str, text: str) -> Path:
+        """The pod's file, with the server's settings for a process beside others."""
+        path = self._folder / f"{name}.yaml"
+        document = yaml.safe_load(text)
+        document["server"] |= {"bindAddress": "127.0.0.1", "port": 0, "probePort": 0}
+        unfinished = path.with_suffix(".new")
+        unfinished.write_text(json.dumps(document))
+        unfinished.replace(path)
+        return path
+
+    async def _configurations(self) -> dict[str, str]:
+        """ConfigMap -> the file in it."""
+        found = json.loads(await self.kubectl("get", "configmaps", "-o", "json"))["items"]
+        return {
+            one["metadata"]["name"]: one["data"]["multisched.yaml"]
+            for one in found
+            if "multisched.yaml" in one.get("data", {})
+        }
 
     async def _kubeconfig_of(self, name: str, account: str) -> Path:
         document = yaml.safe_load(self._kubeconfig.read_text())
@@ -152,7 +199,8 @@ class PodProcesses:
     async def _look(self, name: str) -> None:
         """Passes on to the pod what its readiness probe would find."""
         scheduler = self.running[name]
-        scheduler.program.check_running()
+        if not self.may_crash:
+            scheduler.program.check_running()
         probes = [line["probes"] for line in scheduler.log_lines() if line.get("probes")]
         if not probes:
             return

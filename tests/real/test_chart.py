@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,10 +36,7 @@ CLUSTER_WIDE = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 
 
 def comparable(objects: Sequence[Object]) -> dict[tuple[str, str, str], Any]:
-    """Without what has to differ or means nothing: labels, the order of volumes, the namespace itself.
-
-    Nor has it the hash in a ConfigMap's name, and the annotation that stands for it.
-    """
+    """Without what has to differ or means nothing: labels, the order of volumes, the namespace itself."""
     found = {}
     for one in copy.deepcopy(list(objects)):
         if one["kind"] == "Namespace":
@@ -47,17 +46,14 @@ def comparable(objects: Sequence[Object]) -> dict[tuple[str, str, str], Any]:
             one["data"] = {"multisched.yaml": loading.parse(one["data"]["multisched.yaml"], "multisched.yaml")}
         if one["kind"] == "Deployment":
             template = one["spec"]["template"]
-            template["metadata"] = sorted(
-                template["metadata"]["labels"].items() & {("app.kubernetes.io/name", "multisched")}
-            )
+            labels = template["metadata"].pop("labels").items() & {("app.kubernetes.io/name", "multisched")}
+            template["metadata"]["labels"] = sorted(labels)
             volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
-            volumes["config"]["configMap"] = "the ConfigMap"
             template["spec"]["volumes"] = volumes
             (container,) = template["spec"]["containers"]
             container["volumeMounts"] = {mount["name"]: mount for mount in container["volumeMounts"]}
-        name = "multisched-config" if one["kind"] == "ConfigMap" else metadata["name"]
         namespace = "" if one["kind"] in CLUSTER_WIDE else metadata.get("namespace", "")
-        found[one["kind"], namespace, name] = _without_instance(one)
+        found[one["kind"], namespace, metadata["name"]] = _without_instance(one)
     return found
 
 
@@ -72,6 +68,23 @@ def test_the_chart_installs_what_the_base_installs() -> None:
     assert chart.keys() == base.keys()
     for key in base:
         assert chart[key] == base[key], key
+
+
+@pytest.mark.parametrize("folder", [BASE, *sorted(OVERLAYS.iterdir()), DEPLOY / "webhook"], ids=lambda one: one.name)
+def test_a_changed_configuration_leaves_the_deployment_as_it_is(folder: Path, tmp_path: Path) -> None:
+    """The program follows its file: a name or an annotation that changed with it would roll the Deployment."""
+    copied = tmp_path / "deploy"
+    shutil.copytree(DEPLOY, copied)
+    changed = copied / folder.relative_to(DEPLOY)
+    for file in copied.rglob("multisched.yaml"):
+        file.write_text(file.read_text() + "verify: {every: 10m}\n")
+    before, after = kustomized(folder), kustomized(changed)
+    assert the(before, "Deployment") == the(after, "Deployment")
+    assert configuration(before) != configuration(after)
+
+    first, second = templated(), templated({"config": {"verify": {"every": "10m"}}})
+    assert the(first, "Deployment") == the(second, "Deployment")
+    assert configuration(first) != configuration(second)
 
 
 def test_values_make_the_overlays() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from multisched.app import default_identity
+from multisched.app import default_identity, restart_command
 
 
 @pytest.mark.parametrize("pod_name", ["multisched-7d9f-x2x", ""])
@@ -14,3 +14,17 @@ def test_every_start_is_another_identity(pod_name: str, monkeypatch: pytest.Monk
     assert first != second
     assert first.startswith(pod_name)
     assert len(first.removeprefix(pod_name)) >= 9
+
+
+@pytest.mark.parametrize(
+    ("pod", "namespace", "command"),
+    [
+        ("multisched-7d9c5b6f4d-x2x9z", "system", "kubectl -n system rollout restart deployment/multisched"),
+        ("my-own-scheduler-7d9c5b6f4d-x2x9z", "a", "kubectl -n a rollout restart deployment/my-own-scheduler"),
+        ("multisched-0", "system", ""),
+        ("multisched-7d9c5b6f4d-x2x9z", "", ""),
+        ("", "", ""),
+    ],
+)
+def test_the_command_that_restarts_it_is_known_of_a_pod_of_a_deployment(pod: str, namespace: str, command: str) -> None:
+    assert restart_command({"POD_NAME": pod, "POD_NAMESPACE": namespace}) == command

@@ -77,7 +77,7 @@ def _questions(scene: Scene, process: Process, names: Sequence[str]) -> Question
     return Questions(
         process,
         names,
-        configuration=scene.setting.configuration,
+        configuration=process.program.configuration if scene.setting.is_reloaded else scene.setting.configuration,
         server=scene.server,
         world=scene.world,
         bind_checker=scene.bind_checker,

@@ -6,8 +6,9 @@ import asyncio
 import zlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from multisched.framework.context import PluginContext
+from multisched.framework.context import PluginContext, WaitingPods
 from multisched.framework.points import CycleView, PermitResult
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
@@ -17,6 +18,10 @@ HOLD_LONGER_S = 5.0
 HELD = "held-"
 """Pods of such a name are held until their time runs out."""
 BROKEN_MAX = 20
+
+
+_HOLDING: WeakKeyDictionary[WaitingPods, dict[str, float]] = WeakKeyDictionary()
+"""Of each domain of each process."""
 
 
 class HoldSome:
@@ -47,8 +52,8 @@ class HoldLonger:
 
     def __init__(self, args: Mapping[str, Any], context: PluginContext) -> None:
         self._held = context.waiting_pods
-        self._holding: dict[str, float] = {}
-        """uid -> since when it is held here."""
+        self._holding = _HOLDING.setdefault(context.waiting_pods, {})
+        """uid -> since when it is held here. Who comes after this one, with other args, lets go what it holds."""
         self._passed: set[str] = set()
         """uids of pods that the other plugin has let go."""
         self.broken: list[str] = []

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
 
 from multisched.framework.points import CycleView
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
 
 BROKEN_MAX = 20
+NO_ARGS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class ReserveTally:
@@ -16,7 +19,8 @@ class ReserveTally:
 
     name = "ReserveTally"
 
-    def __init__(self) -> None:
+    def __init__(self, args: Mapping[str, Any] = NO_ARGS) -> None:
+        """`args`: mean nothing; with others it is built anew."""
         self.open: dict[str, str] = {}
         """uid -> node of what is reserved now."""
         self.broken: list[str] = []

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from multisched.shell.program import Program
 from multisched.testing.checkers.process.process_checker import ProcessChecker
+from multisched.testing.processes.configuration_files import FileFollower
 from multisched.testing.wire.faulty_transport import FaultyTransport
 
 
@@ -19,3 +20,5 @@ class Process:
     transport: FaultyTransport
     checker: ProcessChecker
     task: asyncio.Task[None]
+    follower: FileFollower | None = None
+    """None where the configuration file stays as it is."""

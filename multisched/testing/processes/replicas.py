@@ -9,6 +9,7 @@ import random
 from collections.abc import Collection
 from functools import partial
 
+from multisched.config import loading
 from multisched.config.nodes import lease_groups_of
 from multisched.model.objects import Pod
 from multisched.model.wire import Transport
@@ -17,8 +18,10 @@ from multisched.testing.checkers.api.bind_checker import BindChecker
 from multisched.testing.checkers.process.process_checker import ProcessChecker
 from multisched.testing.loop.sim_loop import PROCESS, SimClock, SimLoop
 from multisched.testing.loop.virtual_workers import VirtualProcess, VirtualThreads, VirtualWorkers
+from multisched.testing.processes.configuration_files import ConfigurationFile, FileFollower
 from multisched.testing.processes.process import Process
 from multisched.testing.processes.quiet_observer import QuietObserver
+from multisched.testing.settings.changed_files import ChangedFile
 from multisched.testing.settings.setting import Setting
 from multisched.testing.wire.faults import Faults
 from multisched.testing.wire.faulty_extender import SimExtender
@@ -51,6 +54,8 @@ class Replicas:
         self._api, self._faults = api, faults
         self._bind_checker = bind_checker
         self._extender_rng = random.Random(seed ^ 0xE)  # noqa: S311 - a simulation
+        self._file = ConfigurationFile(setting, loop.time)
+        self._file_rng = random.Random(seed ^ 0xF11E)  # noqa: S311 - a simulation
         self._first: dict[str, str] = {}
         """Lease group -> the process that reaches it first."""
         self.observer = QuietObserver()
@@ -97,7 +102,8 @@ class Replicas:
             open_extender=lambda settings: SimExtender(settings, self._extender_rng, self._faults, transport),
             plan_repairs=plans_of,
         )
-        configuration = self._setting.configuration_of(self.started)
+        follower = self._follower() if self._setting.is_reloaded else None
+        configuration = self._setting.configuration_of(self.started) if follower is None else follower.configuration
         self._bind_checker.leases.renew_deadlines_s[identity] = configuration.lease.renew_deadline_s
         program = context.run(Program, configuration, ports)
         checker = ProcessChecker(
@@ -110,7 +116,18 @@ class Replicas:
             is_steady=not self._setting.is_drawn,
         )
         task = self._loop.create_task(self._keep(program), context=context)
-        self.running.append(Process(identity, program, transport, checker, task))
+        self.running.append(Process(identity, program, transport, checker, task, follower))
+        if follower is not None:
+            follower.start(program, self._loop, context)
+
+    def change_file(self, file: ChangedFile) -> None:
+        """Somebody saves another configuration."""
+        if file.is_good:
+            self._bind_checker.in_flight.may_send(loading.parse(file.text, "simulated"))
+        self._file.write(file)
+
+    def _follower(self) -> FileFollower:
+        return FileFollower(self._file, self._setting, self.started, self._file_rng, self._bind_checker.complain)
 
     async def _keep(self, program: Program) -> None:
         """A process that ends because its lease is lost is started again, as a kubelet does with a container."""
@@ -137,6 +154,8 @@ class Replicas:
         process.transport.cut()
         self._bind_checker.leases.believers.pop(process.identity, None)
         process.checker.reserves.check(is_at_rest=False)
+        if process.follower is not None:
+            process.follower.stop()
         self.running.remove(process)
         self.ended.append(process)
 

@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import Sequence
 
 from multisched.testing.disruptions.catalog import BY_NAME
 from multisched.testing.disruptions.scene import Scene
+from multisched.testing.processes.configuration_files import LATE_MAX_S, FileFollower
 from multisched.testing.run.endings import NotSetAside, end
+from multisched.testing.settings import changed_files
 from multisched.testing.world.workloads import Workloads
 
 FAULTS_S = 30.0
@@ -19,6 +22,7 @@ FAULTS_S = 30.0
 LULL = 10
 """So many disruptions at least share the time: few are not stretched over all of it."""
 CLEARED_EVERY_S = 4.0
+KILLED = "leader killed"
 BURSTS = (1, 1, 5, 20, 40)
 
 
@@ -44,6 +48,8 @@ class FaultSchedule:
         for kind in kinds:
             await asyncio.sleep(self._rng.uniform(0.1, 2 * FAULTS_S / max(len(kinds), LULL)))
             tasks.append(asyncio.ensure_future(self._strike(kind)))
+        if self._setting.is_reloaded:
+            tasks.append(asyncio.ensure_future(self._change_file()))
         clearing = asyncio.ensure_future(self._clear())
         try:
             await asyncio.gather(*tasks)
@@ -55,6 +61,23 @@ class FaultSchedule:
 
     async def _strike(self, kind: str) -> None:
         self.struck[kind] += await BY_NAME[kind].act(self._scene)
+
+    async def _change_file(self) -> None:
+        """Somebody changes the configuration file; once a leader is killed when some processes have seen the change.
+
+        The mistakes before the last good file last for a while, too.
+        """
+        scene, rng = self._scene, random.Random(f"{self._scene.seed}/files")  # noqa: S311 - a simulation
+        files = changed_files.drawn(rng, self._setting)
+        killing_at = rng.randrange(2 * len(files)) if self._setting.configuration.lease.enabled else -1
+        for number, file in enumerate(files):
+            await asyncio.sleep(rng.uniform(0.5, 2 * FAULTS_S / len(files)))
+            scene.replicas.change_file(file)
+            self.struck["configuration changed" if file.is_good else "configuration mistaken"] += 1
+            if number == killing_at:
+                await asyncio.sleep(rng.uniform(0.0, LATE_MAX_S))
+                self.struck[KILLED] += await BY_NAME[KILLED].act(scene)
+        await asyncio.sleep(FileFollower.rest_s())
 
     async def _clear(self) -> None:
         while True:

@@ -130,6 +130,8 @@ class RestChecker:
                 self._complain(f"{sentence} ({process.identity})")
             process.checker.reserves.check(is_at_rest=True)
             process.checker.check_rest()
+            if process.follower is not None:
+                process.follower.check_rest()
             self._check_audit(process)
         # To a process that was paused every plugin that waited seems to have hung.
         was_paused, failures = self._replicas.was_paused, self._replicas.observer.failures

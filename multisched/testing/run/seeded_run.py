@@ -29,6 +29,8 @@ from multisched.testing.world.policies import Policies
 from multisched.testing.world.world import World
 
 LOOK_S = 0.5
+SHORTEST_FLUSH_S = 8.0
+"""Of all that a file may say while it changes (`configurations.QUEUES`)."""
 ASKED_LOOKS, ASKED_PODS = 20, 4
 """Every so many looks people ask each process how it fares, and about so many pods."""
 
@@ -49,6 +51,7 @@ class Run:
         self._faults.newest = lambda: server.store.version
         policies = Policies(server, seed)
         flush_s = min(domain.queue.unschedulable_flush_s for domain in setting.configuration.domains)
+        flush_s = min(flush_s, SHORTEST_FLUSH_S) if setting.is_reloaded else flush_s
         policies.flushes = lambda: int(loop.time() / flush_s)
         self._bind_checker = BindChecker(
             server,

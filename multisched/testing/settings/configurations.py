@@ -15,7 +15,6 @@ import orjson
 
 from multisched.config import loading
 from multisched.config.document import ConfigError
-from multisched.config.schema import Configuration
 from multisched.testing.world.labels import LICENCE
 
 ARGS_SHARE: Final = 0.5
@@ -176,7 +175,7 @@ REFUSED: Final[Sequence[tuple[str, object]]] = (
 """What somebody may write, and the program must refuse before it starts: plugin and arguments."""
 
 
-def drawn(rng: random.Random, asking: Mapping[str, Any]) -> Configuration:
+def drawn(rng: random.Random, asking: Mapping[str, Any]) -> Mapping[str, Any]:
     """The domains of `asking`, with what else a user may have configured."""
     document = copy.deepcopy(dict(asking))
     for domain in document["domains"]:
@@ -191,7 +190,7 @@ def drawn(rng: random.Random, asking: Mapping[str, Any]) -> Configuration:
         document["verify"] = {"every": "10s"}
     if rng.random() < ALONE_SHARE:
         document["lease"] = {"enabled": False}
-    return loading.parse(orjson.dumps(document).decode(), "scenario")
+    return document
 
 
 def fault_of_refusal(asking: Mapping[str, Any], plugin: str, args: object) -> str:

@@ -8,8 +8,11 @@ configure.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Final
 
+import orjson
 import yaml
 
 from multisched.config import loading
@@ -31,6 +34,8 @@ QUOTAS, GANGS = 0.65, 0.65
 """Of the runs of teams: there are elastic quotas, or gangs; in the rest of either there are both."""
 TEAMED_FROM = 100
 """From this seed on there are teams: half of what `make sim` runs. Defects are known by seeds below, which stay as they were."""
+RELOADED_FROM: Final = 220
+"""From this seed on the configuration file changes while the processes run: after what `make sim` ran before there was that."""
 FEWER = 0.7
 """Of the single pods that were drawn, so many are left beside those of teams, and again beside gangs."""
 SHORT_LEASE = {"duration_s": 9.0, "renew_deadline_s": 3.0, "retry_period_s": 1.0}
@@ -62,11 +67,21 @@ domains:
 """Three domains in which parallel cycles meet: the profiles wait for answers."""
 
 
+SHIPPED: Final[Mapping[str, Any]] = {
+    "apiVersion": "multisched.io/v1",
+    "kind": "MultischedConfiguration",
+    "domains": [{"name": name} for name in ("forecast", "gpu", "job")],
+}
+"""The default configuration as a file that says which domains it has."""
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One run's conditions."""
 
     configuration: Configuration
+    document: Mapping[str, Any]
+    """What the configuration was read from, but for its leases."""
     is_shipped: bool
     """The default configuration, but for who shares a lease."""
     is_drawn: bool
@@ -83,12 +98,19 @@ class Setting:
     has_gangs: bool
     is_rollout: bool
     """Every second process has another configuration: its lease is shorter."""
+    is_reloaded: bool
+    """The configuration file changes, and each process sees that at another time."""
 
     def configuration_of(self, number: int) -> Configuration:
         """Of the first process, the second and so on."""
-        if not self.is_rollout or number % 2:
-            return self.configuration
-        return self.configuration.model_copy(update={"lease": self.configuration.lease.model_copy(update=SHORT_LEASE)})
+        return self.with_lease(self.configuration, number)
+
+    def with_lease(self, configuration: Configuration, number: int) -> Configuration:
+        """As this process has it, whatever the file says: a lease is chosen for the run."""
+        lease = self.configuration.lease
+        if self.is_rollout and not number % 2:
+            lease = lease.model_copy(update=SHORT_LEASE)
+        return configuration.model_copy(update={"lease": lease})
 
     @property
     def has_faulty_plugin(self) -> bool:
@@ -105,7 +127,8 @@ def rng_of(seed: int) -> random.Random:
 def drawn(seed: int, rng: random.Random) -> Setting:
     """The setting of a seed. `rng`: as `rng_of` makes it."""
     is_shipped, is_drawn = seed % 2 == 0, seed % 4 == 3
-    configuration = loading.default() if is_shipped else _asking(rng, is_drawn=is_drawn)
+    document = SHIPPED if is_shipped else _asking(rng, is_drawn=is_drawn)
+    configuration = loading.default() if is_shipped else loading.parse(text_of(document), "scenario")
     is_alone = not configuration.lease.enabled
     teams = random.Random(f"{seed}/teamed").random()  # noqa: S311 - a simulation
     has_quotas = seed >= TEAMED_FROM and teams < QUOTAS
@@ -114,6 +137,7 @@ def drawn(seed: int, rng: random.Random) -> Setting:
     lease = configuration.lease.model_copy(update={"per_domain": not has_quotas})
     return Setting(
         configuration=configuration.model_copy(update={"lease": lease}),
+        document=document,
         is_shipped=is_shipped,
         is_drawn=is_drawn,
         replicas=1 if is_alone else rng.choice(REPLICAS),
@@ -124,13 +148,18 @@ def drawn(seed: int, rng: random.Random) -> Setting:
         has_quotas=has_quotas,
         has_gangs=has_gangs,
         is_rollout=not is_alone and random.Random(f"{seed}/rollout").random() < ROLLOUTS,  # noqa: S311 - a simulation
+        is_reloaded=seed >= RELOADED_FROM,
     )
 
 
-def _asking(rng: random.Random, *, is_drawn: bool) -> Configuration:
-    if not is_drawn:
-        return loading.parse(ASKING, "scenario")
-    return configurations.drawn(rng, yaml.safe_load(ASKING))
+def text_of(document: Mapping[str, Any]) -> str:
+    """A configuration file. JSON is YAML."""
+    return orjson.dumps(document).decode()
+
+
+def _asking(rng: random.Random, *, is_drawn: bool) -> Mapping[str, Any]:
+    asking: Mapping[str, Any] = yaml.safe_load(ASKING)
+    return configurations.drawn(rng, asking) if is_drawn else asking
 
 
 def fault_of_refusals(seed: int) -> str:

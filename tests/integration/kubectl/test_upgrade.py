@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable
+import shutil
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import anyio
 import pytest
 
 from tests.integration.kubectl.install_kit import Cluster, cluster_of
+from tests.real.admin import until
 from tests.real.audit_log import bound, calls, denied
+from tests.real.deployed import Scheduler
 from tests.real.pod_processes import PodProcesses
 from tests.real.releases import extract, release_before
-from tests.real.rendering import BASE, CHART, NAMESPACE
+from tests.real.rendering import BASE, CHART, DEPLOY, NAMESPACE, RefusedError
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -26,6 +30,7 @@ ROOT = Path(__file__).parents[3]
 DEPLOYMENT = "deployment/multisched"
 AT_FIRST, WAITING, MEANWHILE = 30, 12, 80
 """Pods that are there before the upgrade, those that no node takes until the end, and those that come while it goes on."""
+REFUSED_LIMIT_S = 60
 ROLLOUT = ("rollout", "status", DEPLOYMENT, "--timeout=120s")
 
 
@@ -81,14 +86,11 @@ async def test_a_kustomization_is_upgraded_and_rolled_back_with_pods_waiting(
             await cluster("apply", "-f", "-", document=rendered)
             await cluster("-n", NAMESPACE, *ROLLOUT)
 
-        async def undo() -> None:
-            await cluster("-n", NAMESPACE, "rollout", "undo", DEPLOYMENT)
-            await cluster("-n", NAMESPACE, *ROLLOUT)
-
         async with PodProcesses.watching(cluster.kubectl, cluster.kubeconfig, NAMESPACE, tmp_path, trees) as processes:
             await apply(before / "deploy/base", "old")
             assert len(processes.running) == 2
-            await rolled_with_pods_waiting(cluster, processes, lambda: apply(BASE, "new"), undo)
+            back = partial(apply, before / "deploy/base", "old")
+            await rolled_with_pods_waiting(cluster, processes, partial(apply, BASE, "new"), back)
 
 
 async def test_a_release_of_the_chart_is_upgraded_and_rolled_back_with_pods_waiting(
@@ -128,3 +130,64 @@ async def test_a_release_of_the_chart_is_upgraded_and_rolled_back_with_pods_wait
             assert "podgroups.scheduling.x-k8s.io" in left, "helm never takes definitions away, and objects with them"
             assert "/multisched" not in left
         assert len(await cluster.pods()) == len(cluster.created)
+
+
+async def test_a_configuration_that_is_refused_at_an_upgrade_leaves_the_old_replicas_at_work(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """The new pod does not come up and says why; the old ones go on by what they had. Mended, the rollout goes through."""
+    old_image, new_image = (f"registry.example.com/multisched:{tag}" for tag in ("old", "new"))
+    shutil.copytree(DEPLOY, tmp_path / "deploy")
+    changed = tmp_path / "deploy/base"
+    good = (changed / "multisched.yaml").read_text()
+    wrong = "domains: [{name: forecast, profile: {plugins: {enabled: [{name: PeakForcast}]}}}]\n"
+
+    async with cluster_of(request, tmp_path) as cluster:
+
+        async def apply(image: str, more: str) -> None:
+            (changed / "multisched.yaml").write_text(good + more)
+            rendered = await cluster("kustomize", str(changed))
+            await cluster("apply", "-f", "-", document=re.sub(r"image: multisched:.*", f"image: {image}", rendered))
+
+        trees = {old_image: ROOT, new_image: ROOT}
+        async with PodProcesses.watching(cluster.kubectl, cluster.kubeconfig, NAMESPACE, tmp_path, trees) as processes:
+            await apply(old_image, "")
+            await cluster("-n", NAMESPACE, *ROLLOUT)
+            old = dict(processes.running)
+            await cluster.create_pods("first", AT_FIRST)
+            await cluster.create_pods("waiting", WAITING, zone="late")
+            await cluster.wait_bound(AT_FIRST)
+
+            processes.may_crash = True
+            await apply(new_image, wrong)
+            with pytest.raises(RefusedError, match=r"timed out|exceeded"):
+                await cluster("-n", NAMESPACE, "rollout", "status", DEPLOYMENT, "--timeout=5s")
+            await until(partial(_have_said, old.values(), "configuration rejected"), REFUSED_LIMIT_S)
+            await until(partial(_has_crashed, processes), REFUSED_LIMIT_S)
+            await cluster.create_pods("meanwhile", MEANWHILE)
+            await cluster.wait_bound(AT_FIRST + MEANWHILE)
+            assert old.items() <= processes.running.items(), "the old replicas run as before"
+            ((first, code), *_others) = next(iter(processes.crashed.values()))
+            assert code == 2
+            assert "'PeakForcast'" in first.program.log.read_text()
+            assert "did you mean PeakForecast?" in first.program.log.read_text()
+
+            await apply(new_image, "")
+            await cluster("-n", NAMESPACE, *ROLLOUT)
+            await processes.wait_without(old.keys())
+            await cluster.create_nodes(["late"], zone="late")
+            await cluster.wait_bound(len(cluster.created))
+            found = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in await cluster.pods()}
+            assert found == cluster.created
+            assert {code for _scheduler, code in processes.ended.values()} == {0}
+            if cluster.plane is not None and cluster.plane.audit_log is not None:
+                assert bound(calls(cluster.plane.audit_log)) == dict.fromkeys(cluster.created.values(), 1)
+
+
+async def _have_said(schedulers: Iterable[Scheduler], message: str) -> bool:
+    """Each of them, in its log."""
+    return all(any(message in line["message"] for line in one.log_lines()) for one in schedulers)
+
+
+async def _has_crashed(processes: PodProcesses) -> bool:
+    return bool(processes.crashed)

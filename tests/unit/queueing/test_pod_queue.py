@@ -20,6 +20,7 @@ from multisched.framework.points import QueuedPod
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod, PodSpec
 from multisched.model.selectors import Toleration
+from multisched.queueing.backoff import BackoffPolicy
 from multisched.queueing.entry import Failure, Placement
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import Place, QueueInvariantError
@@ -516,6 +517,18 @@ def test_a_gate_without_a_fitting_event_is_asked_again_by_the_leftover_flush() -
     quota.is_full = False
 
     assert queue.flush(600).active == 1
+
+
+def test_another_flush_counts_for_who_waits_already_and_for_who_comes_later() -> None:
+    queue = make_queue(leftover_s=300)
+    park(queue, make_pod("early"), now_s=0)
+    queue.configure(BackoffPolicy(), 8)
+    park(queue, make_pod("late"), now_s=5)
+    assert queue.next_wakeup_s() == 8
+    assert (queue.flush(8).active, queue.where("late")) == (1, Place.UNSCHEDULABLE)
+    queue.configure(BackoffPolicy(), 60)
+
+    assert queue.next_wakeup_s() == 65
 
 
 def test_a_gate_that_refuses_again_starts_the_wait_anew() -> None:

@@ -35,6 +35,7 @@ lease: {{enabled: false}}
 HELD_S = 4.0
 TAINT = {"key": "shut", "value": "", "effect": "NoSchedule"}
 MINE = __name__
+RESTART = "kubectl -n ours rollout restart deployment/ours"
 
 
 def configuration(rest: str = "", more: str = "") -> Configuration:
@@ -366,7 +367,7 @@ def watch_of(cluster: Cluster, said: list[Configuration | ConfigError | None]) -
             raise one
         return one
 
-    return ConfigurationWatch(cluster.program, look, file="conf.yaml", in_thread=at_once)
+    return ConfigurationWatch(cluster.program, look, file="conf.yaml", in_thread=at_once, restart_command=RESTART)
 
 
 def test_what_became_of_the_file_is_told_by_event_view_and_statistics() -> None:
@@ -402,6 +403,8 @@ def test_what_became_of_the_file_is_told_by_event_view_and_statistics() -> None:
             tasks.cancel_scope.cancel()
         await cluster.settle(2.0)
         events = await cluster.send("GET", "/apis/events.k8s.io/v1/namespaces/kube-system/events")
+        assert RESTART in events["items"][-1]["note"]
+        assert watch.configuration().restart_command == RESTART
         assert [(one["reason"], one["type"], one["regarding"]["kind"]) for one in events["items"]] == [
             ("ConfigurationApplied", "Normal", "Lease"),
             ("ConfigurationRejected", "Warning", "Lease"),

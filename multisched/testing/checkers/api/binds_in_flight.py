@@ -40,14 +40,17 @@ class BindsInFlight:
         self._now_s = now_s
         self._complain = complain
         self._cannot_know = cannot_know
-        self._binds_max = {
-            d.name: min(d.concurrency.bind_workers, d.concurrency.max_in_flight_binds) for d in configuration.domains
-        }
+        self._binds_max = _binds_max(configuration)
         self._posts: dict[str, list[_Post]] = {}
         self._open: dict[tuple[str, str], str] = {}
         """(sender, uid) -> domain of each binding that waits for its answer."""
         self._lied_about: set[str] = set()
         """uids of pods of whose bind the next answer is false."""
+
+    def may_send(self, configuration: Configuration) -> None:
+        """It may come into force: from now on so many are no fault."""
+        for domain, most in _binds_max(configuration).items():
+            self._binds_max[domain] = max(most, self._binds_max[domain])
 
     def is_first(self, sender: str, uid: str) -> bool:
         """Nothing that the sender has sent for the pod may take effect still."""
@@ -127,3 +130,8 @@ class BindsInFlight:
     def forget(self) -> None:
         """A backup was restored: bindings that were sent before never were."""
         self._posts.clear()
+
+
+def _binds_max(configuration: Configuration) -> dict[str, int]:
+    domains = configuration.domains
+    return {d.name: min(d.concurrency.bind_workers, d.concurrency.max_in_flight_binds) for d in domains}

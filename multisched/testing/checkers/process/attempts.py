@@ -13,6 +13,7 @@ from typing import Final
 from multisched.config.schema import Queue
 from multisched.framework.gangs import GANG_PLUGIN
 from multisched.framework.points import Queued, QueuedGang, QueuedPod
+from multisched.framework.registry import PluginSet
 from multisched.model.objects import Pod
 from multisched.queueing.entry import Failure, Placement, QueueEntry
 from multisched.queueing.pod_queue import PodQueue
@@ -96,6 +97,11 @@ class AttemptChecker:
     _turns: _Turns = field(default_factory=_Turns)
     _waiting: dict[str, tuple[float, float]] = field(default_factory=dict)
     """uid of a pod that was never tried -> what had been taken when it came."""
+
+    def follow(self, plugins: PluginSet, settings: Queue) -> None:
+        """The profile and the backoffs may be others now."""
+        self.settings = settings
+        self.judged = frozenset(one.name for one in (*plugins.pre_filter, *plugins.filter))
 
     def begin(self) -> AttemptChecker:
         """Takes its place before the queue."""

@@ -7,6 +7,7 @@ the classes that cycles find are made again from nothing, at that very moment, a
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -42,18 +43,25 @@ class ClassChecker:
         self._table = table
         self._rows = rows
         self._complain = complain
+        self._followed: ClassCache | None = None
         self._found = 0
         self.is_close = False
         """Each class is asked anew, in both ways."""
         self._asked: tuple[Pod, int] | None = None
         """The pod and its attempt of the latest find: a class keeps a pod of its own, of which more may have been said since."""
-        classes = worker.cycle.classes
-        self._find, self._score = classes.find, classes.score
-        classes.find = self.find  # type: ignore[method-assign]
-        classes.score = self.score  # type: ignore[method-assign]
+        self.follow()
 
-    def find(self, pod: Pod, attempt: int) -> EquivalenceClass:
-        pod_class = self._find(pod, attempt)
+    def follow(self) -> None:
+        """The cycle may be another one now, with classes of its own."""
+        classes, self._scores.plugins = self._worker.cycle.classes, self._worker.plugins
+        if classes is not self._followed:
+            self._followed = classes
+            classes.find = partial(self.find, classes.find)  # type: ignore[method-assign]
+            classes.score = partial(self.score, classes.score)  # type: ignore[method-assign]
+
+    def find(self, find: Callable[[Pod, int], EquivalenceClass], pod: Pod, attempt: int) -> EquivalenceClass:
+        """Stands before `ClassCache.find`."""
+        pod_class = find(pod, attempt)
         self._asked = pod, attempt
         self._found += 1
         if self._is_due(COMPARED_EVERY):
@@ -62,8 +70,9 @@ class ClassChecker:
             self._sandbox.compare(pod_class, pod)
         return pod_class
 
-    def score(self, pod_class: EquivalenceClass) -> None:
-        self._score(pod_class)
+    def score(self, score: Callable[[EquivalenceClass], None], pod_class: EquivalenceClass) -> None:
+        """Stands before `ClassCache.score`."""
+        score(pod_class)
         if self._is_due(COMPARED_EVERY) and self._asked is not None:
             self._compare_scores(pod_class, self._made_anew(*self._asked))
             if self._sandbox.is_in_trial:

@@ -58,12 +58,16 @@ class PreemptionChecker:
         self._domain_of = domain_of
         self._complain, self._quotas = bind_checker.complain, bind_checker.quotas
         self._is_plain = is_plain
-        self._sees_all = not any(_may_overlook(domain) for domain in configuration.domains)
-        """It looks at all nodes: extenders and arguments may leave some out, and what plugins elsewhere answer is as old as their
+        self._may_overlook = any(_may_overlook(domain) for domain in configuration.domains)
+        """It does not look at all nodes: extenders and arguments may leave some out, and what plugins elsewhere answer is as old as their
         question."""
         self._latest: Preemption | None = None
         self._preempt = program.preemptor.start
         program.preemptor.start = self.preempt  # type: ignore[method-assign]
+
+    def follow(self) -> None:
+        """The configuration may be another one now; what is under way goes by the one before."""
+        self._may_overlook |= any(_may_overlook(domain) for domain in self._program.configuration.domains)
 
     def preempt(self, preemption: Preemption, home: Home) -> bool:
         """Stands before `Preemptor.start`: one preemption of a pod at a time, and only of what is less urgent."""
@@ -125,7 +129,7 @@ class PreemptionChecker:
             for pod, node in wanted:
                 self._check_node(pod, node, preemption, wanted, scene)
         units = self._units(preemption)
-        if not self._sees_all or not all(is_plain(pod) for pod, _ in preemption.nominations):
+        if self._may_overlook or not all(is_plain(pod) for pod, _ in preemption.nominations):
             return
         before = self._nominated_before(preemption, scene)
         if before is None:

@@ -11,11 +11,13 @@ from functools import partial
 
 from multisched.config.schema import Configuration
 from multisched.framework.ports import Condition, LeaseHolder, ObjectRef
+from multisched.framework.registry import PluginSetupError
 from multisched.queueing.events_in_flight import IN_FLIGHT_EVENTS_MAX
 from multisched.queueing.gating import FAILED
 from multisched.queueing.transitions import Place
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
+from multisched.shell.reload import Reloaded
 from multisched.testing.checkers.api.bind_checker import BindChecker
 from multisched.testing.checkers.delivered_state import DeliveredState, Homes
 from multisched.testing.checkers.process.assumptions import AssumptionChecker
@@ -49,8 +51,6 @@ from multisched.verify.gangs import GangJudge
 
 DEEP_EVERY, ASKED_EVERY = 8, 4
 """Looks between two that go through all rows, and between two at queues, at what is parked, and at what has not moved."""
-PACKING = "gpu"
-"""The domain whose default profile prefers full nodes."""
 LATE_S = 0.75
 """What a timer of the program may be late."""
 
@@ -81,7 +81,7 @@ class ProcessChecker:
             bind_checker.objects.reader, Homes(configuration).usable_by, policies
         )
         domain_of = {name: d.name for d in configuration.domains for name in d.scheduler_names}
-        self._binds_max = {d.name: d.concurrency.max_in_flight_binds for d in configuration.domains}
+        self._binds_max = dict[str, int]()
         self.is_tampered_with = False
         """Its memory has been made wrong, and the audit is at it: what it holds is no fault of its own."""
         self._gpus = Gpus(program.cache)
@@ -93,10 +93,14 @@ class ProcessChecker:
             program, self.delivered, self.watches, bind_checker, identity, domain_of, self._gpus
         )
         self._quotas, self._gangs = assumptions.quotas, assumptions.gangs
-        PreemptionChecker(program, self.delivered, configuration, domain_of, bind_checker, is_plain=is_plain)
+        self._preemptions = PreemptionChecker(
+            program, self.delivered, configuration, domain_of, bind_checker, is_plain=is_plain
+        )
         self.events = EventChecker(program.events, identity, self.delivered.quota_bounds, complain)
         self.reserves = ReserveChecker(program, bind_checker)
         LeadershipChecker(program, self.delivered, bind_checker, identity)
+        self._reload = program.reload
+        program.reload = self.reload  # type: ignore[method-assign]
         self._write = program.conditions.write
         program.conditions.write = self.write  # type: ignore[method-assign]
         self._looks = 0
@@ -108,30 +112,74 @@ class ProcessChecker:
         self._is_paused = partial(loop.is_paused, identity)
         self._requeues: list[RequeueChecker] = []
         self._classes: list[ClassChecker] = []
+        self._attempts: list[AttemptChecker] = []
+        self._permits: list[tuple[DomainWorker, HoldLonger]] = []
+        """All that there have been."""
         feasible = FeasibleNodes(program, self.delivered) if is_steady else None
         for worker, domain in zip(program.router.workers(), configuration.domains, strict=True):
-            judged = frozenset(p.name for p in (*worker.plugins.pre_filter, *worker.plugins.filter))
             has_gangs = feasible is not None and self.delivered.gangs is not None
             gangs = GangRooms(worker.name, feasible, complain) if feasible is not None and has_gangs else None
-            AttemptChecker(worker.name, worker.queue, domain.queue, complain, feasible, judged, gangs).begin()
+            attempts = AttemptChecker(worker.name, worker.queue, domain.queue, complain, feasible, gangs=gangs)
+            self._attempts.append(attempts.begin())
             requeues = RequeueChecker(program, worker, complain, self._is_paused, gangs, is_steady=is_steady)
             self._requeues.append(requeues)
             if is_plain:
-                self._check_classes(worker, configuration)
+                self._check_classes(worker)
+        self._follow()
 
-    def _check_classes(self, worker: DomainWorker, configuration: Configuration) -> None:
+    # -- another configuration -------------------------------------------------------------------------------------
+
+    def reload(self, configuration: Configuration) -> Reloaded:
+        """Stands before `Program.reload`: nobody leaves a queue by it, and one that cannot be used changes nothing."""
+        before, queued = self.program.configuration, self._queued()
+        try:
+            done = self._reload(configuration)
+        except PluginSetupError:
+            if self.program.configuration is not before:
+                self._complain_of("a configuration that cannot be used has changed what is in force")
+            raise
+        finally:
+            if lost := queued - self._queued():
+                self._complain_of(f"I3: another configuration has {len(lost)} pods leave the queue")
+            self._follow()
+        return done
+
+    def _queued(self) -> set[str]:
+        return {entry.uid for worker in self.program.router.workers() for entry in worker.queue.entries()}
+
+    def _follow(self) -> None:
+        """The cycles, plugins and settings in force may be others now. What is under way goes on as it began."""
+        for domain in self.program.configuration.domains:
+            binds = domain.concurrency.max_in_flight_binds
+            self._binds_max[domain.name] = max(binds, self._binds_max.get(domain.name, 0))
+        self.delivered.tolerations = {d.name: d.policy.compile() for d in self.program.configuration.domains}
+        self.reserves.follow()
+        self._preemptions.follow()
+        for requeues in self._requeues:
+            requeues.follow()
+        for classes in self._classes:
+            classes.follow()
+        settings = {domain.name: domain.queue for domain in self.program.configuration.domains}
+        workers = self.program.router.workers()
+        for attempts, worker in zip(self._attempts, workers, strict=True):
+            attempts.follow(worker.plugins, settings[worker.name])
+        for worker in workers:
+            for plugin in worker.plugins.permit:
+                if isinstance(plugin, HoldLonger) and (worker, plugin) not in self._permits:
+                    self._permits.append((worker, plugin))
+
+    def _check_classes(self, worker: DomainWorker) -> None:
         """Its answers are compared with such as nothing was kept for, and its scores with the formulas."""
         table, complain = self.program.cache.nodes, self._bind_checker.complain
         scores = ScoreChecker(
             self.delivered,
             table,
             complain,
-            is_packing=worker.name == PACKING,
             domain=worker.name,
-            plugins={bound.name for bound in worker.plugins.score},
+            plugins=worker.plugins,
             free_devices=self._gpus.free,
         )
-        sandbox = SandboxChecker(self.program, configuration, worker, complain)
+        sandbox = SandboxChecker(self.program, worker, complain)
         rows = self.program.router.rows_of(worker)
         self._classes.append(ClassChecker(worker, table, rows, scores, sandbox, complain))
 
@@ -170,8 +218,8 @@ class ProcessChecker:
         for worker in self.program.router.workers():
             if worker.limit.in_flight > self._binds_max[worker.name]:
                 self._bind_checker.complain(f"I10: {worker.limit.in_flight} binds of {worker.name} in flight")
-        for worker in self.program.router.workers() if not self._is_paused() else ():
-            self._check_permits(worker)
+        if not self._is_paused():
+            self._check_permits()
         for requeues in self._requeues:
             requeues.look_for_work()
             requeues.look()
@@ -191,12 +239,11 @@ class ProcessChecker:
             ):
                 self._bind_checker.complain(f"I10: {worker.name} keeps {statistics.in_flight_events} events")
 
-    def _check_permits(self, worker: DomainWorker) -> None:
+    def _check_permits(self) -> None:
         """I5: who waits at Permit is turned back when the first plugin's time is over, and bound when all have let it go."""
-        for plugin in worker.plugins.permit:
-            if isinstance(plugin, HoldLonger):
-                late = plugin.overdue(worker.waiting.holders, LATE_S)
-                self._complain_of(*plugin.broken, *(f"I5: {uid} is held at Permit past its time" for uid in late))
+        for worker, plugin in self._permits:
+            late = plugin.overdue(worker.waiting.holders, LATE_S)
+            self._complain_of(*plugin.broken, *(f"I5: {uid} is held at Permit past its time" for uid in late))
 
     def _look_deep(self) -> None:
         self._complain_of(fault_of_rows(self.program, self.delivered), fault_of_ledgers(self.program))

@@ -65,10 +65,17 @@ class RequeueChecker:
         """Names of nodes on which something has happened in this step."""
         self._looks: dict[str, tuple[float, int]] = {}
         """uid -> since when it is where it is, and how often it was found there."""
-        plugins = worker.plugins
+        self._hearing = frozenset[str]()
+        """Plugins whose refusals depend on what is known here, and that say which events help."""
+        self._followed_s = 0.0
+        """When the configuration last changed: by a shorter flush pods may be due at once."""
+        self.follow()
+
+    def follow(self) -> None:
+        """The profile may be another one now."""
+        self._followed_s, plugins = asyncio.get_running_loop().time(), self._worker.plugins
         hearing = those((*plugins.pre_filter, *plugins.filter), EnqueueExtensions)
         self._hearing = frozenset(p.name for p in hearing) - plugins.remote_names
-        """Plugins whose refusals depend on what is known here, and that say which events help."""
 
     # -- what has just happened ------------------------------------------------------------------------------------
 
@@ -182,8 +189,9 @@ class RequeueChecker:
         now_s = asyncio.get_running_loop().time()
         if entry.place is Place.BACKOFF and entry.retry_at_s is not None and entry.retry_at_s < now_s - LATE_S:
             self._complain(f"I3: {entry.pod.key} backs off {now_s - entry.retry_at_s:.1f} s past its time")
-        if entry.place in _PARKED and entry.retry_at_s is not None and entry.retry_at_s < now_s - LATE_S:
-            self._complain(f"I3: {entry.pod.key} is parked {now_s - entry.retry_at_s:.1f} s past its flush")
+        due_s = None if entry.retry_at_s is None else max(entry.retry_at_s, self._followed_s)
+        if entry.place in _PARKED and due_s is not None and due_s < now_s - LATE_S:
+            self._complain(f"I3: {entry.pod.key} is parked {now_s - due_s:.1f} s past its flush")
         if entry.place is Place.GATED and entry.plugins == (GATES,) and not entry.pod.gates:
             self._complain(f"I3: {entry.pod.key} is held by its gates, and has none")
 

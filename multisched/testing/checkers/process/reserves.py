@@ -14,8 +14,18 @@ class ReserveChecker:
     def __init__(self, program: Program, bind_checker: BindChecker) -> None:
         self._program = program
         self._bind_checker, self._complain = bind_checker, bind_checker.complain
-        for plugin in self._tallies():
-            plugin.on_bound = self.bound
+        self._tallies: list[ReserveTally] = []
+        """All that there have been: what one has begun it ends, even when another one is in force."""
+        self.follow()
+
+    def follow(self) -> None:
+        """The profiles may be others now."""
+        plugins = [plugin for worker in self._program.router.workers() for plugin in worker.plugins.reserve]
+        known = {id(one) for one in self._tallies}
+        for plugin in plugins:
+            if isinstance(plugin, ReserveTally) and id(plugin) not in known:
+                plugin.on_bound = self.bound
+                self._tallies.append(plugin)
 
     def bound(self, pod: Pod, node: str) -> None:
         """What counts as bound is bound, and just there (I2); it may be deleted already."""
@@ -25,12 +35,8 @@ class ReserveChecker:
 
     def check(self, *, is_at_rest: bool) -> None:
         """I5, as the account of the profile's own ReservePlugin has it."""
-        for plugin in self._tallies():
+        for plugin in self._tallies:
             for sentence in plugin.broken:
                 self._complain(sentence)
             if is_at_rest and plugin.open:
                 self._complain(f"I5: {len(plugin.open)} reserves never ended")
-
-    def _tallies(self) -> list[ReserveTally]:
-        plugins = [plugin for worker in self._program.router.workers() for plugin in worker.plugins.reserve]
-        return [plugin for plugin in plugins if isinstance(plugin, ReserveTally)]

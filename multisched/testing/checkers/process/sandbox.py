@@ -11,7 +11,6 @@ from typing import Final
 
 import numpy as np
 
-from multisched.config.schema import Configuration
 from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.results import GangResult, Result, Unplaced
 from multisched.cycle.scheduling_cycle import SchedulingCycle
@@ -33,10 +32,8 @@ REFUSALS_EVERY: Final = 192
 class SandboxChecker:
     """Stands by the classes and the attempts of one domain of one program."""
 
-    def __init__(
-        self, program: Program, configuration: Configuration, worker: DomainWorker, complain: Callable[[str], None]
-    ) -> None:
-        self._program, self._configuration = program, configuration
+    def __init__(self, program: Program, worker: DomainWorker, complain: Callable[[str], None]) -> None:
+        self._program = program
         self._worker = worker
         self._rows = program.router.rows_of(worker)
         self._complain = complain
@@ -63,7 +60,7 @@ class SandboxChecker:
         """The program, and the domain in it; None where the two need not answer alike."""
         if not _have_one_size(pod, self._program.cache.nodes):
             return None
-        sandbox = SchedulerSandbox(self._configuration, ClusterSnapshot.of(self._program))
+        sandbox = SchedulerSandbox(self._program.configuration, ClusterSnapshot.of(self._program))
         worker = next(one for one in sandbox.program.router.workers() if one.name == self._worker.name)
         usable = _usable(self._program.cache.nodes, self._rows)
         if usable != _usable(sandbox.cache.nodes, sandbox.program.router.rows_of(worker)):

@@ -12,10 +12,11 @@ nodes alike.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from multisched.cycle.classes.equivalence_class import EquivalenceClass
+from multisched.framework.registry import PluginSet
 from multisched.model.objects import CPU, MEMORY, Node, Pod
 from multisched.model.selectors import PREFER_NO_SCHEDULE
 from multisched.state.node_table import NodeTable
@@ -36,11 +37,9 @@ class ScoreChecker:
     delivered: DeliveredState
     table: NodeTable
     complain: Callable[[str], None]
-    is_packing: bool
-    """The domain's NodeResourcesFit prefers full nodes, as that of the default configuration does for GPUs."""
     domain: str
-    plugins: Set[str]
-    """Names of those that score in the domain."""
+    plugins: PluginSet
+    """Those in force in the domain."""
     free_devices: Callable[[str], Sequence[int]]
     """Name of a node -> thousandths that are free of each of its GPUs."""
 
@@ -69,7 +68,7 @@ class ScoreChecker:
                 points = f"{given[at]} by {column.plugin.name}, not {wanted[at]}"
                 self.complain(f"I3: {nodes[at].name} scores {points} for {pod.key}")
                 return
-        for name in sorted(judges.keys() & self.plugins) if entry.scores else ():
+        for name in sorted(judges.keys() & {one.name for one in self.plugins.score}) if entry.scores else ():
             if len(set(judges[name](pod, nodes) or ())) > 1:
                 self.complain(f"I3: {name} has not scored {pod.key}, to which nodes differ")
                 return
@@ -97,8 +96,14 @@ class ScoreChecker:
             most = offered.get(resource, 0)
             if most:
                 counted = min(used[resource], most)
-                scores.append(MOST * (counted if self.is_packing else most - counted) // most)
+                scores.append(MOST * (counted if self._is_packing else most - counted) // most)
         return sum(scores) // len(scores) if scores else 0
+
+    @property
+    def _is_packing(self) -> bool:
+        """NodeResourcesFit prefers full nodes, as the default configuration has it for GPUs."""
+        strategy = self.plugins.uses["NodeResourcesFit"].args.get("scoringStrategy", {})
+        return bool(strategy.get("type") == "MostAllocated")
 
     def _of_balance(self, pod: Pod, nodes: Sequence[Node]) -> list[int] | None:
         """By what is asked for, without the defaults of those who ask for nothing."""
