@@ -365,7 +365,7 @@ class Forecast:
         self._seen = None
 
     def _turn_now(self) -> int:
-        """How often the anchor has changed: the fleet is looked at when its profiles are others, and when enough of its
+        """How often the anchor has changed. The fleet is looked at when its profiles are others, and when enough of its
         pods have come or gone."""
         ledger = self._ledger
         adopted, sequence = self._looked_at
