@@ -88,8 +88,8 @@ class Learned(NamedTuple):
     """What the running forecast knows beyond its args: what a sandbox takes over. Never changed."""
 
     profiles: Profiles | None
-    rung: int
-    """Where the fleet was on the ladder, which sticks for a while."""
+    rung: tuple[int, Amounts]
+    """`Rung.number` and `Rung.row`, which stick for a while."""
     capacities: Mapping[str, Mapping[str, int]]
     """Dimension -> node -> milli-units, of capacities that a query answers."""
 
@@ -173,7 +173,7 @@ class Forecast:
         """See `framework.introspection.StateExportPlugin`."""
         quantized = self._ledger.predictor.quantized
         answers = {name: one.answers() for name, one in self._measured()}
-        return Learned(None if quantized is None else quantized.profiles, self._rung.number, answers)
+        return Learned(None if quantized is None else quantized.profiles, (self._rung.number, self._rung.row), answers)
 
     def import_state(self, handed: object) -> None:
         """See `framework.introspection.StateExportPlugin`."""
@@ -183,7 +183,7 @@ class Forecast:
         self._ledger.restate(self._settings.capacities)
         if handed.profiles is not None:
             self.adopt(handed.profiles)
-            self._rung.number = handed.rung
+            self._rung.number, self._rung.row = handed.rung
 
     def _measured(self) -> Iterator[tuple[str, MeasuredCapacity]]:
         for name, one in self._settings.capacities.items():
@@ -343,9 +343,9 @@ class Forecast:
     # -- what is read of a pod ---------------------------------------------------------------------------------------
 
     def sign(self, pod: Pod) -> Hashable:
-        """With profiles their number stands in it, and where the fleet is: when that moves, every class is asked anew."""
+        """With profiles their number stands in it, and the fleet's turn: when that moves, every class is asked anew."""
         mark = self._ledger.predictor.predict(pod).mark
-        return mark if self._ledger.curves is None else (mark, self._rung_now())
+        return mark if self._ledger.curves is None else (mark, self._turn_now())
 
     def post_bind(self, cycle: CycleView, pod: Pod, node: str) -> None:
         fallback = self._ledger.predictor.predict(pod).fallback
@@ -364,22 +364,25 @@ class Forecast:
         self._looked_at = (-1, 0)
         self._seen = None
 
-    def _rung_now(self) -> int:
-        """The fleet is looked at when its profiles are others, and when enough of its pods have come or gone."""
+    def _turn_now(self) -> int:
+        """How often the anchor has changed. The fleet is looked at when its profiles are others, and when enough of its
+        pods have come or gone."""
         ledger = self._ledger
         adopted, sequence = self._looked_at
         if adopted != ledger.adopted or (ledger.sequence - sequence) * PODS_PER_LOOK > len(ledger):
             self._looked_at = (ledger.adopted, ledger.sequence)
-            self._rung.follow(fleet_square(ledger.fleet_load(), self._weights))
-        return self._rung.number
+            self._rung.follow(fleet_square(ledger.fleet_load(), self._weights), ledger.mean_row())
+        return self._rung.turn
 
     def _predict(self, cycle: CycleView, pod: Pod) -> tuple[Prediction, float]:
         """What the pod adds, and the anchor of its scores."""
         found = cycle.state.find(_PREDICTED)
         if found is None:
-            if self._ledger.curves is not None:
-                self._rung_now()
-            found = self._ledger.predictor.predict(pod), self._rung.anchor
+            own, anchor = self._ledger.predictor.predict(pod), 0.0
+            if own.curve is not None:
+                self._turn_now()
+                anchor = self._rung.anchor(own.curve, self._weights)
+            found = own, anchor
             cycle.state.write(_PREDICTED, found)
         return found
 

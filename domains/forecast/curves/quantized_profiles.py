@@ -40,7 +40,7 @@ _numbers = count(1)
 class Curve:
     """What one pod adds in each dimension and slot. Never changed."""
 
-    __slots__ = ("floats", "mark", "mass", "quanta", "uses")
+    __slots__ = ("floats", "mark", "mass", "quanta", "squares", "uses")
 
     def __init__(self, quanta: Quanta, mark: Hashable) -> None:
         self.quanta = quanta
@@ -49,6 +49,8 @@ class Curve:
         self.floats: Floats = quanta.astype(np.float32) * np.float32(FLOAT_QUANTA)
         self.mass: NDArray[np.float64] = self.floats.sum(axis=1, dtype=np.float64)[:, None]
         """float64[dimensions, 1]: the sum over the slots."""
+        self.squares: NDArray[np.float64] = (self.floats.astype(np.float64) ** 2).sum(axis=1)[:, None]
+        """float64[dimensions, 1]: that of the squares."""
         self.uses: NDArray[np.bool_] = self.mass[:, 0] > 0
         """bool[dimensions]"""
 

@@ -18,6 +18,7 @@ from domains.forecast.curves.usage import Usage
 from domains.forecast.learning.backtest import backtest, known_days
 from domains.forecast.learning.quantiles import Series
 from domains.forecast.learning.season import season_curves
+from domains.forecast.learning.shrinkage import shrunk
 from domains.forecast.learning.slot_quantiles import flat_curves, slot_curves
 from domains.forecast.settings.fit import FitSettings
 from domains.forecast.units import DAY_S, WEEK_S
@@ -119,18 +120,21 @@ def _fit_chunk(
     """Curves float32[3, series, slots], their origins, their errors, and the errors that the choice was made by."""
     days = known_days(values, step_s)
     judged = backtest(values, step_s, grid, settings)
+    errors, levels = judged.errors, settings.levels
     origin = np.full(len(values), Origin.SLOT_QUANTILE, np.uint8)
-    origin[judged.regression <= judged.slot_quantile] = Origin.SEASONAL
+    origin[errors.regression <= errors.slot_quantile] = Origin.SEASONAL
     origin[days < settings.slot_days_min] = Origin.QUANTILE
     origin[days * (DAY_S / 3_600) < settings.known_hours_min] = Origin.NONE
     choices = [origin == kind for kind in (Origin.QUANTILE, Origin.SLOT_QUANTILE, Origin.SEASONAL)]
-    error = np.select(choices, [judged.flat_quantile, judged.slot_quantile, judged.regression], np.nan)
+    error = np.select(choices, [errors.flat_quantile, errors.slot_quantile, errors.regression], np.nan)
     curves = np.full((3, len(values), grid.slots), np.nan, np.float32)
     flat, slotted, seasonal = (np.flatnonzero(choice) for choice in choices)
     if len(flat):
-        curves[:, flat] = flat_curves(values[flat], grid.slots, settings.levels)
+        curves[:, flat] = flat_curves(values[flat], grid.slots, levels)
     if len(slotted):
-        curves[:, slotted] = slot_curves(values[slotted], days[slotted], grid, settings, settings.levels)
+        own = slot_curves(values[slotted], days[slotted], grid, settings, levels)
+        curves[:, slotted] = shrunk(own, values[slotted], judged.slot_share[slotted], levels)
     if len(seasonal):
-        curves[:, seasonal] = season_curves(values[seasonal], grid, settings, settings.levels)
-    return curves, origin, error.astype(np.float32), judged
+        own = season_curves(values[seasonal], grid, settings, levels)
+        curves[:, seasonal] = shrunk(own, values[seasonal], judged.regression_share[seasonal], levels)
+    return curves, origin, error.astype(np.float32), errors

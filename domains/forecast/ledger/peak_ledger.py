@@ -233,6 +233,15 @@ class PeakLedger:
         fleet = np.where(self._fleet > 0, self._fleet, np.inf).reshape(-1, 1)
         return self._total * self.predictor.quantized.quantum_milli / fleet
 
+    def mean_row(self) -> Amounts:
+        """float64[dimensions, 1]: as `load_factor`, of the mean capacity of the rows that have any; 0 where none has."""
+        quantized = self.predictor.quantized
+        assert quantized is not None, "there are no profiles"
+        count = (self._capacity > 0).sum(axis=1)
+        mean = (self._fleet / np.maximum(count, 1))[:, None]
+        factors = load_factor(mean, quantized.quantum_milli, quantized.stand_in_milli)
+        return np.where(mean > 0, factors, 0.0)
+
     def rows(self) -> Rows:
         """Those that have nodes, ascending."""
         return np.array(sorted(self._nodes), np.intp)

@@ -7,8 +7,8 @@ import pytest
 
 from domains.forecast.curves.profiles import Backtest
 from domains.forecast.curves.usage import Usage
-from domains.forecast.learning.backtest import pinball
 from domains.forecast.learning.fit import fit
+from domains.forecast.learning.pinball import pinball
 from domains.forecast.settings.fit import FitSettings
 from tests.unit.domains.forecast.weeks import make_series, make_usage
 

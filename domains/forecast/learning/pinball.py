@@ -1,0 +1,19 @@
+"""Pinball loss: what the backtest judges curves by, and shrinkage their mixtures. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from domains.forecast.curves.slot_grid import Numbers
+from domains.forecast.learning.quantiles import Series
+
+
+def pinball(truth: Series, curve: NDArray[np.float32], slot: Numbers, quantile: float) -> NDArray[np.float64]:
+    """float64[series]: mean loss of the curve over the known samples; NaN without any."""
+    above = truth - np.take(curve, slot, axis=1)
+    loss = np.maximum(quantile * above, (quantile - 1) * above)
+    is_known = loss == loss
+    count = np.count_nonzero(is_known, axis=1)
+    total = np.where(is_known, loss, 0).sum(axis=1, dtype=np.float64)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)

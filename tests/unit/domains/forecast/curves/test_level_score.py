@@ -1,0 +1,64 @@
+"""Scores have their finest steps where the fleet is with the pod on it, whatever the pod's size."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from domains.forecast.curves.flat_peaks import Amounts
+from domains.forecast.curves.level_score import ROW_STICKS, RUNG_STICKS, Rung, scores_of
+from domains.forecast.curves.quantized_profiles import FLOAT_QUANTA, Curve
+
+SLOTS = 168
+WEIGHTS = np.ones(2)
+ROW = np.array([[0.5], [0.25]])
+"""Shares of capacity per float of a curve."""
+
+
+def flat_curve(cpu: float, log: float = 0.0) -> Curve:
+    """`cpu` and `log`: shares of the capacity of ROW."""
+    quanta = np.array([[cpu], [log]]) / ROW / FLOAT_QUANTA
+    return Curve(np.repeat(quanta.round().astype(np.int64), SLOTS, axis=1), (cpu, log))
+
+
+def rung(square: float, row: Amounts = ROW) -> Rung:
+    found = Rung()
+    found.follow(square, row)
+    return found
+
+
+@pytest.mark.parametrize("pod", [0.001, 0.05, 0.5, 2.0])
+def test_a_pod_of_any_size_scores_50_on_the_mean_row(pod: float) -> None:
+    level = 0.5
+    anchor = rung(level * level).anchor(flat_curve(pod), WEIGHTS)
+
+    cost = ((level + pod) ** 3 - level**3) / (3 * pod)
+
+    assert anchor == pytest.approx(cost, rel=1e-3)
+    assert scores_of(np.array([0.99, 1.01]) * cost, anchor).tolist() == [50, 49]
+
+
+def test_the_dimension_that_the_pod_uses_most_counts_most_and_one_without_weight_not_at_all() -> None:
+    fleet, pod = rung(0.25), flat_curve(0.01, 0.4)
+
+    assert fleet.anchor(pod, WEIGHTS) == pytest.approx(fleet.anchor(flat_curve(0.0, 0.39), WEIGHTS), rel=0.01)
+    assert fleet.anchor(pod, np.array([1.0, 0.0])) == pytest.approx(fleet.anchor(flat_curve(0.01), WEIGHTS))
+
+
+def test_a_pod_that_uses_nothing_and_a_fleet_that_states_nothing_have_the_anchor_of_the_fleet() -> None:
+    assert rung(0.25).anchor(flat_curve(0.0), WEIGHTS) == 0.25
+    assert rung(0.25, np.zeros((2, 1))).anchor(flat_curve(0.5), WEIGHTS) == 0.25
+
+
+def test_the_anchor_turns_only_when_the_fleet_or_its_mean_row_is_far_off() -> None:
+    fleet = rung(0.25)
+    turn = fleet.turn
+
+    fleet.follow(0.25 * 2 ** (RUNG_STICKS * 0.9), ROW * 2 ** (-ROW_STICKS * 0.9))
+    assert (fleet.turn, fleet.number) == (turn, -2)
+    fleet.follow(0.25, ROW * 2 ** (ROW_STICKS * 1.1))
+    assert fleet.turn == turn + 1
+    fleet.follow(1.0, fleet.row)
+    assert (fleet.turn, fleet.number) == (turn + 2, 0)
+    fleet.follow(1.0, np.array([[0.5], [0.0]]))
+    assert fleet.turn == turn + 3

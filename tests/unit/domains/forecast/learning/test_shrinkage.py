@@ -1,0 +1,147 @@
+"""Curves go towards one quantile as far as they foretold nothing of the held-out days."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from domains.forecast.curves.slot_grid import SlotGrid, slot_grid
+from domains.forecast.curves.usage import Samples
+from domains.forecast.learning.fit import fit
+from domains.forecast.learning.quantiles import flat_quantiles
+from domains.forecast.learning.shrinkage import SHARES, Shares, kept_shares, shrunk
+from domains.forecast.learning.slot_quantiles import flat_curves, slot_curves
+from domains.forecast.settings.fit import FitSettings
+from tests.unit.domains.forecast.weeks import MONDAY_S, make_series, make_usage
+
+PER_DAY = 96
+STEP_S = 900.0
+WEEK = 7 * PER_DAY
+SETTINGS = FitSettings()
+LEVELS = SETTINGS.levels
+PEAK = (SETTINGS.quantile,)
+
+
+def make_grid(steps: int) -> SlotGrid:
+    return slot_grid(
+        start_s=MONDAY_S, step_s=STEP_S, steps=steps, zone="UTC", slot_s=3_600, holidays=(), rest_days=(5, 6)
+    )
+
+
+def slots_of(values: Samples) -> Samples:
+    """float32[series, slots]: peaks per slot."""
+    days = np.full(len(values), values.shape[1] / PER_DAY)
+    curves: Samples = slot_curves(values, days, make_grid(values.shape[1]), SETTINGS, PEAK)[0]
+    return curves
+
+
+def shares_of(values: Samples) -> Shares:
+    """Of slot quantiles, all but the last week known."""
+    before, truth = values[:, :-WEEK], values[:, -WEEK:]
+    flat = flat_curves(before, 168, PEAK)[0]
+    return kept_shares(slots_of(before), flat, truth, make_grid(values.shape[1]).slot[-WEEK:], SETTINGS.quantile)
+
+
+def noisy(seed: int, services: int, *, days: int = 21) -> Samples:
+    rng = np.random.default_rng(seed)
+    return rng.lognormal(0, 0.3, (services, days * PER_DAY)).astype(np.float32)
+
+
+def test_noise_is_hardly_believed_and_goes_to_one_quantile() -> None:
+    values = noisy(1, 64)
+    kept = shares_of(values)
+    curves = slots_of(values)[None]
+
+    found = shrunk(curves, values, kept, PEAK)
+
+    assert kept.mean() < 0.25
+    assert found.std(axis=2).mean() < 0.4 * curves.std(axis=2).mean()
+
+
+def test_strong_days_are_believed_wholly() -> None:
+    values = make_series(services=32, days=21, step_s=STEP_S)
+    kept = shares_of(values)
+    curves = slots_of(values)[None]
+
+    found = shrunk(curves, values, kept, PEAK)
+
+    assert (kept == 1).all()
+    np.testing.assert_array_equal(found, curves)
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_days_that_swing_less_than_foretold_are_believed_by_as_much(share: float) -> None:
+    swing = np.sin(2 * np.pi * np.arange(168) / 24)
+    curve, flat = (2 + swing).astype(np.float32)[None], np.full((1, 168), 2.0, np.float32)
+    came = (2 + share * swing).astype(np.float32)[None]
+
+    assert kept_shares(curve, flat, came, np.arange(168), SETTINGS.quantile) == [share]
+
+
+def test_a_constant_series_is_its_flat_quantile() -> None:
+    values = np.full((2, 21 * PER_DAY), 3.25, np.float32)
+
+    profiles = fit(make_usage(values, step_s=STEP_S), SETTINGS, 1, 0.0)
+
+    flat = flat_curves(values, 168, LEVELS)
+    for curve, expected in zip((profiles.low, profiles.peak, profiles.high), flat, strict=True):
+        np.testing.assert_allclose(curve[:, 0], expected, rtol=1e-4)
+
+
+def test_a_week_that_is_noise_is_learned_flatter_than_its_slots() -> None:
+    values = noisy(2, 32)
+
+    profiles = fit(make_usage(values, step_s=STEP_S), SETTINGS, 1, 0.0)
+
+    assert profiles.peak[:, 0].std(axis=1).mean() < 0.5 * slots_of(values).std(axis=1).mean()
+    assert (profiles.low <= profiles.peak).all()
+    assert (profiles.peak <= profiles.high).all()
+
+
+def test_few_absurd_samples_of_the_held_out_days_do_not_bend_the_slope() -> None:
+    values = make_series(services=8, days=21, step_s=STEP_S)
+    spiky = values.copy()
+    spiky[:, np.random.default_rng(3).integers(14 * PER_DAY, 21 * PER_DAY, 10)] *= 100
+
+    assert (shares_of(values) == 1).all()
+    assert (shares_of(spiky) == 1).all()
+
+
+def test_the_unit_of_a_series_makes_no_difference() -> None:
+    values = noisy(4, 8)
+
+    np.testing.assert_array_equal(shares_of(values), shares_of(values * np.float32(2.0**40)))
+
+
+def test_what_cannot_be_judged_keeps_its_curve() -> None:
+    values = noisy(5, 3)
+    values[0, -WEEK:] = np.nan
+    values[1] = 0.0
+
+    assert shares_of(values)[:2].tolist() == [1, 1]
+    unknown = np.full((3, 168), np.nan, np.float32)
+    assert kept_shares(unknown, unknown, values, np.arange(168)[:, None].repeat(12, 1).ravel(), 0.95).tolist() == [
+        1,
+        1,
+        1,
+    ]
+
+
+SERIES = arrays.arrays(np.float32, (3, 4 * PER_DAY), elements=st.floats(0, 2.0**59, width=32))
+
+
+@given(SERIES, arrays.arrays(np.float32, 3, elements=st.sampled_from(SHARES)))
+@settings(max_examples=40, deadline=None)
+def test_what_is_shrunk_lies_between_slot_and_flat_quantile_and_never_below_zero(values: Samples, kept: Shares) -> None:
+    curves = slots_of(values)[None]
+    flat = flat_quantiles(values, PEAK)[:, :, None]
+
+    found = shrunk(curves, values, kept, PEAK)
+
+    slack = 1e-5 * np.maximum(curves, flat)
+    assert (found >= 0).all()
+    assert (found >= np.minimum(curves, flat) - slack).all()
+    assert (found <= np.maximum(curves, flat) + slack).all()
