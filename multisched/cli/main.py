@@ -18,6 +18,7 @@ import typer
 from multisched import __version__
 from multisched.cli.asking import ServerOptions, SourceOptions, asking
 from multisched.cli.cluster_options import kubeconfig_of
+from multisched.cli.context_of_all import give_context
 from multisched.cli.domain_commands import CommandsOfAll
 from multisched.cli.driving import drive
 from multisched.cli.options import NOT_STRICT, ConfigFile, Context, Format, Kubeconfig, Output, write_whole
@@ -107,11 +108,15 @@ def _print_version(is_asked: bool) -> None:
 
 @app.callback()
 def _of_all(
+    ctx: typer.Context,
+    context: Annotated[str | None, typer.Option(help="As behind the command: a context of the kubeconfig.")] = None,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     """Several Kubernetes schedulers in one deployment, over one shared cache."""
+    if context is not None:
+        give_context(ctx, context)
 
 
 @app.command()

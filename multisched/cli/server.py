@@ -40,7 +40,7 @@ SERVICE: Final = "multisched"
 ASK_AGAIN: Final = "ask again, or name a server with --server"
 NEAR_HOST: Final = "127.0.0.1"
 """What the far end of a tunnel is called: a server without TLS answers to names of its own machine only."""
-ASK_THERE: Final = "name it with --server where it can be reached"
+ASK_THERE: Final = "name it with --server where it can be reached, or go through its cluster with --context NAME"
 
 
 class Server(msgspec.Struct, frozen=True):

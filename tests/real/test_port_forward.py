@@ -159,7 +159,7 @@ async def test_the_leader_is_found_and_asked_and_what_fails_is_said_with_the_nex
         assert (view["state"], view["attempts"][0]["outcome"]) == ("unschedulable", "refused")
         for command in commands_of_the_document():
             ended = await call(*command, environment={"KUBECONFIG": str(asker)})
-            assert (ended.code, REASON in ended.out) == (0, True), ended.err
+            assert (ended.code, REASON in ended.out, ended.err) == (0, True, "")
         assert set(site.kubelet.forwarded) == {"first"}
         ended = await call(*ASK, *by(asker))
         assert (ended.code, "certificate verify failed" in ended.err) == (3, True), ended.err
@@ -179,10 +179,10 @@ async def test_the_leader_is_found_and_asked_and_what_fails_is_said_with_the_nex
         await site.plane.kubectl("create", "-f", "-", document=json.dumps(lease))
         site.kubelet.forwarded.clear()
         ended = await call(*ASK, *by(asker, INSECURE))
-        assert (ended.code, REASON in ended.out) == (0, True), ended.err
+        assert (ended.code, REASON in ended.out, ended.err) == (0, True, "")
         assert site.kubelet.forwarded == ["second", "first"]
         ended = await call("queue", *by(asker, INSECURE))
-        assert (ended.code, REASON in ended.out) == (0, True), ended.err
+        assert (ended.code, REASON in ended.out, ended.err) == (0, True, "")
         await site.plane.kubectl("delete", "lease", "a-lease", "-n", NAMESPACE)
 
         # The leader's process is gone, its pod is not: its kubelet says that nobody listens.

@@ -39,7 +39,7 @@ FOLDERS = (
     *(f"multisched/{name}" for name in ("state", "cycle", "queueing", "shell", "whatif", "client", "plugins")),
     "domains/gpu",
 )
-TRANSPORT = ("transport.py", "connection_pool.py", "answer_reader.py", "line_stream.py", "auth.py")
+TRANSPORT = ("transport.py", "connection_pool.py", "answer_reader.py", "line_stream.py", "auth.py", "port_forward.py")
 """Files of `client` that do not count: they speak over real sockets, and the simulated wire stands in their place."""
 WHOLE = "the whole file"
 """In place of the lines of a file that does not count."""

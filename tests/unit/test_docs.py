@@ -327,11 +327,15 @@ def below(command: Any) -> dict[str, Any]:
 def why_unknown(words: list[str]) -> str:
     """Which word of a command line is no command or option; empty if all are."""
     command: Any = typer.main.get_command(app)
-    for word in words:
+    rest = iter(words)
+    for word in rest:
         if word.startswith("-") and word != "-":
-            name = word.partition("=")[0]
-            if name not in {one for parameter in command.params for one in parameter.opts}:
+            name, equals, _ = word.partition("=")
+            option = next((one for one in command.params if name in one.opts), None)
+            if option is None:
                 return f"{command.name} has no option {name}"
+            if not equals and not option.is_flag:
+                next(rest, "")  # its value
         elif word in (known := below(command)):
             command = known[word]
         elif known and not command.invoke_without_command:

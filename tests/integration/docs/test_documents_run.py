@@ -25,7 +25,7 @@ NOT_RUN: Final = {
         ".venv/bin/multisched run --kubeconfig FILE --config",
     ): "goes on: tests/integration/program/test_run_dry.py",
     ("docs/operators.md", "kubectl create clusterrolebinding"): IN_A_DEPLOYMENT,
-    ("docs/operators.md", "multisched queue --context"): IN_A_DEPLOYMENT,
+    ("docs/operators.md", "multisched --context production queue"): IN_A_DEPLOYMENT,
     ("docs/operators.md", "kubectl create token"): IN_A_DEPLOYMENT,
     ("docs/operators.md", "multisched repair plan --apply"): "moves pods in a window: tests/integration/repair",
     ("docs/quotas.md", "$ kubectl apply -f broken.yaml"): "needs policies: tests/real/test_quota_admission.py",

@@ -354,6 +354,30 @@ def test_who_has_a_kubeconfig_is_told_of_its_clusters_where_nobody_answers_by_de
     assert "--context" not in call("queue", "--server", "http://127.0.0.1:9")[2]
 
 
+@pytest.mark.parametrize(
+    "command",
+    [("queue",), ("explain", "pod", "p"), ("forecast", "nodes"), ("repair", "plan"), ("verify",), ("config", "diff")],
+)
+def test_a_context_may_stand_before_the_command(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MULTISCHED_SERVER", raising=False)
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(yaml.safe_dump({"kind": "Config", "clusters": [], "users": [], "contexts": []}))
+    given = ("--kubeconfig", str(kubeconfig))
+    for arguments in (("--context", "far", *command, *given), (*command, *given, "--context", "far")):
+        code, out, err = call(*arguments)
+        assert (code, out, "has no context far" in err) == (3, "", True), err
+    code, _, err = call("--context", "far", *command, *given, "--context", "near")
+    assert (code, "has no context near" in err) == (3, True), err
+
+
+@pytest.mark.parametrize("command", ["version", "cluster"])
+def test_a_context_is_no_option_of_what_looks_at_no_cluster(command: str) -> None:
+    code, out, err = call("--context", "far", command)
+    assert (code, out, err) == (2, "", f"multisched: --context: {command} looks at no cluster; leave it out\n")
+
+
 @pytest.mark.parametrize("server", ["localhost", "127.0.0.1", "127.8.8.8", "[::1]"])
 def test_a_token_may_go_to_this_machine_in_the_clear(server: str, tmp_path: Path) -> None:
     token = tmp_path / "token"

@@ -146,7 +146,9 @@ def test_a_leader_that_cannot_be_reached_is_named_with_the_next_step() -> None:
     assert (
         f"domain job is led by pod-a-1f since 2026-01-01T00:00:00.000000Z at {NOBODY}, which does not answer: " in err
     )
-    assert err.endswith("; name it with --server where it can be reached\n")
+    assert err.endswith(
+        "; name it with --server where it can be reached, or go through its cluster with --context NAME\n"
+    )
 
 
 @pytest.mark.parametrize(
