@@ -134,6 +134,6 @@ class Router:
 
     @staticmethod
     def _wake(worker: DomainWorker, moved: Moved) -> None:
-        if moved.active or moved.backoff:
+        if moved.active or moved.backoff or worker.queue.has_changed_gangs:
             worker.intake.wake()
         worker.failures.report_gated(moved)
