@@ -27,16 +27,17 @@ def show(server: Server, wanted: Configuration | None, output: str) -> str:
     if output in ("json", "yaml"):
         text = as_document({"changes": msgspec.to_builtins(found), "problems": list(problems)}, output)
     else:
-        text = "\n".join(_lines(view, found, problems, is_own_file=wanted is None, is_wide=output == "wide"))
+        text = "\n".join(lines(view, found, problems, is_own_file=wanted is None, is_wide=output == "wide"))
     if found or problems:
         show_text(text)
         raise typer.Exit(int(ExitCode.PROBLEM))
     return text
 
 
-def _lines(
+def lines(
     view: ConfigurationView, found: list[Change], problems: tuple[str, ...], *, is_own_file: bool, is_wide: bool
 ) -> Iterator[str]:
+    """For people."""
     if is_own_file:
         yield f"the program follows {view.file}" if view.file else "the program runs by the defaults, without a file"
     yield from problems

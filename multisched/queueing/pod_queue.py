@@ -177,6 +177,11 @@ class PodQueue:
         """Other members of a gang stand now than before, or its needs are others: `regroup` looks at it."""
         self._gangs.changed(key)
 
+    @property
+    def has_changed_gangs(self) -> bool:
+        """`regroup` has something to do: a lead that a gate refuses leaves its gang to another."""
+        return self._gangs.has_changed
+
     def regroup(self, now_s: float) -> Moved:
         """Puts members of gangs that changed where they belong now. To be called before `pop`."""
         if not self._gangs.has_changed:

@@ -42,9 +42,11 @@ from tests.real.program import Program
 SCHEDULERS: Final = ("forecast-scheduler", "job-scheduler", "forecast-scheduler", "gpu-scheduler")
 """Who the pods are for, in turn."""
 GPU: Final = "nvidia.com/gpu"
-GPUS_PER_NODE: Final = 16
-NODE_SHARES: Final = {"work": 0.6, "virtual": 0.3}
+GPUS_PER_NODE: Final = 32
+NODE_SHARES: Final = {"work": 0.4, "virtual": 0.3}
 """Of all nodes; the rest has GPUs."""
+PODS_PER_NODE_MAX: Final = 24
+"""Of all nodes together: then each domain has room left, also where the phases last longer than they should."""
 IN_FLIGHT: Final = 16
 STALL_S: Final = 60.0
 SERVING_S: Final = 60.0
@@ -367,13 +369,16 @@ def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=1_000)
-    parser.add_argument("--pods-per-s", type=float, default=50.0)
+    parser.add_argument("--pods-per-s", type=float, default=40.0)
     parser.add_argument("--reloads", type=int, default=1_000, help="in all")
     parser.add_argument("--pairs", type=int, default=10, help="of phases with reloads and without")
-    parser.add_argument("--every", type=float, default=0.1, help="seconds between two reloads")
+    parser.add_argument("--every", type=float, default=0.25, help="seconds between two reloads")
     parser.add_argument("--logs", type=Path, help="keep the program's log in this folder")
     parser.add_argument("--check", action="store_true", help="exit 1 past a bar")
     given = parser.parse_args()
+    expected = 2 * given.reloads * given.every * given.pods_per_s
+    if expected > PODS_PER_NODE_MAX * given.nodes:
+        parser.error(f"{expected:.0f} pods need {expected / PODS_PER_NODE_MAX:.0f} --nodes at least")
     options = Options(given.nodes, given.pods_per_s, given.reloads, given.pairs, given.every)
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.logs if given.logs is not None else Path(temporary)

@@ -15,9 +15,9 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 from multisched.testing.run.seeded_run import run_seed
-from multisched.testing.settings.setting import TEAMED_FROM
+from multisched.testing.settings.setting import RELOADED_FROM, TEAMED_FROM
 from multisched.testing.world.gang_plans import PACKED_FROM
-from tests.sim import gang_defects, quota_defects
+from tests.sim import gang_defects, quota_defects, reload_defects
 from tests.sim.recent_defects import DEFECTS
 from tests.sim.run import quiet
 
@@ -80,6 +80,7 @@ FIRST: dict[str, int] = {
     "malformed_lines_skipped": 96,
     "members_tried_alone": 100,
     "memory_not_counted": 1,
+    "mistakes_are_in_force_in_name": 221,
     "no_forget_after_failure": 1,
     "no_list_before_leading": 27,
     "no_recheck_at_commit": 1,
@@ -102,6 +103,7 @@ FIRST: dict[str, int] = {
     "permit_never_times_out": 1,
     "permit_waits_for_the_last": 1,
     "places_of_reclaims_end_unheard": 129,
+    "pods_in_flight_end_by_the_new_profile": 221,
     "pods_of_other_domains_unheard": 28,
     "ports_not_looked_at": 1,
     "promised_ports_not_looked_at": 11,
@@ -117,6 +119,7 @@ FIRST: dict[str, int] = {
     "refused_pods_dropped": 3,
     "refused_pods_never_set_aside": 4,
     "relabelled_company_wakes_nobody": 28,
+    "reloads_drop_a_queued_pod": 220,
     "required_domains_left": 203,
     "resized_pods_keep_their_quota": 122,
     "resized_pods_not_recounted": 0,
@@ -128,6 +131,7 @@ FIRST: dict[str, int] = {
     "set_aside_for_good": 3,
     "set_aside_unheard_by_namespaces": 9,
     "shares_go_by_what_is_wanted_now": 78,
+    "shorter_flushes_reach_nobody_who_waits": 222,
     "some_of_a_gang_are_enough": 100,
     "spread_not_looked_at": 1,
     "statuses_of_quotas_stand_still": 122,
@@ -200,6 +204,8 @@ def hunt(name: str, seeds_max: int = SEEDS_MAX) -> tuple[str, int | None, str, f
     start = TEAMED_FROM if is_of_teams else 0
     if FIRST.get(name, 0) >= PACKED_FROM:
         start = PACKED_FROM
+    if DEFECTS[name].__module__ == reload_defects.__name__:
+        start = RELOADED_FROM
     seeds = range(start, start + seeds_max)
     first = FIRST.get(name, start)
     for seed in [first, *(seed for seed in seeds if seed != first)]:
@@ -225,7 +231,8 @@ def main() -> int:
     began = time.monotonic()
     # Each defect breaks a process of its own, forked from one that has imported the program: importing takes half a second.
     forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload([quiet.__module__, run_seed.__module__, gang_defects.__name__, quota_defects.__name__])
+    defects = [one.__name__ for one in (gang_defects, quota_defects, reload_defects)]
+    forks.set_forkserver_preload([quiet.__module__, run_seed.__module__, *defects])
     with ProcessPoolExecutor(options.jobs, forks, initializer=quiet, max_tasks_per_child=1) as pool:
         for name, seed, said, seconds in pool.map(partial(hunt, seeds_max=options.seeds), names):
             verdict = "SURVIVED" if seed is None else f"seed {seed}: {said}"

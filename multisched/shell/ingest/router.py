@@ -134,6 +134,7 @@ class Router:
 
     @staticmethod
     def _wake(worker: DomainWorker, moved: Moved) -> None:
-        if moved.active or moved.backoff:
+        is_led_anew = bool(moved.gated) and worker.queue.has_changed_gangs
+        if moved.active or moved.backoff or is_led_anew:
             worker.intake.wake()
         worker.failures.report_gated(moved)

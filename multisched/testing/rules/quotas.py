@@ -53,11 +53,17 @@ def fault_of_reclaim(
 
     Of room: a victim that a node's room needs is no pod too many. `claims`: of one leaf. `units`: victims that go together
     or not at all. Pods that are going count no more, and `nominated` others, each with the node that it waits for, count
-    already.
+    already. A victim that goes anyway, for a pod of no quota maybe, is taken away from nobody.
     """
-    victims = [victim for unit in units for victim in unit]
-    going = {victim.uid for victim in victims}
-    staying = [one for one in standing if not one.is_deleting or one.uid in going]
+    leaving = {victim.uid for unit in units for victim in unit if victim.is_deleting}
+    units = [[victim for victim in unit if victim.uid not in leaving] for unit in units]
+    victims, standing = (
+        [victim for unit in units for victim in unit],
+        [one for one in standing if one.uid not in leaving],
+    )
+    if leaving and not victims:
+        return ""
+    staying = [one for one in standing if not one.is_deleting]
     usage = usage_of(tree, [*staying, *nominated])
     unit_of = {victim.uid: unit[0].uid for unit in units if len(unit) > 1 for victim in unit}
 

@@ -27,11 +27,8 @@ TOLERATED: Final = "sim/nobody"
 """A taint that no node has."""
 KIT: Final = "multisched.testing.plugins"
 ORACLE: Final = f"{KIT}.slow_oracle:SlowOracle"
-RENEWED: Final = (
-    f"{KIT}.reserve_tally:ReserveTally",
-    f"{KIT}.permit_holds:HoldSome",
-    f"{KIT}.permit_holds:HoldLonger",
-)
+TALLY: Final = f"{KIT}.reserve_tally:ReserveTally"
+RENEWED: Final = (f"{KIT}.permit_holds:HoldSome", f"{KIT}.permit_holds:HoldLonger")
 """Plugins that take a number that means nothing: with another one they are built anew."""
 TAKEN_OUT: Final = f"{KIT}.permit_holds:HoldSome"
 UNBUILDABLE: Final = {"name": f"{KIT}.unbuildable:Unbuildable"}
@@ -53,12 +50,13 @@ def drawn(rng: random.Random, setting: Setting) -> Sequence[ChangedFile]:
     document: dict[str, Any] = copy.deepcopy(dict(setting.document))
     kinds = _kinds(setting)
     files = []
-    for _ in range(rng.randint(*FILES)):
+    for number in range(rng.randint(*FILES)):
         if rng.random() < MISTAKES:
             files.append(ChangedFile(_mistaken(rng, document), is_good=False))
         for _ in range(rng.randint(*CHANGES)):
             rng.choice(kinds)(rng, rng.choice(document["domains"]))
         _change_server(rng, document)
+        _renew_tallies(document, number)
         files.append(ChangedFile(text_of(document), is_good=True))
     return files
 
@@ -156,6 +154,14 @@ def _entry(domain: Domain, name: str) -> dict[str, Any]:
     if found is None:
         enabled.append(found := {"name": name})
     return found
+
+
+def _renew_tallies(document: Mapping[str, Any], number: int) -> None:
+    """With each file, so that whoever ends a pod that another has begun is found out."""
+    for domain in document["domains"]:
+        for entry in _enabled(domain):
+            if entry["name"] == TALLY:
+                entry["args"] = {"number": number}
 
 
 # -- of the file -------------------------------------------------------------------------------------------------------

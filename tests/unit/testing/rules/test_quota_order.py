@@ -118,3 +118,14 @@ def test_pods_that_start_together_leave_each_other_room_on_a_node() -> None:
 def test_a_gang_that_goes_whole_is_no_pod_too_many() -> None:
     assert fault_of_reclaim(three(), [(CLAIM, NODE)], [A], A + B) == ""
     assert "would do" in fault_of_reclaim(three(), [(CLAIM, NODE)], [A, [B[0]]], A + B)
+
+
+def test_who_goes_anyway_is_taken_away_from_nobody() -> None:
+    """For a pod of no quota, for instance: room comes by it, and it need not be borrowed."""
+    going, large = replace(B[0], is_deleting=True), make_pod("claim", cpu_milli=2_000, namespace="c")
+    there = [*A, going, *B[1:]]
+
+    assert fault_of_reclaim(three(), [(large, NODE)], [[A[0]], [going]], there) == ""
+    assert fault_of_reclaim(three(), [(large, NODE)], [[going]], there) == ""
+    assert "2 pods go" in fault_of_reclaim(three(), [(large, NODE)], [[A[0]], [A[1]], [going]], there)
+    assert "1 pods go" in fault_of_reclaim(three(), [(CLAIM, NODE)], [[A[0]], [going]], there)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import closing
 from typing import Any
@@ -16,6 +17,7 @@ from multisched.config import loading
 from multisched.model.wire import MERGE_PATCH
 from multisched.testing.builders import container, node_document, pod_document
 from multisched.testing.checkers.api.bind_checker import BindChecker
+from multisched.testing.checkers.api.gang_checker import LATE_S
 from multisched.testing.checkers.delivered_state import DeliveredState
 from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
 from multisched.testing.settings.setting import ASKING
@@ -25,6 +27,8 @@ from multisched.testing.world.policies import Policies
 from multisched.verify.gang_objects import GROUP_LABEL, TOPOLOGY
 from multisched.verify.gangs import GangJudge
 
+GANG_LOOKS = 30
+"""LATE_S apart: beyond any timeout of a gang."""
 NODES = {"a1": ("a", "2"), "a2": ("a", "1"), "b1": ("b", "2"), "none": ("", "1")}
 """Node -> its zone, and CPUs. Each zone has less room than all nodes together."""
 
@@ -173,5 +177,38 @@ def test_a_status_tells_how_many_members_have_nodes_and_that_a_gang_is_late() ->
         assert stand.faults() == []
         await stand.add_members(1, "a1")
         assert stand.faults() == ["I4: podgroup default/g says 0, and 1 have nodes"]
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("is_told", "is_held", "is_running", "is_late"),
+    [
+        (False, True, True, True),
+        (True, True, True, False),
+        (True, False, True, True),
+        (True, True, False, True),
+    ],
+    ids=["told the truth", "told that it is bound", "the audit has found out", "its process has ended"],
+)
+def test_a_gang_is_not_late_while_a_process_takes_its_last_member_for_bound_as_it_was_told(
+    is_told: bool, is_held: bool, is_running: bool, is_late: bool
+) -> None:
+    async def scene(stand: Stand) -> None:
+        await stand.build(3)
+        await stand.add_members(2, "b1")
+        await stand.add_members(1)
+        (waiting,) = [pod for pod in stand.checker.pods().values() if not pod.node]
+        process = stand.checker.delivered["process-1"] = stand.delivered()
+        if is_held:
+            process.assumed(waiting.uid, "a1")
+        if is_told:
+            stand.checker.faked.add((waiting.uid, "a1"))
+        if is_running:
+            stand.checker.leases.believers["process-1"] = lambda domain: True
+        for _ in range(GANG_LOOKS):
+            stand.checker.look_at_gangs()
+            await asyncio.sleep(LATE_S)
+        assert [line.startswith("I13: gang default/g has 2 of 3") for line in stand.broken] == [True] * is_late
 
     play(scene)

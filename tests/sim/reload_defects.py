@@ -1,0 +1,64 @@
+"""Defects of another configuration that comes while pods are on their way: seeds from `RELOADED_FROM` on find them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from multisched.config.schema import Configuration
+from multisched.framework.registry import PluginSetupError
+from multisched.queueing.entry import Moved
+from multisched.queueing.parked_pods import ParkedPods
+from multisched.queueing.pod_queue import PodQueue
+from multisched.queueing.transitions import Place
+from multisched.shell.domain import DomainWorker
+from multisched.shell.reload import Reload
+from tests.sim.defects import defect, put
+
+
+@defect
+def pods_in_flight_end_by_the_new_profile() -> None:
+    """What the old plugins have reserved, the new ones are told of."""
+    genuine = DomainWorker.use
+
+    def use(self: DomainWorker, cycle: Any, *, is_tried: bool) -> None:
+        before = self.cycle
+        genuine(self, cycle, is_tried=is_tried)
+        vars(before).update(vars(cycle))
+
+    put(DomainWorker, "use", use)
+
+
+@defect
+def reloads_drop_a_queued_pod() -> None:
+    """The queue loses one that was ready when the profile changed."""
+    genuine = PodQueue.use
+
+    def use(self: PodQueue, plugins: Any, now_s: float, *, is_tried: bool) -> Moved:
+        moved = genuine(self, plugins, now_s, is_tried=is_tried)
+        ready = next(self.entries(Place.ACTIVE), None)
+        if ready is not None:
+            self.remove(ready.uid)
+        return moved
+
+    put(PodQueue, "use", use)
+
+
+@defect
+def shorter_flushes_reach_nobody_who_waits() -> None:
+    """Pods that were parked under the longer one hold up those that come later."""
+    put(ParkedPods, "delay", lambda self, seconds: None)
+
+
+@defect
+def mistakes_are_in_force_in_name() -> None:
+    """A plugin that cannot be built leaves its configuration behind as the one in force."""
+    genuine = Reload.apply
+
+    def apply(self: Reload, wanted: Configuration) -> Any:
+        try:
+            return genuine(self, wanted)
+        except PluginSetupError:
+            self.in_force = wanted
+            raise
+
+    put(Reload, "apply", apply)

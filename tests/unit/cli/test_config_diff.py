@@ -1,0 +1,29 @@
+"""What `config diff` says: which settings differ, when they apply, and how to restart for those that wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from multisched.cli.config_diff import lines
+from multisched.config.changes import Change
+from multisched.observe.configuration_view import ConfigurationView
+
+COMMAND = "kubectl -n ours rollout restart deployment/ours"
+AT_ONCE = Change("logging.level", "info", "debug")
+WAITING = Change("server.port", "10260", "1", "the server listens by it")
+
+
+@pytest.mark.parametrize(
+    ("found", "last"),
+    [([AT_ONCE], "at once"), ([AT_ONCE, WAITING], f"restart it with: {COMMAND}"), ([], "no difference")],
+)
+def test_the_command_is_named_where_something_waits_for_a_restart(found: list[Change], last: str) -> None:
+    view = ConfigurationView({}, "/etc/multisched.yaml", restart_command=COMMAND)
+    shown = list(lines(view, found, (), is_own_file=True, is_wide=False))
+    assert shown[0] == "the program follows /etc/multisched.yaml"
+    assert shown[-1].endswith(last)
+
+
+def test_where_the_command_is_not_known_none_is_named() -> None:
+    shown = list(lines(ConfigurationView({}), [WAITING], (), is_own_file=False, is_wide=False))
+    assert "after a restart: the server listens by it" in shown[-1]
