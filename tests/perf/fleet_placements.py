@@ -6,6 +6,7 @@ order. The plain sums are what anybody would write in ten lines. Both place the 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -52,7 +53,7 @@ def policy(name: str, profile: Mapping[str, Any] | None = None) -> Policy:
     """A policy of a scenario: `peak-forecast` is the forecast domain as it ships."""
     entry: dict[str, Any] = {"name": name} if profile is None else {"name": name, "profile": profile}
     document = Document("bench", {"policies": [entry]})
-    found = read_policy(document, 0, PolicyEntry.model_validate(entry), Path())
+    found = read_policy(document, 0, PolicyEntry.model_validate_json(json.dumps(entry)), Path())
     assert found is not None, document.problems
     return found
 
