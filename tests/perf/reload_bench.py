@@ -1,4 +1,4 @@
-"""What hot reloads cost the pods that are scheduled meanwhile: `python -m tests.perf.reload_bench [--reloads 1000] [--pairs 10]`.
+"""What hot reloads cost the pods that are scheduled meanwhile: `python -m tests.perf.reload_bench [--reloads 1000] [--pairs 50]`.
 
 The embedded cluster and `multisched run` are processes of their own. Pods of three domains come at a steady rate all the
 time. Phases with a reload every `--every` seconds alternate with phases without any: a pair has one of each, and every
@@ -371,8 +371,8 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=1_000)
     parser.add_argument("--pods-per-s", type=float, default=40.0)
     parser.add_argument("--reloads", type=int, default=1_000, help="in all")
-    parser.add_argument("--pairs", type=int, default=10, help="of phases with reloads and without")
-    parser.add_argument("--every", type=float, default=0.25, help="seconds between two reloads")
+    parser.add_argument("--pairs", type=int, default=50, help="of phases with reloads and without")
+    parser.add_argument("--every", type=float, default=0.2, help="seconds between two reloads")
     parser.add_argument("--logs", type=Path, help="keep the program's log in this folder")
     parser.add_argument("--check", action="store_true", help="exit 1 past a bar")
     given = parser.parse_args()
