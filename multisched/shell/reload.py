@@ -107,12 +107,13 @@ class Reload:
         in_force = target.model_copy(update={"domains": tuple(one.config for one in news)})
         for one in news:
             self._put_in_force(one)
-        tolerations = tolerations_of(in_force)
-        if tolerations != tolerations_of(before):
+        if _policies(in_force) != _policies(before):
+            tolerations = tolerations_of(in_force)
             self._keep_annotations(annotations_of(tolerations))
             self._pods.use_policies(tolerations)
-        self._statuses.serve(one.domain.worker for one in news)
-        self._pods.on_pending = self._statuses.pending_changed if self._statuses.hears_of_pending else None
+        if any(one.plugins is not None for one in news):
+            self._statuses.serve(one.domain.worker for one in news)
+            self._pods.on_pending = self._statuses.pending_changed if self._statuses.hears_of_pending else None
         self.in_force = in_force
         return Reloaded(before, in_force, wanted, refused, self._registry)
 
@@ -120,6 +121,8 @@ class Reload:
 
     def _prepared(self, domain: BuiltDomain, config: DomainConfig, refused: dict[str, str]) -> _News:
         """`refused`: gets the path of what has to wait for a restart, and why."""
+        if config == domain.config:
+            return _News(domain, config, domain.profile, None)
         profile = self._builder.profile_of(config)
         try:
             plugins = None if profile == domain.profile else self._plugins(domain, profile)
@@ -161,6 +164,10 @@ class Reload:
             worker.use(cycle, is_tried=not _differ_in_weights_only(domain.profile, news.profile))
             self._background.use(config.name, news.plugins)
         domain.config, domain.profile = config, news.profile
+
+
+def _policies(configuration: Configuration) -> list[object]:
+    return [domain.policy for domain in configuration.domains]
 
 
 def _with_profile_of(config: DomainConfig, other: DomainConfig) -> DomainConfig:

@@ -1,12 +1,13 @@
-"""What hot reloads cost the pods that are scheduled meanwhile: `python -m tests.perf.reload_bench [--reloads 1000] [--pairs 10]`.
+"""What hot reloads cost the pods that are scheduled meanwhile: `python -m tests.perf.reload_bench [--reloads 1000] [--pairs 50]`.
 
 The embedded cluster and `multisched run` are processes of their own. Pods of three domains come at a steady rate all the
 time. Phases with a reload every `--every` seconds alternate with phases without any: a pair has one of each, and every
 second pair has them the other way round. Each reload changes one of four things in turn, and the file of the next pair of
 turns changes it back: weights, arguments, concurrency, the window of repairs. A pod counts to the phase in which it was
 created, from the answer to its creation to its bind. `--check` exits 1 where a pod is lost or bound twice, a node is
-overcommitted, a reload is not in force, or the p99 with reloads is more than 5 % longer.
-Two peers are never alike on a machine that others share: the spread of the pairs' ratios is printed beside the ratio.
+overcommitted, a reload is not in force, or the p99 with reloads is more than 5 % longer, as the median of all pairs.
+Two peers are never alike on a machine that others share: the spread of the pairs' ratios is printed beside it.
+Reloads so close together are no use: with `--every 2.5 --reloads 40 --pairs 10` they are as far apart as somebody could save a file.
 """
 
 from __future__ import annotations
@@ -296,15 +297,15 @@ class Figures:
         yield f"signal to in force, p50, p99  {self.reload_p50_ms:.0f} ms, {self.reload_p99_ms:.0f} ms"
         yield f"created to bound, p50         {self.p50_ms:.1f} ms; without reloads {self.peer_p50_ms:.1f} ms"
         yield f"created to bound, p99         {self.p99_ms:.1f} ms; without reloads {self.peer_p99_ms:.1f} ms"
-        yield f"p99, times that without       {self.p99_ms / self.peer_p99_ms:.3f} (at most {P99_SHARE_MAX})"
-        spread = f"median {median(self.ratios):.3f}, from {min(self.ratios):.3f} to {max(self.ratios):.3f}"
-        yield f"the same pair by pair         {spread}"
+        yield f"p99, times that without       {self.p99_ms / self.peer_p99_ms:.3f}"
+        spread = f"median {median(self.ratios):.3f} (at most {P99_SHARE_MAX})"
+        yield f"the same pair by pair         {spread}, from {min(self.ratios):.3f} to {max(self.ratios):.3f}"
         yield f"CPU of the scheduler          {self.cpu_s:.1f} s"
 
     def is_met(self) -> bool:
         """All bars."""
         is_whole = self.submitted == self.bound and not self.bound_twice and not self.overcommitted
-        is_fast = self.p99_ms <= P99_SHARE_MAX * self.peer_p99_ms
+        is_fast = median(self.ratios) <= P99_SHARE_MAX  # a stall of the machine decides about all phases together
         return is_whole and is_fast and self.reloads_applied == self.reloads
 
 
@@ -371,8 +372,8 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=1_000)
     parser.add_argument("--pods-per-s", type=float, default=40.0)
     parser.add_argument("--reloads", type=int, default=1_000, help="in all")
-    parser.add_argument("--pairs", type=int, default=10, help="of phases with reloads and without")
-    parser.add_argument("--every", type=float, default=0.25, help="seconds between two reloads")
+    parser.add_argument("--pairs", type=int, default=50, help="of phases with reloads and without")
+    parser.add_argument("--every", type=float, default=0.2, help="seconds between two reloads")
     parser.add_argument("--logs", type=Path, help="keep the program's log in this folder")
     parser.add_argument("--check", action="store_true", help="exit 1 past a bar")
     given = parser.parse_args()
