@@ -11,6 +11,7 @@ that fails costs its own request. About a domain that another replica leads all 
 from __future__ import annotations
 
 import asyncio
+import errno
 import hmac
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -160,7 +161,9 @@ async def serve(settings: ServerSettings, sources: Sources) -> AsyncIterator[str
         try:
             address = await stack.enter_async_context(listening)
         except OSError as error:
-            raise ServerError(f"cannot listen on {settings.bind_address}:{settings.port}: {error.strerror}") from error
+            where = f"{settings.bind_address}:{settings.port}"
+            mend = "; name another one with --port, or in server.port" if error.errno == errno.EADDRINUSE else ""
+            raise ServerError(f"cannot listen on {where}: {error.strerror}{mend}") from error
         if settings.authenticator is None and settings.token_folder is not None:
             try:
                 routes.own_token = stack.enter_context(own_token(settings.token_folder, address[1]))

@@ -349,7 +349,7 @@ def test_another_address_needs_tls_and_authentication(address: str) -> None:
 async def test_a_port_in_use_is_an_error_with_its_address() -> None:
     async with served(ServerSettings(port=0)) as url:
         port = int(url.rsplit(":", 1)[1])
-        with pytest.raises(ServerError, match=f"cannot listen on 127.0.0.1:{port}"):
+        with pytest.raises(ServerError, match=f"cannot listen on 127.0.0.1:{port}: .*; name another one with --port"):
             async with served(ServerSettings(port=port)):
                 pass
 
