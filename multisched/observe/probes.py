@@ -6,6 +6,7 @@ program: what it says is what the program's own loop last found (`health.Heartbe
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import Final
@@ -31,7 +32,8 @@ def serve_probes(address: str, port: int, heartbeat: Heartbeat) -> Iterator[str]
         try:
             url = stack.enter_context(portal.wrap_async_context_manager(_listening(address, port, heartbeat)))
         except OSError as error:
-            raise ServerError(f"cannot listen for probes on {address}:{port}: {error.strerror}") from error
+            mend = "; name another one in server.probePort" if error.errno == errno.EADDRINUSE else ""
+            raise ServerError(f"cannot listen for probes on {address}:{port}: {error.strerror}{mend}") from error
         yield url
 
 

@@ -11,6 +11,7 @@ that fails costs its own request. About a domain that another replica leads all 
 from __future__ import annotations
 
 import asyncio
+import errno
 import hmac
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -27,7 +28,7 @@ from multisched.framework.leading import PROBLEM_TYPE, NotLeadingError, Problem
 from multisched.framework.repair import RepairAsked, RepairRefusedError
 from multisched.framework.views import NoViewError, ViewQuery
 from multisched.model.loopback_name import is_loopback_name
-from multisched.model.visible_text import escaped_lines
+from multisched.model.visible_text import escaped, escaped_lines
 from multisched.model.wire import UNREADABLE
 from multisched.observe.access import DelegatedAuthenticator, Verdict
 from multisched.observe.admission_view import (
@@ -87,10 +88,16 @@ SCRAPES_MAX: Final = 2
 
 _REFUSALS: Final = {
     Verdict.UNAUTHENTICATED: (401, "give a bearer token"),
-    Verdict.FORBIDDEN: (403, "not allowed; RBAC needs a nonResourceURLs rule for this path"),
+    Verdict.FORBIDDEN: (403, "not allowed"),
     Verdict.UNDECIDED: (503, "the API server did not say who may read"),
     Verdict.TOO_MANY: (429, "too many tokens are to be checked; try again in a moment"),
 }
+REFUSED_PATH_CHARS: Final = 128
+"""Of a path that somebody else wrote, in an answer."""
+NOT_ACCEPTED: Final = (
+    "the API server does not accept this bearer token: it has expired, or is of another cluster; make a new one"
+    " (kubectl create token)"
+)
 CHANGES_REFUSED: Final = (
     "this changes something: only the user who runs this process may ask for it, by the token in its file"
     " (multisched finds it); or set server.authentication and give a token of the cluster"
@@ -154,7 +161,9 @@ async def serve(settings: ServerSettings, sources: Sources) -> AsyncIterator[str
         try:
             address = await stack.enter_async_context(listening)
         except OSError as error:
-            raise ServerError(f"cannot listen on {settings.bind_address}:{settings.port}: {error.strerror}") from error
+            where = f"{settings.bind_address}:{settings.port}"
+            mend = "; name another one with --port, or in server.port" if error.errno == errno.EADDRINUSE else ""
+            raise ServerError(f"cannot listen on {where}: {error.strerror}{mend}") from error
         if settings.authenticator is None and settings.token_folder is not None:
             try:
                 routes.own_token = stack.enter_context(own_token(settings.token_folder, address[1]))
@@ -243,10 +252,15 @@ class _Routes:
             return self._refusal_on_loopback(request, token)
         if self._is_review(request):
             return None
-        verdict = await authenticator.judge(token, request.method.lower(), reviewed_path(request.path))
+        verb, path = request.method.lower(), reviewed_path(request.path)
+        verdict = await authenticator.judge(token, verb, path)
         if verdict is Verdict.ALLOWED:
             return None
         status, message = _REFUSALS[verdict]
+        if verdict is Verdict.UNAUTHENTICATED and token:
+            message = NOT_ACCEPTED
+        elif verdict is Verdict.FORBIDDEN:
+            message = _not_allowed(verb, path)
         response = _text(status, message)
         if status == 401:
             response.headers["WWW-Authenticate"] = "Bearer"
@@ -424,6 +438,13 @@ def reviewed_path(path: str) -> str:
     if path.startswith("/api/v1/") and len(parts) > 4:
         path = "/".join(parts[:4])
     return f"{REVIEWED_PREFIX}{path}" if path.startswith("/api") else path
+
+
+def _not_allowed(verb: str, path: str) -> str:
+    is_change = verb == "post" and path.endswith(REPAIR_PATH)
+    role = "multisched-repairer" if is_change else "multisched-reader"
+    shown = escaped(path[:REFUSED_PATH_CHARS])
+    return f"the account of this token may not {verb} {shown}; bind it a role that may, such as the ClusterRole {role}"
 
 
 def _health(request: web.Request, report: HealthReport) -> web.Response:

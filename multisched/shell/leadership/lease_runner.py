@@ -3,15 +3,17 @@
 Binds are sent by the program's loop alone. Right before each it compares the lease's deadline with the monotonic clock
 (`LeaseTerm.may_bind`, I9). The thread only moves that deadline on, after a renewal that succeeded, counted from its
 request. So a thread that stops, late or not, ends the binds in time. The thread in turn renews only while the loop
-comes around: a process that hangs loses its leases, by the bound by which `/livez` fails. What the thread has to tell
-comes to the loop by `call_on_loop`. Owned by `Program`.
+comes around: a process that hangs loses its leases, by the bound by which `/livez` fails. It then says in which function:
+nobody else is left to. What the thread has to tell comes to the loop by `call_on_loop`. Owned by `Program`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol
@@ -26,6 +28,8 @@ from multisched.observe.health import HEARTBEAT_AGE_MAX_S, HEARTBEAT_PERIOD_S
 
 logger = logging.getLogger(__name__)
 
+FRAMES_LOGGED: Final = 12
+"""Of the function in which the program hangs, the innermost ones."""
 END_S: Final = 3.0
 """How long the end waits for the thread; then it is left to itself, and its leases run out."""
 
@@ -84,6 +88,8 @@ class LeasesInThread:
         self.transport: Transport = _Line(self)
         self.connected: Transport | None = None
         self._beaten_s = clock.monotonic()
+        self._program_thread = threading.get_ident()
+        self._is_stack_logged = False
         self._program: asyncio.AbstractEventLoop | None = None
         self._ended: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -91,7 +97,11 @@ class LeasesInThread:
         self._begun: asyncio.Future[None] | None = None
 
     def is_alive(self) -> bool:
-        return self._clock.monotonic() - self._beaten_s <= HEARTBEAT_AGE_MAX_S
+        is_alive = self._clock.monotonic() - self._beaten_s <= HEARTBEAT_AGE_MAX_S
+        if not is_alive and not self._is_stack_logged:
+            logger.error("the program hangs in this function", extra={"stack": _stack_of(self._program_thread)})
+        self._is_stack_logged = not is_alive
+        return is_alive
 
     def call_on_loop(self, function: Callable[..., object], *args: object) -> None:
         try:
@@ -101,7 +111,7 @@ class LeasesInThread:
             logger.debug("the lease thread outlived the program's loop")
 
     async def run(self, keepers: Sequence[LeaseKeeper]) -> None:
-        self._program = asyncio.get_running_loop()
+        self._program, self._program_thread = asyncio.get_running_loop(), threading.get_ident()
         self._begun, self._ended = self._program.create_future(), self._program.create_future()
         threading.Thread(target=self._work, args=(keepers,), name="leases", daemon=True).start()
         async with anyio.create_task_group() as tasks:
@@ -152,6 +162,13 @@ class LeasesInThread:
                 async with anyio.create_task_group() as kept:
                     for keeper in keepers:
                         kept.start_soon(keeper.run)
+
+
+def _stack_of(thread: int) -> list[str]:
+    """Its innermost frames, as `file:line function`, the innermost one last."""
+    frame = sys._current_frames().get(thread)  # noqa: SLF001 - documented, and the only way to look into a thread
+    stack = [] if frame is None else traceback.extract_stack(frame, limit=FRAMES_LOGGED)
+    return [f"{one.filename}:{one.lineno} {one.name}" for one in stack]
 
 
 def _settle(future: asyncio.Future[None], error: BaseException | None) -> None:

@@ -24,7 +24,14 @@ from multisched.observe.health import Health
 from multisched.observe.loopback import TokenFileError, own_token, read_token
 from multisched.observe.queue_view import decode_queue
 from multisched.observe.repair_view import decode_plan, decode_status
-from multisched.observe.server import REQUEST_BYTES_MAX, ServerError, ServerSettings, _Routes, reviewed_path
+from multisched.observe.server import (
+    NOT_ACCEPTED,
+    REQUEST_BYTES_MAX,
+    ServerError,
+    ServerSettings,
+    _Routes,
+    reviewed_path,
+)
 from tests.unit.observe.observe_kit import EPOCH, READER, STRANGER, HandClock, OneReview, a_reviewer, served, sources_of
 
 GUARDED = (
@@ -78,9 +85,12 @@ async def test_probes_are_open_and_say_nothing_but_ok_or_failed() -> None:
 async def test_everything_else_is_closed_to_strangers(path: str) -> None:
     authenticator = DelegatedAuthenticator(await a_reviewer(), HandClock())
     async with served(guarded_settings(authenticator)) as url:
-        assert (await get(url, path))[0] == 401
-        assert (await get(url, path, token="made-up"))[0] == 401
-        assert (await get(url, path, token=STRANGER))[0] == 403
+        assert await get(url, path) == (401, "give a bearer token\n")
+        assert await get(url, path, token="made-up") == (401, f"{NOT_ACCEPTED}\n")
+        status, message = await get(url, path, token=STRANGER)
+        assert status == 403
+        assert f"may not get {reviewed_path(path)}; bind it" in message
+        assert message.endswith("ClusterRole multisched-reader\n")
 
 
 async def test_every_route_there_is_is_closed_to_strangers_but_the_two_for_probes() -> None:
@@ -105,7 +115,8 @@ async def test_nobody_has_a_plan_carried_out_without_the_right_to_it(tmp_path: P
     async with served(settings) as url:
         assert (await post(url, *run))[0] == 401
         for token in (READER, STRANGER):
-            assert (await post(url, *run, headers={"Authorization": f"Bearer {token}"}))[0] == 403
+            status, message = await post(url, *run, headers={"Authorization": f"Bearer {token}"})
+            assert (status, message.endswith("ClusterRole multisched-repairer\n")) == (403, True)
         assert os.listdir(tmp_path) == [], "where users are known there is no token of the process"
 
 
@@ -338,7 +349,7 @@ def test_another_address_needs_tls_and_authentication(address: str) -> None:
 async def test_a_port_in_use_is_an_error_with_its_address() -> None:
     async with served(ServerSettings(port=0)) as url:
         port = int(url.rsplit(":", 1)[1])
-        with pytest.raises(ServerError, match=f"cannot listen on 127.0.0.1:{port}"):
+        with pytest.raises(ServerError, match=f"cannot listen on 127.0.0.1:{port}: .*; name another one with --port"):
             async with served(ServerSettings(port=port)):
                 pass
 

@@ -151,6 +151,22 @@ def test_a_program_that_hangs_loses_its_leases() -> None:
     play(scene)
 
 
+def test_a_program_that_hangs_is_said_to_once_and_in_which_function(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(stage: Scene) -> None:
+        a_plugin_that_hangs(stage)
+
+    play(scene)
+
+    (said,) = [record for record in caplog.records if record.getMessage() == "the program hangs in this function"]
+    assert any(frame.endswith(" a_plugin_that_hangs") for frame in vars(said)["stack"])
+
+
+def a_plugin_that_hangs(stage: Scene) -> None:
+    stage.clock.ahead_s += HEARTBEAT_AGE_MAX_S + 1
+    while stage.keeper.term.state is LeaseState.LEADING:
+        pass
+
+
 def test_a_lease_is_given_back_from_the_loop_of_the_program() -> None:
     async def scene(stage: Scene) -> None:
         assert stage.transport.holder == "me"
