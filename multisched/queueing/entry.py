@@ -149,6 +149,11 @@ class Entry(msgspec.Struct, eq=False):
     story: list[tuple[float, str, Place]] = msgspec.field(default_factory=list)
 
     @property
+    def schedulable_since_s(self) -> float:
+        """When the pod could first have been scheduled."""
+        return self.added_s if self.first_active_s is None else self.first_active_s
+
+    @property
     def namespace(self) -> str:
         """Whatever it stands for is of one namespace."""
         return self.pod.namespace

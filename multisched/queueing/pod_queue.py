@@ -324,9 +324,7 @@ class PodQueue:
     def schedulable_since_s(self, uid: str) -> float | None:
         """When the pod could first have been scheduled; None for a pod that is not known."""
         entry = self._entries.get(uid)
-        if entry is None:
-            return None
-        return entry.added_s if entry.first_active_s is None else entry.first_active_s
+        return None if entry is None else entry.schedulable_since_s
 
     def story(self, uid: str) -> Sequence[tuple[float, str, Place]]:
         """The pod's latest moves, oldest first: when, by which event, to where. Empty for a pod that is not known."""
@@ -335,9 +333,7 @@ class PodQueue:
 
     def entries(self, place: Place | None = None) -> Iterator[QueueEntry]:
         """All pods, or those in one place, in the order they were added. Iterate without calling anything else here in between."""
-        return (
-            self._places.describe(entry) for entry in self._entries.values() if place is None or entry.place is place
-        )
+        return (self._places.describe(one) for one in self._entries.values() if place is None or one.place is place)
 
     def statistics(self) -> QueueStatistics:
         return self._places.statistics(
@@ -400,9 +396,7 @@ class PodQueue:
         entry = self._entries.get(uid)
         if entry is None or entry.place not in POPPED:
             place, story = (Place.ABSENT, []) if entry is None else (entry.place, entry.history())
-            raise QueueInvariantError(
-                f"pod {uid}: an attempt ended that was not under way: {place} [{'; '.join(story)}]"
-            )
+            raise QueueInvariantError(f"pod {uid}: an attempt ended that had not begun: {place} [{'; '.join(story)}]")
         return entry
 
     def _quarantine(self, entry: Entry) -> Placement:
