@@ -323,9 +323,9 @@ class BindChecker(ApiChecker):
 
     def _believed_bound(self) -> set[str]:
         """uids of pods that a process takes for bound, by a false answer. The audit finds that out, which takes its time."""
-        faked = {uid for uid, _ in self.faked}
+        lied_about = {uid for uid, _ in self.faked}
         running = [self.delivered[one] for one in self.leases.believers.keys() & self.delivered.keys()]
-        return {uid for one in running for uid in faked & one.held.keys()}
+        return {uid for one in running for uid in lied_about & one.held.keys()}
 
     def unbound_entitled(self) -> Iterator[Pod]:
         """Pods that wait within their quota's min, though others have borrowed what they need (I14)."""
