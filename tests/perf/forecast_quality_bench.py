@@ -49,25 +49,24 @@ def measured(kind: str, seeds: Sequence[int], orders: int, profiles: Sequence[st
 
 
 def higher(ours: Sequence[Sequence[Evenness]], others: Sequence[Sequence[Evenness]]) -> list[tuple[float, float]]:
-    """Per figure: by how many percent ours is higher, and half the width of the interval of confidence."""
+    """Per figure: from and to how many percent ours is higher, with confidence."""
     ratios = np.log(np.array(ours) / np.array(others)).mean(axis=1)
     count = len(ratios)
-    if count < 2:
-        return [(100 * float(ratio), float("inf")) for ratio in ratios.mean(axis=0)]
     factor = T_95[count - 2] if count - 2 < len(T_95) else T_MANY
     halves = factor * ratios.std(axis=0, ddof=1) / np.sqrt(count)
-    return [(100 * float(mean), 100 * float(half)) for mean, half in zip(ratios.mean(axis=0), halves, strict=True)]
+    bounds = 100 * np.expm1([ratios.mean(axis=0) - halves, ratios.mean(axis=0) + halves])
+    return [(float(low), float(high)) for low, high in bounds.T]
 
 
 def table(kind: str, runs: Runs) -> str:
     """Of one kind."""
-    lines = [f"{kind:<14}" + "".join(f"{name:>16}" for name in NAMES)]
+    lines = [f"{kind:<14}" + "".join(f"{name:>18}" for name in NAMES)]
     for name, figures in runs.items():
-        lines.append(f"  {name:<12}" + "".join(f"{mean:>16.3f}" for mean in np.array(figures).mean(axis=(0, 1))))
+        lines.append(f"  {name:<12}" + "".join(f"{mean:>18.3f}" for mean in np.array(figures).mean(axis=(0, 1))))
     for name in runs:
         if name != FORECAST:
-            shown = (f"{mean:+.1f} ± {half:.1f} %" for mean, half in higher(runs[FORECAST], runs[name]))
-            lines.append(f"  to {name:<9}" + "".join(f"{text:>16}" for text in shown))
+            shown = (f"{low:+.1f} to {high:+.1f} %" for low, high in higher(runs[FORECAST], runs[name]))
+            lines.append(f"  to {name:<9}" + "".join(f"{text:>18}" for text in shown))
     return "\n".join(lines)
 
 
@@ -79,6 +78,8 @@ def main() -> int:
     parser.add_argument("--orders", type=int, default=8, help="orders in which the pods of each fleet come")
     parser.add_argument("--profile", action="append", default=[], help="another profile to place on as well")
     options = parser.parse_args()
+    if options.seeds < 2:
+        parser.error("--seeds: confidence needs two fleets of each kind at least")
     logging.disable(logging.ERROR)
     for kind in options.kinds:
         seeds = range(options.first, options.first + options.seeds)
