@@ -60,7 +60,10 @@ def fix_of(view: PodView, kind: str) -> Fix:
 
 
 async def test_a_plugin_that_failed_has_a_heading_of_its_own() -> None:
-    faulty = {"name": "tests.integration.plugins.faulty:Faulty", "args": {"point": "Filter", "how": "raise", "times": 9}}
+    faulty = {
+        "name": "tests.integration.plugins.faulty:Faulty",
+        "args": {"point": "Filter", "how": "raise", "times": 9},
+    }
     async with open_house(one_domain(faulty)) as house:
         await house.node("n1")
         await house.pod(VICTIM)
