@@ -68,6 +68,7 @@ class LeaseKeeper:
         """Where this process answers, for whoever asks another one; empty: it does not."""
         self.inherited: Mapping[str, str] = {}
         """The annotations of the record that we took over."""
+        self._standby_logged = ""
         self._stop = asyncio.Event()
         self._stopped = asyncio.Event()
 
@@ -105,6 +106,7 @@ class LeaseKeeper:
         return pause_s if left_s is None or left_s <= 0 else min(pause_s, left_s)
 
     def _lead(self, *, after_expiry: bool, started: float) -> None:
+        self._standby_logged = ""
         self.term.begin(after_expiry=after_expiry, started=started)
         fields = {"lease": self._name, "term": self.term.number, "after_expiry": after_expiry}
         logger.info("lease acquired", extra=fields)
@@ -162,15 +164,24 @@ class LeaseKeeper:
         lease = await self._calls.read(timeout_s)
         started = self._clock.monotonic()
         if lease is None:
-            may_create = self._observed.may_be_created(is_leading=self.term.is_leading)
-            return may_create and await self._create(timeout_s, started)
+            if not self._observed.may_be_created(is_leading=self.term.is_leading):
+                self._stand_by("it was deleted, and the time of whoever held it is waited for")
+                return False
+            return await self._create(timeout_s, started)
         is_free = self._observed.is_free(lease, is_leading=self.term.is_leading)
         if self.term.is_leading and lease.spec.holder not in (None, "", self._identity):
             self._lose(f"held by {lease.spec.holder!r}"[:256])
             return False
         if not is_free:
+            self._stand_by(f"held by {lease.spec.holder!r}"[:256])
             return False
         return await self._write_and_lead(lease, timeout_s, started)
+
+    def _stand_by(self, why: str) -> None:
+        """Logged once for each reason, until we have led."""
+        if why != self._standby_logged:
+            self._standby_logged = why
+            logger.info("standing by", extra={"lease": self._name, "why": why})
 
     async def _write_and_lead(self, lease: LeaseRecord, timeout_s: float, started: float) -> bool:
         after_expiry = self._observed.claim(lease)

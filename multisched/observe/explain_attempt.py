@@ -193,7 +193,7 @@ class AttemptReader:
 
     def _points_after(self, record: AttemptRecord) -> Iterator[PointSaid]:
         if record.outcome is Outcome.ERROR:
-            yield PointSaid(point="", plugin=record.status.plugin, said=record.status.message)
+            yield PointSaid(point="failed", plugin=record.status.plugin, said=record.status.message)
         if record.outcome not in (Outcome.PLACED, Outcome.GIVEN_UP):
             return
         scoring = {score.plugin for score in record.scores}

@@ -26,6 +26,7 @@ from multisched.shell.plugin_views import ProgramViews
 from multisched.shell.telemetry import ProgramQueues
 from multisched.whatif.explain_source import ProgramExplanations
 from multisched.whatif.repair_source import RepairPlans
+from tests.integration.plugins.faulty import VICTIM
 from tests.integration.plugins.house import House, one_domain, open_house
 
 REQUESTS = {"cpu": "1100m", "memory": "1Gi"}
@@ -56,6 +57,22 @@ async def patch(house: House, path: str, body: object, kind: str = MERGE_PATCH) 
 def fix_of(view: PodView, kind: str) -> Fix:
     assert view.fixes is not None
     return next(fix for fix in view.fixes if fix.kind == kind)
+
+
+async def test_a_plugin_that_failed_has_a_heading_of_its_own() -> None:
+    faulty = {
+        "name": "tests.integration.plugins.faulty:Faulty",
+        "args": {"point": "Filter", "how": "raise", "times": 9},
+    }
+    async with open_house(one_domain(faulty)) as house:
+        await house.node("n1")
+        await house.pod(VICTIM)
+        await house.until(lambda: (entry := house.waiting(VICTIM)) is not None and entry.place.value == "backoff")
+
+        view = await ProgramExplanations(house.program).pod(ExplainQuery("default", VICTIM))
+
+        last = view.attempts[0].points[-1]
+        assert (last.point, last.plugin) == ("failed", "Faulty"), "not as if PreEnqueue had said it"
 
 
 async def test_a_pod_that_waits_is_explained_from_its_records() -> None:

@@ -204,6 +204,36 @@ async def test_renewing_costs_one_call_each_retry_period_and_keeps_the_acquire_t
         assert all(put.query["timeout"].endswith("ms") for put in transport.of("PUT"))
 
 
+def why_standing_by(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [vars(record)["why"] for record in caplog.records if record.message == "standing by"]
+
+
+async def test_a_standby_says_once_whom_it_waits_for(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    store = LeaseStore()
+    first, _ = make_keeper(store, "a")
+    second, _ = make_keeper(store, "b", seed=2)
+    async with running(first, second):
+        await asyncio.sleep(30)
+        assert why_standing_by(caplog) == ["held by 'a'"]
+        await first.release()
+        await leading(second)
+        await second.release()
+
+
+async def test_a_standby_says_that_it_waits_for_the_time_of_a_deleted_lease(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    store = LeaseStore()
+    store.write(holderIdentity="dead", leaseDurationSeconds=3600, renewTime="2026-01-31T18:00:00.000000Z")
+    keeper, _ = make_keeper(store, "b")
+    async with running(keeper):
+        await asyncio.sleep(5)
+        store.document = None
+        await asyncio.sleep(5)
+        told = ["held by 'dead'", "it was deleted, and the time of whoever held it is waited for"]
+        assert why_standing_by(caplog) == told
+
+
 async def test_a_released_lease_is_taken_over_within_a_retry_period_without_waiting() -> None:
     store = LeaseStore()
     first, _ = make_keeper(store, "a")
