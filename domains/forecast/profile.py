@@ -28,18 +28,10 @@ NOTES: Mapping[str, ArgsNotes] = {PeakForecast.name: settings_notes}
 
 CLASSES: Mapping[str, ClassChooser] = {PeakForecast.name: peak_forecast_class}
 
-ZONES_ALONE: Mapping[str, object] = {
-    "defaultingType": "List",
-    "defaultConstraints": [
-        {"maxSkew": 5, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "ScheduleAnyway"}
-    ],
-}
-"""Of the system's two constraints for pods that state none. The other, by host, wants as many replicas on a small node as
-on a large one, against the forecast."""
-
 PROFILE = default_with(
     PluginUse("NodeResourcesFit", weight=0),
-    PluginUse("PodTopologySpread", weight=2, args=ZONES_ALONE),
+    # With the default weight of 2 as many replicas would go to a small node as to a large one, against the forecast.
+    PluginUse("PodTopologySpread", weight=1),
     before={"DefaultBinder": PluginUse("PeakForecast", weight=10)},
     without=("NodeResourcesBalancedAllocation",),
 )

@@ -47,10 +47,9 @@ def test_the_forecast_is_as_even_as_the_better_plain_sum(
 
 def test_spreading_takes_nothing_from_the_forecast_where_nodes_differ_in_size() -> None:
     off = policy("off", {"base": "forecast", "plugins": {"enabled": [{"name": SPREADING, "weight": 0}]}})
-    system = {"name": SPREADING, "args": {"defaultingType": "System"}}
-    by_hosts = policy("by-hosts", {"base": "forecast", "plugins": {"enabled": [system]}})
+    heavy = policy("heavy", {"base": "forecast", "plugins": {"enabled": [{"name": SPREADING, "weight": 2}]}})
 
-    found = means(all_figures(part_of(make_fleet("mixed", 0), 10, 14), [SHIPPED, off, by_hosts], ORDERS[:2]))
+    found = means(all_figures(part_of(make_fleet("mixed", 0), 10, 14), [SHIPPED, off, heavy], ORDERS[:2]))
 
     assert found[SHIPPED.name].peak_cv <= 1.03 * found["off"].peak_cv
-    assert found["by-hosts"].peak_cv > 1.1 * found["off"].peak_cv
+    assert found["heavy"].peak_cv > 1.1 * found["off"].peak_cv
