@@ -26,6 +26,10 @@ class NoAnswerError(Exception):
     """Nobody answered; the message says why, and what to write instead if that is known."""
 
 
+class UntrustedError(NoAnswerError):
+    """It answers with a certificate that is not good; the message says what to give."""
+
+
 class Reply(msgspec.Struct, frozen=True):
     """What a server answered."""
 
@@ -67,7 +71,8 @@ def call(
             return Reply(answer.status, answer.headers.get_content_type(), answer.read(ANSWER_BYTES_MAX))
     except (OSError, http.client.HTTPException) as error:  # the latter: whoever listens there speaks no HTTP
         trouble = "" if target.tunnel is None else target.tunnel.trouble
-        raise NoAnswerError(trouble or f"{error}{_hint(target, error)}") from error
+        kind = UntrustedError if isinstance(error, ssl.SSLCertVerificationError) else NoAnswerError
+        raise kind(trouble or f"{error}{_hint(target, error)}") from error
 
 
 def _connected(target: Target, timeout_s: float) -> http.client.HTTPConnection:
@@ -108,8 +113,10 @@ def _secured(connection: http.client.HTTPConnection, tls: ssl.SSLContext, name: 
 
 
 def _hint(target: Target, error: Exception) -> str:
-    """What to write instead, where the port speaks the other of the two."""
+    """What to write instead: for an authority that is not known, and where the port speaks the other of http and https."""
     parts = urlsplit(target.url)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return "; name its authority with --ca-file FILE, or trust any with --insecure-skip-tls-verify"
     if parts.scheme == "https":
         is_plain = isinstance(error, ssl.SSLError) and error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST")
         return f"; it speaks no TLS: write http://{parts.netloc}" if is_plain else ""

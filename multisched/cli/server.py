@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from multisched.cli.http_call import NoAnswerError, Reply, Target, call
+from multisched.cli.http_call import NoAnswerError, Reply, Target, UntrustedError, call
 from multisched.cli.options import AskError
 from multisched.config.options import ExitCode
 from multisched.framework.leading import PROBLEM_TYPE, Leader, LedElsewhere, Problem
@@ -112,6 +112,8 @@ def ask(
     request = _Request(path, body, is_change, timeout_s)
     try:
         reply = _reply(server, request)
+    except UntrustedError as error:
+        raise AskError(f"{server.title} is not trusted: {error}", ExitCode.NO_CLUSTER) from error
     except NoAnswerError as error:
         message = f"no multisched answers at {server.title}: {error}; {server.otherwise}"
         raise AskError(message, ExitCode.NO_CLUSTER) from error
@@ -139,7 +141,8 @@ def _ask_leader(server: Server, led: LedElsewhere, request: _Request) -> bytes:
         raise AskError(f"{led}, which does not answer: {error}{hint}", ExitCode.NO_CLUSTER) from error
     other = _led_elsewhere(reply)
     if other is not None:
-        raise AskError(f"{led}, but it says: {other}; ask again in a moment", ExitCode.PROBLEM)
+        hint = "" if other.is_taken_over or other.leader is None else "; ask again in a moment"
+        raise AskError(f"{led}, but it says: {other}{hint}", ExitCode.PROBLEM)
     return _body(there, reply)
 
 

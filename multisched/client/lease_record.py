@@ -26,6 +26,7 @@ TEXT_CHARS_MAX: Final = 256
 
 class RecordMetadata(msgspec.Struct, gc=False):
     name: str = ""
+    uid: str = ""
     version: str = msgspec.field(name="resourceVersion", default="")
     annotations: dict[str, str] = msgspec.field(default_factory=dict)
 

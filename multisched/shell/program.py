@@ -448,6 +448,7 @@ class Program:
         worker.lead()
         self.statuses.lead(worker)
         self.pods.notify_owners(worker)
+        logger.info("scheduling", extra={"domain": worker.name, "schedulerNames": self.scheduler_names[worker.name]})
         if self.leases.get(worker.name) is None:
             return
         await self.leases.until_lost(worker.name)

@@ -264,3 +264,5 @@ def test_the_other_scheme_is_named_where_the_port_speaks_it(tmp_path: Path) -> N
         assert (code, f"it speaks TLS: write https://{of_secured}" in err) == (3, True)
         code, _, err = call("queue", "--server", f"https://{of_plain}")
         assert (code, f"it speaks no TLS: write http://{of_plain}" in err) == (3, True)
+        code, _, err = call("queue", "--server", f"https://{of_secured}")
+        assert (code, f"https://{of_secured} is not trusted: " in err, "--ca-file FILE" in err) == (3, True, True)

@@ -413,3 +413,23 @@ def test_what_became_of_the_file_is_told_by_event_view_and_statistics() -> None:
         ]
 
     play(scene, configuration=BASE.format(rest="", more=""))
+
+
+def test_the_lease_that_an_event_is_about_is_the_one_that_is_held() -> None:
+    """`kubectl describe lease` finds events by the uid."""
+    led = BASE.replace("enabled: false", "enabled: true")
+
+    async def scene(cluster: Cluster) -> None:
+        watch = watch_of(cluster, [loading.parse(led.format(rest="queue: {maxBackoff: 20s}", more=""), "test")])
+        async with anyio.create_task_group() as tasks:
+            await cluster.settle(30.0)
+            tasks.start_soon(watch.run)
+            await cluster.settle(2.0)
+            tasks.cancel_scope.cancel()
+        await cluster.settle(2.0)
+        leases = await cluster.send("GET", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases")
+        events = await cluster.send("GET", "/apis/events.k8s.io/v1/namespaces/kube-system/events")
+        (event,) = [one for one in events["items"] if one["reason"] == "ConfigurationApplied"]
+        assert event["regarding"]["uid"] in {one["metadata"]["uid"] for one in leases["items"]}
+
+    play(scene, configuration=led.format(rest="", more=""))
