@@ -42,6 +42,13 @@ def _runtime_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     del os.environ["XDG_RUNTIME_DIR"]
 
 
+@pytest.fixture(autouse=True)
+def _garbage_is_collected() -> Iterator[None]:
+    """A command that leaves the collector off would have its worker keep all that later tests make: gigabytes."""
+    yield
+    assert gc.isenabled()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--cluster",

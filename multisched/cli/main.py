@@ -143,8 +143,11 @@ def run(
     ] = False,
 ) -> None:
     """Schedule pods on a cluster until SIGTERM."""
-    gc.disable()  # until everything is imported: nothing of that is garbage, and looking for some takes a tenth of it
-    from multisched.cli import run as cli_run
+    gc.disable()  # nothing that is imported is garbage, and looking for some takes a tenth of the time
+    try:
+        from multisched.cli import run as cli_run
+    finally:
+        gc.enable()
 
     said = RunOverrides(log_level, log_format, port, dry_run)
     cli_run.run(
