@@ -96,9 +96,22 @@ def make_keeper(
 
 
 async def leading(keeper: LeaseKeeper) -> None:
-    """Returns once it does."""
-    while keeper.term.state is not LeaseState.LEADING:  # noqa: ASYNC110 -- virtual time
-        await asyncio.sleep(0.001)
+    """Returns once it does. Asking again and again costs virtual loops a second for each that they play."""
+    if keeper.term.state is LeaseState.LEADING:
+        return
+    before, begun = keeper._on_change, asyncio.Event()
+
+    def changed(state: LeaseState) -> None:
+        if before is not None:
+            before(state)
+        if state is LeaseState.LEADING:
+            begun.set()
+
+    keeper._on_change = changed
+    try:
+        await begun.wait()
+    finally:
+        keeper._on_change = before
 
 
 @asynccontextmanager
