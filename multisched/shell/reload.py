@@ -134,12 +134,12 @@ class Reload:
     def _plugins(self, domain: BuiltDomain, profile: Profile) -> PluginSet:
         """Raises RestartNeededError where the profile does not go with what the program watches, runs or keeps."""
         before = domain.worker.plugins
+        plugins = self._builder.plugins_beside(domain, profile)  # first: a mistake is told, whatever else waits
         was, becomes = _isolated(domain.profile), _isolated(profile)
         for name in (name for name in {**was, **becomes} if was.get(name) != becomes.get(name)):
             raise RestartNeededError(f"plugin {name}: it runs in a thread or process of its own")
         if any(one.name == GANG_PLUGIN for one in profile.plugins) is not (GANG_PLUGIN in before.uses):
             raise RestartNeededError(f"plugin {GANG_PLUGIN}: the queue gathers gangs by it from the start")
-        plugins = self._builder.plugins_beside(domain, profile)
         unwatched = set(watched_kinds([plugins])).difference(self._watched)
         if unwatched:
             kinds = ", ".join(sorted(kind.value for kind in unwatched))
