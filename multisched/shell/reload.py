@@ -134,7 +134,7 @@ class Reload:
     def _plugins(self, domain: BuiltDomain, profile: Profile) -> PluginSet:
         """Raises RestartNeededError where the profile does not go with what the program watches, runs or keeps."""
         before = domain.worker.plugins
-        plugins = self._builder.plugins_beside(domain, profile)  # first: a mistake is told, whatever else waits
+        plugins = self._builder.plugins_beside(domain, profile)  # first: a mistake is named, whatever else waits
         was, becomes = _isolated(domain.profile), _isolated(profile)
         for name in (name for name in {**was, **becomes} if was.get(name) != becomes.get(name)):
             raise RestartNeededError(f"plugin {name}: it runs in a thread or process of its own")
