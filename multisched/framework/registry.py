@@ -288,18 +288,23 @@ def build_profile(
     beside: Sequence[Plugin] = (),
     standing: PluginSet | None = None,
 ) -> PluginSet:
-    """Builds every plugin of a profile. Raises PluginSetupError for the first that cannot be.
+    """Builds every plugin of a profile. Raises PluginSetupError for the first that cannot be; then RestartNeededError for one that waits.
 
     `standing`: what is in force. A plugin that is used as there, whatever its weight, is taken over with all that it knows.
     """
     kept = {} if standing is None else {one.use.name: one for one in standing.built}
-    built = []
+    built, waiting = list[BuiltPlugin](), list[RestartNeededError]()
     for use in profile.plugins:
         known = kept.get(use.name)
         if known is not None and replace(known.use, weight=use.weight) == use:
             built.append(BuiltPlugin(known.plugin, use))
-        else:
+            continue
+        try:
             built.append(BuiltPlugin(_built(use, registry, context, isolate), use))
+        except RestartNeededError as error:
+            waiting.append(error)
+    if waiting:
+        raise waiting[0]
     return PluginSet(built, profile.points, beside)
 
 

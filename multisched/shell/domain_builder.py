@@ -19,13 +19,13 @@ from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.context import Placed, PluginContext
 from multisched.framework.gangs import GANG_PLUGIN
-from multisched.framework.isolation import Isolator, Workshop
+from multisched.framework.isolation import Isolator, Worker, Workshop
 from multisched.framework.ledger import ClusterLedger, Ledger, LedgerSettingsError
 from multisched.framework.measures import Measures
 from multisched.framework.object_status import StatusMarks
 from multisched.framework.points import Plugin
 from multisched.framework.ports import Clock, ConditionWriter, EventSink, VolumeWriter
-from multisched.framework.registry import PluginSet, Profile, Registry, build_profile
+from multisched.framework.registry import PluginSet, PluginUse, Profile, Registry, RestartNeededError, build_profile
 from multisched.framework.runner import Runner
 from multisched.model.limited_toleration import LimitedToleration
 from multisched.model.objects import Pod
@@ -94,6 +94,16 @@ class StandingLedgers:
         return self._ledgers.placed(uid)
 
 
+class StandingWorkshop:
+    """`framework.isolation.Workshop` while the program runs: isolated plugins have their workers from the start."""
+
+    def worker(self, plugin: Plugin, use: PluginUse) -> Worker:
+        raise RestartNeededError(f"plugin {use.name}: it runs in a thread or process of its own")
+
+    async def close(self) -> None:
+        """There is nothing to end."""
+
+
 class BuiltDomain(msgspec.Struct):
     """A domain at work, and what its plugins were built of."""
 
@@ -114,6 +124,7 @@ class DomainBuilder:
         self._registry = registry
         self._shared = shared
         self._isolator = Isolator(shared.workshop)
+        self._standing = Isolator(StandingWorkshop())
 
     def add_all(self, nodes: NodeRouter) -> Mapping[str, tuple[Toleration, ...]]:
         """Registers every domain with cache and router. Returns what each schedulerName's domain adds to its pods."""
@@ -133,7 +144,7 @@ class DomainBuilder:
         hold = StandingLedgers(self._shared.cache.ledgers)
         context = replace(domain.context, hold=hold)
         return build_profile(
-            profile, self._registry, context, self._isolator, domain.beside, standing=domain.worker.plugins
+            profile, self._registry, context, self._standing, domain.beside, standing=domain.worker.plugins
         )
 
     def cycle_of(self, domain: BuiltDomain, plugins: PluginSet) -> SchedulingCycle:

@@ -135,8 +135,7 @@ class Reload:
         """Raises RestartNeededError where the profile does not go with what the program watches, runs or keeps."""
         before = domain.worker.plugins
         plugins = self._builder.plugins_beside(domain, profile)  # first: a mistake is named, whatever else waits
-        was, becomes = _isolated(domain.profile), _isolated(profile)
-        for name in (name for name in {**was, **becomes} if was.get(name) != becomes.get(name)):
+        for name in sorted(_isolated(domain.profile) - _isolated(profile)):
             raise RestartNeededError(f"plugin {name}: it runs in a thread or process of its own")
         if any(one.name == GANG_PLUGIN for one in profile.plugins) is not (GANG_PLUGIN in before.uses):
             raise RestartNeededError(f"plugin {GANG_PLUGIN}: the queue gathers gangs by it from the start")
@@ -174,9 +173,8 @@ def _with_profile_of(config: DomainConfig, other: DomainConfig) -> DomainConfig:
     return config.model_copy(update={"profile": other.profile})
 
 
-def _isolated(profile: Profile) -> dict[str, PluginUse]:
-    """Each isolated plugin with how it is used."""
-    return {use.name: use for use in _without_weights(profile) if use.isolation is not Isolation.INLINE}
+def _isolated(profile: Profile) -> set[str]:
+    return {use.name for use in profile.plugins if use.isolation is not Isolation.INLINE}
 
 
 def _status_kinds(plugins: PluginSet) -> set[ObjectKind]:

@@ -20,6 +20,7 @@ from multisched.model.objects import Pod
 from multisched.queueing.transitions import Place
 from multisched.shell.configuration_watch import LOOK_S, ConfigurationWatch
 from multisched.shell.reload import Reloaded
+from multisched.shell.workers.plugin_workers import PluginWorkers
 from tests.unit.shell.program_kit import Cluster, play
 
 BASE = """
@@ -266,6 +267,33 @@ def test_a_profile_that_does_not_go_with_what_is_held_waits_for_a_restart_whole(
         assert paths(done) == ["domains[ours].queue.maxBackoff"]
         assert done.waiting()
         assert all(why in one.restart for one in done.waiting()), done.waiting()
+
+    play(scene, configuration=BASE.format(rest=before, more=""))
+
+
+@pytest.mark.parametrize(
+    ("before", "waits"),
+    [
+        ("profile: {base: default}", f"{{name: '{MINE}:Prefers', args: {{node: a}}, isolation: thread}}"),
+        (
+            f"profile: {{plugins: {{enabled: [{{name: '{MINE}:Prefers', args: {{node: a}}, isolation: thread}}]}}}}",
+            f"{{name: '{MINE}:Refuses', args: {{who: me, nodes: []}}}}",
+        ),
+        ("profile: {base: forecast}", "{name: PeakForecast, args: {dimensions: [cpu]}}"),
+    ],
+)
+def test_a_plugin_that_cannot_be_built_is_named_where_its_profile_waits_too(before: str, waits: str) -> None:
+    """Else the rest of the file came into force, mistake and all. Nothing is left behind of what was tried."""
+
+    async def scene(cluster: Cluster) -> None:
+        workshop, in_force = cluster.program.workshop, cluster.program.configuration
+        assert isinstance(workshop, PluginWorkers)
+        workers = len(workshop.threads)
+        wanted = plugins(waits, f"{{name: '{MINE}:Raises'}}") + "\n  queue: {maxBackoff: 20s}"
+        with pytest.raises(PluginSetupError, match="no licence file"):
+            cluster.program.reload(configuration(wanted))
+        assert cluster.program.configuration is in_force
+        assert len(workshop.threads) == workers
 
     play(scene, configuration=BASE.format(rest=before, more=""))
 
