@@ -100,6 +100,8 @@ class PodQueue:
     def __contains__(self, uid: object) -> bool:
         return uid in self._entries
 
+    # Pods come, change and go
+
     def add(self, pod: Pod, now_s: float) -> Placement:
         """A pending pod of this domain. A pod already known counts as updated."""
         self._now_s = now_s
@@ -188,6 +190,8 @@ class PodQueue:
         self._back.regroup(now_s, tally)
         return tally.moved()
 
+    # Attempts
+
     @property
     def has_ready(self) -> bool:
         """True if `pop` would return a pod without any time passing."""
@@ -245,6 +249,8 @@ class PodQueue:
         self._after_flush += entry.was_flushed and entry.place is Place.IN_FLIGHT
         self._places.move(entry, Place.ABSENT, "Done", self._now_s)
         return True
+
+    # The world around
 
     def on_event(
         self, event: ClusterEvent, old: Object, new: Object, now_s: float, *, priority_max: int | None = None
