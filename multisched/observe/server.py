@@ -85,13 +85,6 @@ LINGER_S: Final = 2.0
 """For the rest of a request that was refused before it was whole."""
 SCRAPES_MAX: Final = 2
 """Renderings at the same time; more are answered 429."""
-
-_REFUSALS: Final = {
-    Verdict.UNAUTHENTICATED: (401, "give a bearer token"),
-    Verdict.FORBIDDEN: (403, "not allowed"),
-    Verdict.UNDECIDED: (503, "the API server did not say who may read"),
-    Verdict.TOO_MANY: (429, "too many tokens are to be checked; try again in a moment"),
-}
 REFUSED_PATH_CHARS: Final = 128
 """Of a path that somebody else wrote, in an answer."""
 NOT_ACCEPTED: Final = (
@@ -254,19 +247,7 @@ class _Routes:
             return None
         verb, path = request.method.lower(), reviewed_path(request.path)
         verdict = await authenticator.judge(token, verb, path)
-        if verdict is Verdict.ALLOWED:
-            return None
-        status, message = _REFUSALS[verdict]
-        if verdict is Verdict.UNAUTHENTICATED and token:
-            message = NOT_ACCEPTED
-        elif verdict is Verdict.FORBIDDEN:
-            message = _not_allowed(verb, path)
-        response = _text(status, message)
-        if status == 401:
-            response.headers["WWW-Authenticate"] = "Bearer"
-        if status == 429:
-            response.headers["Retry-After"] = "1"
-        return response
+        return None if verdict is Verdict.ALLOWED else _refused(verdict, verb, path, has_token=bool(token))
 
     def _refusal_on_loopback(self, request: web.Request, token: str) -> web.Response | None:
         if not is_loopback_name(request.host):
@@ -438,6 +419,22 @@ def reviewed_path(path: str) -> str:
     if path.startswith("/api/v1/") and len(parts) > 4:
         path = "/".join(parts[:4])
     return f"{REVIEWED_PREFIX}{path}" if path.startswith("/api") else path
+
+
+def _refused(verdict: Verdict, verb: str, path: str, *, has_token: bool) -> web.Response:
+    """`verdict`: any but ALLOWED."""
+    match verdict:
+        case Verdict.UNAUTHENTICATED:
+            response = _text(401, NOT_ACCEPTED if has_token else "give a bearer token")
+            response.headers["WWW-Authenticate"] = "Bearer"
+        case Verdict.TOO_MANY:
+            response = _text(429, "too many tokens are to be checked; try again in a moment")
+            response.headers["Retry-After"] = "1"
+        case Verdict.FORBIDDEN:
+            response = _text(403, _not_allowed(verb, path))
+        case _:
+            response = _text(503, "the API server did not say who may read")
+    return response
 
 
 def _not_allowed(verb: str, path: str) -> str:
