@@ -67,10 +67,9 @@ class RunOverrides(msgspec.Struct, frozen=True):
                 raise RefusedError("--port goes without server.enabled: false; remove one")
             if self.port and self.port == server.probe_port:
                 raise RefusedError(f"--port {self.port} is server.probePort, too; name another one")
-            is_any_free = (
-                self.port == 0 and server.probe_port is not None
-            )  # beside a process with the same configuration
-            ports = {"port": 0, "probe_port": 0} if is_any_free else {"port": self.port}
+            ports = {"port": self.port}
+            if self.port == 0 and server.probe_port is not None:
+                ports["probe_port"] = 0  # it may run beside a process with the same configuration
             server = server.model_copy(update=ports)
         said = {"level": self.log_level, "format": self.log_format}
         logging = logging.model_copy(update={name: value for name, value in said.items() if value is not None})

@@ -15,7 +15,7 @@ import os
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Final
 
@@ -49,7 +49,8 @@ class Witness:
             yield int(server.sockets[0].getsockname()[1])
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
+        # Whoever asks is killed once it has asked enough.
+        with closing(writer), suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
                 method, target, _ = head.split("\r\n", 1)[0].split(" ", 2)
@@ -64,10 +65,6 @@ class Witness:
                 )
                 writer.write(answer)
                 await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
 
     def _answer(self, method: str, target: str, body: bytes) -> tuple[int, bytes]:
         if "/leases" in target:

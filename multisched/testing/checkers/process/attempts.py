@@ -232,9 +232,8 @@ class AttemptChecker:
         """
         self._refused += 1
         if self.gangs is not None and self.gangs.lacking(pod.uid):
-            if (
-                tried and not self._refused % REFUSALS_EVERY
-            ):  # else it was tried alone, when its gang did not lack it yet
+            # Without others it was tried alone, when its gang did not lack it yet.
+            if tried and not self._refused % REFUSALS_EVERY:
                 self.gangs.check_refusal(pod, tried, failure.message)
             return
         moment = feasible.now(self.name) if is_judged(pod) and not self._refused % REFUSALS_EVERY else None
