@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from domains.forecast.curves.profiles import Backtest
 from domains.forecast.curves.slot_grid import SlotGrid
-from domains.forecast.learning.pinball import pinball
 from domains.forecast.learning.quantiles import Series
 from domains.forecast.learning.season import means_of, season_curves
-from domains.forecast.learning.shrinkage import Shares, kept_shares
+from domains.forecast.learning.shrinkage import Shares, kept_shares, mixture_losses
 from domains.forecast.learning.slot_quantiles import flat_curves, slot_curves
 from domains.forecast.settings.fit import FitSettings
 from domains.forecast.units import DAY_S
@@ -81,7 +80,10 @@ def _judge(
         regression[fits] = season_curves(_rows(before, fits), known, settings, level)[0]
     slotted = slot_curves(before, known_before, known, settings, level)[0]
     flat = flat_curves(before, grid.slots, level)[0]
-    errors = np.stack([pinball(truth, curve, slot, settings.quantile) for curve in (regression, slotted, flat)])
-    shares = np.stack([kept_shares(curve, flat, truth, slot, settings.quantile) for curve in (regression, slotted)])
+    of_regression, of_slots = (
+        mixture_losses(curve, flat, truth, slot, settings.quantile) for curve in (regression, slotted)
+    )
+    errors = np.stack([of_regression[0], of_slots[0], of_slots[-1]])
+    shares = np.stack([kept_shares(of_regression), kept_shares(of_slots)])
     is_idle = mean <= 0
     return np.where(is_idle, np.where(np.isnan(errors), np.nan, 0), errors / np.where(is_idle, 1, mean)), shares

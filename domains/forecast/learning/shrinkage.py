@@ -30,11 +30,18 @@ Shares = NDArray[np.float32]
 """float32[series], of SHARES; 1 where nothing tells."""
 
 
-def kept_shares(
+def mixture_losses(
     curve: NDArray[np.float32], flat: NDArray[np.float32], truth: Series, slot: Numbers, quantile: float
-) -> Shares:
-    """How much of `curve` the best mixture with `flat` has, float32[series, slots] both, of what foretells the truth."""
-    losses = np.stack([pinball(truth, _mixed(curve, flat, np.float32(share)), slot, quantile) for share in SHARES])
+) -> NDArray[np.float64]:
+    """float64[shares, series]: how badly each mixture of `curve` and `flat`, float32[series, slots] both, foretells the truth.
+
+    By SHARES: the first is that of the whole curve, the last that of `flat`.
+    """
+    return np.stack([pinball(truth, _mixed(curve, flat, np.float32(share)), slot, quantile) for share in SHARES])
+
+
+def kept_shares(losses: NDArray[np.float64]) -> Shares:
+    """How much of a curve the mixture with the least loss has, by `mixture_losses`."""
     losses = np.where(np.isnan(losses), np.inf, losses)
     best, least = losses.argmin(axis=0), losses.min(axis=0)
     chosen: Shares = np.where(least < (1 - GAIN_MIN) * losses[0], np.array(SHARES, np.float32)[best], np.float32(1))

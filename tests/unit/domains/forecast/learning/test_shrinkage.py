@@ -12,7 +12,7 @@ from domains.forecast.curves.slot_grid import SlotGrid, slot_grid
 from domains.forecast.curves.usage import Samples
 from domains.forecast.learning.fit import fit
 from domains.forecast.learning.quantiles import flat_quantiles
-from domains.forecast.learning.shrinkage import SHARES, Shares, kept_shares, shrunk
+from domains.forecast.learning.shrinkage import SHARES, Shares, kept_shares, mixture_losses, shrunk
 from domains.forecast.learning.slot_quantiles import flat_curves, slot_curves
 from domains.forecast.settings.fit import FitSettings
 from tests.unit.domains.forecast.weeks import MONDAY_S, make_series, make_usage
@@ -42,7 +42,8 @@ def shares_of(values: Samples) -> Shares:
     """Of slot quantiles, all but the last week known."""
     before, truth = values[:, :-WEEK], values[:, -WEEK:]
     flat = flat_curves(before, 168, PEAK)[0]
-    return kept_shares(slots_of(before), flat, truth, make_grid(values.shape[1]).slot[-WEEK:], SETTINGS.quantile)
+    slot = make_grid(values.shape[1]).slot[-WEEK:]
+    return kept_shares(mixture_losses(slots_of(before), flat, truth, slot, SETTINGS.quantile))
 
 
 def noisy(seed: int, services: int, *, days: int = 21) -> Samples:
@@ -78,7 +79,7 @@ def test_days_that_swing_less_than_foretold_are_believed_by_as_much(share: float
     curve, flat = (2 + swing).astype(np.float32)[None], np.full((1, 168), 2.0, np.float32)
     came = (2 + share * swing).astype(np.float32)[None]
 
-    assert kept_shares(curve, flat, came, np.arange(168), SETTINGS.quantile) == [share]
+    assert kept_shares(mixture_losses(curve, flat, came, np.arange(168), SETTINGS.quantile)) == [share]
 
 
 def test_a_constant_series_is_its_flat_quantile() -> None:
@@ -123,11 +124,8 @@ def test_what_cannot_be_judged_keeps_its_curve() -> None:
 
     assert shares_of(values)[:2].tolist() == [1, 1]
     unknown = np.full((3, 168), np.nan, np.float32)
-    assert kept_shares(unknown, unknown, values, np.arange(168)[:, None].repeat(12, 1).ravel(), 0.95).tolist() == [
-        1,
-        1,
-        1,
-    ]
+    slot = np.arange(168)[:, None].repeat(12, 1).ravel()
+    assert kept_shares(mixture_losses(unknown, unknown, values, slot, 0.95)).tolist() == [1, 1, 1]
 
 
 SERIES = arrays.arrays(np.float32, (3, 4 * PER_DAY), elements=st.floats(0, 2.0**59, width=32))
