@@ -38,7 +38,7 @@ dist: venv # wheel, sdist, bill of materials and checksums of what is committed,
 demo: venv # the embedded cluster, three domains, a mixed workload; ARGS="--once -o json" ends by itself
 	$(BIN)/multisched demo $(ARGS)
 
-test: venv # everything that needs nothing but Python: unit, conformance, 22 simulated seeds, integration
+test: venv # everything that needs nothing but Python: unit, conformance, 12 simulated seeds, integration
 	$(PYTEST) $(SPREAD) $(ARGS)
 
 check: venv # style, types, layers, the Dockerfile
@@ -60,7 +60,7 @@ mutants: venv # deliberate defects, each of which the simulation must catch
 mutation: venv # defects drawn at random, each against tests, then 100 seeds; ARGS="--seed N --sample 100"; an hour
 	$(BIN)/python -m tests.mutation.run $(ARGS)
 
-soak: venv # the property tests with 10,000 examples each instead of 300
+soak: venv # the property tests with 10,000 examples each instead of 200
 	$(PYTEST) $(SPREAD) --hypothesis-profile=soak --timeout=7200 tests/unit tests/conformance $(ARGS)
 
 oracle: venv # our decisions against kube-scheduler's own code on fresh random clusters; needs Go; ARGS="--help"
@@ -74,7 +74,7 @@ real: venv controlplane # integration tests on the real control plane, what only
 	status=0; \
 	$(PYTEST) $(BY_FILE) --cluster=real tests/real tests/release $(addprefix tests/integration/,api client kubectl) $(ARGS) || status=1; \
 	$(PYTEST) $(BY_FILE) --cluster=embedded tests/integration/kubectl $(ARGS) || status=1; \
-	MULTISCHED_TEST_KUBECTL=$$(tests/real/controlplane/build.sh --where)/kubectl $(PYTEST) tests/integration/docs $(ARGS) || status=1; \
+	MULTISCHED_TEST_KUBECTL=$$(tests/real/controlplane/build.sh --where)/kubectl $(PYTEST) $(SPREAD) tests/integration/docs $(ARGS) || status=1; \
 	exit $$status
 
 bench: venv controlplane # multisched against kube-scheduler on one real API server; ARGS="--help" lists the scenarios

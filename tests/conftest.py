@@ -23,7 +23,7 @@ asyncio.set_event_loop(None)
 gc.set_threshold(10_000, 20, 50)
 """Looking for cycles is a tenth of a run with Python's 700; the program looks seldom too (`garbage.collect_seldom`)."""
 
-TEST_EXAMPLES = 300
+TEST_EXAMPLES = 200
 SOAK_EXAMPLES = 10_000
 MUTATION_EXAMPLES = 50
 """The same tests run hundreds of times, once for each mutant; fewer examples make them weaker, never stronger."""

@@ -39,10 +39,10 @@ class Names:
         self.bases: dict[str, set[str]] = defaultdict(set)
         self.known = {*FOREIGN, *vars(builtins)}
         for module, source in sources.items():
-            tree = ast.parse(source)
-            self.of_modules[module] = {name for node in ast.walk(tree) for name in bound(node)}
+            nodes = list(ast.walk(ast.parse(source)))
+            self.of_modules[module] = {name for node in nodes for name in bound(node)}
             self.known |= self.of_modules[module]
-            for node in ast.walk(tree):
+            for node in nodes:
                 if isinstance(node, ast.ClassDef):
                     self.of_classes[node.name] |= {name for part in ast.walk(node) for name in bound(part)}
                     self.bases[node.name] |= {ast.unparse(base).partition("[")[0] for base in node.bases}
