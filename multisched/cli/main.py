@@ -6,7 +6,6 @@ at once, `run` never loads the embedded cluster. Errors that a user can cause ar
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Awaitable, Iterator
 from enum import Enum
@@ -36,6 +35,7 @@ from multisched.config.options import (
     KubeletsOptions,
     RunOverrides,
 )
+from multisched.shell.garbage import GC_YOUNG_STARTING_MAX, collect_seldom
 
 SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 DEFAULT_NAMESPACE = "kube-system"
@@ -97,6 +97,8 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Nothing here has plugins for pydantic, and looking for some reads the metadata of every package.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    # Nothing that is imported is garbage, and looking for some takes a tenth of the time.
+    collect_seldom(GC_YOUNG_STARTING_MAX)
     app()
 
 
@@ -143,11 +145,7 @@ def run(
     ] = False,
 ) -> None:
     """Schedule pods on a cluster until SIGTERM."""
-    gc.disable()  # nothing that is imported is garbage, and looking for some takes a tenth of the time
-    try:
-        from multisched.cli import run as cli_run
-    finally:
-        gc.enable()
+    from multisched.cli import run as cli_run
 
     said = RunOverrides(log_level, log_format, port, dry_run)
     cli_run.run(
