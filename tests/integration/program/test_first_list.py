@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
 from pathlib import Path
 from typing import Final
 
 import multisched
-from tests.perf.start_bench import KUBECONFIG, LIST_LIMIT_S, Witness
+from tests.perf.start_bench import imports_ms
 
 NEEDLESS: Final = {
     "cryptography": "the server speaks no TLS",
@@ -30,31 +28,12 @@ NEEDLESS: Final = {
 }
 """A module or package -> why a start with the shipped configuration does without."""
 NEEDED: Final = {"aiohttp", "numpy", "pydantic", "multisched.shell.program"}
-"""Some that are there by then: the log holds the imports."""
+"""Some that are there by then."""
 ROOT: Final = Path(multisched.__file__).parents[1]
 
 
-async def imported_before_the_first_list(folder: Path) -> set[str]:
-    """As the interpreter logs it. The process is killed once it has asked."""
-    witness = Witness()
-    async with witness.serving() as port:
-        kubeconfig = folder / "kubeconfig"
-        kubeconfig.write_text(KUBECONFIG.format(port=port))
-        command = [sys.executable, "-X", "importtime", "-m", "multisched", "run", "--kubeconfig", str(kubeconfig)]
-        with (folder / "log").open("wb") as log:
-            process = await asyncio.create_subprocess_exec(*command, "--port", "0", stdout=log, stderr=log)
-        try:
-            async with asyncio.timeout(LIST_LIMIT_S):
-                await witness.is_listed.wait()
-        finally:
-            process.kill()
-            await process.wait()
-    lines = (folder / "log").read_text().splitlines()
-    return {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
-
-
 async def test_a_start_imports_nothing_that_it_does_not_need(tmp_path: Path) -> None:
-    imported = await imported_before_the_first_list(tmp_path)
+    imported = set(await imports_ms(tmp_path))
     assert imported >= NEEDED
     own = [name for name in NEEDLESS if name.partition(".")[0] in ("multisched", "domains")]
     assert [name for name in own if not list(ROOT.glob(f"{name.replace('.', '/')}*"))] == [], "named otherwise now"
