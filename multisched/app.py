@@ -44,7 +44,7 @@ from multisched.observe.probes import serve_probes
 from multisched.observe.readings import Readings
 from multisched.observe.server import ServerSettings, Sources, serve
 from multisched.shell.configuration_watch import ConfigurationWatch, reading_of
-from multisched.shell.garbage import GC_YOUNG_LISTING_MAX, collect_seldom, leave_to_reference_counts
+from multisched.shell.garbage import GC_YOUNG_STARTING_MAX, collect_seldom, leave_to_reference_counts
 from multisched.shell.leadership.leaders import Leaders
 from multisched.shell.leadership.lease_runner import LeasesInThread
 from multisched.shell.plugin_views import ProgramViews
@@ -300,7 +300,7 @@ def logging_of(written: LoggingConfig) -> Iterator[LineWriter]:
 
 async def run(options: RunOptions, log: LineWriter) -> ExitCode:
     """`multisched run`: schedules until SIGTERM. A lost lease is a problem: another process has taken over."""
-    collect_seldom(GC_YOUNG_LISTING_MAX)
+    collect_seldom(GC_YOUNG_STARTING_MAX)
     sys.setswitchinterval(THREAD_TURN_S)
     configuration = options.configuration
     async with connect(options.kubeconfig, options.context) as transport:

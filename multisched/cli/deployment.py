@@ -48,10 +48,10 @@ class Deployment:
 
     def __init__(self, kubeconfig: Path | None, context: str | None, namespace: str) -> None:
         """`kubeconfig` None: the user's own."""
-        self._vendor = import_vendor()
-        self.kubeconfig = Path(self._vendor.default_kubeconfig) if kubeconfig is None else kubeconfig
+        vendor = import_vendor()
+        self.kubeconfig = Path(vendor.default_kubeconfig) if kubeconfig is None else kubeconfig
         self.namespace = namespace
-        self._source = KubeconfigSource(self._vendor, self.kubeconfig, context)
+        self._source = KubeconfigSource(vendor, self.kubeconfig, context)
         """One for all: an exec plugin is not asked twice."""
 
     def first_leader(self) -> Leader:
@@ -88,7 +88,7 @@ class Deployment:
     async def connected(self, work: Callable[[HttpTransport], Awaitable[T]]) -> T:
         """On any loop. Raises CredentialsError."""
         credentials = await Credentials.load(self._source)
-        async with open_transport(self._vendor, credentials, connections_max=2) as transport:
+        async with open_transport(credentials, connections_max=2) as transport:
             return await work(transport)
 
     def _run(self, work: Callable[[HttpTransport], Awaitable[T]]) -> T:

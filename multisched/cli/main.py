@@ -6,7 +6,6 @@ at once, `run` never loads the embedded cluster. Errors that a user can cause ar
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Awaitable, Iterator
 from enum import Enum
@@ -19,7 +18,7 @@ from multisched import __version__
 from multisched.cli.asking import ServerOptions, SourceOptions, asking
 from multisched.cli.cluster_options import kubeconfig_of
 from multisched.cli.context_of_all import give_context
-from multisched.cli.domain_commands import CommandsOfAll
+from multisched.cli.domain_commands import CommandsOfAll, on_demand
 from multisched.cli.driving import drive
 from multisched.cli.options import NOT_STRICT, ConfigFile, Context, Format, Kubeconfig, Output, write_whole
 from multisched.cli.options import configuration_of as _configuration
@@ -36,6 +35,7 @@ from multisched.config.options import (
     KubeletsOptions,
     RunOverrides,
 )
+from multisched.shell.garbage import GC_YOUNG_STARTING_MAX, collect_seldom
 
 SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 DEFAULT_NAMESPACE = "kube-system"
@@ -67,11 +67,11 @@ config_app = typer.Typer(name="config", help="Check and print configuration.", n
 plugins_app = typer.Typer(name="plugins", help="What can be enabled in a profile.", no_args_is_help=True)
 repair_app = typer.Typer(name="repair", help="Move pods off nodes that will be too full.", no_args_is_help=True)
 explain_app = typer.Typer(name="explain", invoke_without_command=True)
-app.add_typer(config_app)
-app.add_typer(explain_app)
-app.add_typer(plugins_app)
-app.add_typer(quota_app)
-app.add_typer(repair_app)
+on_demand.add_typer(config_app)
+on_demand.add_typer(explain_app)
+on_demand.add_typer(plugins_app)
+on_demand.add_typer(quota_app)
+on_demand.add_typer(repair_app)
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
@@ -97,6 +97,8 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Nothing here has plugins for pydantic, and looking for some reads the metadata of every package.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    # Nothing that is imported is garbage, and looking for some takes a tenth of the time.
+    collect_seldom(GC_YOUNG_STARTING_MAX)
     app()
 
 
@@ -143,11 +145,7 @@ def run(
     ] = False,
 ) -> None:
     """Schedule pods on a cluster until SIGTERM."""
-    gc.disable()  # nothing that is imported is garbage, and looking for some takes a tenth of the time
-    try:
-        from multisched.cli import run as cli_run
-    finally:
-        gc.enable()
+    from multisched.cli import run as cli_run
 
     said = RunOverrides(log_level, log_format, port, dry_run)
     cli_run.run(
@@ -155,7 +153,7 @@ def run(
     )
 
 
-@app.command()
+@on_demand.command()
 def demo(
     once: Annotated[bool, typer.Option("--once", help="End when every feasible pod is bound.")] = False,
     output: Annotated[DemoOutput, typer.Option("--output", "-o", help="How to tell the result.")] = DemoOutput.TABLE,
@@ -198,7 +196,7 @@ def demo(
     drive(start)
 
 
-@app.command()
+@on_demand.command()
 def cluster(
     kubeconfig: Annotated[Path, typer.Option(help="Where to write the file for kubectl.", dir_okay=False)],
     nodes: Annotated[int, typer.Option(min=0, max=NODES_MAX, help="Fake nodes to start with.")] = 0,
@@ -217,7 +215,7 @@ def cluster(
     drive(start)
 
 
-@app.command()
+@on_demand.command()
 def kubelets(
     kubeconfig: Annotated[Path, typer.Option(help="The cluster whose nodes to act for.", exists=True, dir_okay=False)],
     context: Context = None,
@@ -237,7 +235,7 @@ def kubelets(
     drive(start)
 
 
-@app.command()
+@on_demand.command()
 def simulate(
     scenario: Annotated[Path, typer.Argument(help="The scenario file; config/examples has some.")],
     output: Annotated[
@@ -261,7 +259,7 @@ def simulate(
         _fail("some pods were not placed, or plugins failed; the report names them", ExitCode.PROBLEM)
 
 
-@app.command()
+@on_demand.command()
 @asking(ServerOptions)
 def queue(
     whom: ServerOptions,
@@ -317,7 +315,7 @@ def explain_pod(
     return cli_explain.explain_pod(whom.source(), query, output.value)
 
 
-@app.command()
+@on_demand.command()
 def verify(
     kubeconfig: Kubeconfig = None,
     context: Context = None,

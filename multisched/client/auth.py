@@ -41,21 +41,19 @@ _PACKAGE: Final = "kubernetes_asyncio"
 
 
 class Vendor(msgspec.Struct, frozen=True):
-    """The four parts of kubernetes-asyncio that are used. Untyped: its configuration classes are generated code."""
+    """The three parts of kubernetes-asyncio that are used."""
 
-    new_configuration: Any
     load_kube_config: Any
     load_incluster_config: Any
-    new_rest_client: Any
     default_kubeconfig: str
 
 
 @cache
 def import_vendor() -> Vendor:
-    """Imports configuration loading and session making, without the generated models and APIs.
+    """Imports the loading of configurations, without the generated models and APIs, and without a second HTTP client.
 
     `import kubernetes_asyncio` pulls in some 900 modules: 0.5 s and 38 MB (measured) that nothing here uses. Stand-ins
-    replace its two package initialisers while the parts load, unless somebody has imported the whole package already.
+    replace its package initialisers while the parts load, unless somebody has imported the whole package already.
     Everything is taken out of `sys.modules` again, so that a plugin can still import the real package.
     """
     if _PACKAGE in sys.modules:
@@ -65,14 +63,10 @@ def import_vendor() -> Vendor:
 
 
 def _load_parts() -> Vendor:
-    configuration = importlib.import_module(f"{_PACKAGE}.client.configuration")
-    rest = importlib.import_module(f"{_PACKAGE}.client.rest")
     config = importlib.import_module(f"{_PACKAGE}.config")
     return Vendor(
-        new_configuration=configuration.Configuration,
         load_kube_config=config.load_kube_config,
         load_incluster_config=config.load_incluster_config,
-        new_rest_client=rest.RESTClientObject,
         default_kubeconfig=config.KUBE_CONFIG_DEFAULT_LOCATION,
     )
 
@@ -85,16 +79,28 @@ def _without_initialisers() -> Iterator[None]:
     root = Path(next(iter(spec.submodule_search_locations)))
     package, client = ModuleType(_PACKAGE), ModuleType(f"{_PACKAGE}.client")
     package.__path__ = [str(root)]
-    client.__path__ = [str(root / "client")]
+    # Named in signatures, and made by functions that are not called: the settings are ours.
+    client.Configuration = client.ApiClient = object  # type: ignore[attr-defined]
     sys.modules[_PACKAGE], sys.modules[f"{_PACKAGE}.client"] = package, client
     try:
-        configuration = importlib.import_module(f"{_PACKAGE}.client.configuration")
-        client.Configuration = configuration.Configuration  # type: ignore[attr-defined]
-        client.ApiClient = object  # type: ignore[attr-defined] # named in signatures of functions that are not called
         yield
     finally:
         for name in [name for name in sys.modules if name == _PACKAGE or name.startswith(f"{_PACKAGE}.")]:
             del sys.modules[name]
+
+
+class Settings:
+    """What the library's loaders fill in, by its names. Its own class for that comes with urllib3, 60 ms of a start."""
+
+    def __init__(self) -> None:
+        self.host = ""
+        self.api_key: dict[str, str] = {}
+        self.ssl_ca_cert: str | None = None
+        self.cert_file: str | None = None
+        self.key_file: str | None = None
+        self.verify_ssl = True
+        self.tls_server_name: str | None = None
+        self.proxy: str | None = None
 
 
 class Access(msgspec.Struct, frozen=True):
@@ -111,7 +117,6 @@ class Access(msgspec.Struct, frozen=True):
     proxy: str | None
     file_versions: tuple[tuple[int, int], ...]
     """Modification time and size of the three files: a renewed certificate keeps its name."""
-    configuration: Any
 
     def connects_like(self, other: Access) -> bool:
         """True if connections made for `other` serve this one too."""
@@ -139,7 +144,7 @@ class KubeconfigSource:
         self._path = path
         self._context = context
         self._loader: Any = None
-        self._configuration: Any = None
+        self._settings = Settings()
 
     async def load(self, *, is_forced: bool) -> Access:
         try:
@@ -161,16 +166,18 @@ class KubeconfigSource:
             # not take.
             if not self._path.exists():
                 raise CredentialsError(f"no kubeconfig at {self._path}")
-            self._configuration = self._vendor.new_configuration()
+            self._settings = Settings()
             self._loader = await self._vendor.load_kube_config(
                 config_file=str(self._path),
                 context=self._context,
-                client_configuration=self._configuration,
+                client_configuration=self._settings,
                 persist_config=False,
             )
         elif not self._is_exec_without_expiry():
-            await self._loader.load_and_set(self._configuration)
-        return _access(self._configuration)
+            await self._loader.load_and_set(self._settings)
+        if not self._settings.host:
+            raise ValueError("its cluster has no server")
+        return _access(self._settings)
 
     def _is_exec_without_expiry(self) -> bool:
         """Such a credential is good until a 401 (client-go's rule); the library would run the plugin at each look."""
@@ -186,32 +193,31 @@ class InClusterSource:
         self._directory = directory
 
     async def load(self, *, is_forced: bool) -> Access:
-        configuration = self._vendor.new_configuration()
+        settings = Settings()
         try:
             self._vendor.load_incluster_config(
-                client_configuration=configuration,
+                client_configuration=settings,
                 try_refresh_token=False,
                 token_filename=str(self._directory / "token"),
                 cert_filename=str(self._directory / "ca.crt"),
             )
         except Exception as error:
             raise CredentialsError(f"no service account: {str(error)[:STATUS_TEXT_CHARS_MAX]}") from error
-        return _access(configuration)
+        return _access(settings)
 
 
-def _access(configuration: Any) -> Access:
-    files = (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file)
+def _access(settings: Settings) -> Access:
+    files = (settings.ssl_ca_cert, settings.cert_file, settings.key_file)
     return Access(
-        host=configuration.host.rstrip("/"),
-        authorization=configuration.api_key.get("BearerToken", "").strip(),
+        host=settings.host.rstrip("/"),
+        authorization=settings.api_key.get("BearerToken", "").strip(),
         ca_file=files[0],
         cert_file=files[1],
         key_file=files[2],
-        verify_tls=configuration.verify_ssl,
-        tls_server_name=configuration.tls_server_name,
-        proxy=configuration.proxy,
+        verify_tls=settings.verify_ssl,
+        tls_server_name=settings.tls_server_name,
+        proxy=settings.proxy,
         file_versions=tuple(_file_version(file) for file in files),
-        configuration=configuration,
     )
 
 

@@ -52,12 +52,13 @@ class Endpoint(msgspec.Struct, frozen=True):
     """Before every path; without a slash at its end."""
 
     @classmethod
-    def of(cls, url: str, tls: ssl.SSLContext, server_name: str | None) -> Endpoint:
+    def of(cls, url: str, tls: ssl.SSLContext | None, server_name: str | None) -> Endpoint:
         """Raises ValueError for anything but http and https."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("not an http or https address")
         is_secure = parts.scheme == "https"
+        assert tls is not None or not is_secure
         return cls(
             host=parts.hostname,
             port=parts.port or (443 if is_secure else 80),

@@ -1,4 +1,4 @@
-"""HTTP to one API server: `connect()` and the Transport, with session, TLS and credentials from kubernetes-asyncio.
+"""HTTP to one API server: `connect()` and the Transport, with credentials from kubernetes-asyncio.
 
 Short exchanges go over a `ConnectionPool`, watches over aiohttp, and everything over aiohttp where there is a proxy.
 
@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -48,6 +48,7 @@ from multisched.model.wire import (
     Response,
     TransportError,
 )
+from multisched.tls.contexts import load_pair
 
 WATCH_ANSWER_TIMEOUT_S: Final = 30.0
 """Until a watch, once connected, has sent its status line."""
@@ -80,20 +81,19 @@ async def connect(
     """
     vendor = import_vendor()
     credentials = await _find_credentials(vendor, kubeconfig, context)
-    async with open_transport(vendor, credentials, counts=counts) as transport:
+    async with open_transport(credentials, counts=counts) as transport:
         yield transport
 
 
 @asynccontextmanager
 async def open_transport(
-    vendor: Vendor,
     credentials: Credentials,
     *,
     connections_max: int = CONNECTIONS_MAX,
     counts: RequestCounts | None = None,
 ) -> AsyncIterator[HttpTransport]:
     """The transport for credentials that were found elsewhere."""
-    transport = HttpTransport(vendor, credentials, connections_max, counts)
+    transport = HttpTransport(credentials, connections_max, counts)
     try:
         yield transport
     finally:
@@ -128,15 +128,10 @@ class TransportStatistics(msgspec.Struct):
 class _Channel:
     """The connections for one Access; outlives a renewal of the certificates only until its last request is done."""
 
-    def __init__(self, vendor: Vendor, access: Access, connections_max: int) -> None:
-        access.configuration.connection_pool_maxsize = connections_max
-        rest = _rest_client(vendor, access)
-        connector = rest.pool_manager.connector
-        # The library's session looks for a netrc file and for proxies in a thread at each request (trust_env). Its
-        # connector, with TLS and certificates set up, moves into a session that does not; the proxy is found once.
-        rest.pool_manager.detach()
+    def __init__(self, access: Access, connections_max: int) -> None:
+        tls = _tls(access)
         self.session = aiohttp.ClientSession(
-            connector=connector,
+            connector=aiohttp.TCPConnector(limit=connections_max, ssl=True if tls is None else tls),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             read_bufsize=READ_BUFFER_BYTES,
@@ -148,7 +143,7 @@ class _Channel:
         self._server_name = access.tls_server_name
         self._headers: dict[tuple[str, str], CIMultiDict[str]] = {}
         self._heads: dict[tuple[str, str], str] = {}
-        self._endpoint = _endpoint(access, connector._ssl)  # noqa: SLF001 -- the context has no public name
+        self._endpoint = _endpoint(access, tls)
         self._proxy = None if self._endpoint is None else access.proxy or _proxy_of_environment(access.host)
         self.pool: ConnectionPool | None = None
         """For short exchanges; None if they must go through the session: there is a proxy, or no usable address."""
@@ -228,17 +223,25 @@ class _Channel:
         await self.session.close()
 
 
-def _rest_client(vendor: Vendor, access: Access) -> Any:
-    """With its TLS set up. Raises CredentialsError for certificates that are none."""
+def _tls(access: Access) -> ssl.SSLContext | None:
+    """None for plain http, which needs no authorities read. Raises CredentialsError for certificates that are none."""
+    if access.host.lower().startswith("http:"):
+        return None
     try:
-        return vendor.new_rest_client(access.configuration)
+        context = ssl.create_default_context(cafile=access.ca_file)
+        if access.cert_file:
+            load_pair(context, Path(access.cert_file), Path(access.key_file) if access.key_file else None)
     except (ssl.SSLError, OSError, ValueError) as error:
         why = f"{type(error).__name__} {error}"[:STATUS_TEXT_CHARS_MAX]
         text = f"the certificates for {access.host} cannot be used ({why}); check certificate-authority, client-certificate and client-key"
         raise CredentialsError(text) from error
+    if not access.verify_tls:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
 
 
-def _endpoint(access: Access, tls: ssl.SSLContext) -> Endpoint | None:
+def _endpoint(access: Access, tls: ssl.SSLContext | None) -> Endpoint | None:
     """None for an address that is none."""
     try:
         endpoint = Endpoint.of(access.host, tls, access.tls_server_name)
@@ -261,14 +264,12 @@ class HttpTransport:
 
     def __init__(
         self,
-        vendor: Vendor,
         credentials: Credentials,
         connections_max: int = CONNECTIONS_MAX,
         counts: RequestCounts | None = None,
     ) -> None:
         self.counts = counts if counts is not None else RequestCounts()
         """Of all requests, those of transports beside it included."""
-        self._vendor = vendor
         self._credentials = credentials
         self._connections_max = connections_max
         self._counters = TransportStatistics()
@@ -345,7 +346,7 @@ class HttpTransport:
     @asynccontextmanager
     async def beside(self, connections_max: int) -> AsyncIterator[HttpTransport]:
         """A second transport with the same credentials and connections of its own, for requests that may not crowd out others."""
-        opened = open_transport(self._vendor, self._credentials, connections_max=connections_max, counts=self.counts)
+        opened = open_transport(self._credentials, connections_max=connections_max, counts=self.counts)
         async with opened as transport:
             yield transport
 
@@ -451,7 +452,7 @@ class HttpTransport:
 
     def _open_channel(self) -> _Channel:
         self._counters.sessions += 1
-        return _Channel(self._vendor, self._credentials.access, self._connections_max)
+        return _Channel(self._credentials.access, self._connections_max)
 
     async def _take_channel(self) -> _Channel:
         if self._credentials.is_due:

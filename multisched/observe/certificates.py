@@ -10,9 +10,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from cryptography import x509
-
-from multisched.tls.certificates import common_name, new_key, pair_of, signed, unsigned
 from multisched.tls.contexts import empty_server_context, load_pair, pem_files
 
 RELOAD_INTERVAL_S: Final = 30.0
@@ -42,6 +39,8 @@ class ServerCertificate:
         return True
 
     def _load(self) -> datetime:
+        from cryptography import x509
+
         try:
             expires_at = x509.load_pem_x509_certificate(self._cert_file.read_bytes()).not_valid_after_utc
             load_pair(self.context, self._cert_file, self._key_file)
@@ -59,6 +58,10 @@ class ServerCertificate:
 
 def self_signed(host: str, now: datetime) -> ServerCertificate:
     """A certificate nobody can verify, made for this process: enough for probes and encrypted scrapes."""
+    from cryptography import x509
+
+    from multisched.tls.certificates import common_name, new_key, pair_of, signed, unsigned
+
     key, name = new_key(), common_name("multisched")
     hosts = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.DNSName(host)])
     builder = unsigned(name, name, key, now).add_extension(hosts, critical=False)

@@ -119,6 +119,13 @@ class _NonBlockingHandler(logging.Handler):
         """No lock: appending to the queue needs none, and the loop must never wait for another thread."""
         self.lock = None
 
+    def handle(self, record: logging.LogRecord) -> bool:
+        """As logging does it, which from Python 3.13 on enters the lock without asking whether there is one."""
+        kept = self.filter(record)
+        if kept:
+            self.emit(kept if isinstance(kept, logging.LogRecord) else record)
+        return bool(kept)
+
     def emit(self, record: logging.LogRecord) -> None:
         """Never raises: a line that cannot be made is counted as dropped."""
         try:

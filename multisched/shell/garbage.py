@@ -1,6 +1,6 @@
 """How seldom Python looks for cyclic garbage in a process that keeps a cluster in memory.
 
-Called where processes begin: `app`, and what measures or simulates the program without it.
+Called where processes begin: the command line, `app`, and what measures or simulates the program without it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import gc
 
 GC_YOUNG_MAX = 50_000
 """Allocations between two looks for cycles among young objects; 700 as shipped, some five pods."""
-GC_YOUNG_LISTING_MAX = 250_000
-"""The same until the first lists are in: what they bring stays, and is looked through in vain."""
+GC_YOUNG_STARTING_MAX = 250_000
+"""The same until the first lists are in: what is imported and listed stays, and is looked through in vain."""
 
 
 def collect_seldom(young_max: int = GC_YOUNG_MAX) -> None:

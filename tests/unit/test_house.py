@@ -40,6 +40,7 @@ LAZY_IMPORTS: Final = {
     "multisched.cli.views": (3, "who asks a server needs no sandbox"),
     "multisched.cluster.access.tokens": (1, "a cluster in process signs no token"),
     "multisched.cluster.api.verbs": (1, "bodies are JSON but for those of people"),
+    "multisched.observe.certificates": (3, "a server without TLS needs no cryptography"),
     "multisched.observe.logging": (1, "a program that logs JSON needs no rich"),
     "multisched.observe.tables": (1, "most answers are tables"),
     "multisched.shell.audit.sides": (2, "the judge comes with the first audit"),

@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from multisched.cli.domain_commands import GROUP
+from multisched.cli.main import app
 from tests.unit.cli.test_cli import call, loaded_after
 
 TEAMS = """\
@@ -52,6 +55,19 @@ def invoked(*arguments: str) -> str:
 
 def test_a_command_of_our_own_imports_no_domain() -> None:
     assert not {name for name in loaded_after(invoked("version")) if name.partition(".")[0] == "domains"}
+
+
+def made_for(*arguments: str) -> set[str]:
+    """The commands that exist once this one has run."""
+    commands: Any = typer.main.get_command(app)
+    with pytest.raises(SystemExit):
+        commands.main(arguments)
+    return set(commands.commands)
+
+
+def test_a_start_of_the_program_makes_no_other_command() -> None:
+    assert made_for("run", "--help") == {"run", "version"}
+    assert made_for("plugins", "--help") >= {"run", "plugins", "explain", "demo"}
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("forecast", "--help")])

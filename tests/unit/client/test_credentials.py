@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import importlib
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,13 @@ number = int(count.read_text() or 0) + 1 if count.exists() else 1
 count.write_text(str(number))
 status = {{"token": f"token-{{number}}"{expiry}}}
 print(json.dumps({{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status}}))
+"""
+
+SERVERLESS = """
+clusters: [{name: it, cluster: {}}]
+contexts: [{name: it, context: {cluster: it, user: it}}]
+users: [{name: it, user: {token: t}}]
+current-context: it
 """
 
 
@@ -105,7 +113,7 @@ async def test_a_service_account_token_is_read_again_each_minute(
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", address.rpartition(":")[2])
         vendor = import_vendor()
         credentials = await Credentials.load(InClusterSource(vendor, tmp_path))
-        async with open_transport(vendor, credentials) as transport:
+        async with open_transport(credentials) as transport:
             await transport.request("GET", "/x")
             (tmp_path / "token").write_text("two\n")
             await transport.request("GET", "/x")
@@ -240,6 +248,7 @@ async def test_the_environments_proxy_is_used_unless_the_host_is_exempt(
         ("[]", "kubeconfig"),
         ("apiVersion: v1\nkind: Config\n", "kubeconfig"),
         ("clusters: []\ncontexts: []\nusers: []\ncurrent-context: nope\n", "nope"),
+        (SERVERLESS, "cluster it has no server; write https://HOST:PORT"),
     ],
 )
 async def test_an_unusable_kubeconfig_is_one_error_that_names_it(tmp_path: Path, text: str | None, what: str) -> None:
@@ -290,7 +299,7 @@ async def test_what_is_imported_reads_kubeconfigs_and_service_accounts_and_opens
     async with serving(expecting({"token-1"}, seen)) as address:
         assert write_kubeconfig(tmp_path, address) == kubeconfig
         credentials = await Credentials.load(KubeconfigSource(vendor, kubeconfig))
-        async with open_transport(vendor, credentials) as transport, transport.stream("/x?watch=1") as stream:
+        async with open_transport(credentials) as transport, transport.stream("/x?watch=1") as stream:
             assert stream.status == 200
     assert seen == ["token-1"]
     (tmp_path / "ca.crt").write_bytes(Authority(dt.datetime.now(dt.UTC)).certificate)
@@ -304,7 +313,7 @@ async def test_what_is_imported_reads_kubeconfigs_and_service_accounts_and_opens
 def test_the_narrow_import_leaves_the_real_package_importable_and_loads_no_models() -> None:
     code = (
         "import sys; from multisched.client.auth import import_vendor; import_vendor();"
-        "assert not [m for m in sys.modules if m.startswith('kubernetes_asyncio')];"
+        "assert not [m for m in sys.modules if m.startswith(('kubernetes_asyncio', 'urllib3'))];"
         "import kubernetes_asyncio; kubernetes_asyncio.client.CoreV1Api; kubernetes_asyncio.config.load_kube_config"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=240)
@@ -320,6 +329,14 @@ async def test_certificates_that_are_none_are_told_with_what_to_check(kind: str,
     with pytest.raises(CredentialsError, match=r"the certificates for https://127.0.0.1:1 cannot be used .*; check"):
         async with connect(path):
             raise AssertionError("there is nothing to connect with")
+
+
+async def test_a_plain_server_needs_no_authorities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssl, "create_default_context", None)
+    async with serving(expecting({"token-1"}, [])) as address, connected(tmp_path, address) as transport:
+        assert (await transport.request("GET", "/x")).status == 200
+        async with transport.stream("/x?watch=1") as stream:
+            assert stream.status == 200
 
 
 async def test_half_a_renewal_of_certificates_leaves_the_old_ones_in_use(

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.looptime
 
 def access(token: str = "one", **fields: Any) -> Access:
     parts: dict[str, Any] = dict.fromkeys(("ca_file", "cert_file", "key_file", "tls_server_name", "proxy"))
-    parts |= {"host": "https://server", "verify_tls": True, "file_versions": (), "configuration": None, **fields}
+    parts |= {"host": "https://server", "verify_tls": True, "file_versions": (), **fields}
     return Access(authorization=f"Bearer {token}", **parts)
 
 

@@ -62,6 +62,38 @@ def test_less_severe_lines_are_left_out() -> None:
     assert logged(lambda: logger.info("no"), level="warning") == ""
 
 
+class Held:
+    """A lock that somebody else has for good."""
+
+    def acquire(self) -> None:
+        raise AssertionError("the loop would wait")
+
+    release = __enter__ = acquire
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+def test_no_line_waits_for_a_lock_in_any_version_of_python() -> None:
+    def write() -> None:
+        (handler,) = logging.getLogger().handlers
+        assert handler.lock is None  # which logging of Python 3.13 enters without asking
+        handler.lock = Held()  # type: ignore[assignment]
+        handler.handle(logging.makeLogRecord({"msg": "pod bound"}))
+        handler.lock = None
+
+    assert json.loads(logged(write))["message"] == "pod bound"
+
+
+def test_a_line_that_a_filter_refuses_is_left_out() -> None:
+    def write() -> None:
+        (handler,) = logging.getLogger().handlers
+        handler.addFilter(lambda record: record.msg != "no")
+        logger.info("no")
+        logger.info("yes")
+
+    assert [json.loads(line)["message"] for line in logged(write).splitlines()] == ["yes"]
+
+
 def test_what_json_cannot_say_becomes_text() -> None:
     assert json.loads(logged(lambda: logger.info("odd", extra={"what": {1, 2}.__class__})))["what"] == "<class 'set'>"
 
