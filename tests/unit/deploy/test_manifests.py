@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import tomllib
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -350,6 +351,12 @@ def test_the_image_installs_by_hash_and_runs_as_nobody() -> None:
     users = [line for line in instructions if line.startswith("USER")]
     assert users == ["USER 65532:65532"]
     assert sum(line.startswith("FROM") for line in instructions) == 2
+
+
+def test_the_image_has_the_python_that_is_tested() -> None:
+    project = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["project"]
+    tested = project["requires-python"].removeprefix(">=")
+    assert f"ARG PYTHON={tested}-slim\n" in (DEPLOY / "Dockerfile").read_text()
 
 
 def test_the_locked_set_is_hashed_and_names_no_index() -> None:
