@@ -153,8 +153,10 @@ class Registry:
 @cache
 def _parameters(factory: Factory) -> frozenset[str]:
     """What a factory takes by name. Sandboxes build profiles again and again, and inspecting a factory takes longer than building."""
-    if isinstance(factory, type) and factory.__init__ is object.__init__ and factory.__new__ is object.__new__:
-        return frozenset()  # inspect would import tokenize to read object's signature, 8 ms of a start
+    if type(factory) is type and all(
+        getattr(factory, name) is getattr(object, name) for name in ("__init__", "__new__")
+    ):
+        return frozenset()  # inspect would compile the grammar of tokens to read object's signature: 8 ms of a start
     return frozenset(inspect.signature(factory).parameters)
 
 

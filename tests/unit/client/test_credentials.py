@@ -19,6 +19,7 @@ from multisched.client.transport import connect, open_transport
 from multisched.cluster.access.certificates import Authority, server_context
 from multisched.model.wire import ConnectFailedError
 from tests.unit.client.servers import Handler, connected, serving, write_kubeconfig
+from tests.unit.tls.test_contexts import a_pair
 
 EXEC_PLUGIN = """
 import json, pathlib, sys
@@ -328,6 +329,16 @@ async def test_certificates_that_are_none_are_told_with_what_to_check(kind: str,
     path = write_kubeconfig(tmp_path, "https://127.0.0.1:1", user, cluster)
     with pytest.raises(CredentialsError, match=r"the certificates for https://127.0.0.1:1 cannot be used .*; check"):
         async with connect(path):
+            raise AssertionError("there is nothing to connect with")
+
+
+async def test_a_client_key_with_a_password_is_refused_and_nobody_is_asked_for_it(tmp_path: Path) -> None:
+    pair = a_pair(key_password=b"locked")
+    (tmp_path / "tls.crt").write_bytes(pair.certificate)
+    (tmp_path / "tls.key").write_bytes(pair.key)
+    user = {"client-certificate": str(tmp_path / "tls.crt"), "client-key": str(tmp_path / "tls.key")}
+    with pytest.raises(CredentialsError, match=r"\(ValueError the private key must not have a password\)"):
+        async with connect(write_kubeconfig(tmp_path, "https://127.0.0.1:1", user)):
             raise AssertionError("there is nothing to connect with")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -285,3 +286,38 @@ def test_a_plugin_that_cannot_run_at_a_point_is_refused_there(listed: str, messa
     with pytest.raises(PluginSetupError) as refused:
         build_profile(profile, in_tree(), make_context())
     assert str(refused.value) == message
+
+
+class Bare:
+    """Made without anything."""
+
+
+class ByNew:
+    """Takes what it is made with before it is initialised."""
+
+    def __new__(cls, args: object) -> ByNew:
+        raise NotImplementedError
+
+
+class Fields(msgspec.Struct):
+    """Its metaclass makes it from its fields."""
+
+    args: object
+
+
+class MadeFrom(type):
+    """A metaclass that makes a class from arguments."""
+
+    def __call__(cls, args: object) -> object:
+        raise NotImplementedError
+
+
+class Called(metaclass=MadeFrom):
+    """Takes what its metaclass takes."""
+
+
+@pytest.mark.parametrize(("factory", "takes"), [(Bare, False), (ByNew, True), (Fields, True), (Called, True)])
+def test_what_takes_arguments_is_seen_however_it_is_made(factory: Any, takes: bool) -> None:
+    registry = Registry()
+    registry.add("One", factory, "a test")
+    assert registry.takes_args("One") == takes
