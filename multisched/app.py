@@ -27,6 +27,7 @@ import anyio.to_thread
 from msgspec.structs import replace
 
 from multisched.client.dry_run import DryRunTransport
+from multisched.client.recurring_trouble import RecurringTrouble
 from multisched.client.request_counts import RequestCounts
 from multisched.client.transport import HttpTransport, connect
 from multisched.config.options import ExitCode, RunOptions
@@ -58,6 +59,7 @@ logger = logging.getLogger(__name__)
 
 REACHABLE_CHECK_S = 5.0
 REACHABLE_PAUSE_MAX_S = 10.0
+UNREACHABLE_FIX = "check that it runs, and the address in the kubeconfig; Ctrl-C or SIGTERM ends the wait"
 GATHER_FROM = 4
 """Requests under way from which on answers are gathered: who binds a pod now and then is not kept waiting."""
 GATHER_S = 0.003
@@ -229,13 +231,16 @@ async def gather_answers(transport: HttpTransport, sleep: Callable[[float], None
 
 
 async def wait_reachable(transport: Transport) -> None:
-    """Retries until an API server answers; says so meanwhile."""
+    """Asks until an API server answers. A wrong address is seen on the screen, and a server that starts later is found."""
     pause_s = 0.5
+    trouble = RecurringTrouble(SystemClock())
     while True:
         try:
             await transport.request("GET", "/version", timeout_s=REACHABLE_CHECK_S)
         except TransportError as error:
-            logger.warning("API server does not answer; trying again", extra={"error": str(error), "in_s": pause_s})
+            if trouble.is_due(str(error)):
+                fields = {"error": str(error), "fix": UNREACHABLE_FIX, "waited_s": trouble.lasts_s}
+                logger.warning("API server does not answer; asked until it does", extra=fields)
             await anyio.sleep(pause_s)
             pause_s = min(REACHABLE_PAUSE_MAX_S, pause_s * 2)
         else:
