@@ -329,6 +329,7 @@ def verify(
         Path | None, typer.Option("--config", help="multisched's configuration: judges domains too.", dir_okay=False)
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Fail for what may have been right once, too.")] = False,
+    names_all: Annotated[bool, typer.Option("--all", help="A row for each pod, also of one rule and reason.")] = False,
     output: Format = Output.TABLE,
 ) -> None:
     """Name every running pod that stands against a required rule, whoever placed it. Nothing is written."""
@@ -348,7 +349,7 @@ def verify(
 
             async with connect(kubeconfig_of(kubeconfig, context), context) as transport:
                 found = await judge_cluster(transport, domains)
-        _show(cli_verify.as_text(found, output.value))
+        _show(cli_verify.as_text(found, output.value, names_all=names_all))
         return cli_verify.exit_code(found, is_strict=strict)
 
     drive(judge)
