@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import urlencode
 
 import msgspec
 
 from multisched.cli.options import AskError
-from multisched.cli.server import Server, answer, ask_leader
-from multisched.framework.leading import LedElsewhere
+from multisched.cli.server import NoLeaderError, Server, answer, ask_leader
+from multisched.framework.leading import Leader, LedElsewhere
 from multisched.observe.queue_view import STATES, QueueView, WaitingPod, decode_queue, longest_waiting_first
 from multisched.observe.tables import as_document, as_table
 
@@ -37,14 +38,31 @@ def fetch(wanted: Ask) -> tuple[QueueView, list[AskError]]:
     """Asks the server, and the leaders of what it does not lead; and why some could not be asked. Raises AskError."""
     domain = {"domain": wanted.domain} if wanted.domain else {}
     view = answer(wanted.server, _path(wanted, domain), decode_queue)
-    views, left, problems = [view], [], []
-    for led in view.elsewhere:
-        try:
-            views.append(ask_leader(wanted.server, led, _path(wanted, {"domain": led.domain}), decode_queue))
-        except AskError as error:
-            left.append(led)
-            problems.append(error)
+    views, left = [view], list[LedElsewhere]()
+    problems = list[AskError]()
+    for alike in _by_leader(view.elsewhere):
+        while alike:
+            domains = [one.domain for one in alike]
+            led = alike.popleft()
+            path = _path(wanted, {"domain": led.domain})
+            try:
+                views.append(ask_leader(wanted.server, led, path, decode_queue, domains=domains))
+            except NoLeaderError as error:
+                left += [led, *alike]
+                problems.append(error)
+                break
+            except AskError as error:
+                left.append(led)
+                problems.append(error)
     return _merged(views, left, wanted.limit), problems
+
+
+def _by_leader(elsewhere: Sequence[LedElsewhere]) -> list[deque[LedElsewhere]]:
+    """Those of which the same is to be said together."""
+    found: dict[tuple[Leader | None, bool], deque[LedElsewhere]] = {}
+    for led in elsewhere:
+        found.setdefault((led.leader, led.is_taken_over), deque()).append(led)
+    return list(found.values())
 
 
 def _path(wanted: Ask, query: Mapping[str, str]) -> str:

@@ -79,6 +79,11 @@ class LeaseKeeper:
         """The lease as it was last seen, if somebody holds it. For any thread."""
         return self._observed.held
 
+    @property
+    def runs_out_in_s(self) -> float | None:
+        """Until the lease that was last seen can be taken, unless it is renewed; None if nobody holds it. For any thread."""
+        return self._observed.runs_out_in_s()
+
     async def release(self) -> None:
         """Stops `run()`, which gives the lease back, so that a successor takes over at once. Binds must have ended before."""
         self._stop.set()
