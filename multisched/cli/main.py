@@ -266,13 +266,17 @@ def simulate(
 def queue(
     whom: ServerOptions,
     domain: Annotated[str | None, typer.Option(help="Only this domain.")] = None,
-    limit: Annotated[int, typer.Option(min=0, max=5000, help="Pods to show, the longest waiting first.")] = 100,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=0, max=5000, help="Pods, the longest waiting first. Default: 20 on a terminal, else 100."),
+    ] = None,
     output: Format = Output.TABLE,
 ) -> Iterator[str]:
     """Show what waits where, and why."""
     from multisched.cli import queue as cli_queue
 
-    return cli_queue.show(cli_queue.Ask(whom.running(), domain, limit), output.value)
+    shown = cli_queue.shown_at_once(output.value) if limit is None else limit
+    return cli_queue.show(cli_queue.Ask(whom.running(), domain, shown), output.value)
 
 
 @explain_app.callback()
