@@ -58,7 +58,7 @@ def cluster_processes(temporary: Path) -> list[int]:
 
 
 def left_behind(temporary: Path) -> list[str]:
-    run = temporary.parent / "run" / "multisched"
+    run = temporary.parent / "run" / "multisched" / "tokens"
     return [path.name for folder in (temporary, run) if folder.exists() for path in folder.iterdir()]
 
 

@@ -21,7 +21,7 @@ from multisched.observe.certificates import CertificateError, ServerCertificate,
 from multisched.observe.connections import Connections
 from multisched.observe.explain_view import PodView, WhatIfView, decode_view
 from multisched.observe.health import Health
-from multisched.observe.loopback import TokenFileError, own_token, read_token
+from multisched.observe.loopback import TokenFileError, own_token, read_token, token_folder
 from multisched.observe.queue_view import decode_queue
 from multisched.observe.repair_view import decode_plan, decode_status
 from multisched.observe.server import (
@@ -299,6 +299,18 @@ def test_it_is_the_folder_that_is_named_where_others_may_write_to_it(tmp_path: P
     with pytest.raises(TokenFileError) as refused, own_token(tmp_path, 1):
         raise AssertionError("others may replace the token")
     assert str(refused.value) == f"{tmp_path}: others may read or replace it; remove it, or chmod go= it"
+
+
+def test_tokens_have_a_folder_of_their_own_below_one_that_everybody_may_read(tmp_path: Path) -> None:
+    """Tools make `~/.cache/multisched`, too, and with mode 0755."""
+    cache = tmp_path / ".cache" / "multisched"
+    cache.mkdir(parents=True)
+    cache.chmod(0o755)
+    folder = token_folder({"HOME": str(tmp_path)})
+    with own_token(folder, 1) as token:
+        assert read_token(folder, 1) == token
+    assert folder.parent == cache
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 async def test_a_folder_that_others_may_write_to_holds_no_token(tmp_path: Path) -> None:
