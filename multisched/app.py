@@ -45,6 +45,7 @@ from multisched.observe.probes import serve_probes
 from multisched.observe.readings import Readings
 from multisched.observe.server import ServerSettings, Sources, serve
 from multisched.shell.configuration_watch import ConfigurationWatch, reading_of
+from multisched.shell.forced_end import ForcedEnd
 from multisched.shell.garbage import GC_YOUNG_LISTING_MAX, collect_seldom, leave_to_reference_counts
 from multisched.shell.leadership.leaders import Leaders
 from multisched.shell.leadership.lease_runner import LeasesInThread
@@ -248,10 +249,11 @@ async def wait_reachable(transport: Transport) -> None:
 
 
 async def _stop_on_signal(
-    program: Program, waiting: anyio.CancelScope, *, task_status: anyio.abc.TaskStatus[None]
+    program: Program, waiting: anyio.CancelScope, forced: ForcedEnd, *, task_status: anyio.abc.TaskStatus[None]
 ) -> None:
     """SIGTERM and Ctrl-C begin the orderly end, or end the wait for an API server; a second one ends at once."""
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        forced.listen_to(signal.SIGTERM, signal.SIGINT)
         task_status.started()
         async for _ in signals:
             logger.info("stopping")
@@ -333,20 +335,28 @@ async def run(options: RunOptions, log: LineWriter) -> ExitCode:
             )
 
         metrics.read_from(readings)
-        async with (
-            served(configuration, program, metrics, transport, options.identity, certificate, watch),
-            anyio.create_task_group() as tasks,
-        ):
-            tasks.start_soon(gather_answers, transport)
-            tasks.start_soon(watch.run)
-            await tasks.start(_look_on_signal, watch)
-            waiting = anyio.CancelScope()
-            await tasks.start(_stop_on_signal, program, waiting)
-            with waiting:
-                await wait_reachable(transport)
-            code = await until_ended(program) if not program.is_closing else ExitCode.OK
-            tasks.cancel_scope.cancel()
+        forced = ForcedEnd(partial(_end_at_once, log))
+        with forced.watching():
+            async with (
+                served(configuration, program, metrics, transport, options.identity, certificate, watch),
+                anyio.create_task_group() as tasks,
+            ):
+                tasks.start_soon(gather_answers, transport)
+                tasks.start_soon(watch.run)
+                await tasks.start(_look_on_signal, watch)
+                waiting = anyio.CancelScope()
+                await tasks.start(_stop_on_signal, program, waiting, forced)
+                with waiting:
+                    await wait_reachable(transport)
+                code = await until_ended(program) if not program.is_closing else ExitCode.OK
+                tasks.cancel_scope.cancel()
     return code
+
+
+def _end_at_once(log: LineWriter) -> None:
+    """Without a word to anybody but the log."""
+    log.close()
+    os._exit(ExitCode.PROBLEM)
 
 
 async def until_ended(program: Program) -> ExitCode:
