@@ -60,6 +60,24 @@ def test_a_standby_names_the_leader_until_it_leads_itself() -> None:
     play(scene)
 
 
+def test_only_who_has_led_says_that_it_gives_the_lease_back(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+
+    def released() -> int:
+        return sum(one.message == "lease" and vars(one)["state"] == "RELEASED" for one in caplog.records)
+
+    async def scene(site: ProgramSite) -> None:
+        first, second, leading, waiting = await two(site)
+        second.stop()
+        await waiting
+        assert released() == 0
+        first.stop()
+        await leading
+        assert released() > 0
+
+    play(scene)
+
+
 def test_a_lease_that_was_held_and_is_not_is_nobodys() -> None:
     async def scene(site: ProgramSite) -> None:
         first, second, leading, waiting = await two(site)
