@@ -375,6 +375,22 @@ def test_a_context_may_stand_before_the_command(
     assert (code, "has no context near" in err) == (3, True), err
 
 
+def test_an_option_counts_more_than_the_server_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(yaml.safe_dump({"kind": "Config", "clusters": [], "users": [], "contexts": []}))
+    with answering(200, encode_queue(VIEW)) as (url, _):
+        monkeypatch.setenv("MULTISCHED_SERVER", url)
+        assert call("queue")[0] == 0
+        code, _, err = call("queue", "--context", "a-context-that-nobody-has")
+        assert (code, "kubeconfig" in err) == (3, True), err
+        code, _, err = call("queue", "--kubeconfig", str(kubeconfig))
+        assert (code, str(kubeconfig) in err) == (3, True), err
+        code, _, err = call("queue", "--server", "http://127.0.0.1:1")
+        assert (code, "http://127.0.0.1:1" in err) == (3, True), err
+
+
 @pytest.mark.parametrize("command", ["version", "cluster"])
 def test_a_context_is_no_option_of_what_looks_at_no_cluster(command: str) -> None:
     code, out, err = call("--context", "far", command)
