@@ -365,7 +365,8 @@ def validate(file: Annotated[Path, typer.Argument(help="The configuration file."
     from multisched.config.profile import notes_on
 
     configuration = _configuration(file)
-    for note in (note for domain in configuration.domains for note in notes_on(domain)):
+    of_domains = (note for domain in configuration.domains for note in notes_on(domain))
+    for note in (*configuration.server.tls.notes(), *of_domains):
         _show(f"{file}: {note}")
     names = ", ".join(f"{d.name} ({', '.join(d.scheduler_names)})" for d in configuration.domains)
     typer.echo(f"{file}: good; domains: {names}")

@@ -186,6 +186,20 @@ def test_arguments_without_effect_are_told_of_a_good_file(tmp_path: Path) -> Non
     )
 
 
+def test_files_of_tls_that_are_not_there_are_noted(tmp_path: Path) -> None:
+    path, certificate = tmp_path / "good.yaml", tmp_path / "tls.crt"
+    certificate.touch()
+    tls = f"{{certFile: {certificate}, keyFile: /nowhere/tls.key}}"
+    path.write_text(f"apiVersion: multisched.io/v1\nkind: MultischedConfiguration\nserver: {{tls: {tls}}}\n")
+    code, out, _ = call("config", "validate", str(path))
+    assert code == 0
+    assert out.splitlines()[0] == (
+        f"{path}: server.tls.keyFile: there is no file /nowhere/tls.key on this machine;"
+        " without it the program does not start"
+    )
+    assert "certFile" not in out
+
+
 def test_a_profiles_file_that_cannot_be_written_is_noted(tmp_path: Path) -> None:
     path = tmp_path / "good.yaml"
     args = (
