@@ -27,6 +27,7 @@ import anyio.to_thread
 from msgspec.structs import replace
 
 from multisched.client.dry_run import DryRunTransport
+from multisched.client.recurring_trouble import RecurringTrouble
 from multisched.client.request_counts import RequestCounts
 from multisched.client.transport import HttpTransport, connect
 from multisched.config.options import ExitCode, RunOptions
@@ -44,6 +45,7 @@ from multisched.observe.probes import serve_probes
 from multisched.observe.readings import Readings
 from multisched.observe.server import ServerSettings, Sources, serve
 from multisched.shell.configuration_watch import ConfigurationWatch, reading_of
+from multisched.shell.forced_end import ForcedEnd
 from multisched.shell.garbage import GC_YOUNG_STARTING_MAX, collect_seldom, leave_to_reference_counts
 from multisched.shell.leadership.leaders import Leaders
 from multisched.shell.leadership.lease_runner import LeasesInThread
@@ -58,6 +60,7 @@ logger = logging.getLogger(__name__)
 
 REACHABLE_CHECK_S = 5.0
 REACHABLE_PAUSE_MAX_S = 10.0
+UNREACHABLE_FIX = "check that it runs, and the address in the kubeconfig; Ctrl-C or SIGTERM ends the wait"
 GATHER_FROM = 4
 """Requests under way from which on answers are gathered: who binds a pod now and then is not kept waiting."""
 GATHER_S = 0.003
@@ -229,13 +232,16 @@ async def gather_answers(transport: HttpTransport, sleep: Callable[[float], None
 
 
 async def wait_reachable(transport: Transport) -> None:
-    """Retries until an API server answers; says so meanwhile."""
+    """Asks until an API server answers. A wrong address is seen on the screen, and a server that starts later is found."""
     pause_s = 0.5
+    trouble = RecurringTrouble(SystemClock())
     while True:
         try:
             await transport.request("GET", "/version", timeout_s=REACHABLE_CHECK_S)
         except TransportError as error:
-            logger.warning("API server does not answer; trying again", extra={"error": str(error), "in_s": pause_s})
+            if trouble.is_due(str(error)):
+                fields = {"error": str(error), "fix": UNREACHABLE_FIX, "waited_s": trouble.lasts_s}
+                logger.warning("API server does not answer; asked until it does", extra=fields)
             await anyio.sleep(pause_s)
             pause_s = min(REACHABLE_PAUSE_MAX_S, pause_s * 2)
         else:
@@ -243,10 +249,11 @@ async def wait_reachable(transport: Transport) -> None:
 
 
 async def _stop_on_signal(
-    program: Program, waiting: anyio.CancelScope, *, task_status: anyio.abc.TaskStatus[None]
+    program: Program, waiting: anyio.CancelScope, forced: ForcedEnd, *, task_status: anyio.abc.TaskStatus[None]
 ) -> None:
     """SIGTERM and Ctrl-C begin the orderly end, or end the wait for an API server; a second one ends at once."""
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        forced.listen_to(signal.SIGTERM, signal.SIGINT)
         task_status.started()
         async for _ in signals:
             logger.info("stopping")
@@ -328,20 +335,28 @@ async def run(options: RunOptions, log: LineWriter) -> ExitCode:
             )
 
         metrics.read_from(readings)
-        async with (
-            served(configuration, program, metrics, transport, options.identity, certificate, watch),
-            anyio.create_task_group() as tasks,
-        ):
-            tasks.start_soon(gather_answers, transport)
-            tasks.start_soon(watch.run)
-            await tasks.start(_look_on_signal, watch)
-            waiting = anyio.CancelScope()
-            await tasks.start(_stop_on_signal, program, waiting)
-            with waiting:
-                await wait_reachable(transport)
-            code = await until_ended(program) if not program.is_closing else ExitCode.OK
-            tasks.cancel_scope.cancel()
+        forced = ForcedEnd(partial(_end_at_once, log))
+        with forced.watching():
+            async with (
+                served(configuration, program, metrics, transport, options.identity, certificate, watch),
+                anyio.create_task_group() as tasks,
+            ):
+                tasks.start_soon(gather_answers, transport)
+                tasks.start_soon(watch.run)
+                await tasks.start(_look_on_signal, watch)
+                waiting = anyio.CancelScope()
+                await tasks.start(_stop_on_signal, program, waiting, forced)
+                with waiting:
+                    await wait_reachable(transport)
+                code = await until_ended(program) if not program.is_closing else ExitCode.OK
+                tasks.cancel_scope.cancel()
     return code
+
+
+def _end_at_once(log: LineWriter) -> None:
+    """Without a word to anybody but the log."""
+    log.close()
+    os._exit(ExitCode.PROBLEM)
 
 
 async def until_ended(program: Program) -> ExitCode:

@@ -12,7 +12,7 @@ import logging
 import random
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -69,13 +69,26 @@ async def cluster(options: ClusterOptions) -> ExitCode:
         async with EmbeddedCluster.start(clock, port=options.port, parts=[controllers, kubelets]) as running:
             nodes = demo_nodes(options.nodes)
             await create_all(running.transport(), [*nodes, *demo_storage(nodes)])
-            with _written(options.kubeconfig):
-                unfinished = _unfinished(options.kubeconfig)
-                running.write_kubeconfig(unfinished)
-                unfinished.replace(options.kubeconfig)
-            print(f"embedded cluster: {running.url}\nexport KUBECONFIG={options.kubeconfig}", flush=True)  # noqa: T201
-            await (_input_ended() if options.until_input_ends else _signalled())
+            with _kubeconfig_of(running, options.kubeconfig):
+                text = f"embedded cluster: {running.url}\nexport KUBECONFIG={options.kubeconfig}"
+                await (_input_ended if options.until_input_ends else _signalled)(partial(print, text, flush=True))
     return ExitCode.OK
+
+
+@contextlib.contextmanager
+def _kubeconfig_of(running: EmbeddedCluster, path: Path) -> Iterator[None]:
+    """Written whole, and taken away with the cluster unless somebody has written another one there."""
+    with _written(path):
+        unfinished = _unfinished(path)
+        running.write_kubeconfig(unfinished)
+        ours = unfinished.read_bytes()
+        unfinished.replace(path)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            if path.read_bytes() == ours:
+                path.unlink()
 
 
 @contextlib.contextmanager
@@ -121,15 +134,16 @@ def is_embedded_kubeconfig(path: Path) -> bool:
         return False
 
 
-async def _signalled() -> None:
-    """Until SIGTERM or Ctrl-C."""
+async def _signalled(on_ready: Callable[[], object] = lambda: None) -> None:
+    """Until SIGTERM or Ctrl-C. `on_ready`: called once a signal ends this, and no longer the process."""
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        on_ready()
         async for _ in signals:
             return
 
 
-async def _input_ended() -> None:
-    """Until a signal, or until whoever holds the other end of standard input is gone."""
+async def _input_ended(on_ready: Callable[[], object]) -> None:
+    """As `_signalled`, or until whoever holds the other end of standard input is gone."""
     loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
     pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     try:
@@ -140,7 +154,7 @@ async def _input_ended() -> None:
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(ended)
-            await _signalled()
+            await _signalled(on_ready)
             tasks.cancel_scope.cancel()
     finally:
         pipe.close()

@@ -12,6 +12,7 @@ imported where it is asked.
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, TypeVar, get_type_hints
 
 from multisched.cli.options import (
     DEPLOYED_IN,
+    SERVER_VARIABLE,
     CaFile,
     ConfigFile,
     DeployedIn,
@@ -68,8 +70,12 @@ class ServerOptions:
         """The process that is asked: by its address, or in the cluster that was named. Raises RefusedError."""
         from multisched.cli.server import Server
 
+        is_in_cluster = self.kubeconfig is not None or self.context is not None
+        url = self.server
+        if url is None and not is_in_cluster:  # an option counts more than the environment
+            url = os.environ.get(SERVER_VARIABLE) or None
         server = Server(
-            DEFAULT_SERVER if self.server is None else self.server,
+            DEFAULT_SERVER if url is None else url,
             self.kubeconfig,
             self.context,
             self.token_file,
@@ -77,9 +83,9 @@ class ServerOptions:
             not self.insecure_skip_tls_verify,
             () if self.tls_server_name is None else (self.tls_server_name,),
         )
-        if self.server is not None:
+        if url is not None:
             return server
-        if self.kubeconfig is None and self.context is None:
+        if not is_in_cluster:
             return server.with_advice() if has_kubeconfig() else server
         from multisched.cli.deployment import Deployment
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import msgspec
 import typer
@@ -38,14 +39,21 @@ def lines(
     view: ConfigurationView, found: list[Change], problems: tuple[str, ...], *, is_own_file: bool, is_wide: bool
 ) -> Iterator[str]:
     """For people."""
-    if is_own_file:
+    if view.problems:
+        since = datetime.fromtimestamp(view.since_s, UTC).isoformat(timespec="seconds")
+        whose = "" if is_own_file else ", which the program follows,"
+        yield f"{view.file}{whose} was rejected; what it said before is in force, since {since}"
+        yield from problems
+    elif is_own_file:
         yield f"the program follows {view.file}" if view.file else "the program runs by the defaults, without a file"
-    yield from problems
-    if problems:
-        yield "the file is not in force; what it said before is"
+    is_former = is_own_file and bool(view.problems)
     if found:
+        if is_former:
+            yield "of what it said before, this waits for a restart:"
         rows = [(one.path, one.before or "-", one.after or "-", _when(one)) for one in found]
-        yield as_table(("setting", "in force", "file", "applies"), rows, is_wide=is_wide)
+        yield as_table(
+            ("setting", "in force", "said before" if is_former else "file", "applies"), rows, is_wide=is_wide
+        )
     elif not problems:
         yield "no difference"
     if view.restart_command and any(one.restart for one in found):

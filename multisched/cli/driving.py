@@ -13,9 +13,10 @@ import typer
 
 from multisched.cli.options import fail, is_without_room
 from multisched.config.options import ExitCode, RefusedError
+from multisched.model.visible_text import escaped
 
-_RAISED: Final = ("kubernetes_asyncio.", "multisched.client.auth")
-"""Loggers of credentials that cannot be had; what they say is raised as well."""
+_SAID_ELSEWHERE: Final = ("kubernetes_asyncio.", "multisched.client.auth", "multisched.plugins.quota.quota_source")
+"""Loggers of credentials that cannot be had, which are raised as well, and of quotas without effect, which reports name."""
 INTERRUPTED: Final = 130
 """As a shell says it of a program that Ctrl-C has ended: here by a second one, or one before the command was under way."""
 
@@ -41,15 +42,26 @@ def drive(start: Callable[[], Awaitable[int]], report: Callable[[str], object] |
 
 @contextmanager
 def _said_once() -> Iterator[None]:
-    """Warnings of commands that set up no logging, but those that are raised as well, and reported at the end."""
+    """Warnings of commands that set up no logging, but those that are said at the end as well."""
     handler = logging.StreamHandler()
+    handler.setFormatter(_Sentence())
     handler.setLevel(logging.WARNING)
-    handler.addFilter(lambda record: not record.name.startswith(_RAISED))
+    handler.addFilter(lambda record: not record.name.startswith(_SAID_ELSEWHERE))
     logging.getLogger().addHandler(handler)
     try:
         yield
     finally:
         logging.getLogger().removeHandler(handler)
+
+
+class _Sentence(logging.Formatter):
+    """A line as those that a command prints of errors, with what was logged with it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        from multisched.observe.logging import fields_of
+
+        fields = ", ".join(f"{name} {value}" for name, value in fields_of(record).items())
+        return escaped(f"multisched: {record.getMessage()}{f': {fields}' if fields else ''}")
 
 
 def _has_uvloop() -> bool:

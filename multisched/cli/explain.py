@@ -26,7 +26,7 @@ from multisched.observe.explain_view import (
     decode_view,
 )
 from multisched.observe.explain_words import pod_text, what_if_text
-from multisched.observe.tables import as_document
+from multisched.observe.tables import as_document, fitted
 
 if TYPE_CHECKING:
     from multisched.whatif.explain_trial import DumpExplanations
@@ -57,7 +57,7 @@ def explain_pod(source: Server | Dump, query: ExplainQuery, output: str) -> str:
         asked |= {"fix": "true"} if query.with_fixes else {}
         path = f"/api/v1/explain/pod/{quote(query.namespace, safe='')}/{quote(query.name, safe='')}?{urlencode(asked)}"
         view = answer(source, path, partial(decode_view, kind=PodView), timeout_s=TIMEOUT_S)
-    return as_document(_builtins(view), output) if output in ("json", "yaml") else pod_text(view)
+    return as_document(_builtins(view), output) if output in ("json", "yaml") else fitted(pod_text(view))
 
 
 def explain_what_if(source: Server | Dump, manifest: Path, replicas: int, output: str) -> str:
@@ -75,7 +75,7 @@ def explain_what_if(source: Server | Dump, manifest: Path, replicas: int, output
         except TypeError as error:
             raise AskError(f"{manifest} cannot be sent: {error}") from error
         view = answer(source, path, partial(decode_view, kind=WhatIfView), body=body, timeout_s=TIMEOUT_S)
-    return as_document(_builtins(view), output) if output in ("json", "yaml") else what_if_text(view)
+    return as_document(_builtins(view), output) if output in ("json", "yaml") else fitted(what_if_text(view))
 
 
 def pod_name(text: str) -> tuple[str, str]:

@@ -264,13 +264,17 @@ def simulate(
 def queue(
     whom: ServerOptions,
     domain: Annotated[str | None, typer.Option(help="Only this domain.")] = None,
-    limit: Annotated[int, typer.Option(min=0, max=5000, help="Pods to show, the longest waiting first.")] = 100,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=0, max=5000, help="Pods, the longest waiting first. Default: 20 on a terminal, else 100."),
+    ] = None,
     output: Format = Output.TABLE,
 ) -> Iterator[str]:
     """Show what waits where, and why."""
     from multisched.cli import queue as cli_queue
 
-    return cli_queue.show(cli_queue.Ask(whom.running(), domain, limit), output.value)
+    shown = cli_queue.shown_at_once(output.value) if limit is None else limit
+    return cli_queue.show(cli_queue.Ask(whom.running(), domain, shown), output.value)
 
 
 @explain_app.callback()
@@ -327,6 +331,7 @@ def verify(
         Path | None, typer.Option("--config", help="multisched's configuration: judges domains too.", dir_okay=False)
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Fail for what may have been right once, too.")] = False,
+    names_all: Annotated[bool, typer.Option("--all", help="A row for each pod, also of one rule and reason.")] = False,
     output: Format = Output.TABLE,
 ) -> None:
     """Name every running pod that stands against a required rule, whoever placed it. Nothing is written."""
@@ -346,7 +351,7 @@ def verify(
 
             async with connect(kubeconfig_of(kubeconfig, context), context) as transport:
                 found = await judge_cluster(transport, domains)
-        _show(cli_verify.as_text(found, output.value))
+        _show(cli_verify.as_text(found, output.value, names_all=names_all))
         return cli_verify.exit_code(found, is_strict=strict)
 
     drive(judge)
@@ -358,7 +363,8 @@ def validate(file: Annotated[Path, typer.Argument(help="The configuration file."
     from multisched.config.profile import notes_on
 
     configuration = _configuration(file)
-    for note in (note for domain in configuration.domains for note in notes_on(domain)):
+    of_domains = (note for domain in configuration.domains for note in notes_on(domain))
+    for note in (*configuration.server.tls.notes(), *of_domains):
         _show(f"{file}: {note}")
     names = ", ".join(f"{d.name} ({', '.join(d.scheduler_names)})" for d in configuration.domains)
     typer.echo(f"{file}: good; domains: {names}")

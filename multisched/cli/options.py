@@ -19,6 +19,8 @@ from multisched.model.visible_text import escaped_lines
 if TYPE_CHECKING:
     from multisched.config.schema import Configuration
 
+SERVER_VARIABLE: Final = "MULTISCHED_SERVER"
+"""Names a server where no option does."""
 NOT_STRICT = "nothing is written: not all is carried over, as the lines above say; without --strict the rest is written"
 
 
@@ -43,8 +45,8 @@ Format = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
 ServerUrl = Annotated[
     str | None,
     typer.Option(
-        help=f"Base URL of a running multisched. Default: {DEFAULT_SERVER}, or in the cluster that --context names.",
-        envvar="MULTISCHED_SERVER",
+        help=f"Base URL of a running multisched. Default: in the cluster that --context or --kubeconfig names, else"
+        f" {SERVER_VARIABLE}, else {DEFAULT_SERVER}.",
     ),
 ]
 TokenKubeconfig = Annotated[

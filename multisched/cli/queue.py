@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 from urllib.parse import urlencode
 
 import msgspec
 
 from multisched.cli.options import AskError
-from multisched.cli.server import Server, answer, ask_leader
-from multisched.framework.leading import LedElsewhere
-from multisched.observe.queue_view import STATES, QueueView, WaitingPod, decode_queue, longest_waiting_first
-from multisched.observe.tables import as_document, as_table
+from multisched.cli.server import NoLeaderError, Server, answer, ask_leader
+from multisched.framework.leading import Leader, LedElsewhere
+from multisched.observe.queue_view import (
+    PODS_SHOWN_MAX,
+    STATES,
+    QueueView,
+    WaitingPod,
+    decode_queue,
+    longest_waiting_first,
+)
+from multisched.observe.tables import as_document, as_table, terminal_width
+
+SHOWN: Final = 100
+SHOWN_ON_TERMINAL: Final = 20
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -19,7 +31,7 @@ class Ask(msgspec.Struct, frozen=True):
 
     server: Server
     domain: str | None = None
-    limit: int = 500
+    limit: int = SHOWN
 
 
 def show(wanted: Ask, output: str) -> Iterator[str]:
@@ -37,14 +49,31 @@ def fetch(wanted: Ask) -> tuple[QueueView, list[AskError]]:
     """Asks the server, and the leaders of what it does not lead; and why some could not be asked. Raises AskError."""
     domain = {"domain": wanted.domain} if wanted.domain else {}
     view = answer(wanted.server, _path(wanted, domain), decode_queue)
-    views, left, problems = [view], [], []
-    for led in view.elsewhere:
-        try:
-            views.append(ask_leader(wanted.server, led, _path(wanted, {"domain": led.domain}), decode_queue))
-        except AskError as error:
-            left.append(led)
-            problems.append(error)
+    views, left = [view], list[LedElsewhere]()
+    problems = list[AskError]()
+    for alike in _by_leader(view.elsewhere):
+        while alike:
+            domains = [one.domain for one in alike]
+            led = alike.popleft()
+            path = _path(wanted, {"domain": led.domain})
+            try:
+                views.append(ask_leader(wanted.server, led, path, decode_queue, domains=domains))
+            except NoLeaderError as error:
+                left += [led, *alike]
+                problems.append(error)
+                break
+            except AskError as error:
+                left.append(led)
+                problems.append(error)
     return _merged(views, left, wanted.limit), problems
+
+
+def _by_leader(elsewhere: Sequence[LedElsewhere]) -> list[deque[LedElsewhere]]:
+    """Those of which the same is to be said together."""
+    found: dict[tuple[Leader | None, bool], deque[LedElsewhere]] = {}
+    for led in elsewhere:
+        found.setdefault((led.leader, led.is_taken_over), deque()).append(led)
+    return list(found.values())
 
 
 def _path(wanted: Ask, query: Mapping[str, str]) -> str:
@@ -64,29 +93,68 @@ def _merged(views: Sequence[QueueView], left: Sequence[LedElsewhere], limit: int
     )
 
 
-def render(view: QueueView, *, is_wide: bool = False) -> str:
-    """Counts per domain, then the pods."""
-    counts = [
-        (d.domain, ",".join(d.scheduler_names), "yes" if d.is_leading else "no", *(d.counts.get(s, 0) for s in STATES))
-        for d in view.domains
-    ]
-    parts = [as_table(("domain", "scheduler names", "leading", *STATES), counts, is_wide=True)]
+def shown_at_once(output: str) -> int:
+    """Pods, where nobody says how many: a screen's worth on a terminal."""
+    is_for_people = output not in ("json", "yaml") and terminal_width() is not None
+    return SHOWN_ON_TERMINAL if is_for_people else SHOWN
+
+
+def render(view: QueueView, *, is_wide: bool = False, width: int | None = None) -> str:
+    """Counts per domain, then the pods; in fewer columns where the terminal is too narrow. `width`: as of `as_table`."""
+    columns = None if is_wide else width or terminal_width()
+    parts = [_domains(view, columns)]
     if view.pods:
-        head = ["domain", "state", "namespace", "name", "age", "attempts", "retry in", "refused by", "why"]
-        if is_wide:
-            head[4:4] = ["priority", "qos", "node"]
-        parts.append(as_table(head, [_row(pod, is_wide=is_wide) for pod in view.pods], is_wide=is_wide))
+        parts.append(_pods(view, columns, is_wide=is_wide))
     if view.left_out:
-        parts.append(f"{view.left_out} more; --limit shows up to 5000")
+        parts.append(f"… and {view.left_out} more (--limit shows up to {PODS_SHOWN_MAX})")
     return "\n\n".join(parts)
+
+
+def _domains(view: QueueView, width: int | None) -> str:
+    names = [(d.domain, ",".join(d.scheduler_names), "yes" if d.is_leading else "no") for d in view.domains]
+    counts = [[d.counts.get(state, 0) for state in STATES] for d in view.domains]
+    head = ("domain", "scheduler names", "leading")
+    full = as_table((*head, *STATES), [(*n, *c) for n, c in zip(names, counts, strict=True)], is_wide=True)
+    if width is None or _fits(full, width):
+        return full
+    waiting = [", ".join(f"{n} {state}" for n, state in zip(c, STATES, strict=True) if n) for c in counts]
+    return as_table((*head, "waiting"), [(*n, w) for n, w in zip(names, waiting, strict=True)], width=width)
+
+
+def _pods(view: QueueView, width: int | None, *, is_wide: bool) -> str:
+    head = ["domain", "state", "namespace", "name", "age", "attempts", "retry in", "refused by", "why"]
+    if is_wide:
+        head[4:4] = ["priority", "qos", "node"]
+    full = as_table(head, [_row(pod, is_wide=is_wide) for pod in view.pods], is_wide=True)
+    if width is None or _fits(full, width):
+        return full
+    return as_table(
+        ("pod", "domain", "state", "age", "tries", "why"),
+        [_short_row(pod) for pod in view.pods],
+        width=width,
+    )
+
+
+def _fits(table: str, width: int) -> bool:
+    return max(map(len, table.splitlines())) <= width
 
 
 def _row(pod: WaitingPod, *, is_wide: bool) -> list[object]:
     row: list[object] = [pod.domain, pod.state, pod.namespace, pod.name]
     if is_wide:
         row += [pod.priority, pod.qos, pod.node]
-    retry = _age(pod.retry_in_s) if pod.retry_in_s > 0 else ""
-    return [*row, _age(pod.waiting_s), pod.attempts, retry, ",".join(pod.plugins), pod.message]
+    return [*row, _age(pod.waiting_s), pod.attempts, _retry(pod), ",".join(pod.plugins), pod.message]
+
+
+def _short_row(pod: WaitingPod) -> list[object]:
+    why = ": ".join(filter(None, (", ".join(pod.plugins), pod.message)))
+    retry = f"(retry in {_retry(pod)})" if pod.retry_in_s > 0 else ""
+    name = f"{pod.namespace}/{pod.name}"
+    return [name, pod.domain, pod.state, _age(pod.waiting_s), pod.attempts, f"{why} {retry}".strip()]
+
+
+def _retry(pod: WaitingPod) -> str:
+    return _age(pod.retry_in_s) if pod.retry_in_s > 0 else ""
 
 
 def _age(seconds: float) -> str:

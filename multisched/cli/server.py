@@ -6,9 +6,11 @@ A leader's certificate must be good for its own host or for the one that the use
 
 from __future__ import annotations
 
+import math
 import os
 import ssl
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import urlsplit
@@ -41,6 +43,10 @@ ASK_AGAIN: Final = "ask again, or name a server with --server"
 NEAR_HOST: Final = "127.0.0.1"
 """What the far end of a tunnel is called: a server without TLS answers to names of its own machine only."""
 ASK_THERE: Final = "name it with --server where it can be reached, or go through its cluster with --context NAME"
+
+
+class NoLeaderError(AskError):
+    """There is no leader to ask, or it cannot be reached: whatever it leads."""
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -121,29 +127,44 @@ def ask(
     return _body(server, reply) if led is None else _ask_leader(server, led, request)
 
 
-def ask_leader(server: Server, led: LedElsewhere, path: str, decode: Callable[[bytes], T]) -> T:
-    """What the leader of a domain answers that `server` does not lead. Raises AskError, which names it."""
-    return _decoded(server.title, _ask_leader(server, led, _Request(path)), decode)
+def ask_leader(
+    server: Server, led: LedElsewhere, path: str, decode: Callable[[bytes], T], *, domains: Sequence[str] = ()
+) -> T:
+    """What the leader of a domain answers that `server` does not lead. Raises AskError, which names it.
+
+    `domains`: all that it leads and shall be asked for. Raises NoLeaderError where that fails for all of them.
+    """
+    return _decoded(server.title, _ask_leader(server, led, _Request(path), domains), decode)
 
 
-def _ask_leader(server: Server, led: LedElsewhere, request: _Request) -> bytes:
+def _ask_leader(server: Server, led: LedElsewhere, request: _Request, domains: Sequence[str] = ()) -> bytes:
     """One hop: a leader that names another one has just lost the domain."""
+    said = led.of_all(domains or [led.domain])
     if led.leader is None or led.is_taken_over or not led.leader.address:
-        raise AskError(f"{server.title}: {led}", ExitCode.PROBLEM)
+        raise NoLeaderError(f"{server.title}: {said}", ExitCode.PROBLEM)
     host = urlsplit(led.leader.address).netloc
     if server.deployment is None and is_loopback_name(host) and not is_loopback_name(urlsplit(server.url).netloc):
-        raise AskError(f"{led}, which is an address of its own machine; {ASK_THERE}", ExitCode.NO_CLUSTER)
-    there = server.at(led.leader)
+        raise NoLeaderError(f"{said}, which is an address of its own machine; {ASK_THERE}", ExitCode.NO_CLUSTER)
+    there, asked_s = server.at(led.leader), time.monotonic()
     try:
         reply = _reply(there, request)
     except NoAnswerError as error:
         hint = f"; {ASK_THERE}" if server.deployment is None else ""
-        raise AskError(f"{led}, which does not answer: {error}{hint}", ExitCode.NO_CLUSTER) from error
+        text = f"{said}, which does not answer: {error}{_until_taken(led, time.monotonic() - asked_s)}{hint}"
+        raise NoLeaderError(text, ExitCode.NO_CLUSTER) from error
     other = _led_elsewhere(reply)
     if other is not None:
         hint = "" if other.is_taken_over or other.leader is None else "; ask again in a moment"
         raise AskError(f"{led}, but it says: {other}{hint}", ExitCode.PROBLEM)
     return _body(there, reply)
+
+
+def _until_taken(led: LedElsewhere, waited_s: float) -> str:
+    """`waited_s`: since that was said."""
+    if led.runs_out_in_s is None:
+        return ""
+    left_s = max(math.ceil(led.runs_out_in_s - waited_s), 0)
+    return f"; unless it renews its lease, another replica can lead in {left_s} s"
 
 
 def _led_elsewhere(reply: Reply) -> LedElsewhere | None:

@@ -15,6 +15,8 @@ from multisched.verify import Domain, Finding, Report, Snapshot, SnapshotError, 
 
 SNAPSHOT_BYTES_MAX: Final = 8 * 1024 * 1024 * 1024
 PROBLEMS_SHOWN: Final = 20
+ALIKE_MAX: Final = 3
+"""Pods that break one rule for one reason: more of them are one row, which names the first and counts the others."""
 
 
 def verify_snapshot(path: Path, domains: Sequence[Domain]) -> Report:
@@ -31,15 +33,17 @@ def exit_code(found: Report, *, is_strict: bool) -> ExitCode:
     return ExitCode.PROBLEM if is_wrong else ExitCode.OK
 
 
-def as_text(found: Report, output: str) -> str:
-    """`json`, `yaml`, or a table with what it does not say beneath."""
+def as_text(found: Report, output: str, *, names_all: bool = False) -> str:
+    """`json`, `yaml`, or tables, with what was not judged above and what could not be read beneath."""
     if output in ("json", "yaml"):
         return as_document(found.document(), output)
-    parts = [_table(title, those, output) for title, those in _lists(found) if those]
+    parts = [f"not judged: {one.rule}: {escaped(one.reason)}" for one in found.not_judged]
+    tables = [_table(title, those, output, names_all=names_all) for title, those in _lists(found) if those]
+    parts += ["", *tables] if parts else tables
     looked_at = f"{counted(found.pods, 'pod')} on {counted(found.nodes, 'node')}"
     violations = counted(len(found.violations), "violation")
-    parts.append(f"{violations}, {len(found.maybe)} that may have been right once; {looked_at}")
-    parts += [f"not judged: {one.rule}: {escaped(one.reason)}" for one in found.not_judged]
+    more = "; --all names every pod" if not names_all and _are_cut(found) else ""
+    parts.append(f"{violations}, {len(found.maybe)} that may have been right once; {looked_at}{more}")
     parts += [f"unreadable: {escaped(p.object)}: {escaped(p.problem)}" for p in found.unreadable[:PROBLEMS_SHOWN]]
     if len(found.unreadable) > PROBLEMS_SHOWN:
         parts.append(f"unreadable: {len(found.unreadable) - PROBLEMS_SHOWN} more; -o json names them")
@@ -50,7 +54,25 @@ def _lists(found: Report) -> list[tuple[str, list[Finding]]]:
     return [("", found.violations), ("May have been right when the pod was placed:", found.maybe)]
 
 
-def _table(title: str, findings: Sequence[Finding], output: str) -> str:
-    rows = [(f.pod, f.node, f.rule, f.message) for f in sorted(findings, key=lambda f: (f.rule, f.node, f.pod))]
+def _table(title: str, findings: Sequence[Finding], output: str, *, names_all: bool) -> str:
+    rows: list[tuple[str, str, str, str]] = []
+    for alike in _by_reason(findings):
+        if names_all or len(alike) <= ALIKE_MAX:
+            rows += [(f.pod, f.node, f.rule, f.message) for f in alike]
+        else:
+            first = alike[0]
+            rows.append((f"{first.pod} and {len(alike) - 1} more", first.node, first.rule, first.message))
     table = as_table(("pod", "node", "rule", "message"), rows, is_wide=output == "wide")
     return f"{title}\n{table}\n" if title else f"{table}\n"
+
+
+def _by_reason(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """Those of one rule and message together, by rule."""
+    found: dict[tuple[str, str], list[Finding]] = {}
+    for one in sorted(findings, key=lambda f: (f.rule, f.node, f.pod)):
+        found.setdefault((one.rule, one.message), []).append(one)
+    return sorted(found.values(), key=lambda alike: alike[0].rule)
+
+
+def _are_cut(found: Report) -> bool:
+    return any(len(alike) > ALIKE_MAX for _, those in _lists(found) for alike in _by_reason(those))

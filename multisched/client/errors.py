@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from multisched.model.wire import UNREADABLE, Response
+from multisched.model.wire import UNREADABLE, Response, TransportError
 
 STATUS_TEXT_CHARS_MAX: Final = 256
 EXPIRED_HINT: Final = (
@@ -95,6 +95,15 @@ def with_hint(error: BaseException) -> str:
     return (
         f"{error}; the credentials are not accepted, {EXPIRED_HINT}" if isinstance(error, Unauthorized) else str(error)
     )
+
+
+def fix_of(error: BaseException) -> str:
+    """What to do where kinds cannot be read; empty where the server's words say it all."""
+    if isinstance(error, Unauthorized):
+        return f"the credentials are not accepted, {EXPIRED_HINT}"
+    if isinstance(error, Forbidden):
+        return "grant the account get, list and watch, as deploy/base/rbac.yaml does"
+    return "check that the API server runs and can be reached" if isinstance(error, TransportError) else ""
 
 
 def in_words(error: BaseException) -> str:

@@ -20,6 +20,7 @@ from multisched.client.lease_calls import LeaseCalls, NoAnswerError
 from multisched.client.lease_record import ADDRESS_ANNOTATION, LeaseRecord
 from multisched.client.lease_term import LeaseSettings, LeaseState, LeaseTerm
 from multisched.client.observed_lease import ObservedLease
+from multisched.client.recurring_trouble import RecurringTrouble
 from multisched.framework.ports import Clock
 from multisched.model.wire import Transport, TransportError
 
@@ -69,6 +70,7 @@ class LeaseKeeper:
         self.inherited: Mapping[str, str] = {}
         """The annotations of the record that we took over."""
         self._standby_logged = ""
+        self._trouble = RecurringTrouble(clock)
         self._stop = asyncio.Event()
         self._stopped = asyncio.Event()
 
@@ -76,6 +78,11 @@ class LeaseKeeper:
     def held(self) -> LeaseRecord | None:
         """The lease as it was last seen, if somebody holds it. For any thread."""
         return self._observed.held
+
+    @property
+    def runs_out_in_s(self) -> float | None:
+        """Until the lease that was last seen can be taken, unless it is renewed; None if nobody holds it. For any thread."""
+        return self._observed.runs_out_in_s()
 
     async def release(self) -> None:
         """Stops `run()`, which gives the lease back, so that a successor takes over at once. Binds must have ended before."""
@@ -146,12 +153,21 @@ class LeaseKeeper:
             return False
         with anyio.move_on_after(timeout_s):
             try:
-                return await self._take_or_renew(timeout_s)
+                is_held = await self._take_or_renew(timeout_s)
             except NoAnswerError as error:
-                logger.warning("lease call failed", extra={"lease": self._name, "error": str(error)})
+                self._say_failed(logging.WARNING, error, error.fix)
             except TransportError as error:
-                logger.info("lease call failed", extra={"lease": self._name, "error": str(error)})
+                self._say_failed(logging.INFO, error)
+            else:
+                self._trouble.over()
+                return is_held
         return False
+
+    def _say_failed(self, level: int, error: Exception, fix: str = "") -> None:
+        """Of a try in each retry period: at once, when the error is another one, and again at growing pauses."""
+        if self._trouble.is_due(str(error)):
+            fields = {"lease": self._name, "error": str(error)}
+            logger.log(level, "lease call failed", extra={**fields, "fix": fix} if fix else fields)
 
     async def _take_or_renew(self, timeout_s: float) -> bool:
         started = self._clock.monotonic()

@@ -8,7 +8,7 @@ from typing import Final
 
 import orjson
 
-from multisched.client.errors import parse_status
+from multisched.client.errors import EXPIRED_HINT, parse_status
 from multisched.client.lease_record import LeaseRecord, RecordMetadata, lease_path, leases_path, read_record
 from multisched.client.paths import within
 from multisched.framework.ports import Clock
@@ -17,12 +17,20 @@ from multisched.model.wire import Response, Transport, TransportError
 
 logger = logging.getLogger(__name__)
 
-_FORBIDDEN: Final = (401, 403, 404)
-"""Of a lease that is to be created: no credentials, no right, no such namespace."""
+_FIXES: Final = {
+    401: f"the credentials are not accepted, {EXPIRED_HINT}",
+    403: "grant the account get, create and update of leases in that namespace, as deploy/base/rbac.yaml does",
+    404: "create the namespace",
+}
+"""By status. Of a lease that is to be created 404 says that there is no such namespace."""
 
 
 class NoAnswerError(Exception):
-    """This try failed; there is another one in a retry period."""
+    """This try failed; there is another one in a retry period. `fix`: what to do, if that is known."""
+
+    def __init__(self, text: str, fix: str = "") -> None:
+        super().__init__(text)
+        self.fix = fix
 
 
 class LeaseCalls:
@@ -46,7 +54,7 @@ class LeaseCalls:
         if response.status == 404:
             return None
         if response.status != 200:
-            raise NoAnswerError(_refusal("GET", response))
+            raise _refused("GET", response)
         return _decoded(response)
 
     async def create(self, annotations: Mapping[str, str], timeout_s: float) -> LeaseRecord | None:
@@ -54,8 +62,8 @@ class LeaseCalls:
         body = self._body(LeaseRecord(RecordMetadata()), annotations, self._identity, self._duration_s, is_ours=False)
         path = within(self._collection, timeout_s)
         response = await self._transport.request("POST", path, body=body, timeout_s=timeout_s)
-        if response.status in _FORBIDDEN:
-            logger.warning("lease not created", extra={"lease": self._name, "error": _refusal("POST", response)})
+        if response.status in _FIXES:
+            raise _refused("POST", response)
         return _decoded(response) if response.status == 201 else None
 
     async def replace(
@@ -66,7 +74,7 @@ class LeaseCalls:
         path = within(self._path, timeout_s)
         response = await self._transport.request("PUT", path, body=body, timeout_s=timeout_s)
         if response.status not in (200, 404, 409):
-            raise NoAnswerError(_refusal("PUT", response))
+            raise _refused("PUT", response)
         return _decoded(response) if response.status == 200 else None
 
     async def give_back(
@@ -108,9 +116,10 @@ class LeaseCalls:
         )
 
 
-def _refusal(method: str, response: Response) -> str:
+def _refused(method: str, response: Response) -> NoAnswerError:
     message = parse_status(response.body).message
-    return f"{method} answered {response.status}{f': {message}' if message else ''}"
+    text = f"{method} answered {response.status}{f': {message}' if message else ''}"
+    return NoAnswerError(text, _FIXES.get(response.status, ""))
 
 
 def _decoded(response: Response) -> LeaseRecord:

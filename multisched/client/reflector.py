@@ -22,6 +22,7 @@ from multisched.client.history import History
 from multisched.client.list_reader import ContradictoryListError, ListReader
 from multisched.client.lister import PAGE_ITEMS, MalformedAnswerError, TornListError
 from multisched.client.object_feed import ObjectFeed, ReflectorHandler
+from multisched.client.read_troubles import ReadTroubles
 from multisched.client.watch import Ending, Watch
 from multisched.framework.ports import Clock
 from multisched.model.wire import Transport, TransportError
@@ -88,6 +89,7 @@ class Reflector:
         history: History | None = None,
         is_optional: bool = False,
         or_paths: Sequence[str] = (),
+        troubles: ReadTroubles | None = None,
     ) -> None:
         """`on_refused` hears why when the server keeps answering lists with 403 or 404; asking goes on all the same.
 
@@ -95,7 +97,7 @@ class Reflector:
         `on_refused` hears of 403 alone. The kind is asked for again every 60 to 75 s. `or_paths`: other versions of it, of which
         the first that the server serves is used.
 
-        `history`: shared with the other reflectors of this server; None: its own.
+        `history` and `troubles`: shared with the other reflectors of this server; None: its own.
         """
         self._on_refused = on_refused
         self._is_optional = is_optional
@@ -125,7 +127,8 @@ class Reflector:
         selectors = {"field_selector": field_selector, "label_selector": label_selector}
         self._feed = ObjectFeed(handler, clock)
         self._lists = ListReader(transport, path, self._feed, self._history, **selectors)
-        self._watch = Watch(transport, path, self._feed, clock, rng, **selectors)
+        self._troubles = troubles if troubles is not None else ReadTroubles(clock)
+        self._watch = Watch(transport, path, self._feed, clock, rng, troubles=self._troubles, **selectors)
         self._history.join(path, self.request_relist)
 
     @property
@@ -236,7 +239,7 @@ class Reflector:
                 self._counters.malformed_lists += isinstance(error, MalformedAnswerError)
                 self._count_refusal(error)
                 if not self.is_refused:
-                    logger.warning("list failed", extra={"path": self._path, "error": str(error)})
+                    self._troubles.lists.failed(self._path, error)
             self._counters.list_failures += 1
             await self._pause(self._backoff.next_s(at_least_s))
 
@@ -246,6 +249,7 @@ class Reflector:
             return
         self._refusals = self._refusals + 1 if isinstance(error, Forbidden | NotFound) else 0
         if self.is_refused:
+            self._troubles.lists.fine(self._path)  # `on_refused` tells of it from now on
             self._is_absent = False
             self._on_refused(str(error))
             self._settled.set()
@@ -278,6 +282,7 @@ class Reflector:
         self._suspects = 0
         self._refusals = self._missing = 0
         self._is_absent = False
+        self._troubles.lists.fine(self._path)
         self._counters.lists += 1
         self._history.listed(self._path)
         self._end_turn()

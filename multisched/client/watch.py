@@ -15,6 +15,7 @@ from multisched.client.errors import ApiError, Gone, StatusBody, TooManyRequests
 from multisched.client.known_objects import is_older
 from multisched.client.lister import with_query
 from multisched.client.object_feed import BATCH_ITEMS, ObjectFeed, metadata_of
+from multisched.client.read_troubles import ReadTroubles
 from multisched.framework.ports import Clock
 from multisched.model.wire import UNREADABLE, LineStream, Response, Transport, TransportError
 
@@ -71,7 +72,9 @@ class Watch:
         *,
         field_selector: str,
         label_selector: str,
+        troubles: ReadTroubles,
     ) -> None:
+        self._troubles = troubles
         self.counters = WatchCounters()
         self.progress = 0
         """Lines of the latest watch that were handed on."""
@@ -110,7 +113,7 @@ class Watch:
                 ending = await self._open_and_consume()
         except TransportError as error:
             self.counters.failures += 1
-            logger.info("watch broke", extra={"path": self._path, "error": str(error)})
+            self._troubles.broken_watches.failed(self._path, error)
             ending = Ending.RETRY
         finally:
             self._scope = None
@@ -124,6 +127,8 @@ class Watch:
                 body = await stream.read_body()
                 return self._refused(error_for(Response(stream.status, body, stream.headers)))
             self._disconnected_since = None
+            self._troubles.watches.fine(self._path)
+            self._troubles.broken_watches.fine(self._path)
             return await self._consume(stream)
 
     def _watch_path(self) -> str:
@@ -186,6 +191,6 @@ class Watch:
         if isinstance(error, Gone):
             self.counters.expired += 1
             return Ending.RELIST
-        logger.warning("watch refused", extra={"path": self._path, "error": str(error)})
+        self._troubles.watches.failed(self._path, error)
         is_about_load = isinstance(error, TooManyRequests) or error.status in (502, 503)
         return Ending.RETRY if is_about_load else Ending.SUSPECT

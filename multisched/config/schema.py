@@ -7,9 +7,10 @@ Reading, cross checks and plugin lookup are `config`'s.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -380,6 +381,12 @@ class Tls(Section):
     @property
     def is_on(self) -> bool:
         return self.self_signed or self.cert_file is not None
+
+    def notes(self) -> Iterator[str]:
+        """Files that are not on this machine: the program may run on another one."""
+        for name, file in (("certFile", self.cert_file), ("keyFile", self.key_file)):
+            if file is not None and not Path(file).is_file():
+                yield f"server.tls.{name}: there is no file {file} on this machine; without it the program does not start"
 
 
 class ServerConfig(Section):

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
 
+from multisched.config.document import ConfigError, Problem
 from multisched.config.loading import parse, read_text
 from multisched.config.schema import Configuration
+
+MISSES_MAX: Final = 2
+"""Looks in a row without a file after which that is said."""
 
 State = tuple[int, int, int, int]
 
@@ -23,13 +28,19 @@ class WatchedFile:
         self.path = path
         self._state: State | None = None
         self._text = text
+        self._missed = 0
+        """Looks in a row that found no file."""
 
     def changed(self) -> Configuration | None:
         """What the file says if that is another thing than last time. Raises ConfigError once for what cannot be used.
 
-        A file that is gone for a moment, as editors do when they save, says nothing new.
+        A file that is gone for a moment, as editors do when they save, says nothing new. One that stays away cannot be used.
         """
         state = self._state_now()
+        self._missed = self._missed + 1 if state is None else 0
+        if self._missed == MISSES_MAX:
+            self._state, self._text = None, ""  # what it says when it is back is news, whatever it is
+            raise ConfigError([Problem(str(self.path), 1, 1, "", "the file is gone; put it back")])
         if state is None or state == self._state:
             return None
         text = read_text(self.path)

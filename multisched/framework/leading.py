@@ -5,7 +5,7 @@ A replica that stands by knows the cluster, and nothing of what the leader decid
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -33,14 +33,23 @@ class LedElsewhere(msgspec.Struct, frozen=True):
     is_taken_over: bool = msgspec.field(name="isTakenOver", default=False)
     """The process itself is the leader, and does not decide yet: in a moment it does."""
 
+    runs_out_in_s: float | None = msgspec.field(name="runsOutInS", default=None)
+    """Until its lease can be taken by somebody else, unless it is renewed; None: that is not known."""
+
     def __str__(self) -> str:
+        return self.of_all([self.domain])
+
+    def of_all(self, domains: Sequence[str]) -> str:
+        """In words, for all `domains` of which the same is to be said."""
+        are = "is" if len(domains) == 1 else "are"
+        named = f"domain{'' if len(domains) == 1 else 's'} {', '.join(domains)}"
         if self.is_taken_over:
-            return f"domain {self.domain} is being taken over by this replica; ask again in a moment"
+            return f"{named} {are} being taken over by this replica; ask again in a moment"
         if self.leader is None:
-            return f"no replica leads domain {self.domain} at the moment; ask again in a few seconds"
+            return f"no replica leads {named} at the moment; ask again in a few seconds"
         since = f" since {self.leader.since}" if self.leader.since else ""
         where = f" at {self.leader.address}" if self.leader.address else ", whose Lease does not say where it answers"
-        return f"domain {self.domain} is led by {self.leader.identity}{since}{where}"
+        return f"{named} {are} led by {self.leader.identity}{since}{where}"
 
 
 class NotLeadingError(Exception):
@@ -86,6 +95,7 @@ class Problem(LedElsewhere, frozen=True, kw_only=True):
             domain=led.domain,
             leader=led.leader,
             is_taken_over=led.is_taken_over,
+            runs_out_in_s=led.runs_out_in_s,
             status=error.status,
             detail=str(led),
         )

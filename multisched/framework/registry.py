@@ -139,7 +139,7 @@ class Registry:
         except LedgerSettingsError as error:
             raise RestartNeededError(f"plugin {use.name}: {error}") from error
         except Exception as error:
-            raise PluginSetupError(f"plugin {use.name}: {error}") from error
+            raise PluginSetupError(f"plugin {use.name}: {_why(error)}") from error
         if not isinstance(getattr(plugin, "name", None), str) or not plugin.name:
             raise PluginSetupError(f"plugin {use.name}: has no name; give it a `name`")
         _refuse_halves(plugin, use)
@@ -169,6 +169,14 @@ def _refuse_halves(plugin: Plugin, use: PluginUse) -> None:
             raise PluginSetupError(f"plugin {use.name}: has {method} and no depends_on; say what it reads (Dependency)")
         if not implements(plugin, protocol) or not isinstance(getattr(plugin, "reasons", _NO_REASONS), ReasonTable):
             raise PluginSetupError(f"plugin {use.name}: has {method} and no reasons; give it a ReasonTable")
+
+
+def _why(error: Exception) -> str:
+    """What a factory raised. A ValueError is meant for people; any other one is named, for its text may be a bare word."""
+    if isinstance(error, ValueError) and str(error):
+        return str(error)
+    hint = "; name it in args, if it is a setting" if isinstance(error, KeyError) else ""
+    return f"{type(error).__name__}: {error}{hint}"
 
 
 def _import_factory(path: str) -> Factory:

@@ -5,8 +5,8 @@ Values and one Protocol. The shell finds who has a view and computes in a thread
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 
@@ -24,6 +24,18 @@ class NoViewError(Exception):
     def __init__(self, message: str, *, status: int = 404) -> None:
         super().__init__(message)
         self.status = status
+
+
+NAME_CHARS_MAX: Final = 64
+
+
+def unknown_parameter(given: Iterable[str], known: Sequence[str]) -> str:
+    """What to answer where a query names what nobody reads; empty where it does not."""
+    unknown = next((name for name in given if name not in known), None)
+    if unknown is None:
+        return ""
+    hint = f"known here: {', '.join(known)}" if known else "there are no parameters here"
+    return f"{unknown[:NAME_CHARS_MAX]}: unknown; {hint}"
 
 
 class ViewQuery(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from multisched.cycle.bind_outcome import Outcome
 from multisched.framework.durations import Durations, growing
+from multisched.framework.ports import ExtenderError
 from multisched.model.objects import Pod
 from multisched.observe.families import WAIT_S, counter, histogram
 from multisched.observe.seldom_metrics import SeldomMetrics
@@ -121,8 +122,12 @@ class DomainMetrics:
         self._seldom.plugin_errors.labels(plugin, point, self._domain).inc()
         times = self._failures[plugin, point] = self._failures.get((plugin, point), 0) + 1
         if times & (times - 1) == 0:
-            where = {"plugin": plugin, "point": point, "domain": self._domain, "times": times, "error": str(error)}
-            logger.error("plugin failed", extra=where, exc_info=error if isinstance(error, BaseException) else None)
+            text = str(error) if isinstance(error, str | ExtenderError) else f"{type(error).__name__}: {error}"
+            where = {"plugin": plugin, "point": point, "domain": self._domain, "times": times, "error": text}
+            # An extender that is down is no defect of a program, whose place a traceback would show.
+            logger.error(
+                "plugin failed", extra=where, exc_info=None if isinstance(error, str | ExtenderError) else error
+            )
 
 
 def _copied(durations: Mapping[_K, Durations]) -> dict[_K, Durations]:

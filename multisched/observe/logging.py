@@ -48,6 +48,11 @@ _OF_EVERY_RECORD: Final = {*vars(logging.LogRecord("", 0, "", 0, "", None, None)
 """Attributes of a record that nobody gave it with `extra`."""
 
 
+def fields_of(record: logging.LogRecord) -> dict[str, object]:
+    """What was logged with `extra`."""
+    return {name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD}
+
+
 class LogStream(Protocol):
     """Where lines go; a binary file is one. Called on the writer's thread."""
 
@@ -217,7 +222,7 @@ class _JsonLines(logging.Formatter):
         self._clock = clock
 
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, object] = {name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD}
+        line = fields_of(record)
         line["level"] = record.levelname.lower()
         line["logger"] = record.name
         line["time"] = self._clock.now().isoformat(timespec="milliseconds")

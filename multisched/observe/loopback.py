@@ -30,11 +30,10 @@ def is_other_page(headers: Mapping[str, str], own_origin: str) -> bool:
 
 
 def token_folder(environment: Mapping[str, str]) -> Path:
-    """Where processes of this user keep their tokens."""
+    """Where processes of this user keep their tokens. Nothing else is kept there: what is above it others may have made."""
     home = Path(environment.get("HOME") or "/nonexistent")
-    return (
-        Path(environment.get("XDG_RUNTIME_DIR") or environment.get("XDG_CACHE_HOME") or home / ".cache") / "multisched"
-    )
+    above = Path(environment.get("XDG_RUNTIME_DIR") or environment.get("XDG_CACHE_HOME") or home / ".cache")
+    return above / "multisched" / "tokens"
 
 
 @contextmanager

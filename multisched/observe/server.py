@@ -14,7 +14,7 @@ import asyncio
 import errno
 import hmac
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from ipaddress import ip_address
 from pathlib import Path
@@ -26,7 +26,7 @@ from aiohttp import web
 
 from multisched.framework.leading import PROBLEM_TYPE, NotLeadingError, Problem
 from multisched.framework.repair import RepairAsked, RepairRefusedError
-from multisched.framework.views import NoViewError, ViewQuery
+from multisched.framework.views import NoViewError, ViewQuery, unknown_parameter
 from multisched.model.loopback_name import is_loopback_name
 from multisched.model.visible_text import escaped, escaped_lines
 from multisched.model.wire import UNREADABLE
@@ -78,6 +78,16 @@ WHAT_IF_PATH: Final = f"{EXPLAIN_PATH}/what-if"
 REPAIR_PATH: Final = "/api/v1/repair"
 VIEW_PATH: Final = "/api/v1/{view}/{name}"
 """What plugins show."""
+PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "/api/v1/queue": ("domain", "limit"),
+    CONFIGURATION_PATH: (),
+    f"{EXPLAIN_PATH}/pod/{{namespace}}/{{name}}": ("node", "fix", "names"),
+    WHAT_IF_PATH: ("replicas",),
+    f"{REPAIR_PATH}/plan": PLAN_PARAMETERS,
+    f"{REPAIR_PATH}/status": ("domain",),
+    f"{REPAIR_PATH}/run": PLAN_PARAMETERS,
+}
+"""Path -> what its query may say. A view's is judged by its plugin; probes, scrapers and API servers may send what they like."""
 REQUEST_BYTES_MAX: Final = 256 * 1024
 """Of a body: a manifest to be tried in thought."""
 SHUTDOWN_TIMEOUT_S: Final = 2.0
@@ -220,6 +230,7 @@ class _Routes:
             request = request.clone(client_max_size=REVIEW_BYTES_MAX)
         await request.read()  # as long as its connection is expected to send; handlers find it read
         self._connections.received(request)
+        _refuse_unknown(request)
         return await handler(request)
 
     def _renew_certificate(self) -> None:
@@ -374,11 +385,17 @@ def _bearer_token(request: web.Request) -> str:
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
+def _refuse_unknown(request: web.Request) -> None:
+    """A slip of the pen would be an answer to another question. Raises HTTPBadRequest."""
+    resource = request.match_info.route.resource
+    known = None if resource is None else PARAMETERS.get(resource.canonical)
+    unknown = "" if known is None else unknown_parameter(request.query, known)
+    if unknown:
+        raise web.HTTPBadRequest(reason=escaped(unknown))
+
+
 def _repair_asked(request: web.Request) -> RepairAsked:
     """The question in a URL. Raises RepairRefusedError (400)."""
-    for name in request.query:
-        if name not in PLAN_PARAMETERS:
-            raise RepairRefusedError(f"{name[:64]}: unknown; known here: {', '.join(PLAN_PARAMETERS)}", 400)
     try:
         percent = thresholds(request.query.getall("threshold", []))
     except ValueError as error:

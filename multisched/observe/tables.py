@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import sys
+import textwrap
 from collections.abc import Sequence
 from typing import Any, Final
 
 from multisched.model.visible_text import escaped, escaped_json, escaped_lines, is_hidden
 
 GAP: Final = "   "
-CELL_CHARS_MAX: Final = 80
+TEXT_CHARS_MIN: Final = 24
+"""A last column that is wider is text, which can be wrapped."""
+BESIDE_CHARS_MIN: Final = 40
+"""Room that it needs beside the other columns."""
+TERMINAL_COLUMNS_MIN: Final = 40
+COMMAND: Final = "kubectl "
+_LABEL: Final = re.compile(r" *\S+(?: \S+)? {2,}")
+"""What stands before the text of a line, as in `  PreFilter   NodeAffinity: passes`."""
 
 
 def as_document(document: Any, output: str) -> str:
@@ -28,16 +39,59 @@ def as_document(document: Any, output: str) -> str:
     return escaped_lines(str(yaml.dump(document, Dumper=Dumper, sort_keys=False, allow_unicode=True))).rstrip("\n")
 
 
-def as_table(head: Sequence[str], rows: Sequence[Sequence[object]], *, is_wide: bool = False) -> str:
-    """Columns under upper-case heads, as kubectl prints them; long cells are cut unless `is_wide`."""
+def as_table(
+    head: Sequence[str], rows: Sequence[Sequence[object]], *, is_wide: bool = False, width: int | None = None
+) -> str:
+    """Columns under upper-case heads, as kubectl prints them.
+
+    On a terminal a long last column is wrapped, or stands below the others where it has no room beside them, without its
+    head. Nothing is where `is_wide`, and into a pipe. `width`: None: the terminal's.
+    """
     cells = [[name.upper() for name in head]]
-    cells += [[_cell(value, is_wide=is_wide) for value in row] for row in rows]
+    cells += [[escaped(str(value)) or "-" for value in row] for row in rows]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
-    return "\n".join(
-        GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
-    )
+    fixed = sum(widths[:-1]) + len(GAP) * (len(widths) - 1)
+    width = None if is_wide else width or terminal_width()
+    if width is None or fixed + widths[-1] <= width or widths[-1] <= TEXT_CHARS_MIN:
+        return "\n".join(_joined(row, widths) for row in cells)
+    if width - fixed < BESIDE_CHARS_MIN:
+        lines = [_joined(cells[0][:-1], widths[:-1])]
+        for row in cells[1:]:
+            lines += [_joined(row[:-1], widths[:-1]), *_wrapped(f"  {row[-1]}", width, "  ")]
+        return "\n".join(lines)
+    lines = []
+    for row in cells:
+        first, *more = _wrapped(row[-1], width - fixed)
+        lines += [_joined([*row[:-1], first], widths), *(" " * fixed + line for line in more)]
+    return "\n".join(lines)
 
 
-def _cell(value: object, *, is_wide: bool) -> str:
-    text = escaped(str(value)) or "-"
-    return text if is_wide or len(text) <= CELL_CHARS_MAX else text[: CELL_CHARS_MAX - 1] + "…"
+def terminal_width() -> int | None:
+    """Columns of the terminal that standard output goes to; None if it goes elsewhere."""
+    if not sys.stdout.isatty():
+        return None
+    return max(shutil.get_terminal_size().columns, TERMINAL_COLUMNS_MIN)
+
+
+def fitted(text: str, width: int | None = None) -> str:
+    """Lines for a terminal: long ones go on below what they say, and commands to copy stay whole. `width`: as of `as_table`."""
+    columns = width or terminal_width()
+    if columns is None:
+        return text
+    lines = []
+    for line in text.split("\n"):
+        label = _LABEL.match(line)
+        indent = label.end() if label is not None else len(line) - len(line.lstrip()) + 2
+        is_command = line.lstrip().startswith(COMMAND)
+        lines += [line] if len(line) <= columns or is_command else _wrapped(line, columns, " " * indent)
+    return "\n".join(lines)
+
+
+def _joined(row: Sequence[str], widths: Sequence[int]) -> str:
+    return GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    return textwrap.wrap(
+        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
+    ) or [""]

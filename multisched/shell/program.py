@@ -24,6 +24,7 @@ from multisched.client.history import History
 from multisched.client.limits import WriteLimiter
 from multisched.client.object_feed import ReflectorHandler
 from multisched.client.pod_writer import ApiPodWriter
+from multisched.client.read_troubles import ReadTroubles
 from multisched.client.reflector import Reflector
 from multisched.client.volume_writer import ApiVolumeWriter
 from multisched.config.nodes import NodeRouter
@@ -134,13 +135,13 @@ class Program:
         self.workshop = outside.workshop if outside.workshop is not None else PluginWorkers()
         self.limiter = WriteLimiter(outside.clock, writes_per_s=configuration.client.writes_per_second)
         self.binder = ApiBinder(outside.transport, self.limiter)
-        writer = ApiVolumeWriter(outside.transport, self.limiter)
-        self.volumes = CountedVolumeWriter(writer, outside.clock.monotonic)
+        self.volumes = CountedVolumeWriter(ApiVolumeWriter(outside.transport, self.limiter), outside.clock.monotonic)
         self.events = ApiEventSink(outside.transport, self.limiter, outside.clock, instance=outside.identity)
         self.conditions = ApiConditionWriter(outside.transport, self.limiter, outside.clock)
         self._extenders = Extenders(configuration.domains, outside.transport, outside.open_extender)
         self.background = BackgroundTasks(outside.clock, outside.rng, outside.background_threads)
         self.history = History()
+        self._read_troubles = ReadTroubles(outside.clock)
         self.cache = ClusterCache()
         self.nominator = Nominator()
         self.reservations = Reservations(self.nominator)
@@ -323,6 +324,7 @@ class Program:
             history=None if is_alone else self.history,
             is_optional=is_optional,
             or_paths=or_paths,
+            troubles=self._read_troubles,
         )
 
     def _audit(self) -> Audit:
@@ -332,7 +334,6 @@ class Program:
             *self.objects.sides(),
         ]
         rng = random.Random(self._outside.rng.random())  # noqa: S311 - jitter, not a secret
-        period_s = self._configuration.client.audit_period_s
         threads = self._outside.background_threads
         return Audit(
             self._outside.transport,
@@ -346,7 +347,7 @@ class Program:
             rng,
             in_thread=BackgroundThreads() if threads is None else threads(),
             bind_deadline_s=self._configuration.client.bind_timeout_s,
-            period_s=period_s,
+            period_s=self._configuration.client.audit_period_s,
         )
 
     def _repairs(self) -> Repairs:

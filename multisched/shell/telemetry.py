@@ -266,13 +266,16 @@ def health_of(program: Program) -> str:
     now_s, remarks = program.clock.now().timestamp(), list[str]()
     if not program.history.is_trusted:
         remarks.append("the server's lists are older than what is known: nothing is decided until that is settled")
+    said: dict[tuple[str, str], list[str]] = {}  # domains, by what their plugin says: some share what they know
     for worker in program.router.workers():
         for built in worker.plugins.built:
             plugin = built.plugin
             if implements(plugin, HealthPlugin):
                 with contextlib.suppress(PluginFailure):
                     text = worker.runner.call(plugin, "Health", partial(plugin.health, now_s))
-                    remarks += [f"{worker.name}/{plugin.name}: {text}"] if text else []
+                    if text:
+                        said.setdefault((plugin.name, text), []).append(worker.name)
+    remarks += [f"{', '.join(domains)}/{name}: {text}" for (name, text), domains in said.items()]
     for task in program.background.states():
         if task.failures:
             since_s = now_s - task.last_error_s

@@ -55,7 +55,11 @@ def report(
 def report_of(judge: Judge, unreadable: Sequence[Problem] = (), *, has_domains: bool) -> Report:
     """By a judge that knows the cluster."""
     found = judge.findings()
-    not_judged = [] if has_domains else [Unjudged("domain", "needs --config FILE")]
+    not_judged = (
+        []
+        if has_domains
+        else [Unjudged("domain", "needs --config FILE, which also says what taints its pods tolerate")]
+    )
     if judge.lacks_claims:
         not_judged.append(Unjudged("volumes", "pods have claims and the input has none; add pv,pvc,sc,csinodes"))
     strays = [

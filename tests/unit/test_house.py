@@ -29,7 +29,7 @@ LAZY_IMPORTS: Final = {
     "multisched.app": (1, "most programs review no quotas"),
     "multisched.cli.asking": (3, "every command is parsed at each start, and one is run"),
     "multisched.cli.cluster_options": (7, "every command is parsed at each start, and one is run"),
-    "multisched.cli.driving": (6, "every command is parsed at each start, and one is run"),
+    "multisched.cli.driving": (7, "every command is parsed at each start, and one is run"),
     "multisched.cli.dump": (2, "who asks a server needs no sandbox"),
     "multisched.cli.explain": (2, "who asks a server needs no sandbox"),
     "multisched.cli.main": (27, "every command is parsed at each start, and one is run"),

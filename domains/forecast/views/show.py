@@ -11,7 +11,7 @@ from typing import Final
 
 from domains.forecast.views import documents, node_documents, report_document
 from domains.forecast.views.forecast_snapshot import ForecastSnapshot
-from multisched.framework.views import Document, NoViewError, ViewQuery
+from multisched.framework.views import Document, NoViewError, ViewQuery, unknown_parameter
 
 DOCUMENTS: Final[Mapping[str, Callable[[ForecastSnapshot, ViewQuery], Document]]] = {
     "services": documents.services,
@@ -24,11 +24,18 @@ DOCUMENTS: Final[Mapping[str, Callable[[ForecastSnapshot, ViewQuery], Document]]
 }
 
 
+OPTIONS: Final[Mapping[str, str]] = {"service": "name", "node": "name", "at": "moment"}
+"""What of a document is asked for."""
+
+
 def document_of(query: ViewQuery) -> Callable[[ForecastSnapshot], Document]:
-    """Makes the document of a snapshot. Raises NoViewError for a name that is none."""
+    """Makes the document of a snapshot. Raises NoViewError for a name that is none, and for an option that nobody reads."""
     make = DOCUMENTS.get(query.name)
     if make is None:
         raise NoViewError(f"forecast has no {query.name}; there are {', '.join(DOCUMENTS)}")
+    known = [OPTIONS[query.name], "domain"] if query.name in OPTIONS else ["domain"]
+    if unknown := unknown_parameter(query.options, known):
+        raise NoViewError(unknown, status=400)
     return partial(_made, make, query)
 
 

@@ -86,6 +86,10 @@ class ElasticQuota:
     def metrics(self, now_s: float) -> Sequence[PluginMetric]:
         return self._counts.metrics()
 
+    def health(self, now_s: float) -> str:
+        """Quotas without effect."""
+        return self._statuses.trouble_text()
+
     # -- statuses --------------------------------------------------------------------------------------------------
 
     def status_of(self, kind: ObjectKind, namespace: str, name: str) -> ObjectStatus | None:

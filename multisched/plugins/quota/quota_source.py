@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 TREE_NAMESPACE: Final = "kube-system"
 """Trees elsewhere have no effect, as in ACK."""
+SHOWN_MAX: Final = 3
+"""Objects without effect that health names; `quota tree` names all."""
 QUOTA_KINDS: Final = (ObjectKind.ELASTIC_QUOTA_TREE, ObjectKind.KOORDINATOR_QUOTA, ObjectKind.ELASTIC_QUOTA)
 """The first of which there are objects is read."""
 
@@ -99,6 +101,12 @@ class QuotaSource:
     def trouble_of(self, kind: ObjectKind, key: str) -> str:
         """Why the object has no effect; empty for one that has."""
         return self.trouble.get(trouble_key(kind, key), "")
+
+    def trouble_text(self) -> str:
+        """Which objects have no effect, and why; empty where all have."""
+        self.renew()
+        said = [f"{place} has no effect: {why}" for place, why in sorted(self.trouble.items())]
+        return ", ".join([*said[:SHOWN_MAX], *([f"and {len(said) - SHOWN_MAX} more"] if len(said) > SHOWN_MAX else [])])
 
     def _may_have_effect(self, kind: ObjectKind, one: ClusterObject) -> bool:
         if kind is not ObjectKind.ELASTIC_QUOTA_TREE or one.namespace == TREE_NAMESPACE:

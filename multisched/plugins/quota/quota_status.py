@@ -75,6 +75,10 @@ class QuotaStatuses:
         ledger.on_change = self.changed
         source.on_choice = self._chosen
 
+    def trouble_text(self) -> str:
+        """See `QuotaSource`."""
+        return self._source.trouble_text()
+
     # -- what changes ----------------------------------------------------------------------------------------------
 
     def changed(self, levels: tuple[Level, ...]) -> None:

@@ -29,7 +29,7 @@ class Leaders:
         record = keeper.held
         if record is None or record.spec.holder == self._identity:
             return LedElsewhere(domain)
-        return LedElsewhere(domain, leader_of(record))
+        return LedElsewhere(domain, leader_of(record), runs_out_in_s=keeper.runs_out_in_s)
 
     def _decides(self, domain: str) -> bool:
         """Whether it has been taken over, and decides by now."""

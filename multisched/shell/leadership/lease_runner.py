@@ -99,7 +99,7 @@ class LeasesInThread:
     def is_alive(self) -> bool:
         is_alive = self._clock.monotonic() - self._beaten_s <= HEARTBEAT_AGE_MAX_S
         if not is_alive and not self._is_stack_logged:
-            logger.error("the program hangs in this function", extra={"stack": _stack_of(self._program_thread)})
+            logger.error("the program hangs in this function", extra={"stack": stack_of(self._program_thread)})
         self._is_stack_logged = not is_alive
         return is_alive
 
@@ -164,7 +164,7 @@ class LeasesInThread:
                         kept.start_soon(keeper.run)
 
 
-def _stack_of(thread: int) -> list[str]:
+def stack_of(thread: int) -> list[str]:
     """Its innermost frames, as `file:line function`, the innermost one last."""
     frame = sys._current_frames().get(thread)  # noqa: SLF001 - documented, and the only way to look into a thread
     stack = [] if frame is None else traceback.extract_stack(frame, limit=FRAMES_LOGGED)

@@ -167,8 +167,9 @@ class Leases:
         return keeper.term
 
     def _changed(self, group: str, state: LeaseState) -> None:
-        logger.info("lease", extra={"group": group, "state": state.name})
         held, lost = self._held[group], self._lost[group]
+        if state is not LeaseState.RELEASED or held.is_set():  # who never led gives nothing back
+            logger.info("lease", extra={"group": group, "state": state.name})
         if state is LeaseState.LEADING:
             lost.clear()
             held.set()

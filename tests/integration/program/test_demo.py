@@ -58,7 +58,7 @@ def cluster_processes(temporary: Path) -> list[int]:
 
 
 def left_behind(temporary: Path) -> list[str]:
-    run = temporary.parent / "run" / "multisched"
+    run = temporary.parent / "run" / "multisched" / "tokens"
     return [path.name for folder in (temporary, run) if folder.exists() for path in folder.iterdir()]
 
 
@@ -208,3 +208,15 @@ async def test_a_kubeconfig_of_somebody_else_is_never_written_over(tmp_path: Pat
     assert ended.code == 2
     assert ended.err == f"multisched: {path} is somebody's kubeconfig; name a file that does not exist\n"
     assert path.read_text() == "apiVersion: v1\nkind: Config\n"
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+async def test_a_cluster_takes_its_kubeconfig_away_and_nobody_elses(tmp_path: Path, is_replaced: bool) -> None:
+    path = tmp_path / "config"
+    async with multisched("cluster", "--kubeconfig", str(path)) as command:
+        await command.has_printed("export KUBECONFIG=")
+        assert current_context(str(path)) == "embedded"
+        if is_replaced:
+            path.write_text("another")
+        ended = await command.end()
+    assert (ended.code, path.exists()) == (0, is_replaced)

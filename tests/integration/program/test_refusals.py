@@ -108,13 +108,14 @@ async def test_without_an_api_server_it_says_so_tries_again_and_ends_when_told(t
     async with multisched("run", "--kubeconfig", str(kubeconfig), "--config", configuration(tmp_path)) as command:
         url = await url_of(command)
         complaint = json.loads(await command.has_printed("API server does not answer"))
-        await command.has_printed('"in_s":1.0')
+        await command.has_printed("API server does not answer", after=len(command.err))
         statuses = [await anyio.to_thread.run_sync(status_of, url + path) for path in ("/livez", "/readyz")]
         ended = await command.end()
 
     assert statuses == [200, 503]
     assert TOKEN not in ended.err + ended.out
     assert f"127.0.0.1:{port}" in complaint["error"]
+    assert "the address in the kubeconfig" in complaint["fix"]
     assert ended.code == 0
     assert "Traceback" not in ended.err
 
@@ -153,6 +154,37 @@ async def test_a_lost_lease_ends_the_process_with_a_sentence(tmp_path: Path) -> 
     assert ended.code == 1
     assert (last["level"], last["reasons"]) == ("error", ["the lease of domain forecast is lost"])
     assert "Traceback" not in ended.err
+
+
+async def test_a_program_that_hangs_ends_at_the_second_signal_and_says_where(tmp_path: Path) -> None:
+    (tmp_path / "endless.py").write_text(
+        "class Endless:\n"
+        '    name = "Endless"\n'
+        "    def __init__(self, args):\n        pass\n"
+        "    def pre_enqueue(self, pod):\n"
+        "        print('endless', flush=True)\n"
+        "        while True:\n            pass\n"
+    )
+    profile = {"plugins": {"enabled": [{"name": "endless:Endless"}]}}
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump({**CONFIGURATION, "domains": [{"name": "forecast", "profile": profile}]}))
+    async with FaultyApi.start() as api:
+        kubeconfig = tmp_path / "kubeconfig"
+        api.write_kubeconfig(kubeconfig)
+        await api.create("/api/v1/namespaces/default/pods", forecast_pod("a"))
+        arguments = ("run", "--kubeconfig", str(kubeconfig), "--config", str(config))
+        async with multisched(*arguments, environment={"PYTHONPATH": str(tmp_path)}) as command:
+            await command.has_printed("endless")
+            while command.process.returncode is None:  # two signals at once are one to the system
+                command.process.terminate()
+                with anyio.move_on_after(0.2):
+                    await command.process.wait()
+            ended = await command.ended()
+
+    last = json.loads(ended.err.splitlines()[-1])
+    assert ended.code == 1
+    assert (last["level"], last["why"]) == ("critical", "at a second signal")
+    assert any("pre_enqueue" in frame for frame in last["stack"])
 
 
 async def test_the_queue_of_nobody_is_no_cluster() -> None:

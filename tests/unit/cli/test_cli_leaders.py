@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
 import threading
 from collections.abc import Iterator, Mapping
@@ -212,6 +213,20 @@ def test_queues_that_can_be_asked_are_shown_beside_those_that_cannot() -> None:
         standby.says("/api/v1/queue", encode_queue(nothing))
         code, out, err = call("queue", "--server", standby.url)
         assert (code, out) == (1, "")
+
+
+def test_domains_of_one_leader_are_said_together_and_its_silence_is_waited_for_once() -> None:
+    with Replica().serving() as standby:
+        elsewhere = [led_by(NOBODY, domain) for domain in ("forecast", "gpu")]
+        elsewhere += [LedElsewhere("job"), LedElsewhere("batch")]
+        elsewhere[0] = msgspec.structs.replace(elsewhere[0], runs_out_in_s=3600.0)
+        standby.says("/api/v1/queue", encode_queue(QueueView(domains=(), pods=(), elsewhere=tuple(elsewhere))))
+        code, out, err = call("queue", "--server", standby.url)
+    assert (code, out) == (3, "")
+    assert f"domains forecast, gpu are led by pod-a-1f since 2026-01-01T00:00:00.000000Z at {NOBODY}" in err
+    assert re.search(r"; unless it renews its lease, another replica can lead in 3[56]\d\d s; name it with", err)
+    assert "no replica leads domains job, batch at the moment; ask again in a few seconds" in err
+    assert err.count("led by") == err.count("no replica") == 1
 
 
 def authority_and_pair(folder: Path, name: str) -> tuple[Path, ssl.SSLContext]:

@@ -32,7 +32,9 @@ def test_a_clean_cluster_is_0_and_a_violation_1() -> None:
     assert call("--snapshot", "-", stdin=CLEAN)[0] == 0
     code, text, _ = call("--snapshot", "-", stdin=OVER)
     assert code == 1
-    head, row = text.splitlines()[:2]
+    hint, blank, head, row = text.splitlines()[:4]
+    assert (hint.split(":")[:2], blank) == (["not judged", " domain"], "")
+    assert "needs --config FILE" in hint
     assert head.split() == ["POD", "NODE", "RULE", "MESSAGE"]
     assert row.split()[:3] == ["default/large", "n1", "resources"]
     assert "1 violation, 0 that may have been right once; 1 pod on 1 node" in text
@@ -54,7 +56,9 @@ def test_json_says_it_all(tmp_path: Path) -> None:
         ],
         "maybe": [],
         "unreadable": [],
-        "notJudged": [{"rule": "domain", "reason": "needs --config FILE"}],
+        "notJudged": [
+            {"rule": "domain", "reason": "needs --config FILE, which also says what taints its pods tolerate"}
+        ],
         "checked": {"nodes": 1, "pods": 1, "unreadable": 0},
     }
 
@@ -65,6 +69,33 @@ def test_what_may_have_been_right_once_is_told_apart_and_fails_on_demand_only() 
     assert (code, found["violations"], [one["rule"] for one in found["maybe"]]) == (0, [], ["podAffinity"])
     assert call("--snapshot", "-", "--strict", stdin=ONCE)[0] == 1
     assert "May have been right when the pod was placed:" in call("--snapshot", "-", stdin=ONCE)[1]
+
+
+def tainted(*pods: str) -> str:
+    return dump(
+        make_node("n1", more={"pods": "100"}, taints=[{"key": "dedicated", "effect": "NoSchedule"}]),
+        *(make_pod(pod, "n1") for pod in pods),
+    )
+
+
+@pytest.mark.parametrize(("pods", "rows"), [(3, ["p0", "p1", "p2"]), (4, ["p0 and 3 more"]), (74, ["p0 and 73 more"])])
+def test_many_pods_of_one_rule_and_reason_are_one_row_with_one_of_them(pods: int, rows: list[str]) -> None:
+    names = [f"p{number}" for number in range(pods)]
+    _, text, _ = call("--snapshot", "-", stdin=tainted(*names))
+    told = [line.split("   ")[0] for line in text.splitlines() if line.startswith("default/")]
+    assert told == [f"default/{row}" for row in rows]
+    assert f"{pods} that may have been right once" in text
+    assert ("--all names every pod" in text) == (pods > 3)
+
+    _, text, _ = call("--snapshot", "-", "--all", stdin=tainted(*names))
+    assert text.count("default/p") == pods
+    assert "--all" not in text
+    assert len(json.loads(call("--snapshot", "-", "-o", "json", stdin=tainted(*names))[1])["maybe"]) == pods
+
+
+def test_pods_of_other_reasons_keep_their_rows() -> None:
+    listed = dump(make_node("n1"), *(make_pod(f"p{size}", "n1", requests={"cpu": str(size)}) for size in (5, 6, 7, 8)))
+    assert call("--snapshot", "-", stdin=listed)[1].count("resources") == 4
 
 
 def test_a_configuration_makes_it_judge_domains(tmp_path: Path) -> None:

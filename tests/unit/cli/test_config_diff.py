@@ -27,3 +27,23 @@ def test_the_command_is_named_where_something_waits_for_a_restart(found: list[Ch
 def test_where_the_command_is_not_known_none_is_named() -> None:
     shown = list(lines(ConfigurationView({}), [WAITING], (), is_own_file=False, is_wide=False))
     assert "after a restart: the server listens by it" in shown[-1]
+
+
+REJECTED = ConfigurationView({}, "/etc/m.yaml", since_s=0.0, problems=("/etc/m.yaml:3:1: domians: unknown key",))
+
+
+def test_a_rejected_file_is_named_and_what_it_said_before_is_not_shown_as_what_it_says() -> None:
+    shown = list(lines(REJECTED, [WAITING], REJECTED.problems, is_own_file=True, is_wide=False))
+    assert shown[:3] == [
+        "/etc/m.yaml was rejected; what it said before is in force, since 1970-01-01T00:00:00+00:00",
+        "/etc/m.yaml:3:1: domians: unknown key",
+        "of what it said before, this waits for a restart:",
+    ]
+    assert shown[3].splitlines()[0].split() == ["SETTING", "IN", "FORCE", "SAID", "BEFORE", "APPLIES"]
+
+
+def test_another_file_is_compared_with_what_is_in_force_in_spite_of_the_rejected_one() -> None:
+    shown = list(lines(REJECTED, [], (), is_own_file=False, is_wide=False))
+    said = "/etc/m.yaml, which the program follows, was rejected; what it said before is in force, since 1970-01-01T"
+    assert shown[0].startswith(said)
+    assert shown[1:] == ["no difference"]

@@ -697,8 +697,22 @@ async def test_a_lease_that_may_not_be_read_or_made_is_warned_of_in_the_words_of
     told = {(record.levelname, record.message, vars(record)["error"]) for record in caplog.records}
     assert told == {
         ("WARNING", "lease call failed", "GET answered 403: leases is forbidden"),
-        ("WARNING", "lease not created", "POST answered 403: leases is forbidden"),
+        ("WARNING", "lease call failed", "POST answered 403: leases is forbidden"),
     }
+
+
+async def test_a_refusal_that_lasts_is_said_ever_more_seldom_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+    store = LeaseStore()
+    keeper, transport = make_keeper(store, "a")
+    async with running(keeper):
+        for status in (401, 403):
+            store.fault = lambda asked, apply, status=status: a_refusal(status, "", "no")
+            await asyncio.sleep(300)
+    told = [(vars(one)["error"], vars(one)["fix"]) for one in caplog.records if one.message == "lease call failed"]
+    assert len(transport.asked) > 200
+    assert [error for error, _ in told] == ["GET answered 401: no"] * 8 + ["GET answered 403: no"] * 8
+    assert ["renew the token" in fix for _, fix in told] == [True] * 8 + [False] * 8
+    assert "create and update of leases" in told[-1][1]
 
 
 @given(st.integers(0, 2**32), st.lists(st.tuples(st.floats(0.1, 20), st.floats(0.1, 25)), min_size=1, max_size=2))

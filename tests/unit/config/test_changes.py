@@ -143,6 +143,21 @@ def test_a_file_counts_by_what_it_says_and_a_mistake_is_told_once(tmp_path: Path
     assert file.changed() is not None
 
 
+def test_a_file_that_stays_away_is_told_once_and_what_it_says_again_is_news(tmp_path: Path) -> None:
+    path = tmp_path / "multisched.yaml"
+    path.write_text(HEAD)
+    file = WatchedFile(path, HEAD)
+    assert file.changed() is None
+    path.unlink()
+    assert file.changed() is None, "as editors do when they save"
+    with pytest.raises(ConfigError, match=":1:1: the file is gone; put it back"):
+        file.changed()
+    assert file.changed() is None
+    path.write_text(HEAD)
+    assert file.changed() is not None, "so that it counts as good again"
+    assert file.changed() is None
+
+
 def test_a_configmap_is_swapped_by_a_link_in_its_path(tmp_path: Path) -> None:
     for name, text in (("one", HEAD), ("two", HEAD + "logging: {level: error}\n")):
         (tmp_path / name).mkdir()

@@ -9,6 +9,7 @@ import pytest
 from multisched.cli.cluster_options import kubeconfig_of
 from multisched.client import auth
 from multisched.demo.place import NAME, demo_kubeconfig, found_by_commands
+from multisched.observe.loopback import token_folder
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def test_the_file_is_found_while_the_demo_runs(kubeconfig: Path, tmp_path: Path)
     with found_by_commands(kubeconfig, environment(tmp_path)):
         assert demo_kubeconfig(environment(tmp_path)) == kubeconfig
     assert demo_kubeconfig(environment(tmp_path)) is None
-    assert list((tmp_path / ".cache" / "multisched").iterdir()) == []
+    assert list(token_folder(environment(tmp_path)).iterdir()) == []
 
 
 def test_the_latest_demo_is_found_and_an_earlier_one_leaves_it_alone(kubeconfig: Path, tmp_path: Path) -> None:

@@ -65,6 +65,11 @@ class Fails(Plain):
         raise ValueError("no licence")
 
 
+class LacksArgs(Plain):
+    def __init__(self, args: Mapping[str, Any]) -> None:
+        self.licence = args["licence"]
+
+
 class Nothing:
     name = "Nothing"
 
@@ -166,7 +171,8 @@ def test_a_factory_gets_what_it_takes() -> None:
         (f"{HERE}:Missing", {}, "has no class or function Missing"),
         (f"{HERE}:not_callable", {}, "has no class or function not_callable"),
         (f"{HERE}:Plain", {"size": 3}, "takes no args; remove them"),
-        (f"{HERE}:Fails", {}, "no licence"),
+        (f"{HERE}:Fails", {}, "Fails: no licence"),
+        (f"{HERE}:LacksArgs", {}, "LacksArgs: KeyError: 'licence'; name it in args, if it is a setting"),
         (f"{HERE}:Nothing", {}, "implements no extension point"),
         (f"{HERE}:Nameless", {}, "has no name"),
         (f"{HERE}:NoDependency", {}, "has filter and no depends_on"),

@@ -35,7 +35,7 @@ PATHS = (
             "domain job is led by pod-a-1f since 2026-01-01T00:00:00.000000Z at https://10.0.0.5:10260",
         ),
         (
-            LedElsewhere("job", Leader("stranger")),
+            LedElsewhere("job", Leader("stranger"), runs_out_in_s=12.5),
             421,
             "domain job is led by stranger, whose Lease does not say where it answers",
         ),
@@ -67,4 +67,5 @@ async def test_every_path_names_the_leader_alike(led: LedElsewhere, status: int,
                     "leader": led.leader
                     and {"identity": led.leader.identity, "address": led.leader.address, "since": led.leader.since},
                     "isTakenOver": led.is_taken_over,
+                    "runsOutInS": led.runs_out_in_s,
                 }

@@ -14,6 +14,7 @@ from multisched.client.request_counts import BOUNDS_S
 from multisched.cycle.bind_outcome import Outcome
 from multisched.framework.durations import Durations
 from multisched.framework.introspection import PluginMetric
+from multisched.framework.ports import ExtenderError
 from multisched.model.objects import Pod
 from multisched.observe.metrics import Metrics
 from multisched.observe.readings import (
@@ -142,12 +143,24 @@ def test_a_plugin_that_fails_for_every_pod_is_logged_with_its_traceback_a_few_ti
         domain.plugin_failed("Mine", "Score", ValueError(f"pod {number}"))
     domain.plugin_failed("Mine", "Filter", "wrong shape")
     assert [record.error for record in caplog.records if record.point == "Score"] == [  # type: ignore[attr-defined]
-        f"pod {2**power - 1}" for power in range(10)
+        f"ValueError: pod {2**power - 1}" for power in range(10)
     ]
     first, last = caplog.records[0], caplog.records[-1]
     assert first.exc_info is not None
     assert isinstance(first.exc_info[1], ValueError)
     assert (last.levelname, last.exc_info) == ("ERROR", None)
+
+
+def test_an_extender_that_is_down_is_a_line_without_a_traceback_and_a_lookup_says_what_it_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    domain = Metrics().domain("job")
+    domain.plugin_failed("Extenders", "Response", ExtenderError('extender "http://e": cannot be reached'))
+    domain.plugin_failed("Mine", "Score", KeyError("licence"))
+    assert [(record.error, record.exc_info is None) for record in caplog.records] == [  # type: ignore[attr-defined]
+        ('extender "http://e": cannot be reached', True),
+        ("KeyError: 'licence'", False),
+    ]
 
 
 async def test_readings_are_shown_as_they_are() -> None:

@@ -15,15 +15,16 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
+from multisched.framework.views import unknown_parameter
 from multisched.observe.access import DelegatedAuthenticator
 from multisched.observe.admission_view import REVIEW_BYTES_MAX, REVIEWS_MAX, VALIDATE_QUOTAS_PATH
 from multisched.observe.certificates import CertificateError, ServerCertificate, self_signed
 from multisched.observe.connections import Connections
 from multisched.observe.explain_view import PodView, WhatIfView, decode_view
 from multisched.observe.health import Health
-from multisched.observe.loopback import TokenFileError, own_token, read_token
+from multisched.observe.loopback import TokenFileError, own_token, read_token, token_folder
 from multisched.observe.queue_view import decode_queue
-from multisched.observe.repair_view import decode_plan, decode_status
+from multisched.observe.repair_view import PLAN_PARAMETERS, decode_plan, decode_status
 from multisched.observe.server import (
     NOT_ACCEPTED,
     REQUEST_BYTES_MAX,
@@ -244,6 +245,23 @@ async def test_a_repair_plan_asked_for_wrongly_is_refused_with_the_fix(query: st
         assert (status, words in text) == (400, True), text
 
 
+@pytest.mark.parametrize(
+    ("path", "known"),
+    [
+        ("/api/v1/queue?domian=job", "known here: domain, limit"),
+        ("/api/v1/explain/pod/default/late?node=n1&domian=job", "known here: node, fix, names"),
+        ("/api/v1/repair/plan?domian=job", f"known here: {', '.join(PLAN_PARAMETERS)}"),
+        ("/api/v1/repair/status?domian=job", "known here: domain"),
+    ],
+)
+async def test_a_parameter_that_nobody_reads_is_refused_by_its_name(path: str, known: str) -> None:
+    async with served(ServerSettings(port=0)) as url:
+        assert await get(url, path) == (400, f"domian: unknown; {known}\n")
+        assert unknown_parameter(["domian"], ()) == "domian: unknown; there are no parameters here"
+        assert (await get(url, f"{path.partition('?')[0]}?a%0A%1Bb=1"))[0] == 400
+        assert (await get(url, "/readyz?exclude=etcd"))[0] != 400, "as probes of Kubernetes send it"
+
+
 async def test_a_plan_is_carried_out_by_its_digest_and_its_run_is_shown(tmp_path: Path) -> None:
     async with served(ServerSettings(port=0, token_folder=tmp_path)) as url:
         own = {"Authorization": f"Bearer {read_token(tmp_path, urlsplit(url).port or 0)}"}
@@ -299,6 +317,18 @@ def test_it_is_the_folder_that_is_named_where_others_may_write_to_it(tmp_path: P
     with pytest.raises(TokenFileError) as refused, own_token(tmp_path, 1):
         raise AssertionError("others may replace the token")
     assert str(refused.value) == f"{tmp_path}: others may read or replace it; remove it, or chmod go= it"
+
+
+def test_tokens_have_a_folder_of_their_own_below_one_that_everybody_may_read(tmp_path: Path) -> None:
+    """Tools make `~/.cache/multisched`, too, and with mode 0755."""
+    cache = tmp_path / ".cache" / "multisched"
+    cache.mkdir(parents=True)
+    cache.chmod(0o755)
+    folder = token_folder({"HOME": str(tmp_path)})
+    with own_token(folder, 1) as token:
+        assert read_token(folder, 1) == token
+    assert folder.parent == cache
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 async def test_a_folder_that_others_may_write_to_holds_no_token(tmp_path: Path) -> None:

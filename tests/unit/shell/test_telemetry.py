@@ -137,6 +137,17 @@ def test_what_plugins_tell_is_shown_and_one_that_fails_costs_its_own_words_alone
     play(scene, prepare=one_node, configuration=WITH_PLUGINS)
 
 
+def test_what_plugins_of_several_domains_say_alike_is_said_once() -> None:
+    both = WITH_PLUGINS.replace(
+        "- name: gpu", f"- name: gpu\n  profile: {{plugins: {{enabled: [{{name: '{__name__}:Telling'}}]}}}}"
+    )
+
+    async def scene(cluster: Cluster) -> None:
+        assert "forecast, gpu/Telling: goes on with yesterday's numbers" in health_of(cluster.program).split("; ")
+
+    play(scene, prepare=one_node, configuration=both)
+
+
 def test_a_program_that_doubts_the_servers_lists_says_so() -> None:
     async def scene(cluster: Cluster) -> None:
         assert "lists are older" not in health_of(cluster.program)

@@ -128,6 +128,17 @@ def test_an_edit_with_a_mistake_leaves_the_last_good_tree_in_force() -> None:
         assert desk.source.trouble == {}
 
 
+def test_health_names_what_has_no_effect_even_if_nobody_has_asked_since() -> None:
+    desk = Desk()
+    desk.apply(tree())
+    assert desk.source.trouble_text() == ""
+    desk.apply(tree(least=9))
+    assert desk.source.trouble_text().startswith("kube-system/tree has no effect: not in force: ")
+    desk.apply(*(tree(name=f"t{number}", namespace="shop") for number in range(9)))
+    told = desk.source.trouble_text()
+    assert (told.count("has no effect"), told.endswith(", and 7 more")) == (3, True)
+
+
 def test_a_tree_that_nobody_has_asked_about_before_the_mistake_is_in_force_all_the_same() -> None:
     """As in a process that did not lead: its leader may have died before it wrote the last good one."""
     desk = Desk()

@@ -137,7 +137,7 @@ async def test_a_command_judges_in_its_own_process_and_says_what_it_could_not_re
     found = await judge_cluster(transport, ())
     assert [one.pod for one in found.violations] == ["default/over"]
     assert [(one.rule, one.reason.split(":")[0]) for one in found.not_judged] == [
-        ("domain", "needs --config FILE"),
+        ("domain", "needs --config FILE, which also says what taints its pods tolerate"),
         ("volumes", "PersistentVolumeClaim cannot be listed"),
     ]
 

@@ -143,6 +143,8 @@ async def test_what_is_not_there_is_told_with_a_fix() -> None:
         ("node", {"name": "n11"}, "no node n11 among those of domain shop; did you mean n1"),
         ("node", {}, "node: say which name"),
         ("service", {"name": "shop/wbe"}, "no profile of shop/wbe; did you mean shop/web"),
+        ("node", {"nmae": "n1"}, "nmae: unknown; known here: name, domain"),
+        ("nodes", {"name": "n1"}, "name: unknown; known here: domain"),
         ("stars", {}, "forecast has no stars; there are services, service, nodes"),
     ):
         with pytest.raises(NoViewError, match=message):
