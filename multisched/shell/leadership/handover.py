@@ -10,16 +10,18 @@ shows two annotations on its Lease, with every renewal:
 
 A row that joins a domain at version v is withheld until every other lease is settled. A lease is settled when it is
 free: given back, or run out for a bind deadline. It is also settled when its holder has seen v, but nothing beyond what
-this process has seen, and does not claim the node. Then the row is withheld until all pods that a consistent read has
-on the node are counted here. Two leaders whose rules both claim a node both leave it alone. Rows between domains of one
-process are never withheld: one cache counts for both. Owned and run by `Program`, one task.
+this process has seen, and does not claim the node. Where it has seen more, a consistent read must show the node as this
+process knows it. A watch may be a minute behind where no node changes. Then the row is withheld until all
+pods that a consistent read has on the node are counted here. Two leaders whose rules both claim a node both leave it
+alone. Rows between domains of one process are never withheld: one cache counts for both. Owned and run by `Program`, one
+task.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from contextlib import aclosing
 from typing import Final
 
@@ -34,6 +36,8 @@ from multisched.client.reflector import Reflector
 from multisched.config.nodes import NodeRouter, NodeSelection, lease_groups
 from multisched.config.schema import Configuration
 from multisched.framework.ports import Clock
+from multisched.model.decode_metadata import WireIdentity
+from multisched.model.decode_selectors import Wire
 from multisched.model.objects import Node
 from multisched.model.version import Version, is_covered, version_of
 from multisched.model.wire import Transport, TransportError
@@ -66,6 +70,19 @@ class _Withheld(msgspec.Struct, frozen=True):
     rows: DomainRows
     row: int
     version: Version
+
+
+class _Ahead(msgspec.Struct, frozen=True):
+    """A leader that has seen more of nodes than this process."""
+
+    obstacle: str
+    seen: Version
+
+
+class _Head(Wire):
+    """Of a node in a list."""
+
+    metadata: WireIdentity
 
 
 class _Claims(msgspec.Struct, frozen=True):
@@ -203,9 +220,10 @@ class Handover:
         domain, rows = worker.name, self._router.rows_of(worker)
         self._settled.add(self._groups[domain])
         self._open.add(domain)
+        is_behind = bool(self._ahead(others))
         for row in rows.rows.tolist():
             node = self._cache.nodes.node(row)
-            if self._obstacle(domain, node, node.version, others):
+            if is_behind or self._obstacle(domain, node, node.version, others):
                 rows.withhold(row, node)
 
     # -- as long as it runs ----------------------------------------------------------------------------------------
@@ -244,6 +262,13 @@ class Handover:
             return
         others = await self._read(set())
         free = [(one, node) for one in waiting if (node := self._free_node(one, others)) is not None]
+        ahead = self._ahead(others)
+        if ahead and free:
+            unchanged = await self._unchanged([node for _, node in free], ahead)
+            for one, node in free:
+                if node.uid not in unchanged:
+                    self._report(one, node, ahead[0].obstacle)
+            free = [(one, node) for one, node in free if node.uid in unchanged]
         are_counted = self._is_alone
         if not are_counted and len(free) > NODES_LISTED_MAX:
             await self._relist(self._clock.monotonic())
@@ -286,6 +311,23 @@ class Handover:
         one.rows.admit(one.row, one.version)
         uses = self._router.uses_of(one.row)
         self._router.notify_node(node, node, used, uses, self._clock.monotonic())
+
+    async def _unchanged(self, nodes: Sequence[Node], ahead: Sequence[_Ahead]) -> Set[str]:
+        """Of those that nobody can have seen otherwise than they are known here. By a read as new as what others have seen."""
+        names = [node.name for node in nodes] if len(nodes) <= NODES_LISTED_MAX else [""]
+        found: set[tuple[str, Version]] = set()
+        try:
+            for name in names:
+                selector = f"metadata.name={name}" if name else ""
+                pages = list_pages(self._transport, "/api/v1/nodes", field_selector=selector)
+                async with aclosing(pages):
+                    async for page in pages:
+                        if all(is_covered(one.seen, version_of(page.version)) for one in ahead):
+                            found.update(_identity(raw) for raw in page.items)
+        except (ApiError, TransportError, MalformedAnswerError, msgspec.MsgspecError) as error:
+            logger.warning("nodes that join cannot be listed", extra={"error": str(error)})
+            return set()
+        return {node.uid for node in nodes if (node.uid, node.version) in found}
 
     async def _counts_all_on(self, name: str) -> bool:
         """True if every pod that the API server has on the node is counted here: the last leader's binds among them."""
@@ -364,9 +406,21 @@ class Handover:
             seen = version_of(holding.annotations.get(SEEN_ANNOTATION, ""))
             if not is_covered(version, seen):
                 return f"{who}, which has not seen yet that the node left"
-            if not is_covered(seen, version_of(self._nodes.position)):
-                return f"{who}, which has seen more of nodes than this process, and may have it again"
         return ""
+
+    def _ahead(self, others: Mapping[str, Holding | None]) -> list[_Ahead]:
+        """Leaders that may have any node again, by what this process has not seen."""
+        found = []
+        for group, holding in others.items():
+            if holding is None or group in self._settled:
+                continue
+            seen = version_of(holding.annotations.get(SEEN_ANNOTATION, ""))
+            if not is_covered(seen, version_of(self._nodes.position)):
+                who = f"the lease of {group} is held by {holding.holder}"
+                found.append(
+                    _Ahead(f"{who}, which has seen more of nodes than this process, and may have it again", seen)
+                )
+        return found
 
     def _claims(self, annotations: Mapping[str, str]) -> _Claims | None:
         text = annotations.get(SELECTION_ANNOTATION)
@@ -377,6 +431,11 @@ class Handover:
             compiled = None if selection is None else _Claims(NodeRouter(selection), lease_groups(selection))
             self._selections[text] = compiled
         return self._selections[text]
+
+
+def _identity(raw: msgspec.Raw) -> tuple[str, Version]:
+    metadata = msgspec.json.decode(raw, type=_Head).metadata
+    return metadata.uid, version_of(metadata.resource_version)
 
 
 def _as_listed(one: _Withheld) -> _Withheld:

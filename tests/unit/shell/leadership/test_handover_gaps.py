@@ -202,7 +202,10 @@ def test_a_node_waits_for_another_leader_for_as_long_as_that_one_may_use_it() ->
         assert obstacle("free", selection=two, seen="1") == left
         assert obstacle("free", selection=two, seen=position) == ""
         more = f"{held}, which has seen more of nodes than this process, and may have it again"
-        assert obstacle("free", selection=two, seen=str(int(position) + 1)) == more
+        assert obstacle("free", selection=two, seen=str(int(position) + 1)) == ""
+        ahead = {"gpu": Holding("other", {SEEN_ANNOTATION: str(int(position) + 1)}), "forecast": None}
+        assert [(one.obstacle, one.seen) for one in handover._ahead(ahead)] == [(more, int(position) + 1)]
+        assert handover._ahead({"gpu": Holding("other", {SEEN_ANNOTATION: position}), "nobody": None}) == []
         assert obstacle("free", selection=three, seen=position) == ""
         assert obstacle("free", group="forecast") == "", "what is settled is ours"
         unknown = (
@@ -319,5 +322,29 @@ def test_a_leader_of_all_domains_uses_no_node_that_a_leader_with_a_lease_per_dom
         await site.stop(second)
         await asyncio.sleep(20.0)
         assert not rows_of(new, "gpu").withheld
+
+    play(scene)
+
+
+@pytest.mark.parametrize("count", [1, NODES_LISTED_MAX + 4])
+def test_nodes_that_nobody_touches_do_not_wait_for_a_bookmark_that_another_leader_has_seen(count: int) -> None:
+    """Where replicas start together whoever lists last has seen more, and no node's change lets the other's watch catch up."""
+
+    async def scene(site: Site) -> None:
+        for number in range(count):
+            await site.add_node(f"free-{number}")
+        early, late = site.start(["forecast"], TWO), site.start(["gpu"], TWO)
+        early.cable.late_s = late.cable.late_s = 0.0
+        await asyncio.sleep(1.0)
+        assert len(rows_of(early, "forecast").withheld) == count
+        early.cable.deaf_until_s = site.loop.time() + 60.0
+        await site.add_node("unheard", gpus=4)
+        await asyncio.sleep(0.2)
+        assert late.program.reflectors["nodes"].position > early.program.reflectors["nodes"].position
+        await asyncio.sleep(8.0)
+        assert not rows_of(early, "forecast").withheld
+        pod = await site.add_pod("forecast", "1")
+        await asyncio.sleep(8.0)
+        assert site.node_of(pod).startswith("free-")
 
     play(scene)
