@@ -25,7 +25,7 @@ SEEDS_MAX = 48
 """Seeds that a defect may survive before it counts as not caught, if no other number is asked for."""
 
 FIRST: dict[str, int] = {
-    "assumed_pods_keep_their_size": 6,
+    "assumed_pods_keep_their_size": 9,
     "audit_mends_nothing": 6,
     "audit_off": 3,
     "backoff_never_ends": 0,
@@ -126,12 +126,11 @@ FIRST: dict[str, int] = {
     "resizes_count_when_they_are_requested": 1,
     "roles_left_out_of_the_signature": 1,
     "rows_not_checked_at_commit": 24,
-    "seen_before_the_last_binds_end": 30,
     "selectors_not_looked_at": 0,
     "set_aside_for_good": 3,
     "set_aside_unheard_by_namespaces": 9,
     "shares_go_by_what_is_wanted_now": 78,
-    "shorter_flushes_reach_nobody_who_waits": 222,
+    "shorter_flushes_reach_nobody_who_waits": 232,
     "some_of_a_gang_are_enough": 100,
     "spread_not_looked_at": 1,
     "statuses_of_quotas_stand_still": 122,
@@ -153,7 +152,7 @@ FIRST: dict[str, int] = {
     "volumes_promised_to_nobody": 0,
     "volumes_reached_from_everywhere": 3,
     "waiting_members_count_as_scheduled": 100,
-    "withdrawn_binds_forgotten": 3,
+    "withdrawn_binds_forgotten": 7,
 }
 """Defect -> the seed to begin with: the first that caught it when it was last looked for."""
 
@@ -186,6 +185,7 @@ UNSHOWN = frozenset(
         "preemptors_not_held",
         "repeats_on_the_way_are_not_counted",
         "restored_history_forgets_first",
+        "seen_before_the_last_binds_end",  # tests/sim/test_handover.py catches it
         "starts_leave_victims_as_they_were",
         # Seed 186 alone did: it has quotas now.
         "unanswered_conditions_forgotten",
