@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import aclosing
 from typing import Final
 
@@ -392,10 +392,7 @@ class Handover:
 
     def _obstacle(self, domain: str, node: Node, version: Version, others: Mapping[str, Holding | None]) -> str:
         """Why somebody else may still bind to the node; empty: nobody does."""
-        for group, holding in others.items():
-            if holding is None or group in self._settled:
-                continue
-            who = f"the lease of {group} is held by {holding.holder}"
+        for group, who, holding in self._unsettled(others):
             claims = self._claims(holding.annotations)
             if claims is None:
                 return f"{who}, which does not say what nodes it uses"
@@ -403,24 +400,24 @@ class Handover:
                 return f"{who}, whose configuration has no lease for domain {domain}, and would not ask before it takes the node"
             if claims.claims(group, node):
                 return f"{who}, whose configuration gives it the node, too"
-            seen = version_of(holding.annotations.get(SEEN_ANNOTATION, ""))
-            if not is_covered(version, seen):
+            if not is_covered(version, _seen(holding)):
                 return f"{who}, which has not seen yet that the node left"
         return ""
 
     def _ahead(self, others: Mapping[str, Holding | None]) -> list[_Ahead]:
         """Leaders that may have any node again, by what this process has not seen."""
-        found = []
+        position = version_of(self._nodes.position)
+        return [
+            _Ahead(f"{who}, which has seen more of nodes than this process, and may have it again", _seen(holding))
+            for _, who, holding in self._unsettled(others)
+            if not is_covered(_seen(holding), position)
+        ]
+
+    def _unsettled(self, others: Mapping[str, Holding | None]) -> Iterator[tuple[str, str, Holding]]:
+        """The leases that somebody may bind by: the group, who holds it in words, and what that one shows."""
         for group, holding in others.items():
-            if holding is None or group in self._settled:
-                continue
-            seen = version_of(holding.annotations.get(SEEN_ANNOTATION, ""))
-            if not is_covered(seen, version_of(self._nodes.position)):
-                who = f"the lease of {group} is held by {holding.holder}"
-                found.append(
-                    _Ahead(f"{who}, which has seen more of nodes than this process, and may have it again", seen)
-                )
-        return found
+            if holding is not None and group not in self._settled:
+                yield group, f"the lease of {group} is held by {holding.holder}", holding
 
     def _claims(self, annotations: Mapping[str, str]) -> _Claims | None:
         text = annotations.get(SELECTION_ANNOTATION)
@@ -431,6 +428,10 @@ class Handover:
             compiled = None if selection is None else _Claims(NodeRouter(selection), lease_groups(selection))
             self._selections[text] = compiled
         return self._selections[text]
+
+
+def _seen(holding: Holding) -> Version:
+    return version_of(holding.annotations.get(SEEN_ANNOTATION, ""))
 
 
 def _identity(raw: msgspec.Raw) -> tuple[str, Version]:
