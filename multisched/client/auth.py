@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import logging
 import math
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ import msgspec
 
 from multisched.client.errors import EXPIRED_HINT, STATUS_TEXT_CHARS_MAX, CredentialsError
 from multisched.client.kubeconfig_errors import reason_of
+from multisched.client.kubeconfig_files import current_context, files_of
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +139,7 @@ class CredentialSource(Protocol):
 
 
 class KubeconfigSource:
-    """A kubeconfig file; `context` or its current one."""
+    """A kubeconfig, of one file or of several (`kubeconfig_files`); `context` or its current one."""
 
     def __init__(self, vendor: Vendor, path: Path, context: str | None = None) -> None:
         self._vendor = vendor
@@ -164,12 +166,13 @@ class KubeconfigSource:
             # A new loader forgets what an exec plugin said and sees a rewritten file. An OIDC loader is kept, because
             # it alone has the newest refresh token. Its persister cannot be used: it is called with an argument it does
             # not take.
-            if not self._path.exists():
+            files = files_of(self._path)
+            if not files:
                 raise CredentialsError(f"no kubeconfig at {self._path}")
             self._settings = Settings()
             self._loader = await self._vendor.load_kube_config(
-                config_file=str(self._path),
-                context=self._context,
+                config_file=os.pathsep.join(str(file) for file in files),
+                context=self._context or (current_context(files) if len(files) > 1 else None),
                 client_configuration=self._settings,
                 persist_config=False,
             )

@@ -1,6 +1,6 @@
 """What is wrong with a kubeconfig that could not be used, in a sentence: the library's own errors name classes, not files.
 
-Owns nothing. Reads the file once more, for it is looked at only when loading has failed. No secret is part of a sentence.
+Owns nothing. Reads its files once more, for they are looked at only when loading has failed. No secret is part of a sentence.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from multisched.client.errors import STATUS_TEXT_CHARS_MAX
+from multisched.client.kubeconfig_files import files_of, merged
 from multisched.model.near_names import did_you_mean
 from multisched.model.yaml_text import NotYamlError, yaml_documents
 
@@ -19,25 +20,28 @@ Part = Mapping[str, Any]
 
 
 def reason_of(path: Path, context: str | None, error: BaseException) -> str:
-    """Why the file cannot be used, and what to do."""
-    try:
-        documents = yaml_documents(path.read_text("utf-8"))
-    except OSError as unreadable:
-        return f"cannot be read: {unreadable.strerror}"
-    except UnicodeDecodeError:
-        return "is not UTF-8 text"
-    except NotYamlError as bad:
-        return f"is no YAML: {bad}"
-    found = next(_problems(documents, context), "") or _of_plugin(documents[0], context, error)
-    return found or _words(error)
+    """Why it cannot be used, and what to do. `path`: as for `kubeconfig_files.files_of`."""
+    files = files_of(path)
+    documents: list[Part] = []
+    for file in files:
+        whose = f"{file} " if len(files) > 1 else ""
+        try:
+            found = yaml_documents(file.read_text("utf-8"))
+        except OSError as unreadable:
+            return f"{whose}cannot be read: {unreadable.strerror}"
+        except UnicodeDecodeError:
+            return f"{whose}is not UTF-8 text"
+        except NotYamlError as bad:
+            return f"{whose}is no YAML: {bad}"
+        if len(found) != 1 or not isinstance(found[0], Mapping):
+            return f"{whose}is no kubeconfig; write one mapping with clusters, contexts and users"
+        documents.append(found[0])
+    document = merged(documents)
+    return next(_problems(document, context), "") or _of_plugin(document, context, error) or _words(error)
 
 
-def _problems(documents: list[Any], context: str | None) -> Iterator[str]:
+def _problems(document: Part, context: str | None) -> Iterator[str]:
     """What the document lacks, the first thing first."""
-    if len(documents) != 1 or not isinstance(documents[0], Mapping):
-        yield "is no kubeconfig; write one mapping with clusters, contexts and users"
-        return
-    document = documents[0]
     name = context or document.get("current-context")
     if not name:
         yield f"has no current-context; name one with --context ({_shown(_named(document, 'contexts'))})"

@@ -1,0 +1,62 @@
+"""The files of a kubeconfig: KUBECONFIG may name several, which count as one, as for kubectl.
+
+What is named in two of them counts as in the first, the current context likewise. A file that is not there is left out.
+kubernetes-asyncio merges them in the same way but for the current context, of which it takes the last.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from multisched.model.yaml_text import NotYamlError, yaml_documents
+
+LISTS: Final = ("clusters", "contexts", "users")
+
+
+def files_of(path: Path) -> tuple[Path, ...]:
+    """Those that are there. `path`: one, or several with the separator of PATH between them."""
+    named = (Path(one).expanduser() for one in str(path).split(os.pathsep) if one)
+    return tuple(file for file in named if not _is_missing(file))
+
+
+def current_context(files: Sequence[Path]) -> str | None:
+    """That of the first file that has one; None: none has, or one cannot be read, of which the loader tells."""
+    try:
+        found = (one.get("current-context") for file in files if isinstance(one := _document(file), Mapping))
+        return next((str(name) for name in found if name), None)
+    except (OSError, UnicodeDecodeError, NotYamlError):
+        return None
+
+
+def merged(documents: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """One document of several: entries of all, of those with one name the first."""
+    if len(documents) == 1:
+        return documents[0]
+    whole: dict[str, Any] = {}
+    for document in documents:
+        for field, value in document.items():
+            if field in LISTS and isinstance(value, list):
+                known = whole.setdefault(field, [])
+                names = {one.get("name") for one in known if isinstance(one, Mapping)}
+                known += [one for one in value if not isinstance(one, Mapping) or one.get("name") not in names]
+            elif not whole.get(field):
+                whole[field] = value
+    return whole
+
+
+def _is_missing(file: Path) -> bool:
+    """False for one that cannot be looked at: who reads it says why."""
+    try:
+        file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _document(file: Path) -> Any:
+    return next(iter(yaml_documents(file.read_text("utf-8"))), None)

@@ -1,0 +1,90 @@
+"""KUBECONFIG that names several files: what is in them counts as one, the first file before the others."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from multisched.client.auth import Access, Credentials, KubeconfigSource, import_vendor
+from multisched.client.errors import CredentialsError
+
+
+def write(file: Path, names: Mapping[str, str], current: str = "", *, users: Sequence[str] | None = None) -> Path:
+    """`names`: of clusters, with where each is; a context has the name of its cluster and of its user."""
+    document = {
+        "current-context": current,
+        "clusters": [{"name": name, "cluster": {"server": server}} for name, server in names.items()],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}} for name in names],
+        "users": [{"name": name, "user": {"token": f"{file.name}-{name}"}} for name in (names if users is None else users)],
+    }  # fmt: skip
+    file.write_text(json.dumps(document))
+    return file
+
+
+async def access(files: Sequence[Path | str], context: str | None = None) -> Access:
+    whole = Path(os.pathsep.join(str(file) for file in files))
+    return (await Credentials.load(KubeconfigSource(import_vendor(), whole, context))).access
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Path, Path]:
+    """Both have the cluster `both`, and one each."""
+    return (
+        write(tmp_path / "a", {"both": "https://a-both", "a": "https://a"}, "a"),
+        write(tmp_path / "b", {"both": "https://b-both", "b": "https://b"}, "b"),
+    )
+
+
+async def test_the_first_file_says_the_current_context_and_what_a_name_means(two: tuple[Path, Path]) -> None:
+    assert (await access(two)).host == "https://a"
+    assert (await access(two[::-1])).host == "https://b"
+    found = await access(two, "both")
+    assert (found.host, found.authorization) == ("https://a-both", "Bearer a-both")
+
+
+async def test_a_context_of_any_file_can_be_named(two: tuple[Path, Path]) -> None:
+    found = await access(two, "b")
+    assert (found.host, found.authorization) == ("https://b", "Bearer b-b")
+
+
+async def test_a_context_may_take_its_user_from_another_file(tmp_path: Path) -> None:
+    one = write(tmp_path / "a", {"c": "https://c"}, "c", users=())
+    other = write(tmp_path / "b", {"c": "https://other"})
+    found = await access((one, other))
+    assert (found.host, found.authorization) == ("https://c", "Bearer b-c")
+
+
+async def test_the_current_context_may_stand_in_the_second_file_alone(tmp_path: Path) -> None:
+    one, other = write(tmp_path / "a", {"a": "https://a"}), write(tmp_path / "b", {"b": "https://b"}, "a")
+    assert (await access((one, other))).host == "https://a"
+
+
+async def test_files_that_are_not_there_and_empty_names_are_left_out(two: tuple[Path, Path], tmp_path: Path) -> None:
+    assert (await access(("", tmp_path / "none", two[1], tmp_path / "a" / "below-a-file", ""))).host == "https://b"
+
+
+async def test_where_no_file_is_there_all_are_named(tmp_path: Path) -> None:
+    with pytest.raises(CredentialsError, match=f"no kubeconfig at {tmp_path}/x:{tmp_path}/y"):
+        await access((tmp_path / "x", tmp_path / "y"))
+
+
+async def test_a_file_may_be_named_with_a_tilde(two: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(two[0].parent))
+    assert (await access(("~/b", "~/a"))).host == "https://b"
+
+
+async def test_the_file_that_is_wrong_is_named(two: tuple[Path, Path], tmp_path: Path) -> None:
+    bad = tmp_path / "bad"
+    for text, why in (("[1]", "is no kubeconfig"), ("a: [", "is no YAML"), ("\xff", "is not UTF-8 text")):
+        bad.write_bytes(text.encode("latin-1"))
+        with pytest.raises(CredentialsError, match=f"kubeconfig {two[0]}:{bad}: {bad} {why}"):
+            await access((two[0], bad))
+
+
+async def test_a_context_that_no_file_has_is_told_with_those_of_all(two: tuple[Path, Path]) -> None:
+    with pytest.raises(CredentialsError, match=r"has no context prod; it has both, a, b$"):
+        await access(two, "prod")
