@@ -16,6 +16,7 @@ from domains.forecast.curves.profiles import Backtest, Origin, Profiles
 from domains.forecast.curves.slot_grid import SlotGrid, slot_grid
 from domains.forecast.curves.usage import Usage
 from domains.forecast.learning.backtest import backtest, known_days
+from domains.forecast.learning.day_wave import wave_curves
 from domains.forecast.learning.quantiles import Series
 from domains.forecast.learning.season import season_curves
 from domains.forecast.learning.shrinkage import shrunk
@@ -133,8 +134,10 @@ def _fit_chunk(
         curves[:, flat] = flat_curves(values[flat], grid.slots, levels)
     if len(slotted):
         own = slot_curves(values[slotted], days[slotted], grid, settings, levels)
-        curves[:, slotted] = shrunk(own, values[slotted], judged.slot_share[slotted], levels)
+        curves[:, slotted] = shrunk(own, wave_curves(values[slotted], grid, levels), judged.slot_share[slotted])
     if len(seasonal):
         own = season_curves(values[seasonal], grid, settings, levels)
-        curves[:, seasonal] = shrunk(own, values[seasonal], judged.regression_share[seasonal], levels)
+        curves[:, seasonal] = shrunk(
+            own, wave_curves(values[seasonal], grid, levels), judged.regression_share[seasonal]
+        )
     return curves, origin, error.astype(np.float32), errors

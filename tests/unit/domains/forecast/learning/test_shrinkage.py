@@ -1,4 +1,4 @@
-"""Curves go towards one quantile as far as they foretold nothing of the held-out days."""
+"""Curves go towards the plainest day as far as they foretold nothing of the held-out days."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from domains.forecast.curves.slot_grid import SlotGrid, slot_grid
+from domains.forecast.curves.slot_grid import Numbers, SlotGrid, slot_grid
 from domains.forecast.curves.usage import Samples
+from domains.forecast.learning.day_wave import wave_curves
 from domains.forecast.learning.fit import fit
-from domains.forecast.learning.quantiles import flat_quantiles
-from domains.forecast.learning.shrinkage import SHARES, Shares, kept_shares, mixture_losses, shrunk
+from domains.forecast.learning.shrinkage import SHARES, Shares, kept_shares, mixture_losses, shrunk, spread_around
 from domains.forecast.learning.slot_quantiles import flat_curves, slot_curves
 from domains.forecast.settings.fit import FitSettings
 from tests.unit.domains.forecast.weeks import MONDAY_S, make_series, make_usage
@@ -38,12 +38,20 @@ def slots_of(values: Samples) -> Samples:
     return curves
 
 
+def plain_of(values: Samples) -> Samples:
+    """float32[1, series, slots]: the plainest days."""
+    return wave_curves(values, make_grid(values.shape[1]), PEAK)
+
+
 def shares_of(values: Samples) -> Shares:
     """Of slot quantiles, all but the last week known."""
     before, truth = values[:, :-WEEK], values[:, -WEEK:]
-    flat = flat_curves(before, 168, PEAK)[0]
-    slot = make_grid(values.shape[1]).slot[-WEEK:]
-    return kept_shares(mixture_losses(slots_of(before), flat, truth, slot, SETTINGS.quantile))
+    return kept_of(slots_of(before), plain_of(before)[0], truth, make_grid(values.shape[1]).slot[-WEEK:])
+
+
+def kept_of(curve: Samples, plain: Samples, truth: Samples, slot: Numbers) -> Shares:
+    losses = mixture_losses(curve, plain, truth, slot, SETTINGS.quantile)
+    return kept_shares(losses, spread_around(curve, truth, slot))
 
 
 def noisy(seed: int, services: int, *, days: int = 21) -> Samples:
@@ -51,12 +59,12 @@ def noisy(seed: int, services: int, *, days: int = 21) -> Samples:
     return rng.lognormal(0, 0.3, (services, days * PER_DAY)).astype(np.float32)
 
 
-def test_noise_is_hardly_believed_and_goes_to_one_quantile() -> None:
+def test_noise_is_hardly_believed_and_goes_to_the_plainest_day() -> None:
     values = noisy(1, 64)
     kept = shares_of(values)
     curves = slots_of(values)[None]
 
-    found = shrunk(curves, values, kept, PEAK)
+    found = shrunk(curves, plain_of(values), kept)
 
     assert kept.mean() < 0.25
     assert found.std(axis=2).mean() < 0.4 * curves.std(axis=2).mean()
@@ -67,7 +75,7 @@ def test_strong_days_are_believed_wholly() -> None:
     kept = shares_of(values)
     curves = slots_of(values)[None]
 
-    found = shrunk(curves, values, kept, PEAK)
+    found = shrunk(curves, plain_of(values), kept)
 
     assert (kept == 1).all()
     np.testing.assert_array_equal(found, curves)
@@ -79,7 +87,7 @@ def test_days_that_swing_less_than_foretold_are_believed_by_as_much(share: float
     curve, flat = (2 + swing).astype(np.float32)[None], np.full((1, 168), 2.0, np.float32)
     came = (2 + share * swing).astype(np.float32)[None]
 
-    assert kept_shares(mixture_losses(curve, flat, came, np.arange(168), SETTINGS.quantile)) == [share]
+    assert kept_of(curve, flat, came, np.arange(168)) == [share]
 
 
 def test_a_constant_series_is_its_flat_quantile() -> None:
@@ -125,7 +133,7 @@ def test_what_cannot_be_judged_keeps_its_curve() -> None:
     assert shares_of(values)[:2].tolist() == [1, 1]
     unknown = np.full((3, 168), np.nan, np.float32)
     slot = np.arange(168)[:, None].repeat(12, 1).ravel()
-    assert kept_shares(mixture_losses(unknown, unknown, values, slot, 0.95)).tolist() == [1, 1, 1]
+    assert kept_of(unknown, unknown, values, slot).tolist() == [1, 1, 1]
 
 
 SERIES = arrays.arrays(np.float32, (3, 4 * PER_DAY), elements=st.floats(0, 2.0**59, width=32))
@@ -133,13 +141,13 @@ SERIES = arrays.arrays(np.float32, (3, 4 * PER_DAY), elements=st.floats(0, 2.0**
 
 @given(SERIES, arrays.arrays(np.float32, 3, elements=st.sampled_from(SHARES)))
 @settings(max_examples=40, deadline=None)
-def test_what_is_shrunk_lies_between_slot_and_flat_quantile_and_never_below_zero(values: Samples, kept: Shares) -> None:
+def test_what_is_shrunk_lies_between_slot_and_plain_curve_and_never_below_zero(values: Samples, kept: Shares) -> None:
     curves = slots_of(values)[None]
-    flat = flat_quantiles(values, PEAK)[:, :, None]
+    plain = plain_of(values)
 
-    found = shrunk(curves, values, kept, PEAK)
+    found = shrunk(curves, plain_of(values), kept)
 
-    slack = 1e-5 * np.maximum(curves, flat)
+    slack = 1e-5 * np.maximum(curves, plain)
     assert (found >= 0).all()
-    assert (found >= np.minimum(curves, flat) - slack).all()
-    assert (found <= np.maximum(curves, flat) + slack).all()
+    assert (found >= np.minimum(curves, plain) - slack).all()
+    assert (found <= np.maximum(curves, plain) + slack).all()
