@@ -31,6 +31,7 @@ CALL_TIMEOUT_S: Final = 5.0
 RELEASE_TIMEOUT_S: Final = 2.0
 """Of all tries together to give the lease back."""
 RELEASE_PAUSE_S: Final = 0.2
+NOT_RENEWED: Final = "the program hangs; its lease is left to run out"
 
 
 class LeaseKeeper:
@@ -149,7 +150,8 @@ class LeaseKeeper:
     async def _try_once(self, timeout_s: float) -> bool:
         """Creates, takes or renews the lease once, all calls together within `timeout_s`. True if we hold it now."""
         if not self._is_alive():
-            logger.error("the program hangs; its lease is left to run out", extra={"lease": self._name})
+            if self._trouble.is_due(NOT_RENEWED):
+                logger.error(NOT_RENEWED, extra={"lease": self._name, "for_s": self._trouble.lasts_s})
             return False
         with anyio.move_on_after(timeout_s):
             try:

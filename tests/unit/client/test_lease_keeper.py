@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multisched.client.lease import (
+    NOT_RENEWED,
     RELEASE_PAUSE_S,
     RELEASE_TIMEOUT_S,
     LeaseKeeper,
@@ -489,6 +490,23 @@ async def test_a_program_that_hangs_neither_renews_nor_takes_a_lease() -> None:
         assert not transport.of("PUT")
         is_alive = True
         await leading(keeper)
+
+
+async def test_that_the_program_hangs_is_said_at_growing_pauses_and_at_once_when_it_hangs_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    is_alive = True
+    keeper, _ = make_keeper(LeaseStore(), "a", is_alive=lambda: is_alive)
+    async with running(keeper):
+        for _ in range(2):
+            await leading(keeper)
+            is_alive = False
+            caplog.clear()
+            await asyncio.sleep(120)
+            said = [vars(record)["for_s"] for record in caplog.records if record.message == NOT_RENEWED]
+            assert said[0] == 0
+            assert 4 <= len(said) <= 6, "of some 60 tries"
+            is_alive = True
 
 
 async def test_a_call_that_hangs_cannot_overrun_the_renew_deadline() -> None:
