@@ -6,6 +6,8 @@ does. Beside it pods go to the node with the lowest sum of each service's p95 ov
 and of its requests. The 14 days after are judged. Printed are means per kind, and how much higher the forecast is than
 each plain sum, with 95 % confidence over the fleets (Student's t): below zero the forecast is better.
 
+With `--alone` the score places without the rest of the program (`fleet_scores`): a hundred fleets of a kind take minutes.
+
 Seeds from 0 are those that rules may be chosen by. HELD_OUT are for one look at the end.
 `--profile` places on another profile as well, a JSON document as below `profile:` in a configuration.
 """
@@ -22,7 +24,16 @@ from typing import Final
 import numpy as np
 
 from tests.perf.fleet_kinds import KINDS, make_fleet
-from tests.perf.fleet_placements import Evenness, all_figures, policy
+from tests.perf.fleet_placements import (
+    Evenness,
+    all_figures,
+    evenness,
+    order_of,
+    place_by_sums,
+    plain_sums,
+    policy,
+)
+from tests.perf.fleet_scores import place_by_score, profiles_of
 
 FORECAST: Final = "peak-forecast"
 HELD_OUT: Final = 1_000
@@ -45,6 +56,24 @@ def measured(kind: str, seeds: Sequence[int], orders: int, profiles: Sequence[st
         drawn = [order + 100 * seed for order in range(orders)]
         for name, figures in all_figures(make_fleet(kind, seed), policies, drawn).items():
             found.setdefault(name, []).append(figures)
+    return found
+
+
+def measured_alone(kind: str, seeds: Sequence[int], orders: int) -> Runs:
+    """The same by the score alone."""
+    found: dict[str, list[Sequence[Evenness]]] = {}
+    for seed in seeds:
+        fleet = make_fleet(kind, seed)
+        profiles, sums = profiles_of(fleet), plain_sums(fleet)
+        figures: dict[str, list[Evenness]] = {}
+        for drawn in (order + 100 * seed for order in range(orders)):
+            order = order_of(fleet, drawn)
+            places = {FORECAST: place_by_score(fleet, profiles, order, drawn)}
+            places |= {name: place_by_sums(fleet, counted, order) for name, counted in sums.items()}
+            for name, nodes in places.items():
+                figures.setdefault(name, []).append(evenness(fleet, order, nodes))
+        for name, of_orders in figures.items():
+            found.setdefault(name, []).append(of_orders)
     return found
 
 
@@ -76,14 +105,22 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=5, help="fleets of each kind")
     parser.add_argument("--first", type=int, default=0, help=f"the first seed; held-out seeds begin at {HELD_OUT}")
     parser.add_argument("--orders", type=int, default=8, help="orders in which the pods of each fleet come")
+    parser.add_argument("--alone", action="store_true", help="place by the score, without the rest of the program")
     parser.add_argument("--profile", action="append", default=[], help="another profile to place on as well")
     options = parser.parse_args()
     if options.seeds < 2:
         parser.error("--seeds: confidence needs two fleets of each kind at least")
+    if options.alone and options.profile:
+        parser.error("--profile: with --alone no profile is in force")
     logging.disable(logging.ERROR)
     for kind in options.kinds:
         seeds = range(options.first, options.first + options.seeds)
-        print(table(kind, measured(kind, seeds, options.orders, options.profile)), flush=True)
+        runs = (
+            measured_alone(kind, seeds, options.orders)
+            if options.alone
+            else measured(kind, seeds, options.orders, options.profile)
+        )
+        print(table(kind, runs), flush=True)
     return 0
 
 
