@@ -18,7 +18,7 @@ LISTS: Final = ("clusters", "contexts", "users")
 
 def files_of(path: Path) -> tuple[Path, ...]:
     """Those that are there. `path`: one, or several with the separator of PATH between them."""
-    named = (Path(one).expanduser() for one in str(path).split(os.pathsep) if one)
+    named = (_expanded(Path(one)) for one in str(path).split(os.pathsep) if one)
     return tuple(file for file in named if not _is_missing(file))
 
 
@@ -45,6 +45,14 @@ def merged(documents: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
             elif not whole.get(field):
                 whole[field] = value
     return whole
+
+
+def _expanded(file: Path) -> Path:
+    """With the user's folder in place of `~`; as it stands where nobody has one."""
+    try:
+        return file.expanduser()
+    except RuntimeError:
+        return file
 
 
 def _is_missing(file: Path) -> bool:

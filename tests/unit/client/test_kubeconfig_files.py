@@ -77,6 +77,11 @@ async def test_a_file_may_be_named_with_a_tilde(two: tuple[Path, Path], monkeypa
     assert (await access(("~/b", "~/a"))).host == "https://b"
 
 
+async def test_the_folder_of_nobody_is_no_file() -> None:
+    with pytest.raises(CredentialsError, match="no kubeconfig at ~nobody-of-this-name/config"):
+        await access(("~nobody-of-this-name/config",))
+
+
 async def test_the_file_that_is_wrong_is_named(two: tuple[Path, Path], tmp_path: Path) -> None:
     bad = tmp_path / "bad"
     for text, why in (("[1]", "is no kubeconfig"), ("a: [", "is no YAML"), ("\xff", "is not UTF-8 text")):
