@@ -48,8 +48,8 @@ check: venv # style, types, layers, the Dockerfile
 	$(BIN)/lint-imports
 	$(BIN)/hadolint deploy/Dockerfile
 
-sim: venv # 240 seeded simulations of the whole program; a failing seed is printed and replays
-	$(BIN)/python -m tests.sim.run --seeds 240 --jobs 2 $(ARGS)
+sim: venv # 200 seeded simulations of the whole program; a failing seed is printed and replays
+	$(BIN)/python -m tests.sim.run --seeds 200 --jobs 2 $(ARGS)
 
 sim-coverage: venv # lines and branches of the core that 200 seeds execute; fails until the rest has its reasons
 	$(BIN)/python -m tests.sim.coverage --seeds 200 --jobs 2 $(ARGS)
