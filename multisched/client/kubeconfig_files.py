@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from multisched.model.yaml_text import NotYamlError, yaml_documents
+from multisched.model.yaml_text import yaml_documents
 
 LISTS: Final = ("clusters", "contexts", "users")
 
@@ -23,12 +23,10 @@ def files_of(path: Path) -> tuple[Path, ...]:
 
 
 def current_context(files: Sequence[Path]) -> str | None:
-    """That of the first file that has one; None: none has, or one cannot be read, of which the loader tells."""
-    try:
-        found = (one.get("current-context") for file in files if isinstance(one := _document(file), Mapping))
-        return next((str(name) for name in found if name), None)
-    except (OSError, UnicodeDecodeError, NotYamlError):
-        return None
+    """That of the first file that has one. Raises OSError, UnicodeDecodeError, NotYamlError: the library would pass over some."""
+    documents = [_document(file) for file in files]
+    found = (one.get("current-context") for one in documents if isinstance(one, Mapping))
+    return next((str(name) for name in found if name), None)
 
 
 def merged(documents: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

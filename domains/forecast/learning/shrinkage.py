@@ -53,7 +53,7 @@ def kept_shares(losses: NDArray[np.float64], spread: NDArray[np.float32]) -> Sha
     """
     shares = np.array(SHARES, np.float32)
     leaning = losses + PLAINER_LOSS * shares[:, None] * spread
-    chosen: Shares = shares[np.where(np.isnan(leaning), np.inf, leaning).argmin(axis=0)]
+    chosen: Shares = shares[leaning.argmin(axis=0)]  # the first one of NaN: where nothing tells, all is NaN
     return chosen
 
 

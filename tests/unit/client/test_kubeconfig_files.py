@@ -90,6 +90,20 @@ async def test_the_file_that_is_wrong_is_named(two: tuple[Path, Path], tmp_path:
             await access((two[0], bad))
 
 
+async def test_the_current_context_that_no_file_has_is_that_of_the_first(tmp_path: Path) -> None:
+    one, other = write(tmp_path / "a", {"a": "https://a"}, "prod"), write(tmp_path / "b", {"b": "https://b"}, "b")
+    with pytest.raises(CredentialsError, match=r"has no context prod; it has a, b$"):
+        await access((one, other))
+
+
+async def test_a_file_that_cannot_be_looked_at_is_not_left_out(two: tuple[Path, Path], tmp_path: Path) -> None:
+    circle = tmp_path / "circle"
+    circle.symlink_to(circle)
+    for files in ((circle, two[0]), (two[0], circle)):
+        with pytest.raises(CredentialsError, match=f"{circle} cannot be read: Too many levels of symbolic links"):
+            await access(files)
+
+
 async def test_a_context_that_no_file_has_is_told_with_those_of_all(two: tuple[Path, Path]) -> None:
     with pytest.raises(CredentialsError, match=r"has no context prod; it has both, a, b$"):
         await access(two, "prod")

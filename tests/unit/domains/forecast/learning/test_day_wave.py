@@ -61,6 +61,25 @@ def test_few_absurd_samples_move_nothing() -> None:
     )
 
 
+def test_evenings_that_burst_now_and_then_make_no_wave() -> None:
+    values = make_day(0.2, peak=9.0)
+    evenings = (HOURS % 24 >= 19) & (HOURS % 24 < 23) & (HOURS // 24 % 5 == 0)
+    values[:, evenings] *= 5
+
+    _, found, _ = wave_curves(values, make_grid(), LEVELS)
+
+    assert (np.abs(found.argmax(axis=1) % 24 - 9) <= 1).all()
+
+
+def test_low_quantiles_of_a_wave_end_at_zero() -> None:
+    values = np.maximum(make_day(2.0, 0.0) - 2, 0)
+
+    low, peak, _ = wave_curves(values, make_grid(), LEVELS)
+
+    assert (low.min(axis=1) == 0).all()
+    assert (peak > 0).all()
+
+
 def test_times_of_day_without_samples_hardly_move_the_wave() -> None:
     values = make_day(0.2)
     values[:, (HOURS % 24 >= 4) & (HOURS % 24 < 5)] = np.nan

@@ -90,6 +90,38 @@ def test_days_that_swing_less_than_foretold_are_believed_by_as_much(share: float
     assert kept_of(curve, flat, came, np.arange(168)) == [share]
 
 
+@pytest.mark.parametrize(("more", "share"), [(0.02, 0.0), (0.04, 1.0)])
+def test_the_plainest_day_may_lose_a_little_more_than_the_whole_curve(more: float, share: float) -> None:
+    spread = np.array([0.5], np.float32)
+    losses = np.linspace(1, 1 + more * spread, len(SHARES))
+
+    assert kept_shares(losses, spread) == [share]
+
+
+@pytest.mark.parametrize("settings_", [SETTINGS, FitSettings(regression_days_min=365)])
+def test_a_weak_day_in_noise_is_learned_as_a_wave(settings_: FitSettings) -> None:
+    hours = np.arange(21 * PER_DAY) / 4
+    noise = np.random.default_rng(6).normal(0, 0.3, (16, len(hours)))
+    values = (2 + 0.2 * np.cos(2 * np.pi * (hours - 15.5) / 24) + noise).astype(np.float32)
+
+    peak = fit(make_usage(values, step_s=STEP_S), settings_, 1, 0.0).peak[:, 0]
+
+    wave = 0.2 * np.cos(2 * np.pi * (np.arange(168) - 15) / 24)
+    off = peak - peak.mean(axis=1)[:, None] - wave
+    assert np.sqrt((off**2).mean(axis=1)).mean() < 0.25 * wave.std()
+
+
+def test_the_error_of_one_quantile_is_not_that_of_the_wave() -> None:
+    hours = np.arange(21 * PER_DAY) / 4
+    values = (2 + np.cos(2 * np.pi * hours / 24)).astype(np.float32)[None]
+
+    tested = fit(make_usage(values, step_s=STEP_S), SETTINGS, 1, 0.0).tested
+
+    assert tested is not None
+    assert tested.flat_quantile[0, 0] > 0.02
+    assert tested.slot_quantile[0, 0] < 0.005
+
+
 def test_a_constant_series_is_its_flat_quantile() -> None:
     values = np.full((2, 21 * PER_DAY), 3.25, np.float32)
 
