@@ -10,6 +10,7 @@ from hypothesis.extra import numpy as arrays
 
 from domains.forecast.curves.slot_grid import Numbers, SlotGrid, slot_grid
 from domains.forecast.curves.usage import Samples
+from domains.forecast.learning.backtest import backtest
 from domains.forecast.learning.day_wave import wave_curves
 from domains.forecast.learning.fit import fit
 from domains.forecast.learning.shrinkage import SHARES, Shares, kept_shares, mixture_losses, shrunk, spread_around
@@ -109,6 +110,17 @@ def test_a_weak_day_in_noise_is_learned_as_a_wave(settings_: FitSettings) -> Non
     wave = 0.2 * np.cos(2 * np.pi * (np.arange(168) - 15) / 24)
     off = peak - peak.mean(axis=1)[:, None] - wave
     assert np.sqrt((off**2).mean(axis=1)).mean() < 0.25 * wave.std()
+
+
+def test_of_a_day_that_is_a_wave_nothing_of_the_slots_is_kept() -> None:
+    hours = np.arange(21 * PER_DAY) / 4
+    noise = np.random.default_rng(6).normal(0, 0.3, (16, len(hours)))
+    values = (2 + 0.4 * np.cos(2 * np.pi * (hours - 15.5) / 24) + noise).astype(np.float32)
+
+    judged = backtest(values, STEP_S, make_grid(values.shape[1]), SETTINGS)
+
+    assert (judged.slot_share == 0).all()
+    assert (judged.regression_share == 0).all()
 
 
 def test_the_error_of_one_quantile_is_not_that_of_the_wave() -> None:
