@@ -6,6 +6,7 @@ Values that cannot be measurements are left out (NaN, negative, infinite, absurd
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, TypeVar
 
 import msgspec
@@ -19,7 +20,7 @@ from domains.forecast.learning.backtest import backtest, known_days
 from domains.forecast.learning.day_wave import wave_curves
 from domains.forecast.learning.quantiles import Series
 from domains.forecast.learning.season import season_curves
-from domains.forecast.learning.shrinkage import shrunk
+from domains.forecast.learning.shrinkage import Shares, shrunk
 from domains.forecast.learning.slot_quantiles import flat_curves, slot_curves
 from domains.forecast.settings.fit import FitSettings
 from domains.forecast.units import DAY_S, WEEK_S
@@ -134,10 +135,18 @@ def _fit_chunk(
         curves[:, flat] = flat_curves(values[flat], grid.slots, levels)
     if len(slotted):
         own = slot_curves(values[slotted], days[slotted], grid, settings, levels)
-        curves[:, slotted] = shrunk(own, wave_curves(values[slotted], grid, levels), judged.slot_share[slotted])
+        curves[:, slotted] = _shrunk(own, values[slotted], judged.slot_share[slotted], grid, levels)
     if len(seasonal):
         own = season_curves(values[seasonal], grid, settings, levels)
-        curves[:, seasonal] = shrunk(
-            own, wave_curves(values[seasonal], grid, levels), judged.regression_share[seasonal]
-        )
+        curves[:, seasonal] = _shrunk(own, values[seasonal], judged.regression_share[seasonal], grid, levels)
     return curves, origin, error.astype(np.float32), errors
+
+
+def _shrunk(
+    curves: NDArray[np.float32], values: Series, kept: Shares, grid: SlotGrid, levels: Sequence[float]
+) -> NDArray[np.float32]:
+    """float32[levels, series, slots]: as `shrinkage.shrunk`; the plainest days are learned of those alone that need them."""
+    some = np.flatnonzero(kept < 1)
+    if len(some):
+        curves[:, some] = shrunk(curves[:, some], wave_curves(values[some], grid, levels), kept[some])
+    return curves

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from domains.forecast.curves.slot_grid import Numbers
-from domains.forecast.learning.pinball import pinball
+from domains.forecast.learning.pinball import mean_loss
 from domains.forecast.learning.quantiles import Series, flat_quantiles
 
 SHARES: Final = (1.0, 0.75, 0.5, 0.25, 0.0)
@@ -37,7 +37,8 @@ def mixture_losses(
 
     By SHARES: the first is that of the whole curve, the last that of `plain`.
     """
-    return np.stack([pinball(truth, _mixed(curve, plain, np.float32(share)), slot, quantile) for share in SHARES])
+    above_curve, above_plain = (truth - np.take(one, slot, axis=1) for one in (curve, plain))
+    return np.stack([mean_loss(_mixed(above_curve, above_plain, np.float32(share)), quantile) for share in SHARES])
 
 
 def spread_around(curve: NDArray[np.float32], truth: Series, slot: Numbers) -> NDArray[np.float32]:
