@@ -60,7 +60,7 @@ def kept_shares(losses: NDArray[np.float64], spread: NDArray[np.float32]) -> Sha
 
 def shrunk(curves: NDArray[np.float32], plain: NDArray[np.float32], kept: Shares) -> NDArray[np.float32]:
     """float32[levels, series, slots]: between each curve and the plain one of the same quantile, of the same shape."""
-    return np.where(kept[:, None] < 1, _mixed(curves, plain, kept[:, None]), curves)
+    return _mixed(curves, plain, kept[:, None])
 
 
 def _mixed(curve: NDArray[np.float32], plain: NDArray[np.float32], share: Shares | np.float32) -> NDArray[np.float32]:
