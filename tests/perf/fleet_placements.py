@@ -7,7 +7,7 @@ order. The plain sums are what anybody would write in ten lines. Both place the 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -168,11 +168,24 @@ def all_figures(
     """By name of the policy or the plain sum: the figures of each order."""
     scenario = scenario_of(fleet)
     lessons = lessons or Lessons(scenario)
+
+    def place(order: Nodes, seed: int) -> Iterator[tuple[str, Nodes, Nodes]]:
+        for one in policies:
+            yield one.name, *place_by_product(scenario, one, seed, lessons)
+
+    return beside_sums(fleet, orders, place)
+
+
+def beside_sums(
+    fleet: Fleet, orders: Sequence[int], place: Callable[[Nodes, int], Iterable[tuple[str, Nodes, Nodes]]]
+) -> dict[str, list[Evenness]]:
+    """The same of whatever places: by an order and its seed the name, services and nodes of each way to."""
+    sums = plain_sums(fleet)
     found: dict[str, list[Evenness]] = {}
     for seed in orders:
         order = order_of(fleet, seed)
-        for one in policies:
-            found.setdefault(one.name, []).append(evenness(fleet, *place_by_product(scenario, one, seed, lessons)))
-        for name, counted in plain_sums(fleet).items():
+        for name, services, nodes in place(order, seed):
+            found.setdefault(name, []).append(evenness(fleet, services, nodes))
+        for name, counted in sums.items():
             found.setdefault(name, []).append(evenness(fleet, order, place_by_sums(fleet, counted, order)))
     return found

@@ -18,21 +18,15 @@ import argparse
 import json
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
 
-from tests.perf.fleet_kinds import KINDS, make_fleet
-from tests.perf.fleet_placements import (
-    Evenness,
-    all_figures,
-    evenness,
-    order_of,
-    place_by_sums,
-    plain_sums,
-    policy,
-)
+from domains.forecast.curves.profiles import Profiles
+from tests.perf.fleet_kinds import KINDS, Fleet, make_fleet
+from tests.perf.fleet_placements import Evenness, Nodes, all_figures, beside_sums, policy
 from tests.perf.fleet_scores import place_by_score, profiles_of
 
 FORECAST: Final = "peak-forecast"
@@ -64,17 +58,14 @@ def measured_alone(kind: str, seeds: Sequence[int], orders: int) -> Runs:
     found: dict[str, list[Sequence[Evenness]]] = {}
     for seed in seeds:
         fleet = make_fleet(kind, seed)
-        profiles, sums = profiles_of(fleet), plain_sums(fleet)
-        figures: dict[str, list[Evenness]] = {}
-        for drawn in (order + 100 * seed for order in range(orders)):
-            order = order_of(fleet, drawn)
-            places = {FORECAST: place_by_score(fleet, profiles, order, drawn)}
-            places |= {name: place_by_sums(fleet, counted, order) for name, counted in sums.items()}
-            for name, nodes in places.items():
-                figures.setdefault(name, []).append(evenness(fleet, order, nodes))
-        for name, of_orders in figures.items():
-            found.setdefault(name, []).append(of_orders)
+        drawn = [order + 100 * seed for order in range(orders)]
+        for name, figures in beside_sums(fleet, drawn, partial(_by_score, fleet, profiles_of(fleet))).items():
+            found.setdefault(name, []).append(figures)
     return found
+
+
+def _by_score(fleet: Fleet, profiles: Profiles, order: Nodes, seed: int) -> Iterator[tuple[str, Nodes, Nodes]]:
+    yield FORECAST, order, place_by_score(fleet, profiles, order, seed)
 
 
 def higher(ours: Sequence[Sequence[Evenness]], others: Sequence[Sequence[Evenness]]) -> list[tuple[float, float]]:
