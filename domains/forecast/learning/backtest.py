@@ -16,7 +16,7 @@ from domains.forecast.learning.day_wave import wave_curves
 from domains.forecast.learning.pinball import pinball
 from domains.forecast.learning.quantiles import Series
 from domains.forecast.learning.season import means_of, season_curves
-from domains.forecast.learning.shrinkage import Shares, kept_shares, mixture_losses, spread_around
+from domains.forecast.learning.shrinkage import Shares, kept_shares, mixture_losses
 from domains.forecast.learning.slot_quantiles import flat_curves, slot_curves
 from domains.forecast.settings.fit import FitSettings
 from domains.forecast.units import DAY_S
@@ -83,15 +83,13 @@ def _judge(
     slotted = slot_curves(before, days, known, settings, level)[0]  # in the form that all days will give them
     flat = flat_curves(before, grid.slots, level)[0]
     plain = wave_curves(before, known, level)[0]
+    above_regression, above_slots, above_flat, above_plain = (
+        truth - np.take(curve, slot, axis=1) for curve in (regression, slotted, flat, plain)
+    )
     of_regression, of_slots = (
-        mixture_losses(curve, plain, truth, slot, settings.quantile) for curve in (regression, slotted)
+        mixture_losses(above, above_plain, settings.quantile) for above in (above_regression, above_slots)
     )
-    errors = np.stack([of_regression[0], of_slots[0], pinball(truth, flat, slot, settings.quantile)])
-    shares = np.stack(
-        [
-            kept_shares(of_regression, spread_around(regression, truth, slot)),
-            kept_shares(of_slots, spread_around(slotted, truth, slot)),
-        ]
-    )
+    errors = np.stack([of_regression[0], of_slots[0], pinball(above_flat, settings.quantile)])
+    shares = np.stack([kept_shares(of_regression, above_regression), kept_shares(of_slots, above_slots)])
     is_idle = mean <= 0
     return np.where(is_idle, np.where(np.isnan(errors), np.nan, 0), errors / np.where(is_idle, 1, mean)), shares

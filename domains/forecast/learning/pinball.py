@@ -5,17 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.curves.slot_grid import Numbers
 from domains.forecast.learning.quantiles import Series
 
 
-def pinball(truth: Series, curve: NDArray[np.float32], slot: Numbers, quantile: float) -> NDArray[np.float64]:
-    """float64[series]: mean loss of the curve over the known samples; NaN without any."""
-    return mean_loss(truth - np.take(curve, slot, axis=1), quantile)
-
-
-def mean_loss(above: Series, quantile: float) -> NDArray[np.float64]:
-    """The same by how far the truth lies above the curve."""
+def pinball(above: Series, quantile: float) -> NDArray[np.float64]:
+    """float64[series]: mean loss over the known samples, by how far the truth lies above a curve; NaN without any."""
     loss = np.maximum(quantile * above, (quantile - 1) * above)
     is_known = loss == loss
     count = np.count_nonzero(is_known, axis=1)

@@ -16,8 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.curves.slot_grid import Numbers
-from domains.forecast.learning.pinball import mean_loss
+from domains.forecast.learning.pinball import pinball
 from domains.forecast.learning.quantiles import Series, flat_quantiles
 
 SHARES: Final = (1.0, 0.75, 0.5, 0.25, 0.0)
@@ -30,29 +29,20 @@ Shares = NDArray[np.float32]
 """float32[series], of SHARES; 1 where nothing tells."""
 
 
-def mixture_losses(
-    curve: NDArray[np.float32], plain: NDArray[np.float32], truth: Series, slot: Numbers, quantile: float
-) -> NDArray[np.float64]:
-    """float64[shares, series]: how badly each mixture of `curve` and `plain`, float32[series, slots] both, foretells the truth.
+def mixture_losses(above_curve: Series, above_plain: Series, quantile: float) -> NDArray[np.float64]:
+    """float64[shares, series]: how badly each mixture of a curve and the plainest day foretells the truth.
 
-    By SHARES: the first is that of the whole curve, the last that of `plain`.
+    By how far the truth lies above each of them, float32[series, steps]. By SHARES: the first is that of the whole curve.
     """
-    above_curve, above_plain = (truth - np.take(one, slot, axis=1) for one in (curve, plain))
-    return np.stack([mean_loss(_mixed(above_curve, above_plain, np.float32(share)), quantile) for share in SHARES])
+    return np.stack([pinball(_mixed(above_curve, above_plain, np.float32(share)), quantile) for share in SHARES])
 
 
-def spread_around(curve: NDArray[np.float32], truth: Series, slot: Numbers) -> NDArray[np.float32]:
-    """float32[series]: how far the truth usually is from the whole curve."""
-    spread: NDArray[np.float32] = flat_quantiles(np.abs(truth - np.take(curve, slot, axis=1)), (0.5,))[0]
-    return spread
-
-
-def kept_shares(losses: NDArray[np.float64], spread: NDArray[np.float32]) -> Shares:
+def kept_shares(losses: NDArray[np.float64], above_curve: Series) -> Shares:
     """How much of a curve the mixture has that foretells best, where plainer ones may lose a little more.
 
-    `losses`: of `mixture_losses`; `spread`: of `spread_around`.
+    `losses`: of `mixture_losses`. The spread is how far the truth usually is from the whole curve.
     """
-    shares = np.array(SHARES, np.float32)
+    shares, spread = np.array(SHARES, np.float32), flat_quantiles(np.abs(above_curve), (0.5,))[0]
     leaning = losses + PLAINER_LOSS * shares[:, None] * spread
     chosen: Shares = shares[leaning.argmin(axis=0)]  # the first one of NaN: where nothing tells, all is NaN
     return chosen

@@ -24,13 +24,13 @@ def backtest_of(usage: Usage) -> Backtest:
 def test_pinball_loss_punishes_what_passes_the_peak(truth: float, loss: float) -> None:
     samples = np.array([[truth, np.nan]], np.float32)
 
-    found = pinball(samples, np.ones((1, 2), np.float32), np.array([0, 1]), 0.9)
+    found = pinball(samples - np.float32(1), 0.9)
 
     assert found[0] == pytest.approx(loss)
 
 
 def test_no_known_sample_is_no_loss_of_zero() -> None:
-    assert np.isnan(pinball(np.full((1, 2), np.nan, np.float32), np.ones((1, 2), np.float32), np.array([0, 1]), 0.9))
+    assert np.isnan(pinball(np.full((1, 2), np.nan, np.float32), 0.9))
 
 
 def test_a_profile_with_slots_beats_one_quantile_where_there_are_cycles() -> None:

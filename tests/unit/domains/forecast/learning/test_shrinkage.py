@@ -13,7 +13,7 @@ from domains.forecast.curves.usage import Samples
 from domains.forecast.learning.backtest import backtest
 from domains.forecast.learning.day_wave import wave_curves
 from domains.forecast.learning.fit import fit
-from domains.forecast.learning.shrinkage import SHARES, Shares, kept_shares, mixture_losses, shrunk, spread_around
+from domains.forecast.learning.shrinkage import SHARES, Shares, kept_shares, mixture_losses, shrunk
 from domains.forecast.learning.slot_quantiles import flat_curves, slot_curves
 from domains.forecast.settings.fit import FitSettings
 from tests.unit.domains.forecast.weeks import MONDAY_S, make_series, make_usage
@@ -51,8 +51,8 @@ def shares_of(values: Samples) -> Shares:
 
 
 def kept_of(curve: Samples, plain: Samples, truth: Samples, slot: Numbers) -> Shares:
-    losses = mixture_losses(curve, plain, truth, slot, SETTINGS.quantile)
-    return kept_shares(losses, spread_around(curve, truth, slot))
+    above_curve, above_plain = truth - curve[:, slot], truth - plain[:, slot]
+    return kept_shares(mixture_losses(above_curve, above_plain, SETTINGS.quantile), above_curve)
 
 
 def noisy(seed: int, services: int, *, days: int = 21) -> Samples:
@@ -96,7 +96,7 @@ def test_the_plainest_day_may_lose_a_little_more_than_the_whole_curve(more: floa
     spread = np.array([0.5], np.float32)
     losses = np.linspace(1, 1 + more * spread, len(SHARES))
 
-    assert kept_shares(losses, spread) == [share]
+    assert kept_shares(losses, np.array([[-0.5, 0.1, 0.5, 9.0]], np.float32)) == [share]
 
 
 @pytest.mark.parametrize("settings_", [SETTINGS, FitSettings(regression_days_min=365)])
