@@ -51,11 +51,10 @@ def test_spreading_takes_nothing_from_the_forecast_where_nodes_differ_in_size() 
 
     found: dict[str, list[Evenness]] = {}
     for seed in range(3):  # of one fleet alone the order decides more
-        for name, figures in all_figures(
-            part_of(make_fleet("mixed", seed), 10, 14), [SHIPPED, off, heavy], ORDERS[:2]
-        ).items():
+        fleet = part_of(make_fleet("mixed", seed), 10, 14)
+        for name, figures in all_figures(fleet, [SHIPPED, off, heavy], range(6)).items():
             found.setdefault(name, []).extend(figures)
     mean = means(found)
 
     assert mean[SHIPPED.name].peak_cv <= 1.03 * mean["off"].peak_cv
-    assert mean["heavy"].peak_cv > 1.05 * mean["off"].peak_cv
+    assert mean["heavy"].peak_cv > 1.1 * mean["off"].peak_cv
