@@ -1,17 +1,14 @@
-"""The documents: short sentences, links that lead somewhere, commands, files and names that exist, examples that run."""
+"""The documents: links, commands, files and names exist, and examples run."""
 
 from __future__ import annotations
 
 import ast
 import importlib
-import inspect
-import io
 import json
 import re
 import shlex
 import sys
-import tokenize
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -33,7 +30,6 @@ from multisched.testing.builders import make_cache, make_node, make_pod
 ROOT: Final = Path(__file__).parents[2]
 README_LINES_MAX: Final = 120
 ARCHITECTURE_WORDS_MAX: Final = 1_800
-SENTENCE_WORDS_MAX: Final = 25
 FOLDER_FILES_MAX: Final = 3
 """Python files that a folder of the product may have without a README.md."""
 FOLDER_LINES: Final = (10, 60)
@@ -69,164 +65,6 @@ def test_the_readme_fits_a_screen_or_two() -> None:
 
 def test_the_architecture_is_read_in_ten_minutes() -> None:
     assert len((ROOT / "ARCHITECTURE.md").read_text("utf-8").split()) <= ARCHITECTURE_WORDS_MAX
-
-
-# -- sentences -----------------------------------------------------------------------------------------------------------
-
-CODE: Final = re.compile(r"(`+)[^`]+\1")
-TITLE: Final = re.compile(r"\[([^\]]*)\]\([^)\s]+\)")
-SENTENCE_END: Final = re.compile(r"(?<=[.!?])[\"')\]*]*\s+")
-ITEM: Final = re.compile(r"(?:[-*+]|\d+[.)]) ")
-INDENTED: Final = "    "
-ARGUMENT: Final = re.compile(r"`?[A-Za-z_][\w.]*`?: ")
-PRIVATE_WORDS: Final = re.compile(
-    r"\b(?:told|heeds?|heeded|stamps?|promised rooms?|rehears\w+|doomed|duty|duties|books|doors?|twins?|h[au]ngs? on)\b",
-    re.IGNORECASE,
-)
-"""Words that this project once used in a sense of its own. The field has others for them."""
-
-
-def paragraphs(text: str, *, of_code: bool = False) -> Iterator[str]:
-    """Runs of lines that may share a sentence: no blank line, list item or heading is between them. Table cells stand alone.
-
-    In docstrings and comments a line `name: text` begins a paragraph, too, and indented code ends one.
-    """
-    run: list[str] = []
-    for line in [*text.splitlines(), ""]:
-        bare = "" if of_code and line.startswith(INDENTED) else line.strip()
-        starts_anew = ITEM.match(bare) or bare.startswith(("#", "|", ">")) or (of_code and ARGUMENT.match(bare))
-        if run and (not bare or starts_anew or run[0].startswith("#")):
-            yield " ".join(run)
-            run = []
-        if bare.startswith("|"):
-            yield from bare.strip("|").replace("\\|", "/").split("|")
-        elif bare:
-            run.append(ITEM.sub("", bare, count=1) if starts_anew else bare)
-
-
-def sentences(text: str, *, of_code: bool = False) -> Iterator[str]:
-    """A sentence ends at `.`, `!` or `?`, and with its paragraph. Code in a sentence is one word."""
-    for paragraph in paragraphs(CODE.sub("CODE", TITLE.sub(r"\1", text)), of_code=of_code):
-        yield from filter(None, SENTENCE_END.split(paragraph.strip()))
-
-
-def long_sentences(text: str, *, of_code: bool = False) -> dict[str, int]:
-    """Sentence -> number of its words, for those that have too many."""
-    counts = {one: len(re.findall(r"\S*\w\S*", one)) for one in sentences(text, of_code=of_code)}
-    return {one: count for one, count in counts.items() if count > SENTENCE_WORDS_MAX}
-
-
-@each_document
-def test_every_sentence_is_short(document: Path) -> None:
-    assert long_sentences(FENCE.sub("", document.read_text("utf-8"))) == {}
-
-
-def private_words(text: str) -> list[str]:
-    return PRIVATE_WORDS.findall(CODE.sub("", FENCE.sub("", text)))
-
-
-@each_document
-def test_every_word_is_the_fields(document: Path) -> None:
-    assert private_words(document.read_text("utf-8")) == []
-
-
-def test_a_long_sentence_would_be_seen() -> None:
-    long, half = " ".join(["word"] * 26), " ".join(["word"] * 20)
-    assert list(long_sentences(f"Short. {long}, over\ntwo lines.")) == [f"{long}, over two lines."]
-    assert list(long_sentences(f"| a cell | {long} |")) == [long]
-    assert long_sentences(f"{half}.\n{half}!\n\n{half}\n- {half}\n1. {half}\n# {half}\n{half}") == {}
-    assert long_sentences(f"| {half} | {half} |\n| {half} |\n`{long}` [{half}](a-link)") == {}
-
-
-def prose_of(source: str) -> Iterator[str]:
-    """Docstrings, those of attributes too, and comments; lines of comments that follow each other are one."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield inspect.cleandoc(node.value.value)
-    run: list[str] = []
-    next_line = 0
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            is_alone = token.line.lstrip().startswith("#")
-            if not (is_alone and token.start[0] == next_line):
-                yield "\n".join(run)
-                run = []
-            run.append(token.string[1:])
-            next_line = token.start[0] + 1 if is_alone else 0
-    yield "\n".join(run)
-
-
-def long_sentences_in_prose(text: str) -> dict[str, int]:
-    return long_sentences(FENCE.sub("", text), of_code=True)
-
-
-@cache
-def prose_of_package(package: str) -> Mapping[str, tuple[str, ...]]:
-    """File -> its docstrings and comments."""
-    paths = sorted((ROOT / package).rglob("*.py"))
-    assert len(paths) >= PRODUCT_FILES_MIN
-    return {str(path.relative_to(ROOT)): tuple(prose_of(path.read_text("utf-8"))) for path in paths}
-
-
-@pytest.mark.parametrize("package", PRODUCT)
-def test_every_sentence_of_the_code_is_short(package: str) -> None:
-    found = {
-        file: long
-        for file, texts in prose_of_package(package).items()
-        if (long := {one: count for text in texts for one, count in long_sentences_in_prose(text).items()})
-    }
-    assert found == {}
-
-
-@pytest.mark.parametrize("package", PRODUCT)
-def test_every_word_of_the_code_is_the_fields(package: str) -> None:
-    found = {
-        file: words
-        for file, texts in prose_of_package(package).items()
-        if (words := [word for text in texts for word in private_words(text)])
-    }
-    assert found == {}
-
-
-def test_a_long_sentence_of_code_would_be_seen() -> None:
-    long, half = " ".join(["word"] * 26), " ".join(["word"] * 20)
-    source = f'''
-        """{half}.
-
-        name: {half}
-        other: {half}
-
-            {long}
-
-        - {half}
-        - {half}
-        """
-        # {half},
-        # {half}.
-        VALUE = 1  # {half}
-        # {half}
-        """{long}"""
-    '''
-    found = [one for text in prose_of(inspect.cleandoc(source)) for one in long_sentences_in_prose(text)]
-    assert found == [long, f"{half}, {half}."]
-
-
-def test_a_private_word_of_code_would_be_seen() -> None:
-    source = '''
-        """Answers hang on a `stamp` that is
-        told apart: no toldness."""
-        twin = "a door"  # Heeds nothing.
-        """The books."""
-    '''
-    found = [word for text in prose_of(inspect.cleandoc(source)) for word in private_words(text)]
-    assert found == ["hang on", "told", "books", "Heeds"]
-
-
-def test_no_docstring_sends_its_reader_to_the_module() -> None:
-    paths = [path for folder in ("multisched", "domains", "tests") for path in (ROOT / folder).rglob("*.py")]
-    assert len(paths) > 900
-    mark = "See the " + "module"
-    assert [str(path.relative_to(ROOT)) for path in paths if mark in path.read_text("utf-8")] == []
 
 
 # -- folders and files ---------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -19,12 +18,6 @@ APART: Final = {
     "examples": "plugins and configurations of `tests/examples/`, written as users write theirs",
 }
 """Folders of unit tests that mirror no folder of the product -> why."""
-PRIVATE_PART: Final = re.compile(
-    r"told|tells?|heed(s|ed|ing)?|stamps?|promise[sd]?|rehears\w+|doomed|duty|duties|books?|doors?|twins?|hangs?"
-)
-"""Words that were the project's own. Names have the field's: notify, timestamp, nominated, assumed, cache, copy."""
-PART: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-"""A word of a name, in snake case or camel case."""
 LAZY_IMPORTS: Final = {
     "multisched.app": (1, "most programs review no quotas"),
     "multisched.cli.asking": (3, "every command is parsed at each start, and one is run"),
@@ -170,48 +163,6 @@ def test_a_circle_would_be_seen() -> None:
         "c": ast.parse("import a"),
     }
     assert circles(known) == {frozenset("ab")}
-
-
-def identifiers(name: str, tree: ast.Module) -> Iterator[str]:
-    """The module's own name and those it binds or reads: of variables, attributes, functions, classes and arguments."""
-    yield name
-    for node in ast.walk(tree):
-        for field in ("id", "attr", "name", "asname", "arg"):
-            if isinstance(found := getattr(node, field, None), str):
-                yield found
-
-
-def private_names(known: Mapping[str, ast.Module]) -> set[str]:
-    return {
-        one
-        for name, tree in known.items()
-        for one in identifiers(name, tree)
-        if any(PRIVATE_PART.fullmatch(part.lower()) for part in PART.findall(one))
-    }
-
-
-def test_no_name_has_a_private_word() -> None:
-    assert private_names(modules()) == set()
-
-
-def test_a_private_word_in_a_name_would_be_seen() -> None:
-    source = """
-        from rules import RuleBook as Rules
-        class _OpenDoors:
-            def tell_node(self, *, isTold, timestamp: Untold):
-                self.TOLD_MAX = retold(twin2=hangsOn)
-    """
-    known = {"state.volume_promises": ast.parse(inspect.cleandoc(source)), "handbook": ast.parse("stamped = booked")}
-    assert private_names(known) == {
-        "state.volume_promises",
-        "RuleBook",
-        "_OpenDoors",
-        "tell_node",
-        "isTold",
-        "TOLD_MAX",
-        "twin2",
-        "hangsOn",
-    }
 
 
 def strays(tests: Path, product: Path) -> list[str]:
