@@ -21,11 +21,13 @@ class GangCounts(msgspec.Struct, frozen=True):
     present: int
     """Members that stand, could be tried, or have finished."""
     bound: int
+    """Members that have nodes and are not being deleted."""
     running: int
+    """Of those."""
     finished: int
     """Members that ended well."""
     has_started: bool
-    """Its minimum was bound at some time."""
+    """Its minimum was bound, and since then there was always a member that stays or has finished."""
     is_overdue: bool
     """Its members have waited for one another longer than it lets them."""
     refusal: str
@@ -83,6 +85,3 @@ class NoGangs:
 
     def surplus(self, key: str) -> int:
         return 0
-
-    def restarts_together(self, key: str) -> bool:
-        return True

@@ -36,7 +36,3 @@ class StandingGangs(Protocol):
     def surplus(self, key: str) -> int:
         """How many of those may go singly: beyond them the gang falls below its minimum. Never negative; 0 for an unknown gang."""
         ...
-
-    def restarts_together(self, key: str) -> bool:
-        """If all of those go, whoever replaces them waits for the others again. False: each may come back alone."""
-        ...

@@ -49,7 +49,7 @@ class GangEntries:
         self._changed: dict[str, None] = {}
         """Gangs whose members may have to be moved, in the order in which they changed."""
         self._healing: dict[str, None] = {}
-        """Gangs of which some members stand, in the order in which they began to heal; those that nobody leads are dead."""
+        """Gangs of which some members stand, in the order in which they began to heal; others among them are dead."""
         self._due: list[tuple[float, str]] = []
         """A heap of when gangs have waited too long; entries of gangs that wait no more are dead."""
 
@@ -213,8 +213,8 @@ class GangEntries:
     def healing(self) -> Iterator[Entry]:
         """Those who lead a gang of which some members stand."""
         for key in list(self._healing):
-            waiting = self._gangs.get(key)
-            if waiting is None or waiting.lead is None:
+            waiting, gang = self._gangs.get(key), self._roster.gang(key)
+            if waiting is None or waiting.lead is None or gang is None or not gang.standing:
                 del self._healing[key]
             else:
                 yield waiting.lead
@@ -305,4 +305,4 @@ def _nodes(gang: Gang) -> Iterator[str]:
     spec = gang.spec
     if spec is None or not spec.topology:
         return iter(())
-    return (member.node for member in gang.members.values() if member.node)
+    return (member.node for member in gang.members.values() if member.stays)

@@ -172,6 +172,8 @@ class Readmission:
             self._gangs.lead(entry, now_s)
         if self._gangs.heal(entry):
             entry.queued_s, entry.sort_key = HEALING_S, None
+        elif entry.queued_s == HEALING_S:  # the members that it had are being deleted
+            entry.queued_s, entry.sort_key = now_s, None
         return True
 
     def _came(self, entry: Entry, lead: Entry, now_s: float, tally: Tally | None) -> None:

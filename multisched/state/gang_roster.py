@@ -49,6 +49,11 @@ class GangMember(msgspec.Struct):
     def is_held(self) -> bool:
         return bool(self.held) and not self.node
 
+    @property
+    def stays(self) -> bool:
+        """It has a node, and is not being deleted."""
+        return bool(self.node) and not self.is_leaving
+
 
 class Gang:
     """One gang as its members and its object describe it. Written by the roster alone."""
@@ -62,9 +67,13 @@ class Gang:
         self.finished: dict[str, bool] = {}
         """uid of members that ended well, which count and hold nothing -> the API server still has the pod."""
         self.standing = 0
+        """Members that are on a node, or assumed on one, and are not being deleted."""
         self.bound = 0
+        """Those of them that the watch has shown there."""
+        self.leaving = 0
+        """Members that are being deleted: they count for nothing, so that their replacements start together."""
         self.has_started = False
-        """It had its minimum bound at some time."""
+        """Its minimum was bound at some time, and since then there was always a member that stays or has finished."""
         self.said: Counter[GangSpec] = Counter()
         """What members say themselves -> how many of them do."""
         self.described: GangSpec | None = None
@@ -139,26 +148,26 @@ class Gang:
 
     @property
     def staying(self) -> Sequence[str]:
-        """uids of members that are on a node, or assumed on one, and are not being deleted."""
-        return [uid for uid, member in self.members.items() if member.node and not member.is_leaving]
+        """uids of the `standing` members."""
+        return [uid for uid, member in self.members.items() if member.stays]
 
     @property
     def surplus(self) -> int:
         """How many of those may go singly; 0 where nobody says what it needs."""
-        spec, standing = self.spec, len(self.staying)
+        spec, standing = self.spec, self.standing
         return 0 if spec is None else min(max(standing + len(self.finished) - spec.min_members, 0), standing)
 
     @property
-    def outlook(self) -> tuple[int, int, int, bool]:
+    def outlook(self) -> tuple[int, int, int, bool, int]:
         """While it is the same, whoever waits for the gang's members does so for the same reason."""
         spec = self.spec
         is_complete = spec is not None and self.present >= spec.min_members
-        return len(self.schedulers), len(self.said), self.held, is_complete
+        return len(self.schedulers), len(self.said), self.held, is_complete, max(self.needs, 0)
 
     @property
     def present(self) -> int:
         """Members that stand, could be tried, or have finished."""
-        return len(self.members) + len(self.finished) - self.held
+        return len(self.members) + len(self.finished) - self.held - self.leaving
 
 
 class GangRoster:
@@ -226,11 +235,6 @@ class GangRoster:
         gang = self._gangs.get(key)
         return 0 if gang is None else gang.surplus
 
-    def restarts_together(self, key: str) -> bool:
-        """If all of those go, whoever replaces them waits for the others again."""
-        gang = self._gangs.get(key)
-        return gang is None or not gang.stays_started
-
     def counts(self, key: str) -> GangCounts | None:
         """What can be said of the gang as a whole; None for an unknown one."""
         gang = self._gangs.get(key)
@@ -266,8 +270,11 @@ class GangRoster:
         assert spec is not None, "a gang without problem asks for something"
         if gang.needs <= 0 or gang.present >= spec.min_members:
             return ""
-        held = [f"{member.name}: {member.held}" for member in _held_members(gang)] if gang.held else []
-        but = f", not counting {'; '.join(held)}" if held else ""
+        left_out = [f"{member.name}: {member.held}" for member in _held_members(gang)] if gang.held else []
+        left_out += (
+            [f"{gang.leaving} that {'is' if gang.leaving == 1 else 'are'} being deleted"] if gang.leaving else []
+        )
+        but = f", not counting {'; '.join(left_out)}" if left_out else ""
         what = _present(gang, spec) if gang.is_overdue else f"waits until {spec.min_members} members are there"
         return f"{what}{but}{self._elsewhere(gang)}"
 
@@ -396,20 +403,20 @@ class GangRoster:
         if key is None:
             return
         gang = self._gangs[key]
-        member, needed = gang.members[uid], gang.needs
-        is_foreign = is_bound and not member.node
+        member, before = gang.members[uid], gang.outlook
+        is_foreign = is_bound and not member.node and not member.is_leaving
         self.version += node != member.node
-        gang.standing += bool(node) - bool(member.node)
-        gang.bound += is_bound - member.is_bound
-        gang.held -= member.is_held
+        _tally(gang, member, -1)
         member.node, member.is_bound = node, is_bound
-        gang.held += member.is_held
+        _tally(gang, member, 1)
         if is_bound:
             _note_start(gang, is_foreign=is_foreign)
+        else:
+            _note_end(gang)
         if gang.needs <= 0:
             gang.is_overdue, gang.refusal = False, ""
         self.on_count(key)
-        if (needed > 0) != (gang.needs > 0):
+        if gang.outlook != before:
             self._changed(key)
 
     # -- inside ----------------------------------------------------------------------------------------------------
@@ -461,9 +468,7 @@ class GangRoster:
         self.version += 1
         for member, sign in ((before, -1), (after, 1)):
             if member is not None:
-                gang.standing += sign * bool(member.node)
-                gang.bound += sign * member.is_bound
-                gang.held += sign * member.is_held
+                _tally(gang, member, sign)
                 _count(gang.schedulers, member.scheduler_name, sign)
         if after is None:
             del gang.members[uid], self._key_of[uid]
@@ -471,6 +476,7 @@ class GangRoster:
             gang.members[uid] = after
             gang.last_scheduler = after.scheduler_name
             self._key_of[uid] = gang.key
+        _note_end(gang)
         self.on_count(gang.key)
 
     def _forget_finished(self, uid: str) -> None:
@@ -519,23 +525,39 @@ def counts_of(gang: Gang, why: str) -> GangCounts:
         least=0 if gang.spec is None else gang.spec.min_members,
         present=gang.present,
         bound=gang.bound,
-        running=sum(member.is_running for member in members),
+        running=sum(member.is_running for member in members if not member.is_leaving),
         finished=len(gang.finished),
         has_started=gang.has_started,
         is_overdue=gang.is_overdue,
         refusal=gang.refusal,
         problem=gang.problem,
         why=why,
-        waiting=tuple(islice((member.name for member in members if not member.is_bound), NAMED_MAX + 1)),
+        waiting=tuple(
+            islice((member.name for member in members if not (member.is_bound or member.is_leaving)), NAMED_MAX + 1)
+        ),
         owners=tuple(sorted({member.owner for member in members if member.owner})[:NAMED_MAX]),
         schedulers=frozenset(gang.schedulers or {gang.last_scheduler}),
     )
 
 
+def _tally(gang: Gang, member: GangMember, sign: int) -> None:
+    """Adds the member to the counts of its gang, or takes it from them."""
+    gang.standing += sign * member.stays
+    gang.bound += sign * (member.is_bound and not member.is_leaving)
+    gang.leaving += sign * member.is_leaving
+    gang.held += sign * (member.is_held and not member.is_leaving)
+
+
+def _note_end(gang: Gang) -> None:
+    """If no member stays and none has finished, those that come start as if the gang were new, whatever it was before."""
+    if not gang.standing and not gang.finished:
+        gang.has_started = False
+
+
 def _note_start(gang: Gang, *, is_foreign: bool) -> None:
     """Some of it are bound. `is_foreign`: before we came, or knew what it asks for: it has started, as far as anybody can tell."""
     spec = gang.spec
-    if spec is not None:
+    if spec is not None and gang.bound:
         gang.has_started |= (is_foreign and spec.is_once) or gang.bound + len(gang.finished) >= spec.min_members
 
 
@@ -557,7 +579,7 @@ def _too_many_levels(gangs: Sequence[Gang]) -> str:
 
 def _present(gang: Gang, spec: GangSpec) -> str:
     """Who is there of a gang that waits for members."""
-    here = [member.name for member in gang.members.values() if not member.is_held]
+    here = [member.name for member in gang.members.values() if not (member.is_held or member.is_leaving)]
     names = f" ({', '.join(here[:NAMED_MAX])}{', ...' if len(here) > NAMED_MAX else ''})" if here else ""
     finished = f", {len(gang.finished)} of them finished" if gang.finished else ""
     return f"{gang.present} of {spec.min_members} members are there{names}{finished}"
@@ -580,7 +602,9 @@ def _held(pod: Pod, membership: Membership) -> str:
 
 
 def _held_members(gang: Gang) -> list[GangMember]:
-    return list(islice((member for member in gang.members.values() if member.is_held), NAMED_MAX))
+    return list(
+        islice((member for member in gang.members.values() if member.is_held and not member.is_leaving), NAMED_MAX)
+    )
 
 
 def _count(tally: Counter[Any], what: Hashable, sign: int) -> None:

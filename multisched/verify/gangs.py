@@ -1,7 +1,8 @@
 """Gangs judged from API documents: a gang runs with at least its minimum of members, or with none.
 
-Members that have succeeded count. A gang that had its minimum once and lost members heals, which is no fault. Another
-one that has some members on nodes has its timeout to come to its minimum.
+Members that have succeeded count; members that are being deleted do not. A gang that had its minimum and lost some of its
+members heals, which is not a fault; one that lost all of them starts as if it were new. A gang that has not started and has
+some members on nodes has its timeout to reach its minimum.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class GangState:
     """None: nobody says, so nothing is judged."""
     timeout_s: float
     bound: frozenset[str]
-    """uids of members that are on a node, or have succeeded."""
+    """uids of members that are on a node and not being deleted, or have succeeded."""
     waiting: frozenset[str]
     group: GroupObject | None
     """Its object, where it has one."""
@@ -50,8 +51,9 @@ class _Pod:
     uid: str
     member: Member
     is_bound: bool
-    """On a node, or succeeded."""
+    """On a node and not being deleted, or succeeded."""
     is_over: bool
+    """It has ended, or is being deleted."""
 
 
 @dataclass(slots=True)
@@ -62,7 +64,7 @@ class GangJudge:
     _of: dict[GangKey, dict[str, _Pod]] = field(default_factory=dict)
     _groups: dict[GangKey, GroupObject] = field(default_factory=dict)
     _started: set[GangKey] = field(default_factory=set)
-    """Gangs that had their minimum once, and still have pods."""
+    """Gangs that had their minimum, and have had a bound member ever since."""
     _partial_since_s: dict[GangKey, float] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     """Pod or group -> why nothing is judged by it."""
@@ -72,15 +74,16 @@ class GangJudge:
         name, namespace, uid = name_of(document)
         what = f"{kind} {namespace or 'default'}/{name}"
         self.problems.pop(what, None)
+        before = self._drop_pod(uid or what) if kind == "Pod" else None
         try:
             if kind == "Pod":
-                self._drop_pod(uid or what)
                 self._add_pod(uid or what, document)
             elif kind == GROUP_KIND:
                 group = read_group(document)
                 self._groups[group.key] = group
         except Unreadable as error:
             self.problems[what] = str(error)
+        self._note(before)
 
     def forget(self, kind: str, document: Json) -> None:
         """An object that has been deleted."""
@@ -88,7 +91,7 @@ class GangJudge:
         what = f"{kind} {namespace or 'default'}/{name}"
         self.problems.pop(what, None)
         if kind == "Pod":
-            self._drop_pod(uid or what)
+            self._note(self._drop_pod(uid or what))
         elif kind == GROUP_KIND:
             self._groups.pop((namespace or "default", name), None)
 
@@ -97,24 +100,34 @@ class GangJudge:
         if member is None:
             return
         phase = text(mapping(document, "status"), "phase")
-        is_bound = phase == "Succeeded" or (bool(node_name_of(document)) and phase != "Failed")
-        pod = _Pod(uid, member, is_bound, phase in ("Succeeded", "Failed"))
+        is_leaving = bool(text(mapping(document, "metadata"), "deletionTimestamp"))
+        is_over = is_leaving or phase in ("Succeeded", "Failed")
+        is_bound = phase == "Succeeded" or (bool(node_name_of(document)) and not is_over)
+        pod = _Pod(uid, member, is_bound, is_over)
         self._pods[uid] = pod
         self._of.setdefault(member.key, {})[uid] = pod
-        state = self.state(member.key)
-        if state.is_whole:
-            self._started.add(member.key)
+        self._note(member.key)
 
-    def _drop_pod(self, uid: str) -> None:
+    def _drop_pod(self, uid: str) -> GangKey | None:
+        """Returns the gang that it was of."""
         pod = self._pods.pop(uid, None)
         if pod is None:
+            return None
+        del self._of[pod.member.key][uid]
+        return pod.member.key
+
+    def _note(self, key: GangKey | None) -> None:
+        """A member of the gang was added or removed."""
+        if key is None:
             return
-        members = self._of[pod.member.key]
-        del members[uid]
-        if not members:
-            del self._of[pod.member.key]
-            self._started.discard(pod.member.key)
-            self._partial_since_s.pop(pod.member.key, None)
+        state = self.state(key)
+        if state.is_whole:
+            self._started.add(key)
+        elif not state.bound:
+            self._started.discard(key)
+        if not self._of.get(key):
+            self._of.pop(key, None)
+            self._partial_since_s.pop(key, None)
 
     def gang_of(self, uid: str) -> GangKey | None:
         pod = self._pods.get(uid)
@@ -146,7 +159,7 @@ class GangJudge:
             yield self.state(key)
 
     def has_started(self, key: GangKey) -> bool:
-        """It had its minimum at some moment, and has had pods ever since."""
+        """It had its minimum at some moment, and has had a bound member ever since."""
         return key in self._started
 
     def look(self, now_s: float) -> list[GangState]:

@@ -102,12 +102,11 @@ class GangUnits:
         pods = tuple(pod for pod in found if pod.uid not in self._gone)
         if least <= 0 or len(leaves) != 1 or len(found) < len(standing) or not pods:
             return None
-        count = least if self._gangs.restarts_together(gang) else 1
         columns = _columns(found)
         return Unit(
             pods,
             {resource: sum(column) for resource, column in _columns(pods).items()},
-            {resource: sum(sorted(column)[:count]) for resource, column in columns.items()},
+            {resource: sum(sorted(column)[:least]) for resource, column in columns.items()},
             gang,
         )
 

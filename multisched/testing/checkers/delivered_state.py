@@ -262,6 +262,6 @@ class DeliveredState:
                 return f"which has no label {label}, and its gang requires one domain of it"
             for other, there in self.standing():
                 is_member = self.gangs is not None and self.gangs.gang_of(other.uid) == key and other.uid != pod.uid
-                if is_member and there.labels.get(label) != node.labels[label]:
+                if is_member and not other.is_deleting and there.labels.get(label) != node.labels[label]:
                     return f"in another domain of {label} than {other.key}, and its gang requires one"
         return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
@@ -134,6 +135,37 @@ def test_a_gang_that_starts_once_and_of_which_a_member_ran_before_we_came_has_st
     roster.set(once("a"))
     roster.stands("uid-a", "n", is_bound=True)
     assert the(roster).needs == 0
+
+
+@pytest.mark.parametrize("make", [member, once])
+def test_members_that_are_being_deleted_do_not_count(make: Callable[[str], Pod]) -> None:
+    roster, heard = GangRoster(), list[str]()
+    for name in "ab":
+        roster.set(make(name))
+        roster.stands(f"uid-{name}", "n", is_bound=True)
+    roster.on_change = heard.append
+    roster.set(replace(make("a"), is_deleting=True))
+    assert (the(roster).needs, heard) == (0 if make is once else 1, ["team/g"])
+    roster.set(replace(make("b"), is_deleting=True))
+    assert (the(roster).needs, the(roster).has_started, heard[-1:]) == (2, False, ["team/g"])
+    roster.set(make("c"))
+    why = "gang team/g: waits until 2 members are there, not counting 2 that are being deleted"
+    assert roster.why_not_yet("team/g") == why
+    roster.set(make("d"))
+    assert (roster.why_not_yet("team/g"), the(roster).needs) == ("", 2)
+
+
+def test_a_gang_that_starts_once_and_of_which_a_member_stays_stays_started() -> None:
+    roster = GangRoster()
+    for name in "ab":
+        roster.set(once(name))
+        roster.stands(f"uid-{name}", "n", is_bound=True)
+    roster.set(replace(once("a"), is_deleting=True))
+    roster.remove("uid-a")
+    assert the(roster).needs == 0
+    roster.remove("uid-b")
+    roster.set(once("c"))
+    assert the(roster).needs == 2
 
 
 def test_a_gang_that_came_late_and_lost_a_member_again_is_not_late_at_once() -> None:
@@ -308,11 +340,11 @@ def check_counts(roster: GangRoster, key: str, members: list[Known], finished: s
         assert not members
         finished.clear()
         return
-    held = sum(one.is_gated and not one.stands for one in members)
+    held = sum(one.is_gated and not one.stands and not one.is_leaving for one in members)
+    leaving = sum(one.is_leaving for one in members)
     staying = sum(one.stands and not one.is_leaving for one in members)
-    assert (gang.standing, set(gang.finished)) == (sum(one.stands for one in members), finished)
-    assert (gang.held, gang.present) == (held, len(members) - held + len(finished))
-    assert len(gang.staying) == staying
+    assert (gang.standing, len(gang.staying), set(gang.finished)) == (staying, staying, finished)
+    assert (gang.held, gang.present) == (held, len(members) - leaving - held + len(finished))
     if members:  # each says that two start together
         assert gang.surplus == min(max(staying + len(finished) - 2, 0), staying)
 

@@ -150,6 +150,24 @@ def test_a_gang_that_had_its_minimum_heals() -> None:
     assert [partial(found, at) for at in (0.0, 10.0)] == [[], []]
 
 
+def leaving(name: str) -> Told:
+    kind, document = member(name, "n1")
+    document["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    return kind, document
+
+
+def test_members_that_are_being_deleted_do_not_count() -> None:
+    found = judge(*(member(name, "n1") for name in "abc"), member("d"))
+    for name in "ab":
+        found.add(*leaving(name))
+    assert held(found, "d") == [], "c stays: the gang heals"
+    found.add(*member("c", "n1"))
+    assert found.has_started(("default", "g"))
+    found.add(*leaving("c"))
+    assert held(found, "d") == ["g"]
+    assert found.state(("default", "g")).waiting == {"uid-default-d"}
+
+
 def test_members_that_have_succeeded_count() -> None:
     found = judge(member("a", "n1", phase="Succeeded"), member("b", "n1"), member("c", "n1"))
 

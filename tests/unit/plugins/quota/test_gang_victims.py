@@ -153,9 +153,9 @@ def test_the_only_node_is_one_of_a_gang_whose_other_members_stand_elsewhere() ->
     assert result.nominated_node in ("n0", "n2")
 
 
-def test_of_a_gang_whose_members_come_back_one_by_one_none_may_be_entitled_to() -> None:
-    """Koordinator's once-satisfied: a gang that has started stays started. Whole it would leave each member entitled."""
-    for is_once, victims in ((False, [f"g{number}" for number in range(8)]), (True, [])):
+def test_a_gang_that_starts_once_goes_whole_as_any_other() -> None:
+    """Koordinator's once-satisfied: it starts again as a whole, because no member of it stays."""
+    for is_once in (False, True):
         town = cluster(11, far=3)
         spec = GangSpec(8, is_once=is_once)
         town.domain.cache.gangs.set_object(GangApi.SCHEDULER_PLUGINS, "far/g", spec)
@@ -164,8 +164,7 @@ def test_of_a_gang_whose_members_come_back_one_by_one_none_may_be_entitled_to() 
             town.domain.cache.gangs.stands(f"uid-g{number}", "n0", is_bound=True)
         town.add("rest", "near", 2 * CPU, node="n0")
         town.add("own", "taker", CPU, node="n0")
-        assert town.domain.cache.gangs.restarts_together("far/g") is not is_once
-        assert evicted_for(town) == victims
+        assert evicted_for(town) == [f"g{number}" for number in range(8)]
 
 
 def test_a_gang_of_several_leaves_goes_whole_for_nobody() -> None:
