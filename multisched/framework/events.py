@@ -20,6 +20,9 @@ class Resource(Enum):
     DISTANT_POD = "DistantPod"
     """An assigned pod on a node that the domain may not use: passed as ASSIGNED_POD to the plugins that look beyond
     single rows. Nobody registers it."""
+    DISTANT_NODE = "DistantNode"
+    """A node that the domain may not use. Reaches only plugins that register it by name: those that count pods beyond
+    the domain's rows."""
     UNSCHEDULED_POD = "UnscheduledPod"
     TARGET_POD = "TargetPod"
     """The waiting pod itself."""
@@ -48,6 +51,8 @@ class Action(Flag):
     UPDATE_POD_TOLERATION = auto()
     UPDATE_POD_GATES = auto()
     UPDATE_POD_OTHER = auto()
+    UPDATE_POD_DELETING = auto()
+    """A pod on a node got its deletion timestamp. It keeps its room, but spreading no longer counts it."""
     UPDATE = auto()
     """Of anything but nodes and pods."""
     ALL = (
@@ -65,6 +70,7 @@ class Action(Flag):
         | UPDATE_POD_TOLERATION
         | UPDATE_POD_GATES
         | UPDATE_POD_OTHER
+        | UPDATE_POD_DELETING
         | UPDATE
     )
 
@@ -80,7 +86,9 @@ class ClusterEvent(msgspec.Struct, frozen=True):
     @property
     def is_in_wildcard(self) -> bool:
         """True for what wildcards stand for; events of other kinds reach only plugins that registered the kind by name."""
-        return not isinstance(self.resource, ObjectKind) or self.resource.definition.is_in_wildcard
+        if isinstance(self.resource, ObjectKind):
+            return self.resource.definition.is_in_wildcard
+        return self.resource is not Resource.DISTANT_NODE
 
     def matches(self, happened: ClusterEvent) -> bool:
         is_any = self.resource is Resource.WILDCARD and happened.is_in_wildcard

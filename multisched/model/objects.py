@@ -47,6 +47,11 @@ class NodeAffinity(msgspec.Struct, frozen=True, gc=False):
     required: NodeSelector | None = None
     preferred: tuple[PreferredTerm, ...] = ()
 
+    def matches(self, labels: Mapping[str, str], name: str) -> bool:
+        """Reports whether a node meets the selector and the required terms."""
+        is_selected = all(r.matches_value(labels.get(r.key)) for r in self.node_selector)
+        return is_selected and (self.required is None or self.required.matches(labels, name))
+
     @property
     def named_node(self) -> str:
         """The one node that the required terms name, as those of a DaemonSet's pod do; empty if there is none, or more."""

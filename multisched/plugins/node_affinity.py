@@ -152,10 +152,7 @@ class NodeAffinity:
 
 
 def _is_match(pod: Pod, node: Node) -> bool:
-    affinity = pod.spec.affinity
-    return all(r.matches_value(node.labels.get(r.key)) for r in affinity.node_selector) and (
-        affinity.required is None or affinity.required.matches(node.labels, node.name)
-    )
+    return pod.spec.affinity.matches(node.labels, node.name)
 
 
 def _named_nodes(required: NodeSelector | None) -> frozenset[str] | None:

@@ -20,6 +20,8 @@ KINDS: Final = (
     ObjectKind.REPLICA_SET,
     ObjectKind.STATEFUL_SET,
 )
+SELECTING: Final = (Service, ReplicationController, ReplicaSet, StatefulSet)
+"""The types of these kinds."""
 NAMESPACES_KEPT: Final = 16_384
 """Namespaces whose services are filed by label."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -28,6 +28,8 @@ from multisched.plugins.columns import NOUGHT, Selection, zeros
 from multisched.plugins.topology.affinity_rules import AffinityRuleCache, AffinityRules, Sources
 from multisched.plugins.topology.domain_tally import DomainTally, versions
 from multisched.plugins.topology.inter_pod_affinity_args import InterPodAffinityArgs
+
+_NO_LABELS: Mapping[str, str] = {}
 
 Tallies = dict[str, DomainTally]
 """Topology key -> pods per domain."""
@@ -283,23 +285,30 @@ class InterPodAffinity:
 
     def events_to_register(self) -> Sequence[EventRegistration]:
         assigned = Action.ADD | Action.DELETE | Action.UPDATE_POD_LABEL
-        nodes = Action.ADD | Action.UPDATE_NODE_LABEL
+        nodes, namespaces = Action.ADD | Action.DELETE | Action.UPDATE_NODE_LABEL, Action.ADD | Action.UPDATE
         return (
             EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, assigned, "AssignedPod"), self._after_pod_change),
             EventRegistration(ClusterEvent(Resource.TARGET_POD, Action.UPDATE_POD_LABEL, "TargetPodLabel")),
-            EventRegistration(ClusterEvent(Resource.NODE, nodes, "NodeAddOrLabel"), self._after_node_change),
-            # Upstream has none: whom a namespaceSelector kept away slept on until the flush.
-            EventRegistration(ClusterEvent(ObjectKind.NAMESPACE, Action.UPDATE, "NamespaceUpdate"), _after_relabelling),
+            EventRegistration(ClusterEvent(Resource.NODE, nodes, "Node"), self._after_node_change),
+            EventRegistration(ClusterEvent(Resource.DISTANT_NODE, nodes, "DistantNode"), self._after_distant_node),
+            # Upstream registers none: a pod that a namespaceSelector refused stays parked until the flush.
+            EventRegistration(ClusterEvent(ObjectKind.NAMESPACE, namespaces, "Namespace"), _after_relabelling),
         )
 
     def _after_pod_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        """A placed pod matches the affinity now, or a term of the anti-affinity no more, or took its own term with it."""
+        """A placed pod matches the affinity now, or no longer matches a term of the anti-affinity, or its own term is deleted.
+
+        A pod that matches its own affinity also waits for the last other match to be deleted or relabelled: then it is the
+        first of its series. Upstream leaves it parked.
+        """
         before, after = old if isinstance(old, Pod) else None, new if isinstance(new, Pod) else None
         for other in (before, after):
             if other is not None and not (other.node or other.nominated_node):
                 return Hint.SKIP
         own = pod.spec.pod_affinity or PodAffinity()
-        if after is not None and self._is_near(pod, own, after) and not (before and self._is_near(pod, own, before)):
+        was_near = before is not None and self._is_near(pod, own, before)
+        is_near = after is not None and self._is_near(pod, own, after)
+        if (is_near and not was_near) or (was_near and not is_near and self._is_near(pod, own, pod)):
             return Hint.QUEUE
         if before is None:
             return Hint.SKIP
@@ -311,21 +320,30 @@ class InterPodAffinity:
         return Hint.SKIP
 
     def _after_node_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        """A node came into a domain of some term, moved to another, or out of one that the pod is kept away from.
+        """A node came into a topology domain of some term, left one, or may be free of what refuses the pod elsewhere.
 
-        A pod without terms was kept away by others': a new node may be free of them, and so may one that left their domain.
-        Upstream leaves it parked.
+        A pod without terms is refused by others' anti-affinity: a new node may be outside their domains. Upstream leaves
+        it parked.
         """
-        if not isinstance(new, Node):
-            return Hint.SKIP
         own = pod.spec.pod_affinity or PodAffinity()
-        if not isinstance(old, Node):
-            is_in_domain = any(term.topology_key in new.labels for term in own.required)
-            return Hint.QUEUE if is_in_domain or own.anti_required or not own.required else Hint.SKIP
-        moved = {key for key in old.labels.keys() | new.labels.keys() if old.labels.get(key) != new.labels.get(key)}
-        if any(term.topology_key in moved and term.topology_key in new.labels for term in own.required):
+        if old is None and isinstance(new, Node) and (own.anti_required or not own.required):
             return Hint.QUEUE
-        left = moved & old.labels.keys()
+        return self._after_distant_node(pod, old, new)
+
+    def _after_distant_node(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
+        """The pods on a node count in another topology domain than before, or no longer count.
+
+        They may be company that the pod needs, be what it is kept away from, or be the last match of its own affinity.
+        """
+        before, after = old if isinstance(old, Node) else None, new if isinstance(new, Node) else None
+        had, has = before.labels if before else _NO_LABELS, after.labels if after else _NO_LABELS
+        moved = {key for key in had.keys() | has.keys() if had.get(key) != has.get(key)}
+        own = pod.spec.pod_affinity or PodAffinity()
+        for term in own.required:
+            is_moved = term.topology_key in moved
+            if is_moved and (term.topology_key in has or self._is_near(pod, own, pod)):
+                return Hint.QUEUE
+        left = moved & had.keys()
         return Hint.QUEUE if left and not left.isdisjoint(self._kept_away_by(pod, own, left)) else Hint.SKIP
 
     def _kept_away_by(self, pod: Pod, own: PodAffinity, left: Iterable[str]) -> Iterator[str]:
@@ -358,6 +376,7 @@ class InterPodAffinity:
 
 
 def _after_relabelling(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """Terms select namespaces by their labels."""
-    is_changed = isinstance(old, Namespace) and isinstance(new, Namespace) and old.labels != new.labels
-    return Hint.QUEUE if is_changed else Hint.SKIP
+    """Terms select namespaces by their labels. The watch may show a namespace later than the pods in it."""
+    if not isinstance(new, Namespace):
+        return Hint.SKIP
+    return Hint.SKIP if isinstance(old, Namespace) and old.labels == new.labels else Hint.QUEUE

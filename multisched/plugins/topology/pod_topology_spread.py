@@ -19,7 +19,7 @@ from multisched.framework.sensitivity import PodSensitivity
 from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.framework.traits import Traits
 from multisched.model.objects import Node, Pod
-from multisched.plugins.topology.default_selector import KINDS
+from multisched.plugins.topology.default_selector import KINDS, SELECTING
 from multisched.plugins.topology.domain_tally import versions
 from multisched.plugins.topology.pod_topology_spread_args import PodTopologySpreadArgs
 from multisched.plugins.topology.spread_counts import HOSTNAME, LEFT_OUT, HardSpread, SoftSpread
@@ -28,6 +28,8 @@ from multisched.plugins.topology.spread_rules import SpreadRule, SpreadRuleCache
 
 _HARD: StateKey[HardSpread] = StateKey("PodTopologySpread.hard")
 _SOFT: StateKey[SoftSpread] = StateKey("PodTopologySpread.soft")
+
+_ANY = Action.ADD | Action.UPDATE | Action.DELETE
 
 _UNMET = "node(s) didn't match pod topology spread constraints"
 
@@ -142,13 +144,14 @@ class PodTopologySpread:
     # -- queueing hints --------------------------------------------------------------------------------------------
 
     def events_to_register(self) -> Sequence[EventRegistration]:
-        assigned = Action.ADD | Action.DELETE | Action.UPDATE_POD_LABEL
+        assigned = Action.ADD | Action.DELETE | Action.UPDATE_POD_LABEL | Action.UPDATE_POD_DELETING
         own = Action.UPDATE_POD_LABEL | Action.UPDATE_POD_TOLERATION
         nodes = Action.ADD | Action.DELETE | Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_TAINT
         return (
             EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, assigned, "AssignedPod"), self._after_pod_change),
             EventRegistration(ClusterEvent(Resource.TARGET_POD, own, "TargetPod"), self._after_own_change),
             EventRegistration(ClusterEvent(Resource.NODE, nodes, "Node"), self._after_node_change),
+            *(EventRegistration(ClusterEvent(kind, _ANY, kind.value), self._after_default_change) for kind in KINDS),
         )
 
     def _hard(self, pod: Pod) -> tuple[SpreadRule, ...]:
@@ -156,14 +159,17 @@ class PodTopologySpread:
         return () if rules is None else rules.hard
 
     def _after_pod_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        """A placed or nominated pod of the namespace that came or went counts, or counts now and did not before."""
+        """A placed or nominated pod of the namespace counts now and did not before, or no longer counts.
+
+        A pod that is being deleted is not counted. Upstream waits until it is deleted.
+        """
         before, after = old if isinstance(old, Pod) else None, new if isinstance(new, Pod) else None
         for other in (before, after):
             if other is not None and (other.namespace != pod.namespace or not (other.node or other.nominated_node)):
                 return Hint.SKIP
         for rule in self._hard(pod):
-            matched = before is not None and rule.matches(before.labels)
-            matches = after is not None and rule.matches(after.labels)
+            matched = before is not None and not before.is_deleting and rule.matches(before.labels)
+            matches = after is not None and not after.is_deleting and rule.matches(after.labels)
             if matched != matches:
                 return Hint.QUEUE
         return Hint.SKIP
@@ -175,9 +181,11 @@ class PodTopologySpread:
         return Hint.SKIP if self._rule_cache.rules_of(old) is self._rule_cache.rules_of(new) else Hint.QUEUE
 
     def _after_node_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
-        """A node with all topology keys came, went, or changed its domain or its taints."""
+        """A node with all topology keys came, went, or changed its domain, its taints, or whether it matches the pod's
+        node affinity: a domain without eligible nodes is not the emptiest any more. Upstream forgets the last."""
         before, after = old if isinstance(old, Node) else None, new if isinstance(new, Node) else None
-        keys = [rule.key for rule in self._hard(pod)]
+        rules = self._hard(pod)
+        keys = [rule.key for rule in rules]
         had = before is not None and all(key in before.labels for key in keys)
         has = after is not None and all(key in after.labels for key in keys)
         if had != has:
@@ -185,4 +193,18 @@ class PodTopologySpread:
         if not has or before is None or after is None:
             return Hint.SKIP
         is_moved = any(before.labels[key] != after.labels[key] for key in keys) or before.taints != after.taints
+        if not is_moved and any(rule.constraint.honors_affinity for rule in rules):
+            affinity = pod.spec.affinity
+            is_moved = affinity.matches(before.labels, before.name) != affinity.matches(after.labels, after.name)
         return Hint.QUEUE if is_moved else Hint.SKIP
+
+    def _after_default_change(self, pod: Pod, old: EventObject, new: EventObject) -> Hint:
+        """A service or controller of the namespace decides which pods the default constraints count.
+
+        Upstream leaves such a pod parked.
+        """
+        changed = new if new is not None else old
+        if not isinstance(changed, SELECTING) or changed.namespace != pod.namespace or pod.spec.spread:
+            return Hint.SKIP
+        is_same = isinstance(old, SELECTING) and isinstance(new, SELECTING) and old.selector == new.selector
+        return Hint.QUEUE if self._rule_cache.has_hard_defaults and not is_same else Hint.SKIP

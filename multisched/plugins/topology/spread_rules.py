@@ -95,6 +95,11 @@ class SpreadRuleCache:
         self._rules: dict[Hashable, SpreadRules] = {}
         self._bytes = 0
 
+    @property
+    def has_hard_defaults(self) -> bool:
+        """Default constraints can refuse nodes."""
+        return any(default.is_hard for default in self._defaults)
+
     def rules_of(self, pod: Pod) -> SpreadRules | None:
         """The pod's rules now; None for a pod that is spread over nothing."""
         latest, rules = self._latest

@@ -144,14 +144,20 @@ class NodeVolumeLimits:
         return (volumes, pod.name, pod.uid) if is_own else volumes
 
     def events_to_register(self) -> Sequence[EventRegistration]:
-        """Upstream's, and a new node: one that joins from another domain brings its CSINode with it, without an event."""
+        """Upstream's, and three more.
+
+        A node that joins from another domain brings its CSINode with it, without an event. A deleted CSINode has no limits.
+        A new pod on a node may bring a volume that the waiting pod uses, too.
+        """
         detached = ClusterEvent(ObjectKind.VOLUME_ATTACHMENT, Action.DELETE, "VolumeAttachmentDelete")
         claim_added = ClusterEvent(ObjectKind.PERSISTENT_VOLUME_CLAIM, Action.ADD, "PersistentVolumeClaimAdd")
         return (
             EventRegistration(ClusterEvent(Resource.NODE, Action.ADD, "NodeAdd")),
             EventRegistration(ClusterEvent(ObjectKind.CSI_NODE, Action.ADD, "CSINodeAdd")),
             EventRegistration(ClusterEvent(ObjectKind.CSI_NODE, Action.UPDATE, "CSINodeUpdate"), _after_csi_node),
+            EventRegistration(ClusterEvent(ObjectKind.CSI_NODE, Action.DELETE, "CSINodeDelete")),
             EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE, "AssignedPodDelete"), _after_delete),
+            EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, Action.ADD, "AssignedPodAdd"), _after_add),
             EventRegistration(claim_added, may_name_claim),
             EventRegistration(detached, _after_detach),
         )
@@ -166,12 +172,24 @@ def _is_untranslatable(volume: PodVolume) -> bool:
 
 
 def _after_csi_node(pod: Pod, old: EventObject, new: EventObject) -> Hint:
-    """Some driver can attach more than before; no limit counts as zero, as upstream."""
+    """Some driver can attach more than before, or has no limit any more. Upstream counts no limit as zero."""
     if not isinstance(old, CsiNode) or not isinstance(new, CsiNode):
         return Hint.QUEUE
     before = {driver.name: driver.volumes_max or 0 for driver in old.drivers}
     grew = any((driver.volumes_max or 0) > before.get(driver.name, 0) for driver in new.drivers)
-    return Hint.QUEUE if grew else Hint.SKIP
+    limited = {driver.name for driver in new.drivers if driver.volumes_max is not None}
+    is_freed = any(driver.volumes_max is not None and driver.name not in limited for driver in old.drivers)
+    return Hint.QUEUE if grew or is_freed else Hint.SKIP
+
+
+def _after_add(pod: Pod, old: EventObject, new: EventObject) -> Hint:
+    """A pod came to a node with a volume of the waiting pod: it is attached there now, and needs no further room."""
+    if not isinstance(new, Pod):
+        return Hint.SKIP
+    claims = {volume.claim for volume in new.spec.volumes if new.namespace == pod.namespace} - {None}
+    disks = [volume.migrated for volume in new.spec.volumes if volume.migrated is not None]
+    shares = any(volume.claim in claims or volume.migrated in disks for volume in pod.spec.volumes)
+    return Hint.QUEUE if shares else Hint.SKIP
 
 
 def _after_delete(pod: Pod, old: EventObject, new: EventObject) -> Hint:

@@ -7,7 +7,16 @@ from collections.abc import Hashable, Sequence
 from multisched.framework.context import PluginContext
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.dependency import Dependency
-from multisched.framework.events import NODE_ADD, Action, ClusterEvent, EventObject, EventRegistration, Hint, Resource
+from multisched.framework.events import (
+    NODE_ADD,
+    NODE_DELETE,
+    Action,
+    ClusterEvent,
+    EventObject,
+    EventRegistration,
+    Hint,
+    Resource,
+)
 from multisched.framework.node_view import Codes, Rows
 from multisched.framework.objects_view import hidden
 from multisched.framework.points import CycleView, PreFilterResult
@@ -17,7 +26,7 @@ from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.framework.traits import Traits
 from multisched.model.cluster_objects import READ_WRITE_ONCE_POD
 from multisched.model.object_kinds import ObjectKind
-from multisched.model.objects import Pod
+from multisched.model.objects import Node, Pod
 from multisched.plugins.columns import positions, zeros
 from multisched.plugins.volumes.pod_claims import claim_not_found, names_claim
 
@@ -140,6 +149,8 @@ class VolumeRestrictions:
         return (
             EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE, "AssignedPodDelete"), _after_delete),
             EventRegistration(NODE_ADD),
+            EventRegistration(NODE_DELETE, _after_node_delete),
+            EventRegistration(ClusterEvent(Resource.DISTANT_NODE, Action.DELETE, "DistantNode"), _after_node_delete),
             EventRegistration(claim_added, names_claim),
         )
 
@@ -147,6 +158,12 @@ class VolumeRestrictions:
 def _in_use(cycle: CycleView, pod: Pod, claims: frozenset[str]) -> _Exclusive:
     users = cycle.nodes.volume_users
     return _Exclusive(claims, sum(1 for claim in claims if users.claim_users(pod.namespace, claim)))
+
+
+def _after_node_delete(pod: Pod, old: EventObject, new: EventObject) -> Hint:
+    """Claims in use on a deleted node are not in use any more. Upstream leaves the pod parked."""
+    names = isinstance(old, Node) and any(volume.claim is not None for volume in pod.spec.volumes)
+    return Hint.QUEUE if names else Hint.SKIP
 
 
 def _after_delete(pod: Pod, old: EventObject, new: EventObject) -> Hint:

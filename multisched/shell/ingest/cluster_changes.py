@@ -22,6 +22,7 @@ _NODE = {
     )
 }
 _RELABELLED = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_LABEL, "AssignedPodUpdatePodLabel")
+_DELETING = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_DELETING, "AssignedPodUpdatePodDeleting")
 _SCALED_DOWN = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE_POD_SCALE_DOWN, "AssignedPodUpdatePodScaleDown")
 
 
@@ -46,4 +47,6 @@ def assigned_pod_events(before: Pod, after: Pod) -> Sequence[ClusterEvent]:
     now = after.requests
     if any(now.get(resource, 0) < amount for resource, amount in before.requests.items()):
         events.append(_SCALED_DOWN)
+    if after.is_deleting and not before.is_deleting:
+        events.append(_DELETING)
     return events

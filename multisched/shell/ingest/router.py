@@ -2,7 +2,7 @@
 
 Owns the table of domains; changes nothing else. A node's event goes to the domains that may use the node, or count what
 stands there. For a domain that it joins (by its labels, a loan, or because it can be read now) a changed node is a new
-one. For a domain that it leaves it is gone. The others hear nothing. A pod on a node is a distant one to these. All
+one. For a domain that it leaves it is gone. To the others it is a distant node, and a pod on it a distant pod. All
 synchronous; called by ingest and by the workers.
 """
 
@@ -30,8 +30,9 @@ from multisched.state.domain_rows import DomainRows, Use
 
 @cache
 def _distant(event: ClusterEvent) -> ClusterEvent:
-    """The same of a pod on a row that is nothing to the domain. There are a dozen kinds of events."""
-    return replace(event, resource=Resource.DISTANT_POD)
+    """The same event for a domain that may not use the row. There are a dozen kinds of events."""
+    is_node = event.resource is Resource.NODE
+    return replace(event, resource=Resource.DISTANT_NODE if is_node else Resource.DISTANT_POD)
 
 
 class Router:
@@ -105,7 +106,10 @@ class Router:
     ) -> None:
         """A node came, changed or went. `used` and `uses`: what `uses_of` said before and says now."""
         changes = node_events(before, after) if before is not None and after is not None else ()
+        distant = [NODE_ADD] if before is None else [NODE_DELETE] if after is None else changes
         for (worker, _), did, does in zip(self._workers, used, uses, strict=True):
+            if did is Use.NONE or does is Use.NONE:
+                self._notify_distant(worker, map(_distant, distant), before, after, now_s)
             if does > did:
                 self._label = NODE_ADD.label
                 self._wake(worker, worker.queue.on_event(NODE_ADD, None, after, now_s))
@@ -118,6 +122,20 @@ class Router:
                 for event in changes:
                     self._label = event.label
                     self._wake(worker, worker.queue.on_event(event, before, after, now_s))
+
+    def _notify_distant(
+        self,
+        worker: DomainWorker,
+        events: Iterable[ClusterEvent],
+        before: Node | None,
+        after: Node | None,
+        now_s: float,
+    ) -> None:
+        """Pods on the node count where affinities are decided, whichever domain the node belongs to."""
+        for event in events:
+            if worker.queue.hears(event):
+                self._label = event.label
+                self._wake(worker, worker.queue.on_event(event, before, after, now_s))
 
     def notify_nomination_ended(self, pod: Pod, node: str, now_s: float) -> None:
         """A pending pod is no longer nominated to the node: as good as a deleted pod to those it stood before.

@@ -5,7 +5,7 @@ In the order of each scenario, no event helps a pod that still waits for its own
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -250,6 +250,55 @@ async def _namespace_relabelled(rooms: Rooms) -> Sleeper:
     return Sleeper(pod, "labels of its enemy's namespace", partial(label, name, {"sim/hostile": None}), is_heard)
 
 
+# -- the last pod of a series ------------------------------------------------------------------------------------------
+
+
+async def _series(rooms: Rooms, name: str, wake: Callable[[str, str], Awaitable[object]]) -> Sleeper:
+    """A pod that wants its own kind, which has one pod, in a place that takes no other. Without that pod it is the first.
+
+    `wake`: hears the node and the uid of that pod.
+    """
+    labels = {"series": f"{rooms.mark}-{name}"}
+    full = await rooms.room(f"{name}-full", {BERTH: f"full-{name}"})
+    uid = await rooms.holder(full, labels=labels)
+    await rooms.room(name, {BERTH: name})
+    pod = await rooms.pod(name, _near(labels, BERTH), labels=labels)
+    return Sleeper(pod, f"the last pod of its series ({name})", partial(wake, full, uid))
+
+
+async def _series_ended(rooms: Rooms) -> Sleeper:
+    return await _series(rooms, "series", lambda node, uid: rooms.send_off(uid))
+
+
+async def _series_relabelled(rooms: Rooms) -> Sleeper:
+    return await _series(rooms, "renamed", lambda node, uid: rooms.relabel(uid, {"series": "another"}))
+
+
+async def _series_moved(rooms: Rooms) -> Sleeper:
+    """Its node is no place any more."""
+    return await _series(rooms, "placeless", lambda node, uid: rooms.patch(node, metadata={"labels": {BERTH: None}}))
+
+
+async def _distant_series_moved(rooms: Rooms) -> Sleeper:
+    """As before, of a node of another domain."""
+    labels = {"series": f"{rooms.mark}-distant"}
+    full = await rooms.room("distant-full", {BERTH: "distant-full", "type": "virtual-kubelet"})
+    await rooms.holder(full, labels=labels)
+    await rooms.room("distant-series", {BERTH: "distant"})
+    pod = await rooms.pod("distant-series", _near(labels, BERTH), labels=labels)
+    wake = partial(rooms.patch, full, metadata={"labels": {BERTH: None}})
+    return Sleeper(pod, "the last pod of its series elsewhere", wake)
+
+
+async def _series_stranded(rooms: Rooms) -> Sleeper:
+    """Its node is deleted."""
+
+    async def delete(node: str, uid: str) -> None:
+        await rooms.scene.world.user.send("DELETE", f"/api/v1/nodes/{node}")
+
+    return await _series(rooms, "stranded", delete)
+
+
 # -- the pod itself changes --------------------------------------------------------------------------------------------
 
 
@@ -433,6 +482,13 @@ _OTHERS: Final[tuple[Case, ...]] = (
     _volume_comes,
     _class_comes,
 )
+_SERIES: Final[tuple[Case, ...]] = (
+    _series_ended,
+    _series_relabelled,
+    _series_moved,
+    _distant_series_moved,
+    _series_stranded,
+)
 _OWN: Final[tuple[Case, ...]] = (_tolerates, _shrinks, _is_disliked_no_more, _gates_opened)
 
 SCENARIOS: Final[Scenarios] = (
@@ -440,6 +496,7 @@ SCENARIOS: Final[Scenarios] = (
     ("domains become level", partial(wake_each, cases=_LEVELS)),
     ("pods go that sleepers wait for", partial(wake_each, cases=_GOING)),
     ("pods come that sleepers wait for", partial(wake_each, cases=_OTHERS)),
+    ("series end", partial(wake_each, cases=_SERIES)),
     ("sleepers change", partial(wake_each, cases=_OWN)),
     ("node comes that sleepers wait for", _come),
 )

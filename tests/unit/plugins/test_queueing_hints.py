@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from multisched.framework.events import (
     ASSIGNED_POD_ADD,
@@ -93,7 +94,9 @@ def pod(name: str = "waiting", *, labels: Mapping[str, str] | None = None, **fie
     if "cpu" in fields:
         of_container["cpu"] = f"{fields.pop('cpu')}m"
     status = {"phase": "Pending", "nominatedNodeName": fields.pop("nominated", "")}
-    return decode_pod(pod_document(name, container(**of_container), labels=labels or {}, status=status, **fields))
+    is_deleting = fields.pop("deleting", False)
+    made = decode_pod(pod_document(name, container(**of_container), labels=labels or {}, status=status, **fields))
+    return replace(made, is_deleting=is_deleting)
 
 
 def node(name: str = "n", **fields: Any) -> Node:
@@ -315,6 +318,9 @@ BY_REVISION, BY_ANOTHER_REVISION = (
     for revision in "12"
 )
 OTHER_APP, WEB_APP = {"app": "db"}, {"app": "web"}
+SERVICE = thing(
+    ObjectKind.SERVICE, {"metadata": {"name": "web", "namespace": "default"}, "spec": {"selector": {"app": "web"}}}
+)
 SPREADS = [
     Row("PodTopologySpread", "a pod that counts has come", SPREAD, None, pod("x", node="n", labels=WEB_APP), True),
     Row("PodTopologySpread", "a pod that counts is gone", SPREAD, pod("x", node="n", labels=WEB_APP), None, True),
@@ -359,6 +365,23 @@ SPREADS = [
     Row("PodTopologySpread", "a node without the key is gone", SPREAD, node(), None, False),
     Row("PodTopologySpread", "a node moves", SPREAD, node(labels={"zone": "a"}), node(labels={"zone": "b"}), True),
     Row("PodTopologySpread", "another label", SPREAD, node(), node(labels={"a": "b"}), False),
+    Row(
+        "PodTopologySpread",
+        "a pod that counts is being deleted",
+        SPREAD,
+        pod("x", node="n", labels=WEB_APP),
+        pod("x", node="n", labels=WEB_APP, deleting=True),
+        True,
+    ),
+    Row(
+        "PodTopologySpread",
+        "the emptiest domain is for others now",
+        pod(labels={"app": "web"}, topologySpreadConstraints=[OVER_ZONES], nodeSelector={"pool": "a"}),
+        node(labels={"zone": "a", "pool": "a"}),
+        node(labels={"zone": "a", "pool": "b"}),
+        True,
+    ),
+    Row("PodTopologySpread", "a service, beside constraints of its own", SPREAD, None, SERVICE, False),
     Row("PodTopologySpread", "more CPU", SPREAD, node(cpu=1), node(cpu=2), False),
 ]
 
@@ -371,7 +394,8 @@ def with_terms(kind: str, labels: Mapping[str, str] | None = None, name: str = "
 
 
 NEAR, FAR = with_terms("podAffinity"), with_terms("podAntiAffinity")
-KEPT_AWAY = pod(labels=WEB_APP)
+KEPT_AWAY, SERIES = pod(labels=WEB_APP), with_terms("podAffinity", WEB_APP)
+NAMESPACE = thing(ObjectKind.NAMESPACE, {"metadata": {"name": "late", "labels": {"team": "a"}}})
 TERMS = [
     Row("InterPodAffinity", "a pod to be near has come", NEAR, None, pod("x", node="n", labels=WEB_APP), True),
     Row("InterPodAffinity", "another pod has come", NEAR, None, pod("x", node="n", labels=OTHER_APP), False),
@@ -435,6 +459,21 @@ TERMS = [
         node(labels={"zone": "a", "b": "c"}),
         False,
     ),
+    *(
+        Row("InterPodAffinity", f"the last pod of its series: {what}", SERIES, old, new, True)
+        for what, old, new in (
+            ("deleted", pod("x", node="n", labels=WEB_APP), None),
+            ("relabelled", pod("x", node="n", labels=WEB_APP), pod("x", node="n", labels=OTHER_APP)),
+            ("its node deleted", node(labels={"zone": "a"}), None),
+            ("the key removed from its node", node(labels={"zone": "a"}), node()),
+        )
+    ),
+    Row(
+        "InterPodAffinity", "a pod of another series is gone", SERIES, pod("x", node="n", labels=OTHER_APP), None, False
+    ),
+    Row("InterPodAffinity", "the node of a pod to be far from is gone", FAR, node(labels={"zone": "a"}), None, True),
+    Row("InterPodAffinity", "a namespace shown after its pods", FAR, None, NAMESPACE, True),
+    Row("InterPodAffinity", "a namespace as it was", FAR, NAMESPACE, NAMESPACE, False),
     Row("InterPodAffinity", "more CPU", NEAR, node(cpu=1), node(cpu=2), False),
 ]
 
@@ -476,6 +515,9 @@ def csi(count: int) -> ClusterObject:
     return thing(ObjectKind.CSI_NODE, storage.csi_node("n", **{storage.EBS.replace(".", "__"): count}))
 
 
+NO_LIMITS = thing(
+    ObjectKind.CSI_NODE, {"metadata": {"name": "n"}, "spec": {"drivers": [{"name": storage.EBS, "nodeID": "n"}]}}
+)
 DETACHED = thing(ObjectKind.VOLUME_ATTACHMENT, storage.attachment("a", "n", "v"))
 DISK = [{"name": "d", "gcePersistentDisk": {"pdName": "disk"}}]
 OTHER_DISK = [{"name": "d", "gcePersistentDisk": {"pdName": "another"}}]
@@ -555,6 +597,8 @@ VOLUMES = [
         None,
         False,
     ),
+    Row("VolumeRestrictions", "the node of the pod that has its claim is gone", CLAIMANT, node(), None, True),
+    Row("VolumeRestrictions", "a node is gone, for one with a disk", pod(volumes=DISK), node(), None, False),
     Row("VolumeZone", "its claim", CLAIMANT, None, MINE, True),
     Row("VolumeZone", "another claim", CLAIMANT, None, NOT_MINE, False),
     Row("VolumeZone", "a volume", CLAIMANT, None, VOLUME, True),
@@ -582,6 +626,17 @@ VOLUMES = [
         True,
     ),
     Row("NodeVolumeLimits", "a pod without volumes is gone", CLAIMANT, pod("x", node="n"), None, False),
+    Row("NodeVolumeLimits", "a node's limits are gone", CLAIMANT, csi(1), None, True),
+    Row("NodeVolumeLimits", "a driver without its limit", CLAIMANT, csi(1), NO_LIMITS, True),
+    Row(
+        "NodeVolumeLimits",
+        "another user of its volume",
+        CLAIMANT,
+        None,
+        pod("x", node="n", volumes=storage.uses("data")),
+        True,
+    ),
+    Row("NodeVolumeLimits", "a user of another volume", CLAIMANT, None, pod("x", node="n", volumes=OTHERS), False),
     Row("NodeVolumeLimits", "more CPU", CLAIMANT, node(cpu=1), node(cpu=2), False),
 ]
 
@@ -763,8 +818,9 @@ def test_a_hint_that_is_told_of_nothing_leaves_the_pod_or_is_among_the_cautious(
 @pytest.mark.parametrize("kind", THINGS, ids=lambda kind: kind.value)
 def test_a_hint_that_is_told_of_another_kind_of_thing_does_as_if_told_of_nothing(kind: EventResource) -> None:
     other, pods = THINGS[kind], (Resource.ASSIGNED_POD, Resource.TARGET_POD, Resource.UNSCHEDULED_POD)
+    nodes = (Resource.NODE, Resource.DISTANT_NODE)
     for name, resource, label, hint in hints():
-        if resource is kind or (kind in pods and resource in pods):
+        if resource is kind or (kind in pods and resource in pods) or (kind in nodes and resource in nodes):
             continue
         for old, new in ((None, other), (other, None), (other, other)):
             assert hint(CLAIMANT, old, new) is hint(CLAIMANT, None, None), (name, label)

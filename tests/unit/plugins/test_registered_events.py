@@ -7,6 +7,7 @@ import pytest
 from multisched.framework.points import EnqueueExtensions
 from multisched.plugins import IN_TREE
 from multisched.plugins.quota.quota_source import QUOTA_KINDS
+from multisched.plugins.topology.default_selector import KINDS
 from tests.unit.plugins.test_queueing_hints import plugin_of
 
 ANY_POD_UPDATE = "|".join(
@@ -26,8 +27,9 @@ REGISTERED: dict[str, list[str]] = {
     "InterPodAffinity": [
         "AssignedPod: ADD|DELETE|UPDATE_POD_LABEL, AssignedPod, hint",
         "TargetPod: UPDATE_POD_LABEL, TargetPodLabel",
-        "Node: ADD|UPDATE_NODE_LABEL, NodeAddOrLabel, hint",
-        "Namespace: UPDATE, NamespaceUpdate, hint",
+        "Node: ADD|DELETE|UPDATE_NODE_LABEL, Node, hint",
+        "DistantNode: ADD|DELETE|UPDATE_NODE_LABEL, DistantNode, hint",
+        "Namespace: ADD|UPDATE, Namespace, hint",
     ],
     "NodeAffinity": [
         "Node: ADD|UPDATE_NODE_LABEL, NodeAddOrLabel, hint",
@@ -56,14 +58,17 @@ REGISTERED: dict[str, list[str]] = {
         "Node: ADD, NodeAdd",
         "CSINode: ADD, CSINodeAdd",
         "CSINode: UPDATE, CSINodeUpdate, hint",
+        "CSINode: DELETE, CSINodeDelete",
         "AssignedPod: DELETE, AssignedPodDelete, hint",
+        "AssignedPod: ADD, AssignedPodAdd, hint",
         "PersistentVolumeClaim: ADD, PersistentVolumeClaimAdd, hint",
         "VolumeAttachment: DELETE, VolumeAttachmentDelete, hint",
     ],
     "PodTopologySpread": [
-        "AssignedPod: ADD|DELETE|UPDATE_POD_LABEL, AssignedPod, hint",
+        "AssignedPod: ADD|DELETE|UPDATE_POD_LABEL|UPDATE_POD_DELETING, AssignedPod, hint",
         "TargetPod: UPDATE_POD_LABEL|UPDATE_POD_TOLERATION, TargetPod, hint",
         "Node: ADD|DELETE|UPDATE_NODE_LABEL|UPDATE_NODE_TAINT, Node, hint",
+        *(f"{kind.value}: ADD|DELETE|UPDATE, {kind.value}, hint" for kind in KINDS),
     ],
     "SchedulingGates": [
         "TargetPod: UPDATE_POD_GATES, TargetPodSchedulingGatesEliminated, hint",
@@ -85,6 +90,8 @@ REGISTERED: dict[str, list[str]] = {
     "VolumeRestrictions": [
         "AssignedPod: DELETE, AssignedPodDelete, hint",
         "Node: ADD, NodeAdd",
+        "Node: DELETE, NodeDelete, hint",
+        "DistantNode: DELETE, DistantNode, hint",
         "PersistentVolumeClaim: ADD, PersistentVolumeClaimAdd, hint",
     ],
     "VolumeZone": [

@@ -36,6 +36,8 @@ TAKEN_UP_S: Final = 0.03
 """Work that is ready is taken up in less; the timer that looks for what was left lying comes every quarter of a second."""
 LATE_S: Final = 1.0
 GATES: Final = "SchedulingGates"
+RELATING: Final = frozenset({"InterPodAffinity", "PodTopologySpread"})
+"""Plugins by which a change on one node can make another one feasible."""
 _PARKED: Final = (Place.UNSCHEDULABLE, Place.GATED)
 
 
@@ -63,6 +65,7 @@ class RequeueChecker:
         worker.queue.on_event = self.on_event  # type: ignore[method-assign]
         self._changed: set[str] = set()
         """Names of nodes on which something has happened in this step."""
+        self._are_relations_changed = False
         self._looks: dict[str, tuple[float, int]] = {}
         """uid -> since when it is where it is, and how often it was found there."""
         self._hearing = frozenset[str]()
@@ -83,6 +86,8 @@ class RequeueChecker:
         """Stands before `PodQueue.on_event`: once all events of this step have passed, nobody waits whom the node takes."""
         moved = self._on_event(event, old, new, now_s, **how)
         self.look_at(_node_of(event, old, new))
+        if isinstance(new if old is None else old, Node | Pod):
+            self._look_at_relations()
         return moved
 
     def look_at(self, name: str) -> None:
@@ -91,6 +96,21 @@ class RequeueChecker:
             if not self._changed:
                 asyncio.get_running_loop().call_soon(self._check_changed)
             self._changed.add(name)
+
+    def _look_at_relations(self) -> None:
+        """A pod or node changed: pods that are refused by relations may fit on any node now."""
+        if self._is_steady and self._worker.is_leading and not self._are_relations_changed:
+            self._are_relations_changed = True
+            asyncio.get_running_loop().call_soon(self._check_relations)
+
+    def _check_relations(self) -> None:
+        self._are_relations_changed = False
+        found = [
+            entry
+            for entry in self._worker.queue.entries(Place.UNSCHEDULABLE)
+            if RELATING.intersection(entry.plugins) and self._may_ask_about(entry)
+        ]
+        self._ask_about(found[:ASKED_MAX])
 
     def _check_changed(self) -> None:
         names, self._changed = self._changed, set()
@@ -174,16 +194,10 @@ class RequeueChecker:
         return is_parked and hearing.issuperset(entry.plugins) and not self._may_miss(entry.pod)
 
     def _may_miss(self, pod: Pod) -> bool:
-        """As upstream, no event says that a pod begins to go, though spreading counts it no more from then on.
-
-        Nor does one say that a pod was assumed, which counts as company. The watch brings both a moment later. A claim
-        whose pod stands on a node that is gone brings no event either: it counts no more, and its own deletion follows.
-        """
-        if pod.spec.volumes and any(one.row < 0 and one.pod.spec.volumes for one in self._program.cache):
-            return True
+        """No event says that a pod was assumed, which counts as company. The watch shows it a moment later."""
         if not (pod.spec.spread or pod.spec.pod_affinity):
             return False
-        return any(entry.pod.is_deleting or entry.state is PodState.ASSUMED for entry in self._program.cache)
+        return any(entry.state is PodState.ASSUMED for entry in self._program.cache)
 
     def _check_waiting(self, entry: QueueEntry) -> None:
         now_s = asyncio.get_running_loop().time()

@@ -519,7 +519,7 @@ def test_a_node_that_leaves_the_domain_of_a_pod_that_keeps_others_away_wakes_the
     hostile = pod("db", on="a", app="db", affinity=far(term()))
     scene = Scene([node("a", "x"), node_document("b", labels={"rack": "1"})], [hostile], pod("new"))
     registered = relating(scene).events_to_register()
-    (hint,) = [one.hint for one in registered if one.event.label == "NodeAddOrLabel" and one.hint is not None]
+    (hint,) = [one.hint for one in registered if one.event.label == "Node" and one.hint is not None]
     was, now = (decode_node(node_document("c", labels=labels)) for labels in (before, after))
     assert hint(decode_pod(scene.pending), was, now) is (Hint.QUEUE if helps else Hint.SKIP)
     aloof = decode_pod(pod("aloof", app="other"))

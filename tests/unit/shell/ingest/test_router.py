@@ -206,6 +206,63 @@ def test_who_is_spread_hears_of_a_node_that_counts_and_takes_no_pods(why: str, c
     play(scene, filters=("PodTopologySpread",))
 
 
+SERIES = {
+    "affinity": {
+        "podAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [
+                {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "web"}}}
+            ]
+        }
+    }
+}
+
+
+@pytest.mark.parametrize("change", ["deleted", "Succeeded", "relabelled", "its node deleted", "the key removed"])
+@pytest.mark.parametrize("home", ["ours", "another domain"])
+def test_first_of_its_series_is_woken_by_the_last_match_elsewhere(home: str, change: str) -> None:
+    """The pod matches its own affinity. The only other match is where the pod cannot go."""
+    of_node = ELSEWHERE if home == "another domain" else {}
+    full = {"taints": [{"key": "k", "effect": "NoSchedule"}]}
+
+    async def scene(house: House) -> None:
+        house.see_node("small", labels={"zone": "a"})
+        house.see_node("full", labels={"zone": "b", **of_node}, **full)
+        house.see_pod("last", metadata=WEB, nodeName="full", phase="Running")
+        house.see_pod("p", metadata=WEB, **SERIES)
+        await asyncio.sleep(PATIENCE_S)
+        assert house.worker.queue.where("uid-p") is Place.UNSCHEDULABLE
+        if change == "deleted":
+            house.lose_pod("last")
+        elif change == "Succeeded":
+            house.see_pod("last", metadata=WEB, nodeName="full", phase="Succeeded")
+        elif change == "relabelled":
+            house.see_pod("last", metadata={"labels": {"app": "db"}}, nodeName="full", phase="Running")
+        elif change == "its node deleted":
+            house.lose_node("full")
+        else:
+            house.see_node("full", labels=of_node, **full)
+        await asyncio.sleep(PATIENCE_S)
+        assert house.node_of("p") == "small"
+
+    play(scene, filters=("InterPodAffinity",))
+
+
+def test_spread_pod_is_woken_when_a_counted_pod_begins_to_terminate() -> None:
+    async def scene(house: House) -> None:
+        house.see_node("small", labels={"zone": "a"})
+        house.see_node("shut", labels={"zone": "b"}, taints=[{"key": "k", "effect": "NoSchedule"}])
+        house.see_pod("there", metadata=WEB, nodeName="small", phase="Running")
+        house.see_pod("p", metadata=WEB, topologySpreadConstraints=[SPREAD])
+        await asyncio.sleep(PATIENCE_S)
+        assert house.worker.queue.where("uid-p") is Place.UNSCHEDULABLE
+        ending = {**WEB, "deletionTimestamp": "2026-01-01T00:00:00Z"}
+        house.see_pod("there", metadata=ending, nodeName="small", phase="Running")
+        await asyncio.sleep(PATIENCE_S)
+        assert house.node_of("p") == "small"
+
+    play(scene, filters=("PodTopologySpread",))
+
+
 def test_a_pod_that_goes_before_the_watch_has_shown_it_on_its_node_frees_that_node() -> None:
     """Bound and deleted while nobody watched: its last known state names no node, but it stood on one (seed 50157)."""
 
