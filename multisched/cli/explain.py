@@ -22,6 +22,7 @@ from multisched.observe.explain_view import (
     ExplainQuery,
     NotExplainedError,
     PodView,
+    WhatIfList,
     WhatIfView,
     decode_view,
 )
@@ -61,8 +62,12 @@ def explain_pod(source: Server | Dump, query: ExplainQuery, output: str) -> str:
 
 
 def explain_what_if(source: Server | Dump, manifest: Path, replicas: int, output: str) -> str:
-    """Where the manifest's pods would go, in the wanted form. Raises AskError."""
+    """Where the manifest's pods would go, in the wanted form. Raises AskError.
+
+    A file with several documents is asked about as one List; the answer is a list then, too.
+    """
     document = _manifest(manifest)
+    kind = WhatIfList if document.get("kind") == "List" else WhatIfView
     if isinstance(source, Dump):
         try:
             view = _loaded(source).what_if(document, replicas)
@@ -74,7 +79,7 @@ def explain_what_if(source: Server | Dump, manifest: Path, replicas: int, output
             body = msgspec.json.encode(document)
         except TypeError as error:
             raise AskError(f"{manifest} cannot be sent: {error}") from error
-        view = answer(source, path, partial(decode_view, kind=WhatIfView), body=body, timeout_s=TIMEOUT_S)
+        view = answer(source, path, partial(decode_view, kind=kind), body=body, timeout_s=TIMEOUT_S)
     return as_document(_builtins(view), output) if output in ("json", "yaml") else fitted(what_if_text(view))
 
 
@@ -90,7 +95,7 @@ def _refused(error: NotExplainedError) -> AskError:
     return AskError(str(error), code_of(error.status))
 
 
-def _builtins(view: PodView | WhatIfView) -> Any:
+def _builtins(view: PodView | WhatIfView | WhatIfList) -> Any:
     return msgspec.to_builtins(view)
 
 
@@ -109,6 +114,17 @@ def _manifest(path: Path) -> Mapping[str, Any]:
         documents = yaml_documents(read_file(path, MANIFEST_BYTES_MAX).decode())
     except (NotYamlError, UnicodeDecodeError) as error:
         raise AskError(f"{path} is no YAML: {error}") from error
-    if len(documents) != 1 or not isinstance(documents[0], dict):
-        raise AskError(f"{path}: give one object; there are {len(documents)} documents")
-    return documents[0]
+    documents = [one for one in documents if one is not None]
+    for number, document in enumerate(documents, 1):
+        if not isinstance(document, dict):
+            raise AskError(f"{path}: document {number} is no object; write apiVersion, kind, metadata and spec")
+    if not documents:
+        raise AskError(f"{path}: there is no object in it; give a pod or a workload")
+    if len(documents) == 1:
+        return documents[0]
+    items = [item for one in documents for item in (one["items"] if _is_list(one) else [one])]
+    return {"apiVersion": "v1", "kind": "List", "items": items}
+
+
+def _is_list(document: Mapping[str, Any]) -> bool:
+    return document.get("kind") == "List" and isinstance(document.get("items"), list)

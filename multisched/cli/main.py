@@ -284,9 +284,9 @@ def explain(
     ctx: typer.Context,
     what_if: Annotated[bool, typer.Option("--what-if", help="Where would pods like that of -f go now?")] = False,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="A pod or a workload; - for standard input.")
+        Path | None, typer.Option("--file", "-f", help="Pods and workloads; - for standard input.")
     ] = None,
-    replicas: Annotated[int, typer.Option(min=1, max=1000, help="How many of them, one after the other.")] = 1,
+    replicas: Annotated[int, typer.Option(min=1, max=1000, help="How many of each, one after the other.")] = 1,
     output: Format = Output.TABLE,
 ) -> str | None:
     """Say what happened to a pod and why, or where pods would go. Nothing is written."""

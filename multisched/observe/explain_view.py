@@ -117,7 +117,7 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One change after which the pod fits; tried, with all plugins, before it was written here."""
 
     kind: str
-    """gate, request, quota, toleration, selector, affinity, spread, pod affinity, host port, node or victim."""
+    """gate, request, quota, toleration, scheduler, selector, affinity, spread, pod affinity, host port, node or victim."""
     text: str
     size: float
     """Smaller is less; see `whatif.fixes`."""
@@ -184,6 +184,14 @@ class WhatIfView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     notes: tuple[str, ...] = ()
 
 
+class WhatIfList(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The answer to --what-if about several objects."""
+
+    items: tuple[WhatIfView, ...]
+    """In the order of the manifests. Each finds the pods of the others placed that the queue would have tried before."""
+    notes: tuple[str, ...] = ()
+
+
 class ExplainQuery(msgspec.Struct, frozen=True):
     """The explanation of one pod."""
 
@@ -214,15 +222,15 @@ class ExplainSource(Protocol):
 
     async def pod(self, query: ExplainQuery) -> PodView: ...
 
-    async def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
-        """`document`: a manifest with a pod in it."""
+    async def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView | WhatIfList:
+        """`document`: a manifest with a pod in it, or a List of manifests."""
         ...
 
 
-View = TypeVar("View", PodView, WhatIfView)
+View = TypeVar("View", PodView, WhatIfView, WhatIfList)
 
 
-def encode_view(view: PodView | WhatIfView) -> bytes:
+def encode_view(view: PodView | WhatIfView | WhatIfList) -> bytes:
     """JSON with camelCase names."""
     return msgspec.json.encode(view)
 

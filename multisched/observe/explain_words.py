@@ -10,7 +10,17 @@ from itertools import groupby
 
 from multisched.model.plural import counted
 from multisched.model.visible_text import escaped
-from multisched.observe.explain_view import Attempt, Fix, OnNode, Placement, PodView, Scored, Verdict, WhatIfView
+from multisched.observe.explain_view import (
+    Attempt,
+    Fix,
+    OnNode,
+    Placement,
+    PodView,
+    Scored,
+    Verdict,
+    WhatIfList,
+    WhatIfView,
+)
 
 _UNITS = ((172_800, 86_400, "d"), (7_200, 3_600, "h"), (120, 60, "m"))
 
@@ -37,8 +47,11 @@ def pod_text(view: PodView) -> str:
     return "\n\n".join("\n".join(map(escaped, part)) for part in parts)
 
 
-def what_if_text(view: WhatIfView) -> str:
+def what_if_text(view: WhatIfView | WhatIfList) -> str:
     """Where the replicas would go, like ones together."""
+    if isinstance(view, WhatIfList):
+        notes = "\n".join(escaped(f"Note: {note}") for note in view.notes)
+        return "\n\n".join(filter(None, (*map(what_if_text, view.items), notes)))
     placed = sum(bool(one.node) for one in view.placements)
     lines = [f"Of {view.replicas} x {view.namespace}/{view.name}, {placed} would be placed by domain {view.domain} now"]
     lines += _indented(_placements(view.placements))

@@ -49,6 +49,7 @@ from multisched.observe.explain_view import (
     ExplainSource,
     NotExplainedError,
     PodView,
+    WhatIfList,
     WhatIfView,
     encode_view,
 )
@@ -314,7 +315,7 @@ class _Routes:
         return await _explained(self._sources.explain.pod(query))
 
     async def _what_if(self, request: web.Request) -> web.Response:
-        """A manifest as JSON; `?replicas=N`."""
+        """A manifest, or a List of them, as JSON; `?replicas=N` of each."""
         if request.content_type != "application/json":  # else any web page could have a browser send one
             return _text(415, "send application/json")
         replicas = max(1, _number(request, "replicas", 1, REPLICAS_MAX))
@@ -413,7 +414,7 @@ def _optional(request: web.Request, name: str) -> int | None:
     return _number(request, name, 0, PLAN_MOVES_MAX) if name in request.query else None
 
 
-async def _explained(asked: Awaitable[PodView | WhatIfView]) -> web.Response:
+async def _explained(asked: Awaitable[PodView | WhatIfView | WhatIfList]) -> web.Response:
     try:
         view = await asked
     except NotExplainedError as error:

@@ -10,12 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from multisched.client.paths import pod_path
 from multisched.framework.events import Action, ClusterEvent, EventResource, Resource
 from multisched.framework.gangs import GANG_PLUGIN
 from multisched.framework.introspection import ExplainPlugin
 from multisched.framework.points import EnqueueExtensions, Plugin
 from multisched.framework.registry import implements
+from multisched.model.decode import DecodeError
 from multisched.model.objects import Pod
+from multisched.model.wire import UNREADABLE, TransportError
 from multisched.observe.explain_attempt import AttemptReader
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError, PodView, Step, Wake
 from multisched.queueing.entry import QueueEntry
@@ -24,15 +27,19 @@ from multisched.queueing.transitions import Place
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
 
+READ_TIMEOUT_S = 5.0
 BOUND, NOT_OURS = "bound", "not ours"
 NEAR_NAMES = 3
 """Known node names listed at most where a node is not known."""
+NAME_NEARNESS = 0.85
+"""Of a schedulerName: all of them end alike, so that default-scheduler is rather near to forecast-scheduler."""
 NEARNESS = 0.5
 """As difflib counts it; with less, n1 would not be near n2."""
 
 _THINGS: Mapping[EventResource, str] = {
     Resource.NODE: "a node",
     Resource.ASSIGNED_POD: "a pod on a node",
+    Resource.DISTANT_NODE: "a node of another domain",
     Resource.UNSCHEDULED_POD: "a waiting pod",
     Resource.TARGET_POD: "the pod itself",
     Resource.WILDCARD: "anything",
@@ -52,6 +59,7 @@ _ACTIONS = (
     (Action.UPDATE_POD_TOLERATION, "changes its tolerations"),
     (Action.UPDATE_POD_GATES, "loses a gate"),
     (Action.UPDATE_POD_OTHER, "changes otherwise"),
+    (Action.UPDATE_POD_DELETING, "begins to be deleted"),
     (Action.UPDATE, "changes"),
 )
 
@@ -88,6 +96,27 @@ def find_pod(program: Program, namespace: str, name: str) -> KnownPod:
         text = f"pod {namespace}/{name} is not known here: it does not exist, has ended, or has a schedulerName besides"
         raise NotExplainedError(f"{text} {names}")
     return KnownPod(pending, program.router.worker_of(pending))
+
+
+async def foreign_pod(program: Program, query: ExplainQuery, unknown: NotExplainedError) -> NotExplainedError:
+    """What to say of a pod that is not known here: of one with another schedulerName, that name. Asks the API server."""
+    try:
+        path = pod_path(query.namespace, query.name)
+        answer = await program.transport.request("GET", path, timeout_s=READ_TIMEOUT_S)
+        pod = program.decoder.pod(answer.body) if answer.status == 200 else None
+    except (TransportError, DecodeError, *UNREADABLE):
+        return unknown
+    if pod is None or pod.is_terminal or program.router.worker_of(pod) is not None:
+        return unknown
+    return NotExplainedError(f"pod {pod.key}: {unserved(program, pod.spec.scheduler_name)}")
+
+
+def unserved(program: Program, scheduler_name: str) -> str:
+    """No domain serves this schedulerName: which names there are, or the one that was probably meant."""
+    names = [name for names in program.scheduler_names.values() for name in names]
+    near = difflib.get_close_matches(scheduler_name, names, n=1, cutoff=NAME_NEARNESS)
+    hint = f"did you mean {near[0]}?" if near else f"the configuration has {', '.join(names)}"
+    return f"no domain serves schedulerName {scheduler_name}; {hint}"
 
 
 def require_node(name: str, known: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ import anyio
 from multisched.framework.background import InThread
 from multisched.framework.leading import FindLeader, led_here, require_led
 from multisched.framework.registry import Registry
-from multisched.observe.explain_view import ExplainQuery, NotExplainedError, PodView, WhatIfView
+from multisched.observe.explain_view import ExplainQuery, NotExplainedError, PodView, WhatIfList, WhatIfView
 from multisched.shell.program import Program
 from multisched.shell.workers.background_threads import in_worker_thread
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 QUESTIONS_MAX = 8
 """Questions that wait for their sandbox or are in it; who comes then is asked to try again."""
 
-R = TypeVar("R", PodView, WhatIfView)
+R = TypeVar("R", PodView, WhatIfView | WhatIfList)
 
 # Whatever answers is imported by the first question: most programs are never asked, and each would pay for it at its start.
 
@@ -54,7 +54,7 @@ class ProgramExplanations:
         from multisched.whatif.explain_known import describe, require_node
         from multisched.whatif.explain_trial import complete
 
-        known = self._find(query)
+        known = await self._find(query)
         if known.worker is not None:
             require_led(self._find_leader, known.worker.name)
         nodes = self._program.cache.nodes
@@ -69,29 +69,31 @@ class ProgramExplanations:
             return view
         return await self._try_out(lambda sandbox: complete(view, sandbox, known.pod, query))
 
-    def _find(self, query: ExplainQuery) -> KnownPod:
-        from multisched.whatif.explain_known import find_pod
+    async def _find(self, query: ExplainQuery) -> KnownPod:
+        from multisched.whatif.explain_known import find_pod, foreign_pod
 
         try:
             return find_pod(self._program, query.namespace, query.name)
         except NotExplainedError as error:
             if self._program.is_ready:
-                raise
+                raise await foreign_pod(self._program, query, error) from error
             text = "the caches are not in step with the API server yet; ask again in a moment"
             raise NotExplainedError(text, status=503) from error
 
-    async def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
+    async def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView | WhatIfList:
         """See `ExplainSource`."""
-        from multisched.shell.ingest.priority_classes import admitted, read_classes
-        from multisched.whatif.what_if import planned_pod, what_if
+        from multisched.shell.ingest.priority_classes import read_classes
+        from multisched.whatif.what_if import what_if
+        from multisched.whatif.what_if_plan import plan_of
 
-        planned = planned_pod(document, self._program.decoder)
-        worker = self._program.router.worker_of(planned.pod)
-        if worker is not None:
-            require_led(self._find_leader, worker.name)
+        plan = plan_of(document, self._program.decoder)
+        for planned in plan.pods:
+            worker = self._program.router.worker_of(planned.pod)
+            if worker is not None:
+                require_led(self._find_leader, worker.name)
         classes = await read_classes(self._program.transport)
-        planned = admitted(planned, None, classes) if isinstance(classes, str) else admitted(planned, classes)
-        return await self._try_out(lambda sandbox: what_if(sandbox, planned, replicas))
+        plan = plan.admitted(None, classes) if isinstance(classes, str) else plan.admitted(classes)
+        return await self._try_out(lambda sandbox: what_if(sandbox, plan, replicas))
 
     async def _try_out(self, ask: Callable[[SchedulerSandbox], R]) -> R:
         if self._questions >= QUESTIONS_MAX:

@@ -17,6 +17,7 @@ from multisched.cycle.results import Placed
 from multisched.framework.gangs import GANG_PLUGIN
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
+from multisched.model.plural import counted
 from multisched.observe.explain_attempt import AttemptReader
 from multisched.observe.explain_view import (
     Attempt,
@@ -25,14 +26,16 @@ from multisched.observe.explain_view import (
     NotExplainedError,
     PodView,
     PointSaid,
+    WhatIfList,
     WhatIfView,
 )
 from multisched.shell.domain import DomainWorker
-from multisched.shell.ingest.priority_classes import admitted
-from multisched.whatif.explain_known import BOUND, require_node
+from multisched.whatif.explain_known import BOUND, require_node, unserved
 from multisched.whatif.fixes import find_fixes
+from multisched.whatif.queue_ahead import QueueAhead
 from multisched.whatif.sandbox import DumpedCluster, SchedulerSandbox, Tried
-from multisched.whatif.what_if import planned_pod, what_if
+from multisched.whatif.what_if import what_if
+from multisched.whatif.what_if_plan import plan_of
 
 
 class DumpExplanations:
@@ -56,7 +59,7 @@ class DumpExplanations:
             require_node(query.node, [node.name for _, node in sandbox.cache.nodes.live_rows()])
         worker = sandbox.worker_of(pod)
         if worker is None:
-            raise NotExplainedError(_no_domain(sandbox, pod), status=422)
+            raise NotExplainedError(unserved(sandbox.program, pod.spec.scheduler_name), status=422)
         view = PodView(
             namespace=pod.namespace,
             name=pod.name,
@@ -69,10 +72,10 @@ class DumpExplanations:
         )
         return complete(view, sandbox, pod, query)
 
-    def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
+    def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView | WhatIfList:
         """Raises NotExplainedError."""
-        planned = admitted(planned_pod(document, self._sandbox.program.decoder), self._sandbox.classes)
-        return what_if(self._sandbox, planned, replicas)
+        plan = plan_of(document, self._sandbox.program.decoder).admitted(self._sandbox.classes)
+        return what_if(self._sandbox, plan, replicas)
 
 
 def complete(view: PodView, sandbox: SchedulerSandbox, pod: Pod, query: ExplainQuery) -> PodView:
@@ -140,20 +143,22 @@ def _held_back(attempt: Attempt, worker: DomainWorker, gate: Status) -> Attempt:
 
 
 def _with_fixes(view: PodView, sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod, notes: list[str]) -> PodView:
-    fits = sandbox.fits(worker, pod)
+    ahead = QueueAhead(sandbox, worker, pod)
+    alone = sandbox.fits(worker, pod)
+    with ahead.served() as in_thought:
+        fits = sandbox.fits(worker, pod) if in_thought else alone
+        found = () if fits is not None else find_fixes(sandbox, worker, pod, ahead, in_thought)
     if fits is not None:
         notes.append(f"it fits as it is now, on {fits}: it only has to be tried again")
         return msgspec.structs.replace(view, fixes=())
+    if alone is not None:
+        notes.append(f"{alone} would take it, but pods in front of it in the queue go there first")
+    if len(ahead):
+        notes.append(f"{counted(len(ahead), 'pod')} in front of it in the queue went first in each trial{ahead.note}")
     fixes = tuple(
-        Fix(kind=f.kind, text=f.text, size=f.size, node=f.node, change=f.change, command=f.command)
-        for f in find_fixes(sandbox, worker, pod)
+        Fix(kind=f.kind, text=f.text, size=f.size, node=f.node, change=f.change, command=f.command) for f in found
     )
     is_member = sandbox.cache.gangs.key_of(pod.uid) is not None
     if is_member and not fixes and view.now is not None and view.now.outcome == "placed":
         notes.append("no single change that was tried has it start with its gang")  # alone it would
     return msgspec.structs.replace(view, fixes=fixes)
-
-
-def _no_domain(sandbox: SchedulerSandbox, pod: Pod) -> str:
-    names = ", ".join(name for names in sandbox.program.scheduler_names.values() for name in names)
-    return f"no domain serves schedulerName {pod.spec.scheduler_name}; the configuration has {names}"

@@ -2,9 +2,10 @@
 
 What to try is guessed from the last refusal: changes of the pod, of its quota, of a node, then of who stands there.
 `Fix.size` says how much a change is. A gate counts 0, a request or an annotation the fraction it is lowered by (0..1), a
-toleration 0.3. A constraint that is loosened counts 0.4, one that is dropped 0.5. A quota's max counts 0.6, a node's
-label, taint or cordon 0.7, another pod 1, one of higher priority 2. Trials are bounded, so where thousands of nodes refuse
-for many reasons a fix may be missed; what is shown is true.
+toleration 0.3, another domain's schedulerName 0.35. A constraint that is loosened counts 0.4, one that is dropped 0.5. A
+quota's max counts 0.6, a node's label, taint or cordon 0.7, another pod 1, one of higher priority 2. In each trial, pods
+in front of it in the queue take what they can first. Trials are bounded, so where thousands of nodes refuse for many
+reasons a fix may be missed; what is shown is true.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from multisched.framework.status import Code
 from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE, NodeSelector, Operator, Requirement, Taint, Toleration
 from multisched.shell.domain import DomainWorker
+from multisched.whatif.queue_ahead import QueueAhead
 from multisched.whatif.quota_fixes import quota_edits, quota_room
 from multisched.whatif.sandbox import SchedulerSandbox
 
@@ -77,31 +79,54 @@ class _Trial(msgspec.Struct, frozen=True):
     command: str = ""
     serves: str = ""
     """Trials for one end: when one of them has succeeded, the others are not needed."""
+    worker: DomainWorker | None = None
+    """The domain that the pod is tried in; None: its own."""
+
+    @property
+    def changes_cluster(self) -> bool:
+        """Other pods may fit by the change, too."""
+        return self.world is not nullcontext
 
 
-def find_fixes(sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod) -> list[FoundFix]:
-    """The fixes of a pod that does not fit, the smallest first; empty if no change that was tried helps."""
+def find_fixes(
+    sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod, ahead: QueueAhead, in_thought: frozenset[str]
+) -> list[FoundFix]:
+    """The fixes of a pod that does not fit, the smallest first; empty if no change that was tried helps.
+
+    `ahead`: what is in front of the pod; `in_thought`: uids of those pods of it that stand only in thought.
+    """
     found: list[FoundFix] = []
-    left = min(TRIALS_MAX, max(1, MEMBERS_TRIED_MAX // len(sandbox.starting_with(pod))))
-    for trials in _Guesses(sandbox, worker, pod).by_kind():
+    left = min(TRIALS_MAX, max(1, MEMBERS_TRIED_MAX // (len(sandbox.starting_with(pod)) + len(ahead))))
+    for trials in _Guesses(sandbox, worker, pod, in_thought).by_kind():
         served: set[str] = set()
         for trial in islice(trials, min(left, TRIALS_PER_KIND)):
             if trial.serves in served or len(served) >= FIXES_PER_KIND:
                 continue
             left -= 1
-            with trial.world():
-                node = sandbox.fits(worker, trial.pod)
+            with trial.world(), _queue_of(trial, sandbox, ahead):
+                node = sandbox.fits(trial.worker or worker, trial.pod)
             if node is not None:
                 served.add(trial.serves)
                 found.append(FoundFix(trial.kind, trial.text, trial.size, node, trial.change, trial.command))
     return sorted(found, key=lambda fix: (fix.size, fix.text))
 
 
+def _queue_of(trial: _Trial, sandbox: SchedulerSandbox, ahead: QueueAhead) -> AbstractContextManager[object]:
+    """Pods in front of the pod get what they can first. A change of the pod alone helps none of them."""
+    if trial.worker is not None:
+        return QueueAhead(sandbox, trial.worker, trial.pod).served()
+    return ahead.served() if trial.changes_cluster else nullcontext()
+
+
 class _Guesses:
     """What might help one pod, from what each plugin said of each node."""
 
-    def __init__(self, sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod) -> None:
+    def __init__(
+        self, sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod, in_thought: frozenset[str] = frozenset()
+    ) -> None:
         self._sandbox = sandbox
+        self._worker = worker
+        self._in_thought = in_thought
         self._table = sandbox.cache.nodes
         self._pod = pod
         tried = sandbox.attempt(worker, pod)
@@ -115,6 +140,7 @@ class _Guesses:
         yield self._requests()
         yield self._quotas()
         yield self._tolerations()
+        yield self._schedulers()
         yield self._selectors()
         yield self._spreads()
         yield self._pod_affinities()
@@ -224,6 +250,16 @@ class _Guesses:
                 command=self._patch([patch]),
                 serves=str(document),
             )
+
+    def _schedulers(self) -> Iterator[_Trial]:
+        """Other domains of this program. A pod's schedulerName cannot be changed: it has to be created anew."""
+        for worker in self._sandbox.program.router.workers():
+            names = self._sandbox.program.scheduler_names.get(worker.name, ())
+            if worker is not self._worker and names:
+                text = f"create it anew with schedulerName {names[0]} (domain {worker.name})"
+                pod = self._sandbox.under(self._pod, names[0])
+                change = {"schedulerName": names[0]}
+                yield _Trial("scheduler", text, 0.35, change, pod, serves=worker.name, worker=worker)
 
     def _selectors(self) -> Iterator[_Trial]:
         affinity = self._pod.spec.affinity
@@ -348,7 +384,7 @@ class _Guesses:
         known: dict[str, Pod] = {}
         for row in self._resolvable()[:NODES_TRIED].tolist():
             for other in self._table.pods_on(row):
-                if self._frees_enough(other, row):
+                if other.uid not in self._in_thought and self._frees_enough(other, row):
                     known[other.uid] = other
         for other in sorted(known.values(), key=lambda one: (one.spec.priority, sum(one.requests.values()), one.key)):
             is_above = other.spec.priority > self._pod.spec.priority

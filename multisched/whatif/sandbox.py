@@ -45,7 +45,7 @@ from multisched.state.gang_memory import GangMemory, recall, remembered
 UNREADABLE_SHOWN = 5
 """Objects of a dump that cannot be read and are named; beyond, only their number is given."""
 R = TypeVar("R")
-_IN_THOUGHT = Status.error("placed in thought only")
+PLACED_IN_THOUGHT = Status.error("placed in thought only")
 
 
 class ClusterSnapshot(msgspec.Struct, frozen=True):
@@ -71,6 +71,8 @@ class ClusterSnapshot(msgspec.Struct, frozen=True):
     """Kinds that the API server does not show, and why."""
     gangs: GangMemory | None = None
     """What a running program remembers of gangs; a dump tells it by `finished`."""
+    queued_s: Mapping[str, float] = msgspec.field(default_factory=dict)
+    """uid -> when a running program last put the pod into its queue."""
     finished: tuple[Pod, ...] = ()
     """Pods of a dump that have ended well, and count for their gangs."""
 
@@ -93,6 +95,7 @@ class ClusterSnapshot(msgspec.Struct, frozen=True):
             nominated=tuple(program.nominator.pods()),
             unreadable=tuple((kind, why) for kind in ObjectKind if (why := store.unreadable(kind))),
             gangs=remembered(program.cache.gangs),
+            queued_s={u: at_s for w in program.router.workers() for u, at_s in w.queue.queued_times_s()},
         )
 
 
@@ -243,6 +246,7 @@ class SchedulerSandbox:
         self.notes = snapshot.notes
         self.classes = snapshot.classes
         self.pending: dict[tuple[str, str], Pod] = {}
+        self._queued_s = snapshot.queued_s
         self._attempts = 0
         self._runner = Runner(SilentObserver(), outside.clock.monotonic)
         for worker in self.program.router.workers():
@@ -253,8 +257,7 @@ class SchedulerSandbox:
         for kind, why in snapshot.unreadable:
             self.cache.objects.set_unreadable(kind, why)
         for kind, item in snapshot.objects:
-            self.cache.objects.set(kind, item)
-            note_gang(self.cache.gangs, kind, None, item)
+            self.add_object(kind, item)
         for node in snapshot.nodes:
             self.cache.set_node(node)
         for pod in {pod.uid: pod for pod in snapshot.placed}.values():
@@ -279,6 +282,16 @@ class SchedulerSandbox:
     def worker_of(self, pod: Pod) -> DomainWorker | None:
         """The domain that serves the pod."""
         return self.program.router.worker_of(pod)
+
+    def queued_s(self, pod: Pod) -> float:
+        """When the pod was queued, as QueueSort compares it: of a dump, when it was created."""
+        return self._queued_s.get(pod.uid, pod.created_s)
+
+    def under(self, pod: Pod, scheduler_name: str) -> Pod:
+        """The pod with another schedulerName, and with what the policy of that domain adds."""
+        plain = self.program.pods.without_policy(pod)
+        spec = msgspec.structs.replace(plain.spec, scheduler_name=scheduler_name)
+        return self.program.pods.with_policy(msgspec.structs.replace(plain, spec=spec))
 
     def gate(self, worker: DomainWorker, pod: Pod) -> Status:
         """What the PreEnqueue plugins say: success, or the first refusal."""
@@ -333,13 +346,13 @@ class SchedulerSandbox:
     def take_back(self, worker: DomainWorker, tried: Tried) -> None:
         """Undoes an attempt that placed its pod."""
         if isinstance(tried.result, Placed):
-            worker.cycle.give_up(tried.result, _IN_THOUGHT)
+            worker.cycle.give_up(tried.result, PLACED_IN_THOUGHT)
 
     def try_gang(self, worker: DomainWorker, gang: QueuedGang, pod: Pod) -> Placed | Unplaced | None:
         """What becomes of this member in an attempt of the gang, taken back already; None: it is not among those tried."""
         result, _ = self.attempt_gang(worker, gang)
         for placed in reversed(result.placed):
-            worker.cycle.give_up(placed, _IN_THOUGHT)
+            worker.cycle.give_up(placed, PLACED_IN_THOUGHT)
         members: tuple[Placed | Unplaced, ...] = (*result.placed, *result.unplaced)
         return next((one for one in members if one.pod.uid == pod.uid), None)
 
@@ -397,6 +410,11 @@ class SchedulerSandbox:
                 del self.pending[pod.namespace, pod.name]
                 if self.cache.placed(pod.uid) is None:
                     self.cache.gangs.remove(pod.uid)
+
+    def add_object(self, kind: ObjectKind, item: ClusterObject) -> None:
+        """The object is there from now on."""
+        self.cache.objects.set(kind, item)
+        note_gang(self.cache.gangs, kind, None, item)
 
     @contextmanager
     def with_object(self, kind: ObjectKind, item: ClusterObject) -> Iterator[None]:

@@ -6,93 +6,85 @@ which `priority_classes` tells. The other is which of several equally good nodes
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-import orjson
 
 from multisched.cycle.results import Conflicted, GangResult, Placed
-from multisched.model.decode import DecodeError, Decoder
 from multisched.model.objects import Pod
-from multisched.observe.explain_view import NotExplainedError, Placement, WhatIfView
+from multisched.model.plural import counted
+from multisched.observe.explain_view import NotExplainedError, Placement, WhatIfList, WhatIfView
 from multisched.shell.domain import DomainWorker
 from multisched.shell.ingest.priority_classes import PlannedPod
+from multisched.whatif.explain_known import unserved
+from multisched.whatif.queue_ahead import QueueAhead
 from multisched.whatif.sandbox import UNASKED, SchedulerSandbox, Tried
+from multisched.whatif.what_if_plan import Plan
 
 PREEMPTIONS_MAX = 3
 """Times one replica may preempt before it counts as going nowhere."""
 
 
-def planned_pod(document: Mapping[str, Any], decoder: Decoder) -> PlannedPod:
-    """The pod of a manifest: a Pod, or the template of a workload. `decoder`: the program's. Raises NotExplainedError."""
-    if not isinstance(document, Mapping):
-        raise NotExplainedError("the manifest is no object; give one Pod or one workload", status=422)
-    metadata, spec = dict(_part(document, "metadata")), _part(document, "spec")
-    is_template = False
-    if document.get("kind") == "CronJob":
-        spec = _part(_part(spec, "jobTemplate"), "spec")
-    if "template" in spec:
-        is_template = True
-        template = _part(spec, "template")
-        metadata |= {key: value for key, value in _part(template, "metadata").items() if key != "name"}
-        spec = _part(template, "spec")
-    elif document.get("kind", "Pod") != "Pod":
-        raise NotExplainedError(f"a {document['kind']} has no pod in it; give one Pod or one workload", status=422)
-    if not spec.get("containers"):
-        raise NotExplainedError("the manifest has no pod spec with containers", status=422)
-    if spec.get("nodeName"):
-        raise NotExplainedError(f"the pod says where it goes: nodeName {spec['nodeName']}", status=422)
-    name = metadata.get("name") or metadata.get("generateName") or "what-if"
-    kept = {key: metadata[key] for key in ("labels", "annotations") if metadata.get(key)}
-    kept |= {"name": name, "namespace": metadata.get("namespace") or "default", "uid": "what-if"}
-    try:
-        pod = decoder.pod(orjson.dumps({"metadata": kept, "spec": spec, "status": {"phase": "Pending"}}))
-    except (DecodeError, TypeError) as error:
-        raise NotExplainedError(f"the pod cannot be read: {error}", status=422) from error
-    return PlannedPod(
-        pod,
-        f"{name}-" if is_template else str(name),
-        str(spec.get("priorityClassName") or ""),
-        spec.get("priority"),
-        spec.get("preemptionPolicy"),
-    )
+class _Wanted(msgspec.Struct):
+    """The replicas of one manifest."""
+
+    pod: Pod
+    worker: DomainWorker
+    ones: tuple[Pod, ...]
+    notes: list[str]
+    placements: Sequence[Placement] = ()
+
+    @property
+    def view(self) -> WhatIfView:
+        return WhatIfView(
+            namespace=self.pod.namespace,
+            name=self.pod.name,
+            domain=self.worker.name,
+            replicas=len(self.ones),
+            placements=tuple(self.placements),
+            notes=tuple(dict.fromkeys(self.notes)),
+        )
 
 
-def _part(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Empty if it is not there. Raises NotExplainedError."""
-    part = document.get(key)
-    if part is None:
-        return {}
-    if not isinstance(part, Mapping):
-        raise NotExplainedError(f"{key} of the manifest is no object; write its fields below it", status=422)
-    return part
+def what_if(sandbox: SchedulerSandbox, plan: Plan, replicas: int) -> WhatIfView | WhatIfList:
+    """Places so many of each pod in thought, the more important first, once pods that wait in front have what fits.
+
+    Raises NotExplainedError for a pod that no domain would look at.
+    """
+    wanted = [_wanted(sandbox, planned, replicas, number) for number, planned in enumerate(plan.pods)]
+    for kind, item in plan.objects:
+        sandbox.add_object(kind, item)
+    ordered = sorted(wanted, key=lambda one: -one.pod.spec.priority)  # the queue's order, whichever came first
+    with sandbox.with_pending([pod for one in wanted for pod in one.ones]):
+        planned_uids = frozenset(pod.uid for one in wanted for pod in one.ones)
+        for one in ordered:
+            ahead = QueueAhead(sandbox, one.worker, one.ones[0], planned_uids)
+            with ahead.served() as in_thought:
+                one.placements = _placements(sandbox, one.worker, one.ones, one.notes)
+            if in_thought:
+                verbs = ("waits", "was") if len(in_thought) == 1 else ("wait", "were")
+                waiting = f"{counted(len(in_thought), 'pod')} that {verbs[0]} in front of it in the queue {verbs[1]}"
+                one.notes.append(f"{waiting} placed first{ahead.note}")
+    if not plan.is_list:
+        return wanted[0].view
+    return WhatIfList(items=tuple(one.view for one in wanted), notes=plan.notes)
 
 
-def what_if(sandbox: SchedulerSandbox, planned: PlannedPod, replicas: int) -> WhatIfView:
-    """Places so many of the pod in thought. Raises NotExplainedError for a pod that nobody would look at."""
-    notes = [*sandbox.notes, *planned.notes]
+def _wanted(sandbox: SchedulerSandbox, planned: PlannedPod, replicas: int, number: int) -> _Wanted:
     pod = sandbox.program.pods.with_policy(planned.pod)
     worker = sandbox.worker_of(pod)
     if worker is None:
-        names = ", ".join(name for names in sandbox.program.scheduler_names.values() for name in names)
-        text = f"no domain serves schedulerName {pod.spec.scheduler_name}; there are {names}"
-        raise NotExplainedError(text, status=422)
+        raise NotExplainedError(unserved(sandbox.program, pod.spec.scheduler_name), status=422)
     if pod.malformed or pod.spec.unsupported:
         text = pod.malformed or f"multisched does not evaluate {', '.join(pod.spec.unsupported)} yet"
         raise NotExplainedError(f"the pod cannot be scheduled: {text}", status=422)
-    ones = [msgspec.structs.replace(pod, name=f"{pod.name}-{n}", uid=f"what-if-{n}") for n in range(1, replicas + 1)]
-    with sandbox.with_pending(ones):
-        placements = _placements(sandbox, worker, ones, notes)
-    return WhatIfView(
-        namespace=pod.namespace,
-        name=pod.name,
-        domain=worker.name,
-        replicas=replicas,
-        placements=tuple(placements),
-        notes=tuple(dict.fromkeys(notes)),
+    mark = f"{number}-" if number else ""  # manifests of different kinds may have one name
+    ones = (
+        msgspec.structs.replace(pod, name=f"{pod.name}-{mark}{n}", uid=f"what-if-{mark}{n}")
+        for n in range(1, replicas + 1)
     )
+    return _Wanted(pod, worker, tuple(ones), [*sandbox.notes, *planned.notes])
 
 
 def _placements(
@@ -102,6 +94,10 @@ def _placements(
     if not gate.is_success:
         message = f"{gate.plugin}: {gate.message}"
         return [Placement(replica=number, message=message) for number in range(1, len(ones) + 1)]
+    standing = [sandbox.cache.placed(one.uid) for one in ones]
+    if any(standing):  # with the rest of their gang, of another manifest
+        nodes = ["" if one is None else one.node for one in standing]
+        return [Placement(replica=number, node=node) for number, node in enumerate(nodes, 1)]
     if sandbox.gang_of(ones[0]) is not None:
         return _place_gang(sandbox, worker, ones, notes)
     placements: list[Placement] = []

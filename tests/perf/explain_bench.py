@@ -20,11 +20,13 @@ from multisched.cycle.attempt_record import AttemptRecords
 from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.model.decode import Decoder
 from multisched.model.objects import Pod
-from multisched.observe.explain_view import REPLICAS_MAX
+from multisched.observe.explain_view import REPLICAS_MAX, WhatIfView
 from multisched.shell.garbage import leave_to_reference_counts
 from multisched.whatif.fixes import find_fixes
+from multisched.whatif.queue_ahead import QueueAhead
 from multisched.whatif.sandbox import ClusterSnapshot, SchedulerSandbox
-from multisched.whatif.what_if import planned_pod, what_if
+from multisched.whatif.what_if import what_if
+from multisched.whatif.what_if_plan import plan_of
 from tests.perf.core_bench import CLASSES, Core, _enqueue, node, pending, running
 
 CHUNK: Final = 500
@@ -82,11 +84,13 @@ def rehearsal_seconds(nodes: int, pods: int) -> dict[str, float]:
     worker = sandbox.worker_of(pod)
     assert worker is not None
     began = time.process_time()
-    assert find_fixes(sandbox, worker, pod)
+    assert find_fixes(sandbox, worker, pod, QueueAhead(sandbox, worker, pod), frozenset())
     found["fixes of a pod that fits nowhere"] = time.process_time() - began
-    plan = planned_pod(orjson.loads(pending(3)), sandbox.program.decoder)
+    plan = plan_of(orjson.loads(pending(3)), sandbox.program.decoder)
     began = time.process_time()
-    assert all(one.node for one in what_if(sandbox, plan, REPLICAS_MAX).placements)
+    view = what_if(sandbox, plan, REPLICAS_MAX)
+    assert isinstance(view, WhatIfView)
+    assert all(one.node for one in view.placements)
     found[f"{REPLICAS_MAX} planned pods"] = time.process_time() - began
     return found
 

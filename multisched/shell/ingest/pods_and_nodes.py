@@ -150,12 +150,9 @@ class PodIngest:
         changed = {name for name in {*before, *tolerations} if before.get(name) != self._tolerations.get(name)}
         plain = {id(tolerant): spec for spec, tolerant in self._tolerant.values()}
         for pod in [pod for pod in self._pending.values() if pod.spec.scheduler_name in changed]:
-            added = len(tolerations_for(pod, before.get(pod.spec.scheduler_name, ())))
-            spec = plain.get(id(pod.spec))
-            if spec is None:  # no longer among those that are kept, or nothing was added
-                own = pod.spec.tolerations[: len(pod.spec.tolerations) - added]
-                spec = msgspec.structs.replace(pod.spec, tolerations=own) if added else pod.spec
-            self._pended(self.with_policy(msgspec.structs.replace(pod, spec=spec)))
+            spec = plain.get(id(pod.spec))  # None: no longer among those that are kept, or nothing was added
+            own = _without(pod, before.get(pod.spec.scheduler_name, ())).spec if spec is None else spec
+            self._pended(self.with_policy(msgspec.structs.replace(pod, spec=own)))
 
     def with_policy(self, pod: Pod) -> Pod:
         """The pod as its domain sees it: with the tolerations that policy adds. Pods themselves are never edited."""
@@ -171,6 +168,10 @@ class PodIngest:
             spec = msgspec.structs.replace(pod.spec, tolerations=(*pod.spec.tolerations, *added))
             known = self._tolerant[key] = (pod.spec, spec)  # keeps alive the object whose id is the key
         return msgspec.structs.replace(pod, spec=known[1])
+
+    def without_policy(self, pod: Pod) -> Pod:
+        """The pod as the API server has it: without the tolerations that its domain's policy adds."""
+        return _without(pod, self._tolerations.get(pod.spec.scheduler_name, ()))
 
     def _placed(self, pod: Pod) -> None:
         now_s = self._clock.monotonic()
@@ -415,6 +416,15 @@ class NodeIngest:
         logger.warning("node", extra={"node": node.name, "reason": reason, "note": note})
         ref = ObjectRef("Node", "", node.name, node.uid)
         self._events.record(Event(ref, "Warning", reason, "Scheduling", note, self._reporter))
+
+
+def _without(pod: Pod, policy: tuple[Toleration, ...]) -> Pod:
+    """The pod without the tolerations that a policy has added at their end."""
+    added = len(tolerations_for(pod, policy))
+    if not added:
+        return pod
+    own = pod.spec.tolerations[: len(pod.spec.tolerations) - added]
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, tolerations=own))
 
 
 def _dispute(claimants: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from multisched.cli.main import app
 from multisched.testing.builders import Document, node_document
 from tests.unit.whatif.clusters import CONFIGURATION, small_pod
 
+EXAMPLES = Path(__file__).parents[3] / "domains"
 MANIFEST = {"kind": "Pod", "metadata": {"name": "new"}, "spec": small_pod("new")["spec"]}
 
 
@@ -120,8 +121,19 @@ def test_without_a_server_there_is_no_cluster() -> None:
     assert (code, "no multisched answers at http://127.0.0.1:9" in errors) == (3, True)
 
 
-def test_two_documents_are_one_too_many(tmp_path: Path) -> None:
-    path = tmp_path / "two.yaml"
-    path.write_text("kind: Pod\n---\nkind: Pod\n")
-    code, _, errors = call("explain", "--what-if", "-f", str(path))
-    assert (code, "there are 2 documents" in errors) == (2, True)
+@pytest.mark.parametrize("domain", ["forecast", "gpu", "job"])
+def test_example_of_each_domain_is_taken_by_what_if(domain: str, tmp_path: Path) -> None:
+    path, example = tmp_path / "dump.json", EXAMPLES / domain / "example.yaml"
+    path.write_text(dump(node_document("n1")))
+    code, text, errors = call("explain", "--what-if", "-f", str(example), "--snapshot", str(path))
+    assert (code, errors) == (0, "")
+    documents = [one for one in yaml.safe_load_all(example.read_text()) if one]
+    assert [f"/{one['metadata']['name']}," in text for one in documents] == [True] * len(documents)
+
+
+def test_file_without_an_object_is_refused(tmp_path: Path) -> None:
+    for written, message in (("---\n", "there is no object in it"), ("kind: Pod\n---\n5\n", "document 2 is no object")):
+        path = tmp_path / "file.yaml"
+        path.write_text(written)
+        code, _, errors = call("explain", "--what-if", "-f", str(path))
+        assert (code, message in errors) == (2, True)

@@ -83,6 +83,8 @@ def applied(documents: list[Document], fix: Fix) -> list[Document]:
         case "host port":
             ports = spec["containers"][0]["ports"]
             spec["containers"][0]["ports"] = [port for port in ports if port["hostPort"] != change["hostPort"]]
+        case "scheduler":
+            spec["schedulerName"] = change["schedulerName"]
         case "node":
             _change_node(found, change)
         case "victim":

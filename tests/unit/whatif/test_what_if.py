@@ -21,7 +21,7 @@ from multisched.testing.builders import Document, node_document
 from multisched.whatif import what_if
 from multisched.whatif.explain_source import ProgramExplanations
 from multisched.whatif.sandbox import Tried
-from multisched.whatif.what_if import planned_pod
+from multisched.whatif.what_if_plan import planned_pod
 from tests.unit.shell import program_kit
 from tests.unit.shell.program_kit import Cluster, at_once
 from tests.unit.whatif.clusters import CONFIGURATION, dump_of, small_pod

@@ -1,0 +1,93 @@
+"""The pods that the queue pops before a pod, and what they leave of the cluster for it.
+
+A change that makes room for a pod helps it only if no pod in front of it takes that room. So trials let those pods go
+first. Order is QueueSort's. Of a running program, pods are compared by when they were last queued, of a dump by their
+creation. Shares of namespaces (`queueing/README.md`) are not simulated: they change the order for a while only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from multisched.cycle.results import Placed
+from multisched.framework.points import QueuedPod
+from multisched.model.objects import Pod
+from multisched.queueing.parked_pods import ClassKey, class_of
+from multisched.shell.domain import DomainWorker
+from multisched.whatif.sandbox import PLACED_IN_THOUGHT, SchedulerSandbox
+
+AHEAD_MAX: Final = 1_000
+"""Pods in front that go first in trials; if there are more, the answer says so."""
+MORE_AHEAD: Final = "; those behind them in front of it were not tried"
+
+
+class QueueAhead:
+    """What is in front of one pod, or of pods that are alike, in its domain's queue."""
+
+    def __init__(
+        self, sandbox: SchedulerSandbox, worker: DomainWorker, pod: Pod, planned: frozenset[str] = frozenset()
+    ) -> None:
+        """`planned`: uids of pods that are not in the queue yet. They come after all others of their priority."""
+        self._sandbox = sandbox
+        self._worker = worker
+        found = self._in_front_of(pod, planned)
+        self.note = MORE_AHEAD if len(found) > AHEAD_MAX else ""
+        self._pods = found[:AHEAD_MAX]
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+    def _in_front_of(self, pod: Pod, planned: frozenset[str]) -> list[Pod]:
+        sandbox = self._sandbox
+        own = self._sort_key(pod, math.inf if pod.uid in planned else sandbox.queued_s(pod))
+        fellows = {one.uid for one in sandbox.starting_with(pod)} | {pod.uid} | planned
+        found: list[tuple[tuple[Any, ...], int, Pod]] = []
+        is_passed = False
+        for at, other in enumerate(sandbox.pending.values()):
+            is_passed = is_passed or other.uid == pod.uid
+            if other.uid in fellows or sandbox.worker_of(other) is not self._worker or other.malformed:
+                continue
+            key = self._sort_key(other, sandbox.queued_s(other))
+            # Of pods that QueueSort does not tell apart, the one that came first goes first.
+            if (key < own or (key == own and not is_passed)) and not other.spec.unsupported:
+                found.append((key, at, other))
+        return [other for _, _, other in sorted(found, key=lambda one: one[:2])]
+
+    def _sort_key(self, pod: Pod, queued_s: float) -> tuple[Any, ...]:
+        try:
+            return self._worker.plugins.queue_sort.sort_key(QueuedPod(pod, queued_s, 0))
+        except Exception:  # noqa: BLE001  (a plugin ends here; the queue puts such a pod first)
+            return ()
+
+    @contextmanager
+    def served(self) -> Iterator[frozenset[str]]:
+        """All pods in front that fit now have their nodes, for a while. Yields the uids of those that got one just now."""
+        placed: list[Placed] = []
+        refused: set[ClassKey] = set()
+        try:
+            for pod in self._pods:
+                if self._sandbox.cache.placed(pod.uid) is not None:
+                    continue
+                if class_of(pod) not in refused:
+                    now = self._place(pod)
+                    placed += now
+                    if not now:
+                        refused.add(class_of(pod))
+            yield frozenset(one.pod.uid for one in placed)
+        finally:
+            for one in reversed(placed):
+                self._worker.cycle.give_up(one, PLACED_IN_THOUGHT)
+
+    def _place(self, pod: Pod) -> Sequence[Placed]:
+        """The pod on a node, with its gang if it has one; empty if nothing takes it."""
+        sandbox, worker = self._sandbox, self._worker
+        if not sandbox.gate(worker, pod).is_success:
+            return ()
+        gang = sandbox.gang_of(pod)
+        if gang is not None:
+            return sandbox.attempt_gang(worker, gang)[0].placed
+        result = sandbox.attempt(worker, pod).result
+        return (result,) if isinstance(result, Placed) else ()
