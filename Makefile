@@ -66,7 +66,7 @@ soak: venv # the property tests with 10,000 examples each instead of 200
 oracle: venv # our decisions against kube-scheduler's own code on fresh random clusters; needs Go; ARGS="--help"
 	$(BIN)/python -m tests.conformance.oracle $(ARGS)
 
-controlplane: # the real control plane, helm and kubeconform, built once into a cache folder outside the repository; needs Go
+controlplane: # the real control plane, helm, kubeconform and kustomize, built once into a cache folder outside the repository; needs Go
 	tests/real/controlplane/build.sh
 	tests/real/tools/build.sh
 

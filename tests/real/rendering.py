@@ -32,10 +32,10 @@ class RefusedError(RuntimeError):
 
 
 def tools() -> Path:
-    """The folder of helm and kubeconform; raises NotBuiltError when `make controlplane` did not run."""
+    """The folder of helm, kubeconform and kustomize; raises NotBuiltError when `make controlplane` did not run."""
     folder = Path(subprocess.run([BUILD_SCRIPT, "--where"], check=True, capture_output=True, text=True).stdout.strip())
     if not (folder / ".stamp").exists():
-        raise NotBuiltError(f"no helm and kubeconform in {folder}: run `make controlplane` (needs Go, once)")
+        raise NotBuiltError(f"no helm, kubeconform and kustomize in {folder}: run `make controlplane` (needs Go, once)")
     return folder
 
 
@@ -63,9 +63,10 @@ def run(
     return done.stdout
 
 
-def kustomized(folder: Path) -> list[Object]:
-    """What `kubectl apply -k` would apply."""
-    return _objects(run([binaries() / "kubectl", "kustomize", folder]))
+def kustomized(folder: Path, version: str = "") -> list[Object]:
+    """Returns what `kubectl apply -k` would apply, with the kustomize of that version (default: that of our kubectl)."""
+    command = [tools() / f"kustomize-{version}", "build"] if version else [binaries() / "kubectl", "kustomize"]
+    return _objects(run([*command, folder]))
 
 
 def templated(

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Builds helm and kubeconform, which the tests of `deploy/` run, into a cache folder outside the repository, and prints
-# that folder. Beside them it puts the Prometheus Operator's definitions of ServiceMonitor and PrometheusRule, of its module.
-# Needs Go alone; does nothing when this very module was built there before (the stamp holds its hash).
+# Builds helm, kubeconform and old versions of kustomize, which the tests of `deploy/` run, into a cache folder outside the
+# repository, and prints that folder. It also copies the Prometheus Operator's definitions of ServiceMonitor and
+# PrometheusRule from its module. Needs only Go. Does nothing if the same modules were built there before (the stamp holds
+# their hash). Each version of kustomize has its own module file, because one module can require only one version.
 #
 #   build.sh           build what is missing, print the folder of the binaries
 #   build.sh --where   only print the folder
@@ -10,7 +11,10 @@ set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 folder="${XDG_CACHE_HOME:-$HOME/.cache}/multisched/tools"
 stamp="$folder/.stamp"
-programs=(helm kubeconform)
+kustomizes=("$here"/kustomize/*.mod)
+kustomizes=("${kustomizes[@]##*/}")
+kustomizes=("${kustomizes[@]%.mod}")
+programs=(helm kubeconform "${kustomizes[@]/#/kustomize-}")
 operator=github.com/prometheus-operator/prometheus-operator@v0.85.0
 operator_sum=h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s=
 definitions=(servicemonitors prometheusrules)
@@ -30,7 +34,7 @@ find_go() {
 
 # What decides the binaries: the modules and this script (its flags).
 fingerprint() {
-    (cd "$here" && cat go.mod go.sum build.sh | cksum | tr ' ' '-')
+    (cd "$here" && cat go.mod go.sum build.sh kustomize/* | cksum | tr ' ' '-')
 }
 
 is_built() {
@@ -57,7 +61,7 @@ fetch_definitions() {
 }
 
 build() {
-    local go building flags version name
+    local go building flags version name environment=(CGO_ENABLED=0 "GOFLAGS=-mod=readonly -buildvcs=false" GOWORK=off)
     go="$(find_go)"
     mkdir -p "$folder"
     building="$(mktemp -d "$folder/.building.XXXXXX")"
@@ -67,10 +71,13 @@ build() {
     version="$(sed -n 's/^[[:space:]]*k8s\.io\/client-go v0\.\([0-9]*\)\.[0-9]*.*$/\1/p' "$here/go.mod")"
     flags="-s -w -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=$version"
     flags+=" -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor=$version"
-    echo "tools: building helm and kubeconform in $folder (some minutes on two cores)" >&2
-    (cd "$here" && CGO_ENABLED=0 GOFLAGS='-mod=readonly -buildvcs=false' GOWORK=off \
-        nice "$go" build -trimpath -ldflags "$flags" -o "$building/" \
+    echo "tools: building ${programs[*]} in $folder (some minutes on two cores)" >&2
+    (cd "$here" && env "${environment[@]}" nice "$go" build -trimpath -ldflags "$flags" -o "$building/" \
         helm.sh/helm/v3/cmd/helm github.com/yannh/kubeconform/cmd/kubeconform) >&2
+    for name in "${kustomizes[@]}"; do
+        (cd "$here" && env "${environment[@]}" nice "$go" build -modfile="kustomize/$name.mod" -trimpath -ldflags "-s -w" \
+            -o "$building/kustomize-$name" sigs.k8s.io/kustomize/kustomize/v5) >&2
+    done
     for name in "${programs[@]}"; do mv -f "$building/$name" "$folder/$name"; done
     fetch_definitions "$go" "$building"
     fingerprint >"$stamp"

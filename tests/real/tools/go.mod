@@ -1,5 +1,6 @@
 // helm and kubeconform, which the tests of `deploy/` run, from their published modules. The Kubernetes modules are those of
-// ../controlplane, so that most of them are compiled once for both.
+// ../controlplane, so that most of them are compiled once for both. Each version of kustomize has its own module file in
+// kustomize/.
 module multisched.io/tests/real/tools
 
 go 1.26.0
