@@ -18,6 +18,7 @@ from multisched.config.plugins import (
     class_chooser,
     is_queue_sort,
     made_by,
+    plugin_registry,
     points_with,
     resolve_profile,
 )
@@ -25,6 +26,9 @@ from multisched.config.schema import DomainConfig
 from multisched.config.structure import nearest
 from multisched.framework.plugin_args import PluginArgsError
 from multisched.framework.registry import NO_ARGS, PluginSetupError, PluginUse, Profile, Registry
+
+DEFAULT_SCHEDULER: Final = "default-scheduler"
+"""Pods that name no scheduler are given this one by the API server, and kube-scheduler serves it."""
 
 _PART: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 
@@ -75,8 +79,21 @@ def _takes(document: Document, path: Path, plugin: str, args: Mapping[str, Any],
     return False
 
 
+READERS: Final[Mapping[str, str]] = {
+    "ElasticQuota": "quotas do not limit its pods",
+    "GangScheduling": "PodGroups and labels of gangs are ignored, and members start one by one",
+}
+"""Plugin -> what follows for a domain without it. Every built-in profile has them; a converted one may not."""
+
+
 def notes_on(domain: DomainConfig) -> Iterator[str]:
-    """Arguments of the domain's profile that are good, and change nothing or may not work, with why."""
+    """Yields what is valid in the domain, and changes nothing, may not work, or needs something outside the file."""
+    if DEFAULT_SCHEDULER in domain.scheduler_names:
+        yield f"{domain.name}: kube-scheduler must stop serving {DEFAULT_SCHEDULER} before this configuration runs"
+    plugins = {use.name for use in resolve_profile(domain, plugin_registry()).plugins}
+    for name, without in READERS.items():
+        if name not in plugins and name not in domain.profile.plugins.disabled:
+            yield f"{domain.name}: no {name} in the profile: {without}"
     for entry in domain.profile.plugins.enabled:
         notes = args_notes(entry.name) if entry.args else None
         if notes is not None and entry.args:

@@ -60,6 +60,7 @@ from multisched.shell.leadership.handover import Handover
 from multisched.shell.leadership.lease_runner import LeaseRunner, LeasesOnLoop
 from multisched.shell.leadership.leases import Leases
 from multisched.shell.leadership.takeover import Takeover
+from multisched.shell.missing_plugins import MissingPlugins
 from multisched.shell.mover import MoverView
 from multisched.shell.news_share import NewsShare
 from multisched.shell.object_watch import ObjectWatch, watched_kinds
@@ -187,6 +188,7 @@ class Program:
         self.reflectors = self._reflectors()
         self.objects = self._object_watch(reporter)
         self.statuses.reflectors = self.objects.reflectors
+        self.missing_plugins = self._missing_plugins()
         self.lists = ClusterLists(self.reflectors, self.objects, outside.clock)
         self.handover = self._handover()
         self.repairs = self._repairs()
@@ -300,6 +302,13 @@ class Program:
             reporter=reporter,
             watching=lambda kind, handler: times.watching(kind.value, statuses.watching(kind, handler)),
         )
+
+    def _missing_plugins(self) -> MissingPlugins:
+        def plugins() -> list[tuple[str, set[str]]]:
+            workers = self.router.workers()
+            return [(worker.name, {built.plugin.name for built in worker.plugins.built}) for worker in workers]
+
+        return MissingPlugins(self.transport, self.cache.objects, self.objects.ingests, plugins)
 
     def _reflector(
         self,
@@ -420,6 +429,7 @@ class Program:
                 tasks.start_soon(reflector.run)
             tasks.start_soon(self.finished_members.run)
             tasks.start_soon(self.half_gangs.run)
+            tasks.start_soon(self.missing_plugins.run)
             tasks.start_soon(self.events.run)
             tasks.start_soon(self.conditions.run)
             if self.statuses.kinds:

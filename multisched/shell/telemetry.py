@@ -262,7 +262,7 @@ def _plugin_metrics(program: Program, worker: DomainWorker) -> list[PluginMetric
 
 
 def health_of(program: Program) -> str:
-    """What `/readyz?verbose` tells beside its checks: what is stale, what goes on with what it has, and what fails again and again."""
+    """Returns what `/readyz?verbose` shows in addition to its checks: what is stale, has no effect, or fails again and again."""
     now_s, remarks = program.clock.now().timestamp(), list[str]()
     if not program.history.is_trusted:
         remarks.append("the server's lists are older than what is known: nothing is decided until that is settled")
@@ -276,6 +276,7 @@ def health_of(program: Program) -> str:
                     if text:
                         said.setdefault((plugin.name, text), []).append(worker.name)
     remarks += [f"{', '.join(domains)}/{name}: {text}" for (name, text), domains in said.items()]
+    remarks += program.missing_plugins.remarks()
     for task in program.background.states():
         if task.failures:
             since_s = now_s - task.last_error_s

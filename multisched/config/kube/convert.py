@@ -30,24 +30,25 @@ from multisched.config.kube.points import (
     default_plugins_left,
     named,
     place,
+    refuse_repeated,
 )
+from multisched.config.kube.replaced import QUEUE_SORT, REPLACED, args_lost, replace_plugins
 from multisched.config.kube.schema import (
-    DEFAULT_SCHEDULER,
     KUBE_API_VERSION,
     POINTS,
     KubeConfiguration,
+    KubePlugins,
     KubeProfile,
 )
 from multisched.config.kube.settings import client_of, lease_of, queue_of, report_process_settings
 from multisched.config.plugins import plugin_registry, points_with, resolve_profile
-from multisched.config.profile import check_args
+from multisched.config.profile import DEFAULT_SCHEDULER, check_args
 from multisched.config.schema import API_VERSION, BUILT_IN_DOMAINS, DOMAINS_MAX, KIND, WEIGHT_MAX, Configuration
 from multisched.config.structure import validated
 from multisched.framework.registry import PluginUse, Profile
 from multisched.plugins.args_readers import ARGS_READERS, WITHOUT_EFFECT
 
 NAME_CHARS_MAX: Final = 40
-QUEUE_SORT: Final = "PrioritySort"
 BINDER: Final = "DefaultBinder"
 
 CLAIMS: Final = "pods with resource claims are not placed yet, and told so in their condition"
@@ -57,6 +58,11 @@ NOT_HERE: Final = {
     "PodGroupPodsCount": "its feature gate is off in 1.36",
 }
 """Upstream's own plugins that this version may not have, and what that means."""
+
+STILL_SERVED: Final = (
+    f"kube-scheduler must stop serving {DEFAULT_SCHEDULER} before multisched runs with this file:"
+    " else both place the same pods, each without knowing what the other is about to place"
+)
 
 _SCHEDULER_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
 
@@ -163,6 +169,8 @@ class _Converter:
             elif _SCHEDULER_NAME.fullmatch(name) is None:
                 text = "multisched serves names of at most 63 of a-z, 0-9, - and ."
                 self._document.add(at, f"{name!r} is not a name of this kind; {text}")
+            if name == DEFAULT_SCHEDULER:
+                self._findings.note(at, STILL_SERVED)
             seen.setdefault(name, index)
             yield name
 
@@ -183,7 +191,9 @@ class _Converter:
         args = self._args(at, profile)
         points_here = _points_here(args)
         try:
-            placed = place(profile.plugins, points_here, _is_known)
+            refuse_repeated(profile.plugins)
+            plugins = replace_plugins(at, profile.plugins, self._findings)
+            placed = place(plugins, points_here, _is_known)
         except RepeatedPluginError as error:
             for point, index in error.repeated:
                 self._document.add((*at, "plugins", point, "enabled", index), "stands there twice; remove one")
@@ -192,7 +202,7 @@ class _Converter:
         for name, point in placed.mended:
             text = f"{name} runs at {point} and not at {NEEDS[point][0]}, which fails every pod of kube-scheduler"
             self._findings.warn((*at, "plugins", point), f"{text}; here it runs at both")
-        placed = self._completed(at, profile, placed, points_here)
+        placed = self._completed(at, plugins, placed, points_here)
         enabled = [self._entry(at, name, placed, args) for name in placed.order]
         points = {point: list(names) for point, names in placed.points.items()}
         return {
@@ -212,17 +222,17 @@ class _Converter:
             entry["args"] = args[name]
         return entry
 
-    def _completed(self, at: Path, profile: KubeProfile, placed: PlacedPlugins, points_here: PointsOf) -> PlacedPlugins:
+    def _completed(self, at: Path, plugins: KubePlugins, placed: PlacedPlugins, points_here: PointsOf) -> PlacedPlugins:
         """A profile whose queue order or binder is a plugin that is not known here gets upstream's own for it."""
         order, points = placed.order, dict(placed.points)
         for point, fallback in (("queueSort", QUEUE_SORT), ("bind", BINDER)):
             runs = points.get(point, tuple(n for n in order if point in points_here(n)))
-            wanted = [e.name for e in profile.plugins.at(point).enabled]
+            wanted = [e.name for e in plugins.at(point).enabled]
             if point == "queueSort" and len(runs) > 1:
                 self._document.add((*at, "plugins", point), f"{' and '.join(runs)} order the queue; leave one of them")
             if runs:
                 continue
-            unknown = [name for name in (*wanted, *named(profile.plugins)) if not _is_known(name)]
+            unknown = [name for name in (*wanted, *named(plugins)) if not _is_known(name)]
             if not unknown:
                 what = "orders the queue" if point == "queueSort" else "binds"
                 self._document.add((*at, "plugins", point), f"no plugin {what}; enable {fallback}")
@@ -236,7 +246,7 @@ class _Converter:
         """Names what the file enables, and what upstream enables by default, that is not here."""
         own = named(profile.plugins)
         for name, point in own.items():
-            if _is_known(name):
+            if _is_known(name) or name in REPLACED:
                 continue
             index = next(i for i, e in enumerate(profile.plugins.at(point).enabled) if e.name == name)
             if name in DEFAULT_PLUGINS or name in NOT_HERE:
@@ -257,7 +267,7 @@ class _Converter:
                 self._findings.note((*at, "plugins"), f"{name}: {CLAIMS}")
         for point in POINTS:
             for index, entry in enumerate(profile.plugins.at(point).enabled):
-                if _is_known(entry.name) and point not in points_here(entry.name):
+                if _is_known(entry.name) and entry.name not in REPLACED and point not in points_here(entry.name):
                     text = f"{entry.name} has nothing to do at {point} here; its work is done at its other points"
                     self._findings.note((*at, "plugins", point, "enabled", index), text)
         for point in ("placementGenerate", "placementScore"):
@@ -273,6 +283,10 @@ class _Converter:
                 continue
             found[one.name] = {}
             args = {key: value for key, value in one.args.items() if key not in ("apiVersion", "kind")}
+            if one.name in REPLACED:
+                for argument, why in args_lost(one.name, args):
+                    self._findings.warn((*path, "args", argument), why)
+                continue
             if not _check_args(self._document, path, one.name, one.args):
                 continue
             if _takes_args(one.name):
@@ -346,7 +360,7 @@ def _check_all_args(document: Document) -> None:
 
 def _check_args(document: Document, path: Path, plugin: str, args: Mapping[str, Any]) -> bool:
     """Notes what is wrong with an entry of pluginConfig; True if nothing is."""
-    if plugin not in ARGS_READERS:
+    if plugin not in ARGS_READERS or plugin in REPLACED:
         return True
     is_good = True
     for key, expected in (("apiVersion", KUBE_API_VERSION), ("kind", f"{plugin}Args")):

@@ -81,8 +81,7 @@ class RepeatedPluginError(ValueError):
 
 
 def place(plugins: KubePlugins, points_of: PointsOf, is_known: Callable[[str], bool]) -> PlacedPlugins:
-    """Spreads a profile's sets over the points, leaving out what is not known. Raises RepeatedPluginError."""
-    _refuse_repeated(plugins)
+    """Spreads a profile's sets over the points, leaving out what is not known. `refuse_repeated` has let them pass."""
     multi = {name: weight for name, weight in _multi_point(plugins).items() if is_known(name)}
     runs = {point: _at_point(plugins, point, multi, points_of, is_known) for point in POINTS}
     mended = tuple(_mend(plugins, multi, runs, points_of))
@@ -150,7 +149,8 @@ def _mend(
                     runs[before] = (*runs[before], name)
 
 
-def _refuse_repeated(plugins: KubePlugins) -> None:
+def refuse_repeated(plugins: KubePlugins) -> None:
+    """Raises RepeatedPluginError for a plugin that is enabled twice at one point."""
     repeated = []
     for point in ("multiPoint", *POINTS):
         names = [entry.name for entry in plugins.at(point).enabled]

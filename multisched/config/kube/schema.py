@@ -16,7 +16,6 @@ from multisched.model.resources import is_extended_resource
 from multisched.model.selectors import is_qualified_name
 
 KUBE_API_VERSION: Final = "kubescheduler.config.k8s.io/v1"
-DEFAULT_SCHEDULER: Final = "default-scheduler"
 ALL: Final = "*"
 POINTS: Final = (
     "preEnqueue",

@@ -507,7 +507,18 @@ def test_convert_prints_a_configuration_that_validate_accepts_and_names_what_dif
     assert call("config", "convert", str(source), "-o", str(target))[:2] == (0, "")
     assert target.read_text() == printed
     code, told, _ = call("config", "validate", str(target))
-    assert (code, told) == (0, f"{target}: good; domains: default-scheduler (default-scheduler)\n")
+    assert (code, told.splitlines()) == (
+        0,
+        [
+            f"{target}: default-scheduler: {line}"
+            for line in (
+                "kube-scheduler must stop serving default-scheduler before this configuration runs",
+                "no ElasticQuota in the profile: quotas do not limit its pods",
+                "no GangScheduling in the profile: PodGroups and labels of gangs are ignored, and members start one by one",
+            )
+        ]
+        + [f"{target}: good; domains: default-scheduler (default-scheduler)"],
+    )
 
 
 def test_convert_reports_as_json_and_fails_on_losses_only_if_told_to(tmp_path: Path) -> None:

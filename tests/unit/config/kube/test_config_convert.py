@@ -330,7 +330,8 @@ clientConnection:
   contentType: application/vnd.kubernetes.protobuf
   burst: 200
 profiles:
-  - plugins:
+  - schedulerName: default-scheduler
+    plugins:
       multiPoint: {enabled: [{name: NodeAfinity}], disabled: [{name: DynamicResources}]}
     pluginConfig:
       - {name: NodeAfinity, args: {a: 1}}
@@ -353,13 +354,17 @@ profiles:
         "10:3: note: clientConnection.contentType: the API server is spoken to in JSON",
         "11:3: warning: clientConnection.burst: there is no burst: the API server's own 429 is what slows us down",
         (
-            "14:30: warning: profiles[0].plugins.multiPoint.enabled[0]: NodeAfinity is no plugin of kube-scheduler 1.36"
+            "13:5: note: profiles[0].schedulerName: kube-scheduler must stop serving default-scheduler before multisched"
+            " runs with this file: else both place the same pods, each without knowing what the other is about to place"
+        ),
+        (
+            "15:30: warning: profiles[0].plugins.multiPoint.enabled[0]: NodeAfinity is no plugin of kube-scheduler 1.36"
             " (did you mean NodeAffinity?); it is left out: add it as package.module:Class once it is ported"
         ),
-        "16:29: warning: profiles[0].pluginConfig[0].args: NodeAfinity is not known here; its arguments are left out",
-        "17:26: warning: profiles[0].pluginConfig[1].args: NodeName takes no arguments; its arguments are left out",
+        "17:29: warning: profiles[0].pluginConfig[0].args: NodeAfinity is not known here; its arguments are left out",
+        "18:26: warning: profiles[0].pluginConfig[1].args: NodeName takes no arguments; its arguments are left out",
         (
-            "18:35: note: profiles[0].pluginConfig[2].args: every candidate node is looked at,"
+            "19:35: note: profiles[0].pluginConfig[2].args: every candidate node is looked at,"
             " as upstream does at 100 percent: these change nothing"
         ),
     ]
@@ -406,23 +411,86 @@ def test_an_unknown_queue_order_or_binder_is_replaced_by_upstreams_own_and_told(
         + """\
 profiles:
   - plugins:
-      queueSort: {enabled: [{name: Coscheduling}], disabled: [{name: "*"}]}
+      queueSort: {enabled: [{name: MySort}], disabled: [{name: "*"}]}
       bind: {enabled: [{name: MyBinder}], disabled: [{name: "*"}]}
 """,
         "k.yaml",
     )
     lines = told(conversion)
     assert (
-        "5:7: warning: profiles[0].plugins.queueSort: Coscheduling is not known here; PrioritySort does it instead"
-        in lines
+        "5:7: warning: profiles[0].plugins.queueSort: MySort is not known here; PrioritySort does it instead" in lines
     )
     assert (
-        "6:7: warning: profiles[0].plugins.bind: Coscheduling is not known here; DefaultBinder does it instead"
-        not in lines
+        "6:7: warning: profiles[0].plugins.bind: MySort is not known here; DefaultBinder does it instead" not in lines
     )
     assert "6:7: warning: profiles[0].plugins.bind: MyBinder is not known here; DefaultBinder does it instead" in lines
     domain = conversion.data["domains"][0]
     assert {"PrioritySort", "DefaultBinder"} <= {entry["name"] for entry in domain["profile"]["plugins"]["enabled"]}
+
+
+# ---- plugins of other projects
+
+
+def test_coscheduling_and_capacity_scheduling_become_ours() -> None:
+    """As the documentation of scheduler-plugins enables them."""
+    conversion = convert(
+        HEAD
+        + """\
+profiles:
+  - schedulerName: batch
+    plugins:
+      multiPoint: {enabled: [{name: Coscheduling}]}
+      queueSort: {enabled: [{name: Coscheduling}], disabled: [{name: "*"}]}
+      preFilter: {enabled: [{name: CapacityScheduling}]}
+      postFilter: {enabled: [{name: CapacityScheduling}], disabled: [{name: "*"}]}
+      reserve: {enabled: [{name: CapacityScheduling}]}
+    pluginConfig:
+      - {name: Coscheduling, args: {permitWaitingTimeSeconds: 10}}
+""",
+        "k.yaml",
+    )
+    profile = resolve_profile(conversion.configuration.domains[0], plugin_registry())
+    assert at(profile, "QueueSort") == ["PrioritySort"]
+    assert at(profile, "PostFilter") == ["ElasticQuota", "DefaultPreemption"]
+    assert {"GangScheduling", "ElasticQuota"} <= set(at(profile, "PreEnqueue"))
+    lines = [line for line in told(conversion) if "Coscheduling" in line or "CapacityScheduling" in line]
+    assert [line.split(", which")[0] for line in lines] == [
+        "6:30: note: profiles[0].plugins.multiPoint.enabled[0]: Coscheduling becomes GangScheduling",
+        "8:29: note: profiles[0].plugins.preFilter.enabled[0]: CapacityScheduling becomes ElasticQuota",
+    ]
+    assert [line for line in told(conversion) if ": warning: " in line] == [
+        (
+            "12:37: warning: profiles[0].pluginConfig[0].args.permitWaitingTimeSeconds: has no counterpart;"
+            " a gang's own timeout counts, 600 s where it names none"
+        )
+    ]
+
+
+def test_koordinator_profile_keeps_gangs_and_quotas() -> None:
+    """Its ElasticQuota has the name of ours, and other arguments."""
+    conversion = convert(
+        HEAD
+        + """\
+profiles:
+  - schedulerName: koord-scheduler
+    plugins:
+      queueSort: {enabled: [{name: Coscheduling}], disabled: [{name: "*"}]}
+      permit: {enabled: [{name: Coscheduling}]}
+      preFilter: {enabled: [{name: ElasticQuota}]}
+      postFilter: {enabled: [{name: ElasticQuota}]}
+    pluginConfig:
+      - name: ElasticQuota
+        args: {kind: ElasticQuotaArgs, quotaGroupNamespace: koordinator-system, hookPlugins: []}
+""",
+        "k.yaml",
+    )
+    profile = resolve_profile(conversion.configuration.domains[0], plugin_registry())
+    assert "GangScheduling" in at(profile, "PreEnqueue")
+    assert at(profile, "PostFilter")[0] == "ElasticQuota"
+    assert [line.split(": warning: ")[1] for line in told(conversion) if ": warning: " in line] == [
+        "profiles[0].pluginConfig[0].args.quotaGroupNamespace: has no counterpart: a pod without a quota is not limited",
+        "profiles[0].pluginConfig[0].args.hookPlugins: is not carried over",
+    ]
 
 
 # ---- what is refused
