@@ -86,6 +86,7 @@ class DomainWorker:
         self.write_timeout_s = bind_timeout_s
         self.limit = BindLimit(sizes.binds)
         self.intake = Intake()
+        self._cache = cache
         self._clock = outside.clock
         self._under_way = WaitGroup()
         self.nominations = DomainNominations(
@@ -192,7 +193,12 @@ class DomainWorker:
             await self._under_way.wait()
 
     def preempt_placed(self, uid: str, plugin: str) -> bool:
-        """Turns back a pod that waits at Permit, is at PreBind, or of whose bind nothing has been sent; False for others."""
+        """Turns back a pod that waits at Permit, is at PreBind, or of whose bind nothing has been sent; False for others.
+
+        True also for a pending pod without a node: another victim of its gang was turned back before, and this one with it.
+        """
+        if self._cache.placed(uid) is None and self.nominations.still_waits(uid):
+            return True
         return self.binding.preempt(uid, plugin)
 
     # -- another configuration -------------------------------------------------------------------------------------
@@ -225,7 +231,7 @@ class DomainWorker:
             tasks.start_soon(self._keep_time)
 
     async def _keep_time(self) -> None:
-        """Ends backoffs, flushes leftovers and times out Permit waits, each when it is due."""
+        """Ends backoffs, flushes leftovers, times out Permit waits and reviews barriers of gangs, each when it is due."""
         while True:
             now_s = self._clock.monotonic()
             due = [t for t in (self.queue.next_wakeup_s(), self.waiting.next_deadline_s()) if t is not None]
@@ -236,5 +242,6 @@ class DomainWorker:
             self.failures.report_gated(moved)
             self.failures.report_members(now_s)
             self.waiting.expire(now_s)
+            self.binding.review_barriers()
             if moved.active or self.queue.has_ready:
                 self.intake.wake()

@@ -214,10 +214,15 @@ class GangRoster:
         spec = None if gang is None else gang.spec
         return spec.together_with if spec is not None and spec.together_with else (key,)
 
-    def needs(self, key: str) -> int:
-        """How many more of the gang have to start together; 0: each may start alone."""
+    def needs(self, key: str, *, missing: int = 0) -> int:
+        """How many more of the gang have to start together; 0: each may start alone.
+
+        `missing`: members on nodes that do not count, as they may not stay.
+        """
         gang = self._gangs.get(key)
-        return 0 if gang is None else max(gang.needs, 0)
+        if gang is None or (missing and gang.stays_started):
+            return 0
+        return max(gang.needs + missing, 0)
 
     def has_started(self, key: str) -> bool:
         """No member of the gang has to wait for others."""

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
-from multisched.cycle.results import Placed
+from multisched.cycle.results import Placed, Unplaced
 from multisched.framework.events import ASSIGNED_POD_DELETE
 from multisched.framework.ports import Event, pod_ref
 from multisched.framework.runner import Runner
@@ -19,7 +20,7 @@ from multisched.framework.status import Status
 from multisched.model.objects import Pod
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.quarantine import alike
-from multisched.shell.binding.bind import Bind
+from multisched.shell.binding.bind import Bind, Undone
 from multisched.shell.scheduling.failure_handler import FailureHandler
 from multisched.shell.scheduling.ports import DomainPorts, Listeners
 from multisched.shell.scheduling.wait_group import WaitGroup
@@ -82,18 +83,28 @@ class BindOutcomes:
 
     def on_refused(self, bind: Bind, status: Status) -> None:
         """Nothing was sent for this pod, or it is certainly not bound: everything is undone and it waits again."""
-        self._under_way.done()
+        self.requeue([self.undo(bind, status)])
+
+    def undo(self, bind: Bind, status: Status) -> Undone:
+        """Gives the pod's place up. It stays in flight until `requeue`, so that members of a gang return together."""
         held = self._held(bind.placed)
-        result = bind.seen.cycle.give_up(bind.placed, status)
-        uid = bind.placed.pod.uid
-        if self._cache.placed(uid) is None:
-            self._failures.requeue(result, alike(status.message, bind.placed.node) if status.is_denied else "")
-        else:
-            # Somebody else bound it to this very node meanwhile: a second attempt would assume a pod that is placed.
-            self._queue.remove(uid)
-            self._queue.done(uid)
-        # Last, when it is no longer in flight: else it would be woken by the room that it gives back itself.
-        self._notify_freed(held, bind.placed.node)
+        return Undone(bind, status, bind.seen.cycle.give_up(bind.placed, status), held)
+
+    def requeue(self, undone: Sequence[Undone]) -> None:
+        """These pods wait again, in this order."""
+        for one in undone:
+            self._under_way.done()
+            uid, status = one.bind.placed.pod.uid, one.status
+            if self._cache.placed(uid) is None:
+                refusal = alike(status.message, one.bind.placed.node) if status.is_denied else ""
+                self._failures.requeue(_told_of_gang(one), refusal)
+            else:
+                # Somebody else bound it to this very node meanwhile: a second attempt would assume a pod that is placed.
+                self._queue.remove(uid)
+                self._queue.done(uid)
+        # Last, when none is in flight: else it would be woken by the room that it gives back itself.
+        for one in undone:
+            self._notify_freed(one.held, one.bind.placed.node)
 
     def on_lost(self, bind: Bind) -> None:
         """The pod is gone or bound elsewhere: undone here, and never requeued; the watch accounts for the truth."""
@@ -113,3 +124,12 @@ class BindOutcomes:
         """Room that was held became free again: as good as a deleted pod, which stood on the node, to who waits for room."""
         freed = replace(pod, node=node)
         self._listeners.notify(ASSIGNED_POD_DELETE, freed, None, self._outside.clock.monotonic())
+
+
+def _told_of_gang(undone: Undone) -> Unplaced:
+    """The result, with what became of the other members if bindings of theirs may have been sent before."""
+    gangs, result = undone.bind.sent_with, undone.result
+    if not gangs:
+        return result
+    message = f"{result.message.rstrip('.')}. Members of gang {gangs} that are bound by now stay bound: a bind cannot be undone."
+    return replace(result, message=message)

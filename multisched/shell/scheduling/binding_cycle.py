@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import anyio.abc
 
@@ -21,7 +21,8 @@ from multisched.framework.status import Status
 from multisched.model.objects import Pod
 from multisched.shell.binding.bind import Bind
 from multisched.shell.binding.bind_limit import BindLimit
-from multisched.shell.binding.bind_sender import BindSender
+from multisched.shell.binding.bind_sender import NOT_NOW, BindSender
+from multisched.shell.binding.gang_barrier import Barrier, GangBarriers, GangFailure
 from multisched.shell.binding.pre_bind import PreBindStage
 from multisched.shell.binding.send_check import SendCheck
 from multisched.shell.idle_workers import IdleWorkers
@@ -61,6 +62,7 @@ class BindingCycle:
         self._outside = outside
         self._unsent: dict[str, Bind] = {}
         """uid -> placed pod of whose bind nothing has been sent yet: at Permit, at PreBind, or waiting for a bind worker."""
+        self._barriers = GangBarriers(cache.gangs)
         self._sent: dict[str, Bind] = {}
         """uid -> pod of which a bind is under way: nobody may know yet what becomes of it."""
         self._to_bind: deque[Bind] = deque()
@@ -80,15 +82,28 @@ class BindingCycle:
                 self._workers += 1
                 self._tasks.start_soon(self._bind_placed)
 
+    def expect(self, placed: Iterable[Placed], gang_of: Mapping[str, str]) -> None:
+        """To be called before `begin` with members that one attempt placed together: none is bound before enough may be.
+
+        `gang_of`: uid -> key of its gang.
+        """
+        self._barriers.expect({one.pod.uid: gang_of[one.pod.uid] for one in placed})
+
     def begin(self, placed: Placed, attempts: int, cycle: SchedulingCycle) -> None:
         """To be called in the step in which the cycle assumed the pod."""
         bind = Bind(placed, attempts, self._check.note(placed, cycle))
         self._under_way.add()
         self._unsent[placed.pod.uid] = bind
+        barrier = self._barriers.begin(placed.pod.uid) if self._barriers else None
+        if barrier is not None and barrier.failure is not None:
+            self._abandon(bind, barrier.failure.status_of(placed.pod))
+            return
         if placed.waits:
             self._hold(bind)
         else:
             self._start_pre_bind(bind)
+        if barrier is not None:
+            self._send(self._barriers.opened(barrier))
 
     @property
     def has_strayed(self) -> bool:
@@ -135,8 +150,12 @@ class BindingCycle:
         bind = self._unsent.get(uid)
         if bind is None:
             return False
-        bind.turned_back = status
+        if bind.turned_back is None:
+            bind.turned_back = status
         self._pre_bind.end(uid)
+        barrier = self._barriers.of(uid)
+        if barrier is not None and uid in barrier.arrived and not barrier.is_open:
+            self._abandon(bind, bind.turned_back)
         return True
 
     # -- the steps -------------------------------------------------------------------------------------------------
@@ -172,8 +191,15 @@ class BindingCycle:
             self._abandon(bind, status)
 
     def _enqueue(self, bind: Bind) -> None:
-        self._to_bind.append(bind)
-        self._idle.wake_one()
+        if self._barriers:
+            self._send(self._barriers.arrive(bind))
+        else:
+            self._send((bind,))
+
+    def _send(self, binds: Sequence[Bind]) -> None:
+        for bind in binds:
+            self._to_bind.append(bind)
+            self._idle.wake_one()
 
     async def _bind_placed(self) -> None:
         while True:
@@ -184,6 +210,9 @@ class BindingCycle:
     async def _bind_one(self, bind: Bind) -> None:
         placed = bind.placed
         await self._limit.enter()
+        barrier = self._barriers.of(placed.pod.uid)
+        if barrier is not None and barrier.failure is None:
+            self._pass(barrier)
         self._unsent.pop(placed.pod.uid, None)
         if bind.turned_back is not None:
             self._limit.leave()
@@ -210,5 +239,55 @@ class BindingCycle:
                 self._outcomes.on_lost(bind)
 
     def _abandon(self, bind: Bind, status: Status) -> None:
-        self._unsent.pop(bind.placed.pod.uid, None)
-        self._outcomes.on_refused(bind, status)
+        uid = bind.placed.pod.uid
+        self._unsent.pop(uid, None)
+        barrier = self._barriers.of(uid)
+        if barrier is None:
+            self._outcomes.on_refused(bind, status)
+            return
+        key = self._barriers.leave(barrier, uid)
+        barrier.undone.append(self._outcomes.undo(bind, status))
+        if barrier.failure is None and self._barriers.is_hopeless(barrier):
+            self._fail(barrier, GangFailure(uid, bind.placed.pod, key, status))
+        if barrier.failure is None or not barrier.gang_of:
+            undone = barrier.in_order()
+            barrier.undone.clear()
+            self._outcomes.requeue(undone)
+            self._send(self._barriers.opened(barrier))  # one that is missed no more may have been the last one
+
+    # -- gangs that start together ---------------------------------------------------------------------------------
+
+    def review_barriers(self) -> None:
+        """A gang may ask for more members than before, or for fewer, while they wait. To be called now and then."""
+        for barrier in self._barriers.all() if self._barriers else ():
+            if barrier.failure is None and self._barriers.is_hopeless(barrier):
+                self._fail(barrier, self._cause(barrier))
+            self._send(self._barriers.opened(barrier))
+
+    def _pass(self, barrier: Barrier) -> None:
+        """Right before the first binding of a gang is sent: all of them may be, or none is."""
+        if not self._outside.lease.may_bind():
+            self._fail(barrier, GangFailure("", None, next(iter(barrier.members)), Status.error(NOT_NOW)))
+            return
+        for bind in barrier.arrived.values():
+            if bind.turned_back is None:
+                bind.turned_back = self._check.refusal(bind.placed, bind.seen)
+        if self._barriers.may_send(barrier):
+            self._barriers.dissolve(barrier)
+        else:
+            self._fail(barrier, self._cause(barrier))
+
+    def _cause(self, barrier: Barrier) -> GangFailure:
+        """The first member that was turned back; else what is short in the gang itself."""
+        for uid, key in barrier.gang_of.items():
+            bind = self._unsent.get(uid)
+            if bind is not None and bind.turned_back is not None:
+                return GangFailure(uid, bind.placed.pod, key, bind.turned_back)
+        return self._barriers.shortage(barrier)
+
+    def _fail(self, barrier: Barrier, failure: GangFailure) -> None:
+        """Turns all members back. They return to the queue together, once the PreBind of each has ended."""
+        for uid in self._barriers.fail(barrier, failure):
+            bind = self._unsent.get(uid)
+            if bind is not None:
+                self.turn_back(uid, failure.status_of(bind.placed.pod))

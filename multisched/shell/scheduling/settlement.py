@@ -50,6 +50,7 @@ class Settlement:
         entries, each_s = {entry.pod.uid: entry for entry in queued.members}, seconds / len(queued.members)
         if seconds > UNIT_S:
             self._queue.took(queued.members[0].pod.uid, seconds)
+        self._binding.expect(result.placed, queued.gang_of)
         results: list[Result] = [*result.placed, *result.unplaced]
         for one in results:
             self._settle_one(entries[one.pod.uid], one, each_s, cycle)

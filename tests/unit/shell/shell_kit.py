@@ -223,7 +223,11 @@ class House:
             "ours",
             cycle=self.domain.cycle,
             queue=PodQueue(
-                built.queue_sort, built.pre_enqueue, [one.plugin for one in built.built], on_error=self._queue_error
+                built.queue_sort,
+                built.pre_enqueue,
+                [one.plugin for one in built.built],
+                on_error=self._queue_error,
+                gangs=self.cache.gangs if "GangScheduling" in filters else None,
             ),
             waiting=self.domain.waiting,
             runner=self.domain.runner,
@@ -235,6 +239,7 @@ class House:
             preemptor=self.preemptor,
         )
         self.router.add(self.worker, self.domain.rows, ["ours"])
+        self.cache.gangs.on_change = self.router.gang_changed
         decoder = Decoder()
         self.pods = PodIngest(
             self.cache,

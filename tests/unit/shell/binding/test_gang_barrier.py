@@ -1,0 +1,242 @@
+"""Members that must start together are bound once Permit and PreBind of all have ended; else all are undone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from multisched.framework.points import CycleView
+from multisched.framework.ports import BindAnswer, BindReply
+from multisched.framework.status import SKIP, SUCCESS, Status
+from multisched.model.gang import KOORDINATOR
+from multisched.model.objects import Pod
+from multisched.testing.loop.sim_loop import SimLoop, simulate
+from tests.unit.shell.shell_kit import House
+
+TAKES_S = 60.0
+BEFORE_S, AFTER_S = TAKES_S - 10.0, TAKES_S + 10.0
+NOT_BOUND = "gang default/g was not bound: member "
+
+
+class Volumes:
+    """PreBind of members in `slow` takes a minute, and says what `answer` is by then."""
+
+    name = "Volumes"
+
+    def __init__(self) -> None:
+        self.slow = {"m3"}
+        self.answer = SUCCESS
+
+    def pre_bind_pre_flight(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        return SUCCESS if pod.name in self.slow else SKIP
+
+    async def pre_bind(self, cycle: CycleView, pod: Pod, node: str) -> Status:
+        await asyncio.sleep(TAKES_S)
+        return self.answer
+
+
+def gang(name: str = "g", least: int = 4, **more: str) -> dict[str, str]:
+    notes = {"name": name, "min-available": str(least), "match-policy": "waiting-and-running", **more}
+    return {f"{KOORDINATOR}{key}": text for key, text in notes.items()}
+
+
+def see_members(house: House, *names: str, notes: dict[str, str] | None = None) -> None:
+    for name in names:
+        house.see_pod(name, metadata={"annotations": notes or gang()})
+
+
+def posted(house: House) -> list[str]:
+    return sorted(name for name, _ in house.desk.posts)
+
+
+Scene = Callable[[House, Volumes], Coroutine[Any, Any, None]]
+
+
+def play(scene: Scene) -> None:
+    """Three nodes with room for two pods each."""
+    loop = SimLoop(seed=1)
+
+    async def main() -> None:
+        volumes = Volumes()
+        house = House(loop, "a", "b", "c", plugins=[volumes], filters=("GangScheduling", "NodeUnschedulable"))
+        async with house.at_work():
+            await scene(house, volumes)
+        house.cache.validate()
+        house.worker.queue.validate()
+
+    simulate(main(), loop)
+
+
+def test_no_member_is_bound_before_prebind_of_the_minimum_has_ended() -> None:
+    async def scene(house: House, volumes: Volumes) -> None:
+        see_members(house, "m0", "m1", "m2", "m3")
+        house.see_pod("plain")
+        await asyncio.sleep(BEFORE_S)
+        assert posted(house) == ["plain"]
+        await asyncio.sleep(AFTER_S - BEFORE_S)
+        assert posted(house) == ["m0", "m1", "m2", "m3", "plain"]
+        assert house.worker.is_drained
+
+    play(scene)
+
+
+def test_members_beyond_the_minimum_block_nobody() -> None:
+    async def scene(house: House, volumes: Volumes) -> None:
+        see_members(house, "m0", "m1", "m2", "m3", "m4")
+        await asyncio.sleep(BEFORE_S)
+        assert posted(house) == ["m0", "m1", "m2", "m4"]
+        await asyncio.sleep(AFTER_S - BEFORE_S)
+        assert posted(house) == ["m0", "m1", "m2", "m3", "m4"]
+
+    play(scene)
+
+
+def test_member_that_comes_later_is_not_bound_before_its_gang() -> None:
+    async def scene(house: House, volumes: Volumes) -> None:
+        volumes.slow |= {"m2"}
+        see_members(house, "m0", "m1", "m2", "m3")
+        await asyncio.sleep(1.0)
+        see_members(house, "m4")
+        await asyncio.sleep(BEFORE_S)
+        assert not posted(house)
+        await asyncio.sleep(AFTER_S - BEFORE_S)
+        assert posted(house) == ["m0", "m1", "m2", "m3", "m4"]
+
+    play(scene)
+
+
+def test_gangs_that_start_together_are_bound_together() -> None:
+    async def scene(house: House, volumes: Volumes) -> None:
+        groups = {"groups": '["g","h"]'}
+        see_members(house, "m0", "m1", notes=gang("h", 2, **groups))
+        see_members(house, "m2", "m3", notes=gang("g", 2, **groups))
+        await asyncio.sleep(BEFORE_S)
+        assert not posted(house)
+        await asyncio.sleep(AFTER_S - BEFORE_S)
+        assert posted(house) == ["m0", "m1", "m2", "m3"]
+
+    play(scene)
+
+
+def cordon(house: House, volumes: Volumes) -> None:
+    node = house.node_of("m3")
+    assert node is not None
+    house.see_node(node, unschedulable=True)
+
+
+def delete(house: House, volumes: Volumes) -> None:
+    house.lose_pod("m3")
+
+
+def preempt(house: House, volumes: Volumes) -> None:
+    for name in ("m3", "m2"):  # two victims of one gang
+        assert house.worker.preempt_placed(f"uid-{name}", "DefaultPreemption")
+
+
+def refuse(house: House, volumes: Volumes) -> None:
+    volumes.answer = Status.unschedulable("its volume did not come").by("Volumes")
+
+
+@pytest.mark.parametrize(
+    ("fails", "cause"),
+    [
+        (cordon, "takes the pod no more"),
+        (delete, "deleted"),
+        (preempt, "preempted by DefaultPreemption"),
+        (refuse, "its volume did not come"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_failed_member_undoes_its_gang_and_is_named(fails: Callable[[House, Volumes], None], cause: str) -> None:
+    async def scene(house: House, volumes: Volumes) -> None:
+        see_members(house, "m0", "m1", "m2", "m3")
+        await asyncio.sleep(5.0)
+        house.worker.intake.is_held = True  # nothing is decided anew
+        fails(house, volumes)
+        await asyncio.sleep(TAKES_S)
+        assert not posted(house)
+        assert [house.node_of(f"m{index}") for index in range(4)] == [None] * 4
+        for name in ("m0", "m1"):
+            assert any(NOT_BOUND in told and cause in told for told in house.told(name)), house.told(name)
+        assert house.worker.is_drained
+
+    play(scene)
+
+
+def test_undone_gang_is_tried_again_as_a_gang() -> None:
+    async def scene(house: House, volumes: Volumes) -> None:
+        see_members(house, "m0", "m1", "m2", "m3")
+        await asyncio.sleep(5.0)
+        cordon(house, volumes)
+        await asyncio.sleep(BEFORE_S)
+        assert not posted(house)
+        await asyncio.sleep(AFTER_S - BEFORE_S)
+        assert posted(house) == ["m0", "m1", "m2", "m3"]
+
+    play(scene)
+
+
+def test_failed_surplus_member_leaves_the_others_their_nodes() -> None:
+    async def scene(house: House, volumes: Volumes) -> None:
+        volumes.slow |= {"m2"}
+        see_members(house, "m0", "m1", "m2", "m3", "m4")
+        await asyncio.sleep(5.0)
+        house.lose_pod("m3")
+        await asyncio.sleep(AFTER_S)
+        assert posted(house) == ["m0", "m1", "m2", "m4"]
+        assert not any(NOT_BOUND in told for name in ("m0", "m1", "m2", "m4") for told in house.told(name))
+
+    play(scene)
+
+
+def test_gang_whose_minimum_rises_at_the_barrier_holds_nothing() -> None:
+    async def scene(house: House, volumes: Volumes) -> None:
+        see_members(house, "m0", "m1", "m2", "m3")
+        await asyncio.sleep(5.0)
+        see_members(house, "m0", "m1", "m2", "m3", notes=gang(least=5))
+        await asyncio.sleep(AFTER_S)
+        assert not posted(house)
+        assert not len(house.cache)
+
+    play(scene)
+
+
+def test_lost_lease_at_the_barrier_sends_no_member() -> None:
+    async def scene(house: House, volumes: Volumes) -> None:
+        see_members(house, "m0", "m1", "m2", "m3")
+        await asyncio.sleep(BEFORE_S)
+        house.desk.is_leading = False
+        await asyncio.sleep(AFTER_S - BEFORE_S)
+        assert not posted(house)
+
+    play(scene)
+
+
+def test_stop_at_the_barrier_sends_no_member() -> None:
+    async def scene(house: House, volumes: Volumes) -> None:
+        see_members(house, "m0", "m1", "m2", "m3")
+        await asyncio.sleep(5.0)
+        house.worker.close_intake()
+        await house.worker.drained()
+        assert not posted(house)
+        assert not len(house.cache)
+
+    play(scene)
+
+
+def test_member_refused_after_the_first_post_is_told_what_stays() -> None:
+    async def scene(house: House, volumes: Volumes) -> None:
+        house.desk.replies = [BindReply(BindAnswer.CREATED)] * 3 + [BindReply(BindAnswer.DENIED, message="no")]
+        see_members(house, "m0", "m1", "m2", "m3")
+        await asyncio.sleep(2 * AFTER_S)
+        told = [text for name in ("m0", "m1", "m2", "m3") for text in house.told(name)]
+        (sentence,) = told
+        assert sentence.endswith(
+            ": no. Members of gang default/g that are bound by now stay bound: a bind cannot be undone."
+        )
+        assert len(house.desk.bound) == 4, "tried again alone"
+
+    play(scene)
