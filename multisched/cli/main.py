@@ -283,9 +283,7 @@ def explain(
     whom: SourceOptions,
     ctx: typer.Context,
     what_if: Annotated[bool, typer.Option("--what-if", help="Where would pods like that of -f go now?")] = False,
-    file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="Pods and workloads; - for standard input.")
-    ] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="Pods and workloads; - for standard input.")] = None,
     replicas: Annotated[int, typer.Option(min=1, max=1000, help="How many of each, one after the other.")] = 1,
     output: Format = Output.TABLE,
 ) -> str | None:

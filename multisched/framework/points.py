@@ -180,7 +180,9 @@ class Refusals(Protocol):
     Border: the cycle has them (`cycle.preemption.post_filter`), and no plugin sees the cycle.
     """
 
-    def status_of(self, node: str) -> Status: ...
+    def status_of(self, node: str) -> Status:
+        """Of a pod that PreFilter refused everywhere, its status for every name."""
+        ...
 
     def nodes(self) -> Sequence[str]: ...
 

@@ -85,6 +85,7 @@ class Runner:
         except PluginFailure:
             raise
         except Exception as error:
+            _note_node(error, point, args)
             raise self.failure(plugin, point, error) from error
 
     def _timed(self, plugin: Plugin, point: str, function: Callable[..., R], *args: Any) -> R:
@@ -94,6 +95,7 @@ class Runner:
         except PluginFailure:
             raise
         except Exception as error:
+            _note_node(error, point, args)
             raise self.failure(plugin, point, error) from error
         finally:
             self._observer.plugin_ran(plugin.name, point, self.stopwatch() - started)
@@ -115,9 +117,10 @@ class Runner:
         return found
 
     def failure(self, plugin: Plugin, point: str, error: BaseException | str) -> PluginFailure:
-        """Tells the observer and makes the Error status."""
+        """Tells the observer and makes the Error status. Notes of the error (`add_note`) stand behind its text."""
         self._observer.plugin_failed(plugin.name, point, error)
-        text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+        text = error if isinstance(error, str) else f"{type(error).__name__}: {error}{notes}"
         return PluginFailure(Status(Code.ERROR, plugin.name, (sentence(plugin, point, text),)))
 
     def pre_filter(self, plugin: PreFilterPlugin, cycle: CycleView, pod: Pod) -> PreFilterResult:
@@ -230,6 +233,12 @@ class Runner:
         if not isinstance(found, np.ndarray) or found.dtype != dtype or found.shape != (len(rows),):
             shape = f"{found.dtype}{list(found.shape)}" if isinstance(found, np.ndarray) else type(found).__name__
             raise self.failure(plugin, point, f"returned {shape}, not {dtype}[{len(rows)}]")
+
+
+def _note_node(error: Exception, point: str, args: Sequence[Any]) -> None:
+    """Names the node that a Filter plugin was asked about, if it was only one. `args`: cycle, pod and rows."""
+    if point == "Filter" and len(args) == 3 and len(args[2]) == 1 and not getattr(error, "__notes__", ()):
+        error.add_note(f"on node {args[0].nodes.node(int(args[2][0])).name}")
 
 
 def in_full(plugin: Plugin, point: str, status: Status) -> Status:

@@ -83,14 +83,15 @@ class ScalarPlugin:
         """uint8[rows]: asks the object about each row's node."""
         assert self._filter_one is not None
         nodes, one = cycle.nodes, self._filter_one
-        codes = (self._code(one(pod, nodes.node(row))) for row in rows.tolist())
+        codes = (_asked(lambda node: self._code(one(pod, node)), nodes.node(row)) for row in rows.tolist())
         return np.fromiter(codes, np.uint8, len(rows))
 
     def _score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Scores:
         """int64[rows]: asks the object about each row's node."""
         assert self._score_one is not None
         nodes, one = cycle.nodes, self._score_one
-        return np.fromiter((_whole(one(pod, nodes.node(row))) for row in rows.tolist()), np.int64, len(rows))
+        scores = (_asked(lambda node: _whole(one(pod, node)), nodes.node(row)) for row in rows.tolist())
+        return np.fromiter(scores, np.int64, len(rows))
 
     def _code(self, answer: Status | bool | str) -> int:
         if answer is True or answer == "":
@@ -106,6 +107,15 @@ class ScalarPlugin:
         if not answer.code.is_rejection:
             raise ValueError(f"filter returned {answer.code.value}: {answer.message}")
         return self.reasons.code(answer.code, *answer.reasons)
+
+
+def _asked(ask: Callable[[Node], int], node: Node) -> int:
+    """The answer about the node. An error gets a note that names it."""
+    try:
+        return ask(node)
+    except Exception as error:
+        error.add_note(f"on node {node.name}")
+        raise
 
 
 def _whole(score: int) -> int:

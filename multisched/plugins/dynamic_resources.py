@@ -6,6 +6,7 @@ Pods with claims are refused where they come in, with a condition that says so; 
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import Final
 
 from multisched.framework.cycle_state import StateKey
 from multisched.framework.dependency import Dependency
@@ -14,6 +15,12 @@ from multisched.framework.status import SKIP, Status
 from multisched.framework.traits import Traits
 from multisched.model.objects import Pod
 from multisched.plugins.dynamic_resources_args import DynamicResourcesArgs
+
+UPSTREAM: Final = frozenset({
+    "NodeAffinity", "NodePorts", "NodeResourcesFit", "VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone",
+    "PodTopologySpread", "InterPodAffinity",
+})  # fmt: skip
+"""Kube-scheduler's plugins with PreFilter that come before this one."""
 
 _LOOKED: StateKey[bool] = StateKey("DynamicResources.looked")
 
@@ -30,6 +37,7 @@ class DynamicResources:
         """Checked, and without effect as long as no pod with claims comes this far."""
         self._nothing = PostFilterResult(Status.unschedulable("no new claims to deallocate"))
         self._unknown = PostFilterResult(Status.error("not found"))
+        self._silent = PostFilterResult(Status.unresolvable())
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
         cycle.state.write(_LOOKED, True)
@@ -38,10 +46,13 @@ class DynamicResources:
     def post_filter(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult:
         """There is no claim whose allocation could be given up for the pod.
 
-        A pod that an earlier PreFilter turned away for good has not been looked at. For it upstream reports a missing
-        state and ends PostFilter there.
+        A pod that an earlier PreFilter refused for good has not been looked at. For it upstream reports a missing state,
+        in the words "not found", and ends PostFilter there. Behind the sentence of a plugin that is not upstream's these
+        words would be about nothing, so they are left out.
         """
-        return self._nothing if cycle.state.find(_LOOKED) else self._unknown
+        if cycle.state.find(_LOOKED):
+            return self._nothing
+        return self._unknown if refusals.status_of("").plugin in UPSTREAM else self._silent
 
     def sign(self, pod: Pod) -> Hashable:
         return ()

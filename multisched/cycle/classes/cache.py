@@ -109,7 +109,7 @@ class ClassCache:
             elif pod_class.cache_keys:
                 pod_class.pod = pod  # the one whose signature was just made: another's may have changed since
             self._renew(pod_class)
-        check_failure(pod_class)
+        check_failure(pod_class, self._table)
         pod_class.signature = signature
         if signature is not None and not pod_class.is_of_one_row:
             self._keep(pod_class, signature)
@@ -133,7 +133,7 @@ class ClassCache:
         pod_class.narrowed = only
         pod_class.rows = np.array([row], np.intp)
         self._filters.ask(pod_class)
-        check_failure(pod_class)
+        check_failure(pod_class, self._table)
         pod_class.total = np.zeros(1, np.int16)
         return pod_class
 

@@ -101,8 +101,8 @@ class EquivalenceClass:
         if traits_of(column.plugin).may_fail:
             self.fallible_filters.append(column)
 
-    def failure(self) -> Status | None:
-        """The error of a Filter plugin about the first row that no plugin before it refuses."""
+    def failure(self) -> tuple[Status, Rows] | None:
+        """The error of a Filter plugin about the first row that no plugin before it refuses, and all rows that it is about."""
         for column in self.fallible_filters:
             if not column.codes.any():
                 continue
@@ -112,7 +112,7 @@ class EquivalenceClass:
             for code in dict.fromkeys(column.codes[asked].tolist()):
                 status = column.plugin.reasons.status(code)
                 if status.code is Code.ERROR:
-                    return status
+                    return status, self.rows[asked & (column.codes == code)]
         return None
 
     @property

@@ -17,7 +17,7 @@ from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.classes.shared_results import SharedAnswers
 from multisched.framework.caching import MovedRowsPlugin
 from multisched.framework.dependency import Dependency
-from multisched.framework.node_view import NO_ROWS, PASSES, Bools, Rows, any_true
+from multisched.framework.node_view import NO_ROWS, PASSES, Bools, NodeView, Rows, any_true
 from multisched.framework.registry import PluginSet, those
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Status
@@ -128,11 +128,17 @@ class ClassFilters:
         return is_other.nonzero()[0]
 
 
-def check_failure(pod_class: EquivalenceClass) -> None:
-    """Raises PluginFailure, in upstream's words, where a Filter plugin's code about a row stands for an error."""
-    status = pod_class.failure() if pod_class.fallible_filters else None
-    if status is not None:
-        text = f'running "{status.plugin}" filter plugin: {status.message}'
+def check_failure(pod_class: EquivalenceClass, nodes: NodeView) -> None:
+    """Raises PluginFailure where a Filter plugin's code about a row stands for an error.
+
+    The words are upstream's, and the node's name, which upstream leaves out.
+    """
+    found = pod_class.failure() if pod_class.fallible_filters else None
+    if found is not None:
+        status, rows = found
+        more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+        where = f"on node {nodes.node(int(rows[0])).name}{more}"
+        text = f'running "{status.plugin}" filter plugin {where}: {status.message}'
         raise PluginFailure(Status.error(text).by(status.plugin))
 
 

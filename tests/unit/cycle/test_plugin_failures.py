@@ -14,8 +14,9 @@ from multisched.framework.node_view import Codes, Rows, Scores
 from multisched.framework.points import CycleView, PreFilterResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.runner import PluginFailure
+from multisched.framework.scalar import ScalarPlugin
 from multisched.framework.status import SUCCESS, Code, Status
-from multisched.model.objects import CPU, Pod, PodSpec
+from multisched.model.objects import CPU, Node, Pod, PodSpec
 from multisched.testing.builders import make_node, make_pod
 from tests.unit.cycle.cycle_kit import Domain, FilterBy, Reserves
 
@@ -169,12 +170,42 @@ def test_a_filters_error_about_a_row_that_is_left_fails_the_attempt_in_upstreams
         result = domain.schedule(make_pod("q"), attempt)
         assert isinstance(result, Unplaced)
         assert result.is_error
-        assert result.message == 'running "Broken" filter plugin: odd disk'
+        assert result.message == 'running "Broken" filter plugin on node b: odd disk'
     assert domain.heard.failures == []
 
     broken.clear()
     domain.cache.set_node(make_node("b", version=3, pods=110))
     assert isinstance(domain.schedule(make_pod("q"), 3), Placed)
+
+
+def test_error_about_several_nodes_names_one_and_counts_the_rest() -> None:
+    rule = FilterBy("Broken", lambda pod, name: "odd disk", code=Code.ERROR)
+    result = Domain(make_node("a"), make_node("b"), make_node("c"), plugins=[rule]).schedule(make_pod("p"))
+    assert isinstance(result, Unplaced)
+    assert result.message == 'running "Broken" filter plugin on node a and 2 more: odd disk'
+
+
+class OddAbout:
+    """Raises for one node."""
+
+    name = "Odd"
+
+    def filter(self, pod: Pod, node: Node) -> bool:
+        if node.name == "b":
+            raise ValueError("odd disk")
+        return True
+
+
+def test_exception_of_a_filter_names_the_node_it_was_asked_about() -> None:
+    def fail(self: Any, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
+        raise ValueError("odd disk")
+
+    one_by_one = Domain(make_node("a"), make_node("b"), plugins=[ScalarPlugin(OddAbout())])
+    single = Domain(make_node("b"), plugins=[_broken(filter=fail)])
+    for domain in (one_by_one, single):
+        result = domain.schedule(make_pod("p"))
+        assert isinstance(result, Unplaced)
+        assert result.message.endswith("ValueError: odd disk (on node b)"), result.message
 
 
 def test_a_failure_status_is_kept_for_the_answer_of_the_plugin_that_gave_it() -> None:

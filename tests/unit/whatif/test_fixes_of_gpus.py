@@ -96,3 +96,11 @@ def test_an_annotation_can_be_lowered_where_the_pod_waits() -> None:
     (fix,) = smaller(*ASKING["a fraction"][0]).values()
     assert fix.command == "kubectl -n default annotate pod late multisched.io/gpu-milli=300 --overwrite"
     assert (fix.kind, fix.size) == ("annotation", 0.5)
+
+
+def test_gpu_sentence_ends_with_its_own_words() -> None:
+    """Behind another plugin's refusal kube-scheduler's DynamicResources says "not found", which is about its own state."""
+    pod = pod_document("late", container(), annotations={COUNT: "2"}, **MINE)
+    view = dump_of(node("n1", 1), pod, configured=configured()).pod(ASKED)
+    assert view.now is not None
+    assert view.now.message.endswith("say how much of each device the pod takes."), view.now.message
