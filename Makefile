@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+RUNTIME := $(VENV)/.runtime
 STAMP  := $(VENV)/.installed
 ARGS   ?=
 
@@ -18,11 +19,28 @@ BY_FILE := -n 2 --dist loadfile --no-loadscope-reorder
 
 venv: $(STAMP)
 
-$(STAMP): tests/requirements.txt pyproject.toml
-	@echo "installing into $(VENV): a minute, once"
+# Writes what pip would for an editable install. The second line of the command is for the shell, and finds a Python in any path.
+define LINK
+import pathlib, sys, sysconfig
+scripts, site = (pathlib.Path(sysconfig.get_path(name)) for name in ("scripts", "purelib"))
+(site / "multisched.pth").write_text(f"{pathlib.Path.cwd()}\n")
+lines = "#!/bin/sh", f"'''exec' \"{sys.executable}\" \"$$0\" \"$$@\" #'''", "from multisched.cli.main import main", "main()", ""
+(scripts / "multisched").write_text("\n".join(lines))
+(scripts / "multisched").chmod(0o755)
+endef
+export LINK
+
+# What the program needs, without what its tests need. The packages are plain Python, used where they are: no build.
+$(RUNTIME): deploy/requirements.txt
+	@echo "installing into $(VENV) what multisched needs, once" >&2
 	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --require-hashes -r deploy/requirements.txt
+	@$(BIN)/python -c "$$LINK"
+	@touch $@
+
+$(STAMP): tests/requirements.txt $(RUNTIME)
+	@echo "installing into $(VENV) what tests and checks need, once" >&2
 	@$(BIN)/python -m pip install --quiet --require-hashes -r tests/requirements.txt
-	@$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps -e .
 	@touch $@
 
 lock: # re-resolves both lock files; needs uv on the PATH
@@ -35,8 +53,8 @@ chart: venv # what the Helm chart holds of other files: definitions, policies, a
 dist: venv # wheel, sdist, bill of materials and checksums of what is committed, in dist/; the same bytes each time
 	$(BIN)/python -m tests.release.dist $(ARGS)
 
-demo: venv # the embedded cluster, three domains, a mixed workload; ARGS="--once -o json" ends by itself
-	$(BIN)/multisched demo $(ARGS)
+demo: $(RUNTIME) # the embedded cluster, three domains, a mixed workload; ARGS="--once -o json" ends by itself
+	@$(BIN)/multisched demo $(ARGS)
 
 test: venv # everything that needs nothing but Python: unit, conformance, 12 simulated seeds, integration
 	$(PYTEST) $(SPREAD) $(ARGS)

@@ -6,6 +6,7 @@ thread of its own, which ends with it. Only kubeconfigs are read: nothing needs 
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Awaitable, Callable
@@ -21,6 +22,7 @@ from multisched.cli.http_call import PORTS, NoAnswerError
 from multisched.cli.options import AskError
 from multisched.client.auth import Credentials, KubeconfigSource, import_vendor
 from multisched.client.errors import CredentialsError, parse_status
+from multisched.client.kubeconfig_files import default_kubeconfig
 from multisched.client.lease_record import LeaseRecord, leader_of, leases_path
 from multisched.client.port_forward import OPEN_TIMEOUT_S, PortForward, PortForwardError
 from multisched.client.transport import HttpTransport, open_transport
@@ -49,7 +51,7 @@ class Deployment:
     def __init__(self, kubeconfig: Path | None, context: str | None, namespace: str) -> None:
         """`kubeconfig` None: the user's own."""
         vendor = import_vendor()
-        self.kubeconfig = Path(vendor.default_kubeconfig) if kubeconfig is None else kubeconfig
+        self.kubeconfig = Path(default_kubeconfig(os.environ)) if kubeconfig is None else kubeconfig
         self.namespace = namespace
         self._source = KubeconfigSource(vendor, self.kubeconfig, context)
         """One for all: an exec plugin is not asked twice."""

@@ -43,11 +43,10 @@ _PACKAGE: Final = "kubernetes_asyncio"
 
 
 class Vendor(msgspec.Struct, frozen=True):
-    """The three parts of kubernetes-asyncio that are used."""
+    """The parts of kubernetes-asyncio that are used."""
 
     load_kube_config: Any
     load_incluster_config: Any
-    default_kubeconfig: str
 
 
 @cache
@@ -69,7 +68,6 @@ def _load_parts() -> Vendor:
     return Vendor(
         load_kube_config=config.load_kube_config,
         load_incluster_config=config.load_incluster_config,
-        default_kubeconfig=config.KUBE_CONFIG_DEFAULT_LOCATION,
     )
 
 

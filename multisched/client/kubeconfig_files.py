@@ -14,6 +14,12 @@ from typing import Any, Final
 from multisched.model.yaml_text import yaml_documents
 
 LISTS: Final = ("clusters", "contexts", "users")
+HOME_KUBECONFIG: Final = "~/.kube/config"
+
+
+def default_kubeconfig(environment: Mapping[str, str]) -> str:
+    """Returns what KUBECONFIG names, else the file in the user's home. An empty variable counts as unset, as for kubectl."""
+    return environment.get("KUBECONFIG") or HOME_KUBECONFIG
 
 
 def files_of(path: Path) -> tuple[Path, ...]:

@@ -10,6 +10,7 @@ is given back or aborted. The shell opens one per process and hands it to everyt
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import ssl
 from collections.abc import AsyncIterator
@@ -37,6 +38,7 @@ from multisched.client.auth import (
 )
 from multisched.client.connection_pool import CONNECT_TIMEOUT_S, ConnectionPool, Endpoint
 from multisched.client.errors import STATUS_TEXT_CHARS_MAX, CredentialsError
+from multisched.client.kubeconfig_files import default_kubeconfig
 from multisched.client.line_stream import LOST, HttpLineStream, lower, read_capped, reason
 from multisched.client.request_counts import NO_ANSWER, RequestCounts
 from multisched.model.wire import (
@@ -80,7 +82,7 @@ async def connect(
     Makes no request. Raises CredentialsError if there is nothing usable. `counts`: where requests are counted.
     """
     vendor = import_vendor()
-    credentials = await _find_credentials(vendor, kubeconfig, context)
+    credentials = await find_credentials(vendor, kubeconfig, context)
     async with open_transport(credentials, counts=counts) as transport:
         yield transport
 
@@ -100,14 +102,15 @@ async def open_transport(
         await transport.close()
 
 
-async def _find_credentials(vendor: Vendor, kubeconfig: Path | None, context: str | None) -> Credentials:
+async def find_credentials(vendor: Vendor, kubeconfig: Path | None, context: str | None) -> Credentials:
+    """Returns those of the file; without one those of the pod's service account, else of the user's own kubeconfig."""
     if kubeconfig is not None:
         return await Credentials.load(KubeconfigSource(vendor, kubeconfig, context))
     inside: CredentialSource = InClusterSource(vendor)
     try:
         return await Credentials.load(inside)
     except CredentialsError as outside:
-        default = Path(vendor.default_kubeconfig)
+        default = Path(default_kubeconfig(os.environ))
         try:
             return await Credentials.load(KubeconfigSource(vendor, default, context))
         except CredentialsError as error:

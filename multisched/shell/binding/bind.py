@@ -21,6 +21,8 @@ class Bind(msgspec.Struct):
     """Why it must not be bound any more, though nothing was sent yet."""
     sent_with: str = ""
     """The gangs of which a binding may have been sent already, so that this one cannot undo the others; empty: none."""
+    is_withdrawn: bool = False
+    """The decision no longer held right before it would have been sent, and nothing was sent."""
 
     def named(self, domain: str) -> dict[str, object]:
         """What every log line about it says."""

@@ -89,6 +89,7 @@ class BindSender:
                 refusal = self._check.refusal(placed, bind.seen)
                 if refusal is not None:
                     action = machine.withdraw(refusal.message)
+                    bind.is_withdrawn = not machine.is_unknown
                     continue
                 if not self._lease.may_bind():
                     if machine.is_unknown:

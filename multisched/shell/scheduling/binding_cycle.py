@@ -229,7 +229,9 @@ class BindingCycle:
         self._outside.observer.bind_ended(placed.pod, outcome, self._outside.clock.monotonic() - began)
         if outcome is not Outcome.BOUND:
             fields = bind.named(self._domain) | {"outcome": outcome.name, "error": answer.message}
-            logger.warning("pod not bound", extra=fields)
+            # A deleted pod, and a decision that the cluster has overtaken, are normal: there is nothing to look into.
+            level = logging.INFO if outcome is Outcome.GONE or bind.is_withdrawn else logging.WARNING
+            logger.log(level, "pod not bound", extra=fields)
         match outcome:
             case Outcome.BOUND:
                 self._outcomes.on_bound(bind)

@@ -11,6 +11,7 @@ import pytest
 
 from multisched.client.auth import Access, Credentials, KubeconfigSource, import_vendor
 from multisched.client.errors import CredentialsError
+from multisched.client.transport import find_credentials
 
 
 def write(file: Path, names: Mapping[str, str], current: str = "", *, users: Sequence[str] | None = None) -> Path:
@@ -107,3 +108,20 @@ async def test_a_file_that_cannot_be_looked_at_is_not_left_out(two: tuple[Path, 
 async def test_a_context_that_no_file_has_is_told_with_those_of_all(two: tuple[Path, Path]) -> None:
     with pytest.raises(CredentialsError, match=r"has no context prod; it has both, a, b$"):
         await access(two, "prod")
+
+
+@pytest.mark.parametrize("variable", [None, "", "elsewhere"])
+async def test_empty_kubeconfig_variable_counts_as_unset(
+    variable: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".kube").mkdir()
+    write(tmp_path / ".kube" / "config", {"home": "https://home"}, "home")
+    write(tmp_path / "elsewhere", {"elsewhere": "https://elsewhere"}, "elsewhere")
+    if variable is None:
+        monkeypatch.delenv("KUBECONFIG", raising=False)
+    else:
+        monkeypatch.setenv("KUBECONFIG", variable)
+    credentials = await find_credentials(import_vendor(), None, None)
+    assert credentials.access.host == f"https://{variable or 'home'}"

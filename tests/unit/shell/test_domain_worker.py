@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -481,6 +482,30 @@ def test_a_refused_bind_is_told_in_upstreams_words_and_to_the_operator(caplog: p
         assert house.told("p") == [words]
         (told,) = [vars(record) for record in caplog.records if record.message == "pod not bound"]
         assert (told["outcome"], told["error"], told["node"]) == ("REFUSED", words, "a")
+        assert told["levelname"] == "WARNING"
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("first_answer", "loses_node"),
+    [(BindAnswer.NOT_FOUND, False), (BindAnswer.THROTTLED, True)],
+    ids=["pod deleted", "decision overtaken"],
+)
+def test_healthy_end_of_bind_is_no_warning(
+    caplog: pytest.LogCaptureFixture, first_answer: BindAnswer, *, loses_node: bool
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def scene(house: House, recorder: Recorder) -> None:
+        house.desk.replies = [BindReply(first_answer, retry_after_s=1.0)]
+        house.see_pod("p")
+        await asyncio.sleep(0.5)
+        if loses_node:
+            house.lose_node("a")
+        await asyncio.sleep(2.0)
+        (told,) = [record for record in caplog.records if record.message == "pod not bound"]
+        assert told.levelname == "INFO"
 
     play(scene)
 
