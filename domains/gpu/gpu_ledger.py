@@ -13,9 +13,20 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.gpu.demand import ALLOCATION_ANNOTATIONS, DEMAND_ANNOTATIONS, DEVICE_MILLI, demand_of, devices_text
+from domains.gpu.demand import (
+    ALLOCATION_ANNOTATIONS,
+    DEMAND_ANNOTATIONS,
+    DEVICE_MILLI,
+    GPU,
+    GPU_DEVICES,
+    GPU_MILLI,
+    GpuDemand,
+    demand_of,
+    devices_text,
+)
 from domains.gpu.device_row import ABSENT, DeviceRow
 from domains.gpu.hold import Hold, hold_of, may_hold
+from multisched.framework.device_demand import NO_DEMAND
 from multisched.framework.node_view import Bools, Int64, Rows
 from multisched.model.objects import Node, Pod
 
@@ -31,7 +42,10 @@ Milli = NDArray[np.int16]
 
 
 class GpuLedger:
-    """Implements `framework.ledger.AnnotatedLedger`, `SummingLedger` and `ChoiceLedger`: a choice is a tuple of device indices."""
+    """Implements `AnnotatedLedger`, `DeviceLedger`, `SummingLedger` and `ChoiceLedger` of `framework.ledger`.
+
+    A choice is a tuple of device indices.
+    """
 
     name = "gpu-devices"
     annotations = frozenset((*DEMAND_ANNOTATIONS, *ALLOCATION_ANNOTATIONS))
@@ -85,8 +99,7 @@ class GpuLedger:
         """Accounts a bound pod by its spec and by what was written at bind. One that is held on this row stays as it is."""
         if self._row_of.get(pod.uid) == row:
             return
-        is_ours = self._served is None or pod.spec.scheduler_name in self._served
-        hold = hold_of(pod, is_ours=is_ours)
+        hold = self._hold_of(pod)
         if hold is None:
             self.release(pod.uid)
         else:
@@ -127,6 +140,16 @@ class GpuLedger:
         self._rows.setdefault(row, DeviceRow()).renew()
         self._mirror(row)
         self._drop_if_empty(row)
+
+    def device_demand(self, pod: Pod) -> Mapping[str, int]:
+        """See `framework.ledger.DeviceLedger`. Whole devices are in the pod's requests; a demand that cannot be read gets nothing."""
+        annotations = pod.annotations
+        if GPU_MILLI not in annotations and GPU_DEVICES not in annotations:
+            return NO_DEMAND
+        found = self._hold_of(pod) if pod.node else demand_of(pod)
+        if found is None or found.is_whole or (isinstance(found, GpuDemand) and found.problem):
+            return NO_DEMAND
+        return {GPU: found.milli * found.count}
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -180,6 +203,9 @@ class GpuLedger:
         first, last = int(rows[0]), int(rows[-1])
         self._grow_rows(last + 1)
         return slice(first, last + 1) if last - first + 1 == len(rows) else rows
+
+    def _hold_of(self, pod: Pod) -> Hold | None:
+        return hold_of(pod, is_ours=self._served is None or pod.spec.scheduler_name in self._served)
 
     def _hold(self, uid: str, row: int, hold: Hold) -> None:
         if self._row_of.get(uid, row) != row:

@@ -15,6 +15,7 @@ from multisched.model.visible_text import escaped
 from multisched.observe.tables import as_document, as_table
 from multisched.whatif.quota_lint import Finding, Linted, lint
 from multisched.whatif.quota_trial import Trial, try_quotas
+from multisched.whatif.quota_use import demands_of
 from multisched.whatif.sandbox import ClusterSnapshot, SchedulerSandbox
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ class LintReport(msgspec.Struct, frozen=True):
 
 def lint_files(source: QuotaFiles, known: ClusterSnapshot | None, configuration: Configuration) -> LintReport:
     """`known`: the cluster that they would be applied to. Raises AskError for a configuration that cannot be built."""
-    found = lint(source.api, source.documents, known)
+    with buildable():
+        demands = demands_of(configuration)
+    found = lint(source.api, source.documents, known, demands)
     trial = None
     if found.after is not None:
         with buildable():

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from multisched.framework.device_demand import DeviceDemands
 from multisched.framework.gangs import GangView, NoGangs
 from multisched.framework.ledger import ClusterLedger, Ledger
 from multisched.framework.measures import Measures
@@ -52,6 +53,9 @@ class Ledgers(Protocol):
 
     Border: the state keeps them (`LedgerRegistry`), and no plugin sees the state.
     """
+
+    demands: DeviceDemands
+    """What pods demand of the devices of all ledgers, besides their resource requests."""
 
     def register(self, ledger: Ledger | ClusterLedger) -> Ledger | ClusterLedger:
         """Adds the ledger, or returns the one already registered under its name."""

@@ -173,6 +173,21 @@ class AnnotatedLedger(Ledger, Protocol):
 
 
 @runtime_checkable
+class DeviceLedger(Ledger, Protocol):
+    """A ledger of countable devices that pods ask for by other means than resource requests: an entry of `DeviceDemands`.
+
+    Border: a domain has one (`GpuLedger`), and plugins that count devices (quotas) see no domain.
+    """
+
+    def device_demand(self, pod: Pod) -> Mapping[str, int]:
+        """Returns resource -> thousandths of one device that the pod asks for besides its requests; if it has a node, that it holds.
+
+        It follows from the pod alone, and is the same before its bind and after: whoever counts it must release what it took.
+        """
+        ...
+
+
+@runtime_checkable
 class SummingLedger(Ledger, Protocol):
     """A ledger that keeps sums of each row beside what single pods hold, because filters read those."""
 

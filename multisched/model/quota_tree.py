@@ -67,7 +67,7 @@ class QuotaNode(msgspec.Struct, frozen=True):
     """Position among the tree's nodes; -1 for the root."""
     children: tuple[int, ...]
     min: Requests
-    """Resource -> what the node is sure of; 0 where it is not named. Milli-CPU, bytes and counts."""
+    """Resource -> what the node is sure of; 0 where it is not named. In the units of `quota_amount`."""
     max: Requests
     """Resource -> what its pods may hold together; no bound where it is not named."""
     namespaces: tuple[str, ...] = ()
@@ -80,11 +80,11 @@ class QuotaNode(msgspec.Struct, frozen=True):
     """Resource -> the part of its min that is lent to nobody."""
 
     def weight_for(self, resource: str, otherwise: int) -> int:
-        """`otherwise`: where neither a weight nor a max is written. CPU weighs in milli, as its max does: 5 as much as 5 CPUs."""
+        """`otherwise`: where neither a weight nor a max is written. A weight has the unit of a max: 5 weighs as much as 5 CPUs."""
         if self.weights is not None:
             return self.weights.get(resource, 0)
         if self.weight is not None:
-            return self.weight * 1000 if resource == CPU else self.weight
+            return self.weight * 1000 if is_in_thousandths(resource) else self.weight
         return self.max.get(resource, otherwise)
 
 
@@ -293,15 +293,37 @@ def read_amounts(amounts: Any, path: str, report: ReportProblem, *, are_weights:
         if nano is None or nano < 0 or isinstance(text, bool):
             report(f"{path}.{resource}", f"{_shown(text)} is no amount", "write for example 500m, 40 or 64Gi")
             continue
-        if not are_weights and nano % ONE_NANO and (resource == PODS or "/" in resource):
-            report(
-                f"{path}.{resource}",
-                f"{_shown(text)} is no whole number",
-                "pods ask for whole ones; write for example 4",
-            )
+        if not are_weights and nano % _least_nano(resource):
+            report(f"{path}.{resource}", *_too_fine(resource, text))
             continue
-        found[resource] = milli_of_nano(nano) if resource == CPU else value_of_nano(nano)
+        found[resource] = milli_of_nano(nano) if is_in_thousandths(resource) else value_of_nano(nano)
     return found
+
+
+def is_in_thousandths(resource: str) -> bool:
+    """Reports whether quotas count the resource in thousandths: CPU, and devices such as nvidia.com/gpu, which pods may share."""
+    return resource == CPU or "/" in resource
+
+
+def quota_amount(resource: str, amount: int) -> int:
+    """Returns an amount of `Pod.requests` or `Node.allocatable` in the units of quotas.
+
+    Those are thousandths of a CPU or a device, bytes, and counts. Requests have CPU in thousandths already, and devices as counts.
+    """
+    return amount * 1000 if "/" in resource else amount
+
+
+def _least_nano(resource: str) -> int:
+    """The finest amount that a quota can name."""
+    if resource == PODS:
+        return ONE_NANO
+    return ONE_NANO // 1000 if "/" in resource else 1
+
+
+def _too_fine(resource: str, text: object) -> tuple[str, str]:
+    if resource == PODS:
+        return f"{_shown(text)} is no whole number", "pods are whole; write for example 4"
+    return f"{_shown(text)} is finer than a thousandth", "write for example 4, or 500m for half a device"
 
 
 def _is_known(resource: str) -> bool:
@@ -352,9 +374,14 @@ def _check_children(reader: _Reader, node: QuotaNode) -> None:
 
 
 def shown_amount(resource: str, amount: int) -> str:
-    """As people write it: cores for cpu, Gi or Mi where bytes are whole ones, else the number."""
-    if resource == CPU:
-        return f"{amount // 1000}" if amount % 1000 == 0 else f"{amount}m"
+    """Returns an amount in the units of `quota_amount` as people write it.
+
+    CPUs and devices are shown whole where they are whole, else in thousandths; bytes in Gi or Mi where that is exact.
+    """
+    if is_in_thousandths(resource):
+        if amount % 1000 or resource == CPU:
+            return f"{amount // 1000}" if amount % 1000 == 0 else f"{amount}m"
+        amount //= 1000
     for suffix, size in (("Gi", 2**30), ("Mi", 2**20)):
         if amount and amount % size == 0:
             return f"{amount // size}{suffix}"

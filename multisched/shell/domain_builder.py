@@ -80,6 +80,7 @@ class StandingLedgers:
 
     def __init__(self, ledgers: LedgerRegistry) -> None:
         self._ledgers = ledgers
+        self.demands = ledgers.demands
 
     def register(self, ledger: Ledger | ClusterLedger) -> Ledger | ClusterLedger:
         """The ledger of that name. Raises LedgerSettingsError where there is none."""

@@ -14,7 +14,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, Final, NamedTuple, cast
 
 from multisched.framework.context import Placed
-from multisched.framework.ledger import NO_CHOICES, AnnotatedLedger, ChoiceLedger, Choices, ClusterLedger, Ledger
+from multisched.framework.device_demand import DeviceDemands
+from multisched.framework.ledger import (
+    NO_CHOICES,
+    AnnotatedLedger,
+    ChoiceLedger,
+    Choices,
+    ClusterLedger,
+    DeviceLedger,
+    Ledger,
+)
 from multisched.framework.runner import PluginFailure
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Node, Pod
@@ -93,6 +102,7 @@ class LedgerRegistry:
         """Keys of the pod annotations that some ledger goes by."""
         self.written: frozenset[str] = frozenset()
         """Those that only bindings write."""
+        self.demands = DeviceDemands()
         self.pods: Callable[[], Iterable[Pod]] = tuple
         """Every pod that may hold something; the cache says which."""
         self.placed: Callable[[str], Placed | None] = lambda uid: None
@@ -107,6 +117,8 @@ class LedgerRegistry:
         if isinstance(ledger, AnnotatedLedger):
             self.annotations |= ledger.annotations
             self.written |= ledger.written
+        if isinstance(ledger, DeviceLedger):
+            self.demands.add(ledger.name, ledger.device_demand)
         kept = self._ledgers.setdefault(ledger.name, ledger if isinstance(ledger, Ledger) else RowlessLedger(ledger))
         every = self._ledgers.values()
         self._of_cluster = tuple(one for one in every if isinstance(one, RowlessLedger))

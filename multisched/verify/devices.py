@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from multisched.verify.findings import Fault
 from multisched.verify.objects import Node, Pod
 
 GPU = "nvidia.com/gpu"
 MILLI = "multisched.io/gpu-milli"
+COUNT = "multisched.io/gpu-count"
+"""Of how many devices the author asks for a part."""
 ALLOCATED = "multisched.io/gpu-allocated-milli"
 """Written at bind: what of each device was given."""
 DEVICES = "multisched.io/gpu-devices"
@@ -97,16 +99,39 @@ def shared_milli(pod: Pod) -> int:
     return _milli(pod.annotations.get(ALLOCATED)) or _milli(pod.annotations.get(MILLI)) or DEVICE_MILLI
 
 
+def shared_total_milli(annotations: Mapping[str, object], *, has_node: bool) -> int:
+    """Thousandths of all devices together of which a pod without whole ones has a part, or asks for one; 0 for none.
+
+    Without a node only the author's annotations count, and only if both can be read.
+    """
+    texts = {key: str(annotations[key]) for key in (MILLI, COUNT, ALLOCATED, DEVICES) if key in annotations}
+    if not has_node:
+        return _milli(texts.get(MILLI)) * _number(texts.get(COUNT, "1"), DEVICES_MAX)
+    if DEVICES not in texts:
+        return 0
+    milli = _milli(texts.get(ALLOCATED)) or _milli(texts.get(MILLI)) or DEVICE_MILLI
+    return milli * (len(_listed(texts[DEVICES])) or 1)
+
+
 def _milli(written: str | None) -> int:
     """1 to 1000; 0 for anything else."""
+    return _number(written, DEVICE_MILLI)
+
+
+def _number(written: str | None, most: int) -> int:
+    """1 to `most`; 0 for anything else."""
     if written is None or not (written.isascii() and written.isdigit() and len(written) <= 4):
         return 0
-    return int(written) if 1 <= int(written) <= DEVICE_MILLI else 0
+    return int(written) if 1 <= int(written) <= most else 0
 
 
 def devices_of(pod: Pod) -> tuple[int, ...]:
     """Indices of the devices that the scheduler wrote; none if there is no annotation that can be read."""
-    parts = [part.strip() for part in pod.annotations.get(DEVICES, "").split(",", DEVICES_MAX)]
+    return _listed(pod.annotations.get(DEVICES, ""))
+
+
+def _listed(written: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in written.split(",", DEVICES_MAX)]
     good = [part for part in parts if part.isascii() and part.isdigit() and len(part) <= 3 and int(part) < DEVICES_MAX]
     return tuple(sorted({int(part) for part in good})) if len(good) == len(parts) else ()
 

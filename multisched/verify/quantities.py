@@ -59,6 +59,11 @@ def amounts(document: Json, field: str) -> Amounts:
     return found
 
 
+def quota_units(resource: str, amount: Fraction) -> int:
+    """Thousandths of a CPU or a device (`nvidia.com/gpu`), else units, rounded up: quotas bound parts of devices, too."""
+    return math.ceil(amount * 1000) if "/" in resource else whole_units(resource, amount)
+
+
 def whole_units(resource: str, amount: Fraction) -> int:
     """Thousandths of a CPU, else units (bytes, devices), rounded up as schedulers count them."""
     return math.ceil(amount * 1000) if resource == "cpu" else math.ceil(amount)

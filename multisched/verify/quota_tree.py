@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from multisched.verify.demands import Requests, is_counted
 from multisched.verify.fields import Json, Unreadable, mapping, objects, text, texts
-from multisched.verify.quantities import amounts, whole_units
+from multisched.verify.quantities import amounts, quota_units
 
 PODS = "pods"
 """A resource of which each pod takes one."""
@@ -186,10 +186,11 @@ def _amounts(document: Json, field: str) -> Requests:
     unknown = sorted(resource for resource in found if not is_counted(resource) and resource != PODS)
     if unknown:
         raise Unreadable(f"{field}: {', '.join(unknown)} is no resource of pods")
-    broken = sorted(of for of, much in found.items() if (of == PODS or "/" in of) and much.denominator != 1)
+    finest = {of: much * 1000 if "/" in of else much for of, much in found.items() if of == PODS or "/" in of}
+    broken = sorted(of for of, much in finest.items() if much.denominator != 1)
     if broken:
-        raise Unreadable(f"{field}: {', '.join(broken)} is no whole number")
-    return {resource: whole_units(resource, amount) for resource, amount in found.items()}
+        raise Unreadable(f"{field}: {', '.join(broken)} is no whole number, or is finer than a thousandth of a device")
+    return {resource: quota_units(resource, amount) for resource, amount in found.items()}
 
 
 def _faults_of_names(root: Level) -> Iterator[str]:

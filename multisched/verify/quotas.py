@@ -6,18 +6,39 @@ is the last that kept every rule: a broken document is named, and changes nothin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from fractions import Fraction
 from typing import Final, NamedTuple
 
 from multisched.verify.demands import Requests, demand_of
-from multisched.verify.fields import Json, Unreadable, mapping, objects
+from multisched.verify.devices import GPU, shared_total_milli
+from multisched.verify.fields import Json, Unreadable, mapping, objects, text
 from multisched.verify.objects import is_over, name_of, node_name_of
-from multisched.verify.quantities import amounts, whole_units
+from multisched.verify.quantities import amounts, quota_units
 from multisched.verify.quota_tree import PODS, Excess, QuotaTree, Usage, read_tree
 
 TREE_KIND: Final = "ElasticQuotaTree"
 TREE_NAMESPACE: Final = "kube-system"
 """Trees elsewhere have no effect."""
+DEFAULT_SCHEDULER: Final = "default-scheduler"
+
+
+def quota_requests(
+    requests: Requests, annotations: Mapping[str, object], *, has_node: bool, is_ours: bool = True
+) -> Requests:
+    """What a pod counts for: its requests, its parts of devices, and one pod. Devices count in thousandths.
+
+    Parts of devices are what the annotations ask for, and on a node what was written with the bind.
+    """
+    found = {
+        resource: quota_units(resource, Fraction(1)) * amount
+        for resource, amount in requests.items()
+        if "/" in resource
+    }
+    shared = 0 if requests.get(GPU) else shared_total_milli(annotations, has_node=has_node)
+    if shared and (is_ours or not has_node):
+        found[GPU] = shared
+    return {**requests, **found, PODS: 1}
 
 
 class QuotaPod(NamedTuple):
@@ -35,7 +56,9 @@ class QuotaPod(NamedTuple):
 class QuotaJudge:
     """Follows the trees and the pods of a cluster, document by document."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_ours: Callable[[str], bool] = lambda scheduler: True) -> None:
+        """`is_ours`: whether the program serves a schedulerName; what annotations of others' pods say of devices is nothing."""
+        self._is_ours = is_ours
         self._trees: dict[str, QuotaTree] = {}
         """Name of each object -> its last good tree, the oldest object first."""
         self._latest: dict[str, Json] = {}
@@ -63,9 +86,12 @@ class QuotaJudge:
     def _add_pod(self, uid: str, key: str, namespace: str, document: Json) -> None:
         self.problems.pop(key, None)
         try:
-            demand = {**demand_of(document).most, PODS: 1}
-            gates = list(objects(mapping(document, "spec"), "schedulingGates"))
-            self.pods[uid] = QuotaPod(key, namespace, node_name_of(document), demand, bool(gates))
+            requests, annotations = demand_of(document).most, mapping(mapping(document, "metadata"), "annotations")
+            node, spec = node_name_of(document), mapping(document, "spec")
+            is_ours = self._is_ours(text(spec, "schedulerName") or DEFAULT_SCHEDULER)
+            demand = quota_requests(requests, annotations, has_node=bool(node), is_ours=is_ours)
+            gates = list(objects(spec, "schedulingGates"))
+            self.pods[uid] = QuotaPod(key, namespace, node, demand, bool(gates))
         except Unreadable as error:
             self.problems[key] = str(error)
 
@@ -162,4 +188,4 @@ def _status_faults(status: Json, usage: Usage, asking: Usage) -> Iterator[str]:
 def _amount(entry: Json, field: str, resource: str) -> int:
     """A resource that is not listed is 0."""
     found = amounts(entry, field)
-    return whole_units(resource, found[resource]) if resource in found else 0
+    return quota_units(resource, found[resource]) if resource in found else 0

@@ -28,6 +28,7 @@ from multisched.framework.points import Plugin
 from multisched.framework.registry import implements
 from multisched.framework.status import Code
 from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod
+from multisched.model.quota_tree import quota_amount
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE, NodeSelector, Operator, Requirement, Taint, Toleration
 from multisched.shell.domain import DomainWorker
 from multisched.whatif.queue_ahead import QueueAhead
@@ -207,7 +208,7 @@ class _Guesses:
             yield _Trial("quota", edit.text, 0.6, edit.change, self._pod, world, edit.command, serves="quota")
         if len(found.room) == 1:
             ((name, fits),) = found.room.items()
-            amount = self._pod.requests.get(name, 0)
+            fits, amount = fits // quota_amount(name, 1), self._pod.requests.get(name, 0)
             if 0 < fits < amount:
                 text = f"lower the {name} request from {_amount(name, amount)} to {_amount(name, fits)}"
                 change = {"resource": name, "from": amount, "to": fits}

@@ -15,6 +15,7 @@ import msgspec
 
 from multisched.config.schema import Configuration
 from multisched.framework.background import InThread
+from multisched.framework.device_demand import DeviceDemands
 from multisched.framework.registry import Registry
 from multisched.model.cluster_objects import ClusterObject
 from multisched.model.decode import DecodeError
@@ -29,7 +30,7 @@ from multisched.shell.program import Program
 from multisched.shell.workers.background_threads import in_worker_thread
 from multisched.whatif.quota_lint import KINDS, Finding, Linted, lint, problems_of
 from multisched.whatif.quota_trial import Eviction, try_quotas
-from multisched.whatif.quota_use import source_of
+from multisched.whatif.quota_use import NO_DEMANDS, source_of
 from multisched.whatif.sandbox import ClusterSnapshot, SchedulerSandbox
 
 API_VERSION: Final = "admission.k8s.io/v1"
@@ -90,13 +91,14 @@ class QuotaAdmission:
         async with self._stage:
             known = _quotas_of(self._program)
             notes: tuple[str, ...] = ()
+            demands = self._program.cache.ledgers.demands
             if await self._in_thread(lambda: changes_quotas(body, known)):
                 if self._trials.try_take():
                     known = ClusterSnapshot.of(self._program)
                 else:
                     notes = (TOO_OFTEN,)
             return await self._in_thread(
-                lambda: reviewed(body, known, self._program.configuration, self._registry, notes)
+                lambda: reviewed(body, known, self._program.configuration, self._registry, notes, demands)
             )
 
 
@@ -110,7 +112,7 @@ def _quotas_of(program: Program) -> ClusterSnapshot:
 def changes_quotas(body: bytes, known: ClusterSnapshot) -> bool:
     """Whether another tree will be in force. Raises NotReviewedError."""
     request = _request_of(body)
-    found, _ = (None, ()) if request.operation == "DELETE" else _judged(request, known)
+    found, _ = (None, ()) if request.operation == "DELETE" else _judged(request, known, NO_DEMANDS)
     return found is not None and found.after is not None and _tree(known) != _tree(found.after)
 
 
@@ -120,18 +122,19 @@ def reviewed(
     configuration: Configuration,
     registry: Registry | None = None,
     notes: tuple[str, ...] = (),
+    demands: DeviceDemands = NO_DEMANDS,
 ) -> bytes:
     """The answer to a review, given what is known of the cluster; `notes` are warnings besides. Raises NotReviewedError."""
     request = _request_of(body)
     if request.operation == "DELETE":
         return _response(request.uid, _deleted(request, known))
-    found, warnings = _judged(request, known)
+    found, warnings = _judged(request, known, demands)
     if found is not None and not found.problems:
         warnings = (*warnings, *_evictions(known, found, configuration, registry), *notes)
     return _response(request.uid, Answer(() if found is None else found.problems, warnings))
 
 
-def _judged(request: _Request, known: ClusterSnapshot) -> tuple[Linted | None, tuple[str, ...]]:
+def _judged(request: _Request, known: ClusterSnapshot, demands: DeviceDemands) -> tuple[Linted | None, tuple[str, ...]]:
     """What speaks against the object, and what is odd about it; None for an object that changes no quota."""
     document = _document(request.object)
     api = api_of(document)
@@ -142,7 +145,7 @@ def _judged(request: _Request, known: ClusterSnapshot) -> tuple[Linted | None, t
     own = _decoded(kind, msgspec.Raw(msgspec.json.encode(document)))
     if before is not None and own is not None and differ_in_version_only(before, own):
         return None, ()
-    found = lint(api, [document], known)
+    found = lint(api, [document], known, demands)
     key = None if own is None else f"{kind.definition.name} {own.key}"
     standing = problems_of(kind, known.objects)
     old = [one for one in found.problems if one in standing and (one.key != key or one.path in STANDING_PATHS)]

@@ -19,7 +19,7 @@ from multisched.model.cluster_objects import ClusterObject, ElasticQuota, Elasti
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import CPU, Pod, Requests
 from multisched.model.quota_tree import QuotaTree, shown_amount
-from multisched.plugins.quota.quota_ledger import NO_AMOUNTS, QuotaLedger, items_of
+from multisched.plugins.quota.quota_ledger import NO_AMOUNTS, QuotaLedger
 from multisched.plugins.quota.quota_source import InForce, QuotaSource
 from multisched.whatif.sandbox import SchedulerSandbox
 
@@ -46,7 +46,7 @@ class QuotaRoom(msgspec.Struct, frozen=True):
     missing: Raised
     """Levels that the pod would take over their max."""
     room: Requests
-    """Resource -> what every max still leaves to such a pod, of those that it passes."""
+    """Resource -> what every max still leaves to such a pod, of those that it passes; in the units of quotas."""
 
 
 def quota_room(sandbox: SchedulerSandbox, pods: Sequence[Pod]) -> QuotaRoom:
@@ -59,7 +59,7 @@ def quota_room(sandbox: SchedulerSandbox, pods: Sequence[Pod]) -> QuotaRoom:
     room: dict[str, int] = {}
     asked = Counter[str]()
     for pod in pods:
-        asked.update(dict(items_of(pod)))
+        asked.update(ledger.amounts.of(pod))
     items = tuple(asked.items())
     for level in ledger.levels_of(pods[0]):
         taken = nominated.get(level.at, NO_AMOUNTS)
@@ -92,7 +92,7 @@ def quota_edits(sandbox: SchedulerSandbox, missing: Raised) -> Iterator[QuotaEdi
 
 def _ledger_of(sandbox: SchedulerSandbox) -> tuple[QuotaSource, QuotaLedger]:
     source = QuotaSource(sandbox.cache.objects)
-    ledger = QuotaLedger(source, lambda: [entry.pod for entry in sandbox.cache])
+    ledger = QuotaLedger(source, lambda: [entry.pod for entry in sandbox.cache], sandbox.cache.ledgers.demands)
     ledger.renew()
     return source, ledger
 

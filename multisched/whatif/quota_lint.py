@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from multisched.framework.device_demand import DeviceDemands
 from multisched.model.cluster_objects import ClusterObject, ElasticQuotaTree
 from multisched.model.decode import DecodeError
 from multisched.model.near_names import did_you_mean
@@ -22,6 +23,7 @@ from multisched.model.quota_tree import (
     WEIGHT_ATTRIBUTE,
     QuotaTree,
     child_path,
+    quota_amount,
     read_tree,
     shown_amount,
 )
@@ -32,7 +34,7 @@ from multisched.model.wire import UNREADABLE
 from multisched.plugins.quota.level_use import level_uses
 from multisched.plugins.quota.quota_ledger import QuotaLedger
 from multisched.plugins.quota.quota_source import QUOTA_KINDS, TREE_NAMESPACE, read_quotas
-from multisched.whatif.quota_use import source_of
+from multisched.whatif.quota_use import NO_DEMANDS, source_of
 from multisched.whatif.sandbox import ClusterSnapshot
 
 KINDS: Final[Mapping[QuotaApi, ObjectKind]] = {
@@ -76,11 +78,13 @@ class Linted(msgspec.Struct, frozen=True):
     """The cluster with the objects in it; None where there are problems, or no cluster is known."""
 
 
-def lint(api: QuotaApi, documents: Sequence[Json], known: ClusterSnapshot | None) -> Linted:
-    """`known`: the cluster that they would be applied to, if there is one to look at."""
+def lint(
+    api: QuotaApi, documents: Sequence[Json], known: ClusterSnapshot | None, demands: DeviceDemands = NO_DEMANDS
+) -> Linted:
+    """`known`: the cluster that they would be applied to, if there is one to look at. `demands`: what its pods ask of devices."""
     kind = KINDS.get(api)
     if kind is None:
-        return _lint_foreign(api, documents, known)
+        return _lint_foreign(api, documents, known, demands)
     own, unreadable = _decoded(kind, own_documents(api, documents))
     before: Objects = () if known is None else known.objects
     after = _applied(before, kind, own)
@@ -90,7 +94,7 @@ def lint(api: QuotaApi, documents: Sequence[Json], known: ClusterSnapshot | None
     odd = tuple(_field_warnings(documents)) if kind is ObjectKind.ELASTIC_QUOTA_TREE else ()
     if known is None:
         return Linted((), (*odd, *_shape_warnings(_tree_of(after), own_key(kind, own))))
-    found = _with_cluster(replace(known, objects=after), own_key(kind, own))
+    found = _with_cluster(replace(known, objects=after), own_key(kind, own), demands)
     return replace(found, warnings=(*odd, *found.warnings))
 
 
@@ -104,7 +108,9 @@ def own_key(kind: ObjectKind, own: Sequence[ClusterObject]) -> str:
     return f"{kind.definition.name} {own[0].key}" if len(own) == 1 else ""
 
 
-def _lint_foreign(api: QuotaApi, documents: Sequence[Json], known: ClusterSnapshot | None) -> Linted:
+def _lint_foreign(
+    api: QuotaApi, documents: Sequence[Json], known: ClusterSnapshot | None, demands: DeviceDemands
+) -> Linted:
     name = tree_name(api, documents)
     written, translation = checked(translate(api, documents), name)
     if written is None:
@@ -115,7 +121,7 @@ def _lint_foreign(api: QuotaApi, documents: Sequence[Json], known: ClusterSnapsh
         return Linted((), tuple(_shape_warnings(tree, "")))
     others = tuple((kind, one) for kind, one in known.objects if kind not in QUOTA_KINDS)
     made = ElasticQuotaTree(name=name, namespace=TREE_NAMESPACE, uid=name, tree=tree)
-    return _with_cluster(replace(known, objects=(*others, (ObjectKind.ELASTIC_QUOTA_TREE, made))), "")
+    return _with_cluster(replace(known, objects=(*others, (ObjectKind.ELASTIC_QUOTA_TREE, made))), "", demands)
 
 
 def _decoded(kind: ObjectKind, documents: Sequence[Json]) -> tuple[list[ClusterObject], list[Finding]]:
@@ -211,14 +217,14 @@ def _field_warnings(documents: Sequence[Json]) -> Iterator[Finding]:
     yield from _limited(found)
 
 
-def _with_cluster(after: ClusterSnapshot, key: str) -> Linted:
+def _with_cluster(after: ClusterSnapshot, key: str, demands: DeviceDemands) -> Linted:
     source = source_of(after.objects)
     source.renew()
     tree = source.tree
     warnings = [*_shape_warnings(tree, key)]
     if tree is not None:
         warnings += [*_namespace_warnings(tree, after, key), *_root_warnings(tree, after.nodes, key)]
-        warnings += _over_max(tree, QuotaLedger(source, lambda: after.placed), after, key)
+        warnings += _over_max(tree, QuotaLedger(source, lambda: after.placed, demands), after, key)
     return Linted((), tuple(warnings), after)
 
 
@@ -260,7 +266,7 @@ def _root_warnings(tree: QuotaTree, nodes: Sequence[Node], key: str) -> Iterator
     """Nobody can be sure of what no node has."""
     root = tree.nodes[0]
     for resource, sure in root.min.items() if nodes else ():
-        total = sum(node.allocatable.get(resource, 0) for node in nodes)
+        total = quota_amount(resource, sum(node.allocatable.get(resource, 0) for node in nodes))
         if sure > total:
             what = f"{shown_amount(resource, sure)} is over {shown_amount(resource, total)} that all nodes have"
             yield Finding(key, f"{root.path}.min.{resource}", what, "lower it, or add nodes")

@@ -15,7 +15,8 @@ from multisched.cycle.results import Placed, Unplaced
 from multisched.model.objects import Pod
 from multisched.model.plural import counted, verb
 from multisched.model.quota_tree import shown_amount
-from multisched.plugins.quota.quota_ledger import QUOTA, Level, QuotaLedger, items_of
+from multisched.plugins.quota.pod_amounts import PodAmounts
+from multisched.plugins.quota.quota_ledger import QUOTA, Level, QuotaLedger
 from multisched.shell.domain import DomainWorker
 from multisched.whatif.quota_use import source_of
 from multisched.whatif.sandbox import ClusterSnapshot, SchedulerSandbox
@@ -59,7 +60,7 @@ class _Run:
     def __init__(self, sandbox: SchedulerSandbox, after: ClusterSnapshot, attempts_max: int) -> None:
         self._sandbox = sandbox
         self._attempts_max = attempts_max
-        self._ledger = QuotaLedger(source_of(after.objects), lambda: after.placed)
+        self._ledger = QuotaLedger(source_of(after.objects), lambda: after.placed, sandbox.cache.ledgers.demands)
         self._ledger.renew()
         self._has_nodes = bool(after.nodes)
         self._evictions: list[Eviction] = []
@@ -111,19 +112,19 @@ class _Run:
         if is_reclaim:
             levels, own = self._ledger.levels_of(victim), self._ledger.levels_of(pod)
             leaf, taker = levels[0].path if levels else "", own[0].path if own else ""
-            why = _why(victim, pod, levels, own)
+            why = _why(victim, pod, levels, own, self._ledger.amounts)
             self._evictions.append(Eviction(leaf, victim.key, victim.node, pod.key, taker, why))
         self._sandbox.cache.remove(victim.uid)
         self._ledger.release(victim.uid)
 
 
-def _why(victim: Pod, pod: Pod, levels: tuple[Level, ...], own: tuple[Level, ...]) -> str:
+def _why(victim: Pod, pod: Pod, levels: tuple[Level, ...], own: tuple[Level, ...], amounts: PodAmounts) -> str:
     """What the leaf of the victim holds over its min, of what the other asks for."""
     if not levels or not own:
         return ""
     if levels[0] is own[0]:
         return f"it has a lower priority in the same quota ({victim.spec.priority}, not {pod.spec.priority})"
-    for resource, amount in items_of(pod):
+    for resource, amount in amounts.items(pod):
         level = _borrower(levels, own, resource)
         if amount and level is not None:
             taker = own[0]

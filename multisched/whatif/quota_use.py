@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
+from multisched.config.schema import Configuration
+from multisched.framework.device_demand import DeviceDemands
+from multisched.framework.registry import Registry
 from multisched.model.cluster_objects import ClusterObject
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.quota_tree import shown_amount
@@ -14,7 +17,7 @@ from multisched.plugins.quota.level_use import LevelUse, Use, level_uses
 from multisched.plugins.quota.quota_ledger import QuotaLedger
 from multisched.plugins.quota.quota_source import QUOTA_KINDS, QuotaSource
 from multisched.state.object_store import ObjectStore
-from multisched.whatif.sandbox import ClusterSnapshot
+from multisched.whatif.sandbox import ClusterSnapshot, SchedulerSandbox
 
 
 class QuotaUse(msgspec.Struct, frozen=True):
@@ -45,14 +48,23 @@ class QuotaUse(msgspec.Struct, frozen=True):
         }
 
 
-def quota_use(snapshot: ClusterSnapshot) -> QuotaUse:
+NO_DEMANDS: Final = DeviceDemands()
+"""Where no plugin hands out devices by other means than requests."""
+
+
+def demands_of(configuration: Configuration, registry: Registry | None = None) -> DeviceDemands:
+    """Returns what the plugins of a configuration say that pods ask of devices."""
+    return SchedulerSandbox(configuration, ClusterSnapshot((), ()), registry).cache.ledgers.demands
+
+
+def quota_use(snapshot: ClusterSnapshot, demands: DeviceDemands = NO_DEMANDS) -> QuotaUse:
     """Of the tree that the snapshot's objects put in force."""
     source = source_of(snapshot.objects)
     source.renew()
     levels: tuple[LevelUse, ...] = ()
     name, notes = "", snapshot.notes
     if source.in_force is not None:
-        ledger = QuotaLedger(source, lambda: snapshot.placed)
+        ledger = QuotaLedger(source, lambda: snapshot.placed, demands)
         ledger.renew()
         levels = tuple(level_uses(source.in_force.tree, ledger, snapshot.pending))
         definition = source.in_force.kind.definition

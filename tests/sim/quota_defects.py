@@ -13,7 +13,7 @@ from multisched.framework.status import Status
 from multisched.model.objects import Pod
 from multisched.plugins.quota import elastic_quota, removal
 from multisched.plugins.quota.elastic_quota import ElasticQuota
-from multisched.plugins.quota.quota_ledger import NOTHING, Level, QuotaLedger, items_of
+from multisched.plugins.quota.quota_ledger import NOTHING, Level, QuotaLedger
 from multisched.plugins.quota.quota_source import QuotaSource
 from multisched.plugins.quota.quota_status import QuotaStatuses
 from multisched.plugins.quota.reclaim_order import ReclaimOrder
@@ -28,7 +28,7 @@ def leaves_alone_have_a_max() -> None:
 
     def refusal(self: QuotaLedger, pod: Any, nominated: Any = NOTHING) -> str:
         levels = self.levels_of(pod)
-        return levels[0].refusal(items_of(pod), nominated.get(levels[0].at, {})) if levels else ""
+        return levels[0].refusal(self.amounts.items(pod), nominated.get(levels[0].at, {})) if levels else ""
 
     put(QuotaLedger, "refusal", refusal)
 
@@ -62,8 +62,10 @@ def edited_trees_count_nobody() -> None:
     """When another tree comes into force, pods that stand already are forgotten."""
 
     def renew(self: QuotaLedger) -> None:
-        if self._source is not None and self._source.renew() != self._generation:
-            self._generation = self._source.generation
+        counted_by = (0 if self._source is None else self._source.renew()), self.amounts.demands.sequence
+        if self._source is not None and counted_by != self._counted_by:
+            self._counted_by = counted_by
+            self._generation += 1
             self._put_in_force(self._source.tree)
 
     put(QuotaLedger, "renew", renew)

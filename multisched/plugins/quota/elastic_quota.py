@@ -31,7 +31,7 @@ from multisched.plugins.quota.elastic_quota_args import ElasticQuotaArgs
 from multisched.plugins.quota.evicted_over_needed import Cap, ReclaimCounts, excess, larger, missing_on_nodes
 from multisched.plugins.quota.gang_reclaim import GangReclaim
 from multisched.plugins.quota.node_search import Borrowers, NodeSearch, Way
-from multisched.plugins.quota.quota_ledger import EXCEEDED, QUOTA, Items, Level, QuotaLedger, items_of
+from multisched.plugins.quota.quota_ledger import EXCEEDED, QUOTA, Items, Level, QuotaLedger
 from multisched.plugins.quota.quota_source import QUOTA_KINDS, QuotaSource
 from multisched.plugins.quota.quota_status import QuotaStatuses
 from multisched.plugins.quota.reclaim import Reclaim
@@ -65,7 +65,7 @@ class ElasticQuota:
 
     def __init__(self, context: PluginContext, args: ElasticQuotaArgs | None = None) -> None:
         source = QuotaSource(context.objects)
-        ledger = context.hold.register(QuotaLedger(source, context.hold.pods))
+        ledger = context.hold.register(QuotaLedger(source, context.hold.pods, context.hold.demands))
         assert isinstance(ledger, QuotaLedger)
         self._ledger = ledger
         if ledger.statuses is None:  # else another domain's plugin was here first, and its source is read
@@ -101,8 +101,11 @@ class ElasticQuota:
     # -- classes ---------------------------------------------------------------------------------------------------
 
     def sign(self, pod: Pod) -> Hashable:
-        levels = self._ledger.levels_of(pod)
-        return (self._ledger.generation, levels[0].at, pod.spec.priority) if levels else (self._ledger.generation, -1)
+        ledger = self._ledger
+        levels = ledger.levels_of(pod)
+        if not levels:
+            return (ledger.generation, -1)
+        return (ledger.generation, levels[0].at, pod.spec.priority, ledger.amounts.beside_requests(pod))
 
     def cache_key(self, cycle: CycleView, pod: Pod) -> SplitCacheKey | None:
         if not self._ledger.levels_of(pod):
@@ -137,13 +140,13 @@ class ElasticQuota:
         One of these may ask: the answer is kept for a class. If it held back a pod for its own nomination, nothing would
         wake that pod.
         """
-        levels, items, pods = self._ledger.levels_of(pod), items_of(pod), self._nominations.pods()
+        levels, items, pods = self._ledger.levels_of(pod), self._ledger.amounts.items(pod), self._nominations.pods()
         others = [one for one in pods if not self._is_like(one, pod, levels, items)]
         return self._nominated_beside(pod) if len(others) == len(pods) else self._ledger.nominated_amounts(others)
 
     def _is_like(self, one: Pod, pod: Pod, levels: tuple[Level, ...], items: Items) -> bool:
         is_as_important = one.spec.priority == pod.spec.priority
-        return is_as_important and self._ledger.levels_of(one) is levels and items_of(one) == items
+        return is_as_important and self._ledger.levels_of(one) is levels and self._ledger.amounts.items(one) == items
 
     # -- who is woken ----------------------------------------------------------------------------------------------
 
@@ -188,7 +191,8 @@ class ElasticQuota:
         return Hint.QUEUE if is_changed else Hint.SKIP
 
     def _count_alike(self, old: Pod, new: Pod) -> bool:
-        return items_of(old) == items_of(new) and self._ledger.levels_of(old) is self._ledger.levels_of(new)
+        items = self._ledger.amounts.items
+        return items(old) == items(new) and self._ledger.levels_of(old) is self._ledger.levels_of(new)
 
     # -- PostFilter ------------------------------------------------------------------------------------------------
 
@@ -228,7 +232,10 @@ class ElasticQuota:
         preemption = Preemption(found.victims, found.nominations, self.name, RANK, dry_run.name)
         going = [pod for pod in preemption.every_victim if not pod.is_deleting]
         short, places = missing_on_nodes(cycle.nodes, found.nominations)
-        much, cap = excess(claim.items, larger(short, reclaim.missing()), going), self._cap()
+        much, cap = (
+            excess(claim.items, larger(short, reclaim.missing()), map(self._ledger.amounts.of, going)),
+            self._cap(),
+        )
         if not cap.allows(much, len(reclaim.together(going)), max(places, 1)):
             return self._why_none(cap, NO_NODE)
         self._counts.decided(much)

@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 from multisched.framework.introspection import PluginMetric
 from multisched.framework.node_view import NodeView
 from multisched.framework.preemption import Nomination
-from multisched.model.objects import Pod
-from multisched.plugins.quota.quota_ledger import Items
-from multisched.plugins.quota.reclaim_units import held_by
+from multisched.model.objects import PODS, Pod
+from multisched.model.quota_tree import quota_amount
+from multisched.plugins.quota.pod_amounts import Items
 
 BOUNDS: Final = (1.0, 1.25, 1.5, 2.0, 4.0, 8.0, 16.0)
 """Of the metric; more than the last is +Inf."""
@@ -34,39 +34,44 @@ class Excess(NamedTuple):
     ratio: float
 
 
-def excess(asked: Items, missing: Mapping[str, int], victims: Iterable[Pod]) -> Excess:
-    """`victims`: without those that are being deleted already. `missing`: resource -> amount."""
+def excess(asked: Items, missing: Mapping[str, int], victims: Iterable[Mapping[str, int]]) -> Excess:
+    """`victims`: what each holds, without those that are being deleted already. `missing`: resource -> amount."""
     shares = [(missing[name] / amount, name) for name, amount in asked if amount and missing.get(name, 0) > 0]
     if not shares:
         return Excess("", 0.0)
     _, scarcest = max(shares, key=lambda one: one[0])
-    evicted = sum(held_by(pod).get(scarcest, 0) for pod in victims)
+    evicted = sum(held.get(scarcest, 0) for held in victims)
     return Excess(scarcest, evicted / missing[scarcest])
 
 
 def missing_on_nodes(nodes: NodeView, nominations: Sequence[Nomination]) -> tuple[dict[str, int], int]:
     """Resource -> what the nominated nodes have too little of, all together; and how many nodes have too little of something.
 
-    What pods hold that are being deleted counts as free.
+    In the units of quotas, and by resource requests alone: nodes show no other demand. What pods hold that are being deleted
+    counts as free.
     """
     found: Counter[str] = Counter()
     asked: dict[str, Counter[str]] = {}
     for pod, node in nominations:
-        asked.setdefault(node, Counter()).update(held_by(pod))
+        asked.setdefault(node, Counter()).update(_requests(pod))
     short_nodes = 0
     for node, amounts in asked.items():
         row = nodes.row_of(node)
         assert row is not None, "a node of the table is nominated"
-        going = [held_by(pod) for pod in nodes.pods_on(row) if pod.is_deleting]
+        going = [_requests(pod) for pod in nodes.pods_on(row) if pod.is_deleting]
         is_short = False
         for resource, amount in amounts.items():
             idle = int(nodes.allocatable(resource)[row]) - int(nodes.requested(resource)[row])
             short = amount - idle - sum(held.get(resource, 0) for held in going)
             if short > 0:
-                found[resource] += short
+                found[resource] += quota_amount(resource, short)
                 is_short = True
         short_nodes += is_short
     return dict(found), short_nodes
+
+
+def _requests(pod: Pod) -> Mapping[str, int]:
+    return {**pod.requests, PODS: 1}
 
 
 def larger(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:

@@ -19,7 +19,6 @@ from multisched.plugins.quota.evicted_over_needed import Cap
 from multisched.plugins.quota.node_search import ROWS_COMPARED_MAX, Borrowers, NodeSearch
 from multisched.plugins.quota.reclaim import Reclaim
 from multisched.plugins.quota.reclaim_order import Key
-from multisched.plugins.quota.reclaim_units import unit_of_one
 from multisched.plugins.quota.removal import NO_FLOORS, Claim, Floors, Removal, claim_of
 
 Again = Callable[[Claim, Collection[str], Floors], Reclaim]
@@ -99,7 +98,7 @@ class GangReclaim:
 
     def _rank(self, pod: Pod) -> Key:
         """Pods that are going anyway come back last."""
-        return () if pod.is_deleting else self._whole.rank(unit_of_one(pod))
+        return () if pod.is_deleting else self._whole.rank(self._whole.alone(pod))
 
     def cost(self, victims: Sequence[Pod]) -> Key:
         return self._whole.cost(victims)

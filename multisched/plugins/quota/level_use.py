@@ -15,11 +15,11 @@ import msgspec
 from multisched.model.objects import Pod
 from multisched.model.quota_tree import QuotaTree
 from multisched.plugins.quota.fair_shares import divide, fair_shares
-from multisched.plugins.quota.quota_ledger import Level, QuotaLedger, items_of
+from multisched.plugins.quota.quota_ledger import Level, QuotaLedger
 
 
 class Use(msgspec.Struct, frozen=True):
-    """Of one resource at one level. Milli-CPU, bytes and counts."""
+    """Of one resource at one level, in the units of `model.quota_tree.quota_amount`."""
 
     used: int
     min: int
@@ -69,16 +69,17 @@ def level_uses(tree: QuotaTree, ledger: QuotaLedger, pending: Iterable[Pod]) -> 
 def requested_amounts(ledger: QuotaLedger, pending: Iterable[Pod]) -> list[dict[str, int]]:
     """By level: resource -> what is held, and asked for by pods that wait. Gated ones do not ask yet.
 
-    Pods of one namespace that share their spec are counted together: a hundred thousand may wait.
+    Pods of one namespace that share their spec, and ask for the same devices besides, are counted together: a hundred thousand may wait.
     """
     requested = [{name: amount for name, amount in level.used.items() if amount} for level in ledger.levels]
     holders = ledger.holders()
     waiting = [pod for pod in pending if not pod.gates and pod.uid not in holders]
-    keys = [(pod.namespace, id(pod.spec), id(pod.labels) if ledger.names_leaves_by_label else 0) for pod in waiting]
+    are_named, besides = ledger.names_leaves_by_label, ledger.amounts.beside_requests
+    keys = [(pod.namespace, id(pod.spec), id(pod.labels) if are_named else 0, besides(pod)) for pod in waiting]
     some = dict(zip(keys, waiting, strict=True))
     for key, count in Counter(keys).items():
         pod = some[key]
-        items = items_of(pod)
+        items = ledger.amounts.items(pod)
         for level in ledger.levels_of(pod):
             own = requested[level.at]
             for name, amount in items:

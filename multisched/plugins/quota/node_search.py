@@ -151,7 +151,8 @@ class NodeSearch:
     def _excess(self, row: int, victims: Sequence[Pod]) -> Excess:
         node = self._nodes.node(row).name
         short, _ = missing_on_nodes(self._nodes, (Nomination(self._pod, node),))
-        going = (pod for pod in victims if not pod.is_deleting)
+        amounts = self._reclaim.ledger.amounts
+        going = (amounts.of(pod) for pod in victims if not pod.is_deleting)
         return excess(self._reclaim.claim.items, larger(short, self._reclaim.missing()), going)
 
     def on_a_node(self) -> Way | None:

@@ -13,10 +13,12 @@ from copy import copy
 from itertools import pairwise
 from typing import Final, Protocol
 
+from multisched.framework.device_demand import DeviceDemands
 from multisched.framework.object_status import ObjectStatus
 from multisched.model.object_kinds import ObjectKind
-from multisched.model.objects import PODS, Pod
+from multisched.model.objects import Pod
 from multisched.model.quota_tree import QuotaNode, QuotaTree, shown_amount
+from multisched.plugins.quota.pod_amounts import Items, PodAmounts
 from multisched.plugins.quota.quota_source import QuotaSource
 
 QUOTA: Final = "ElasticQuota"
@@ -27,13 +29,6 @@ EXCEEDED: Final = "QuotaExceeded"
 
 LEFT_MAX: Final = 256
 """Pods that have left, of which it is known what has left since: as many as one attempt may miss."""
-
-Items = tuple[tuple[str, int], ...]
-"""What one pod counts for, by resource; one pod among them."""
-
-
-def items_of(pod: Pod) -> Items:
-    return (*sorted(pod.requests.items()), (PODS, 1))
 
 
 class Labelled(Protocol):
@@ -163,8 +158,16 @@ class QuotaLedger:
     plugin = QUOTA
     condition_reason = EXCEEDED
 
-    def __init__(self, source: QuotaSource | None, placed: Callable[[], Iterable[Pod]]) -> None:
-        """`placed`: every pod that holds something at this moment. `source`: None for a copy, whose tree stays as it is."""
+    def __init__(
+        self, source: QuotaSource | None, placed: Callable[[], Iterable[Pod]], demands: DeviceDemands | None = None
+    ) -> None:
+        """`placed`: every pod that holds something at this moment. `source`: None for a copy, whose tree stays as it is.
+
+        `demands`: what pods ask of devices besides their requests; None: nothing.
+        """
+        self.amounts = PodAmounts(demands or DeviceDemands())
+        self._counted_by = (0, 0)
+        """Generation of the source, and sequence of the demands, by which pods are counted now."""
         self._source = source
         self._placed = placed
         self._generation = 0
@@ -193,9 +196,13 @@ class QuotaLedger:
     # -- the tree --------------------------------------------------------------------------------------------------
 
     def renew(self) -> None:
-        """Counts all pods anew if another tree is in force."""
-        if self._source is not None and self._source.renew() != self._generation:
-            self._generation = self._source.generation
+        """Counts all pods anew if another tree is in force, or another dialect says what pods ask of devices."""
+        if self._source is None:
+            return
+        counted_by = self._source.renew(), self.amounts.demands.sequence
+        if counted_by != self._counted_by:
+            self._counted_by = counted_by
+            self._generation += 1
             self._put_in_force(self._source.tree)
             self._count_all()
 
@@ -239,7 +246,7 @@ class QuotaLedger:
 
     @property
     def generation(self) -> int:
-        """Rises with each tree that comes into force."""
+        """Rises with each tree that comes into force, and when pods are counted in another way."""
         self.renew()
         return self._generation
 
@@ -269,7 +276,7 @@ class QuotaLedger:
 
         `nominated`: position of a level -> resource -> what pods that are nominated count on there.
         """
-        items = items_of(pod)
+        items = self.amounts.items(pod)
         for level in self.levels_of(pod):
             others = nominated.get(level.at, NO_AMOUNTS)
             why = level.refusal(items, others)
@@ -283,7 +290,7 @@ class QuotaLedger:
         """Position of a level -> resource -> what so many pods that are nominated count on there, together."""
         nominated: dict[int, dict[str, int]] = {}
         for pod in pods:
-            items = items_of(pod)
+            items = self.amounts.items(pod)
             for level in self.levels_of(pod):
                 own = nominated.setdefault(level.at, {})
                 above = level.beyond(items, own) if self.has_guarantees else items
@@ -311,7 +318,7 @@ class QuotaLedger:
     def restore(self, pod: Pod) -> None:
         levels = self.levels_of(pod)
         holding = self._held.get(pod.uid)
-        if holding is not None and not (holding.levels is levels and holding.items == items_of(pod)):
+        if holding is not None and not (holding.levels is levels and holding.items == self.amounts.items(pod)):
             self.release(pod.uid)
             holding = None
         if holding is None:
@@ -341,7 +348,7 @@ class QuotaLedger:
 
     def left_since(self, pod: Pod, level: Level, resource: str) -> int:
         """What has left the level from the moment on when this pod did, its own amount among it."""
-        own, together = dict(items_of(pod)).get(resource, 0), 0
+        own, together = dict(self.amounts.items(pod)).get(resource, 0), 0
         for uid, (levels, items) in reversed(self._left.items()) if pod.uid in self._left else ():
             together += dict(items).get(resource, 0) if level in levels else 0
             if uid == pod.uid:
@@ -385,7 +392,7 @@ class QuotaLedger:
             self._keep_guarantees(self.tree)
 
     def empty_copy(self) -> QuotaLedger:
-        copy = QuotaLedger(None, tuple)
+        copy = QuotaLedger(None, tuple, self.amounts.demands)
         copy._put_in_force(self.tree)
         return copy
 
@@ -399,7 +406,7 @@ class QuotaLedger:
 
     def _hold(self, pod: Pod, levels: tuple[Level, ...]) -> _Holding:
         """The holding that the pod is in from now on; the sums do not know it yet."""
-        items, of_leaf = items_of(pod), self._holdings.setdefault(levels[0].at, {})
+        items, of_leaf = self.amounts.items(pod), self._holdings.setdefault(levels[0].at, {})
         holding = of_leaf.get(items)
         if holding is None:
             holding = of_leaf[items] = _Holding(items, levels)

@@ -97,6 +97,10 @@ class ReclaimOrder:
 
     # -- who may go ------------------------------------------------------------------------------------------------
 
+    def alone(self, pod: Pod) -> Unit:
+        """Returns the pod as a unit of its own."""
+        return unit_of_one(pod, self.ledger.amounts)
+
     def units(self, pods: Iterable[Pod], *, whole: bool) -> Iterator[Unit]:
         """The units of these pods that may go, each alone. A gang's members beyond the minimum are units, and the gang is one."""
         pods = list(pods)
@@ -107,7 +111,7 @@ class ReclaimOrder:
             gang = self.gangs.key_of(pod)
             if gang and not self.gangs.surplus(gang):
                 continue
-            unit = unit_of_one(pod)
+            unit = self.alone(pod)
             if self.base.may_go(unit):
                 yield unit
         if whole:
@@ -144,7 +148,7 @@ class ReclaimOrder:
                 of_gang.setdefault(self.gangs.key_of(pod), []).append(pod)
         for gang, pods in of_gang.items():
             whole = self.gangs.whole(gang) if gang and len(pods) > self.gangs.surplus(gang) else None
-            units += [whole] if whole is not None else map(unit_of_one, pods)
+            units += [whole] if whole is not None else map(self.alone, pods)
         return units
 
     def without(self, victims: Iterable[Pod], before: Removal | None = None) -> Removal | None:
@@ -169,7 +173,7 @@ class ReclaimOrder:
         """Less is better: broken budgets, then whole gangs, then who goes last of those that go, then how many."""
         in_use = BudgetsInUse(self.budgets)
         going = [pod for pod in victims if not pod.is_deleting]
-        ranked = sorted((self.rank(unit_of_one(pod)), at) for at, pod in enumerate(going))
+        ranked = sorted((self.rank(self.alone(pod)), at) for at, pod in enumerate(going))
         broken = sum(in_use.take(going[at]) for _, at in ranked)
         whole = sum(bool(unit.gang) for unit in self.together(going))
         worst = (1.0, *ranked[-1][0]) if ranked else (0.0,)

@@ -12,7 +12,7 @@ from multisched.model.objects import Pod
 from multisched.plugins.disruption_budgets import BudgetsInUse
 from multisched.plugins.quota.quota_ledger import Level
 from multisched.plugins.quota.reclaim_order import ReclaimOrder
-from multisched.plugins.quota.reclaim_units import Unit, unit_of_one
+from multisched.plugins.quota.reclaim_units import Unit
 from multisched.plugins.quota.removal import Removal
 
 VICTIMS_MAX: Final = 1_000
@@ -192,7 +192,7 @@ class Search:
         """Whether its pods on the node hold some of these."""
         if not unit.gang:
             return any(unit.held.get(resource, 0) for resource in resources)
-        here = [unit_of_one(pod).held for pod in unit.pods if pod.uid in self._site.uids]
+        here = [self._order.alone(pod).held for pod in unit.pods if pod.uid in self._site.uids]
         return any(held.get(resource, 0) for resource in resources for held in here)
 
     # -- giving back -----------------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ class Search:
         others = [one for one in self._units if one is not unit]
         uids = {pod.uid for pod in unit.pods}
         here = [pod for pod in self._here if pod.uid not in uids]
-        ordered = sorted(map(unit_of_one, unit.pods), key=self._order.rank)
+        ordered = sorted(map(self._order.alone, unit.pods), key=self._order.rank)
         sets = (some for size in range(1, surplus + 1) for some in combinations(ordered, size))
         for some in islice(sets, SUBSETS_MAX):
             removal = self._removal_of((*others, *some))

@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from multisched.framework.standing_gangs import StandingGangs
-from multisched.model.objects import PODS, Pod
+from multisched.model.objects import Pod
+from multisched.plugins.quota.pod_amounts import PodAmounts
 from multisched.plugins.quota.quota_ledger import QuotaLedger
 
 
@@ -42,13 +43,9 @@ class Unit(msgspec.Struct, frozen=True):
         return max(pod.uid for pod in self.pods)
 
 
-def unit_of_one(pod: Pod) -> Unit:
-    held = held_by(pod)
+def unit_of_one(pod: Pod, amounts: PodAmounts) -> Unit:
+    held = amounts.of(pod)
     return Unit((pod,), held, held)
-
-
-def held_by(pod: Pod) -> Mapping[str, int]:
-    return {**pod.requests, PODS: 1}
 
 
 class GangUnits:
@@ -102,17 +99,17 @@ class GangUnits:
         pods = tuple(pod for pod in found if pod.uid not in self._gone)
         if least <= 0 or len(leaves) != 1 or len(found) < len(standing) or not pods:
             return None
-        columns = _columns(found)
+        columns = _columns(found, self._ledger.amounts)
         return Unit(
             pods,
-            {resource: sum(column) for resource, column in _columns(pods).items()},
+            {resource: sum(column) for resource, column in _columns(pods, self._ledger.amounts).items()},
             {resource: sum(sorted(column)[:least]) for resource, column in columns.items()},
             gang,
         )
 
 
-def _columns(pods: Sequence[Pod]) -> dict[str, list[int]]:
+def _columns(pods: Sequence[Pod], of: PodAmounts) -> dict[str, list[int]]:
     """Resource -> what each holds of it."""
-    amounts = [held_by(pod) for pod in pods]
+    amounts = [of.of(pod) for pod in pods]
     resources = sorted({resource for one in amounts for resource in one})
     return {resource: [one.get(resource, 0) for one in amounts] for resource in resources}

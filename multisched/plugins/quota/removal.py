@@ -21,8 +21,9 @@ from typing import Final
 import msgspec
 
 from multisched.model.objects import Pod
-from multisched.plugins.quota.quota_ledger import NO_AMOUNTS, NOTHING, Items, Level, QuotaLedger, account, items_of
-from multisched.plugins.quota.reclaim_units import Unit, held_by
+from multisched.plugins.quota.pod_amounts import Items, PodAmounts
+from multisched.plugins.quota.quota_ledger import NO_AMOUNTS, NOTHING, Level, QuotaLedger, account
+from multisched.plugins.quota.reclaim_units import Unit
 
 Nominated = Mapping[int, Mapping[str, int]]
 """Position of a level -> resource -> what pods that are nominated count on there."""
@@ -64,7 +65,7 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 def claim_of(ledger: QuotaLedger, *pods: Pod, nominated: Nominated = NOTHING) -> Claim:
-    items, levels = _together(pods), ledger.levels_of(pods[0])
+    items, levels = _together(ledger.amounts, pods), ledger.levels_of(pods[0])
     asked = tuple(resource for resource, amount in items if amount and resource in ledger.guaranteed)
     amounts, entitled = dict(items), 0
     for level in levels:
@@ -76,12 +77,12 @@ def claim_of(ledger: QuotaLedger, *pods: Pod, nominated: Nominated = NOTHING) ->
     return Claim(pods, items, asked, named or asked, levels, entitled, nominated, priority)
 
 
-def _together(pods: tuple[Pod, ...]) -> Items:
+def _together(of: PodAmounts, pods: tuple[Pod, ...]) -> Items:
     if len(pods) == 1:
-        return items_of(pods[0])
+        return of.items(pods[0])
     amounts: Counter[str] = Counter()
     for pod in pods:
-        amounts.update(dict(items_of(pod)))
+        amounts.update(of.of(pod))
     return tuple(sorted(amounts.items()))
 
 
@@ -145,7 +146,7 @@ class Removal:
 
     def _account(self, pod: Pod, sign: int) -> None:
         levels = [self._own(level) for level in self.ledger.levels_of(pod)]
-        account(levels, items_of(pod), sign, has_guarantees=self.ledger.has_guarantees)
+        account(levels, self.ledger.amounts.items(pod), sign, has_guarantees=self.ledger.has_guarantees)
 
     def _own(self, level: Level) -> Level:
         found = self._changed.get(level.at)
@@ -274,7 +275,7 @@ def helps_by_leaving(ledger: QuotaLedger, claim: Claim, gone: Pod) -> bool:
     Only levels that both are below have more room than before. What has left since this pod counts with it: where several
     leave at once, each event comes when all have left.
     """
-    freed, shared = held_by(gone), {level.at for level in ledger.levels_of(gone)}
+    freed, shared = ledger.amounts.of(gone), {level.at for level in ledger.levels_of(gone)}
     sure = min(claim.entitled, len(claim.levels) - 1)  # at the root it makes no difference: nobody stands beside it
     for depth, level in enumerate(claim.levels):
         if level.at not in shared:

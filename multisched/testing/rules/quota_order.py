@@ -12,6 +12,7 @@ from fractions import Fraction
 from multisched.model.objects import Pod, Requests
 from multisched.testing.rules.devices import wants_devices
 from multisched.verify.quota_tree import Level, QuotaTree, Usage
+from multisched.verify.quotas import quota_requests
 
 Speaks = Callable[[Sequence[Pod]], str]
 """What speaks against these victims in place of those that were chosen; empty for nothing."""
@@ -30,13 +31,17 @@ def fault_of_order(
     own, going = tree.leaf_of(pod.namespace), {victim.uid for victim in victims}
     others = [one for one in standing if one.uid not in going and not one.is_deleting and tree.leaf_of(one.namespace)]
     for victim in (one for one in victims if not one.is_deleting):
-        for other in (one for one in others if one.requests == victim.requests):
+        for other in (one for one in others if _counts_as(one) == _counts_as(victim)):
             if other.node != victim.node and wants_devices(pod):
                 continue
             why = _is_first(other, victim, lambda pod: _distance(tree, own, asked, usage, pod, len(victims)), tree)
             if why and not speaks_against([one for one in victims if one.uid != victim.uid] + [other]):
                 return f"{victim.key} goes, and not {other.key}, {why}"
     return ""
+
+
+def _counts_as(pod: Pod) -> Requests:
+    return quota_requests(pod.requests, pod.annotations, has_node=bool(pod.node))
 
 
 def _is_first(other: Pod, victim: Pod, distance: Callable[[Pod], Fraction | None], tree: QuotaTree) -> str:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection
 from typing import Final
 
-from multisched.verify.quantities import quantity, whole_units
+from multisched.verify.quantities import quantity, quota_units
 from multisched.verify.quota_tree import QuotaTree
 
 Bound = tuple[str, str, int]
@@ -36,8 +36,8 @@ def fault_of_sentences(message: str, bounds: Collection[Bound]) -> str:
     """A sentence that no tree with these bounds makes true; empty for none."""
     for found in _SENTENCE.finditer(message):
         path, resource, *amounts, most = found.groups()
-        units = [whole_units(resource, quantity(amount)) for amount in amounts if amount is not None]
-        bound = whole_units(resource, quantity(most))
+        units = [quota_units(resource, quantity(amount)) for amount in amounts if amount is not None]
+        bound = quota_units(resource, quantity(most))
         if (path, resource, bound) not in bounds:
             return f"{found[0]}, and no tree had that max"
         if sum(units) <= bound:

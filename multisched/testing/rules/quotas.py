@@ -11,10 +11,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from multisched.model.objects import PODS, Node, Pod, Requests
+from multisched.model.objects import Node, Pod, Requests
 from multisched.testing.rules.quota_order import fault_of_order
 from multisched.testing.rules.room import has_room, taken_by
 from multisched.verify.quota_tree import QuotaTree, Usage
+from multisched.verify.quotas import quota_requests
 from multisched.verify.reclaims import QuotaClaim, Victim, may_be_reclaimed, reclaim_faults
 
 WouldTake = Callable[[Pod, Node, Collection[Pod]], bool]
@@ -26,8 +27,8 @@ NO_UNITS: Final[Mapping[str, str]] = {}
 
 
 def counted(pod: Pod) -> Requests:
-    """What the pod counts for, the pod itself among it."""
-    return {**pod.requests, PODS: 1}
+    """What the pod counts for, the pod itself and its parts of devices among it."""
+    return quota_requests(pod.requests, pod.annotations, has_node=bool(pod.node))
 
 
 def usage_of(tree: QuotaTree, standing: Iterable[Pod]) -> Usage:

@@ -41,7 +41,7 @@ LEAF = level("a", 1, 2, namespaces=("x",))
         (level("root", 2, 2, level("a", {"cpu": "a lot"}, 2)), "root.a: min.cpu: 'a lot' is no quantity"),
         (level("root", 2, 2, level("a", {"cpu": "-1"}, 2)), "root.a: min.cpu: '-1' is below 0"),
         (level("root", 2, 2, level("a", {"gpus": "1"}, 2)), "root.a: min: gpus is no resource of pods"),
-        (level("root", 2, 2, level("a", 1, {"a.b/c": "1.5"})), "root.a: max: a.b/c is no whole number"),
+        (level("root", 2, 2, level("a", 1, {"a.b/c": "1.5m"})), "root.a: max: a.b/c is no whole number"),
         (level("root", 2, 2, level("a", 1, 2, namespaces=("Team",))), "namespace 'Team' cannot be"),
         (level("root", 2, 2, level("", 1, 2)), "root: a level without a name"),
         ({}, "spec.root: is missing"),

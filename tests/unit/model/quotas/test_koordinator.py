@@ -66,9 +66,8 @@ def test_a_total_below_what_a_quota_is_sure_of_bounds_it_at_that() -> None:
 
 
 def test_a_weight_may_be_a_part_of_a_device() -> None:
-    """Nobody asks for a weight, unlike for an amount."""
     found = tree(linked("a", 1, 3, shared_weight={"nvidia.com/gpu": "1.5", "cpu": "0.5"}))
-    assert found.nodes[1].weights == {"nvidia.com/gpu": 2, "cpu": 500}
+    assert found.nodes[1].weights == {"nvidia.com/gpu": 1500, "cpu": 500}
 
 
 def test_no_quota_is_no_tree() -> None:

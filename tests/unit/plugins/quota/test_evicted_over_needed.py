@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from multisched.cycle.results import Unplaced
 from multisched.plugins.quota.elastic_quota import ElasticQuota
 from multisched.plugins.quota.evicted_over_needed import Cap, Excess, ReclaimCounts, excess
-from multisched.testing.builders import make_node, make_pod
+from multisched.testing.builders import make_node
 from tests.unit.plugins.quota.test_gang_claims import claim, decided, sentences
 from tests.unit.plugins.quota.test_gang_victims import CPU
 from tests.unit.plugins.quota.town import Town
@@ -133,8 +133,7 @@ def test_several_that_are_all_needed_of_one_resource_in_one_place_hold_less_than
 ) -> None:
     """Without the smallest they hold too little. A cap of 2 stops only what adds up for several resources or places."""
     needed = data.draw(st.integers(sum(held) - min(held) + 1, sum(held)))
-    victims = [make_pod(f"p{at}", cpu_milli=amount) for at, amount in enumerate(held)]
-    found = excess((("cpu", needed),), {"cpu": needed}, victims)
+    found = excess((("cpu", needed),), {"cpu": needed}, [{"cpu": amount} for amount in held])
     assert found.ratio * needed == pytest.approx(sum(held))
     assert found.ratio < 2
 
@@ -156,8 +155,7 @@ def test_several_that_are_all_needed_of_one_resource_in_one_place_hold_less_than
 def test_the_scarcest_resource_is_the_one_of_which_most_of_the_request_is_missing(
     asked: Mapping[str, int], missing: Mapping[str, int], found: Excess
 ) -> None:
-    victim = make_pod("p", cpu_milli=3, memory_bytes=6)
-    assert excess(tuple(asked.items()), missing, [victim]) == found
+    assert excess(tuple(asked.items()), missing, [{"cpu": 3, "memory": 6, "pods": 1}]) == found
 
 
 def test_a_cap_keeps_the_least_that_was_over_it() -> None:

@@ -28,7 +28,7 @@ def test_acks_example_is_read_with_its_levels() -> None:
         "root.b.3",
         "root.b.4",
     ]
-    assert tree.nodes[0].max == {"cpu": 40_000, "memory": 40 * 2**30, "nvidia.com/gpu": 4}
+    assert tree.nodes[0].max == {"cpu": 40_000, "memory": 40 * 2**30, "nvidia.com/gpu": 4000}
     assert tree.paths[tree.leaf_of["namespace3"]] == (5, 4, 0)
     assert list(tree.leaves()) == [2, 3, 5, 6]
 
@@ -44,9 +44,9 @@ def test_every_resource_that_pods_can_ask_for_may_be_named() -> None:
     assert tree_of(dict.fromkeys(names, 1), dict.fromkeys(names, 1)).resources == set(names)
 
 
-def test_cores_and_bytes_need_not_be_whole_nor_whole_ones_be_written_plainly() -> None:
-    amounts = {"cpu": "1500m", "memory": "1.5Gi", "nvidia.com/gpu": "4000m", "pods": "1k"}
-    whole = {"cpu": 1500, "memory": 3 * 2**29, "nvidia.com/gpu": 4, "pods": 1000}
+def test_cores_bytes_and_devices_need_not_be_whole() -> None:
+    amounts = {"cpu": "1500m", "memory": "1.5Gi", "nvidia.com/gpu": "4000m", "x.y/fpga": "0.5", "pods": "1k"}
+    whole = {"cpu": 1500, "memory": 3 * 2**29, "nvidia.com/gpu": 4000, "x.y/fpga": 500, "pods": 1000}
     assert tree_of(amounts, amounts, node("a", {}, amounts, namespaces=["team-1", "t" * 63])).nodes[1].max == whole
 
 
@@ -99,7 +99,7 @@ def test_a_guarantee_is_a_part_of_the_min_or_all_of_it(text: str, kept: int) -> 
         ),
         *(
             (node("root", TEN, TEN, node("a", {}, {resource: text})), [f"root.a.max.{resource}"])
-            for resource, text in (("nvidia.com/gpu", "1.5"), ("pods", 2.5), ("a.b/c", "1500m"), ("a.b/c", "1n"))
+            for resource, text in (("nvidia.com/gpu", "1.5m"), ("pods", 2.5), ("a.b/c", "1500u"), ("a.b/c", "1n"))
         ),
         (node("root", {"cpu": "ten"}, {"cpu": "ten"}), ["root.min.cpu", "root.max.cpu"]),
         (node("root", {"cpu": -1}, {"cpu": -1}), ["root.min.cpu", "root.max.cpu"]),
@@ -172,7 +172,16 @@ def test_no_document_makes_it_raise(root: Any) -> None:
 
 @pytest.mark.parametrize(
     ("resource", "amount", "shown"),
-    [("cpu", 40_000, "40"), ("cpu", 1500, "1500m"), ("memory", 2**31, "2Gi"), ("memory", 5, "5"), ("x/y", 0, "0")],
+    [
+        ("cpu", 40_000, "40"),
+        ("cpu", 1500, "1500m"),
+        ("memory", 2**31, "2Gi"),
+        ("memory", 5, "5"),
+        ("x/y", 0, "0"),
+        ("x/y", 8000, "8"),
+        ("x/y", 500, "500m"),
+        ("x/y", 2**31 * 1000, "2Gi"),
+    ],
 )
 def test_amounts_are_shown_as_people_write_them(resource: str, amount: int, shown: str) -> None:
     assert shown_amount(resource, amount) == shown
