@@ -119,6 +119,14 @@ class ElasticQuota(ClusterObject, frozen=True, gc=False, eq=False):
     max: Requests = {}
     problems: tuple[TreeProblem, ...] = ()
     """What is wrong with it alone."""
+    last_good: ElasticQuota | None = None
+    """Of a quota with problems: its last version without one, as seen by us."""
+
+    def after(self, before: ClusterObject) -> ClusterObject:
+        """As that of a tree."""
+        if not self.malformed or not isinstance(before, ElasticQuota) or before.uid != self.uid:
+            return self
+        return msgspec.structs.replace(self, last_good=before.last_good if before.malformed else before)
 
 
 class KoordinatorQuota(ClusterObject, frozen=True, gc=False, eq=False):
@@ -140,6 +148,14 @@ class KoordinatorQuota(ClusterObject, frozen=True, gc=False, eq=False):
     """Annotation total-resource of the root of a tree: all that the tree has."""
     problems: tuple[TreeProblem, ...] = ()
     """What is wrong with it alone."""
+    last_good: KoordinatorQuota | None = None
+    """Of a quota with problems: its last version without one, as seen by us."""
+
+    def after(self, before: ClusterObject) -> ClusterObject:
+        """As that of a tree."""
+        if not self.malformed or not isinstance(before, KoordinatorQuota) or before.uid != self.uid:
+            return self
+        return msgspec.structs.replace(self, last_good=before.last_good if before.malformed else before)
 
 
 class PodGroup(ClusterObject, frozen=True, gc=False, eq=False):

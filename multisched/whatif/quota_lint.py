@@ -32,8 +32,9 @@ from multisched.model.quotas.reading import Problems
 from multisched.model.quotas.translation import QuotaApi, checked, own_documents, translate, tree_name
 from multisched.model.wire import UNREADABLE
 from multisched.plugins.quota.level_use import level_uses
+from multisched.plugins.quota.many_quotas import read_quotas
 from multisched.plugins.quota.quota_ledger import QuotaLedger
-from multisched.plugins.quota.quota_source import QUOTA_KINDS, TREE_NAMESPACE, read_quotas
+from multisched.plugins.quota.quota_source import QUOTA_KINDS, TREE_NAMESPACE
 from multisched.whatif.quota_use import NO_DEMANDS, source_of
 from multisched.whatif.sandbox import ClusterSnapshot
 

@@ -1,6 +1,7 @@
 """Which tree of quotas is in force: the last good one, as long as somebody wants one.
 
 Owns nothing of the cluster. A tree with problems, or a second one, changes nothing: what was in force stays, and `trouble` says why.
+Where many objects make the tree, only the changes with mistakes are left out (`many_quotas`).
 Of three APIs one is read at a time: an ElasticQuotaTree before Koordinator's quotas, and these before those of scheduler-plugins. When
 the last object is deleted no quota is left.
 """
@@ -14,12 +15,10 @@ from typing import Final
 import msgspec
 
 from multisched.framework.objects_view import ObjectsView
-from multisched.model.cluster_objects import ClusterObject, ElasticQuota, ElasticQuotaTree, KoordinatorQuota
+from multisched.model.cluster_objects import ClusterObject, ElasticQuotaTree
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.quota_tree import QuotaTree
-from multisched.model.quotas.koordinator import read_linked
-from multisched.model.quotas.reading import ReadQuotas
-from multisched.model.quotas.scheduler_plugins import read_flat
+from multisched.plugins.quota.many_quotas import ManyQuotas
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +47,7 @@ class QuotaSource:
         self._objects = objects
         self._sequence = -1
         self._seen: tuple[int, ...] = ()
+        self._many = {kind: ManyQuotas(kind) for kind in (ObjectKind.KOORDINATOR_QUOTA, ObjectKind.ELASTIC_QUOTA)}
         self.in_force: InForce | None = None
         self.generation = 0
         """Rises whenever another tree is in force."""
@@ -142,19 +142,13 @@ class QuotaSource:
         return InForce(kind, chosen.last_good, chosen.key, chosen.uid)
 
     def _made_of(self, kind: ObjectKind, quotas: Sequence[ClusterObject]) -> InForce | None:
-        """The tree that many objects make, else the last good one of them.
-
-        A process that starts does not know that one: it takes what those without a problem make.
-        """
-        found = read_quotas(kind, quotas)
+        """The tree that many objects make without the changes that have mistakes, else the one before."""
+        found = self._many[kind].choose(quotas)
+        for key, why in found.left_out.items():
+            self._trouble(kind, key, f"not in force: {why}")
         if found.tree is not None:
             return InForce(kind, found.tree, "")
-        for key, problems in found.problems.items():
-            self._trouble(kind, key, f"not in force: {'; '.join(map(str, problems))}")
-        if self.in_force is not None and self.in_force.kind is kind:
-            return self.in_force
-        others = read_quotas(kind, [one for one in quotas if one.key not in found.problems]).tree
-        return None if others is None else InForce(kind, others, "")
+        return self.in_force if self.in_force is not None and self.in_force.kind is kind else None
 
 
 def _rank(one: ClusterObject) -> tuple[bool, str, str]:
@@ -171,10 +165,3 @@ def trouble_key(kind: ObjectKind, key: str) -> str:
     """A tree goes by its key, any other object by its kind, too."""
     is_tree = kind is ObjectKind.ELASTIC_QUOTA_TREE
     return key if is_tree else f"{kind.definition.plural}.{kind.definition.group} {key}"
-
-
-def read_quotas(kind: ObjectKind, quotas: Sequence[ClusterObject]) -> ReadQuotas:
-    """What all objects of one of the kinds that make a tree together say."""
-    if kind is ObjectKind.KOORDINATOR_QUOTA:
-        return read_linked(one for one in quotas if isinstance(one, KoordinatorQuota))
-    return read_flat(one for one in quotas if isinstance(one, ElasticQuota))

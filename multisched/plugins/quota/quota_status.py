@@ -28,7 +28,7 @@ from multisched.model.quota_tree import QuotaTree, shown_amount
 from multisched.model.quotas.writing import exact_root
 from multisched.plugins.quota.level_use import LevelUse, level_uses
 from multisched.plugins.quota.quota_ledger import Level, QuotaLedger
-from multisched.plugins.quota.quota_source import QUOTA_KINDS, InForce, QuotaSource, trouble_key
+from multisched.plugins.quota.quota_source import QUOTA_KINDS, InForce, QuotaSource
 
 IN_FORCE: Final = "InForce"
 """Type of the condition."""
@@ -173,20 +173,12 @@ class QuotaStatuses:
         is_broken = isinstance(one, ElasticQuotaTree | ElasticQuota | KoordinatorQuota) and bool(one.problems)
         reason = "Broken" if is_broken or one.malformed else "NoEffect"
         stays = in_force is not None and in_force.kind is kind and in_force.uid in ("", one.uid)
-        what = "the last good one" if kind is TREE else "what is good"
+        what = "the last good one" if kind is TREE else "its last version without a mistake, if there was one,"
         kept = f"; {what} stays in force" if stays else ""
         return ObjectCondition(IN_FORCE, "False", reason, f"{trouble}{kept}")
 
     def _good_condition(self, kind: ObjectKind, in_force: InForce | None) -> ObjectCondition:
         """Of an object without fault of its own."""
-        if kind is not TREE:
-            place = trouble_key(kind, "")
-            others = [key for key in self._source.trouble if key.startswith(place)]
-            if others:
-                stays = in_force is not None and in_force.kind is kind
-                kept = "what is good stays in force" if stays else "not in force"
-                why = f"{kept}: {others[0]}: {self._source.trouble[others[0]]}"
-                return ObjectCondition(IN_FORCE, "False", "OthersBroken", why)
         if in_force is None or in_force.kind is not kind:
             return ObjectCondition(IN_FORCE, "False", "NoEffect", "it is not in force")
         return ObjectCondition(IN_FORCE, "True", IN_FORCE, f"{len(in_force.tree.nodes)} levels are in force")

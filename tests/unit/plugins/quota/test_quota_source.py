@@ -212,14 +212,63 @@ def test_an_older_tree_that_was_good_once_goes_before_a_newer_one() -> None:
     assert desk.source.name == "kube-system/z"
 
 
-def test_a_quota_added_with_a_mistake_keeps_the_others_as_they_were() -> None:
-    desk = Desk()
-    desk.apply(linked("q", 1, 2))
-    desk.paths()
-    desk.apply(linked("r", 1, 2, "nobody"), linked("q", 2, 2))
-    assert desk.paths() == OF_KOORDINATOR
+def bounds(desk: Desk) -> dict[str, tuple[int, int]]:
+    """CPUs of each level below the root: min and max."""
+    desk.source.renew()
     assert desk.source.tree is not None
-    assert desk.source.tree.nodes[1].min == {"cpu": 1000}
+    nodes = desk.source.tree.nodes[1:]
+    return {one.name: (one.min.get("cpu", 0) // 1000, one.max.get("cpu", 0) // 1000) for one in nodes}
+
+
+def version(document: Json, number: int) -> Json:
+    return {**document, "metadata": {**document["metadata"], "resourceVersion": str(number)}}
+
+
+def test_only_the_change_with_a_mistake_is_left_out() -> None:
+    for first, second, bad, good in (
+        (linked("q", 1, 2), linked("r", 1, 2), linked("q", 9, 2), linked("r", 2, 5)),
+        (flat("q", 1, 2), flat("r", 1, 2), flat("q", 9, 2), flat("r", 2, 5)),
+    ):
+        desk = Desk()
+        desk.apply(version(first, 1), version(second, 2))
+        desk.paths()
+        desk.apply(version(bad, 3), version(good, 4))
+        assert bounds(desk) == {"q": (1, 2), "r": (2, 5)}
+        (why,) = desk.source.trouble.values()
+        assert why.startswith("not in force: spec.min.cpu: min 9 is over max 2")
+
+
+def test_of_children_that_are_sure_of_more_than_their_parent_the_newest_change_is_left_out() -> None:
+    desk = Desk()
+    parent = linked("p", 4, 8, is_parent="true")
+    desk.apply(version(parent, 1), version(linked("a", 1, 8, "p"), 2), version(linked("b", 2, 8, "p"), 3))
+    desk.paths()
+    desk.apply(version(linked("b", 1, 7, "p"), 4), version(linked("a", 9, 9, "p"), 5), version(linked("c", 1, 1), 6))
+    assert bounds(desk) == {"p": (4, 8), "a": (1, 8), "b": (1, 7), "c": (1, 1)}
+    (place,) = desk.source.trouble
+    assert place.endswith(" kube-system/a")
+    desk.apply(version(linked("a", 3, 9, "p"), 7))
+    assert bounds(desk)["a"] == (3, 9)
+    assert desk.source.trouble == {}
+
+
+def test_a_quota_that_names_no_parent_stands_below_the_root_and_a_deleted_parent_stays() -> None:
+    desk = Desk()
+    parent = version(linked("p", 2, 2, is_parent="true"), 1)
+    desk.apply(parent, version(linked("a", 1, 8, "p"), 2), version(linked("lost", 1, 3, "nobody"), 3))
+    assert bounds(desk) == {"p": (2, 2), "a": (1, 8), "lost": (1, 3)}
+    assert list(desk.source.trouble) == [f"{KOORDINATOR} kube-system/lost"]
+    desk.delete(parent)
+    assert bounds(desk)["p"] == (2, 2), "or else the limit of all that is below it would be lifted"
+    desk.delete(linked("a", 1, 8, "p"))
+    desk.paths()
+    assert "p" not in bounds(desk)
+
+
+def test_a_process_that_did_not_lead_knows_the_last_version_without_a_mistake() -> None:
+    desk = Desk()
+    desk.apply(version(flat("team", 1, 2), 1), version(flat("team", 9, 2), 2))
+    assert bounds(desk) == {"team": (1, 2)}
 
 
 @pytest.mark.parametrize(

@@ -237,31 +237,22 @@ def test_a_tree_elsewhere_and_a_second_one_have_no_effect_and_say_why() -> None:
     assert hall.of(TREE, "second").fields == {"levels": None, "lastGood": None}
 
 
-def test_quotas_beside_a_broken_one_say_which_it_is() -> None:
+def test_only_the_quota_with_a_mistake_says_that_it_is_not_in_force() -> None:
     hall = Hall()
     kind = ObjectKind.ELASTIC_QUOTA
-    hall.put(flat("a", 1, 2))
+    hall.put(flat("a", 1, 2), flat("b", 1, 2))
     hall.put(flat("b", 3, 2))
-    assert hall.condition(kind, "quota", "b")[:2] == ("False", "Broken")
-    status, reason, message = hall.condition(kind, "quota", "a")
-    assert (status, reason) == ("False", "OthersBroken")
-    assert "b/quota" in message
+    status, reason, message = hall.condition(kind, "quota", "b")
+    assert (status, reason) == ("False", "Broken")
+    assert message.endswith("; its last version without a mistake, if there was one, stays in force")
+    assert hall.condition(kind, "quota", "a")[0] == "True"
 
 
-def test_quotas_beside_one_that_was_never_good_are_in_force() -> None:
-    hall = Hall()
-    hall.put(flat("a", 1, 2), flat("b", 3, 2))
-    status, reason, message = hall.condition(ObjectKind.ELASTIC_QUOTA, "quota", "a")
-    assert (status, reason) == ("False", "OthersBroken")
-    assert message.startswith("what is good stays in force: elasticquotas.scheduling.x-k8s.io b/quota: ")
-
-
-def test_a_quota_beside_one_with_which_it_makes_no_tree_is_not_in_force() -> None:
+def test_a_quota_below_one_that_was_never_good_is_in_force() -> None:
     hall = Hall()
     hall.put(linked("a", 1, 2, "b"), linked("b", 3, 2, is_parent="true"))
-    status, reason, message = hall.condition(ObjectKind.KOORDINATOR_QUOTA, "a")
-    assert (status, reason) == ("False", "OthersBroken")
-    assert message.startswith("not in force: ")
+    assert hall.condition(ObjectKind.KOORDINATOR_QUOTA, "a")[0] == "True"
+    assert hall.condition(ObjectKind.KOORDINATOR_QUOTA, "b")[:2] == ("False", "Broken")
 
 
 def test_quotas_of_koordinator_are_in_force_beside_those_of_scheduler_plugins() -> None:

@@ -1,0 +1,163 @@
+"""ManyQuotas: the tree that many objects make together, without the changes that have mistakes.
+
+Owns the version of each object that is in force. An object with a mistake of its own counts as its last version without one. If
+objects contradict each other (children are sure of more than their parent), the newest change among them is left out, because all was
+well before it. All other changes have effect. An object that has no earlier version is left out; quotas below it then stand below
+the next level above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from multisched.model.cluster_objects import ClusterObject, ElasticQuota, KoordinatorQuota
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.quota_tree import QuotaTree
+from multisched.model.quotas.koordinator import ROOT, read_linked
+from multisched.model.quotas.reading import Problems, ReadQuotas
+from multisched.model.quotas.scheduler_plugins import read_flat
+from multisched.model.version import NO_VERSION
+
+CONTRADICTIONS_MAX: Final = 16
+"""Changes that are left out one by one because they contradict others. With more, what was in force before stays as a whole."""
+
+
+class Chosen(NamedTuple):
+    """What is in force of all objects of a kind."""
+
+    tree: QuotaTree | None
+    """None where nothing of them can be in force."""
+    left_out: Mapping[str, str]
+    """Key of each object that is not in force as it is now -> why."""
+
+
+class ManyQuotas:
+    """Of one kind; asked whenever one of its objects has changed."""
+
+    def __init__(self, kind: ObjectKind) -> None:
+        self._kind = kind
+        self._in_force: Mapping[str, ClusterObject] = {}
+
+    def choose(self, quotas: Sequence[ClusterObject]) -> Chosen:
+        """Returns the tree that is in force from now on. Where none can be, the caller keeps the one before."""
+        attempt = _Attempt(self._kind, self._in_force, quotas)
+        found = attempt.read()
+        if found.problems:
+            return Chosen(None, {key: _text(problems) for key, problems in found.problems.items()})
+        self._in_force = dict(attempt.chosen)
+        return Chosen(found.tree, attempt.left_out)
+
+
+class _Attempt:
+    def __init__(
+        self, kind: ObjectKind, in_force: Mapping[str, ClusterObject], quotas: Sequence[ClusterObject]
+    ) -> None:
+        self._kind = kind
+        self._in_force = in_force
+        self._now = {one.key: one for one in quotas}
+        self.chosen = dict(self._now)
+        self.left_out: dict[str, str] = {}
+
+    def read(self) -> ReadQuotas:
+        """Returns what the chosen objects make; with problems where no choice was found that has none."""
+        for key, one in self._now.items():
+            if one.malformed:
+                self._leave_out(key, one.malformed)
+        for _ in range(CONTRADICTIONS_MAX):
+            self._relink()
+            found = read_quotas(self._kind, list(self.chosen.values()))
+            if not found.problems or not self._leave_newest_out(found.problems):
+                break
+        return found
+
+    def _leave_out(self, key: str, why: str) -> None:
+        """The last good version takes the object's place, if there is one."""
+        self.left_out[key] = why
+        before = self._before(key)
+        if before is not None:
+            self.chosen[key] = before
+        else:
+            del self.chosen[key]
+
+    def _before(self, key: str) -> ClusterObject | None:
+        now, known = self._now.get(key), self._in_force.get(key)
+        if known is None and isinstance(now, ElasticQuota | KoordinatorQuota):
+            known = now.last_good  # as of a process that did not lead when the mistake was made
+        return known if known is not None and (now is None or known.uid == now.uid) else None
+
+    def _leave_newest_out(self, problems: Problems) -> bool:
+        """Reports whether some change was left out. Of the first contradiction, of which one of the changed objects is a part."""
+        for key in sorted(problems):
+            changed = [one for one in self._involved(key) if self._is_changed(one)]
+            if changed:
+                newest = max(changed, key=lambda one: (one.version, one.key))
+                self._leave_out(
+                    newest.key, f"{key}: {_text(problems[key])}" if newest.key != key else _text(problems[key])
+                )
+                return True
+        return False
+
+    def _is_changed(self, one: ClusterObject) -> bool:
+        """It counts as it is now, and did not before."""
+        known = self._in_force.get(one.key)
+        if one.key in self.left_out or one is known:
+            return False
+        return known is None or (known.uid, known.version) != (one.uid, one.version) or one.version == NO_VERSION
+
+    def _involved(self, key: str) -> Iterator[ClusterObject]:
+        """The object, and those that it may contradict: above it, below it, and those that claim its name or namespace."""
+        own = self.chosen.get(key)
+        if own is None:
+            return
+        for one in self.chosen.values():
+            if one is own or _may_contradict(own, one):
+                yield one
+
+    def _relink(self) -> None:
+        """A quota whose parent is not there stands below the nearest level above that is; a deleted parent stays while it is needed."""
+        if self._kind is not ObjectKind.KOORDINATOR_QUOTA:
+            return
+        names = {one.name for one in self.chosen.values()}
+        deleted = {one.name: one for key, one in self._in_force.items() if key not in self._now}
+        left_out = {one.name: one for one in self._now.values() if one.key not in self.chosen}
+        for key, one in list(self.chosen.items()):
+            if not isinstance(one, KoordinatorQuota) or one.parent in (*names, "", ROOT):
+                continue
+            parent = deleted.get(one.parent)
+            if isinstance(parent, KoordinatorQuota):
+                self.chosen[parent.key] = parent
+                names.add(parent.name)
+                self.left_out[parent.key] = (
+                    f"it was deleted, and {one.key} is below it: it stays in force until no quota is"
+                )
+                continue
+            above = left_out.get(one.parent)
+            if above is None:
+                before = self._before(key)
+                if before is not None and before is not one:
+                    self._leave_out(key, f"there is no quota {one.parent}")
+                    continue
+                self.left_out[key] = f"there is no quota {one.parent}: until there is, it is below the root"
+            self.chosen[key] = replace(
+                one, parent=above.parent if isinstance(above, KoordinatorQuota) else "", tree_id=""
+            )
+
+
+def _may_contradict(own: ClusterObject, one: ClusterObject) -> bool:
+    if isinstance(own, KoordinatorQuota) and isinstance(one, KoordinatorQuota):
+        return one.name in (own.name, own.parent) or one.parent == own.name
+    return one.namespace == own.namespace
+
+
+def read_quotas(kind: ObjectKind, quotas: Sequence[ClusterObject]) -> ReadQuotas:
+    """Returns what all objects of one of the kinds that make a tree together say."""
+    if kind is ObjectKind.KOORDINATOR_QUOTA:
+        return read_linked(one for one in quotas if isinstance(one, KoordinatorQuota))
+    return read_flat(one for one in quotas if isinstance(one, ElasticQuota))
+
+
+def _text(problems: Sequence[object]) -> str:
+    return "; ".join(map(str, problems))
