@@ -152,6 +152,7 @@ class Replicas:
 
     def _leave(self, process: Process) -> None:
         process.transport.cut()
+        self._bind_checker.interrupted.add(process.identity)
         self._bind_checker.leases.believers.pop(process.identity, None)
         process.checker.reserves.check(is_at_rest=False)
         if process.follower is not None:
@@ -203,6 +204,7 @@ class Replicas:
     async def pause(self, process: Process, seconds: float) -> None:
         """SIGSTOP, then SIGCONT."""
         self.was_paused = True
+        self._bind_checker.interrupted.add(process.identity)
         self._loop.pause(process.identity)
         await asyncio.sleep(seconds)
         self._loop.resume(process.identity)

@@ -15,6 +15,8 @@ from multisched.testing.disruptions.scene import Scene
 from multisched.testing.processes.configuration_files import LATE_MAX_S, FileFollower
 from multisched.testing.run.endings import NotSetAside, end
 from multisched.testing.settings import changed_files
+from multisched.testing.world.gang_acts import ACTS
+from multisched.testing.world.gang_workloads import GangWorkloads
 from multisched.testing.world.workloads import Workloads
 
 FAULTS_S = 30.0
@@ -22,6 +24,9 @@ FAULTS_S = 30.0
 LULL = 10
 """So many disruptions at least share the time: few are not stretched over all of it."""
 CLEARED_EVERY_S = 4.0
+ACTS_WITH_FAULTS = (1, 3)
+ACTS_ALONE = (2, 3)
+"""Acts on gangs when all disruptions are over: what comes of them is known more exactly."""
 KILLED = "leader killed"
 BURSTS = (1, 1, 5, 20, 40)
 
@@ -45,6 +50,8 @@ class FaultSchedule:
         tasks = [asyncio.ensure_future(self._arrive()), asyncio.ensure_future(self._roll_out())]
         world = self._scene.world
         tasks += [asyncio.ensure_future(one.run(self.struck)) for one in (world.quotas, world.gangs) if one is not None]
+        if world.gang_workloads is not None:
+            tasks.append(asyncio.ensure_future(self._act_on_gangs(world.gang_workloads, ACTS_WITH_FAULTS)))
         for kind in kinds:
             await asyncio.sleep(self._rng.uniform(0.1, 2 * FAULTS_S / max(len(kinds), LULL)))
             tasks.append(asyncio.ensure_future(self._strike(kind)))
@@ -54,6 +61,9 @@ class FaultSchedule:
         try:
             await asyncio.gather(*tasks)
             clearing.cancel()
+            if world.gang_workloads is not None:
+                self._scene.faults.is_on = False
+                await self._act_on_gangs(world.gang_workloads, ACTS_ALONE)
             await end(self._scene, self.struck, self._not_set_aside)
         finally:
             for task in [*tasks, clearing]:
@@ -61,6 +71,13 @@ class FaultSchedule:
 
     async def _strike(self, kind: str) -> None:
         self.struck[kind] += await BY_NAME[kind].act(self._scene)
+
+    async def _act_on_gangs(self, gangs: GangWorkloads, count: tuple[int, int]) -> None:
+        """Acts on gangs that controllers own, one after the other."""
+        for _ in range(gangs.rng.randint(*count)):
+            name = gangs.rng.choice(sorted(ACTS))
+            await ACTS[name](gangs)
+            self.struck[name] += 1
 
     async def _change_file(self) -> None:
         """Somebody changes the configuration file; once a leader is killed when some processes have seen the change.

@@ -83,7 +83,7 @@ class RestChecker:
 
     def _is_settled(self) -> bool:
         waiting = (*self._bind_checker.unbound_feasible(), *self._bind_checker.unbound_entitled())
-        if waiting or self.not_set_aside() or any(self._status_faults()):
+        if waiting or self.not_set_aside() or any(self._status_faults()) or not self._bind_checker.is_settled():
             return False
         return not any(self._differences(p) or leftover(p.program) for p in self._replicas.running)
 
@@ -117,6 +117,7 @@ class RestChecker:
         entitled = list(self._bind_checker.unbound_entitled())
         if entitled:
             self._complain(f"I14: {len(entitled)} entitled pods are not bound, for instance {entitled[0].key}")
+        self._bind_checker.check_gangs()
         self._bind_checker.check_events()
         for fault in self._status_faults():
             self._complain(fault)
@@ -162,6 +163,8 @@ class RestChecker:
         """All pods go, and nothing of them is left in any process (I5). Who waits goes first: nobody is tried for what others leave."""
         if self._scene.world.quotas is not None:
             self._scene.world.quotas.is_kept = False
+        if self._scene.world.gang_workloads is not None:
+            self._scene.world.gang_workloads.is_kept = False
         for pod in sorted(self._scene.world.pods(), key=lambda pod: bool(pod.node)):
             await self._scene.world.user.delete_pod(pod)
         until_s = self._scene.now_s() + DRAIN_MAX_S

@@ -73,6 +73,7 @@ class Run:
             on_bound=self._bind_checker.bound_from_outside,
             has_quotas=setting.has_quotas,
             has_gangs=setting.has_gangs,
+            has_gang_workloads=setting.has_gang_workloads,
         )
         self._world.schedulers = setting.configuration.served
         self._bind_checker.storage = self._world.storage
@@ -108,6 +109,8 @@ class Run:
         keeping = [self._loop.create_task(self._world.budgets.keep())]
         if self._world.quotas is not None:
             keeping.append(self._loop.create_task(self._world.quotas.keep()))
+        if self._world.gang_workloads is not None:
+            keeping.append(self._loop.create_task(self._world.gang_workloads.keep()))
         await self._strike()
         self._faults.is_on = False
         if self._bind_checker.was_rewound:

@@ -36,6 +36,10 @@ TEAMED_FROM = 100
 """From this seed on there are teams: half of what `make sim` runs. Defects are known by seeds below, which stay as they were."""
 RELOADED_FROM: Final = 220
 """From this seed on the configuration file changes while the processes run: after what `make sim` ran before there was that."""
+OWNED_FROM: Final = 300
+"""From this seed on there are gangs that controllers own, and quotas with fractions of devices. Seeds below keep their traces."""
+RELOADED = 0.25
+"""Of these seeds: the configuration file changes, too."""
 FEWER = 0.7
 """Of the single pods that were drawn, so many are left beside those of teams, and again beside gangs."""
 SHORT_LEASE = {"duration_s": 9.0, "renew_deadline_s": 3.0, "retry_period_s": 1.0}
@@ -96,6 +100,8 @@ class Setting:
     """How long a bind may take beside its way."""
     has_quotas: bool
     has_gangs: bool
+    has_gang_workloads: bool
+    """There are gangs that controllers own; then other gangs may be there, too."""
     is_rollout: bool
     """Every second process has another configuration: its lease is shorter."""
     is_reloaded: bool
@@ -132,7 +138,8 @@ def drawn(seed: int, rng: random.Random) -> Setting:
     is_alone = not configuration.lease.enabled
     teams = random.Random(f"{seed}/teamed").random()  # noqa: S311 - a simulation
     has_quotas = seed >= TEAMED_FROM and teams < QUOTAS
-    has_gangs = seed >= TEAMED_FROM and teams >= 1 - GANGS
+    is_owned = seed >= OWNED_FROM
+    has_gangs = is_owned or (seed >= TEAMED_FROM and teams >= 1 - GANGS)
     # Only by a lease of all domains does a max hold for all of them. Without quotas they are split, which is harder.
     lease = configuration.lease.model_copy(update={"per_domain": not has_quotas})
     return Setting(
@@ -147,8 +154,9 @@ def drawn(seed: int, rng: random.Random) -> Setting:
         bind_max_s=rng.uniform(1.0, SLOW_BIND_MAX_S) if rng.random() < SLOW_BINDS else 0.0,
         has_quotas=has_quotas,
         has_gangs=has_gangs,
+        has_gang_workloads=is_owned,
         is_rollout=not is_alone and random.Random(f"{seed}/rollout").random() < ROLLOUTS,  # noqa: S311 - a simulation
-        is_reloaded=seed >= RELOADED_FROM,
+        is_reloaded=seed >= RELOADED_FROM and (not is_owned or random.Random(f"{seed}/files").random() < RELOADED),  # noqa: S311 - a simulation
     )
 
 

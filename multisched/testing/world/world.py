@@ -16,6 +16,7 @@ from multisched.testing.world.api_user import NAMESPACE, ApiUser, pods_path
 from multisched.testing.world.budgets import Budgets
 from multisched.testing.world.crowds import Crowds
 from multisched.testing.world.disks import NOBODYS, Disks
+from multisched.testing.world.gang_workloads import GangWorkloads
 from multisched.testing.world.gangs import Gangs
 from multisched.testing.world.kubelets import Kubelets
 from multisched.testing.world.labels import GPU, GPU_MILLI, HOSTNAME, ODD
@@ -49,6 +50,7 @@ class World:
         *,
         has_quotas: bool = False,
         has_gangs: bool = False,
+        has_gang_workloads: bool = False,
     ) -> None:
         """`on_bound` gets the uid and the node of each pod that somebody else places."""
         self.objects = objects
@@ -68,6 +70,9 @@ class World:
         self.quotas = Quotas(self.user, self.pods, seed) if has_quotas else None
         teams = self.quotas.namespaces if self.quotas is not None else []
         self.gangs = Gangs(self.user, self.kubelets, self.pods, seed, [NAMESPACE, *teams]) if has_gangs else None
+        rng_of_gangs = random.Random(f"{seed}/gang workloads")  # noqa: S311 - a simulation
+        workloads = GangWorkloads(self.user, self.kubelets, self.storage, self.pods, rng_of_gangs)
+        self.gang_workloads = workloads if has_gang_workloads else None
         self._relations = Relations(seed)
         self.schedulers: Collection[str] = ()
         """Those that the run's domains serve."""

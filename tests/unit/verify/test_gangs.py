@@ -210,6 +210,19 @@ def test_a_gang_of_which_all_pods_have_gone_begins_anew() -> None:
     assert found.gang_of("uid-default-a") is None
 
 
+def test_finished_members_of_another_owner_do_not_count() -> None:
+    def of(run: str, name: str, node: str, phase: str = "Running") -> Told:
+        kind, document = member(name, node, phase=phase)
+        document["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "j", "uid": run}]
+        return kind, document
+
+    found = judge(of("1", "a", "n1", "Succeeded"), of("1", "b", "n1", "Succeeded"), of("2", "c", "n1"))
+    assert found.state(("default", "g")).bound == {"uid-default-c"}
+
+    found.add(*of("2", "d", "n1", "Succeeded"))
+    assert found.state(("default", "g")).bound == {"uid-default-c", "uid-default-d"}
+
+
 def held(found: GangJudge, *names: str) -> list[str]:
     return [state.key[1] for state in found.held_in_vain([f"uid-default-{name}" for name in names])]
 

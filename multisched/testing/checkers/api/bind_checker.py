@@ -66,6 +66,8 @@ class BindChecker(ApiChecker):
         self.decisions = Decisions(self.bound, self.leases.did_not_know)
         self.delivered = self.decisions.delivered
         """Sender -> what it has observed."""
+        self.interrupted: set[str] = set()
+        """Processes that have ended, or were paused, or whose memory was made wrong: what they began may be left half done."""
         self.misled_about: set[str] = set()
         """Nodes of which some process saw a pod of theirs elsewhere, or could not know that others bind to it."""
         self._feasible = FeasiblePods(
@@ -124,6 +126,7 @@ class BindChecker(ApiChecker):
         """What the sender learned; nothing, if the answer was lost or the sender is gone."""
         uid, _ = decision_of(body)
         self.in_flight.answered(sender, uid, answer)
+        self.gangs.history.bind_answered(sender, uid, is_bound=answer is not None and answer.status == 201)
         self._judge_refusal(sender, uid, answer)
 
     def claim_answered(self, sender: str, path: str, answer: Response) -> None:
@@ -162,6 +165,7 @@ class BindChecker(ApiChecker):
 
     def line_lost(self, sender: str, uid: str) -> None:
         self.decisions.line_lost(sender, uid)
+        self.gangs.history.misled(uid)
 
     def _domains_at(self, sender: str, pod: Pod) -> list[str]:
         """The pod's own domain, that of a pod of another node that reclaims from it, and those that may use its node.
@@ -188,6 +192,7 @@ class BindChecker(ApiChecker):
         victim = self.pods().get(pod_of(path))
         if victim is None:
             return  # it went a moment ago
+        self.gangs.history.evicted(sender, victim.uid)
         domains = self._domains_at(sender, victim)
         faults = [self.leases.fault_of(sender, domain) for domain in domains]
         if faults and all(faults):
@@ -284,6 +289,7 @@ class BindChecker(ApiChecker):
     def bind_faked(self, body: bytes) -> None:
         super().bind_faked(body)
         self.in_flight.faked(decision_of(body)[0])
+        self.gangs.history.misled(decision_of(body)[0])
 
     def bound_pods(self) -> list[Pod]:
         """Those that were bound by processes of ours, as the store has them; none where it was restored."""
@@ -320,6 +326,21 @@ class BindChecker(ApiChecker):
         believed = self._believed_bound()
         waiting = {pod.uid: pod for pod in self._waiting() if pod.uid not in believed}
         self.gangs.look(lambda state: self._feasible.is_feasible(state, waiting, is_for_good=False))
+        self.gangs.history.look(self._is_interrupted)
+
+    def check_gangs(self) -> None:
+        """I13 at rest."""
+        self.gangs.follow()
+        if not self.was_rewound:
+            self.gangs.history.check_rest(self._is_interrupted)
+
+    def is_settled(self) -> bool:
+        """Nothing would be said of gangs at rest."""
+        self.gangs.follow()
+        return self.was_rewound or not any(self.gangs.history.faults(self._is_interrupted))
+
+    def _is_interrupted(self, sender: str) -> bool:
+        return sender in self.interrupted
 
     def _believed_bound(self) -> set[str]:
         """uids of pods that a process takes for bound, by a false answer. The audit finds that out, which takes its time."""

@@ -7,6 +7,7 @@ from typing import Final
 
 from multisched.cluster.api.server import ApiServer
 from multisched.testing.checkers.api.followed_store import Document, FollowedStore
+from multisched.testing.checkers.api.gang_history import GangHistory
 from multisched.testing.world.definitions import POD_GROUP
 from multisched.verify.gang_objects import GROUP_LABEL, GangKey
 from multisched.verify.gangs import GROUP_KIND, GangJudge, GangState
@@ -38,6 +39,8 @@ class GangChecker:
         """Gangs whose members name a PodGroup by its own label: only there its timeout counts."""
         self._latest: dict[GangKey, Document] = {}
         """Each PodGroup as it is now."""
+        self._gang_of: dict[str, GangKey] = {}
+        self.history = GangHistory(now_s, complain)
         self._store = FollowedStore(server, KINDS if is_on else {}, self._changed)
 
     def follow(self) -> None:
@@ -57,6 +60,23 @@ class GangChecker:
                 self._labelled.add(key)
             if key is not None and after.get("status", {}).get("phase") == "Succeeded":
                 self._finishing.add(key)
+        self._note_history(kind, before, after)
+
+    def _note_history(self, kind: str, before: Document | None, after: Document | None) -> None:
+        if kind == GROUP_KIND:
+            metadata = (after or before or {})["metadata"]
+            key = metadata["namespace"], metadata["name"]
+            self.history.minimum_changed(key, self.judge.state(key).minimum)
+            return
+        documents: dict[str, Document | None] = {} if before is None else {str(before["metadata"]["uid"]): None}
+        documents |= {} if after is None else {str(after["metadata"]["uid"]): after}
+        for uid, document in documents.items():
+            key, was = self.judge.gang_of(uid) if document is not None else None, self._gang_of.pop(uid, None)
+            if was is not None and was != key:
+                self.history.pod_changed(was, self.judge.state(was).minimum, uid, None)
+            if key is not None:
+                self._gang_of[uid] = key
+                self.history.pod_changed(key, self.judge.state(key).minimum, uid, document)
 
     def faults(self) -> Iterator[str]:
         """At rest: PodGroups that say another number of members than have nodes, or not that their gangs are late."""

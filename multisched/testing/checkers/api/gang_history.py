@@ -1,0 +1,199 @@
+"""Gangs over the history of the API server: none is started in part, and none is pushed below its minimum by our evictions (I13).
+
+A member runs from its bind until it is being deleted, has ended or is deleted. Members that have succeeded count for the owner that
+they were created by. When no member runs any more, the gang has to start together again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from multisched.verify.fields import Json, mapping, objects, text
+from multisched.verify.gang_objects import GangKey
+from multisched.verify.objects import node_name_of
+
+TOGETHER_S: Final = 12.0
+"""Within this all evictions that were decided together have been sent: each of them is tried several times."""
+NEWS_S: Final = 30.0
+"""For so long a process may not know that somebody else has removed a member, or has raised the minimum."""
+
+IsInterrupted = Callable[[str], bool]
+"""Whether a process has ended, or did not run all the time."""
+
+
+class _Member(NamedTuple):
+    owner: str
+    is_running: bool
+    has_succeeded: bool
+    is_living: bool
+    nominated: str
+
+
+class _Below(NamedTuple):
+    """An eviction of ours left the gang below its minimum."""
+
+    since_s: float
+    sender: str
+    left: frozenset[str]
+    """uids of the members that ran on."""
+
+
+@dataclass(slots=True)
+class _Course:
+    """One gang since it had no running member."""
+
+    members: dict[str, _Member] = field(default_factory=dict)
+    """By uid; those that have succeeded stay when their pods are deleted, as long as there are others."""
+    there: set[str] = field(default_factory=set)
+    """uids of pods that the API server has."""
+    minimum: int | None = None
+    was_whole: bool = False
+    disturbed_s: float = -1.0
+    """When somebody else last removed a member, or the minimum was raised; negative for never since it began to start."""
+    below: _Below | None = None
+
+    @property
+    def running(self) -> frozenset[str]:
+        return frozenset(uid for uid, one in self.members.items() if one.is_running)
+
+    @property
+    def count(self) -> int:
+        """Members that count for the minimum."""
+        owners = {one.owner for one in self.members.values() if one.is_living}
+        return sum(one.is_running or (one.has_succeeded and one.owner in owners) for one in self.members.values())
+
+    @property
+    def is_partial(self) -> bool:
+        return self.minimum is not None and bool(self.running) and self.count < self.minimum
+
+
+class GangHistory:
+    """Of one run."""
+
+    def __init__(self, now_s: Callable[[], float], complain: Callable[[str], None]) -> None:
+        self._now_s = now_s
+        self._complain = complain
+        self._courses: dict[GangKey, _Course] = {}
+        self._evicted: dict[str, str] = {}
+        """uid of each pod that a process of ours asked to go -> that process."""
+        self._sender: dict[str, str] = {}
+        """uid -> the process that sent its bind last."""
+        self._misled: set[str] = set()
+        """uids of pods whose bind was not answered with success, or about which a process has missed news."""
+
+    # -- what processes send ---------------------------------------------------------------------------------------
+
+    def evicted(self, sender: str, uid: str) -> None:
+        """The process is about to ask the pod to go."""
+        self._evicted[uid] = sender
+
+    def bind_answered(self, sender: str, uid: str, *, is_bound: bool) -> None:
+        self._sender[uid] = sender
+        if not is_bound:
+            self._misled.add(uid)
+
+    def misled(self, uid: str) -> None:
+        """A process was told something wrong about the pod, or has missed a line of a watch."""
+        self._misled.add(uid)
+
+    # -- what the store has ----------------------------------------------------------------------------------------
+
+    def pod_changed(self, key: GangKey, minimum: int | None, uid: str, document: Json | None) -> None:
+        """A member as it is now; None: it was deleted. `minimum`: of its gang."""
+        course = self._courses.setdefault(key, _Course())
+        before, after = course.members.get(uid), None if document is None else _member(document)
+        if after is not None:
+            course.members[uid] = after
+            course.there.add(uid)
+        else:
+            course.there.discard(uid)
+            if before is not None and before.has_succeeded and course.there:
+                course.members[uid] = before._replace(is_living=False)
+            else:
+                course.members.pop(uid, None)
+        was_running = before is not None and before.is_running
+        if was_running and not (after is not None and (after.is_running or after.has_succeeded)):
+            self._lost(course, uid)
+        if not course.there:
+            del self._courses[key]
+        else:
+            self._counted(course, minimum)
+
+    def minimum_changed(self, key: GangKey, minimum: int | None) -> None:
+        """The gang's object is another one, or is gone."""
+        course = self._courses.get(key)
+        if course is not None:
+            self._counted(course, minimum)
+
+    def _lost(self, course: _Course, uid: str) -> None:
+        sender = self._evicted.get(uid)
+        if sender is None:
+            course.disturbed_s = self._now_s()
+        elif course.below is None and course.is_partial:
+            course.below = _Below(self._now_s(), sender, course.running)
+
+    def _counted(self, course: _Course, minimum: int | None) -> None:
+        if minimum is None or minimum > (course.minimum or minimum):
+            course.disturbed_s = self._now_s()
+        course.minimum = minimum
+        if not course.running:
+            course.was_whole, course.disturbed_s, course.below = False, -1.0, None
+        elif minimum is not None and course.count >= minimum:
+            course.was_whole, course.below = True, None
+        elif course.below is not None and not course.below.left & course.running:
+            course.below = None
+
+    # -- judging ---------------------------------------------------------------------------------------------------
+
+    def look(self, is_interrupted: IsInterrupted) -> None:
+        """Now and then: evictions that were decided together are over, and a gang is left below its minimum."""
+        for key, course in self._courses.items():
+            if course.below is not None and self._now_s() - course.below.since_s > TOGETHER_S:
+                self._complain_of_eviction(key, course, is_interrupted)
+
+    def _complain_of_eviction(self, key: GangKey, course: _Course, is_interrupted: IsInterrupted) -> None:
+        below, course.below = course.below, None
+        if below is None or is_interrupted(below.sender):
+            return
+        if course.disturbed_s >= 0 and below.since_s - course.disturbed_s < NEWS_S:
+            return
+        left = len(below.left & course.running)
+        self._complain(
+            f"I13: evictions by {below.sender} left gang {'/'.join(key)} with {left} of {course.minimum} members"
+        )
+
+    def check_rest(self, is_interrupted: IsInterrupted) -> None:
+        """At rest no gang is started in part, unless somebody else or a fault is the cause; none that cannot start has a nominated node."""
+        for key, course in self._courses.items():
+            self._complain_of_eviction(key, course, is_interrupted)
+        for fault in self.faults(is_interrupted):
+            self._complain(fault)
+
+    def faults(self, is_interrupted: IsInterrupted) -> Iterator[str]:
+        for key, course in self._courses.items():
+            name, count = "/".join(key), course.count
+            is_excused = course.disturbed_s >= 0 or any(
+                uid in self._misled or is_interrupted(self._sender.get(uid, "")) for uid in course.members
+            )
+            if course.is_partial and not (course.was_whole or is_excused):
+                yield f"I13: gang {name} is started in part, with {count} of {course.minimum} members"
+            waiting = {uid: one for uid, one in course.members.items() if one.is_living and not one.is_running}
+            nominated = [uid for uid, one in waiting.items() if one.nominated]
+            could_be = count + len(waiting)
+            if nominated and (course.minimum is None or could_be < course.minimum):
+                yield f"I13: gang {name} has {could_be} of {course.minimum} members, and {len(nominated)} with a nominated node"
+
+
+def _member(document: Json) -> _Member:
+    metadata, status = mapping(document, "metadata"), mapping(document, "status")
+    phase = text(status, "phase")
+    is_living = phase not in ("Succeeded", "Failed") and not text(metadata, "deletionTimestamp")
+    return _Member(
+        next((text(one, "uid") for one in objects(metadata, "ownerReferences")), ""),
+        is_living and bool(node_name_of(document)),
+        phase == "Succeeded",
+        is_living,
+        text(status, "nominatedNodeName"),
+    )
