@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from multisched.model.objects import CPU
-from multisched.testing.world.labels import GPU, HOSTNAME, LICENCE
+from multisched.testing.world.labels import GPU, GPU_COUNT, GPU_MILLI, HOSTNAME, LICENCE
 from multisched.testing.world.pod_manifests import small_spec
 from multisched.testing.world.quota_trees import Level, leaves_of, units_of
 
@@ -26,6 +26,9 @@ ACCELERATED: Final = 0.4
 LIMITS: Final = {"gpu-scheduler": GPU, "job-scheduler": LICENCE}
 SIZES: Final = (1, 1, 2, 2, 3)
 """Of a pod, in units of CPU."""
+FRACTIONAL: Final = 0.5
+MILLIS: Final = (250, 500, 600, 1000)
+COUNTS: Final = (1, 1, 2)
 MIXED: Final = 0.4
 """Of all teams: every third pod has another size, and another one is urgent."""
 URGENT: Final = "system-cluster-critical"
@@ -42,6 +45,8 @@ class Team:
     is_mixed: bool
     replicas: int
     starts_s: float
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """Of its pods: what they ask for of devices."""
     made: int = 0
     numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -54,6 +59,7 @@ class Team:
             "name": f"{self.namespace}-{number}",
             "namespace": self.namespace,
             "labels": {"team": self.namespace},
+            "annotations": dict(self.annotations),
             "ownerReferences": [{**owner, "controller": True}],
         }
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": self._spec_of(number)}
@@ -79,6 +85,20 @@ def drawn_teams(rng: random.Random, root: Level, namespaces: Sequence[str]) -> l
         _drawn_team(rng, namespace, leaf_of[namespace], is_borrowing=number % 2 == 0)
         for number, namespace in enumerate(namespaces)
     ]
+
+
+def with_fractions(rng: random.Random, root: Level, teams: Sequence[Team]) -> None:
+    """Most of the teams ask for parts of GPUs by annotations from now on, the first two in any case."""
+    leaf_of = {namespace: leaf for leaf in leaves_of(root) for namespace in leaf.get("namespaces", ())}
+    for number, team in enumerate(teams):
+        if number > 1 and rng.random() > FRACTIONAL:
+            continue
+        milli, count = rng.choice(MILLIS), rng.choice(COUNTS)
+        team.spec = small_spec("gpu-scheduler", "100m") | {"terminationGracePeriodSeconds": rng.choice((0, 30))}
+        team.annotations = {GPU_MILLI: str(milli), **({GPU_COUNT: str(count)} if count > 1 else {})}
+        team.is_mixed = False
+        wanted = units_of(leaf_of[team.namespace], "max" if team.is_borrowing else "min", GPU) * 1000 // (milli * count)
+        team.replicas = min(max(wanted + rng.choice((0, 1, 2)), 1), PODS_MAX)
 
 
 def _drawn_team(rng: random.Random, namespace: str, leaf: Level, *, is_borrowing: bool) -> Team:

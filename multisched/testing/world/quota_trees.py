@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from multisched.testing.world.labels import GPU, LICENCE
@@ -34,9 +34,12 @@ INNER: Final = 0.5
 """Of all children that have one sibling, above the deepest level: they have children of their own."""
 
 
-def drawn_tree(rng: random.Random, namespaces: Sequence[str]) -> Level:
-    """The root of a good tree; each namespace is in one leaf, and some leaves may have several or none."""
-    resources = [resource for resource, share in SHARES.items() if rng.random() < share]
+def drawn_tree(rng: random.Random, namespaces: Sequence[str], *, always: Collection[str] = ()) -> Level:
+    """The root of a good tree; each namespace is in one leaf, and some leaves may have several or none.
+
+    `always`: resources that it names in any case.
+    """
+    resources = [resource for resource, share in SHARES.items() if rng.random() < share or resource in always]
     amounts = {resource: rng.randint(*ROOT[resource]) for resource in resources}
     root = _level("root", amounts, amounts)
     _grow(rng, root, amounts, amounts, rng.randint(*DEPTH) - 1)
@@ -101,11 +104,11 @@ def units_of(level: Level, side: str, resource: str) -> int:
 # -- edits -------------------------------------------------------------------------------------------------------------
 
 
-def edited(rng: random.Random, root: Level) -> Level:
+def edited(rng: random.Random, root: Level, *, always: Collection[str] = ()) -> Level:
     """Another good tree with the same namespaces: other amounts, another shape, or namespaces that change their leaf."""
     kind = rng.randrange(3)
     if kind == 0:
-        return drawn_tree(rng, namespaces_of(root))
+        return drawn_tree(rng, namespaces_of(root), always=always)
     found = copy.deepcopy(root)
     if kind == 1:
         _move_namespace(rng, found)

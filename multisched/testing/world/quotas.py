@@ -16,7 +16,8 @@ from multisched.model.wire import JSON_PATCH
 from multisched.testing.world import quota_trees
 from multisched.testing.world.api_user import ApiUser
 from multisched.testing.world.definitions import QUOTA_TREE, install
-from multisched.testing.world.quota_teams import PODS_MAX, Team, drawn_teams
+from multisched.testing.world.labels import GPU
+from multisched.testing.world.quota_teams import PODS_MAX, Team, drawn_teams, with_fractions
 from multisched.testing.world.quota_trees import BREAKS, Level
 
 TREE_NAMESPACE: Final = "kube-system"
@@ -33,6 +34,8 @@ ACT_S: Final = (1.0, 5.0)
 """Between two of them."""
 BROKEN_S: Final = (1.0, 5.0)
 """How long a broken document, a second one or none stands."""
+REPLACED_S: Final = 1.0
+"""Between the deletion of a tree and the creation of the one that replaces it, at most."""
 AWAY_S: Final = (4.0, 10.0)
 """How long a team leaves to others what is its own."""
 
@@ -40,13 +43,20 @@ AWAY_S: Final = (4.0, 10.0)
 class Quotas:
     """Those of one run."""
 
-    def __init__(self, user: ApiUser, pods: Callable[[], Collection[Pod]], seed: int) -> None:
+    def __init__(
+        self, user: ApiUser, pods: Callable[[], Collection[Pod]], seed: int, *, has_fractions: bool = False
+    ) -> None:
+        """`has_fractions`: teams ask for parts of GPUs, and trees are replaced at once."""
         self._user = user
         self._pods = pods
         self._rng = random.Random(f"{seed}/quotas")  # noqa: S311 - a simulation
         namespaces = [f"quota-{number}" for number in range(self._rng.randint(*TEAMS))]
-        self._root = quota_trees.drawn_tree(self._rng, namespaces)
+        self._always = (GPU,) if has_fractions else ()
+        """Resources that every tree names."""
+        self._root = quota_trees.drawn_tree(self._rng, namespaces, always=self._always)
         self.teams = drawn_teams(self._rng, self._root, namespaces)
+        if has_fractions:
+            with_fractions(self._rng, self._root, self.teams)
         self.is_kept = True
         """False: controllers make nothing anew any more."""
 
@@ -86,12 +96,13 @@ class Quotas:
         """The acts of a run, one after the other. A good tree is in force at the end, or none at all."""
         often = [*[self._scale] * 2, *[self._leave] * 3]
         acts = (self._edit, self._edit, self._break, self._break, self._double, self._delete, *often)
+        acts += (self._replace, self._replace) if self._always else ()
         for _ in range(self._rng.randint(*ACTS)):
             await asyncio.sleep(self._rng.uniform(*ACT_S))
             struck[await self._rng.choice(acts)()] += 1
 
     async def _edit(self) -> str:
-        self._root = quota_trees.edited(self._rng, self._root)
+        self._root = quota_trees.edited(self._rng, self._root, always=self._always)
         await self._write(TREE, self._root)
         return "quotas edited"
 
@@ -134,6 +145,14 @@ class Quotas:
         await asyncio.sleep(self._rng.uniform(*BROKEN_S))
         await self._create(TREE, self._root)
         return "quotas deleted"
+
+    async def _replace(self) -> str:
+        """As `kubectl replace --force` does: another tree takes the place of the one that was deleted a moment ago."""
+        self._root = quota_trees.edited(self._rng, self._root, always=self._always)
+        await self._user.send("DELETE", QUOTA_TREE.path(TREE_NAMESPACE, TREE))
+        await asyncio.sleep(self._rng.uniform(0.0, REPLACED_S))
+        await self._create(TREE, self._root)
+        return "quotas replaced"
 
     async def _create(self, name: str, root: Level) -> None:
         metadata = {"name": name, "namespace": TREE_NAMESPACE}

@@ -67,7 +67,7 @@ class World:
         self.kubelets = Kubelets(self.user, objects)
         self.crowds = Crowds(self.user, objects, rng, self._next_number)
         self.strangers = Strangers(self.user, objects, rng, self._next_number, on_bound)
-        self.quotas = Quotas(self.user, self.pods, seed) if has_quotas else None
+        self.quotas = Quotas(self.user, self.pods, seed, has_fractions=has_gang_workloads) if has_quotas else None
         teams = self.quotas.namespaces if self.quotas is not None else []
         self.gangs = Gangs(self.user, self.kubelets, self.pods, seed, [NAMESPACE, *teams]) if has_gangs else None
         rng_of_gangs = random.Random(f"{seed}/gang workloads")  # noqa: S311 - a simulation

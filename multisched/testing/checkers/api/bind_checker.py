@@ -55,7 +55,7 @@ class BindChecker(ApiChecker):
     ) -> None:
         """`has_quotas`, `has_gangs`: there may be some; else nobody looks for any."""
         super().__init__(server, broken)
-        self.quotas = QuotaChecker(server, self.complain, is_on=has_quotas)
+        self.quotas = QuotaChecker(server, now_s, self.complain, is_on=has_quotas)
         self.gangs = GangChecker(server, now_s, self.complain, is_on=has_gangs)
         self.policies = policies
         self._homes = Homes(configuration)
@@ -250,7 +250,9 @@ class BindChecker(ApiChecker):
 
     def _check_quota(self, pod: Pod, ground: Ground | None) -> None:
         """I14: no level passes its max by pods that came before this one: all that we have bound, and others that the sender knew of."""
-        if ground is None or ground.tree is None or self.was_rewound:
+        self.quotas.follow()
+        is_replaced = ground is not None and ground.tree is None and self.quotas.is_replaced
+        if ground is None or self.was_rewound or (ground.tree is None and not is_replaced):
             return
         ours = self.decisions.placed_by_us()
         known = [
@@ -263,7 +265,10 @@ class BindChecker(ApiChecker):
             and (one.uid in ours or self.decisions.had_heard_of(one, pod.uid, ground))
         ]
         sized = [replace(one, held=self._size(one, ground)) for one in known]
-        excess = quota_excess(ground.tree, replace(pod, held=smaller(pod.requests, ground.size)), sized)
+        own = replace(pod, held=smaller(pod.requests, ground.size))
+        if is_replaced:
+            self.quotas.bound_without_tree(own, sized)
+        excess = quota_excess(ground.tree, own, sized)
         if excess:
             self.complain(f"I14: {pod.key} was bound, and with it {excess}")
 

@@ -8,23 +8,34 @@ from typing import Final
 from multisched.cluster.api.server import ApiServer
 from multisched.model.objects import Pod
 from multisched.testing.checkers.api.followed_store import Document, FollowedStore
+from multisched.testing.rules.quotas import quota_excess
 from multisched.testing.world.definitions import QUOTA_TREE
 from multisched.verify.demands import demand_of
+from multisched.verify.quota_tree import QuotaTree
 from multisched.verify.quotas import TREE_KIND, QuotaJudge
 from multisched.verify.reclaims import ReclaimHistory
 
+REPLACED_S: Final = 1.5
+"""A tree that is created within this after the deletion of the one in force replaces it."""
 KINDS: Final = {QUOTA_TREE.storage: TREE_KIND, "nodes": "Node", "pods": "Pod"}
 
 
 class QuotaChecker:
     """Those of one run. Says nothing where there is no tree."""
 
-    def __init__(self, server: ApiServer, complain: Callable[[str], None], *, is_on: bool) -> None:
+    def __init__(
+        self, server: ApiServer, now_s: Callable[[], float], complain: Callable[[str], None], *, is_on: bool
+    ) -> None:
         """`is_on`: there may be quotas; else nothing is followed."""
         self.judge = QuotaJudge()
         self.trees: dict[str, Document] = {}
         """Every version of a tree that was ever written, by its resourceVersion."""
         self._complain = complain
+        self._now_s = now_s
+        self._deleted: tuple[float, QuotaTree] | None = None
+        """When the tree in force was deleted, and what it was; None while there is one."""
+        self._unbounded: list[str] = []
+        """Binds since then that pass a max of it."""
         self._history = ReclaimHistory()
         self.claimants: dict[str, str] = {}
         """uid of a pod that some process has chosen to go -> the scheduler of the pod that it goes for."""
@@ -37,14 +48,36 @@ class QuotaChecker:
     def _changed(self, kind: str, before: Document | None, after: Document | None) -> None:
         if kind == TREE_KIND and after is not None:
             self.trees[str(after["metadata"]["resourceVersion"])] = after
+            self._tree_created()
         if kind == "Pod":
             self._pod_changed(before, after)
         elif before is None or after is None or before["spec"] != after["spec"] or _room(before) != _room(after):
             self._history.changed()
+        in_force = self.judge.tree
         if kind != "Node" and before is not None and (after is None or _uid(before) != _uid(after)):
             self.judge.forget(kind, before)
+        if kind == TREE_KIND and after is None and in_force is not None and self.judge.tree is None:
+            self._deleted = self._now_s(), in_force
         if kind != "Node" and after is not None:
             self.judge.add(kind, after)
+
+    def _tree_created(self) -> None:
+        """A tree that replaces one that was deleted a moment ago: no limit was lifted meanwhile."""
+        for sentence in self._unbounded if self.is_replaced else ():
+            self._complain(f"I14: while the quotas were replaced, {sentence}")
+        self._deleted = None
+        self._unbounded.clear()
+
+    @property
+    def is_replaced(self) -> bool:
+        """The tree in force was deleted a moment ago, and maybe another one replaces it."""
+        return self._deleted is not None and self._now_s() - self._deleted[0] <= REPLACED_S
+
+    def bound_without_tree(self, pod: Pod, others: Sequence[Pod]) -> None:
+        """A pod was bound by a sender that knew of no tree, and of these pods."""
+        excess = quota_excess(self._deleted[1], pod, others) if self._deleted is not None else ""
+        if excess:
+            self._unbounded.append(f"{pod.key} was bound, and with it {excess}")
 
     def _pod_changed(self, before: Document | None, after: Document | None) -> None:
         """What came, went or was resized is news where it counts for the tree; binds, and victims that go, are not."""
