@@ -20,6 +20,7 @@ from multisched.cycle.classes.scores import NOWHERE
 from multisched.cycle.diagnosis import Diagnosis
 from multisched.cycle.extender_answers import add_up, recorded, refuse
 from multisched.cycle.preemption.post_filter import PostFilterRuns
+from multisched.cycle.preemption.victim_units import gangs_are_spared
 from multisched.cycle.results import RemoteRequest
 from multisched.framework.extender import ExtenderPlugin, NegotiablePostFilter, Offer
 from multisched.framework.node_view import Bools, Int64, Rows, any_true
@@ -164,25 +165,30 @@ class RemoteResponses:
                     continue
                 request = self._runner.call(judge, "Request", judge.show, view, pod, offers)
                 answers = yield [RemoteRequest(judge, request)]
-                settled[plugin.name] = _settle(self._runner, judge, plugin, view, pod, offers, answers.get(judge.name))
+                settled[plugin.name] = self._settle(judge, plugin, view, pod, offers, answers.get(judge.name))
         return settled
 
+    def _settle(
+        self,
+        judge: ExtenderPlugin,
+        plugin: NegotiablePostFilter,
+        view: CycleView,
+        pod: Pod,
+        offers: Sequence[Offer],
+        answer: object,
+    ) -> PostFilterResult:
+        """What PostFilter comes to once the extenders have answered, or failed.
 
-def _settle(
-    runner: Runner,
-    judge: ExtenderPlugin,
-    plugin: NegotiablePostFilter,
-    view: CycleView,
-    pod: Pod,
-    offers: Sequence[Offer],
-    answer: object,
-) -> PostFilterResult:
-    """What PostFilter comes to once the extenders have answered, or failed."""
-    try:
-        if isinstance(answer, PluginFailure):
-            return runner.call(plugin, "PostFilter", plugin.spoiled, answer.status.message)
-        # Without an answer (a sandbox asks nobody) nobody has looked at them.
-        left = offers if answer is None else runner.call(judge, "PostFilter", judge.left, view, offers, answer)
-        return runner.call(plugin, "PostFilter", plugin.accept, pod, left)
-    except PluginFailure as failure:
-        return PostFilterResult(failure.status)
+        Offers whose victims their gangs cannot spare are left out: an extender may have chosen other victims, and other plans
+        may have taken what gangs could spare while the extenders were asked.
+        """
+        runner = self._runner
+        try:
+            if isinstance(answer, PluginFailure):
+                return runner.call(plugin, "PostFilter", plugin.spoiled, answer.status.message)
+            # Without an answer (a sandbox asks nobody) nobody has looked at them.
+            left = offers if answer is None else runner.call(judge, "PostFilter", judge.left, view, offers, answer)
+            sparing = [one for one in left if gangs_are_spared(one.victims, self._cache.gangs)]
+            return runner.call(plugin, "PostFilter", plugin.accept, pod, sparing)
+        except PluginFailure as failure:
+            return PostFilterResult(failure.status)

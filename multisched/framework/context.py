@@ -15,7 +15,7 @@ from multisched.framework.node_view import NodeView, Rows
 from multisched.framework.object_status import NoStatusMarks, StatusMarks
 from multisched.framework.objects_view import ObjectsView
 from multisched.framework.ports import VolumeWriter
-from multisched.framework.preemption import NoPreemptions, PreemptionsUnderWay
+from multisched.framework.preemption import NoPreemptions, NoVictims, PreemptionsUnderWay, Victims
 from multisched.model.objects import Pod
 
 
@@ -109,6 +109,8 @@ class PluginContext(msgspec.Struct, frozen=True):
     """How VolumeBinding's PreBind writes; None where nothing may be written (what-if, conformance)."""
     preemptions: PreemptionsUnderWay = msgspec.field(default_factory=NoPreemptions)
     """Whose victims are being removed at this moment."""
+    victims: Victims = msgspec.field(default_factory=NoVictims)
+    """Pods whose removal is decided, by whatever plan."""
     nominations: Nominations = msgspec.field(default_factory=NoNominations)
     """Whose place others leave them."""
     gangs: GangView = msgspec.field(default_factory=NoGangs)

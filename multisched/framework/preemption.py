@@ -8,7 +8,7 @@ carries it out (`shell/preemptor.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
@@ -272,6 +272,27 @@ class NoPreemptions:
 
     def is_preempting(self, uid: str) -> bool:
         return False
+
+
+class Victims(Protocol):
+    """The pods that this process has decided to remove, and whose deletion the watch has not shown yet (`Pod.is_victim`).
+
+    Border: the shell decides when a removal has ended (`Removals`), and no plugin sees the shell.
+    """
+
+    version: int
+    """Rises at each change."""
+
+    def pods(self) -> Collection[Pod]: ...
+
+
+class NoVictims:
+    """Where nothing removes pods."""
+
+    version = 0
+
+    def pods(self) -> Collection[Pod]:
+        return ()
 
 
 @runtime_checkable

@@ -30,7 +30,10 @@ class StandingGangs(Protocol):
         ...
 
     def standing(self, key: str) -> Collection[str]:
-        """uids of the members that are on a node, or assumed on one, and are not being deleted; empty for an unknown gang."""
+        """uids of the members that are on a node, or assumed on one, and are not leaving (`Pod.is_leaving`).
+
+        Empty for an unknown gang.
+        """
         ...
 
     def surplus(self, key: str) -> int:

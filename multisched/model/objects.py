@@ -156,10 +156,17 @@ class Pod(msgspec.Struct, frozen=True, gc=False, eq=False):
     """The same for scoring: milli-CPU and memory bytes."""
     malformed: str = ""
     """Why this pod cannot be scheduled at all: the field and what is wrong with it. Empty for a good pod."""
+    is_victim: bool = False
+    """This process has decided to remove the pod, and the watch has not shown the deletion yet. Set by the cache alone."""
 
     @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def is_leaving(self) -> bool:
+        """The pod is being deleted, or this process has decided to remove it. All that plan removals go by this."""
+        return self.is_deleting or self.is_victim
 
     @property
     def kept_bytes(self) -> int:

@@ -83,7 +83,7 @@ class DefaultPreemption:
         """How many candidates are enough; all that there are always is."""
         self._preemptions = context.preemptions
         self._objects = context.objects
-        self._budgets = DisruptionBudgets(context.objects)
+        self._budgets = DisruptionBudgets(context.objects, context.victims)
         self.preemption_attempts = 0
         """How often it was asked to make room; read by metrics."""
 

@@ -1,20 +1,20 @@
 """Which pods' removal would violate a PodDisruptionBudget, for many nodes at once.
 
 On each node, from the most important victim down, a budget is used up pod by pod. A pod that a budget already counts as
-disrupted uses none of it.
+disrupted uses none of it. Pods that this process has decided to remove have used it up, although no status says so yet.
 Source: kube-scheduler 1.36, plugins/defaultpreemption, filterPodsWithPDBViolation.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 
 import numpy as np
 
 from multisched.framework.node_view import Bools
 from multisched.framework.objects_view import ObjectsView
-from multisched.framework.preemption import LabelSet, PlacedPods
+from multisched.framework.preemption import LabelSet, NoVictims, PlacedPods, Victims
 from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
@@ -26,19 +26,41 @@ KNOWN_MAX = 4_096
 class DisruptionBudgets:
     """The cluster's budgets. Keeps, for each, which label sets it selects: most pods share theirs with others."""
 
-    def __init__(self, objects: ObjectsView) -> None:
+    def __init__(self, objects: ObjectsView, victims: Victims | None = None) -> None:
+        """`victims`: None where nothing is removed."""
         self._objects = objects
+        self._victims = NoVictims() if victims is None else victims
+        self._used_mark: Hashable = None
+        self._used: Mapping[str, frozenset[str]] = {}
         self._known: dict[tuple[str, str], tuple[PodDisruptionBudget, Sequence[LabelSet], Bools]] = {}
 
     @property
-    def version(self) -> int:
-        """Raised at each change of any budget."""
-        return self._objects.version(ObjectKind.POD_DISRUPTION_BUDGET)
+    def version(self) -> Hashable:
+        """Another one after each change of any budget, or of what victims use of one."""
+        return self._objects.version(ObjectKind.POD_DISRUPTION_BUDGET), frozenset(self._used_by_victims().items())
 
     def of(self, pod: Pod) -> list[PodDisruptionBudget]:
         """The budgets that the pod would use up some of."""
+        return [] if pod.is_victim else self._selecting(pod)
+
+    def allowed(self, budget: PodDisruptionBudget) -> int:
+        """How many more pods may go without breaking the budget."""
+        return budget.disruptions_allowed - len(self._used_by_victims().get(budget.key, ()))
+
+    def _selecting(self, pod: Pod) -> list[PodDisruptionBudget]:
         found = self._objects.disruption_budgets(pod.namespace)
         return [one for one in found if pod.name not in one.disrupted_pods and _is_selected(one, pod)]
+
+    def _used_by_victims(self) -> Mapping[str, frozenset[str]]:
+        """Key of a budget -> names of the victims that use it up, and which its status does not count yet."""
+        mark = self._objects.version(ObjectKind.POD_DISRUPTION_BUDGET), self._victims.version
+        if mark != self._used_mark:
+            names: dict[str, set[str]] = {}
+            for victim in self._victims.pods():
+                for budget in self._selecting(victim):
+                    names.setdefault(budget.key, set()).add(victim.name)
+            self._used_mark, self._used = mark, {key: frozenset(some) for key, some in names.items()}
+        return self._used
 
     def violating(self, pods: PlacedPods, victims: Bools) -> Bools:
         """bool[k, rows]: those of the victims whose removal, after that of the more important ones, breaks a budget."""
@@ -50,9 +72,10 @@ class DisruptionBudgets:
             if not selected.any():
                 continue
             counted = victims & selected[pods.label_set]
-            if budget.disrupted_pods:
-                self._leave_out(counted, pods, budget.disrupted_pods)
-            violating |= counted & (counted.cumsum(axis=0) > budget.disruptions_allowed)
+            counted_already = budget.disrupted_pods | self._used_by_victims().get(budget.key, frozenset())
+            if counted_already:
+                self._leave_out(counted, pods, counted_already)
+            violating |= counted & (counted.cumsum(axis=0) > self.allowed(budget))
         return violating
 
     def _selected(self, budget: PodDisruptionBudget, label_sets: Sequence[LabelSet]) -> Bools:
@@ -93,7 +116,7 @@ class BudgetsInUse:
 
     def breaks(self, pod: Pod) -> bool:
         """Whether a budget would be broken if the pod went, too."""
-        return any(self._gone[one.key] >= one.disruptions_allowed for one in self._budgets.of(pod))
+        return any(self._gone[one.key] >= self._budgets.allowed(one) for one in self._budgets.of(pod))
 
     def take(self, pod: Pod) -> bool:
         """The pod goes; whether that breaks a budget."""

@@ -207,6 +207,7 @@ class DomainBuilder:
             shared.cache.objects,
             shared.volumes,
             preemptions=shared.preemptor,
+            victims=shared.preemptor.removals,
             nominations=shared.nominator,
             gangs=shared.cache.gangs,
             measures=shared.measures,

@@ -20,6 +20,7 @@ from multisched.model.objects import Pod
 from multisched.shell.domain import DomainWorker
 from multisched.shell.ingest.pods_and_nodes import PodIngest
 from multisched.shell.ingest.router import Router
+from multisched.shell.removals import Removals
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.reservations import Reservations, stand_in_of
 
@@ -32,6 +33,7 @@ class MoverView(msgspec.Struct, frozen=True):
     cache: ClusterCache
     pods: PodIngest
     reservations: Reservations
+    removals: Removals
     router: Router
     clock: Clock
 
@@ -58,6 +60,8 @@ class DomainMover:
         self._hands = hands
         self._held: tuple[str, Pod] | None = None
         """For whose replacement a place is kept, and the stand-in with the node it is nominated to."""
+        self._victim: Pod | None = None
+        """The pod whose eviction was sent and not answered yet."""
         self.write_timeout_s = worker.write_timeout_s
 
     def may_act(self) -> bool:
@@ -87,14 +91,22 @@ class DomainMover:
         ]
 
     def budget_refusal(self, pod: Pod) -> str:
+        victims = [one for one in self._view.removals.pods() if one.namespace == pod.namespace and one.uid != pod.uid]
         for budget in self._view.cache.objects.disruption_budgets(pod.namespace):
-            if budget.selector is not None and budget.selector.matches(pod.labels) and budget.disruptions_allowed <= 0:
+            if budget.selector is None or not budget.selector.matches(pod.labels):
+                continue
+            used = sum(budget.selector.matches(one.labels) and one.name not in budget.disrupted_pods for one in victims)
+            if budget.disruptions_allowed <= used:
                 return f"PodDisruptionBudget {budget.key} allows no disruption"
         return ""
 
     async def reads(self, pod: ObjectRef) -> bool:
         truth = await self._hands.binder.read(pod.namespace, pod.name, timeout_s=READ_TIMEOUT_S)
-        return truth is not None and truth.uid == pod.uid and not truth.is_deleting and bool(truth.node)
+        stands = truth is not None and truth.uid == pod.uid and not truth.is_deleting and bool(truth.node)
+        if not stands:
+            self._view.removals.sent(pod.uid)
+        self._stop_removal()
+        return stands
 
     def has_node(self, name: str) -> bool:
         row = self._view.cache.nodes.row_of(name)
@@ -129,6 +141,7 @@ class DomainMover:
         return self._held is not None and self._view.reservations.is_kept(self._held[0])
 
     def release(self) -> None:
+        self._stop_removal()
         if self._held is None:
             return
         (uid, stand_in), is_free = self._held, self.is_kept()
@@ -142,7 +155,36 @@ class DomainMover:
     async def evict(self, pod: ObjectRef, *, timeout_s: float) -> EvictReply:
         if not self.may_act():
             return EvictReply(EvictAnswer.NOT_NOW, message=NOT_LEADING)
-        return await self._hands.evictor.evict(pod, timeout_s=timeout_s)
+        victim = self.standing(pod.uid)
+        refusal = "" if victim is None or victim.is_deleting else self._removal_refusal(victim)
+        if refusal:
+            return EvictReply(EvictAnswer.NOT_NOW, message=refusal)
+        self._stop_removal()
+        if victim is not None:
+            self._victim = victim
+            self._view.removals.decide(self, (victim,))
+        reply = await self._hands.evictor.evict(pod, timeout_s=timeout_s)
+        if reply.answer in (EvictAnswer.EVICTED, EvictAnswer.GONE):
+            self._view.removals.sent(pod.uid)
+        if reply.answer is not EvictAnswer.UNKNOWN:  # else `reads` says what became of it
+            self._stop_removal()
+        return reply
+
+    def _removal_refusal(self, pod: Pod) -> str:
+        """Why the pod must not be evicted at this moment, by what other plans have decided; empty: it may."""
+        if pod.is_victim and self._victim is None:
+            return "the pod is being removed for another pod"
+        gangs = self._view.cache.gangs
+        key = gangs.key_of(pod.uid)
+        if key is not None and not gangs.surplus(key):
+            return f"gang {key} would fall below its minimum"
+        return self.budget_refusal(pod)
+
+    def _stop_removal(self) -> None:
+        """The eviction under way has ended."""
+        if self._victim is not None:
+            self._view.removals.release(self, (self._victim,))
+            self._victim = None
 
     async def read(self) -> bytes | None:
         return await self._hands.keeper.read()

@@ -39,6 +39,7 @@ from multisched.framework.ports import (
 from multisched.framework.preemption import Preemption
 from multisched.model.objects import Pod
 from multisched.shell.observer import DomainObserver
+from multisched.shell.removals import Removals
 from multisched.state.nominator import Nominator
 from multisched.state.reservations import is_stand_in
 
@@ -128,6 +129,17 @@ class _Job(msgspec.Struct, frozen=True, eq=False):
         return all(self.home.may_use(node) for _, node in self.preemption.nominations)
 
 
+class _Write(msgspec.Struct, frozen=True):
+    """What became of one write."""
+
+    problem: str = ""
+    """Empty if it was carried out, or the pod is gone."""
+    is_gone: bool = False
+    """The pod is gone."""
+    may_have_happened: bool = False
+    """The API server has carried it out, or may have."""
+
+
 class _Held(msgspec.Struct, frozen=True, eq=False):
     """Preemptors whose victims the server has deleted, or is just deleting the last of."""
 
@@ -147,6 +159,7 @@ class Preemptor:
         events: EventSink,
         clock: Clock,
         nominator: Nominator,
+        removals: Removals,
         home_of: Callable[[Pod], VictimHome | None],
     ) -> None:
         """`home_of`: the domain that serves a pod; None for a pod of another scheduler."""
@@ -154,6 +167,7 @@ class Preemptor:
         self._events = events
         self._clock = clock
         self._nominator = nominator
+        self.removals = removals
         self._home_of = home_of
         self._jobs: dict[str, _Job] = {}
         """uid of each preemptor -> what is done for it."""
@@ -172,6 +186,7 @@ class Preemptor:
 
     def saw_going(self, uid: str) -> None:
         """The watch has said that this pod is gone, or going."""
+        self.removals.seen(uid)
         for held in self._awaited.pop(uid, ()):
             held.unseen.discard(uid)
             if not held.unseen:
@@ -188,6 +203,7 @@ class Preemptor:
         if all(victim.is_deleting for victim in victims) or (known is not None and known.preemption is preemption):
             return False
         home.observer.preemption_began(len(victims))
+        self.removals.decide(job, victims)
         for pod in job.pods:
             self._jobs[pod.uid] = job
         self._waiting.append(job)
@@ -252,6 +268,9 @@ class Preemptor:
 
     async def _end_in_vain(self, job: _Job) -> None:
         """Takes the nominations back, and lets the preemptors go after a pause."""
+        self.removals.release(
+            job, job.preemption.every_victim
+        )  # before others are woken and count on what may be removed
         await self._give_up(job)
         assert self._tasks is not None, "run has begun"
         self._tasks.start_soon(self._end_later, job)
@@ -278,7 +297,7 @@ class Preemptor:
 
     async def _cleared(self, job: _Job, pod: Pod) -> str:
         ref, timeout_s = pod_ref(pod), job.home.write_timeout_s
-        return (await self._sent(job, lambda: self._writer.clear_nomination(ref, timeout_s=timeout_s)))[1]
+        return (await self._sent(job, lambda: self._writer.clear_nomination(ref, timeout_s=timeout_s))).problem
 
     async def _remove_all(self, job: _Job, victims: Sequence[tuple[Pod, str]], failures: list[str]) -> None:
         places = anyio.CapacityLimiter(VICTIMS_AT_ONCE)
@@ -310,6 +329,7 @@ class Preemptor:
         job.home.preemption_ended()
 
     def _forget_job(self, job: _Job) -> None:
+        self.removals.release(job, job.preemption.every_victim)
         for pod in job.pods:
             if self._jobs.get(pod.uid) is job:
                 del self._jobs[pod.uid]
@@ -385,41 +405,43 @@ class Preemptor:
         if not job.may_use_nodes:
             return NO_NODE
         if home is not None and home.preempt_placed(victim.uid, job.preemption.plugin):
+            self.removals.sent(victim.uid)
             self._record_event(job, victim, f"{note} (in kube-scheduler memory).")
             return ""
         ref, timeout_s = pod_ref(victim), job.home.write_timeout_s
         why = f"{job.first.spec.scheduler_name}: preempting to accommodate a higher priority pod"
-        for send in (
-            lambda: self._writer.mark_victim(ref, why, timeout_s=timeout_s),
-            lambda: self._writer.delete(ref, timeout_s=timeout_s),
-        ):
-            is_gone, problem = await self._sent(job, send, is_for_room=True)
-            if is_gone or problem:
-                return problem
-        self._record_event(job, victim, note)
-        return ""
+        mark = await self._sent(job, lambda: self._writer.mark_victim(ref, why, timeout_s=timeout_s), is_for_room=True)
+        if mark.is_gone:
+            self.removals.sent(victim.uid)
+        if mark.is_gone or mark.problem:
+            return mark.problem
+        deletion = await self._sent(job, lambda: self._writer.delete(ref, timeout_s=timeout_s), is_for_room=True)
+        if deletion.may_have_happened:
+            self.removals.sent(victim.uid)
+        if not deletion.is_gone and not deletion.problem:
+            self._record_event(job, victim, note)
+        return deletion.problem
 
-    async def _sent(
-        self, job: _Job, send: Callable[[], Awaitable[WriteReply]], *, is_for_room: bool = False
-    ) -> tuple[bool, str]:
-        """(the pod is gone, what went wrong): one write, sent again while its effect is not known.
+    async def _sent(self, job: _Job, send: Callable[[], Awaitable[WriteReply]], *, is_for_room: bool = False) -> _Write:
+        """One write, sent again while its effect is not known.
 
         `is_for_room`: it is of no use once the domain may not use a nominated node any more.
         """
-        message = ""
+        message, may_have_happened = "", False
         for attempt in range(ATTEMPTS_MAX):
             if not job.home.lease.may_bind():
-                return False, NO_LEASE
+                return _Write(NO_LEASE, may_have_happened=may_have_happened)
             if is_for_room and not job.may_use_nodes:
-                return False, NO_NODE
+                return _Write(NO_NODE, may_have_happened=may_have_happened)
             reply = await send()
             if reply.answer in (WriteAnswer.DONE, WriteAnswer.GONE):
-                return reply.answer is WriteAnswer.GONE, ""
+                return _Write(is_gone=reply.answer is WriteAnswer.GONE, may_have_happened=True)
             message = reply.message
             if reply.answer is WriteAnswer.REFUSED:
                 break
+            may_have_happened |= reply.answer is WriteAnswer.UNKNOWN
             await anyio.sleep(max(reply.retry_after_s, RETRY_DELAY_S * 2**attempt))
-        return False, message or "no answer"
+        return _Write(message or "no answer", may_have_happened=may_have_happened)
 
     def _record_event(self, job: _Job, victim: Pod, note: str) -> None:
         reporter = job.first.spec.scheduler_name

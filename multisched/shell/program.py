@@ -67,6 +67,7 @@ from multisched.shell.object_watch import ObjectWatch, watched_kinds
 from multisched.shell.observer import DomainObserver
 from multisched.shell.preemptor import Preemptor
 from multisched.shell.reload import Reload, Reloaded
+from multisched.shell.removals import Removals
 from multisched.shell.repairs import PlanRepair, Repairs
 from multisched.shell.statuses import Statuses
 from multisched.shell.workers.background_processes import ChildProcess, OpenProcess
@@ -158,14 +159,14 @@ class Program:
             self.events,
             outside.clock,
             self.nominator,
+            Removals(self.cache),
             self.router.worker_of,
         )
         self.decoder = Decoder()
         self.scheduler_names = {domain.name: domain.scheduler_names for domain in configuration.domains}
-        runner = outside.lease_runner
         self.leases = Leases(
             configuration,
-            runner if runner is not None else LeasesOnLoop(outside.transport),
+            outside.lease_runner or LeasesOnLoop(outside.transport),
             outside.clock,
             outside.rng,
             self.history,
@@ -362,7 +363,7 @@ class Program:
     def _repairs(self) -> Repairs:
         plans = self._outside.plan_repairs
         return Repairs(
-            MoverView(self.cache, self.pods, self.reservations, self.router, self.clock),
+            MoverView(self.cache, self.pods, self.reservations, self.preemptor.removals, self.router, self.clock),
             self.transport,
             self.limiter,
             self.binder,

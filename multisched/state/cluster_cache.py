@@ -168,7 +168,7 @@ class ClusterCache:
         False if a ledger holds for it what it asked for before, which only a new decision can change.
         """
         entry = self._placed[pod.uid]
-        before, entry.pod = entry.pod, self.bound_with(pod, entry.annotations)
+        before, entry.pod = entry.pod, _with_mark_of(entry.pod, self.bound_with(pod, entry.annotations))
         if entry.row != NO_ROW:
             self._changed(before, entry.pod, entry.row)
             self.nodes.remove_pod(entry.row, pod.uid)
@@ -213,7 +213,7 @@ class ClusterCache:
             self._drop(known)
             self._add(pod)
             return before
-        pod = self._settled(known.pod, pod)
+        pod = _with_mark_of(known.pod, self._settled(known.pod, pod))
         known.state = PodState.CONFIRMED
         if known.row != NO_ROW and _differs(known.pod, pod):
             self._changed(known.pod, pod, known.row)
@@ -232,6 +232,21 @@ class ClusterCache:
         known.pod = pod
         self.gangs.stands(pod.uid, pod.node, is_bound=True)
         return before
+
+    def set_victim(self, uid: str, *, is_victim: bool) -> None:
+        """Notes that this process has decided to remove a placed pod, or that it does not remove it after all.
+
+        Later versions of the pod keep the mark until one shows the deletion. Unknown pods, and those that are being deleted
+        already, are ignored. Called by `shell.removals.Removals` alone.
+        """
+        entry = self._placed.get(uid)
+        if entry is None or entry.pod.is_deleting or entry.pod.is_victim == is_victim:
+            return
+        entry.pod = msgspec.structs.replace(entry.pod, is_victim=is_victim)
+        if entry.row != NO_ROW:
+            self.nodes.replace_pod(entry.row, entry.pod)
+        self.ledgers.restore_cluster(entry.pod)
+        self.gangs.set_victim(uid, is_victim=is_victim)
 
     def remove(self, uid: str) -> PlacedPod | None:
         """The pod is gone, or has ended and holds nothing any more. Returns what was placed."""
@@ -380,6 +395,12 @@ def _alike_but_for_binding(before: Mapping[str, str], after: Mapping[str, str]) 
     return all(
         key in LABELS_WRITTEN_AT_BINDING for key in before.keys() | after.keys() if before.get(key) != after.get(key)
     )
+
+
+def _with_mark_of(before: Pod, after: Pod) -> Pod:
+    """A newer version of a pod on a node: a victim stays one until its deletion is shown."""
+    is_victim = before.is_victim and not after.is_deleting
+    return msgspec.structs.replace(after, is_victim=True) if is_victim else after
 
 
 def _differs(before: Pod, after: Pod) -> bool:

@@ -39,8 +39,9 @@ class GangMember(msgspec.Struct):
     """Where it stands, or is assumed; empty for one that waits."""
     is_bound: bool = False
     """The watch has shown it there."""
-    is_leaving: bool = False
-    """It is being deleted."""
+    is_deleting: bool = False
+    is_victim: bool = False
+    """As `Pod.is_victim`."""
     is_running: bool = False
     owner: str = ""
     """Name of the workload that it is of; empty for none."""
@@ -50,8 +51,13 @@ class GangMember(msgspec.Struct):
         return bool(self.held) and not self.node
 
     @property
+    def is_leaving(self) -> bool:
+        """As `Pod.is_leaving`."""
+        return self.is_deleting or self.is_victim
+
+    @property
     def stays(self) -> bool:
-        """It has a node, and is not being deleted."""
+        """It has a node, and is not leaving."""
         return bool(self.node) and not self.is_leaving
 
 
@@ -231,7 +237,7 @@ class GangRoster:
     # -- who of them may go: `StandingGangs` -----------------------------------------------------------------------
 
     def standing(self, key: str) -> Collection[str]:
-        """uids of the members that are on a node, or assumed on one, and are not being deleted."""
+        """uids of the members that are on a node, or assumed on one, and are neither being deleted nor victims."""
         gang = self._gangs.get(key)
         return () if gang is None else gang.staying
 
@@ -318,6 +324,7 @@ class GangRoster:
         if known is not None:
             before = self._gangs[known].members[pod.uid]
             member.node, member.is_bound, member.is_running = before.node, before.is_bound, before.is_running
+            member.is_victim = before.is_victim and not member.is_deleting
             if known != key:
                 self.remove(pod.uid)
                 before = None
@@ -412,7 +419,7 @@ class GangRoster:
         is_foreign = is_bound and not member.node and not member.is_leaving
         self.version += node != member.node
         _tally(gang, member, -1)
-        member.node, member.is_bound = node, is_bound
+        member.node, member.is_bound, member.is_victim = node, is_bound, member.is_victim and bool(node)
         _tally(gang, member, 1)
         if is_bound:
             _note_start(gang, is_foreign=is_foreign)
@@ -421,6 +428,20 @@ class GangRoster:
         if gang.needs <= 0:
             gang.is_overdue, gang.refusal = False, ""
         self.on_count(key)
+        if gang.outlook != before:
+            self._changed(key)
+
+    def set_victim(self, uid: str, *, is_victim: bool) -> None:
+        """As `ClusterCache.set_victim`."""
+        key = self._key_of.get(uid)
+        if key is None:
+            return
+        gang = self._gangs[key]
+        member, before = gang.members[uid], gang.outlook
+        _tally(gang, member, -1)
+        member.is_victim = is_victim
+        _tally(gang, member, 1)
+        self.version += 1
         if gang.outlook != before:
             self._changed(key)
 
@@ -520,7 +541,7 @@ class GangRoster:
 def _member(pod: Pod, membership: Membership) -> GangMember:
     owner = "" if pod.owner is None else pod.owner.name
     held = _held(pod, membership)
-    return GangMember(pod.name, pod.spec.scheduler_name, held, is_leaving=pod.is_deleting, owner=owner)
+    return GangMember(pod.name, pod.spec.scheduler_name, held, is_deleting=pod.is_deleting, owner=owner)
 
 
 def counts_of(gang: Gang, why: str) -> GangCounts:
@@ -554,8 +575,12 @@ def _tally(gang: Gang, member: GangMember, sign: int) -> None:
 
 
 def _note_end(gang: Gang) -> None:
-    """If no member stays and none has finished, those that come start as if the gang were new, whatever it was before."""
-    if not gang.standing and not gang.finished:
+    """If no member stays and none has finished, those that come start as if the gang were new, whatever it was before.
+
+    Victims count as staying: their removal may fail.
+    """
+    is_empty = not gang.standing and not any(one.node and not one.is_deleting for one in gang.members.values())
+    if is_empty and not gang.finished:
         gang.has_started = False
 
 

@@ -198,7 +198,7 @@ class NodeTable:
         self._pods[row][pod.uid] = pod
         self._pod_counts.replace(row, before, pod)
         is_read_alike = before.labels is pod.labels and before.annotations is pod.annotations
-        if not is_read_alike or before.is_deleting != pod.is_deleting:
+        if not is_read_alike or (before.is_deleting, before.is_victim) != (pod.is_deleting, pod.is_victim):
             self._touch(row)
         elif before.started_s != pod.started_s:
             self.start_log.note(row)  # apart: masks and scores need not be renewed for it

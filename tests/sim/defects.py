@@ -638,7 +638,7 @@ def lease_not_checked_before_deletion() -> None:
     """Who led when a preemption was decided deletes the victims, whoever leads by then."""
     genuine = Preemptor._sent
 
-    async def sent(self: Preemptor, job: Any, send: Any, **how: Any) -> tuple[bool, str]:
+    async def sent(self: Preemptor, job: Any, send: Any, **how: Any) -> Any:
         return await genuine(self, replace(job, home=_Leading(job.home)), send, **how)
 
     put(Preemptor, "_sent", sent)

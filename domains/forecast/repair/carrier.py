@@ -190,7 +190,7 @@ class Carrier:
             if begun is not None and like is not None and not self._hold(like):
                 mover.hand_over(frozenset(begun.known))
             return None
-        if pod is None or pod.is_deleting or pod.node != task.source or pod.owner is None:
+        if pod is None or pod.is_leaving or pod.node != task.source or pod.owner is None:
             return Event.POD_GONE
         if not mover.has_node(task.target):
             return Event.TARGET_GONE
@@ -237,7 +237,7 @@ class Carrier:
         task, mover = self.record.task, self._mover
         assert pod.owner is not None, "looked at before"
         peers = mover.peers(pod.namespace, pod.owner.uid)
-        missing = [one.key for one in peers if not one.node or one.is_deleting or not one.is_ready]
+        missing = [one.key for one in peers if not one.node or one.is_leaving or not one.is_ready]
         self._detail = f"{missing[0]} is not ready" if missing else mover.budget_refusal(pod)
         if not self._detail and len(peers) > PEERS_MAX:
             self._detail = f"its service has {len(peers)} replicas, more than {PEERS_MAX}"

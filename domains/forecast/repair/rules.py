@@ -13,6 +13,7 @@ from typing import Final
 
 from multisched.framework.objects_view import ObjectsView
 from multisched.model.cluster_objects import PersistentVolume
+from multisched.model.gang import membership_of
 from multisched.model.objects import Node, Owner, Pod, PodSpec
 from multisched.model.selectors import NODE_NAME_FIELD
 
@@ -67,8 +68,9 @@ def why_fixed(pod: Pod, node: Node, objects: ObjectsView, ours: frozenset[str] |
 
 def group_of(pod: Pod) -> str:
     """The gang it belongs to, by name; empty for none."""
-    if pod.spec.pod_group:
-        return pod.spec.pod_group
+    membership = membership_of(pod)
+    if membership is not None and membership.name:
+        return membership.name
     for label in GROUP_LABELS:
         if pod.labels.get(label):
             return pod.labels[label]
@@ -79,7 +81,7 @@ def group_of(pod: Pod) -> str:
 
 
 def _by_state(pod: Pod) -> str:
-    if pod.is_deleting or pod.is_preempted:
+    if pod.is_leaving or pod.is_preempted:
         return GOING
     if pod.malformed:
         return UNREADABLE

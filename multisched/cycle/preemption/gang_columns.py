@@ -21,7 +21,7 @@ NO_GANG: Final = -1
 
 
 class GangColumns:
-    """Of one cluster. A pod that is being deleted belongs to no gang here: it goes, whoever preempts."""
+    """Of one cluster. A pod that is leaving belongs to no gang here: it goes, whoever preempts."""
 
     def __init__(self, gangs: StandingGangs) -> None:
         self._gangs = gangs
@@ -69,7 +69,7 @@ class GangColumns:
         return self._keys[number]
 
     def _numbered(self, order: Order) -> Int32 | None:
-        keys = [None if pod.is_deleting else self._gangs.key_of(pod.uid) for pod in order]
+        keys = [None if pod.is_leaving else self._gangs.key_of(pod.uid) for pod in order]
         if not any(keys):
             return None
         return np.array([NO_GANG if key is None else self._number(key) for key in keys], np.int32)

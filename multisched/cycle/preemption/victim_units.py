@@ -132,7 +132,7 @@ def units_of(
     """The units of these pods, each of which may go as far as its gang can spare it. `may_go`: whether all of these may."""
     units, by_gang = list[Unit](), dict[str, list[PlacedPod]]()
     for one in pods:
-        gang = None if one.pod.is_deleting else gangs.key_of(one.pod.uid)
+        gang = None if one.pod.is_leaving else gangs.key_of(one.pod.uid)
         if gang is None:
             units.append(Unit((one,)))
         else:
@@ -148,6 +148,20 @@ def units_of(
         elif surplus:
             units.append(Unit(tuple(by_importance(some)), gang, surplus, may_go_whole=False))
     return units
+
+
+def gangs_are_spared(victims: Iterable[Pod], gangs: StandingGangs) -> bool:
+    """Whether each gang that loses pods here keeps its minimum or goes whole, as things stand now."""
+    by_gang: dict[str, set[str]] = {}
+    for pod in victims:
+        key = gangs.key_of(pod.uid)
+        if key is not None:
+            by_gang.setdefault(key, set()).add(pod.uid)
+    for key, some in by_gang.items():
+        staying = set(gangs.standing(key))
+        if len(some & staying) > gangs.surplus(key) and not staying <= some:
+            return False
+    return True
 
 
 def standing_members(gang: str, gangs: StandingGangs, cache: ClusterCache) -> tuple[PlacedPod, ...]:

@@ -75,7 +75,7 @@ class ElasticQuota:
         self._nominations = context.nominations
         self._gangs = context.gangs
         self._preemptions = context.preemptions
-        self._budgets = DisruptionBudgets(context.objects)
+        self._budgets = DisruptionBudgets(context.objects, context.victims)
         self._nominated_mark: tuple[int, int, int] = (-1, -1, -1)
         self._nominated: Nominated = {}
         self._args = args or ElasticQuotaArgs()
@@ -230,7 +230,7 @@ class ElasticQuota:
         if found is None or not found.victims or reclaim.without(chain(*found.victims.values())) is None:
             return why_not
         preemption = Preemption(found.victims, found.nominations, self.name, RANK, dry_run.name)
-        going = [pod for pod in preemption.every_victim if not pod.is_deleting]
+        going = [pod for pod in preemption.every_victim if not pod.is_leaving]
         short, places = missing_on_nodes(cycle.nodes, found.nominations)
         much, cap = (
             excess(claim.items, larger(short, reclaim.missing()), map(self._ledger.amounts.of, going)),

@@ -35,7 +35,7 @@ class Excess(NamedTuple):
 
 
 def excess(asked: Items, missing: Mapping[str, int], victims: Iterable[Mapping[str, int]]) -> Excess:
-    """`victims`: what each holds, without those that are being deleted already. `missing`: resource -> amount."""
+    """`victims`: what each holds, without those that are leaving already. `missing`: resource -> amount."""
     shares = [(missing[name] / amount, name) for name, amount in asked if amount and missing.get(name, 0) > 0]
     if not shares:
         return Excess("", 0.0)
@@ -47,8 +47,7 @@ def excess(asked: Items, missing: Mapping[str, int], victims: Iterable[Mapping[s
 def missing_on_nodes(nodes: NodeView, nominations: Sequence[Nomination]) -> tuple[dict[str, int], int]:
     """Resource -> what the nominated nodes have too little of, all together; and how many nodes have too little of something.
 
-    In the units of quotas, and by resource requests alone: nodes show no other demand. What pods hold that are being deleted
-    counts as free.
+    In the units of quotas, and by resource requests alone: nodes show no other demand. What leaving pods hold counts as free.
     """
     found: Counter[str] = Counter()
     asked: dict[str, Counter[str]] = {}
@@ -58,7 +57,7 @@ def missing_on_nodes(nodes: NodeView, nominations: Sequence[Nomination]) -> tupl
     for node, amounts in asked.items():
         row = nodes.row_of(node)
         assert row is not None, "a node of the table is nominated"
-        going = [_requests(pod) for pod in nodes.pods_on(row) if pod.is_deleting]
+        going = [_requests(pod) for pod in nodes.pods_on(row) if pod.is_leaving]
         is_short = False
         for resource, amount in amounts.items():
             idle = int(nodes.allocatable(resource)[row]) - int(nodes.requested(resource)[row])

@@ -71,7 +71,7 @@ class GangReclaim:
             if unit.gang or not self._is_member(unit.pods[0])
         ]
         left = [pod for unit in whole for pod in unit.pods]
-        if len(left) < sum(not pod.is_deleting for pod in self._taken.values()):
+        if len(left) < sum(not pod.is_leaving for pod in self._taken.values()):
             yield self._whole.without(left)
 
     def _is_member(self, pod: Pod) -> bool:
@@ -92,13 +92,13 @@ class GangReclaim:
         ranks = [max(map(self._rank, pods)) for pods in units]
         in_use, broken = BudgetsInUse(self._whole.budgets), set[int]()
         for at in sorted(range(len(units)), key=lambda at: ranks[at]):
-            if sum(in_use.take(pod) for pod in units[at] if not pod.is_deleting):
+            if sum(in_use.take(pod) for pod in units[at] if not pod.is_leaving):
                 broken.add(at)
         return [(at in broken, *rank) for at, rank in enumerate(ranks)]
 
     def _rank(self, pod: Pod) -> Key:
         """Pods that are going anyway come back last."""
-        return () if pod.is_deleting else self._whole.rank(self._whole.alone(pod))
+        return () if pod.is_leaving else self._whole.rank(self._whole.alone(pod))
 
     def cost(self, victims: Sequence[Pod]) -> Key:
         return self._whole.cost(victims)

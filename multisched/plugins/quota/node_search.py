@@ -152,7 +152,7 @@ class NodeSearch:
         node = self._nodes.node(row).name
         short, _ = missing_on_nodes(self._nodes, (Nomination(self._pod, node),))
         amounts = self._reclaim.ledger.amounts
-        going = (amounts.of(pod) for pod in victims if not pod.is_deleting)
+        going = (amounts.of(pod) for pod in victims if not pod.is_leaving)
         return excess(self._reclaim.claim.items, larger(short, self._reclaim.missing()), going)
 
     def on_a_node(self) -> Way | None:

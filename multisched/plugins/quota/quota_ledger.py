@@ -212,7 +212,7 @@ class QuotaLedger:
             levels = self.levels_of(pod)
             if levels:
                 self._hold(pod, levels)
-                if pod.is_deleting:
+                if pod.is_leaving:
                     self._going.add(pod.uid)
         self.recount()
         for leaf in self._holdings:
@@ -323,8 +323,10 @@ class QuotaLedger:
             holding = None
         if holding is None:
             self._take(pod, levels)
-        if pod.is_deleting:
+        if pod.is_leaving:
             self._going.add(pod.uid)
+        else:
+            self._going.discard(pod.uid)
 
     def release(self, uid: str) -> None:
         holding = self._held.pop(uid, None)
@@ -374,7 +376,7 @@ class QuotaLedger:
 
     @property
     def going(self) -> Collection[str]:
-        """Pods that hold something and are being deleted."""
+        """Pods that hold something and are leaving (`Pod.is_leaving`)."""
         return self._going
 
     def sums(self) -> object:

@@ -47,7 +47,7 @@ class Reclaim(ReclaimOrder):
     def on_node(self, pods: Iterable[Pod], room: NodeRoom, accepts: Accepts, *, whole: bool) -> list[Pod] | None:
         """The same where a node has to take the claim's pod besides. `pods`: those on the node.
 
-        Those of them that are being deleted are among the victims, if the pod needs their room. `whole`: gangs may go whole.
+        Those of them that are leaving are among the victims, if the pod needs their room. `whole`: gangs may go whole.
         """
         return self._first_of(tuple(pods), room, (whole,), accepts)
 

@@ -71,7 +71,7 @@ class ReclaimOrder:
         gangs: GangUnits,
         floors: Floors = NO_FLOORS,
     ) -> None:
-        """`find`: a placed pod by its uid. Pods that are being deleted count as gone. `floors`: as `Removal` has them."""
+        """`find`: a placed pod by its uid. Pods that are leaving count as gone. `floors`: as `Removal` has them."""
         self.ledger = ledger
         self.claim = claim
         self.budgets = budgets
@@ -106,7 +106,7 @@ class ReclaimOrder:
         pods = list(pods)
         for pod in pods:
             levels = self.ledger.levels_of(pod)
-            if not levels or levels[0].at not in self.lenders or pod.is_deleting:
+            if not levels or levels[0].at not in self.lenders or pod.is_leaving:
                 continue
             gang = self.gangs.key_of(pod)
             if gang and not self.gangs.surplus(gang):
@@ -144,7 +144,7 @@ class ReclaimOrder:
         """The units that these make: a gang that loses more than it can spare is one."""
         units, of_gang = list[Unit](), dict[str, list[Pod]]()
         for pod in victims:
-            if not pod.is_deleting:
+            if not pod.is_leaving:
                 of_gang.setdefault(self.gangs.key_of(pod), []).append(pod)
         for gang, pods in of_gang.items():
             whole = self.gangs.whole(gang) if gang and len(pods) > self.gangs.surplus(gang) else None
@@ -172,7 +172,7 @@ class ReclaimOrder:
     def cost(self, victims: Sequence[Pod]) -> Key:
         """Less is better: broken budgets, then whole gangs, then who goes last of those that go, then how many."""
         in_use = BudgetsInUse(self.budgets)
-        going = [pod for pod in victims if not pod.is_deleting]
+        going = [pod for pod in victims if not pod.is_leaving]
         ranked = sorted((self.rank(self.alone(pod)), at) for at, pod in enumerate(going))
         broken = sum(in_use.take(going[at]) for _, at in ranked)
         whole = sum(bool(unit.gang) for unit in self.together(going))

@@ -54,7 +54,7 @@ class Site:
         self.units = list(order.units(pods, whole=whole))
         """Those of them that may go, each alone."""
         self.uids = frozenset(pod.uid for pod in pods)
-        self.going = [pod for pod in pods if pod.is_deleting]
+        self.going = [pod for pod in pods if pod.is_leaving]
 
 
 class Search:
@@ -67,7 +67,7 @@ class Search:
         self._removal = site.order.base.copy()
         self._budgets = BudgetsInUse(site.order.budgets)
         self._going = list(site.going)
-        """Pods of the node that are being deleted, as far as their room is needed."""
+        """Pods of the node that are leaving, as far as their room is needed."""
         self._units: list[Unit] = []
         """Those that go besides."""
         self._taken: set[str] = set()

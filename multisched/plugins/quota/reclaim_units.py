@@ -69,8 +69,8 @@ class GangUnits:
         """Some gang is there; else nobody need be asked."""
 
     def key_of(self, pod: Pod) -> str:
-        """The gang of a pod; empty for one without a gang, and for one that is being deleted."""
-        return "" if not self.are_any or pod.is_deleting else self._gangs.key_of(pod.uid) or ""
+        """The gang of a pod; empty for one without a gang, and for one that is leaving."""
+        return "" if not self.are_any or pod.is_leaving else self._gangs.key_of(pod.uid) or ""
 
     def surplus(self, gang: str) -> int:
         """How many of its members may go alone."""

@@ -27,6 +27,7 @@ from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.framework.traits import Traits
 from multisched.model.objects import Node, Pod
+from multisched.shell.removals import Removals
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
 from multisched.state.nominator import Nominator
@@ -182,6 +183,7 @@ class Domain:
         self.rows = DomainRows("test", selects)
         self.cache.add_domain(self.rows)
         self.nominator = Nominator()
+        self.removals = Removals(self.cache)
         self.heard = Heard()
         self.seed = seed
         weighted = {**IN_TREE_USED, **(weights or {})}
@@ -193,6 +195,7 @@ class Domain:
             self.cache.objects,
             nominations=self.nominator,
             gangs=self.cache.gangs,
+            victims=self.removals,
         )
         registry = plugin_registry()
         own = [*plugins, *(make(context) for make in factories)]

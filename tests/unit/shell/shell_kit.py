@@ -216,7 +216,10 @@ class House:
         self.cache = self.domain.cache
         built = self.domain.plugins
         self.router = Router()
-        self.preemptor = Preemptor(self.desk, self.desk, self.clock, self.domain.nominator, self.router.worker_of)
+        self.removals = self.domain.removals
+        self.preemptor = Preemptor(
+            self.desk, self.desk, self.clock, self.domain.nominator, self.removals, self.router.worker_of
+        )
         news = NewsShare(lambda: 0, self.clock.monotonic)
         self.reservations = Reservations(self.domain.nominator)
         self.worker = DomainWorker(

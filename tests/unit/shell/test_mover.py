@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from typing import Any, cast
 
@@ -13,13 +15,15 @@ from multisched.framework.moving import EvictAnswer, EvictReply, KeepAnswer, Kee
 from multisched.framework.ports import Event, ObjectRef, PodTruth
 from multisched.framework.repair import RepairAsked
 from multisched.model.cluster_objects import PodDisruptionBudget
+from multisched.model.gang import SP_LABEL, GangApi, GangSpec
 from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import Pod
 from multisched.model.selectors import LabelSelector, Operator, Requirement
 from multisched.queueing.entry import Failure
 from multisched.queueing.transitions import Place
 from multisched.shell.mover import NOT_LEADING, DomainMover, MoverPorts, MoverView
 from multisched.state.reservations import Reservations
-from multisched.testing.loop.sim_loop import SimLoop
+from multisched.testing.loop.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import House
 
 
@@ -29,7 +33,9 @@ def owned(uid: str, namespace: str = "default") -> dict[str, Any]:
 
 
 def a_mover(house: House) -> DomainMover:
-    view = MoverView(house.cache, house.pods, Reservations(house.domain.nominator), house.router, house.clock)
+    view = MoverView(
+        house.cache, house.pods, Reservations(house.domain.nominator), house.removals, house.router, house.clock
+    )
     return DomainMover(house.worker, view, cast("MoverPorts", None))
 
 
@@ -74,6 +80,7 @@ class Outside:
         self.sent: list[tuple[Any, ...]] = []
         self.truth: PodTruth | None = None
         self.is_closing = False
+        self.reply = EvictReply(EvictAnswer.EVICTED)
 
     async def read(self, namespace: str = "", name: str = "", *, timeout_s: float = 0.0) -> Any:
         self.sent.append(("read", namespace, name, timeout_s))
@@ -81,7 +88,7 @@ class Outside:
 
     async def evict(self, pod: ObjectRef, *, timeout_s: float) -> EvictReply:
         self.sent.append(("evict", pod.name, timeout_s))
-        return EvictReply(EvictAnswer.EVICTED)
+        return self.reply
 
     async def write(self, document: bytes) -> KeepReply:
         self.sent.append(("write", document))
@@ -101,7 +108,7 @@ class Outside:
 
 def acting(house: House, outside: Outside) -> DomainMover:
     house.worker.lead()
-    view = MoverView(house.cache, house.pods, house.reservations, house.router, house.clock)
+    view = MoverView(house.cache, house.pods, house.reservations, house.removals, house.router, house.clock)
     return DomainMover(house.worker, view, outside.ports())
 
 
@@ -244,3 +251,64 @@ def test_the_end_of_a_place_nobody_took_is_told_to_pods_that_want_the_room() -> 
         mover.release()
         assert len(house.domain.nominator) == 0
         assert house.worker.queue.where(late) is not Place.UNSCHEDULABLE
+
+
+async def evicted(house: House, mover: DomainMover, outside: Outside) -> tuple[EvictAnswer, str, bool]:
+    """The answer, its message, and whether anything was sent."""
+    reply = await mover.evict(REF, timeout_s=3.0)
+    return reply.answer, reply.message, bool(outside.sent)
+
+
+def test_a_pod_is_not_evicted_against_what_other_plans_have_decided() -> None:
+    async def scene(house: House) -> None:
+        labels = {SP_LABEL: "g", "app": "web"}
+        for name in ("stands", "other"):
+            house.see_pod(name, nodeName="a", metadata={"labels": labels})
+        house.cache.gangs.set_object(GangApi.SCHEDULER_PLUGINS, "default/g", GangSpec(1))
+        selector = LabelSelector((Requirement("app", Operator.IN, ("web",)),))
+        budget = PodDisruptionBudget(name="few", namespace="default", selector=selector, disruptions_allowed=1)
+        house.cache.objects.set(ObjectKind.POD_DISRUPTION_BUDGET, budget)
+        outside = Outside()
+        mover, (pod, other) = acting(house, outside), placed(house, "stands", "other")
+        house.removals.decide("preemption", [pod])
+        answer = (EvictAnswer.NOT_NOW, "the pod is being removed for another pod", False)
+        assert await evicted(house, mover, outside) == answer
+        house.removals.release("preemption", [pod])
+        house.removals.decide("preemption", [other])
+        assert (await evicted(house, mover, outside))[1] == "gang default/g would fall below its minimum"
+        house.cache.gangs.set_object(GangApi.SCHEDULER_PLUGINS, "default/g", GangSpec(0))
+        assert (await evicted(house, mover, outside))[1] == "PodDisruptionBudget default/few allows no disruption"
+        house.removals.release("preemption", [other])
+        assert (await evicted(house, mover, outside))[0] is EvictAnswer.EVICTED
+
+    simulate(in_house(scene), SimLoop(seed=1))
+
+
+def test_a_pod_whose_eviction_was_not_answered_counts_as_leaving_until_a_read_shows_it() -> None:
+    async def scene(house: House) -> None:
+        house.see_pod("stands", nodeName="a")
+        outside = Outside()
+        mover = acting(house, outside)
+        outside.reply = EvictReply(EvictAnswer.UNKNOWN)
+        await mover.evict(REF, timeout_s=3.0)
+        assert placed(house, "stands")[0].is_leaving
+        outside.truth = PodTruth("uid-stands", "a", False, False)
+        assert await mover.reads(REF)
+        assert not placed(house, "stands")[0].is_leaving
+        outside.reply = EvictReply(EvictAnswer.EVICTED)
+        await mover.evict(REF, timeout_s=3.0)
+        mover.release()
+        assert placed(house, "stands")[0].is_leaving
+        house.lose_pod("stands")
+        assert not house.removals
+
+    simulate(in_house(scene), SimLoop(seed=1))
+
+
+async def in_house(scene: Callable[[House], Awaitable[None]]) -> None:
+    await scene(House(cast("SimLoop", asyncio.get_running_loop()), "a"))
+
+
+def placed(house: House, *names: str) -> list[Pod]:
+    entries = [house.cache.placed(f"uid-{name}") for name in names]
+    return [entry.pod for entry in entries if entry is not None]

@@ -62,6 +62,8 @@ class PreemptionChecker:
         """It does not look at all nodes: extenders and arguments may leave some out, and what plugins elsewhere answer is as old as their
         question."""
         self._latest: Preemption | None = None
+        self._in_force: list[Preemption] = []
+        """Those whose preemptors wait for their victims."""
         self._preempt = program.preemptor.start
         program.preemptor.start = self.preempt  # type: ignore[method-assign]
 
@@ -74,19 +76,25 @@ class PreemptionChecker:
         if preemption is self._latest:  # the next of its preemptors
             return self._preempt(preemption, home)
         self._latest = preemption
+        is_preempting = self._program.preemptor.is_preempting
+        self._in_force = [one for one in self._in_force if any(is_preempting(pod.uid) for pod, _ in one.nominations)]
+        self._judge(preemption)
+        self._in_force.append(preemption)
+        return self._preempt(preemption, home)
+
+    def _judge(self, preemption: Preemption) -> None:
         for pod, _ in preemption.nominations:
             if self._program.preemptor.is_preempting(pod.uid):
                 self._complain(f"I5: {pod.key} preempts while its victims are being asked to go")
         tree = self._delivered.quotas.tree
         if tree is not None and tree.leaf_of(preemption.nominations[0].pod.namespace) is not None:
             self._check_reclaim(tree, preemption)
-            return self._preempt(preemption, home)
+            return
         least = min((pod for pod, _ in preemption.nominations), key=lambda pod: pod.spec.priority)
         for victim in preemption.every_victim:
             if victim.spec.priority >= least.spec.priority:
                 self._complain(f"I7: {least.key} is to preempt {victim.key}, which is as urgent")
         self._check(preemption)
-        return self._preempt(preemption, home)
 
     def _check_reclaim(self, tree: QuotaTree, preemption: Preemption) -> None:
         """I14: of other leaves only what they have borrowed, nobody too many, and nothing that another reclaim took.
@@ -96,7 +104,7 @@ class PreemptionChecker:
         preemptors = [pod for pod, _ in preemption.nominations]
         least = min(preemptors, key=lambda pod: pod.spec.priority)
         (first, at), victims, own = preemption.nominations[0], preemption.every_victim, tree.leaf_of(least.namespace)
-        for victim in (one for one in victims if not one.is_deleting):  # who goes anyway may be anybody
+        for victim in (one for one in victims if not one.is_leaving):  # who goes anyway may be anybody
             leaf = tree.leaf_of(victim.namespace)
             is_displaced = leaf is own or leaf is None
             if is_displaced and victim.spec.priority >= least.spec.priority:
@@ -182,10 +190,11 @@ class PreemptionChecker:
 
     def _units(self, preemption: Preemption) -> Sequence[Sequence[Pod]]:
         """Victims that go together or not at all: those of a gang of which nobody stays, and each other one by itself."""
-        judge, units = self._delivered.gangs, dict[str, list[Pod]]()
+        judge, units, leaving = self._delivered.gangs, dict[str, list[Pod]](), self._leaving()
         gone = {victim.uid for victim in preemption.every_victim}
         for victim in preemption.every_victim:
-            key = None if judge is None or victim.is_deleting else judge.gang_of(victim.uid)
+            is_leaving = victim.is_deleting or victim.uid in leaving
+            key = None if judge is None or is_leaving else judge.gang_of(victim.uid)
             members, surplus = self._standing(judge.state(key)) if judge is not None and key is not None else (set(), 0)
             is_whole = key is not None and gone.issuperset(members)
             if key is not None and not is_whole and len(gone & members) > surplus:
@@ -198,10 +207,15 @@ class PreemptionChecker:
         known = self._delivered.pods
         here = {uid for uid in state.bound if uid in known and not known[uid].is_deleting}
         here |= self._delivered.held.keys() & state.waiting
+        here -= self._leaving()
         if state.minimum is None:
             return here, 0
         finished = sum(uid not in known for uid in state.bound)  # who has ended is no pod that stands
         return here, min(max(len(here) + finished - state.minimum, 0), len(here))
+
+    def _leaving(self) -> set[str]:
+        """uids of pods that earlier preemptions are about to remove."""
+        return {victim.uid for one in self._in_force for victim in one.every_victim}
 
     def _nominated_before(self, preemption: Preemption, scene: _Scene) -> Sequence[Standing] | None:
         """Pods that are promised a node before the preemptors, which have no rules about others themselves. None: it is before

@@ -17,6 +17,7 @@ from multisched.framework.status import Code, Status
 from multisched.model.objects import CPU, Pod, PodSpec
 from multisched.testing.builders import make_node, make_pod
 from tests.unit.cycle.cycle_kit import Domain, Waiting
+from tests.unit.state.gang_kit import GANG_LABEL, place, set_minimum
 
 URGENT = PodSpec(requests={CPU: 1000}, priority=10)
 FULL = "0/2 nodes are available: 2 Insufficient cpu."
@@ -170,3 +171,17 @@ def test_a_preemption_that_fails_removes_nobody(point: str) -> None:
     assert (result.victims, result.nominated_node) == ((), None)
     assert "it fell" in result.message
     assert domain.heard.failures == [("Falls", "PostFilter", "it fell")]
+
+
+def test_an_offer_whose_gang_lost_its_surplus_meanwhile_is_left_out() -> None:
+    domain = full(Negotiator())
+    low = {node: make_pod(f"low-{node}", cpu_milli=1000, node=node, labels={GANG_LABEL: "g"}) for node in ("a", "b")}
+    for pod in low.values():
+        domain.cache.remove(pod.uid)
+        place(domain.cache, pod)
+    place(domain.cache, make_pod("high", node="elsewhere", labels={GANG_LABEL: "g"}))
+    set_minimum(domain.cache, "g", 2)
+    waiting = Waiting.begin(domain, make_pod("urgent", cpu_milli=1000, priority=10))
+    domain.removals.decide("another plan", [low["b"]])
+    refusal = "preemption: no candidate node for preemption"
+    assert told(waiting.answer({"Negotiator": ["a"]})) == (None, [], refusal)

@@ -277,3 +277,28 @@ def test_a_gang_of_which_too_many_sets_would_have_to_be_tried_goes_whole(monkeyp
     assert victims(town({"a": 4}, pods, g=3), pod) == ("a", {"a": ["g0", "g3"]})
     monkeypatch.setattr(victim_units, "SUBSETS_MAX", 3)
     assert victims(town({"a": 4}, pods, g=3), pod) == ("a", {"a": ["g0", "g1", "g2", "g3", "g4"]})
+
+
+def test_members_that_another_plan_removes_are_no_surplus_any_more() -> None:
+    """Six members, two of them beyond the minimum: what one preemptor takes the next one cannot take, too."""
+    pods = [member(f"g{number}", "ab"[number % 2], start=DAY_S + number) for number in range(6)]
+    domain, two = town({"a": 3, "b": 3}, pods, g=4), make_pod("p", cpu_milli=2000, priority=9)
+    assert victims(domain, two) == ("b", {"b": ["g3", "g5"]})
+    domain.removals.decide("another plan", [pod for pod in pods if pod.name in ("g3", "g5")])
+    domain.nominator.nominate(make_pod("first", cpu_milli=2000, priority=9), "b")
+    assert victims(domain, two) == ("a", {"a": ["g0", "g2", "g4"], "b": ["g1"]})
+    domain.removals.release("another plan", pods)
+    domain.nominator.remove("uid-first")
+    assert victims(domain, two) == ("b", {"b": ["g3", "g5"]})
+
+
+@pytest.mark.parametrize(
+    ("gone", "is_spared"),
+    [(["g0"], True), (["g0", "g1"], False), (["g0", "g1", "g2"], True), (["alone"], True)],
+    ids=["the surplus", "more than that", "all of it", "no gang"],
+)
+def test_a_gang_is_spared_if_it_keeps_its_minimum_or_goes_whole(gone: list[str], is_spared: bool) -> None:
+    pods = [member(f"g{number}", "a") for number in range(3)] + [standing("alone", "a")]
+    domain = town({"a": 4}, pods, g=2)
+    chosen = [pod for pod in pods if pod.name in gone]
+    assert victim_units.gangs_are_spared(chosen, domain.cache.gangs) is is_spared

@@ -565,3 +565,24 @@ def test_what_a_preemption_has_learned_is_forgotten_when_a_filter_fails_on_the_w
     assert [point for _, point, _ in domain.heard.failures] == ["Filter"]
     flaky.is_broken = False
     assert preempted(domain, make_pod("p", cpu_milli=1000, priority=9)) == ("a", ["low"])
+
+
+def test_a_budget_that_victims_of_another_plan_use_up_protects_the_rest() -> None:
+    pods = [standing("web-1", "a", labels={"app": "web"}), standing("web-2", "b", labels={"app": "web"})]
+    pods.append(standing("other", "c", priority=5))
+    domain = Domain(
+        *(make_node(name, cpu_milli=1000) for name in "abc"), in_tree=("NodeResourcesFit", "DefaultPreemption")
+    )
+    for pod in pods:
+        domain.cache.place(pod)
+    domain.cache.objects.set(ObjectKind.POD_DISRUPTION_BUDGET, budget("web", "web", 1))
+    high = make_pod("high", cpu_milli=1000, priority=9)
+    assert preempted(domain, high) == ("a", ["web-1"])
+    domain.removals.decide("another plan", pods[:1])
+    domain.nominator.nominate(make_pod("first", cpu_milli=1000, priority=9), "a")
+    assert preempted(domain, high) == ("c", ["other"])
+    counted = budget("web", "web", 0, ["web-1"])
+    domain.cache.objects.set(ObjectKind.POD_DISRUPTION_BUDGET, counted)
+    assert preempted(domain, high) == ("c", ["other"])
+    domain.cache.objects.set(ObjectKind.POD_DISRUPTION_BUDGET, msgspec.structs.replace(counted, disruptions_allowed=1))
+    assert preempted(domain, high) == ("b", ["web-2"]), "the victim is counted once"

@@ -10,6 +10,7 @@ import pytest
 from domains.forecast.repair import rules
 from domains.forecast.repair.rules import group_of, why_fixed
 from multisched.model.cluster_objects import PersistentVolume, PersistentVolumeClaim
+from multisched.model.gang import ACK_MIN, ACK_NAME, KOORDINATOR_NAME
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Owner, Pod
 from multisched.model.selectors import NodeSelector, NodeTerm, Operator, Requirement, Taint
@@ -116,6 +117,8 @@ def test_a_volume_that_is_on_one_node_keeps_its_pod_there(terms: tuple[NodeTerm,
         (pod(labels={"pod-group.scheduling.sigs.k8s.io": "old"}), "old"),
         (pod(annotations={"scheduling.k8s.io/group-name": "volcano"}), "volcano"),
         (with_spec(pod_group="native"), "native"),
+        (pod(labels={ACK_NAME: "ack", ACK_MIN: "2"}), "ack"),
+        (pod(annotations={KOORDINATOR_NAME: "koordinator"}), "koordinator"),
     ],
 )
 def test_a_gang_is_known_by_the_labels_in_use(given: Pod, group: str) -> None:

@@ -1,0 +1,78 @@
+"""The removals that this process has decided, from the decision until the watch shows the deletion.
+
+Owns which pods are marked as victims in the cache (`Pod.is_victim`). Preemption, reclaim and repair decide at one moment, and
+the watch shows their victims as deleting a while later. In between every other plan must count these pods as leaving: else
+two plans both take what a gang can spare, or what a PodDisruptionBudget allows. One per process, for all domains.
+
+A plan holds its victims from `decide` until `release`. A victim whose deletion was sent stays marked without a plan until the
+watch shows it, at most `UNSEEN_MAX_S`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from multisched.model.objects import Pod
+from multisched.state.cluster_cache import ClusterCache
+
+UNSEEN_MAX_S: Final = 60.0
+"""A pod whose deletion was sent counts as a victim at most this long if the watch never shows the deletion.
+
+A watch that is up to date shows it at once. This bound ends the mark where the deletion never happened: the answer was lost
+together with the request, or the API server was restored from a backup.
+"""
+
+
+class Removals:
+    """Implements `framework.preemption.Victims`."""
+
+    def __init__(self, cache: ClusterCache) -> None:
+        self.version = 0
+        self._cache = cache
+        self._plans: dict[str, set[object]] = {}
+        """uid of a victim -> the plans that it is a victim of, and a token of each deletion that was sent."""
+
+    def pods(self) -> Collection[Pod]:
+        entries = map(self._cache.placed, self._plans)
+        return [entry.pod for entry in entries if entry is not None and entry.pod.is_victim]
+
+    def decide(self, plan: object, victims: Iterable[Pod]) -> None:
+        """The plan is going to remove these pods. Pods that are being deleted already are ignored."""
+        for victim in victims:
+            entry = self._cache.placed(victim.uid)
+            if entry is not None and not entry.pod.is_deleting:
+                self._hold(victim.uid, plan)
+
+    def sent(self, uid: str) -> None:
+        """The deletion of a victim was sent, and the API server has not refused it: its plan may end before the watch shows it."""
+        if uid in self._plans:
+            token = object()
+            self._hold(uid, token)
+            asyncio.get_running_loop().call_later(UNSEEN_MAX_S, self._drop, uid, token)
+
+    def release(self, plan: object, victims: Iterable[Pod]) -> None:
+        """The plan has ended: it has removed these pods, or never will."""
+        for victim in victims:
+            self._drop(victim.uid, plan)
+
+    def seen(self, uid: str) -> None:
+        """The watch shows that the pod is being deleted, or is deleted."""
+        if self._plans.pop(uid, None) is not None:
+            self.version += 1
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    def _hold(self, uid: str, plan: object) -> None:
+        self._plans.setdefault(uid, set()).add(plan)
+        self.version += 1
+        self._cache.set_victim(uid, is_victim=True)
+
+    def _drop(self, uid: str, plan: object) -> None:
+        plans = self._plans.get(uid, set())
+        plans.discard(plan)
+        if not plans and self._plans.pop(uid, None) is not None:
+            self.version += 1
+            self._cache.set_victim(uid, is_victim=False)

@@ -1,0 +1,90 @@
+"""Victims of decided removals: marked from the decision on, until the watch shows them leaving or the plan ends without that."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from multisched.framework.ports import WriteReply
+from multisched.shell.removals import UNSEEN_MAX_S, Removals
+from multisched.state.cluster_cache import ClusterCache
+from multisched.testing.builders import make_node, make_pod
+from multisched.testing.loop.sim_loop import SimLoop, simulate
+from tests.unit.shell.shell_kit import House
+from tests.unit.shell.test_preemptor import BUSY, LOST, REFUSED, play, two_low
+
+
+def victims(house: House) -> list[str]:
+    return sorted(entry.pod.name for entry in house.cache if entry.pod.is_leaving)
+
+
+def test_victims_are_marked_from_the_decision_until_the_watch_shows_them_leaving() -> None:
+    async def scene(house: House) -> None:
+        two_low(house)
+        house.see_pod("high", cpu="2", priority=100)
+        await asyncio.sleep(0.001)
+        assert (house.desk.writes_sent, victims(house)) == ([("mark", "low-1")], ["low-1", "low-2"])
+        house.see_pod("low-2", scheduler="other", nodeName="a", phase="Running", metadata={"labels": {"a": "b"}})
+        assert victims(house) == ["low-1", "low-2"], "a later version of the pod changes nothing"
+        house.lose_pod("low-1")
+        house.see_pod("low-2", scheduler="other", nodeName="a", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
+        await asyncio.sleep(1.0)
+        assert (len(house.removals), house.preemptor.is_preempting("uid-high")) == (0, False)
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("answers", "after_s", "marked"),
+    [([REFUSED], 0.5, ["low-1"]), ([LOST] * 5, 3.5, ["low-1", "low-2"]), ([BUSY, REFUSED], 2.5, ["low-1"])],
+)
+def test_a_victim_whose_deletion_did_not_happen_is_no_victim_any_more(
+    answers: list[WriteReply], after_s: float, marked: list[str]
+) -> None:
+    """One whose deletion has happened, or may have, goes on to count until the watch shows it."""
+
+    async def scene(house: House) -> None:
+        two_low(house)
+        house.desk.writes[("delete", "low-2")] = answers
+        house.see_pod("high", cpu="2", priority=100)
+        await asyncio.sleep(after_s)
+        assert ("preemption", "error") in house.desk.ends
+        assert victims(house) == marked
+
+    play(scene)
+
+
+def test_a_preemption_that_is_dropped_leaves_no_victims() -> None:
+    async def scene(house: House) -> None:
+        two_low(house)
+        house.see_pod("high", cpu="2", priority=100)
+        await asyncio.sleep(0.1)
+        assert victims(house) == ["low-1", "low-2"]
+        house.worker.close_intake()
+        assert (victims(house), len(house.removals)) == ([], 0)
+
+    play(scene, late_s=60.0)
+
+
+def test_a_victim_counts_while_any_plan_removes_it_and_a_sent_deletion_for_a_minute() -> None:
+    async def main() -> None:
+        cache, pod = ClusterCache(), make_pod("low", node="a")
+        cache.set_node(make_node("a"))
+        cache.place(pod)
+        removals = Removals(cache)
+        removals.decide("one", [pod])
+        removals.decide("two", [pod])
+        removals.release("one", [pod])
+        assert [victim.name for victim in removals.pods()] == ["low"]
+        removals.sent(pod.uid)
+        removals.release("two", [pod])
+        await asyncio.sleep(UNSEEN_MAX_S - 1.0)
+        assert [victim.name for victim in removals.pods()] == ["low"]
+        await asyncio.sleep(2.0)
+        entry = cache.placed(pod.uid)
+        assert entry is not None
+        assert (len(removals), entry.pod.is_leaving) == (0, False)
+        cache.validate()
+
+    simulate(main(), SimLoop(seed=1))
