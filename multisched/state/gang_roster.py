@@ -579,9 +579,9 @@ def _note_end(gang: Gang) -> None:
 
     Victims count as staying: their removal may fail.
     """
-    is_empty = not gang.standing and not any(one.node and not one.is_deleting for one in gang.members.values())
-    if is_empty and not gang.finished:
-        gang.has_started = False
+    if not gang.has_started or gang.standing or gang.finished:
+        return
+    gang.has_started = any(one.node and not one.is_deleting for one in gang.members.values())
 
 
 def _note_start(gang: Gang, *, is_foreign: bool) -> None:
