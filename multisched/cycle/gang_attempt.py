@@ -439,7 +439,7 @@ def _why_stuck(gang: QueuedGang, found: _Try | None) -> str:
     if len(gang.members) == 1 and found.refused:
         return next(iter(found.refused.values())).message
     whose = f"gang {key}: " if len(gang.needs) > 1 else ""
-    text = f"{whose}{count} of the {gang.needs[key]} members that must start together have a node"
+    text = f"{whose}{count} of the {gang.needs[key]} members that must start together fit"
     first = next((one for uid, one in found.refused.items() if gang.gang_of[uid] == key), None)
     return text if first is None else f"{text}; {first.entry.pod.name}: {first.message}"
 

@@ -29,12 +29,16 @@ class _Waiting(msgspec.Struct):
 
     entries: dict[str, Entry] = msgspec.field(default_factory=dict)
     lead: Entry | None = None
+    tried: tuple[object, ...] | None = None
+    """What the gang asked for when members of it were last popped."""
     why: str | None = None
     """What kept its members waiting when they were last sorted; None: they have to be sorted anew."""
     since_s: float | None = None
     """When its members began to wait for one another; None: they do not."""
     due_s: float = 0.0
     """When they will have waited too long."""
+    timeout_s: float = 0.0
+    """How long the gang let them wait when this was last reckoned."""
 
 
 class GangEntries:
@@ -91,6 +95,25 @@ class GangEntries:
             return True
         waiting.why = why
         return False
+
+    def tries(self, entries: Iterable[Entry]) -> None:
+        """An attempt of these begins: from now on another thing that their gangs ask for is news."""
+        for key in {key for one in entries if (key := self._gang_of.get(one.uid))}:
+            self._gangs[key].tried = self._asked(key)
+
+    def asks_otherwise(self, key: str) -> bool:
+        """Since members of the gang were last popped, what it asks for has changed, or how many members it lacks."""
+        waiting = self._gangs.get(key)
+        return waiting is not None and waiting.tried != self._asked(key)
+
+    def is_outdated(self, entry: Entry) -> bool:
+        """The attempt of this member was about something that its gang asks for no longer."""
+        return (self.must_start_together(entry) or self.has_topology(entry)) and self.asks_otherwise(self.key_of(entry))
+
+    def _asked(self, key: str) -> tuple[object, ...]:
+        """Of this gang, and of those that start with it."""
+        gangs = (self._roster.gang(one) for one in self._roster.together_with(key))
+        return tuple((gang.key, gang.spec, gang.lacks) for gang in gangs if gang is not None)
 
     # -- who is there ----------------------------------------------------------------------------------------------
 
@@ -228,6 +251,7 @@ class GangEntries:
             return
         if waiting.since_s is None:
             waiting.since_s = now_s
+        waiting.timeout_s = gang.timeout_s
         due_s = waiting.since_s + gang.timeout_s
         if due_s != waiting.due_s:
             waiting.due_s = due_s
@@ -237,6 +261,15 @@ class GangEntries:
         """This member waits for others, if it has a gang that has not started."""
         if self.must_start_together(entry):
             self._wait(self._gang_of[entry.uid], now_s)
+
+    def retime(self, key: str, now_s: float) -> None:
+        """If the gang's timeout was changed while its members wait, the new one counts, from the same moment."""
+        waiting, gang = self._gangs.get(key), self._roster.gang(key)
+        if waiting is None or waiting.since_s is None or gang is None or waiting.timeout_s == gang.timeout_s:
+            return
+        if gang.is_overdue and waiting.since_s + gang.timeout_s > now_s:
+            self._roster.note_in_time(key)
+        self._wait(key, now_s)
 
     def start(self, key: str) -> None:
         """The gang has started: nobody leads it, and nobody waits."""

@@ -227,12 +227,14 @@ class PodQueue:
         self._gangs.refused(entry, failure.message)
         if self._back.follows(entry, now_s):
             self._places.move(entry, Place.GANG, FAILED, now_s)
-        elif how is Requeue.SKIP:
+            if how is not Requeue.SKIP:
+                self._back.wake_lead(entry, now_s)
+        elif how is Requeue.SKIP and not self._gangs.is_outdated(entry):
             self._places.move(entry, Place.UNSCHEDULABLE, FAILED, now_s)
             if entry.rejectors is BY_SERVER:
                 return self._quarantine(entry)
         else:
-            self._back.requeue(entry, how, FAILED, self._now_s)
+            self._back.requeue(entry, max(how, Requeue.AFTER_BACKOFF), FAILED, self._now_s)
         return _placement(entry)
 
     def took(self, uid: str, seconds: float) -> None:
@@ -374,6 +376,8 @@ class PodQueue:
             self._back.requeue(entry, Requeue.AFTER_BACKOFF, ADDED, self._now_s)
             return _placement(entry)
         self._places.find_anew(entry, self._now_s)
+        if event is not None and entry.place is Place.GANG:
+            self._back.wake_lead(entry, self._now_s)
         if event is not None and is_parked:
             self._wake_by_itself(entry, event, known)
         return _placement(entry)

@@ -104,14 +104,28 @@ class Readmission:
     def regroup(self, now_s: float, tally: Tally) -> None:
         """Members whose gang has started become entries of their own; where it has not, one leads and the others follow."""
         while (key := self._gangs.next_changed()) is not None:
+            self._gangs.retime(key, now_s)
             why = self._gangs.why_not_yet(key)
-            if self._gangs.is_sorted(key, why):
-                continue
-            if why == STARTED:
-                self._gangs.start(key)
-            for entry in self._gangs.own(key):
-                if entry.place not in POPPED:
-                    self._sort(entry, why, now_s, tally)
+            if not self._gangs.is_sorted(key, why):
+                if why == STARTED:
+                    self._gangs.start(key)
+                for entry in self._gangs.own(key):
+                    if entry.place not in POPPED:
+                        self._sort(entry, why, now_s, tally)
+            if self._gangs.asks_otherwise(key):
+                self._try_anew(key, now_s, tally)
+
+    def _try_anew(self, key: str, now_s: float, tally: Tally) -> None:
+        """What the gang asks for has changed: a refusal of what it asked for before says nothing any more."""
+        for entry in self._gangs.own(key):
+            if entry.place is Place.UNSCHEDULABLE:
+                self.requeue(entry, Requeue.AFTER_BACKOFF, SORTED, now_s, tally)
+
+    def wake_lead(self, entry: Entry, now_s: float, tally: Tally | None = None) -> None:
+        """Something may have helped this member, which stands with its lead: it is the lead that waits for events."""
+        lead = self._gangs.lead_of(entry)
+        if lead is not None and lead.place is Place.UNSCHEDULABLE:
+            self.requeue(lead, Requeue.AFTER_BACKOFF, JOINED, now_s, tally)
 
     def overdue(self, now_s: float, tally: Tally) -> None:
         """Gangs that have waited too long: those who wait for members hear of it, the others in an attempt at once."""
@@ -125,6 +139,8 @@ class Readmission:
         while (entry := self._places.head()) is not None:
             if not self._gangs.are_any or not self._gangs.must_start_together(entry):
                 self._places.pop(entry, now_s)
+                if self._gangs.are_any:
+                    self._gangs.tries((entry,))
                 return [entry]
             lead = self._gangs.lead_of(entry)
             if lead is None:
@@ -135,7 +151,9 @@ class Readmission:
             entry = self._healing_before(entry)
             entries = [entry, *(one for one in self._gangs.followers(entry) if self._is_admitted(one, now_s))]
             for one in entries:
+                one.was_flushed = entry.was_flushed
                 self._places.pop(one, now_s)
+            self._gangs.tries(entries)
             return entries
         return []
 
@@ -178,8 +196,7 @@ class Readmission:
 
     def _came(self, entry: Entry, lead: Entry, now_s: float, tally: Tally | None) -> None:
         """Another member: the gang may stand elsewhere in the order, and fit where it did not."""
-        if lead.place is Place.UNSCHEDULABLE:
-            self.requeue(lead, Requeue.AFTER_BACKOFF, JOINED, now_s, tally)
+        self.wake_lead(entry, now_s, tally)
         if lead.place in (Place.ACTIVE, Place.BACKOFF) and self._gangs.is_before(entry, lead):
             self._gangs.lead(lead, now_s)
             self._places.sort_anew(lead, now_s)

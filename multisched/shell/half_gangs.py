@@ -40,7 +40,9 @@ class HalfGangs:
         """Reports each gang once for each time that it is below its minimum too long; the status of its group says so, too."""
         below = {gang.key: gang for gang in self._cache.gangs.gangs() if gang.bound and gang.needs > 0}
         self._since_s = {key: self._since_s.get(key, now_s) for key in below}
-        self._reported &= below.keys()
+        self._reported = {
+            key for key in self._reported & below.keys() if now_s - self._since_s[key] >= below[key].timeout_s
+        }
         for key, gang in below.items():
             is_due = key not in self._reported and now_s - self._since_s[key] >= gang.timeout_s
             if is_due and self._report(gang):

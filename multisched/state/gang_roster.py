@@ -164,11 +164,19 @@ class Gang:
         return 0 if spec is None else min(max(standing + len(self.finished) - spec.min_members, 0), standing)
 
     @property
-    def outlook(self) -> tuple[int, int, int, bool, int]:
+    def outlook(self) -> tuple[object, ...]:
         """While it is the same, whoever waits for the gang's members does so for the same reason."""
         spec = self.spec
         is_complete = spec is not None and self.present >= spec.min_members
-        return len(self.schedulers), len(self.said), self.held, is_complete, max(self.needs, 0)
+        return len(self.schedulers), len(self.said), spec, self.held, is_complete, self.lacks, max(self.needs, 0)
+
+    @property
+    def lacks(self) -> int:
+        """How many members its minimum lacks, not counting those that are only assumed: they may be given up again."""
+        spec = self.spec
+        if spec is None or self.needs <= 0:
+            return 0
+        return max(spec.min_members - self.bound - len(self.finished), 0)
 
     @property
     def present(self) -> int:
@@ -333,7 +341,10 @@ class GangRoster:
         if member.is_running != (pod.phase == "Running"):  # no change of `standing`: nobody's answers depend on it
             gang.members[pod.uid].is_running = not member.is_running
             self.on_count(key)
+        asked = gang.spec
         self._say(gang, pod.uid, membership.spec)
+        if gang.spec != asked:
+            gang.refusal = ""
         if gang.outlook != before_it:
             self._changed(key)
         else:
@@ -400,6 +411,13 @@ class GangRoster:
             gang.is_overdue = gang.needs > 0
             self.on_count(key)
 
+    def note_in_time(self, key: str) -> None:
+        """The gang lets its members wait longer than before: they have not waited too long."""
+        gang = self._gangs.get(key)
+        if gang is not None:
+            gang.is_overdue = False
+            self.on_count(key)
+
     def note_refusal(self, key: str, message: str) -> None:
         """Why a member that must start with others did not."""
         gang = self._gangs.get(key)
@@ -425,8 +443,6 @@ class GangRoster:
             _note_start(gang, is_foreign=is_foreign)
         else:
             _note_end(gang)
-        if gang.needs <= 0:
-            gang.is_overdue, gang.refusal = False, ""
         self.on_count(key)
         if gang.outlook != before:
             self._changed(key)
@@ -450,6 +466,8 @@ class GangRoster:
     def _changed(self, key: str) -> None:
         gang = self._gangs.get(key)
         if gang is not None:
+            if gang.needs <= 0:
+                gang.is_overdue, gang.refusal = False, ""
             self._note_fellows(gang, self.together_with(key))
         for one in dict.fromkeys((key, *self.together_with(key), *sorted(self._named_by.get(key, ())))):
             self.on_change(one)
@@ -483,11 +501,13 @@ class GangRoster:
     def _describe(self, gang: Gang) -> None:
         """By the first of its APIs that has an object for it."""
         self.version += 1
-        was_unknown = gang.spec is None
+        before = gang.spec
         found = (self._objects.get((api, gang.key)) for api in gang.apis)
         gang.described, gang.object_problem = next((one for one in found if one is not None), (None, ""))
+        if gang.spec != before:
+            gang.refusal = ""  # it was about what the gang asked for then
         if gang.bound:
-            _note_start(gang, is_foreign=was_unknown)
+            _note_start(gang, is_foreign=before is None)
 
     def _replace(self, gang: Gang, uid: str, before: GangMember | None, after: GangMember | None) -> None:
         """A member comes, goes, or is another one than before."""

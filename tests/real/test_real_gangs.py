@@ -134,7 +134,7 @@ async def test_gangs_of_every_api_start_whole_and_their_objects_say_so(tmp_path:
 
         async def has_no_room() -> bool:
             reason, message = await said_of(admin, "roomless-0")
-            return reason == "Unschedulable" and "members that must start together have a node" in message
+            return reason == "Unschedulable" and "members that must start together fit" in message
 
         await until(has_no_room, LIMIT_S)
         for name, api in GROUPS.items():

@@ -155,8 +155,8 @@ def test_what_a_killed_leader_left_unbound_is_healed_together_by_the_next() -> N
         async with open_house(HEAD, before=before) as house:
             await asyncio.sleep(70.0)
             why = (
-                "gang default/g has been below its minimum for 60 s: 1 of the 2 members that must start together have a"
-                f" node; m2: 0/1 nodes are available: 1 Insufficient cpu. preemption: {NO_VICTIMS_FOR_ALL}"
+                "gang default/g has been below its minimum for 60 s: 1 of the 2 members that must start together fit;"
+                f" m2: 0/1 nodes are available: 1 Insufficient cpu. preemption: {NO_VICTIMS_FOR_ALL}"
             )
             assert await condition(house, "m1") == ("Unschedulable", why)
             assert not house.bound_at, "not one alone"

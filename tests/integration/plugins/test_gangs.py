@@ -262,7 +262,7 @@ def test_members_of_a_gang_that_finds_no_room_for_too_long_hear_who_has_no_node_
         async with cluster("a", cpu="1") as house:
             await members(house, koordinator("g", 2, waiting_time="60s"), "m0", "m1")
             await asyncio.sleep(50.0)
-            why = "1 of the 2 members that must start together have a node; m1: 0/1 nodes are available: 1 Insufficient cpu."
+            why = "1 of the 2 members that must start together fit; m1: 0/1 nodes are available: 1 Insufficient cpu."
             why += f" preemption: {NO_VICTIMS_FOR_ALL}"
             assert await condition(house, "m0") == ("Unschedulable", f"gang default/g: {why}")
             await asyncio.sleep(12.0)

@@ -83,7 +83,7 @@ def test_a_gang_that_does_not_fit_leaves_no_trace_and_each_member_hears_why() ->
     result = attempt(domain, gang_of([make_pod(f"m{at}", spec=SPEC) for at in range(4)], 4))
     assert result.placed == ()
     assert {one.message for one in result.unplaced} == {
-        "gang g: 3 of the 4 members that must start together have a node; m3: 0/2 nodes are available: 2 Insufficient cpu."
+        "gang g: 3 of the 4 members that must start together fit; m3: 0/2 nodes are available: 2 Insufficient cpu."
     }
     assert all({"NodeResourcesFit"} == one.rejectors for one in result.unplaced)
     assert trace(domain) == before
@@ -247,7 +247,7 @@ def test_of_several_orders_the_one_that_came_furthest_says_why() -> None:
     domain = Domain(make_node("a", cpu_milli=3000))
     pods = [*(make_pod(f"s{at}", cpu_milli=1000) for at in range(3)), make_pod("l0", cpu_milli=3000)]
     (message,) = {one.message for one in attempt(domain, gang_of(pods, 4)).unplaced}
-    assert "3 of the 4 members that must start together have a node; l0: " in message
+    assert "3 of the 4 members that must start together fit; l0: " in message
 
 
 def test_a_member_that_wants_to_be_beside_another_is_tried_again_once_that_one_has_a_node() -> None:

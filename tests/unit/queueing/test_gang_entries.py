@@ -11,7 +11,16 @@ from msgspec.structs import replace
 from multisched.framework.events import NODE_ADD, Action, ClusterEvent, EventRegistration, Resource
 from multisched.framework.points import Queued, QueuedGang
 from multisched.framework.status import SUCCESS, Status
-from multisched.model.gang import ACK_MIN, ACK_NAME, KOORDINATOR, TOPOLOGY_ANNOTATION, TopologyLevel
+from multisched.model.gang import (
+    ACK_MIN,
+    ACK_NAME,
+    KOORDINATOR,
+    SP_LABEL,
+    TOPOLOGY_ANNOTATION,
+    GangApi,
+    GangSpec,
+    TopologyLevel,
+)
 from multisched.model.objects import Node, Pod, PodSpec
 from multisched.plugins.gang.gang_scheduling import GangScheduling
 from multisched.queueing.backoff import BackoffPolicy
@@ -166,6 +175,53 @@ def test_a_gang_that_failed_waits_as_one_and_is_tried_again_as_one() -> None:
     house.queue.flush(house.now_s)
     house.now_s += 20
     assert sorted(house.pop()) == ["a", "b"]
+
+
+def test_all_members_that_the_flush_started_are_counted() -> None:
+    house = House()
+    house.add(member("a"), member("b"))
+    house.fail(*house.pop())
+    house.now_s += 400
+    house.queue.flush(house.now_s)
+    house.bind(*house.pop())
+    assert house.queue.statistics().bound_after_flush == 2
+
+
+def test_an_attempt_that_was_about_another_minimum_is_followed_by_another_one() -> None:
+    house = House()
+    house.add(member("a"), member("b"), member("c"))
+    house.roster.set_object(GangApi.SCHEDULER_PLUGINS, "team/h", GangSpec(3))
+    house.add(*(Pod("team", name, f"uid-{name}", 1, labels={SP_LABEL: "h"}) for name in "xyz"))
+    house.pop()
+    assert house.pop() == ["x", "y", "z"]
+    house.roster.set_object(GangApi.SCHEDULER_PLUGINS, "team/h", GangSpec(2))
+    house.queue.regroup(house.now_s)
+    house.fail("x", "y", "z")
+    assert house.places()["x"] == "backoff"
+    assert house.pop() == ["x", "y", "z"]
+    house.fail("x", "y", "z")
+    assert house.places()["x"] == "unschedulable", "nothing has changed since"
+
+
+def test_a_timeout_that_is_changed_while_a_gang_waits_counts_from_when_it_began_to_wait() -> None:
+    house = House()
+    spec = GangSpec(3, 60.0)
+    house.roster.set_object(GangApi.SCHEDULER_PLUGINS, "team/h", spec)
+    house.add(*(Pod("team", name, f"uid-{name}", 1, labels={SP_LABEL: "h"}) for name in "xy"))
+
+    def is_overdue(now_s: float) -> bool:
+        house.now_s = now_s
+        house.queue.regroup(now_s)
+        house.queue.flush(now_s)
+        gang = house.roster.gang("team/h")
+        assert gang is not None
+        return gang.is_overdue
+
+    assert not is_overdue(59.0)
+    house.roster.set_object(GangApi.SCHEDULER_PLUGINS, "team/h", replace(spec, timeout_s=90.0))
+    assert (is_overdue(61.0), is_overdue(91.0)) == (False, True)
+    house.roster.set_object(GangApi.SCHEDULER_PLUGINS, "team/h", replace(spec, timeout_s=200.0))
+    assert (is_overdue(92.0), is_overdue(201.0)) == (False, True)
 
 
 def test_members_that_come_later_join_those_that_wait() -> None:

@@ -48,7 +48,7 @@ def test_a_member_that_would_fit_alone_does_not_fit_while_its_gang_does_not() ->
     assert note.startswith(
         "it goes with its gang or not at all, and what is said of nodes is about this pod alone: gang "
     )
-    assert "1 of the 2 members that must start together have a node; late: 0/1 nodes" in note
+    assert "1 of the 2 members that must start together fit; late: 0/1 nodes" in note
     assert view.fixes == ()
 
 

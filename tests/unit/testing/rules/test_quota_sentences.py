@@ -14,7 +14,7 @@ from tests.unit.plugins.quota.trees import leaf, node
 
 TREE = node("root", {"cpu": 4, "memory": "4Gi"}, {"cpu": 4, "memory": "4Gi"}, leaf("a", 1, 3), leaf("b", 0, 4))
 BOUNDS = bounds_of(read_tree({"spec": {"root": TREE}}))
-GANG = "gang a/g: 0 of the 4 members that must start together have a node; g-1: 0/26 nodes are available:"
+GANG = "gang a/g: 0 of the 4 members that must start together fit; g-1: 0/26 nodes are available:"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,176 @@
+"""A gang that was refused for room is tried again when what it asks for changes, and its PodGroup does not contradict itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+import pytest
+
+from multisched.cluster.api.direct import DirectTransport
+from multisched.model.gang import SIGS_LABEL, SP_LABEL, TOPOLOGY_ANNOTATION
+from tests.integration.plugins.gang_kit import GROUPS, PODS, ack, get, koordinator, members, nodes, waiting
+from tests.integration.plugins.house import HEAD, House, in_virtual_time, open_house
+from tests.integration.plugins.test_workloads import serve
+
+SOON_S = 15.0
+"""After the longest backoff of a first attempt, and long before the leftover flush."""
+SIGS_GROUPS = "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/default/podgroups"
+OWN_GROUPS = "/apis/scheduling.k8s.io/v1alpha2/namespaces/default/podgroups"
+NAMES = ("m0", "m1", "m2", "m3")
+
+
+@asynccontextmanager
+async def cluster(cpu: str = "3") -> AsyncIterator[House]:
+    """A node with room for three members."""
+
+    async def before(house: House) -> None:
+        await nodes(house, "n0", cpu=cpu)
+        await serve(house, "v1alpha2")
+
+    async with open_house(HEAD, before=before) as house:
+        yield house
+        await house.at_rest()
+
+
+async def refused(house: House, *names: str) -> None:
+    await house.until(lambda: any(waiting(house, name).startswith("unschedulable") for name in names))
+
+
+def group(least: int) -> dict[str, Any]:
+    return {"minMember": least, "scheduleTimeoutSeconds": 3600}
+
+
+@pytest.mark.parametrize(
+    ("path", "metadata", "spec", "lower", "fields"),
+    [
+        (GROUPS, {"labels": {SP_LABEL: "g"}}, group(4), {"minMember": 3}, {}),
+        (SIGS_GROUPS, {"labels": {SIGS_LABEL: "g"}}, group(4), {"minMember": 3}, {}),
+        (
+            OWN_GROUPS,
+            {},
+            {"schedulingPolicy": {"gang": {"minCount": 4}}},
+            {"schedulingPolicy": {"gang": {"minCount": 3}}},
+            {"schedulingGroup": {"podGroupName": "g"}},
+        ),
+    ],
+)
+def test_a_gang_is_tried_again_when_its_pod_group_asks_for_fewer_members(
+    path: str, metadata: Mapping[str, Any], spec: Mapping[str, Any], lower: Mapping[str, Any], fields: Mapping[str, Any]
+) -> None:
+    async def story() -> None:
+        async with cluster() as house:
+            await house.post(path, "g", {}, spec=spec)
+            await members(house, metadata, *NAMES, **fields)
+            await refused(house, *NAMES)
+            await asyncio.sleep(30.0)
+            await house.patch(f"{path}/g", {"spec": lower})
+            await house.until(lambda: len(house.bound_at) == 3, SOON_S)
+
+    in_virtual_time(story)
+
+
+@pytest.mark.parametrize(("metadata", "key"), [(ack, "labels"), (koordinator, "annotations")])
+def test_a_gang_is_tried_again_when_its_members_ask_for_fewer(metadata: Any, key: str) -> None:
+    async def story() -> None:
+        async with cluster() as house:
+            await members(house, metadata("g", 4), *NAMES)
+            await refused(house, *NAMES)
+            await asyncio.sleep(30.0)
+            for name in NAMES:
+                await house.patch(f"{PODS}/{name}", {"metadata": {key: metadata("g", 3)[key]}})
+            await house.until(lambda: len(house.bound_at) == 3, SOON_S)
+
+    in_virtual_time(story)
+
+
+@pytest.mark.parametrize("after", ["zone", None])
+def test_a_gang_is_tried_again_when_its_topology_is_required_no_longer(after: str | None) -> None:
+    async def story() -> None:
+        async with cluster() as house:
+            await house.patch("nodes/n0", {"metadata": {"labels": {"zone": "z0"}}})
+            await house.node("n1", cpu="1", labels={"zone": "z1"})
+            await house.post(GROUPS, "g", {"annotations": {TOPOLOGY_ANNOTATION: "zone:required"}}, spec=group(4))
+            await members(house, {"labels": {SP_LABEL: "g"}}, *NAMES)
+            await refused(house, *NAMES)
+            await asyncio.sleep(30.0)
+            await house.patch(f"{GROUPS}/g", {"metadata": {"annotations": {TOPOLOGY_ANNOTATION: after}}})
+            await house.bound(*NAMES, within_s=SOON_S)
+
+    in_virtual_time(story)
+
+
+def test_a_member_of_a_started_gang_is_tried_again_when_its_topology_is_required_no_longer() -> None:
+    async def story() -> None:
+        async with cluster() as house:
+            await house.patch("nodes/n0", {"metadata": {"labels": {"zone": "z0"}}})
+            await house.node("n1", cpu="1", labels={"zone": "z1"})
+            await house.post(GROUPS, "g", {"annotations": {TOPOLOGY_ANNOTATION: "zone:required"}}, spec=group(3))
+            await members(house, {"labels": {SP_LABEL: "g"}}, *NAMES)
+            await house.until(lambda: len(house.bound_at) == 3)
+            await asyncio.sleep(30.0)
+            assert len(house.bound_at) == 3
+            await house.patch(f"{GROUPS}/g", {"metadata": {"annotations": {TOPOLOGY_ANNOTATION: "zone"}}})
+            await house.bound(*NAMES, within_s=SOON_S)
+
+    in_virtual_time(story)
+
+
+def test_a_gang_is_tried_again_when_another_party_binds_a_member() -> None:
+    async def story() -> None:
+        async with cluster() as house:
+            node = {"apiVersion": "v1", "kind": "Node", "name": "elsewhere"}
+            await house.node("elsewhere", cpu="1", unschedulable=True)
+            await members(house, ack("g", 4), *NAMES)
+            await refused(house, *NAMES)
+            await asyncio.sleep(30.0)
+            (name, *_) = (name for name in NAMES if waiting(house, name).startswith("gang"))
+            await bind(house, name, node)
+            await house.bound(*sorted({*NAMES} - {name}), within_s=SOON_S)
+
+    in_virtual_time(story)
+
+
+async def bind(house: House, name: str, node: Mapping[str, str]) -> None:
+    """As another scheduler does."""
+    body = orjson.dumps({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": node})
+    assert (await DirectTransport(house.server).request("POST", f"{PODS}/{name}/binding", body=body)).status == 201
+
+
+def test_a_gang_is_tried_again_when_a_member_that_follows_tolerates_more() -> None:
+    async def story() -> None:
+        async with cluster() as house:
+            await house.node("n1", cpu="4", taints=[{"key": "team", "value": "x", "effect": "NoSchedule"}])
+            await members(house, ack("g", 4), *NAMES)
+            await refused(house, *NAMES)
+            await asyncio.sleep(30.0)
+            (name, *_) = (name for name in NAMES if waiting(house, name).startswith("gang"))
+            tolerations = [{"key": "team", "operator": "Exists", "effect": "NoSchedule"}]
+            await house.patch(f"{PODS}/{name}", {"spec": {"tolerations": tolerations}})
+            await house.bound(*NAMES, within_s=SOON_S)
+
+    in_virtual_time(story)
+
+
+def test_the_status_of_a_pod_group_does_not_contradict_itself_after_an_edit() -> None:
+    async def story() -> None:
+        async with cluster(cpu="4") as house:
+            await house.post(GROUPS, "g", {}, spec=group(5))
+            await members(house, {"labels": {SP_LABEL: "g"}}, *NAMES, "m4")
+            await refused(house, *NAMES, "m4")
+            await asyncio.sleep(5.0)
+            seen = (await get(house, f"{GROUPS}/g"))["status"]["conditions"][0]["message"]
+            assert seen.startswith("0 of 5 members that start together have nodes; m0, m1, m2, m3 and others wait: ")
+            assert ": 4 of the 5 members that must start together fit; " in seen
+            await house.node("full", cpu="0")
+            await house.patch(f"{GROUPS}/g", {"spec": {"minMember": 9}})
+            await asyncio.sleep(5.0)
+            seen = (await get(house, f"{GROUPS}/g"))["status"]["conditions"][0]["message"]
+            assert seen == "gang default/g: waits until 9 members are there"
+            await house.patch(f"{GROUPS}/g", {"spec": {"minMember": 4}})
+            await house.until(lambda: len(house.bound_at) == 4, SOON_S)
+
+    in_virtual_time(story)
