@@ -25,7 +25,7 @@ class GangCounts(msgspec.Struct, frozen=True):
     running: int
     """Of those."""
     finished: int
-    """Members that ended well."""
+    """Members that ended well and count: they have the same owner as a living member."""
     has_started: bool
     """Its minimum was bound, and since then there was always a member that stays or has finished."""
     is_overdue: bool

@@ -55,7 +55,7 @@ class HalfGangs:
         spec, is_heard = gang.spec, False
         if spec is None:
             return False
-        finished = f", and {len(gang.finished)} have finished" if gang.finished else ""
+        finished = f", and {gang.succeeded} have finished" if gang.succeeded else ""
         note = (
             f"gang {gang.key} has been below its minimum for {gang.timeout_s:g} s:"
             f" {gang.bound} of {spec.min_members} members run{finished}"

@@ -5,9 +5,11 @@ Called by whoever copies a cluster to try something.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
-from multisched.state.gang_roster import GangRoster
+from multisched.state.gang_roster import FinishedMember, GangRoster
 
 
 class GangMemory(msgspec.Struct, frozen=True):
@@ -17,15 +19,15 @@ class GangMemory(msgspec.Struct, frozen=True):
     """Keys of gangs whose minimum was bound at some time."""
     overdue: frozenset[str] = frozenset()
     """Keys of gangs that have waited longer than they let their members."""
-    finished: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Key of a gang, and uids of its members that ended well."""
+    finished: tuple[tuple[str, Mapping[str, FinishedMember]], ...] = ()
+    """Key of a gang, and by uid its members that ended well."""
 
 
 def remembered(roster: GangRoster) -> GangMemory:
     return GangMemory(
         frozenset(gang.key for gang in roster.gangs() if gang.has_started),
         frozenset(gang.key for gang in roster.gangs() if gang.is_overdue),
-        tuple((gang.key, tuple(gang.finished)) for gang in roster.gangs() if gang.finished),
+        tuple((gang.key, dict(gang.finished)) for gang in roster.gangs() if gang.finished),
     )
 
 
@@ -35,4 +37,5 @@ def recall(roster: GangRoster, memory: GangMemory) -> None:
     for gang in roster.gangs():
         gang.has_started = gang.key in memory.started
         gang.is_overdue = gang.key in memory.overdue
-        gang.finished.update(dict.fromkeys(finished.get(gang.key, ()), True))
+        for uid, member in finished.get(gang.key, {}).items():
+            gang.add_finished(uid, member)

@@ -45,6 +45,7 @@ class GangMember(msgspec.Struct):
     is_running: bool = False
     owner: str = ""
     """Name of the workload that it is of; empty for none."""
+    owner_uid: str = ""
 
     @property
     def is_held(self) -> bool:
@@ -61,6 +62,19 @@ class GangMember(msgspec.Struct):
         return bool(self.node) and not self.is_leaving
 
 
+class FinishedMember(msgspec.Struct, frozen=True):
+    """One pod of a gang that ended well: it holds nothing."""
+
+    owner_uid: str = ""
+    is_there: bool = True
+    """The API server still has the pod."""
+
+    @property
+    def may_count(self) -> bool:
+        """False for a deleted pod without an owner: nothing tells whether a pod that comes later belongs to its run."""
+        return self.is_there or bool(self.owner_uid)
+
+
 class Gang:
     """One gang as its members and its object describe it. Written by the roster alone."""
 
@@ -70,8 +84,12 @@ class Gang:
         """By which its members name it."""
         self.members: dict[str, GangMember] = {}
         """uid -> member; those that have finished are not among them."""
-        self.finished: dict[str, bool] = {}
-        """uid of members that ended well, which count and hold nothing -> the API server still has the pod."""
+        self.finished: dict[str, FinishedMember] = {}
+        """By uid, also those of earlier runs."""
+        self._finished_by: Counter[str] = Counter()
+        """uid of an owner, empty for none -> finished members that count for living members of the same owner."""
+        self.owners: Counter[str] = Counter()
+        """The same of living members that are not being deleted."""
         self.standing = 0
         """Members that are on a node, or assumed on one, and are not being deleted."""
         self.bound = 0
@@ -96,6 +114,27 @@ class Gang:
         """That of the latest member, which may have finished."""
         self.held = 0
         """Members that wait and cannot be tried as they are."""
+
+    @property
+    def succeeded(self) -> int:
+        """Finished members that count: those that have the same owner as a living member; all, if none lives."""
+        if not self.owners:
+            return self._finished_by.total()
+        return sum(count for owner, count in self._finished_by.items() if owner in self.owners)
+
+    def add_finished(self, uid: str, member: FinishedMember) -> None:
+        """Adds a finished member, or replaces what is known of it."""
+        self.drop_finished(uid)
+        self.finished[uid] = member
+        self._finished_by[member.owner_uid] += member.may_count
+
+    def drop_finished(self, uid: str) -> None:
+        """Forgets a finished member, if it is known."""
+        member = self.finished.pop(uid, None)
+        if member is not None:
+            self._finished_by[member.owner_uid] -= member.may_count
+            if not self._finished_by[member.owner_uid]:
+                del self._finished_by[member.owner_uid]
 
     @property
     def spec(self) -> GangSpec | None:
@@ -145,7 +184,7 @@ class Gang:
             return 1
         if self.stays_started:
             return 0
-        return spec.min_members - self.standing - len(self.finished)
+        return spec.min_members - self.standing - self.succeeded
 
     @property
     def stays_started(self) -> bool:
@@ -161,7 +200,7 @@ class Gang:
     def surplus(self) -> int:
         """How many of those may go singly; 0 where nobody says what it needs."""
         spec, standing = self.spec, self.standing
-        return 0 if spec is None else min(max(standing + len(self.finished) - spec.min_members, 0), standing)
+        return 0 if spec is None else min(max(standing + self.succeeded - spec.min_members, 0), standing)
 
     @property
     def outlook(self) -> tuple[object, ...]:
@@ -176,12 +215,12 @@ class Gang:
         spec = self.spec
         if spec is None or self.needs <= 0:
             return 0
-        return max(spec.min_members - self.bound - len(self.finished), 0)
+        return max(spec.min_members - self.bound - self.succeeded, 0)
 
     @property
     def present(self) -> int:
         """Members that stand, could be tried, or have finished."""
-        return len(self.members) + len(self.finished) - self.held - self.leaving
+        return len(self.members) + self.succeeded - self.held - self.leaving
 
 
 class GangRoster:
@@ -321,7 +360,7 @@ class GangRoster:
                 self.remove(pod.uid)
             return None
         if pod.uid in self._finished:
-            if self._gangs[self._finished[pod.uid][0]].finished[pod.uid]:
+            if self._gangs[self._finished[pod.uid][0]].finished[pod.uid].is_there:
                 return membership  # the watch of running pods is late
             self._forget_finished(pod.uid)  # a backup was restored, in which it has not finished
         key = f"{pod.namespace}/{membership.name}"
@@ -370,7 +409,8 @@ class GangRoster:
         gang = self._gang(f"{pod.namespace}/{membership.name}", membership)
         self.version += 1
         gang.last_scheduler = pod.spec.scheduler_name
-        gang.finished[pod.uid] = True  # before it is no member: the gang must not be forgotten between
+        # Before it is removed from the members: the gang must not be forgotten in between.
+        gang.add_finished(pod.uid, FinishedMember(_owner_uid(pod)))
         self.remove(pod.uid)
         self._finished[pod.uid] = gang.key, pod.key
         self._finished_uids[pod.key] = pod.uid
@@ -380,12 +420,16 @@ class GangRoster:
         self._changed(gang.key)
 
     def finished_is_gone(self, pod_key: str) -> None:
-        """A finished pod was deleted: it goes on to count as long as its gang has others, living or finished."""
+        """A finished pod was deleted. If it has an owner, it counts as long as its gang has others, living or finished."""
         uid = self._finished_uids.pop(pod_key, "")
         if uid:
+            self.version += 1
             gang = self._gangs[self._finished[uid][0]]
-            gang.finished[uid] = False
+            gang.add_finished(uid, FinishedMember(gang.finished[uid].owner_uid, is_there=False))
+            _note_end(gang)
             self._tidy(gang)
+            self.on_count(gang.key)
+            self._changed(gang.key)
 
     def set_object(self, api: GangApi, key: str, spec: GangSpec | None, problem: str = "") -> None:
         """The gang's own object as it is now; None and no problem: it is gone."""
@@ -530,7 +574,7 @@ class GangRoster:
         key, pod_key = self._finished.pop(uid)
         self._finished_uids.pop(pod_key, None)
         gang = self._gangs[key]
-        del gang.finished[uid]
+        gang.drop_finished(uid)
         self._tidy(gang)
 
     def _say(self, gang: Gang, uid: str, spec: GangSpec | None) -> None:
@@ -543,7 +587,7 @@ class GangRoster:
             _count(gang.said, spec, 1)
 
     def _tidy(self, gang: Gang) -> None:
-        if gang.members or any(gang.finished.values()):
+        if gang.members or any(one.is_there for one in gang.finished.values()):
             return
         del self._gangs[gang.key]
         self._note_fellows(gang, ())
@@ -559,9 +603,13 @@ class GangRoster:
 
 
 def _member(pod: Pod, membership: Membership) -> GangMember:
-    owner = "" if pod.owner is None else pod.owner.name
-    held = _held(pod, membership)
-    return GangMember(pod.name, pod.spec.scheduler_name, held, is_deleting=pod.is_deleting, owner=owner)
+    owner, owner_uid = "" if pod.owner is None else pod.owner.name, _owner_uid(pod)
+    name, held = pod.spec.scheduler_name, _held(pod, membership)
+    return GangMember(pod.name, name, held, is_deleting=pod.is_deleting, owner=owner, owner_uid=owner_uid)
+
+
+def _owner_uid(pod: Pod) -> str:
+    return "" if pod.owner is None else pod.owner.uid
 
 
 def counts_of(gang: Gang, why: str) -> GangCounts:
@@ -572,7 +620,7 @@ def counts_of(gang: Gang, why: str) -> GangCounts:
         present=gang.present,
         bound=gang.bound,
         running=sum(member.is_running for member in members if not member.is_leaving),
-        finished=len(gang.finished),
+        finished=gang.succeeded,
         has_started=gang.has_started,
         is_overdue=gang.is_overdue,
         refusal=gang.refusal,
@@ -592,14 +640,16 @@ def _tally(gang: Gang, member: GangMember, sign: int) -> None:
     gang.bound += sign * (member.is_bound and not member.is_leaving)
     gang.leaving += sign * member.is_leaving
     gang.held += sign * (member.is_held and not member.is_leaving)
+    if not member.is_leaving:
+        _count(gang.owners, member.owner_uid, sign)
 
 
 def _note_end(gang: Gang) -> None:
-    """If no member stays and none has finished, those that come start as if the gang were new, whatever it was before.
+    """If no member stays and no finished one counts, those that come start as if the gang were new.
 
     Victims count as staying: their removal may fail.
     """
-    if not gang.has_started or gang.standing or gang.finished:
+    if not gang.has_started or gang.standing or gang.succeeded:
         return
     gang.has_started = any(one.node and not one.is_deleting for one in gang.members.values())
 
@@ -608,7 +658,7 @@ def _note_start(gang: Gang, *, is_foreign: bool) -> None:
     """Some of it are bound. `is_foreign`: before we came, or knew what it asks for: it has started, as far as anybody can tell."""
     spec = gang.spec
     if spec is not None and gang.bound:
-        gang.has_started |= (is_foreign and spec.is_once) or gang.bound + len(gang.finished) >= spec.min_members
+        gang.has_started |= (is_foreign and spec.is_once) or gang.bound + gang.succeeded >= spec.min_members
 
 
 def _sentence(gang: Gang, about: str, why: str) -> str:
@@ -631,7 +681,7 @@ def _present(gang: Gang, spec: GangSpec) -> str:
     """Who is there of a gang that waits for members."""
     here = [member.name for member in gang.members.values() if not (member.is_held or member.is_leaving)]
     names = f" ({', '.join(here[:NAMED_MAX])}{', ...' if len(here) > NAMED_MAX else ''})" if here else ""
-    finished = f", {len(gang.finished)} of them finished" if gang.finished else ""
+    finished = f", {gang.succeeded} of them finished" if gang.succeeded else ""
     return f"{gang.present} of {spec.min_members} members are there{names}{finished}"
 
 

@@ -1,8 +1,8 @@
 """Gangs judged from API documents: a gang runs with at least its minimum of members, or with none.
 
-Members that have succeeded count, if the living members have the same owner; members that are being deleted do not. A gang that
-had its minimum and lost some of its members heals, which is not a fault; one that lost all of them starts as if it were new. A
-gang that has not started and has some members on nodes has its timeout to reach its minimum.
+Members that have succeeded count for living ones of the same owner. Members that are being deleted do not count. A gang
+that had its minimum and lost some of its members heals, which is not a fault; one that lost all of them starts as if it
+were new. A gang that has not started and has some members on nodes has its timeout to reach its minimum.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from multisched.verify.fields import Json, Unreadable, mapping, objects, text
+from multisched.verify.fields import Json, Unreadable, flag, mapping, objects, text
 from multisched.verify.gang_objects import GangKey, GroupObject, Member, read_group, read_member
 from multisched.verify.objects import name_of, node_name_of
 
@@ -55,7 +55,7 @@ class _Pod:
     is_over: bool
     """It has ended, or is being deleted."""
     owner: str
-    """uid of its owner; empty for none."""
+    """uid of its controller; empty for none."""
 
 
 @dataclass(slots=True)
@@ -105,8 +105,7 @@ class GangJudge:
         is_leaving = bool(text(mapping(document, "metadata"), "deletionTimestamp"))
         is_over = is_leaving or phase in ("Succeeded", "Failed")
         is_bound = phase == "Succeeded" or (bool(node_name_of(document)) and not is_over)
-        owner = next((text(one, "uid") for one in objects(mapping(document, "metadata"), "ownerReferences")), "")
-        pod = _Pod(uid, member, is_bound, is_over, owner)
+        pod = _Pod(uid, member, is_bound, is_over, _owner_of(document))
         self._pods[uid] = pod
         self._of.setdefault(member.key, {})[uid] = pod
         self._note(member.key)
@@ -141,15 +140,15 @@ class GangJudge:
         members, group = self._of.get(key, {}), self._groups.get(key)
         named = [pod.member.minimum for pod in members.values() if pod.member.minimum is not None]
         timeouts = [pod.member.timeout_s for pod in members.values() if pod.member.timeout_s is not None]
+        living = {pod.owner for pod in members.values() if not pod.is_over}
         timeout_s = group.timeout_s if group is not None else None
         if timeout_s is None:
             timeout_s = max(timeouts, default=TIMEOUT_DEFAULT_S)
-        owners = {pod.owner for pod in members.values() if not pod.is_over} or {pod.owner for pod in members.values()}
         return GangState(
             key,
             group.minimum if group is not None else max(named, default=None),
             timeout_s,
-            frozenset(uid for uid, pod in members.items() if pod.is_bound and (not pod.is_over or pod.owner in owners)),
+            frozenset(uid for uid, pod in members.items() if pod.is_bound and _counts(pod, living)),
             frozenset(uid for uid, pod in members.items() if not (pod.is_bound or pod.is_over)),
             group,
             next((pod.member.groups for pod in members.values() if pod.member.groups), ()),
@@ -190,6 +189,16 @@ class GangJudge:
         return any(
             not self.has_started(key) and _is_short(self.state(key), held) for key in state.groups or (state.key,)
         )
+
+
+def _counts(pod: _Pod, living: Collection[str]) -> bool:
+    """False for a member that succeeded in an earlier run. `living`: owners of living members."""
+    return not pod.is_over or not living or pod.owner in living
+
+
+def _owner_of(document: Json) -> str:
+    owners = objects(mapping(document, "metadata"), "ownerReferences")
+    return next((text(one, "uid") for one in owners if flag(one, "controller")), "")
 
 
 def _is_short(state: GangState, held: Iterable[str]) -> bool:

@@ -143,6 +143,38 @@ def test_a_gang_that_is_deleted_slowly_and_made_again_under_its_names_starts_tog
     in_virtual_time(story)
 
 
+def test_finished_members_of_an_earlier_run_do_not_count_for_a_job_made_again() -> None:
+    """Its uid is another one, and its finished pods are deleted while its new pods come."""
+
+    def of_run(uid: str) -> dict[str, Any]:
+        job = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": uid, "controller": True}
+        return {**ack("g", 4), "ownerReferences": [job]}
+
+    async def before(house: House) -> None:
+        await nodes(house, "n0", cpu="4")
+
+    async def story() -> None:
+        async with open_house(HEAD, before=before) as house:
+            first, second = ([f"{run}-{at}" for at in range(4)] for run in ("first", "second"))
+            await members(house, of_run("uid-first"), *first)
+            await house.bound(*first)
+            for name in first:
+                await house.patch(f"{PODS}/{name}/status", {"status": {"phase": "Succeeded"}})
+            await asyncio.sleep(5.0)
+            await house.pod("other", cpu="2", scheduler=SCHEDULER)
+            await house.bound("other")
+            for old, new in zip(first, second, strict=True):
+                await members(house, of_run("uid-second"), new)
+                await house.delete(f"{PODS}/{old}")
+            await asyncio.sleep(30.0)
+            assert not {*second} & house.bound_at.keys(), "there is room for two"
+            await house.delete(f"{PODS}/other")
+            await house.bound(*second)
+            await house.at_rest()
+
+    in_virtual_time(story)
+
+
 def test_one_member_that_ends_slowly_is_replaced_by_one() -> None:
     async def story() -> None:
         async with cluster(n0="4", n1="1") as house:

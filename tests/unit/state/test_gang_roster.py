@@ -20,7 +20,8 @@ from multisched.model.gang import (
     GangApi,
     GangSpec,
 )
-from multisched.model.objects import Pod, PodSpec
+from multisched.model.objects import Owner, Pod, PodSpec
+from multisched.state.gang_memory import recall, remembered
 from multisched.state.gang_roster import NO_OBJECT, Gang, GangRoster
 
 
@@ -65,12 +66,16 @@ def test_members_that_stand_or_have_finished_count() -> None:
     assert the(roster).needs == 2
 
 
+def of_job(name: str, run: str, least: int = 2) -> Pod:
+    return replace(member(name, least), owner=Owner("Job", "train", run))
+
+
 def test_finished_members_count_though_nobody_of_the_gang_lives_for_a_while() -> None:
     """KAI#1968: the survivors' successors would wait for ever."""
-    roster = roster_of(member("a"), member("b"))
-    roster.finish(member("a"))
+    roster = roster_of(of_job("a", "run"), of_job("b", "run"))
+    roster.finish(of_job("a", "run"))
     roster.remove("uid-b")
-    roster.set(member("b2"))
+    roster.set(of_job("b2", "run"))
     assert the(roster).needs == 1
     roster.finished_is_gone("team/a")
     assert the(roster).needs == 1
@@ -96,14 +101,53 @@ def test_a_member_counts_once_however_often_and_late_it_is_told() -> None:
     assert the(roster).needs == 2
 
 
+def test_finished_members_of_an_earlier_run_do_not_count() -> None:
+    """A Job that is made again under its name has another uid."""
+    roster = roster_of(*(of_job(name, "run-1") for name in "ab"))
+    for name in "ab":
+        roster.stands(f"uid-{name}", "n", is_bound=True)
+        roster.finish(of_job(name, "run-1"))
+    assert (the(roster).succeeded, the(roster).has_started) == (2, True)
+    roster.set(of_job("c", "run-2"))
+    assert (the(roster).succeeded, the(roster).needs, the(roster).has_started) == (0, 2, False)
+    assert roster.why_not_yet("team/g") == "gang team/g: waits until 2 members are there"
+    roster.set(of_job("d", "run-2"))
+    assert (the(roster).needs, roster.why_not_yet("team/g")) == (2, "")
+    roster.stands("uid-c", "n", is_bound=True)
+    assert the(roster).surplus == 0
+
+
+def test_of_finished_members_without_an_owner_those_count_that_the_server_still_has() -> None:
+    heard = list[str]()
+    roster = roster_of(member("a"), member("b"))
+    roster.finish(member("a"))
+    assert the(roster).needs == 1
+    roster.on_change = heard.append
+    roster.finished_is_gone("team/a")
+    assert (the(roster).needs, heard) == (2, ["team/g"])
+
+
+def test_a_copy_of_a_roster_counts_the_same_finished_members() -> None:
+    def listed() -> GangRoster:
+        return roster_of(of_job("c", "run-2", 3), of_job("d", "run-2", 3))
+
+    roster, copy = listed(), listed()
+    for pod in (of_job("a", "run-1", 3), of_job("b", "run-2", 3)):
+        roster.finish(pod)
+        roster.finished_is_gone(pod.key)
+    recall(copy, remembered(roster))
+    assert [(the(one).succeeded, the(one).needs) for one in (roster, copy)] == [(1, 2)] * 2
+
+
 def test_a_pod_recreated_under_the_name_of_a_finished_one_is_another_member() -> None:
     roster = roster_of(member("a", 3), member("b", 3))
     roster.finish(member("a", 3))
     roster.set(replace(member("a", 3), uid="uid-again"))
     assert (the(roster).present, the(roster).needs) == (3, 2)
     roster.finished_is_gone("team/a")
+    assert the(roster).needs == 3
     roster.finish(replace(member("a", 3), uid="uid-again"))
-    assert the(roster).needs == 1
+    assert the(roster).needs == 2
 
 
 def test_a_member_that_has_not_finished_in_a_restored_backup_lives_again() -> None:

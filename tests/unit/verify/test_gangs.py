@@ -150,6 +150,19 @@ def test_a_gang_that_had_its_minimum_heals() -> None:
     assert [partial(found, at) for at in (0.0, 10.0)] == [[], []]
 
 
+def of_job(told: Told, uid: str) -> Told:
+    told[1]["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "train", "uid": uid, "controller": True}]
+    return told
+
+
+def test_members_that_have_succeeded_in_an_earlier_run_do_not_count() -> None:
+    old = [of_job(member(name, "n1", phase="Succeeded"), "run-1") for name in "ab"]
+    found = judge(*old, of_job(member("c", "n1"), "run-2"))
+    assert found.state(("default", "g")).bound == {"uid-default-c"}
+    found.forget(*of_job(member("c", "n1"), "run-2"))
+    assert found.state(("default", "g")).bound == {"uid-default-a", "uid-default-b"}
+
+
 def leaving(name: str) -> Told:
     kind, document = member(name, "n1")
     document["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
