@@ -441,7 +441,9 @@ def _why_stuck(gang: QueuedGang, found: _Try | None) -> str:
     whose = f"gang {key}: " if len(gang.needs) > 1 else ""
     text = f"{whose}{count} of the {gang.needs[key]} members that must start together fit"
     first = next((one for uid, one in found.refused.items() if gang.gang_of[uid] == key), None)
-    return text if first is None else f"{text}; {first.entry.pod.name}: {first.message}"
+    if first is None or len({entry.pod.namespace for entry in gang.members}) > 1:
+        return text  # all members get the same text, and nothing is told about pods of another namespace
+    return f"{text}; {first.entry.pod.name}: {first.message}"
 
 
 def _none_of(gang: QueuedGang, found: _Try | None, why: str) -> GangResult:

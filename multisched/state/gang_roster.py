@@ -22,8 +22,6 @@ FINISHED_MAX: Final = 100_000
 """Finished members remembered of all gangs together: the oldest are forgotten first."""
 NAMED_MAX: Final = 4
 """Members, schedulers or minimums that a message names."""
-NAMESAKES_MAX: Final = 8
-"""Gangs of one name in so many namespaces at most are looked at when one waits for members."""
 NO_OBJECT: Final = "its PodGroup is not there"
 GATED: Final = "it has scheduling gates"
 
@@ -230,8 +228,6 @@ class GangRoster:
         self._gangs: dict[str, Gang] = {}
         self.version = 0
         """Raised with each change of `standing` or `surplus`."""
-        self._by_name: dict[str, set[str]] = {}
-        """Name without namespace -> keys."""
         self._key_of: dict[str, str] = {}
         self._said_by: dict[str, GangSpec] = {}
         self._objects: dict[tuple[GangApi, str], tuple[GangSpec | None, str]] = {}
@@ -309,45 +305,26 @@ class GangRoster:
         """What keeps a gang from starting, after the one that it is about; nothing: it can start."""
         together = self.together_with(key)
         for one in together:
-            gang = self._gangs.get(one)
-            if gang is None:
-                return key, f"starts with gang {one}, of which no member is there"
-            if gang.problem:
-                return one, gang.problem + (self._elsewhere(gang) if gang.problem == NO_OBJECT else "")
-            if one != key and tuple(self.together_with(one)) != tuple(together):
-                return one, f"does not name the gangs that gang {key} starts with; write the same in both"
-            if gang.schedulers.keys() != self._gangs[key].schedulers.keys():
-                names = " and ".join(sorted({*gang.schedulers, *self._gangs[key].schedulers})[:NAMED_MAX])
-                return one, f"is to start with gang {key}, and they name the schedulers {names}"
-            if why := self._why_incomplete(gang):
-                return one, why
+            about, why = self._obstacle_of(one, key, together)
+            if why and _namespace(one) != _namespace(key):  # nothing is told about another namespace
+                return key, f"starts with gang {one}, which is missing, cannot start yet, or names other gangs"
+            if why:
+                return about, why
         return key, _too_many_levels([self._gangs[one] for one in together]) if len(together) > 1 else ""
 
-    def _why_incomplete(self, gang: Gang) -> str:
-        spec = gang.spec
-        assert spec is not None, "a gang without problem asks for something"
-        if gang.needs <= 0 or gang.present >= spec.min_members:
-            return ""
-        left_out = [f"{member.name}: {member.held}" for member in _held_members(gang)] if gang.held else []
-        left_out += (
-            [f"{gang.leaving} that {'is' if gang.leaving == 1 else 'are'} being deleted"] if gang.leaving else []
-        )
-        but = f", not counting {'; '.join(left_out)}" if left_out else ""
-        what = _present(gang, spec) if gang.is_overdue else f"waits until {spec.min_members} members are there"
-        return f"{what}{but}{self._elsewhere(gang)}"
-
-    def _elsewhere(self, gang: Gang) -> str:
-        """Gangs of the same name that wait for members in other namespaces: perhaps one was meant."""
-        for key in self._namesakes(gang.key):
-            other = self._gangs[key]
-            if key != gang.key and _may_be_one(gang, other):
-                return f"; gang {key} waits too, and members of one gang must be in one namespace"
-        return ""
-
-    def _namesakes(self, key: str) -> Sequence[str]:
-        """Gangs of the same name, itself among them; none where there are too many for one of them to be a mistake."""
-        keys = self._by_name.get(key.partition("/")[2], ())
-        return sorted(keys) if len(keys) <= NAMESAKES_MAX else ()
+    def _obstacle_of(self, one: str, key: str, together: Sequence[str]) -> tuple[str, str]:
+        """As `_obstacle`, of one of the gangs that start with this one, or of itself."""
+        gang = self._gangs.get(one)
+        if gang is None:
+            return key, f"starts with gang {one}, of which no member is there"
+        if gang.problem:
+            return one, gang.problem
+        if one != key and tuple(self.together_with(one)) != tuple(together):
+            return one, f"does not name the gangs that gang {key} starts with; write the same in both"
+        if gang.schedulers.keys() != self._gangs[key].schedulers.keys():
+            names = " and ".join(sorted({*gang.schedulers, *self._gangs[key].schedulers})[:NAMED_MAX])
+            return one, f"is to start with gang {key}, and they name the schedulers {names}"
+        return one, _why_incomplete(gang)
 
     # -- written by ingest -----------------------------------------------------------------------------------------
 
@@ -442,9 +419,6 @@ class GangRoster:
         if gang is not None and api in gang.apis:
             self._describe(gang)
             self._changed(key)
-            for other in self._namesakes(key):
-                if other != key:
-                    self.on_change(other)
 
     # -- written by queues -----------------------------------------------------------------------------------------
 
@@ -534,8 +508,7 @@ class GangRoster:
             if not self._gangs:
                 self.on_first()
             gang = self._gangs[key] = Gang(key)
-            self._by_name.setdefault(key.partition("/")[2], set()).add(key)
-            for other in (*self._namesakes(key), *sorted(self._named_by.get(key, ()))):
+            for other in (key, *sorted(self._named_by.get(key, ()))):
                 self.on_change(other)
         if membership.api not in gang.apis or any(api not in gang.apis for api in membership.also):
             gang.apis += [api for api in (membership.api, *membership.also) if api not in gang.apis]
@@ -591,10 +564,6 @@ class GangRoster:
             return
         del self._gangs[gang.key]
         self._note_fellows(gang, ())
-        name = gang.key.partition("/")[2]
-        self._by_name[name].discard(gang.key)
-        if not self._by_name[name]:
-            del self._by_name[name]
         for uid in gang.finished:
             self._finished.pop(uid, None)
 
@@ -669,6 +638,22 @@ def _sentence(gang: Gang, about: str, why: str) -> str:
     return f"gang {gang.key} {gang.lateness}: {so}{why}"
 
 
+def _why_incomplete(gang: Gang) -> str:
+    spec = gang.spec
+    assert spec is not None, "a gang without problem asks for something"
+    if gang.needs <= 0 or gang.present >= spec.min_members:
+        return ""
+    left_out = [f"{member.name}: {member.held}" for member in _held_members(gang)] if gang.held else []
+    left_out += [f"{gang.leaving} that {'is' if gang.leaving == 1 else 'are'} being deleted"] if gang.leaving else []
+    but = f", not counting {'; '.join(left_out)}" if left_out else ""
+    what = _present(gang, spec) if gang.is_overdue else f"waits until {spec.min_members} members are there"
+    return f"{what}{but}"
+
+
+def _namespace(key: str) -> str:
+    return key.partition("/")[0]
+
+
 def _too_many_levels(gangs: Sequence[Gang]) -> str:
     """Why gangs that start together cannot: their topology is that of all, and no larger than one gang's may be."""
     levels = {level.key for gang in gangs if gang.spec is not None for level in gang.spec.topology}
@@ -683,16 +668,6 @@ def _present(gang: Gang, spec: GangSpec) -> str:
     names = f" ({', '.join(here[:NAMED_MAX])}{', ...' if len(here) > NAMED_MAX else ''})" if here else ""
     finished = f", {gang.succeeded} of them finished" if gang.succeeded else ""
     return f"{gang.present} of {spec.min_members} members are there{names}{finished}"
-
-
-def _may_be_one(gang: Gang, other: Gang) -> bool:
-    """The two ask for the same, or one of them lacks the object that the other has, and nobody of the other stands."""
-    if other.standing or (other.spec is not None and other.needs <= len(other.members)):
-        return False
-    if gang.spec is None or other.spec is None:
-        lacks = [one.problem == NO_OBJECT for one in (gang, other) if one.spec is None]
-        return lacks == [True] and not set(gang.apis).isdisjoint(other.apis)
-    return other.spec == gang.spec
 
 
 def _held(pod: Pod, membership: Membership) -> str:

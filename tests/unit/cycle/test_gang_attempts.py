@@ -124,6 +124,17 @@ def test_gangs_that_start_together_do_so_or_none_does() -> None:
     assert sorted(nodes_of(attempt(domain, second))) == ["c", "d"]
 
 
+def test_members_in_several_namespaces_hear_nothing_about_each_others_pods() -> None:
+    domain = Domain(make_node("a", cpu_milli=1000))
+    pods = [make_pod("mine", spec=SPEC, namespace="here"), make_pod("secret", spec=SPEC, namespace="there")]
+    entries = tuple(QueuedPod(pod, 0.0) for pod in pods)
+    gang_of_each = {pods[0].uid: "here/x", pods[1].uid: "there/y"}
+    result = attempt(domain, QueuedGang(entries, {"here/x": 1, "there/y": 1}, gang_of_each))
+    assert {one.message for one in result.unplaced} == {
+        "gang here/x and there/y: gang there/y: 0 of the 1 members that must start together fit"
+    }
+
+
 def test_two_gangs_that_need_most_of_the_cluster_go_one_after_the_other() -> None:
     domain = Domain(*(make_node(f"n{at}", cpu_milli=1000) for at in range(10)))
     gangs = [gang_of([make_pod(f"{name}{at}", spec=SPEC) for at in range(6)], 6) for name in "xy"]

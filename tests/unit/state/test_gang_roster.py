@@ -393,31 +393,26 @@ def check_counts(roster: GangRoster, key: str, members: list[Known], finished: s
         assert gang.surplus == min(max(staying + len(finished) - 2, 0), staying)
 
 
-def test_members_in_another_namespace_than_their_object_are_told_of_each_other() -> None:
+def test_a_gang_is_told_nothing_about_other_namespaces() -> None:
+    """Neither of a gang of the same name, nor of one that it names as its fellow."""
     roster = GangRoster()
     heard: list[str] = []
+
+    def of(namespace: str, pod: str, gang: str, least: str, **more: str) -> Pod:
+        said = {"name": gang, "min-available": least, **more}
+        notes = {f"{KOORDINATOR}{key}": text for key, text in said.items()}
+        return Pod(namespace, pod, f"{namespace}-{pod}", 1, PodSpec("ours"), annotations=notes)
+
+    roster.set(of("here", "p", "g", "2"))
     roster.on_change = heard.append
-    for namespace in ("here", "there"):
-        roster.set(Pod(namespace, "p", f"{namespace}-p", 1, PodSpec("ours"), labels={SP_LABEL: "g"}))
-    roster.set_object(GangApi.SCHEDULER_PLUGINS, "here/g", GangSpec(2))
-    assert heard[-1] == "there/g", "what it hears is another now"
-    assert roster.why_not_yet("here/g").endswith(
-        "gang there/g waits too, and members of one gang must be in one namespace"
-    )
-    assert roster.why_not_yet("there/g") == (
-        f"gang there/g: {NO_OBJECT}; gang here/g waits too, and members of one gang must be in one namespace"
-    )
-
-
-def test_a_gang_without_object_beside_a_complete_one_of_that_name_hears_of_its_object_alone() -> None:
-    roster = roster_of()
-    for namespace, count in (("here", 2), ("there", 1)):
-        for number in range(count):
-            roster.set(
-                Pod(namespace, f"p{number}", f"{namespace}-{number}", 1, PodSpec("ours"), labels={SP_LABEL: "g"})
-            )
-    roster.set_object(GangApi.SCHEDULER_PLUGINS, "here/g", GangSpec(2))
-    assert roster.why_not_yet("there/g") == f"gang there/g: {NO_OBJECT}"
+    roster.set(of("there", "p", "g", "2"))
+    assert (heard[:1], roster.why_not_yet("here/g")) == (["there/g"], "gang here/g: waits until 2 members are there")
+    roster.set(of("here", "spy", "spy", "1", groups='["here/spy", "there/secret"]'))
+    why = "gang here/spy: starts with gang there/secret, which is missing, cannot start yet, or names other gangs"
+    assert roster.why_not_yet("here/spy") == why
+    for pod, least in (("a", "7"), ("b", "0"), ("c", "3")):
+        roster.set(of("there", pod, "secret", least))
+        assert roster.why_not_yet("here/spy") == why
 
 
 def test_who_waits_hears_that_a_member_has_gone() -> None:
