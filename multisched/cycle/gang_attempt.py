@@ -26,10 +26,10 @@ from multisched.cycle.diagnosis import diagnose, fit_error
 from multisched.cycle.gang_topology import GangTopology, Need, lacking
 from multisched.cycle.preemption.group_ground import GroupOfPods
 from multisched.cycle.preemption.nominated_pods import NominatedPodsFilter
-from multisched.cycle.preemption.post_filter import Aftermath
+from multisched.cycle.preemption.post_filter import CLEARED, Aftermath
 from multisched.cycle.remote_responses import Choice, RemoteResponses
 from multisched.cycle.results import Conflicted, GangAttempt, GangResult, Placed, RemoteRequest, Result, Unplaced
-from multisched.framework.gangs import GANG_PLUGIN
+from multisched.framework.gangs import GANG_PLUGIN, Reserving
 from multisched.framework.node_view import Bools, Rows, any_true
 from multisched.framework.points import QueuedGang, QueuedPod
 from multisched.framework.runner import PluginFailure, Runner
@@ -155,7 +155,10 @@ class GangAttempts:
             if not domains:
                 return result
         pods = tuple(self._as_nominated(entry.pod) for entry in _needed(gang))
+        key = gang.gang_of[gang.members[0].pod.uid]
         after = self._make_room(GroupOfPods(gang.name, pods, gang.members[0].attempts, domains=domains))
+        if after.nominated_node is None and self._cache.gangs.reserving(key) is Reserving.ENDED:
+            after = replace(after, nominated_node=CLEARED)
         return GangResult((), tuple(_with_aftermath(one, after) for one in result.unplaced))
 
     def _try(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Final, Protocol
+from enum import Enum
+from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
@@ -11,6 +12,32 @@ from multisched.framework.standing_gangs import StandingGangs
 
 GANG_PLUGIN: Final = "GangScheduling"
 """The plugin by whose events gangs are woken, also where no plugin refused a member. Profiles without it know no gangs."""
+
+
+class Reserving(Enum):
+    """Whether a gang may reserve room that becomes free."""
+
+    NO = "no"
+    NOW = "now"
+    ENDED = "ended"
+    """It was its turn until now: what its members are nominated to is taken back in its next attempt."""
+
+
+class ReservePolicy(msgspec.Struct, frozen=True):
+    """When gangs may reserve room."""
+
+    after_s: float
+    """So long a gang must have waited since it could first be tried."""
+    for_s: float
+    """One turn takes so long at most, and the pause after it as long."""
+
+
+@runtime_checkable
+class ReservingPlugin(Protocol):
+    """Has gangs reserve room."""
+
+    name: str
+    reserve: ReservePolicy
 
 
 class GangCounts(msgspec.Struct, frozen=True):
@@ -59,6 +86,10 @@ class GangView(StandingGangs, Protocol):
         """The gang in numbers; None for an unknown one. O(members)."""
         ...
 
+    def reserving(self, key: str) -> Reserving:
+        """Whether the gang may reserve room; NO for an unknown one."""
+        ...
+
 
 class NoGangs:
     """Where nobody belongs to a gang."""
@@ -79,6 +110,9 @@ class NoGangs:
 
     def counts(self, key: str) -> GangCounts | None:
         return None
+
+    def reserving(self, key: str) -> Reserving:
+        return Reserving.NO
 
     def standing(self, key: str) -> Collection[str]:
         return ()

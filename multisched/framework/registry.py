@@ -23,6 +23,7 @@ from multisched.framework.points import (
     BindPlugin,
     EnqueueExtensions,
     FilterPlugin,
+    GroupPostFilterPlugin,
     NormalizeScorePlugin,
     PermitPlugin,
     Plugin,
@@ -242,6 +243,12 @@ class PluginSet:
         self.pre_filter = self._at("PreFilter", plugins, PreFilterPlugin)
         self.filter = self._at("Filter", plugins, FilterPlugin)
         self.post_filter = self._at("PostFilter", plugins, PostFilterPlugin)
+        of_groups = those(plugins, GroupPostFilterPlugin)
+        self.post_filter_group = (
+            *those(self.post_filter, GroupPostFilterPlugin),
+            *(plugin for plugin in of_groups if not implements(plugin, PostFilterPlugin)),
+        )
+        """Those for single pods, too, come first: they make room at once."""
         self.pre_score = self._at("PreScore", plugins, PreScorePlugin)
         scorers = self._at("Score", plugins, ScorePlugin)
         self.score = tuple(p for p in scorers if self.uses[p.name].weight > 0)

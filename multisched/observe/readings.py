@@ -46,6 +46,12 @@ class DomainReading(msgspec.Struct, frozen=True, kw_only=True):
     """Pods set aside, for the API server refuses them again and again."""
     set_aside: int = 0
     """Times a pod was."""
+    gangs_reserving: int = 0
+    """Gangs for which room that becomes free is reserved."""
+    reservations: int = 0
+    """Times a gang began to."""
+    reservations_expired: int = 0
+    """Of those, the ones that ended before the gang started."""
     passed_over: int = 0
     """Attempts given to others while retries waited for their namespace's share."""
     namespaces_retrying: int = 0
@@ -269,6 +275,8 @@ def _domain_gauges(domains: Mapping[str, DomainReading]) -> Iterator[Metric]:
     binds = {(name,): d.binds_in_flight for name, d in domains.items()}
     yield gauge("binds_in_flight", "Binding requests on the wire.", label, binds)
     yield gauge("bind_limit", "Adaptive limit of binds.", label, {(n,): d.bind_limit for n, d in domains.items()})
+    reserving = {(name,): d.gangs_reserving for name, d in domains.items()}
+    yield gauge("gangs_reserving", "Gangs for which room that becomes free is reserved.", label, reserving)
     unknown = {(name,): d.unknown_binds for name, d in domains.items()}
     yield gauge("unknown_binds", "Binds whose outcome is being asked for.", label, unknown)
     records = {(kind, name): n for name, d in domains.items() for kind, n in d.records.items()}
@@ -289,6 +297,11 @@ def _domain_counters(domains: Mapping[str, DomainReading]) -> Iterator[Metric]:
     yield counter("preemption_attempts", "Attempts to make room for a pod by preemption.", label, tries)
     hints = {(name,): d.hint_calls for name, d in domains.items()}
     yield counter("queueing_hints", "Queueing hints evaluated.", label, hints)
+    begun = {(name,): d.reservations for name, d in domains.items()}
+    yield counter("gang_reservations", "Times a gang began to reserve room that becomes free.", label, begun)
+    expired = {(name,): d.reservations_expired for name, d in domains.items()}
+    text = "Reservations of gangs that ended before the gang started."
+    yield counter("gang_reservations_expired", text, label, expired)
     aside = {(name,): d.set_aside for name, d in domains.items()}
     yield counter("pods_set_aside", "Times a pod was set aside as quarantined.", label, aside)
     passed = {(name,): d.passed_over for name, d in domains.items()}

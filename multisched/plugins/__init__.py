@@ -17,6 +17,8 @@ from multisched.plugins.default_preemption_args import DefaultPreemptionArgs
 from multisched.plugins.dynamic_resources import DynamicResources
 from multisched.plugins.dynamic_resources_args import DynamicResourcesArgs
 from multisched.plugins.gang.gang_scheduling import GangScheduling
+from multisched.plugins.gang.gang_scheduling_args import GangSchedulingArgs
+from multisched.plugins.gang.reserving import ReservingGangScheduling
 from multisched.plugins.image_locality import ImageLocality
 from multisched.plugins.node_affinity import NodeAffinity, NodeAffinityArgs
 from multisched.plugins.node_declared_features import NodeDeclaredFeatures
@@ -61,6 +63,11 @@ def make_default_preemption(args: Mapping[str, Any], context: PluginContext) -> 
     return DefaultPreemption(context, DefaultPreemptionArgs.from_config(args))
 
 
+def make_gang_scheduling(args: Mapping[str, Any], context: PluginContext) -> GangScheduling:
+    reserve = GangSchedulingArgs.from_config(args).reserve
+    return GangScheduling(context) if reserve is None else ReservingGangScheduling(context, reserve)
+
+
 def make_elastic_quota(args: Mapping[str, Any], context: PluginContext) -> ElasticQuota:
     return ElasticQuota(context, ElasticQuotaArgs.from_config(args))
 
@@ -99,7 +106,7 @@ IN_TREE: Mapping[str, Callable[..., Plugin]] = {
     InterPodAffinity.name: make_inter_pod_affinity,
     DynamicResources.name: make_dynamic_resources,
     ElasticQuota.name: make_elastic_quota,
-    GangScheduling.name: GangScheduling,
+    GangScheduling.name: make_gang_scheduling,
     DefaultPreemption.name: make_default_preemption,
     NodeResourcesBalancedAllocation.name: make_node_resources_balanced_allocation,
     ImageLocality.name: ImageLocality,

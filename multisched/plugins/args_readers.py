@@ -9,6 +9,9 @@ from typing import Any, Final
 from multisched.framework.plugin_args import ArgsNotes, ArgsReader, ClassChooser
 from multisched.plugins.default_preemption_args import DefaultPreemptionArgs
 from multisched.plugins.dynamic_resources_args import DynamicResourcesArgs
+from multisched.plugins.gang.gang_scheduling import GangScheduling
+from multisched.plugins.gang.gang_scheduling_args import GangSchedulingArgs
+from multisched.plugins.gang.reserving import ReservingGangScheduling
 from multisched.plugins.node_affinity import NodeAffinityArgs
 from multisched.plugins.node_resources_balanced_allocation import NodeResourcesBalancedAllocationArgs
 from multisched.plugins.node_resources_fit import NodeResourcesFitArgs
@@ -22,6 +25,7 @@ ARGS_READERS: Final[Mapping[str, ArgsReader]] = {
     "DefaultPreemption": DefaultPreemptionArgs.from_config,
     "DynamicResources": DynamicResourcesArgs.from_config,
     "ElasticQuota": ElasticQuotaArgs.from_config,
+    "GangScheduling": GangSchedulingArgs.from_config,
     "InterPodAffinity": InterPodAffinityArgs.from_config,
     "NodeAffinity": NodeAffinityArgs.from_config,
     "NodeResourcesBalancedAllocation": NodeResourcesBalancedAllocationArgs.from_config,
@@ -32,6 +36,9 @@ ARGS_READERS: Final[Mapping[str, ArgsReader]] = {
 """By plugin. These are all whose arguments v1 knows."""
 
 CLASSES: Final[Mapping[str, ClassChooser]] = {
+    "GangScheduling": lambda args: (
+        ReservingGangScheduling if GangSchedulingArgs.from_config(args).reserve else GangScheduling
+    ),
     "VolumeBinding": lambda args: volume_binding_class(VolumeBindingArgs.from_config(args)),
 }
 """By plugin, of those whose args decide which extension points they have."""

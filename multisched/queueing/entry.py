@@ -108,6 +108,12 @@ class QueueStatistics(msgspec.Struct, frozen=True):
     """Times a pod was set aside as quarantined."""
     bound_after_flush: int = 0
     """pod_scheduled_after_flush_total: bound in the attempt that the leftover flush brought; some event was missed."""
+    gangs_reserving: int = 0
+    """Gangs for which room that becomes free is reserved."""
+    reservations: int = 0
+    """Times a gang began to reserve room."""
+    reservations_expired: int = 0
+    """Those of them that ended before the gang started."""
     namespaces_ahead: int = 0
     """Those of them that have had more than their share and wait for the others."""
 

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from multisched.framework.gangs import Reserving
 from multisched.framework.points import QueuedGang, QueuedPod
 from multisched.model.gang import TopologyLevel
 from multisched.queueing.entry import Entry
@@ -39,6 +40,8 @@ class _Waiting(msgspec.Struct):
     """When they will have waited too long."""
     timeout_s: float = 0.0
     """How long the gang let them wait when this was last reckoned."""
+    turns: int = 0
+    """How often it was its turn to reserve room."""
 
 
 class GangEntries:
@@ -163,7 +166,10 @@ class GangEntries:
     def refused(self, entry: Entry, message: str) -> None:
         """The member found no node, or its bind was refused; of no interest once its gang has started."""
         if self.must_start_together(entry):
-            self._roster.note_refusal(self._gang_of[entry.uid], message)
+            key = self._gang_of[entry.uid]
+            self._roster.note_refusal(key, message)
+            if self._roster.reserving(key) is Reserving.ENDED:  # its attempt has taken the nominations back
+                self._roster.note_reserving(key, Reserving.NO)
 
     def has_topology(self, entry: Entry) -> bool:
         """Where it goes depends on where other members stand."""
@@ -295,6 +301,30 @@ class GangEntries:
     def _is_dead(self, due_s: float, key: str) -> bool:
         waiting = self._gangs.get(key)
         return waiting is None or waiting.due_s != due_s
+
+    # -- turns to reserve room -------------------------------------------------------------------------------------
+
+    def is_led(self, key: str) -> bool:
+        """Its members can be tried: one of them leads it, or a gang that starts with it."""
+        gangs = (self._gangs.get(one) for one in self._roster.together_with(key))
+        return any(waiting is not None and waiting.lead is not None for waiting in gangs)
+
+    def longest_waiting(self, since_s: float) -> str:
+        """The gang whose turn it is to reserve room, among those that were refused and could first be tried at `since_s`.
+
+        The most important; then the one that has had the fewest turns, then the one that has waited longest. O(gangs).
+        """
+        found: tuple[int, int, float, str] | None = None
+        for key, waiting in self._gangs.items():
+            lead = waiting.lead
+            if lead is None or not lead.refusals or lead.first_active_s is None or lead.first_active_s > since_s:
+                continue
+            rank = -(lead.ranks_as or lead.pod).spec.priority, waiting.turns, lead.first_active_s, key
+            found = rank if found is None else min(found, rank)
+        if found is None:
+            return ""
+        self._gangs[found[-1]].turns += 1
+        return found[-1]
 
     # -- all of them -----------------------------------------------------------------------------------------------
 

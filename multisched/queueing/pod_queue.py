@@ -21,14 +21,16 @@ from itertools import count
 
 from multisched.framework.durations import Durations
 from multisched.framework.events import FLUSH, FORCED, Action, ClusterEvent, Resource
+from multisched.framework.gangs import ReservePolicy, ReservingPlugin
 from multisched.framework.points import Plugin, PreEnqueuePlugin, Queued, QueuedPod, QueueSortPlugin
-from multisched.framework.registry import PluginSet
+from multisched.framework.registry import PluginSet, those
 from multisched.model.objects import Pod
 from multisched.queueing.active_pods import ActivePods
 from multisched.queueing.backoff import BackoffPods, BackoffPolicy
 from multisched.queueing.entry import NOTHING_MOVED, Entry, Failure, Moved, Placement, QueueEntry, QueueStatistics
 from multisched.queueing.events_in_flight import IN_FLIGHT_EVENTS_MAX, EventsInFlight
 from multisched.queueing.gang_entries import GangEntries
+from multisched.queueing.gang_reservations import GangReservations
 from multisched.queueing.gating import Gates
 from multisched.queueing.hints import HintTable, Object, OnError, Requeue, is_wildcard
 from multisched.queueing.parked_pods import ParkedPods
@@ -74,6 +76,7 @@ class PodQueue:
 
         `stopwatch`: seconds of a monotonic clock, to time hints by; without one nothing is timed.
         """
+        plugins = tuple(plugins)
         self._gates = Gates(pre_enqueue, on_error)
         self._hints = HintTable([*plugins, *pre_enqueue, ServerRefusals()], on_error, stopwatch)
         self._active = ActivePods()
@@ -81,10 +84,13 @@ class PodQueue:
         self._parked = ParkedPods()
         self._events = EventsInFlight(in_flight_events_max)
         sort_keys = SortKeys(queue_sort, on_error)
-        self._gangs = GangEntries(gangs if gangs is not None else GangRoster())
+        self._roster = gangs if gangs is not None else GangRoster()
+        self._gangs = GangEntries(self._roster)
+        self._reservations = GangReservations(self._roster, self._gangs)
         self._places = EntryPlaces(
             self._active, self._backoff, self._parked, self._events, sort_keys, self._gangs, leftover_s
         )
+        self._reservations.policy = _reserve_policy(plugins)
         self._back = Readmission(self._gates, self._places, self._gangs)
         self._judge = RequeueJudge(self._hints, self._events, backoff)
         self._entries: Mapping[str, Entry] = self._places.entries
@@ -165,6 +171,7 @@ class PodQueue:
         """
         self._now_s = now_s
         self._hints.register([*(one.plugin for one in plugins.built), ServerRefusals()])
+        self._reservations.policy = _reserve_policy(one.plugin for one in plugins.built)
         self._gates.plugins = plugins.pre_enqueue
         self._places.use(plugins.queue_sort, now_s)
         if not is_tried:
@@ -296,6 +303,8 @@ class PodQueue:
             for entry in self._parked.overdue():
                 self._back.wake(entry, Requeue.AFTER_BACKOFF, UNASKED, self._now_s, tally)
         self._back.overdue(now_s, tally)
+        if key := self._reservations.change(now_s):
+            self._back.reserve(key, now_s, tally)
         for uid in self._parked.due(now_s):
             entry = self._entries[uid]
             entry.was_flushed = entry.place is Place.UNSCHEDULABLE
@@ -305,7 +314,13 @@ class PodQueue:
     def next_wakeup_s(self) -> float | None:
         """When `flush` will next have something to do; None if never."""
         overdue_at_s = self._overdue_at_s if self._parked.has_overdue else None
-        times = (self._backoff.next_expiry_s(), self._parked.next_deadline_s(), overdue_at_s, self._gangs.next_due_s())
+        times = (
+            self._backoff.next_expiry_s(),
+            self._parked.next_deadline_s(),
+            overdue_at_s,
+            self._gangs.next_due_s(),
+            self._reservations.next_s(),
+        )
         return min((at_s for at_s in times if at_s is not None), default=None)
 
     # What is where
@@ -343,7 +358,10 @@ class PodQueue:
 
     def statistics(self) -> QueueStatistics:
         return self._places.statistics(
-            hint_calls=self._hints.calls, set_aside=self._set_aside, bound_after_flush=self._after_flush
+            hint_calls=self._hints.calls,
+            set_aside=self._set_aside,
+            bound_after_flush=self._after_flush,
+            reservations=self._reservations,
         )
 
     def events_in_flight(self) -> Mapping[str, int]:
@@ -415,6 +433,10 @@ class PodQueue:
 
 def _placement(entry: Entry) -> Placement:
     return Placement(entry.place, entry.gate)
+
+
+def _reserve_policy(plugins: Iterable[Plugin]) -> ReservePolicy | None:
+    return next((plugin.reserve for plugin in those(plugins, ReservingPlugin)), None)
 
 
 def _label(event: ClusterEvent) -> str:

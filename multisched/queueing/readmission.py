@@ -20,8 +20,14 @@ from multisched.queueing.transitions import Place
 
 HEALING_S: Final = -1.0
 """When a gang that has lost members came to the queue: before all that have not begun."""
-GATHERED, JOINED, SORTED, OVERDUE = "GangGathered", "GangMemberAdd", "GangChanged", "GangTimeout"
-"""Events in the stories of members: one leads, another came, the gang became other than it was, its timeout passed."""
+GATHERED, JOINED, SORTED, OVERDUE, RESERVES = (
+    "GangGathered",
+    "GangMemberAdd",
+    "GangChanged",
+    "GangTimeout",
+    "GangReserves",
+)
+"""Events in the stories of members: one leads, another came, the gang changed, its timeout passed, its turn to reserve began or ended."""
 
 
 class Tally(msgspec.Struct):
@@ -133,6 +139,12 @@ class Readmission:
             for entry in self._gangs.own(key):
                 if entry.place in (Place.GATED, Place.UNSCHEDULABLE):
                     self.requeue(entry, Requeue.AT_ONCE, OVERDUE, now_s, tally)
+
+    def reserve(self, key: str, now_s: float, tally: Tally) -> None:
+        """It is the gang's turn to reserve room, or was until now: it is tried at once."""
+        for entry in self._gangs.members(key):
+            if entry.place is Place.UNSCHEDULABLE:
+                self.requeue(entry, Requeue.AT_ONCE, RESERVES, now_s, tally)
 
     def take(self, now_s: float) -> list[Entry]:
         """The first entry, or all members of the gang that it leads. Their attempt begins."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from multisched.framework.gangs import GangCounts
+from multisched.framework.gangs import GangCounts, Reserving
 from multisched.model.gang import LEVELS_MAX, TIMEOUT_S, GangApi, GangSpec, Membership, membership_of
 from multisched.model.objects import Pod
 
@@ -107,6 +107,8 @@ class Gang:
         """Why its members found no nodes when they were last tried; empty once enough have."""
         self.is_overdue = False
         """Its members have waited for one another longer than it lets them. Written by the queue they wait in."""
+        self.reserving = Reserving.NO
+        """Written by the queue its members wait in."""
         self.schedulers: Counter[str] = Counter()
         self.last_scheduler = ""
         """That of the latest member, which may have finished."""
@@ -436,6 +438,18 @@ class GangRoster:
             gang.is_overdue = False
             self.on_count(key)
 
+    def reserving(self, key: str) -> Reserving:
+        """Whether the gang may reserve room; NO for an unknown one."""
+        gang = self._gangs.get(key)
+        return Reserving.NO if gang is None else gang.reserving
+
+    def note_reserving(self, key: str, reserving: Reserving) -> None:
+        """Of the gang, and of those that start with it."""
+        for one in self.together_with(key):
+            gang = self._gangs.get(one)
+            if gang is not None:
+                gang.reserving = reserving
+
     def note_refusal(self, key: str, message: str) -> None:
         """Why a member that must start with others did not."""
         gang = self._gangs.get(key)
@@ -461,6 +475,8 @@ class GangRoster:
             _note_start(gang, is_foreign=is_foreign)
         else:
             _note_end(gang)
+        if is_bound and gang.needs <= 0:  # an attempt may still take an assumption back
+            gang.reserving = Reserving.NO
         self.on_count(key)
         if gang.outlook != before:
             self._changed(key)

@@ -20,9 +20,9 @@ from multisched.cycle.preemption.member_places import MemberPlaces
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.extender import NegotiablePostFilter, Offer
 from multisched.framework.node_view import Codes, Rows
-from multisched.framework.points import CycleView, GroupPostFilterPlugin, PostFilterResult
+from multisched.framework.points import CycleView, PostFilterResult
 from multisched.framework.preemption import Preemption
-from multisched.framework.registry import implements, those
+from multisched.framework.registry import implements
 from multisched.framework.runner import PluginFailure
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
@@ -50,7 +50,7 @@ class GroupPostFilters:
         self._runs = runs
         self._rows = rows
         self._places = places
-        self._plugins = those(runs.plugins.post_filter, GroupPostFilterPlugin)
+        self._plugins = runs.plugins.post_filter_group
 
     def run(self, group: GroupOfPods) -> Aftermath:
         """The plugins in order until one makes room for all of them. The nominated nodes are the preemption's.
