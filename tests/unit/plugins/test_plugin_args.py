@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from multisched.framework.gangs import ReservePolicy
 from multisched.framework.plugin_args import PluginArgsError
 from multisched.plugins.default_preemption_args import DefaultPreemptionArgs
 from multisched.plugins.dynamic_resources_args import DynamicResourcesArgs
+from multisched.plugins.gang.gang_scheduling_args import GangSchedulingArgs
 from multisched.plugins.node_affinity import NodeAffinityArgs
 from multisched.plugins.node_resources_balanced_allocation import NodeResourcesBalancedAllocationArgs
 from multisched.plugins.node_resources_fit import NodeResourcesFitArgs
@@ -49,6 +51,13 @@ def listed(*constraints: object, kind: str = "List") -> dict[str, Any]:
         (DefaultPreemptionArgs.from_config, {}, DefaultPreemptionArgs(10, 100)),
         (ElasticQuotaArgs.from_config, {}, ElasticQuotaArgs(math.inf)),
         (ElasticQuotaArgs.from_config, {"maxEvictedOverNeeded": 1}, ElasticQuotaArgs(1.0)),
+        (GangSchedulingArgs.from_config, {}, GangSchedulingArgs(None)),
+        (GangSchedulingArgs.from_config, {"reserveAfter": "10m"}, GangSchedulingArgs(ReservePolicy(600.0, 300.0))),
+        (
+            GangSchedulingArgs.from_config,
+            {"reserveAfter": "1m", "reserveFor": "30s"},
+            GangSchedulingArgs(ReservePolicy(60.0, 30.0)),
+        ),
         (DefaultPreemptionArgs.from_config, {"minCandidateNodesPercentage": 0}, DefaultPreemptionArgs(0, 100)),
         (DefaultPreemptionArgs.from_config, {"minCandidateNodesAbsolute": 0}, DefaultPreemptionArgs(10, 0)),
         (VolumeBindingArgs.from_config, {}, VolumeBindingArgs(600)),
@@ -112,6 +121,16 @@ def test_args_are_read_with_upstreams_defaults(read: Read, document: dict[str, A
             DefaultPreemptionArgs.from_config,
             {"minCandidateNodesPercentage": 0, "minCandidateNodesAbsolute": 0},
             "args.minCandidateNodesPercentage: is 0 while minCandidateNodesAbsolute is 0 too; raise one of them",
+        ),
+        (
+            GangSchedulingArgs.from_config,
+            {"reserveFor": "1m"},
+            "args.reserveFor: has no effect without reserveAfter; write both, or neither",
+        ),
+        (
+            GangSchedulingArgs.from_config,
+            {"reserveAfter": "0s"},
+            "args.reserveAfter: 0s is too short; write at least 1s",
         ),
         (
             DefaultPreemptionArgs.from_config,
