@@ -157,6 +157,17 @@ class ChoosingPlugin(Plugin, Protocol):
 
 
 @runtime_checkable
+class LabelledLedger(Protocol):
+    """A ledger about the cluster that goes by labels of pods. They are settled as the annotations of an `AnnotatedLedger` are.
+
+    Border: a plugin has one (`QuotaLedger`), and the state knows no plugin.
+    """
+
+    settled_labels: frozenset[str]
+    """Their keys. Once a pod stands on a node, no later version of it changes them for anybody in this process."""
+
+
+@runtime_checkable
 class AnnotatedLedger(Ledger, Protocol):
     """A ledger that goes by annotations of pods: what they ask for, and what its bindings carry.
 

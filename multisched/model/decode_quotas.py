@@ -106,7 +106,11 @@ def label_path(name: str) -> str:
 
 
 def annotation_path(name: str) -> str:
-    return f"metadata.annotations[{KOORDINATOR}{name}]"
+    return f"metadata.annotations[{annotation_key(name)}]"
+
+
+def annotation_key(name: str) -> str:
+    return f"{KOORDINATOR}{name}"
 
 
 def _namespaces(annotations: Mapping[str, str], problems: _Problems) -> tuple[str, ...]:

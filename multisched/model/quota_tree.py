@@ -40,6 +40,7 @@ SHOWN_MAX: Final = 63
 """Of a name in a message, in characters: names are what people write."""
 
 NO_LEAVES: Final[Mapping[str, int]] = {}
+NO_NAMESPACES: Final[Mapping[str, frozenset[str]]] = {}
 
 ReportProblem = Callable[[str, str, str], None]
 """Hears of a problem: path, text, fix."""
@@ -101,15 +102,22 @@ class QuotaTree(msgspec.Struct, frozen=True):
     """Key of a pod's label that names its leaf, before its namespace; empty: no label does."""
     leaf_named: Mapping[str, int] = {}
     """What such a label may say -> position of the leaf."""
+    named_in: Mapping[str, frozenset[str]] = {}
+    """What such a label may say -> namespaces whose pods may say it: those that the leaf lists."""
 
     @staticmethod
-    def of(nodes: Sequence[QuotaNode], pod_label: str = "", leaf_named: Mapping[str, int] = NO_LEAVES) -> QuotaTree:
+    def of(
+        nodes: Sequence[QuotaNode],
+        pod_label: str = "",
+        leaf_named: Mapping[str, int] = NO_LEAVES,
+        named_in: Mapping[str, frozenset[str]] = NO_NAMESPACES,
+    ) -> QuotaTree:
         """`nodes`: linked, parents before children."""
         paths: list[tuple[int, ...]] = []
         for at, node in enumerate(nodes):
             paths.append((at, *paths[node.parent]) if node.parent >= 0 else (at,))
         leaf_of = {namespace: at for at, node in enumerate(nodes) for namespace in node.namespaces}
-        return QuotaTree(tuple(nodes), leaf_of, tuple(paths), pod_label, leaf_named)
+        return QuotaTree(tuple(nodes), leaf_of, tuple(paths), pod_label, leaf_named, named_in)
 
     @property
     def resources(self) -> frozenset[str]:

@@ -4,9 +4,9 @@ Pod life: unassumed -> assumed -> confirmed -> removed. There is no timer. A def
 (confirm, remove) ends the assumed state. Before the bind is sent, unreserve (forget) ends it too. A forbidden
 transition is a corrupted cache and raises: the process must not go on placing pods on it.
 
-What a pod was bound with is settled. The annotations that ledgers go by (`LedgerRegistry.annotations`) stay as they
-were when the pod was assumed, or first seen on its node. Later versions change nothing. Else whoever may edit a running
-pod could free what it still uses, or take what it never was given.
+What a pod was bound with is settled. The annotations and labels that ledgers go by (`LedgerRegistry.annotations`,
+`settled_labels`) stay as they were when the pod was assumed, or first seen on its node. Later versions change nothing.
+Else whoever may edit a running pod could free what it still uses, or take what it never was given.
 
 Pods whose node is not known (yet, or any more) are *stray*. They are kept by node name, on no row, until the node or
 their own deletion comes. That is what keeps a deleted node's pods from vanishing before the API server says so. Of
@@ -290,14 +290,11 @@ class ClusterCache:
 
     def _settled(self, before: Pod, after: Pod) -> Pod:
         """A newer version of a pod on a node, with what is settled as it was."""
-        keys = self.ledgers.annotations
-        was, now = before.annotations, after.annotations
-        if was is now or all(was.get(key) == now.get(key) for key in keys):
+        annotations = _kept(before.annotations, after.annotations, self.ledgers.annotations)
+        labels = _kept(before.labels, after.labels, self.ledgers.settled_labels)
+        if annotations is after.annotations and labels is after.labels:
             return after
-        kept = {key: text for key, text in now.items() if key not in keys}
-        kept.update((key, was[key]) for key in keys if key in was)
-        # Equal annotations are one object: else each version of the pod would look like a change to who reads them.
-        return msgspec.structs.replace(after, annotations=was if kept == was else kept)
+        return msgspec.structs.replace(after, annotations=annotations, labels=labels)
 
     def _pods(self) -> Iterator[Pod]:
         return (entry.pod for entry in self._placed.values())
@@ -388,6 +385,16 @@ class ClusterCache:
         if on_rows + strays != len(self._placed):
             raise CacheCorruptedError(f"{on_rows} pods on rows and {strays} strays, but {len(self._placed)} entries")
         self.nodes.validate()
+
+
+def _kept(was: Mapping[str, str], now: Mapping[str, str], keys: frozenset[str]) -> Mapping[str, str]:
+    """Returns labels or annotations as they are now, with these keys as they were."""
+    if was is now or all(was.get(key) == now.get(key) for key in keys):
+        return now
+    kept = {key: text for key, text in now.items() if key not in keys}
+    kept.update((key, was[key]) for key in keys if key in was)
+    # Equal ones are one object: else each version of the pod would look like a change to who reads them.
+    return was if kept == was else kept
 
 
 def _alike_but_for_binding(before: Mapping[str, str], after: Mapping[str, str]) -> bool:

@@ -22,6 +22,7 @@ from multisched.framework.ledger import (
     Choices,
     ClusterLedger,
     DeviceLedger,
+    LabelledLedger,
     Ledger,
 )
 from multisched.framework.runner import PluginFailure
@@ -102,6 +103,8 @@ class LedgerRegistry:
         """Keys of the pod annotations that some ledger goes by."""
         self.written: frozenset[str] = frozenset()
         """Those that only bindings write."""
+        self.settled_labels: frozenset[str] = frozenset()
+        """Keys of the pod labels that some ledger goes by."""
         self.demands = DeviceDemands()
         self.pods: Callable[[], Iterable[Pod]] = tuple
         """Every pod that may hold something; the cache says which."""
@@ -117,6 +120,8 @@ class LedgerRegistry:
         if isinstance(ledger, AnnotatedLedger):
             self.annotations |= ledger.annotations
             self.written |= ledger.written
+        if isinstance(ledger, LabelledLedger):
+            self.settled_labels |= ledger.settled_labels
         if isinstance(ledger, DeviceLedger):
             self.demands.add(ledger.name, ledger.device_demand)
         kept = self._ledgers.setdefault(ledger.name, ledger if isinstance(ledger, Ledger) else RowlessLedger(ledger))

@@ -2,14 +2,15 @@
 
 Source: koordinator apis/extension/elastic_quota.go, pkg/webhook/elasticquota/quota_topology_check.go and
 pkg/scheduler/plugins/elasticquota/plugin_helper.go. All trees (label tree-id) stand below one root, which has no
-bound of its own: nodes have. A label of the pod names its leaf. Without it, the leaf is the quota in the pod's namespace
-that has the namespace's name, else the one whose annotation names the namespace. Unlike there, a label that names no leaf
-counts as none: a pod does not leave its namespace's quota by it.
+bound of its own: nodes have. A label of the pod names its leaf, if that leaf lists the pod's namespace. Without it, the leaf is the
+quota in the pod's namespace that has the namespace's name, else the first by name whose annotation lists the namespace. Unlike there,
+a label that names no leaf counts as none: a pod does not leave its namespace's quota by it. Nor does one that names a leaf which does
+not list the pod's namespace; a pending pod is refused for it. Several quotas may list one namespace, and labels choose among them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from msgspec.structs import replace
@@ -102,20 +103,16 @@ class _Forest:
                 self.problems.report(one.key, f"spec.min.{resource}", what, "raise it, or lower that of its children")
 
     def _check_namespaces(self) -> None:
-        owners: dict[str, KoordinatorQuota] = {}
         for one in self.quotas.values():
             if one.is_parent and one.namespaces:
                 what = "pods stand below leaves only, and it is a parent"
                 self.problems.report(one.key, annotation_path("namespaces"), what, "name them at a child of it")
-            for namespace in one.namespaces:
-                first = owners.setdefault(namespace, one)
-                if first is not one:
-                    what = f"namespace {namespace} is in {first.key} already"
-                    self.problems.report(one.key, annotation_path("namespaces"), what, "name it once")
 
     def tree(self) -> QuotaTree:
         """Parents before children, siblings by name."""
-        own = {one.namespace for one in self.quotas.values() if one.name == one.namespace and not one.is_parent}
+        quotas = self.quotas.values()
+        own = {one.namespace: one.name for one in quotas if one.name == one.namespace and not one.is_parent}
+        defaults = {**{name: one.name for one in reversed(quotas) for name in one.namespaces}, **own}
         top = self._children.get("", [])
         nodes = [QuotaNode(ROOT, ROOT, -1, (), _sums(one.min for one in top), {})]
         below: list[list[int]] = [[]]
@@ -123,20 +120,24 @@ class _Forest:
         while waiting:
             one, parent = waiting.pop()
             at = len(nodes)
-            nodes.append(_node(one, parent, f"{nodes[parent].path}.{one.name}", own))
+            nodes.append(_node(one, parent, f"{nodes[parent].path}.{one.name}", defaults))
             below.append([])
             below[parent].append(at)
             waiting += [(child, at) for child in reversed(self._children.get(one.name, []))]
         leaves = {node.name: at for at, node in enumerate(nodes) if at and not self.quotas[node.name].is_parent}
         linked = [replace(node, children=tuple(below[at])) for at, node in enumerate(nodes)]
-        return QuotaTree.of(linked, POD_LABEL, leaves)
+        return QuotaTree.of(linked, POD_LABEL, leaves, {name: _listed(self.quotas[name]) for name in leaves})
 
 
-def _node(one: KoordinatorQuota, parent: int, path: str, own: set[str]) -> QuotaNode:
-    """`own`: namespaces with a quota of their own name, which goes before what annotations say."""
-    namespaces = [name for name in one.namespaces if name not in own]
-    if one.name == one.namespace and not one.is_parent:
-        namespaces.append(one.namespace)
+def _listed(one: KoordinatorQuota) -> frozenset[str]:
+    """Namespaces whose pods may count for the quota: those of its annotation, and its own if it has that name."""
+    return frozenset((*one.namespaces, one.namespace) if one.name == one.namespace else one.namespaces)
+
+
+def _node(one: KoordinatorQuota, parent: int, path: str, defaults: Mapping[str, str]) -> QuotaNode:
+    """`defaults`: namespace -> the quota for which its pods without a label count."""
+    listed = () if one.is_parent else (*one.namespaces, one.namespace)
+    namespaces = [name for name in listed if defaults.get(name) == one.name]
     return QuotaNode(
         one.name,
         path,

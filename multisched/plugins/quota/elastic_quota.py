@@ -103,8 +103,8 @@ class ElasticQuota:
     def sign(self, pod: Pod) -> Hashable:
         ledger = self._ledger
         levels = ledger.levels_of(pod)
-        if not levels:
-            return (ledger.generation, -1)
+        if not levels or ledger.misnamed(pod):
+            return (ledger.generation, ledger.misnamed(pod))
         return (ledger.generation, levels[0].at, pod.spec.priority, ledger.amounts.beside_requests(pod))
 
     def cache_key(self, cycle: CycleView, pod: Pod) -> SplitCacheKey | None:
@@ -119,6 +119,9 @@ class ElasticQuota:
         return Status.unresolvable(RUNNING) if self._preemptions.is_preempting(pod.uid) else SUCCESS
 
     def pre_filter(self, cycle: CycleView, pod: Pod) -> PreFilterResult:
+        misnamed = self._ledger.misnamed(pod)
+        if misnamed:
+            return PreFilterResult(Status.unresolvable(misnamed))
         if not self._ledger.levels_of(pod):
             return PreFilterResult(SKIP)
         why = self._ledger.refusal(pod, self._nominated_beside_its_like(pod))
@@ -153,7 +156,9 @@ class ElasticQuota:
     def events_to_register(self) -> Sequence[EventRegistration]:
         freed = Action.DELETE | Action.UPDATE_POD_SCALE_DOWN | Action.UPDATE_POD_LABEL
         grown = Action.ADD | Action.UPDATE_POD_SCALE_UP | Action.UPDATE_POD_LABEL
-        own = Action.UPDATE_POD_SCALE_DOWN | Action.UPDATE_POD_LABEL
+        own = (
+            Action.UPDATE_POD_SCALE_DOWN | Action.UPDATE_POD_LABEL | Action.UPDATE_POD_OTHER
+        )  # the last one for annotations
         changed = Action.ADD | Action.UPDATE | Action.DELETE
         return (
             EventRegistration(ClusterEvent(Resource.ASSIGNED_POD, freed, "AssignedPodFrees"), self._after_leaving),
@@ -191,13 +196,16 @@ class ElasticQuota:
         return Hint.QUEUE if is_changed else Hint.SKIP
 
     def _count_alike(self, old: Pod, new: Pod) -> bool:
-        items = self._ledger.amounts.items
-        return items(old) == items(new) and self._ledger.levels_of(old) is self._ledger.levels_of(new)
+        ledger, items = self._ledger, self._ledger.amounts.items
+        is_alike = ledger.levels_of(old) is ledger.levels_of(new) and ledger.misnamed(old) == ledger.misnamed(new)
+        return is_alike and items(old) == items(new)
 
     # -- PostFilter ------------------------------------------------------------------------------------------------
 
     def post_filter(self, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult:
         """For pods under a quota, in place of preemption by priority; others pass on."""
+        if self._ledger.misnamed(pod):
+            return PostFilterResult(Status.unresolvable())
         if not self._ledger.levels_of(pod):
             return PostFilterResult(Status.unschedulable())
         self.preemption_attempts += 1
@@ -211,6 +219,8 @@ class ElasticQuota:
 
     def post_filter_group(self, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun) -> PostFilterResult:
         """For pods under a quota that must start together: room for all of them at once, on whatever nodes."""
+        if any(map(self._ledger.misnamed, pods)):
+            return PostFilterResult(Status.unresolvable())
         leaves = {levels[0].at if (levels := self._ledger.levels_of(pod)) else -1 for pod in pods}
         if leaves == {-1}:
             return PostFilterResult(Status.unschedulable())

@@ -15,9 +15,11 @@ from typing import Final, Protocol
 
 from multisched.framework.device_demand import DeviceDemands
 from multisched.framework.object_status import ObjectStatus
+from multisched.model.decode_quotas import annotation_key
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.model.quota_tree import QuotaNode, QuotaTree, shown_amount
+from multisched.model.quotas.koordinator import POD_LABEL
 from multisched.plugins.quota.pod_amounts import Items, PodAmounts
 from multisched.plugins.quota.quota_source import QuotaSource
 
@@ -156,6 +158,7 @@ class QuotaLedger:
 
     name = QUOTA
     plugin = QUOTA
+    settled_labels = frozenset((POD_LABEL,))
     condition_reason = EXCEEDED
 
     def __init__(
@@ -258,7 +261,26 @@ class QuotaLedger:
 
     def _named_by(self, one: Labelled, otherwise: tuple[Level, ...]) -> tuple[Level, ...]:
         assert self.tree is not None
-        return self._levels_named.get(one.labels.get(self.tree.pod_label, ""), otherwise)
+        name = one.labels.get(self.tree.pod_label, "")
+        return self._levels_named[name] if one.namespace in self.tree.named_in.get(name, ()) else otherwise
+
+    def misnamed(self, one: Labelled) -> str:
+        """Returns why the label of a pod names a quota for which it may not count; empty for a good label, and for none.
+
+        A pod on a node then counts for the quota of its namespace.
+        """
+        self.renew()
+        if not self._levels_named or self.tree is None:
+            return ""
+        label = self.tree.pod_label
+        name = one.labels.get(label, "")
+        namespaces = self.tree.named_in.get(name)
+        if namespaces is None or one.namespace in namespaces:
+            return ""
+        fix = (
+            f"list {one.namespace} in the annotation {annotation_key('namespaces')} of that quota, or remove the label"
+        )
+        return f"label {label} names quota {name}, which does not list namespace {one.namespace}; {fix}"
 
     # -- ClusterLedger ---------------------------------------------------------------------------------------------
 
@@ -276,6 +298,9 @@ class QuotaLedger:
 
         `nominated`: position of a level -> resource -> what pods that are nominated count on there.
         """
+        why = self.misnamed(pod)
+        if why:
+            return why
         items = self.amounts.items(pod)
         for level in self.levels_of(pod):
             others = nominated.get(level.at, NO_AMOUNTS)

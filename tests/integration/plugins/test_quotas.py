@@ -140,7 +140,7 @@ def test_a_label_of_koordinator_puts_pods_of_one_namespace_into_two_quotas() -> 
         async with town(1) as house:
             await quota(house, linked("company", 4, 4, is_parent="true"))
             await quota(house, linked("batch", 1, 4, "company", namespaces=["namespace1"]))
-            await quota(house, linked("web", 3, 4, "company"))
+            await quota(house, linked("web", 3, 4, "company", namespaces=["namespace1"]))
             await replicas(house, "namespace1", 5, "1")
             await becomes(house, [4])
             await replicas(house, "namespace1", 5, "1", **{POD_LABEL: "web"})

@@ -19,6 +19,7 @@ from multisched.config import loading
 from multisched.config.plugins import plugin_registry
 from multisched.model.object_kinds import ObjectKind
 from multisched.observe.admission_view import VALIDATE_QUOTAS_PATH
+from multisched.plugins.quota.quota_ledger import QuotaLedger
 from multisched.plugins.quota.quota_source import QUOTA_KINDS
 from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
 
@@ -287,6 +288,13 @@ def test_the_policies_of_quotas_match_the_kinds_that_are_read() -> None:
         variables = {one["name"] for one in spec["variables"]}
         used = set(re.findall(r"variables\.(\w+)", str(spec["validations"]) + str(spec["variables"])))
         assert used == variables
+
+
+def test_a_policy_keeps_the_quota_label_of_bound_pods() -> None:
+    spec = the("ValidatingAdmissionPolicy", "multisched-quota-labels")["spec"]
+    (validation,) = spec["validations"]
+    assert set(re.findall(r"'([^']+)'", validation["expression"])) == QuotaLedger.settled_labels
+    assert (spec["failurePolicy"], validation["reason"]) == ("Fail", "Forbidden")
 
 
 def test_nobody_but_the_kubelet_reaches_the_port_of_the_probes() -> None:

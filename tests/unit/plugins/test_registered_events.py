@@ -17,7 +17,7 @@ REGISTERED: dict[str, list[str]] = {
     "ElasticQuota": [
         "AssignedPod: DELETE|UPDATE_POD_LABEL|UPDATE_POD_SCALE_DOWN, AssignedPodFrees, hint",
         "AssignedPod: ADD|UPDATE_POD_LABEL|UPDATE_POD_SCALE_UP, AssignedPodTakes, hint",
-        "TargetPod: UPDATE_POD_LABEL|UPDATE_POD_SCALE_DOWN, TargetPod, hint",
+        "TargetPod: UPDATE_POD_LABEL|UPDATE_POD_SCALE_DOWN|UPDATE_POD_OTHER, TargetPod, hint",
         *(f"{kind.value}: ADD|DELETE|UPDATE, {kind.value}" for kind in QUOTA_KINDS),
     ],
     "GangScheduling": [

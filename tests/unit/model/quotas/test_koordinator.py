@@ -55,6 +55,12 @@ def test_a_quota_of_its_namespaces_name_goes_before_an_annotation(other: str) ->
     assert {name: found.nodes[at].name for name, at in found.leaf_of.items()} == {"team": "team", "web": other}
 
 
+def test_of_several_quotas_that_list_a_namespace_labels_choose() -> None:
+    found = tree(linked("b", 1, 3, namespaces=["x"]), linked("a", 1, 3, namespaces=["x", "y"]), linked("c", 1, 3))
+    assert found.nodes[found.leaf_of["x"]].name == "a", "the first by name, for pods without a label"
+    assert found.named_in == {"a": frozenset(("x", "y")), "b": frozenset(("x",)), "c": frozenset()}
+
+
 def test_a_tree_has_no_more_than_its_total() -> None:
     root = linked("tree", 2, 100, is_root="true", is_parent="true", tree_id="t", total_resource={"cpu": "8"})
     found = tree(root, linked("leaf", 1, 50, "tree", tree_id="t"))
@@ -91,10 +97,6 @@ PARENT: Json = linked("p", 4, 8, is_parent="true")
             {"kube-system/a": ["parent"], "kube-system/b": ["parent"]},
         ),
         ([linked("a", 1, 3), linked("a", 1, 3, namespace="web")], {"web/a": ["metadata.name"]}),
-        (
-            [linked("a", 1, 3, namespaces=["x"]), linked("b", 1, 3, namespaces=["x"])],
-            {"kube-system/b": ["namespaces"]},
-        ),
         ([linked("p", 1, 3, is_parent="true", namespaces=["x"])], {"kube-system/p": ["namespaces"]}),
         ([linked("a", 1, 3, namespaces="team-a")], {"kube-system/a": ["namespaces"]}),
         ([linked("a", 1, 3, namespaces=["web", "No_Name", "a.b"])], {"kube-system/a": ["namespaces", "namespaces"]}),

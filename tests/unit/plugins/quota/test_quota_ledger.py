@@ -33,7 +33,11 @@ def by_labels() -> QuotaLedger:
     found = read_linked(
         map(
             decoded_linked,
-            [linked("a", 1, 4, namespaces=["web"]), linked("b", 1, 2), linked("p", 0, 9, is_parent="true")],
+            [
+                linked("a", 1, 4, namespaces=["web"]),
+                linked("b", 1, 2, namespaces=["web"]),
+                linked("p", 0, 9, is_parent="true"),
+            ],
         )
     )
     assert found.tree is not None
@@ -45,11 +49,11 @@ def leaf_name(ledger: QuotaLedger, one: Pod) -> str:
     return levels[0].path.rpartition(".")[2] if levels else ""
 
 
-def test_a_label_names_the_leaf_before_the_namespace_does_and_only_a_leaf() -> None:
+def test_a_label_names_a_leaf_that_lists_the_namespace() -> None:
     ledger = by_labels()
     assert leaf_name(ledger, pod("p")) == "a"
     assert leaf_name(ledger, pod("p", labels={POD_LABEL: "b"})) == "b"
-    assert leaf_name(ledger, pod("p", "elsewhere", labels={POD_LABEL: "b"})) == "b"
+    assert leaf_name(ledger, pod("p", "elsewhere", labels={POD_LABEL: "b"})) == "", "b does not list its namespace"
     assert leaf_name(ledger, pod("p", labels={POD_LABEL: "gone"})) == "a", "nobody leaves a quota by a label"
     assert leaf_name(ledger, pod("p", labels={POD_LABEL: "p"})) == "a", "no pod stands on a parent"
     assert leaf_name(ledger, pod("p", "elsewhere")) == ""
@@ -91,7 +95,7 @@ def test_the_pods_of_a_leaf_are_found_whichever_way_it_is_named() -> None:
     ledger = by_labels()
     ledger.restore(pod("other"))
     for number in range(50):
-        ledger.restore(pod(f"p{number}", f"ns-{number}", labels={POD_LABEL: "b"}))
+        ledger.restore(pod(f"p{number}", labels={POD_LABEL: "b"}))
     (leaf,) = (level.at for level in ledger.levels if level.path.endswith(".b"))
     assert set(ledger.uids_below(leaf)) == {f"uid-p{number}" for number in range(50)}
     for number in range(50):

@@ -171,7 +171,7 @@ def test_a_pod_that_is_made_smaller_wakes_whom_its_quota_held() -> None:
 def by_labels(**labels: str) -> tuple[Town, Sleepers, Pod]:
     """Leaf `a` of Koordinator is full and holds a pod with these labels back; `b` has room. Pods count for a leaf by label."""
     town = Town([make_node("n", cpu_milli=100_000)], None)
-    town.put(linked("a", 0, 2, namespaces=["web"]), linked("b", 0, 9))
+    town.put(linked("a", 0, 2, namespaces=["web"]), linked("b", 0, 9, namespaces=["web"]), linked("c", 0, 9))
     town.add("stands", "web", 2_000, node="n")
     waits = town.add("waits", "web", 1_000, labels=labels)
     return town, Sleepers(town), waits
@@ -186,9 +186,28 @@ def test_a_pod_that_names_another_leaf_is_woken() -> None:
     assert isinstance(town.domain.schedule(now), Placed)
 
 
-def test_a_pod_that_moves_to_another_leaf_wakes_whom_it_held() -> None:
-    town, sleepers, waits = by_labels()
-    moved = msgspec.structs.replace(
-        make_pod("stands", namespace="web", cpu_milli=2_000, node="n"), labels={POD_LABEL: "b"}
-    )
-    assert holding(town, sleepers, waits, moved, Action.UPDATE_POD_LABEL)
+def test_a_label_that_is_changed_after_the_bind_frees_nothing() -> None:
+    town, _, waits = by_labels()
+    moved = make_pod("stands", namespace="web", cpu_milli=2_000, node="n", labels={POD_LABEL: "b", "app": "x"})
+    town.domain.cache.place(moved)
+    entry = town.domain.cache.placed(moved.uid)
+    assert entry is not None
+    assert entry.pod.labels == {"app": "x"}
+    assert "quota koordinator-root-quota.a: cpu 2 used" in refusal(town, waits)
+
+
+def test_a_label_that_names_a_foreign_quota_is_refused_until_it_is_removed() -> None:
+    town, sleepers, waits = by_labels(**{POD_LABEL: "c"})
+    why = refusal(town, waits)
+    assert f"label {POD_LABEL} names quota c, which does not list namespace web; list web in the annotation" in why
+    now = msgspec.structs.replace(waits, labels={})
+    event = ClusterEvent(Resource.TARGET_POD, Action.UPDATE_POD_LABEL, "TargetPodUpdate")
+    assert sleepers.are_woken(waits, event, waits, now)
+    town.put(linked("c", 0, 9, namespaces=["web"]))
+    assert isinstance(town.domain.schedule(waits), Placed)
+
+
+def refusal(town: Town, pod: Pod) -> str:
+    result = town.domain.schedule(pod)
+    assert isinstance(result, Unplaced)
+    return result.message
