@@ -56,6 +56,10 @@ class ObjectsView(Protocol):
         """All objects of the kind. A live view: copy to keep it."""
         ...
 
+    def last_removed(self, kind: ObjectKind) -> ClusterObject | None:
+        """The object of the kind that was deleted last, as it was then; None if none was since the process started."""
+        ...
+
     sequence: int
     """Rises whenever a `version` may have risen: the cheapest way to see that none has."""
 

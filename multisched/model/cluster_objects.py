@@ -13,6 +13,7 @@ up, as upstream's `Value()`; where upstream compares quantities exactly (matchin
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
@@ -35,6 +36,12 @@ WAIT_FOR_FIRST_CONSUMER = "WaitForFirstConsumer"
 READ_WRITE_ONCE_POD = "ReadWriteOncePod"
 
 
+LIFT_ANNOTATION: Final = "multisched.io/lift-quotas"
+"""Of an ElasticQuotaTree: `true` consents to lifting its limits when it is deleted."""
+TREE_NAMESPACE: Final = "kube-system"
+"""Trees elsewhere have no effect, as in ACK."""
+
+
 class ClusterObject(msgspec.Struct, frozen=True, gc=False, eq=False, kw_only=True):
     """What all kinds have in common."""
 
@@ -52,6 +59,11 @@ class ClusterObject(msgspec.Struct, frozen=True, gc=False, eq=False, kw_only=Tru
     def after(self, before: ClusterObject) -> ClusterObject:
         """The object with what only an earlier version of it tells. `before`: the version that was known, perhaps of another uid."""
         return self
+
+    @property
+    def deletion_note(self) -> str:
+        """What the author of a deletion has to know of it; empty for most kinds."""
+        return ""
 
 
 class Namespace(ClusterObject, frozen=True, gc=False, eq=False):
@@ -104,6 +116,18 @@ class ElasticQuotaTree(ClusterObject, frozen=True, gc=False, eq=False):
     """metadata.creationTimestamp, as it is written: such texts sort by time."""
     last_good: QuotaTree | None = None
     """Of a tree with problems: what was in force before somebody made the mistake, as seen by us, else by status.lastGood."""
+    is_lifted: bool = False
+    """Its annotation says that its limits may go with it, if it is deleted."""
+
+    @property
+    def deletion_note(self) -> str:
+        """Its limits are those of all teams: without consent they stay."""
+        if self.namespace != TREE_NAMESPACE or (self.tree or self.last_good) is None:
+            return ""
+        if self.is_lifted:
+            return "The tree was deleted: its limits are lifted"
+        what = "The tree was deleted without consent: limits that were in force stay so until there is another tree"
+        return f'{what}. To lift them, create it again with the annotation {LIFT_ANNOTATION}: "true", and delete it'
 
     def after(self, before: ClusterObject) -> ClusterObject:
         """A process that does not lead asks for no quota, and has to know the last good one all the same."""

@@ -18,6 +18,7 @@ from multisched.model.cluster_objects import (
     BETA_CLASS_ANNOTATION,
     BIND_COMPLETED_ANNOTATION,
     BOUND_BY_CONTROLLER_ANNOTATION,
+    LIFT_ANNOTATION,
     MIGRATED_PLUGINS_ANNOTATION,
     SELECTED_NODE_ANNOTATION,
     ClaimRef,
@@ -406,6 +407,7 @@ def _quota_tree(wire: _QuotaTree) -> ElasticQuotaTree:
         malformed=_all_of(problems),
         created=wire.metadata.creation_timestamp or "",
         last_good=_last_good(wire.status) if problems else None,
+        is_lifted=(wire.metadata.annotations or {}).get(LIFT_ANNOTATION) == "true",
     )
 
 

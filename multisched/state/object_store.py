@@ -39,6 +39,7 @@ class _Shelf:
         self.recency: Recency[_Key] = Recency()
         self.found: _Found = {}
         self.by_index: dict[str, _Found] = {}
+        self.last_removed: ClusterObject | None = None
         self._index_of = index_of
 
     def set(self, item: ClusterObject) -> ClusterObject | None:
@@ -63,6 +64,7 @@ class _Shelf:
         if before is not None:
             self._unindex(key, before)
             self.recency.note(key)
+            self.last_removed = before
         return before
 
     def _unindex(self, key: _Key, item: ClusterObject) -> None:
@@ -99,6 +101,11 @@ class ObjectStore(ObjectsView):
         self.sequence += 1
         return self._shelves[kind].remove(namespace, name)
 
+    def set_last_removed(self, kind: ObjectKind, item: ClusterObject) -> None:
+        """Of a copy: what the original knows of an object that is not there any more."""
+        self.sequence += 1
+        self._shelves[kind].last_removed = item
+
     def set_unreadable(self, kind: ObjectKind, why: str) -> None:
         """The API server refuses to tell of the kind; an empty text: it does so again."""
         if bool(why) != bool(self.unreadable(kind)):
@@ -121,6 +128,9 @@ class ObjectStore(ObjectsView):
 
     def all(self, kind: ObjectKind) -> Collection[ClusterObject]:
         return self._shelves[kind].found.values()
+
+    def last_removed(self, kind: ObjectKind) -> ClusterObject | None:
+        return self._shelves[kind].last_removed
 
     def version(self, kind: ObjectKind) -> int:
         return self._shelves[kind].recency.sequence

@@ -18,6 +18,8 @@ from multisched.verify.quantities import amounts, quota_units
 from multisched.verify.quota_tree import PODS, Excess, QuotaTree, Usage, read_tree
 
 TREE_KIND: Final = "ElasticQuotaTree"
+LIFT: Final = "multisched.io/lift-quotas"
+"""Annotation of a tree: `true` consents to lifting its limits when it is deleted."""
 TREE_NAMESPACE: Final = "kube-system"
 """Trees elsewhere have no effect."""
 DEFAULT_SCHEDULER: Final = "default-scheduler"
@@ -62,6 +64,8 @@ class QuotaJudge:
         self._trees: dict[str, QuotaTree] = {}
         """Name of each object -> its last good tree, the oldest object first."""
         self._latest: dict[str, Json] = {}
+        self._deleted: QuotaTree | None = None
+        """The last one whose object was deleted without consent: it counts until there is another."""
         self.problems: dict[str, str] = {}
         """Name of a tree, or key of a pod -> what is wrong with it now: it changes nothing, or counts nowhere."""
         self.pods: dict[str, QuotaPod] = {}
@@ -70,7 +74,7 @@ class QuotaJudge:
     @property
     def tree(self) -> QuotaTree | None:
         """The tree in force; None without any. Of several objects the first one counts."""
-        return next(iter(self._trees.values()), None)
+        return next(iter(self._trees.values()), self._deleted)
 
     def add(self, kind: str, document: Json) -> None:
         """An object that is new or has changed. Kinds that matter to no quota are left out."""
@@ -112,6 +116,8 @@ class QuotaJudge:
         """An object that has been deleted."""
         name, namespace, uid = name_of(document)
         if kind == TREE_KIND and namespace == TREE_NAMESPACE:
+            is_lifted = mapping(mapping(document, "metadata"), "annotations").get(LIFT) == "true"
+            self._deleted = None if is_lifted else self.tree
             for of_trees in (self._trees, self._latest, self.problems):
                 of_trees.pop(name, None)
         elif kind == "Pod":
@@ -148,7 +154,9 @@ class QuotaJudge:
         for pod in self.pods.values():
             if not (pod.node or pod.is_gated):
                 asking.add(pod.namespace, pod.requests)
-        document = self._latest[next(iter(self._trees))]
+        document = next((self._latest[name] for name in self._trees), None)
+        if document is None:  # its object is deleted, and has no status
+            return []
         return list(_status_faults(mapping(document, "status"), usage, asking))
 
 

@@ -17,7 +17,7 @@ from multisched.config.schema import Configuration
 from multisched.framework.background import InThread
 from multisched.framework.device_demand import DeviceDemands
 from multisched.framework.registry import Registry
-from multisched.model.cluster_objects import ClusterObject
+from multisched.model.cluster_objects import ClusterObject, KoordinatorQuota
 from multisched.model.decode import DecodeError
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import differ_in_version_only
@@ -218,15 +218,13 @@ def _deleted(request: _Request, known: ClusterSnapshot) -> Answer:
         return Answer()
     objects = tuple((of, other) for of, other in known.objects if of is not kind or other.key != one.key)
     after = msgspec.structs.replace(known, objects=objects)
+    others = [other for of, other in objects if of is kind]
+    if isinstance(one, KoordinatorQuota) and any(
+        isinstance(x, KoordinatorQuota) and x.parent == one.name for x in others
+    ):
+        return Answer((), (f"ElasticQuota {one.key} stays in force while other quotas are below it",))
     if _tree(known) is not None and _tree(after) is None:
-        # What many objects make stays while one of them is there; a tree that goes leaves nothing, as others never were in force.
-        stays = kind is not ObjectKind.ELASTIC_QUOTA_TREE and any(of is kind for of, _ in objects)
-        what = (
-            "the last good tree stays in force"
-            if stays
-            else "no quota is in force without it: its pods are bounded by none"
-        )
-        return Answer((), (what,))
+        return Answer((), (one.deletion_note or "no quota is in force without it: its pods are bounded by none",))
     return Answer()
 
 

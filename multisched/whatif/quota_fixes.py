@@ -80,7 +80,7 @@ def quota_edits(sandbox: SchedulerSandbox, missing: Raised) -> Iterator[QuotaEdi
     if found is None or not missing:
         return
     if found.kind is ObjectKind.ELASTIC_QUOTA_TREE:
-        one = next(one for one in sandbox.cache.objects.all(found.kind) if one.key == found.name)
+        one = next((one for one in sandbox.cache.objects.all(found.kind) if one.key == found.name), None)
         if isinstance(one, ElasticQuotaTree):
             yield _tree_edit(one, found.tree, missing)
         return

@@ -65,6 +65,8 @@ class ClusterSnapshot(msgspec.Struct, frozen=True):
     """Pending pods are as the API server has them, without what their domain's policy adds."""
     learned: Mapping[tuple[str, str], object] = msgspec.field(default_factory=dict)
     """(domain, plugin) -> what a `StateExportPlugin` there hands over."""
+    removed: tuple[tuple[ObjectKind, ClusterObject], ...] = ()
+    """The last object of each kind that was deleted, as a running program knows it: it may have effect still."""
     nominated: tuple[Pod, ...] = ()
     """With the node each is promised, as the program has it; of a dump the pods themselves tell."""
     unreadable: tuple[tuple[ObjectKind, str], ...] = ()
@@ -91,6 +93,7 @@ class ClusterSnapshot(msgspec.Struct, frozen=True):
             tuple((kind, item) for kind in ObjectKind for item in store.all(kind)),
             program.clock.monotonic(),
             program.clock.now(),
+            removed=tuple((kind, item) for kind in ObjectKind if (item := store.last_removed(kind)) is not None),
             learned={place: plugin.export_state() for place, plugin in _learning(program)},
             nominated=tuple(program.nominator.pods()),
             unreadable=tuple((kind, why) for kind in ObjectKind if (why := store.unreadable(kind))),
@@ -256,6 +259,8 @@ class SchedulerSandbox:
                 plugin.import_state(snapshot.learned[place])
         for kind, why in snapshot.unreadable:
             self.cache.objects.set_unreadable(kind, why)
+        for kind, item in snapshot.removed:
+            self.cache.objects.set_last_removed(kind, item)
         for kind, item in snapshot.objects:
             self.add_object(kind, item)
         for node in snapshot.nodes:

@@ -3,7 +3,8 @@
 Owns nothing of the cluster. A tree with problems, or a second one, changes nothing: what was in force stays, and `trouble` says why.
 Where many objects make the tree, only the changes with mistakes are left out (`many_quotas`).
 Of three APIs one is read at a time: an ElasticQuotaTree before Koordinator's quotas, and these before those of scheduler-plugins. When
-the last object is deleted no quota is left.
+a tree is deleted without consent (`LIFT_ANNOTATION`), it stays in force until other quotas are. When the last object of many is
+deleted, no quota is left.
 """
 
 from __future__ import annotations
@@ -15,15 +16,13 @@ from typing import Final
 import msgspec
 
 from multisched.framework.objects_view import ObjectsView
-from multisched.model.cluster_objects import ClusterObject, ElasticQuotaTree
+from multisched.model.cluster_objects import TREE_NAMESPACE, ClusterObject, ElasticQuotaTree
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.quota_tree import QuotaTree
 from multisched.plugins.quota.many_quotas import ManyQuotas
 
 logger = logging.getLogger(__name__)
 
-TREE_NAMESPACE: Final = "kube-system"
-"""Trees elsewhere have no effect, as in ACK."""
 SHOWN_MAX: Final = 3
 """Objects without effect that health names; `quota tree` names all."""
 QUOTA_KINDS: Final = (ObjectKind.ELASTIC_QUOTA_TREE, ObjectKind.KOORDINATOR_QUOTA, ObjectKind.ELASTIC_QUOTA)
@@ -93,10 +92,46 @@ class QuotaSource:
                     self._trouble(kind, one.key, why)
             elif ours:
                 found = self._chosen_tree(ours) if kind is ObjectKind.ELASTIC_QUOTA_TREE else self._made_of(kind, ours)
+        if found is None:
+            found = self._deleted_tree()
         before, self.in_force = self.in_force, found
+        self._log_lifted(before)
         if self.tree != (None if before is None else before.tree):
             self.generation += 1
         self.on_choice()
+
+    def _deleted_tree(self) -> InForce | None:
+        """The tree that was deleted last, if nobody has consented to lifting its limits.
+
+        So `kubectl replace --force`, which deletes and creates, lifts them for no moment.
+        """
+        kind = ObjectKind.ELASTIC_QUOTA_TREE
+        one = self._objects.last_removed(kind)
+        if not isinstance(one, ElasticQuotaTree) or one.namespace != TREE_NAMESPACE or one.is_lifted:
+            return None
+        if self.in_force is not None and self.in_force.kind is kind:
+            return self.in_force
+        tree = one.tree or one.last_good
+        return None if tree is None else InForce(kind, tree, one.key, one.uid)
+
+    @property
+    def is_deleted(self) -> bool:
+        """The object that is in force is not there any more."""
+        found = self.in_force
+        if found is None or not found.name:
+            return False
+        namespace, _, name = found.name.partition("/")
+        one = self._objects.get(found.kind, namespace, name)
+        return one is None or one.uid != found.uid
+
+    def _log_lifted(self, before: InForce | None) -> None:
+        """Names namespaces that no quota bounds any more."""
+        was = () if before is None else before.tree.leaf_of
+        now = {} if self.tree is None else self.tree.leaf_of
+        lifted = sorted(name for name in was if name not in now)
+        if lifted:
+            fields = {"count": len(lifted), "namespaces": lifted[:SHOWN_MAX]}
+            logger.warning("namespaces have no quota any more", extra=fields)
 
     def trouble_of(self, kind: ObjectKind, key: str) -> str:
         """Why the object has no effect; empty for one that has."""
@@ -106,6 +141,8 @@ class QuotaSource:
         """Which objects have no effect, and why; empty where all have."""
         self.renew()
         said = [f"{place} has no effect: {why}" for place, why in sorted(self.trouble.items())]
+        if self.is_deleted:
+            said.insert(0, f"{self.name} was deleted, and stays in force until there are other quotas")
         return ", ".join([*said[:SHOWN_MAX], *([f"and {len(said) - SHOWN_MAX} more"] if len(said) > SHOWN_MAX else [])])
 
     def _may_have_effect(self, kind: ObjectKind, one: ClusterObject) -> bool:

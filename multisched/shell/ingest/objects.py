@@ -70,6 +70,11 @@ class ObjectIngest:
         self._reported.pop(key, None)
         before = self._store.remove(self.kind, namespace, name)
         if before is not None:
+            if before.deletion_note:
+                logger.warning(
+                    "object was deleted", extra={"kind": self.kind.value, "key": key, "note": before.deletion_note}
+                )
+                self._record(before, f"{self.kind.definition.name}Deleted", before.deletion_note)
             self._notify(self._events[Action.DELETE], before, None)
 
     def replaced(self, version: str) -> None:
@@ -96,7 +101,9 @@ class ObjectIngest:
         self.malformed += 1
         fields = {"kind": self.kind.value, "key": item.key, "error": item.malformed}
         logger.warning("object is malformed", extra=fields)
+        self._record(item, f"Malformed{self.kind.definition.name}", f"Not used for scheduling: {item.malformed}")
+
+    def _record(self, item: ClusterObject, reason: str, note: str) -> None:
         definition = self.kind.definition
         ref = ObjectRef(definition.name, item.namespace, item.name, item.uid, definition.api_version)
-        note = f"Not used for scheduling: {item.malformed}"
-        self._sink.record(Event(ref, "Warning", f"Malformed{definition.name}", "Scheduling", note, self._by))
+        self._sink.record(Event(ref, "Warning", reason, "Scheduling", note, self._by))

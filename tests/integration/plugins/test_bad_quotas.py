@@ -139,7 +139,28 @@ def test_a_tree_elsewhere_has_no_effect(caplog: pytest.LogCaptureFixture) -> Non
     in_virtual_time(story)
 
 
-def test_a_tree_that_is_deleted_while_it_is_in_use_evicts_nobody_and_holds_again_when_it_is_back() -> None:
+def test_a_tree_that_is_deleted_without_consent_holds_until_it_is_back() -> None:
+    """`kubectl replace --force` deletes and creates."""
+
+    async def story() -> None:
+        async with town(2) as house:
+            await tree(house, GOOD)
+            await replicas(house, "namespace1", 5, "1")
+            await becomes(house, [4])
+            await house.delete(f"{TREES}/tree")
+            await becomes(house, [4])
+            (said,) = await events(house)
+            assert said[0] == "tree"
+            assert said[1].startswith("The tree was deleted without consent: limits that were in force stay so")
+            await tree(house, two((1, 2), (1, 4), 4))
+            await replicas(house, "namespace2", 2, "1")
+            await becomes(house, [3, 1])
+            await house.at_rest()
+
+    in_virtual_time(story)
+
+
+def test_a_tree_that_is_deleted_with_consent_evicts_nobody_and_holds_again_when_it_is_back() -> None:
     async def story() -> None:
         async with town(2) as house:
             await tree(house, GOOD)
@@ -147,6 +168,7 @@ def test_a_tree_that_is_deleted_while_it_is_in_use_evicts_nobody_and_holds_again
             await becomes(house, [4])
             await replicas(house, "namespace2", 2, "1")
             await becomes(house, [3, 1])
+            await house.patch(f"{TREES}/tree", {"metadata": {"annotations": {"multisched.io/lift-quotas": "true"}}})
             await house.delete(f"{TREES}/tree")
             await becomes(house, [5, 2])
             await tree(house, GOOD)

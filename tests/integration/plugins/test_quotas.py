@@ -92,7 +92,7 @@ def two(first: tuple[int, int], second: tuple[int, int], whole: int) -> Json:
     )
 
 
-def test_a_tree_that_is_raised_wakes_whom_it_held_and_one_that_goes_holds_nobody() -> None:
+def test_a_tree_that_is_raised_wakes_whom_it_held_and_consent_to_its_deletion_frees_all() -> None:
     async def story() -> None:
         async with town(2) as house:
             await tree(house, two((1, 1), (1, 1), 2))
@@ -100,6 +100,7 @@ def test_a_tree_that_is_raised_wakes_whom_it_held_and_one_that_goes_holds_nobody
             await becomes(house, [1])
             await house.patch(f"{TREES}/tree", {"spec": {"root": two((3, 3), (1, 1), 4)}})
             await becomes(house, [3])
+            await house.patch(f"{TREES}/tree", {"metadata": {"annotations": {"multisched.io/lift-quotas": "true"}}})
             await house.delete(f"{TREES}/tree")
             await becomes(house, [5])
             await house.at_rest()

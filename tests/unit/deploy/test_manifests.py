@@ -17,6 +17,7 @@ from multisched.cluster.api.direct import DirectTransport
 from multisched.cluster.api.server import ApiServer
 from multisched.config import loading
 from multisched.config.plugins import plugin_registry
+from multisched.model.cluster_objects import LIFT_ANNOTATION, TREE_NAMESPACE
 from multisched.model.object_kinds import ObjectKind
 from multisched.observe.admission_view import VALIDATE_QUOTAS_PATH
 from multisched.plugins.quota.quota_ledger import QuotaLedger
@@ -295,6 +296,15 @@ def test_a_policy_keeps_the_quota_label_of_bound_pods() -> None:
     (validation,) = spec["validations"]
     assert set(re.findall(r"'([^']+)'", validation["expression"])) == QuotaLedger.settled_labels
     assert (spec["failurePolicy"], validation["reason"]) == ("Fail", "Forbidden")
+
+
+def test_a_policy_asks_for_the_consent_that_the_scheduler_reads() -> None:
+    spec = the("ValidatingAdmissionPolicy", "multisched-quota-deletions")["spec"]
+    (rule,), (validation,) = spec["matchConstraints"]["resourceRules"], spec["validations"]
+    assert rule["operations"] == ["DELETE"]
+    assert rule["resources"] == [ObjectKind.ELASTIC_QUOTA_TREE.definition.plural]
+    assert f"[?'{LIFT_ANNOTATION}'].orValue('') == 'true'" in validation["expression"]
+    assert f"request.namespace == '{TREE_NAMESPACE}'" in spec["matchConditions"][0]["expression"]
 
 
 def test_nobody_but_the_kubelet_reaches_the_port_of_the_probes() -> None:

@@ -123,15 +123,17 @@ def test_nothing_is_refused_for_being_deleted() -> None:
     tree, second = quota_tree(acks_example()), quota_tree(acks_example(), "second")
     gone = answer(review(None, tree, "DELETE"), tree)
     assert gone["allowed"] is True
-    assert gone["warnings"] == ["no quota is in force without it: its pods are bounded by none"]
+    assert "stay so until there is another tree" in gone["warnings"][0]
+    (left,) = answer(review(None, flat("a", 1, 2), "DELETE"), flat("a", 1, 2))["warnings"]
+    assert left == "no quota is in force without it: its pods are bounded by none"
     assert answer(review(None, second, "DELETE"), tree, second) == {"uid": "705ab4f5", "allowed": True}
     parent, child = linked("company", 4, 8, is_parent="true"), linked("web", 2, 4, "company")
     left = answer(review(None, parent, "DELETE"), parent, child)
-    assert left["warnings"] == ["the last good tree stays in force"]
+    assert left["warnings"] == ["ElasticQuota kube-system/company stays in force while other quotas are below it"]
     broken = quota_tree(level("root", {"cpu": 5}, {"cpu": 4}), "broken")
     for beside in (broken, flat("web", 3, 2)):
         gone = answer(review(None, tree, "DELETE"), tree, beside)
-        assert gone["warnings"] == ["no quota is in force without it: its pods are bounded by none"]
+        assert "stay so until there is another tree" in gone["warnings"][0]
     assert answer(review(None, broken, "DELETE"), broken) == {"uid": "705ab4f5", "allowed": True}, "it held nobody"
 
 

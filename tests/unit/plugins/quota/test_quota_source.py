@@ -62,7 +62,7 @@ def test_each_api_is_read_where_it_is_alone() -> None:
         assert desk.paths() == paths
         assert desk.source.trouble == {}
         desk.delete(document)
-        assert desk.paths() == []
+        assert desk.paths() == (paths if paths is OF_TREE else [])
 
 
 def test_of_several_apis_a_tree_goes_first_then_koordinators_and_the_others_are_told_so() -> None:
@@ -299,7 +299,7 @@ def test_what_cannot_be_read_has_not_changed() -> None:
     desk.delete(tree())
     assert desk.paths() == OF_TREE
     desk.store.set_unreadable(ObjectKind.ELASTIC_QUOTA_TREE, "")
-    assert desk.paths() == []
+    assert desk.paths() == OF_TREE, "nobody has consented to its deletion"
 
 
 def test_a_kind_that_cannot_be_read_and_goes_after_hinders_nobody() -> None:
@@ -308,7 +308,44 @@ def test_a_kind_that_cannot_be_read_and_goes_after_hinders_nobody() -> None:
     desk.apply(tree())
     assert desk.paths() == OF_TREE
     desk.delete(tree())
-    assert desk.paths() == []
+    assert desk.source.is_deleted
+
+
+def lifted(document: Json) -> Json:
+    return {**document, "metadata": {**document["metadata"], "annotations": {"multisched.io/lift-quotas": "true"}}}
+
+
+@pytest.mark.parametrize("is_leading", [True, False])
+def test_a_tree_that_is_deleted_without_consent_stays_until_there_is_another(*, is_leading: bool) -> None:
+    """A process that does not lead asks for no quota before it takes over."""
+    desk = Desk()
+    desk.apply(tree(most=3))
+    if is_leading:
+        desk.paths()
+    desk.delete(tree())
+    assert desk.paths() == OF_TREE
+    assert "kube-system/tree was deleted, and stays in force" in desk.source.trouble_text()
+    desk.apply(tree(least=9, uid="broken"))
+    assert bounds(desk) == {"web": (1, 3)}
+    desk.apply(tree(most=2, uid="another"))
+    assert bounds(desk) == {"web": (1, 2)}
+    assert not desk.source.is_deleted
+
+
+def test_consent_lifts_the_limits_with_the_tree(caplog: pytest.LogCaptureFixture) -> None:
+    for text, paths in (("true", []), ("True", OF_TREE), ("yes", OF_TREE)):
+        desk = Desk()
+        document = lifted(tree())
+        document["metadata"]["annotations"] = {"multisched.io/lift-quotas": text}
+        desk.apply(document)
+        assert desk.paths() == OF_TREE
+        desk.delete(document)
+        assert desk.paths() == paths
+    desk.apply(lifted(tree(uid="again")))
+    desk.paths()
+    desk.delete(tree())
+    assert desk.paths() == [], "of one that was deleted without consent, too, once there is consent"
+    assert [vars(one)["namespaces"] for one in caplog.records if "no quota any more" in one.message][-1] == ["web"]
 
 
 def test_a_new_tree_of_the_same_content_is_no_other_generation() -> None:
