@@ -21,10 +21,12 @@ from multisched.config.schema import Configuration
 from multisched.model.decode import DecodeError
 from multisched.model.objects import PODS, Node, Pod, Requests
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE, Taint, Toleration
+from multisched.testing.rules.devices import fraction_wanted
 from multisched.testing.rules.inter_pod import Standing
 from multisched.testing.rules.node_affinity import wants
 from multisched.testing.rules.quota_sentences import Bound
 from multisched.testing.rules.room import taken_by
+from multisched.testing.world.labels import GPU_DEVICES
 from multisched.testing.world.store_view import Reader
 from multisched.verify.gangs import GangJudge
 from multisched.verify.quota_tree import QuotaTree
@@ -174,7 +176,7 @@ class DeliveredState:
     def placed(self) -> list[Pod]:
         """Pods that it knows on nodes, whether it knows these or not, and its own on their way, each with its node."""
         return [
-            pod if pod.node else replace(pod, node=self.held[uid])
+            pod if pod.node else replace(pod, node=self.held[uid], annotations=_as_bound(pod.annotations))
             for uid, pod in self.pods.items()
             if pod.node or uid in self.held
         ]
@@ -265,3 +267,11 @@ class DeliveredState:
                 if is_member and not other.is_deleting and there.labels.get(label) != node.labels[label]:
                     return f"in another domain of {label} than {other.key}, and its gang requires one"
         return ""
+
+
+def _as_bound(annotations: Mapping[str, str]) -> Mapping[str, str]:
+    """With as many devices as the pod asks for: which ones it gets, its bind will say."""
+    count = fraction_wanted(annotations)
+    if not count or GPU_DEVICES in annotations:
+        return annotations
+    return {**annotations, GPU_DEVICES: ",".join(map(str, range(count)))}

@@ -5,12 +5,11 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 from multisched.testing.disruptions.scene import HANDED_OVER_S, SENT_S, SLOW, Disruption, Scene
-from multisched.testing.world.labels import GPU, GPU_INDICES, GPU_MILLI, HONOURED
+from multisched.testing.world.labels import GPU, GPU_COUNT, GPU_INDICES, GPU_MILLI, HONOURED
 from multisched.testing.world.nodes import GPU_NODES, NODES
 
 STUFFING = 1_100
 """Annotations that somebody adds to a running pod."""
-GPU_COUNT = "multisched.io/gpu-count"
 MISTAKEN = (
     {GPU_MILLI: "half"},
     {GPU_MILLI: "0"},

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from multisched.model.objects import Node, Pod
-from multisched.testing.world.labels import GPU, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED
+from multisched.testing.world.labels import GPU, GPU_COUNT, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED
 
-GPU_COUNT = "multisched.io/gpu-count"
 OURS = "multisched.io/gpu"
 """What the annotations about devices begin with."""
 WHOLE_MILLI, DEVICES_MOST = 1000, 256
