@@ -1,4 +1,7 @@
-"""`python -m tests.sim.run --seeds 200 --jobs 2`: whole-program simulations; `--seed N` replays one."""
+"""`python -m tests.sim.run --seeds 200 --jobs 2`: whole-program simulations; `--seed N` replays one.
+
+Half of the seeds have gangs that controllers own; the others are of each earlier kind in turn. With `--first` the seeds are consecutive.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,19 @@ from multisched.shell.garbage import collect_seldom
 from multisched.testing.disruptions.catalog import BY_NAME
 from multisched.testing.run.report import Report
 from multisched.testing.run.seeded_run import run_seed
+from multisched.testing.settings.setting import OWNED_FROM, RELOADED_FROM, TEAMED_FROM
 
+EARLIER = (0, TEAMED_FROM, RELOADED_FROM)
+"""The first seed of each kind of run without gangs that controllers own."""
 FAULTS_MIN = 10
 """Faults that must have struck in every run."""
+
+
+def played(count: int) -> list[int]:
+    """So many seeds, of all kinds."""
+    earlier = (start + number for number in range(count) for start in EARLIER)
+    pairs = zip(earlier, range(OWNED_FROM, OWNED_FROM + count), strict=False)
+    return [seed for pair in pairs for seed in pair][:count]
 
 
 def attempt(seed: int, kinds: Sequence[str] | None = None) -> tuple[int, Report | None, str]:
@@ -89,7 +102,9 @@ class Summary:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=200)
-    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument(
+        "--first", type=int, default=None, help="of consecutive seeds; without it they are of all kinds"
+    )
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seed", type=int, default=None, help="replay one run and print its report")
     parser.add_argument(
@@ -103,7 +118,8 @@ def main() -> int:
         summary.take(seed, report, died)
         print(report)
         return 1 if summary.failed else 0
-    seeds = range(options.first, options.first + options.seeds)
+    first, count = options.first, options.seeds
+    seeds = played(count) if first is None else range(first, first + count)
     with ProcessPoolExecutor(max_workers=options.jobs, initializer=quiet) as pool:
         for seed, report, died in pool.map(partial(attempt, kinds=options.kinds), seeds):
             summary.take(seed, report, died)

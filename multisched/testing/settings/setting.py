@@ -33,15 +33,16 @@ ROLLOUTS = 0.25
 QUOTAS, GANGS = 0.65, 0.65
 """Of the runs of teams: there are elastic quotas, or gangs; in the rest of either there are both."""
 TEAMED_FROM = 100
-"""From this seed on there are teams: half of what `make sim` runs. Defects are known by seeds below, which stay as they were."""
+"""From this seed on there are teams: a sixth of what `make sim` runs. Defects are known by seeds below, which stay as they were."""
 RELOADED_FROM: Final = 220
-"""From this seed on the configuration file changes while the processes run: after what `make sim` ran before there was that."""
+"""From this seed on the configuration file changes while the processes run."""
 OWNED_FROM: Final = 300
 """From this seed on there are gangs that controllers own, and quotas with fractions of devices. Seeds below keep their traces."""
 RELOADED = 0.25
 """Of these seeds: the configuration file changes, too."""
 FEWER = 0.7
-"""Of the single pods that were drawn, so many are left beside those of teams, and again beside gangs."""
+"""Of the single pods that were drawn, so many are left beside those of teams, again beside gangs, and again beside gangs that
+controllers own."""
 SHORT_LEASE = {"duration_s": 9.0, "renew_deadline_s": 3.0, "retry_period_s": 1.0}
 """It runs out before the holder of one of fifteen seconds has to stop."""
 
@@ -149,7 +150,7 @@ def drawn(seed: int, rng: random.Random) -> Setting:
         is_drawn=is_drawn,
         replicas=1 if is_alone else rng.choice(REPLICAS),
         page_items=rng.randint(PAGE_MIN_ITEMS, PAGE_MAX_ITEMS),
-        arrivals=round(rng.randint(*ARRIVALS) * FEWER ** (has_quotas + has_gangs)),
+        arrivals=round(rng.randint(*ARRIVALS) * FEWER ** (has_quotas + has_gangs + is_owned)),
         workloads=rng.randint(*WORKLOADS),
         bind_max_s=rng.uniform(1.0, SLOW_BIND_MAX_S) if rng.random() < SLOW_BINDS else 0.0,
         has_quotas=has_quotas,
