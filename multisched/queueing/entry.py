@@ -77,6 +77,8 @@ class QueueEntry(msgspec.Struct, frozen=True):
     added_s: float
     first_active_s: float | None
     """When it could first have been scheduled: start of pod_scheduling_sli_duration_seconds."""
+    queued_s: float = 0.0
+    """When it last came to the queue, as QueueSort compares it."""
     is_quarantined: bool = False
     """Set aside: the API server refuses it again and again in the same words."""
 

@@ -201,6 +201,7 @@ class EntryPlaces:
             retry_at_s=retry_at_s,
             added_s=entry.added_s,
             first_active_s=entry.first_active_s,
+            queued_s=entry.queued_s,
             is_quarantined=entry.is_quarantined,
         )
 

@@ -325,10 +325,6 @@ class PodQueue:
 
     # What is where
 
-    def queued_times_s(self) -> Iterable[tuple[str, float]]:
-        """(uid, when it last came to the queue) of all entries."""
-        return ((uid, entry.queued_s) for uid, entry in self._entries.items())
-
     def where(self, uid: str) -> Place | None:
         entry = self._entries.get(uid)
         return None if entry is None else entry.place

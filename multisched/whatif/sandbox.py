@@ -98,7 +98,7 @@ class ClusterSnapshot(msgspec.Struct, frozen=True):
             nominated=tuple(program.nominator.pods()),
             unreadable=tuple((kind, why) for kind in ObjectKind if (why := store.unreadable(kind))),
             gangs=remembered(program.cache.gangs),
-            queued_s={u: at_s for w in program.router.workers() for u, at_s in w.queue.queued_times_s()},
+            queued_s={one.uid: one.queued_s for w in program.router.workers() for one in w.queue.entries()},
         )
 
 

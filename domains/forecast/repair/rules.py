@@ -3,7 +3,8 @@
 Rules that depend on the moment's budgets (PodDisruptionBudgets, quotas, gangs) are in the case (`repair/snapshot.py`)
 and are judged by the planner. Pure; reasons are ends of the sentence "it is not moved: ...", few whatever the cluster
 is like. Conventions of others that are kept: cluster-autoscaler's `safe-to-evict` and `safe-to-evict-local-volumes`,
-descheduler's `evict` and `prefer-no-eviction`.
+descheduler's `evict` and `prefer-no-eviction`. Only the value "true" consents. A value that is neither "true" nor "false"
+keeps the pod, and the reason says so.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ SAFE_TO_EVICT: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 SAFE_VOLUMES: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
 EVICT: Final = "descheduler.alpha.kubernetes.io/evict"
 PREFER_NO_EVICTION: Final = "descheduler.alpha.kubernetes.io/prefer-no-eviction"
+CONSENTS: Final = (REPAIR_ANNOTATION, SAFE_TO_EVICT, EVICT)
+"""Annotations by which a pod's author says whether it may be evicted."""
 MIRROR: Final = "kubernetes.io/config.mirror"
-GROUP_LABELS: Final = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
 GROUP_ANNOTATIONS: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
 HOSTNAME: Final = "kubernetes.io/hostname"
 CRITICAL_PRIORITY: Final = 2_000_000_000
@@ -53,6 +55,11 @@ def forbidden_by(annotation: str) -> str:
     return f"its annotation {annotation} forbids it"
 
 
+def unclear_by(annotation: str) -> str:
+    """The reason that a value is which nobody can be sure of."""
+    return f'its annotation {annotation} is neither "true" nor "false"'
+
+
 def why_fixed(pod: Pod, node: Node, objects: ObjectsView, ours: frozenset[str] | None) -> str:
     """Empty for a pod that may move. `ours`: schedulers whose pods may; None: all."""
     return (
@@ -71,9 +78,6 @@ def group_of(pod: Pod) -> str:
     membership = membership_of(pod)
     if membership is not None and membership.name:
         return membership.name
-    for label in GROUP_LABELS:
-        if pod.labels.get(label):
-            return pod.labels[label]
     for annotation in GROUP_ANNOTATIONS:
         if pod.annotations.get(annotation):
             return pod.annotations[annotation]
@@ -99,9 +103,12 @@ def _by_owner(owner: Owner | None, annotations: Mapping[str, str]) -> str:
 
 
 def _by_annotations(annotations: Mapping[str, str]) -> str:
-    for name in (REPAIR_ANNOTATION, SAFE_TO_EVICT, EVICT):
-        if annotations.get(name) == "false":
+    for name in CONSENTS:
+        value = annotations.get(name)
+        if value == "false":
             return forbidden_by(name)
+        if value not in (None, "true"):
+            return unclear_by(name)
     if annotations.get(PREFER_NO_EVICTION, "false") != "false":
         return forbidden_by(PREFER_NO_EVICTION)
     return ""
@@ -111,9 +118,7 @@ def by_spec(spec: PodSpec, annotations: Mapping[str, str]) -> str:
     """Priority and local storage. An annotation that says the pod may be evicted says so of its local storage, too."""
     if spec.priority >= CRITICAL_PRIORITY:
         return CRITICAL
-    if not spec.local_volumes or any(
-        annotations.get(name, "false") != "false" for name in (REPAIR_ANNOTATION, SAFE_TO_EVICT, EVICT)
-    ):
+    if not spec.local_volumes or any(annotations.get(name) == "true" for name in CONSENTS):
         return ""
     safe = {name.strip() for name in annotations.get(SAFE_VOLUMES, "").split(",")}
     unsafe = [volume for volume in spec.local_volumes if volume.name not in safe]

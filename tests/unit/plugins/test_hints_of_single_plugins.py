@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import pytest
 
-from multisched.framework.events import Hint
+from multisched.framework.events import EventObject, EventResource, Hint, QueueingHint, Resource
+from multisched.framework.points import EnqueueExtensions
 from multisched.framework.registry import PluginUse, Registry
 from multisched.model.cluster_objects import Namespace
 from multisched.model.object_kinds import ObjectKind
@@ -15,7 +17,29 @@ from multisched.model.objects import Pod
 from multisched.plugins import IN_TREE
 from multisched.state.object_store import ObjectStore
 from tests.unit.plugins.scenes import context_of, put
-from tests.unit.plugins.test_queueing_hints import hint_of, hints, node, plugin_of, pod
+from tests.unit.plugins.test_queueing_hints import CLAIMANT, csi, node, plugin_of, pod
+
+
+def hints() -> list[tuple[str, EventResource, str, QueueingHint]]:
+    """Of every plugin: whose, of which kind of thing and under which label."""
+    found = []
+    for name in sorted(IN_TREE):
+        plugin = plugin_of(name)
+        if isinstance(plugin, EnqueueExtensions):
+            found += [
+                (name, one.event.resource, one.event.label, one.hint)
+                for one in plugin.events_to_register()
+                if one.hint is not None and name != "SchedulingGates"  # which reads the pod alone
+            ]
+    return found
+
+
+def hint_of(plugin: object, label: str) -> QueueingHint:
+    assert isinstance(plugin, EnqueueExtensions)
+    (hint,) = {one.hint for one in plugin.events_to_register() if one.event.label == label}
+    assert hint is not None
+    return hint
+
 
 CONSTRAINT = {
     "maxSkew": 1,
@@ -92,3 +116,34 @@ def test_labels_of_a_namespace_wake_whom_affinity_refused(
     old, new = (Namespace(name="team", labels=labels) for labels in (before, after))
     (found,) = [one for name, kind, _, one in hints() if (name, kind) == ("InterPodAffinity", ObjectKind.NAMESPACE)]
     assert found(pod("p"), old, new) is hint
+
+
+CAUTIOUS = {
+    ("NodeDeclaredFeatures", "PodUpdate"),
+    ("NodeResourcesFit", "AssignedPodFrees"),
+    ("NodeResourcesFit", "TargetPodScaleDown"),
+    ("NodeVolumeLimits", "CSINodeUpdate"),
+}
+"""Hints that try a pod again when they do not know what happened."""
+
+THINGS: Mapping[EventResource, EventObject] = {
+    Resource.NODE: node(),
+    Resource.ASSIGNED_POD: pod("x", node="n"),
+    ObjectKind.CSI_NODE: csi(1),
+}
+
+
+def test_a_hint_that_is_told_of_nothing_leaves_the_pod_or_is_among_the_cautious() -> None:
+    queued = {(name, label) for name, _, label, hint in hints() if hint(CLAIMANT, None, None) is Hint.QUEUE}
+    assert queued == CAUTIOUS
+
+
+@pytest.mark.parametrize("kind", THINGS, ids=lambda kind: kind.value)
+def test_a_hint_that_is_told_of_another_kind_of_thing_does_as_if_told_of_nothing(kind: EventResource) -> None:
+    other, pods = THINGS[kind], (Resource.ASSIGNED_POD, Resource.TARGET_POD, Resource.UNSCHEDULED_POD)
+    nodes = (Resource.NODE, Resource.DISTANT_NODE)
+    for name, resource, label, hint in hints():
+        if resource is kind or (kind in pods and resource in pods) or (kind in nodes and resource in nodes):
+            continue
+        for old, new in ((None, other), (other, None), (other, other)):
+            assert hint(CLAIMANT, old, new) is hint(CLAIMANT, None, None), (name, label)

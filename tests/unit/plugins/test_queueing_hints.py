@@ -23,10 +23,6 @@ from multisched.framework.events import (
     Action,
     ClusterEvent,
     EventObject,
-    EventResource,
-    Hint,
-    QueueingHint,
-    Resource,
 )
 from multisched.framework.points import (
     EnqueueExtensions,
@@ -770,57 +766,3 @@ def test_pods_alike_but_for_their_names_are_woken_by_the_claim_that_was_made_for
         queue.on_event(_object_event(None, MADE_FOR_IT), None, MADE_FOR_IT, PARKED_S)
 
         assert queue.where(second.uid) is Place.ACTIVE
-
-
-# -- hints asked on their own ------------------------------------------------------------------------------------------
-
-CAUTIOUS = {
-    ("NodeDeclaredFeatures", "PodUpdate"),
-    ("NodeResourcesFit", "AssignedPodFrees"),
-    ("NodeResourcesFit", "TargetPodScaleDown"),
-    ("NodeVolumeLimits", "CSINodeUpdate"),
-}
-"""Hints that try a pod again when they do not know what happened."""
-
-THINGS: Mapping[EventResource, EventObject] = {
-    Resource.NODE: node(),
-    Resource.ASSIGNED_POD: pod("x", node="n"),
-    ObjectKind.CSI_NODE: csi(1),
-}
-
-
-def hints() -> list[tuple[str, EventResource, str, QueueingHint]]:
-    """Of every plugin: whose, of which kind of thing and under which label."""
-    found = []
-    for name in sorted(IN_TREE):
-        plugin = plugin_of(name)
-        if isinstance(plugin, EnqueueExtensions):
-            found += [
-                (name, one.event.resource, one.event.label, one.hint)
-                for one in plugin.events_to_register()
-                if one.hint is not None and name != "SchedulingGates"  # which reads the pod alone
-            ]
-    return found
-
-
-def hint_of(plugin: object, label: str) -> QueueingHint:
-    assert isinstance(plugin, EnqueueExtensions)
-    (hint,) = {one.hint for one in plugin.events_to_register() if one.event.label == label}
-    assert hint is not None
-    return hint
-
-
-def test_a_hint_that_is_told_of_nothing_leaves_the_pod_or_is_among_the_cautious() -> None:
-    queued = {(name, label) for name, _, label, hint in hints() if hint(CLAIMANT, None, None) is Hint.QUEUE}
-    assert queued == CAUTIOUS
-
-
-@pytest.mark.parametrize("kind", THINGS, ids=lambda kind: kind.value)
-def test_a_hint_that_is_told_of_another_kind_of_thing_does_as_if_told_of_nothing(kind: EventResource) -> None:
-    other, pods = THINGS[kind], (Resource.ASSIGNED_POD, Resource.TARGET_POD, Resource.UNSCHEDULED_POD)
-    nodes = (Resource.NODE, Resource.DISTANT_NODE)
-    for name, resource, label, hint in hints():
-        if resource is kind or (kind in pods and resource in pods) or (kind in nodes and resource in nodes):
-            continue
-        for old, new in ((None, other), (other, None), (other, other)):
-            assert hint(CLAIMANT, old, new) is hint(CLAIMANT, None, None), (name, label)

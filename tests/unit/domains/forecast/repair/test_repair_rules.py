@@ -74,6 +74,14 @@ def test_what_is_written_on_a_pod_decides_first(given: Pod, why: str) -> None:
     assert why_fixed(given, NODE, ObjectStore(), OURS) == why
 
 
+@pytest.mark.parametrize("name", rules.CONSENTS)
+@pytest.mark.parametrize("value", ["False", "no", "0", "", "TRUE", "true "])
+def test_only_true_consents_and_an_unclear_value_keeps_the_pod(name: str, value: str) -> None:
+    for volumes in ((), (SCRATCH,)):
+        given = with_spec({name: value}, local_volumes=volumes)
+        assert why_fixed(given, NODE, ObjectStore(), OURS) == f'its annotation {name} is neither "true" nor "false"'
+
+
 def test_pods_of_any_scheduler_may_move_where_that_is_configured() -> None:
     assert why_fixed(with_spec(scheduler_name="default-scheduler"), NODE, ObjectStore(), None) == ""
 
