@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from multisched.config.schema import Configuration, DomainConfig, Loan, NodeRule, Nodes
 from multisched.config.sections import Section
+from multisched.model.near_names import did_you_mean
 from multisched.model.objects import Node
 from multisched.model.selectors import LabelSelector, Operator, Requirement, parse_int64
 
@@ -148,6 +149,14 @@ class NodeRouter:
         selecting = self.selecting(node)
         others = [name for name in selecting[1:] if selecting[0] not in self.lenders(name)]
         return [selecting[0], *others] if others else []
+
+    def unknown_domain(self, node: Node) -> str:
+        """What is wrong with the label that names the node's domain; empty for a good one, and for a node without it."""
+        labelled = node.labels.get(DOMAIN_LABEL)
+        if labelled is None or labelled in self._names:
+            return ""
+        hint = did_you_mean(labelled, sorted(self._names), f"the domains are {', '.join(sorted(self._names))}")
+        return f"its label {DOMAIN_LABEL} is {labelled}, which no configured domain is called; {hint}"
 
     def lenders(self, domain: str) -> frozenset[str]:
         """The domains whose rows this one borrows."""

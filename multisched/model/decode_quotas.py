@@ -89,9 +89,9 @@ def place_in_tree(wire: WireElasticQuota) -> Place:
         "min": found["min"],
         "max": found["max"],
         "parent": labels.get(f"{KOORDINATOR}parent", ""),
-        "is_parent": labels.get(f"{KOORDINATOR}is-parent") == "true",
+        "is_parent": _is_true(labels, "is-parent", problems, otherwise=False),
         "tree_id": labels.get(f"{KOORDINATOR}tree-id", ""),
-        "is_lent": labels.get(f"{KOORDINATOR}allow-lent-resource") != "false",
+        "is_lent": _is_true(labels, "allow-lent-resource", problems, otherwise=True),
         "weights": _weights(weights, problems) if weights else None,
         "namespaces": _namespaces(annotations, problems),
         "total": read_amounts(
@@ -99,6 +99,14 @@ def place_in_tree(wire: WireElasticQuota) -> Place:
         ),
         "problems": (*found["problems"], *problems.found),
     }
+
+
+def _is_true(labels: Mapping[str, str], name: str, problems: _Problems, *, otherwise: bool) -> bool:
+    """What the label says; `otherwise` without it. Any value but "true" and "false" is a problem, and lends nothing."""
+    value = labels.get(f"{KOORDINATOR}{name}")
+    if value not in (None, "", "true", "false"):
+        problems(label_path(name), f"{value!r} is neither true nor false", 'write "true" or "false"')
+    return value == "true" if value else otherwise
 
 
 def label_path(name: str) -> str:

@@ -53,6 +53,7 @@ from multisched.shell.history_guard import HistoryGuard
 from multisched.shell.ingest.event_timing import EventTimes
 from multisched.shell.ingest.finished_members import SUCCEEDED_PODS, FinishedMembers
 from multisched.shell.ingest.gang_objects import mark_gang, note_gang
+from multisched.shell.ingest.key_remarks import KeyRemarks
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
 from multisched.shell.ingest.router import Router
 from multisched.shell.leadership.cluster_lists import ClusterLists
@@ -185,7 +186,7 @@ class Program:
         self.half_gangs = HalfGangs(self.cache, self.router, self.events, outside.clock)
         self.mending = self._pod_mending()
         reporter = configuration.domains[0].scheduler_names[0]
-        self.nodes = self._node_ingest(nodes, reporter)
+        self.nodes = _node_ingest_of(self, nodes, reporter)
         self.reflectors = self._reflectors()
         self.objects = self._object_watch(reporter)
         self.statuses.reflectors = self.objects.reflectors
@@ -249,11 +250,7 @@ class Program:
             tolerations=tolerations,
             going=self.preemptor.saw_going,
             offer=self.reservations.offer,
-        )
-
-    def _node_ingest(self, nodes: NodeRouter, reporter: str) -> NodeIngest:
-        return NodeIngest(
-            self.cache, self.router, self.decoder, self.clock, self.events, reporter, disputed=nodes.disputed
+            remark=KeyRemarks(self.events).see,
         )
 
     def _finished_pods(self, handler: ReflectorHandler) -> Reflector:
@@ -482,6 +479,19 @@ class Program:
         with anyio.move_on_after(EVENTS_DRAIN_S):
             await self.leases.release(workers)
         await self.events.drain(EVENTS_DRAIN_S)
+
+
+def _node_ingest_of(program: Program, nodes: NodeRouter, reporter: str) -> NodeIngest:
+    return NodeIngest(
+        program.cache,
+        program.router,
+        program.decoder,
+        program.clock,
+        program.events,
+        reporter,
+        disputed=nodes.disputed,
+        unknown_domain=nodes.unknown_domain,
+    )
 
 
 def _judge_of(program: Program, reporter: str) -> ClusterJudge | None:

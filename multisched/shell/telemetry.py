@@ -269,6 +269,11 @@ def health_of(program: Program) -> str:
     now_s, remarks = program.clock.now().timestamp(), list[str]()
     if not program.history.is_trusted:
         remarks.append("the server's lists are older than what is known: nothing is decided until that is settled")
+    outside = program.nodes.outside
+    if outside:
+        name, why = next(iter(outside.items()))
+        more = f" (and {len(outside) - 1} more)" if len(outside) > 1 else ""
+        remarks.append(f"no domain uses node {name}{more}: {why}")
     said: dict[tuple[str, str], list[str]] = {}  # domains, by what their plugin says: some share what they know
     for worker in program.router.workers():
         for built in worker.plugins.built:

@@ -18,6 +18,7 @@ from multisched.framework.points import EnqueueExtensions, Plugin
 from multisched.framework.registry import implements
 from multisched.model.decode import DecodeError
 from multisched.model.objects import Pod
+from multisched.model.own_keys import remarks_of_node, remarks_of_pod, unclear_consents
 from multisched.model.wire import UNREADABLE, TransportError
 from multisched.observe.explain_attempt import AttemptReader
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError, PodView, Step, Wake
@@ -153,7 +154,8 @@ def describe(program: Program, known: KnownPod, query: ExplainQuery) -> PodView:
     attempts = tuple(reader.attempt(record) for record in reversed(records))
     on_node = reader.on_node(records[-1], query.node) if query.node and records else None
     made = records[-1].attempt if records else 0
-    notes = tuple(_plugin_notes(program, worker, pod, dict.fromkeys(filter(None, (known.node, query.node)))))
+    nodes = dict.fromkeys(filter(None, (known.node, query.node)))
+    notes = (*_plugin_notes(program, worker, pod, nodes), *key_notes(program, worker, pod, nodes))
     view = _changed(base, attempts=attempts, on_node=on_node, attempts_made=made, notes=notes)
     entry = worker.queue.entry(pod.uid)
     if known.is_bound or known.refusal or entry is None:
@@ -182,6 +184,16 @@ def _plugin_notes(program: Program, worker: DomainWorker, pod: Pod, nodes: Itera
         for built in worker.plugins.built:
             if implements(built.plugin, ExplainPlugin) and (said := built.plugin.describe(pod, row)):
                 yield f"{built.plugin.name} says of {node}: {said}"
+
+
+def key_notes(program: Program, worker: DomainWorker, pod: Pod, nodes: Iterable[str]) -> Iterator[str]:
+    """Labels and annotations of the pod, and of these nodes, that have no effect or are not understood."""
+    yield from remarks_of_pod(pod, worker.name, {built.plugin.name for built in worker.plugins.built})
+    yield from unclear_consents(pod)
+    for name in nodes:
+        row = program.cache.nodes.row_of(name)
+        node = None if row is None else program.cache.nodes.node(row)
+        yield from (f"node {name}: {remark}" for remark in (remarks_of_node(node) if node is not None else ()))
 
 
 def _changed(view: PodView, **changes: object) -> PodView:

@@ -30,7 +30,7 @@ from multisched.observe.explain_view import (
     WhatIfView,
 )
 from multisched.shell.domain import DomainWorker
-from multisched.whatif.explain_known import BOUND, require_node, unserved
+from multisched.whatif.explain_known import BOUND, key_notes, require_node, unserved
 from multisched.whatif.fixes import find_fixes
 from multisched.whatif.queue_ahead import QueueAhead
 from multisched.whatif.sandbox import DumpedCluster, SchedulerSandbox, Tried
@@ -69,6 +69,7 @@ class DumpExplanations:
             state=BOUND if pod.node else "pending",
             waiting_for="",
             node=pod.node,
+            notes=tuple(key_notes(sandbox.program, worker, pod, dict.fromkeys(filter(None, (pod.node, query.node))))),
         )
         return complete(view, sandbox, pod, query)
 

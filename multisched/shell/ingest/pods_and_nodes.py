@@ -7,7 +7,7 @@ schedulerName. Both handlers implement `client.object_feed.ReflectorHandler`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -18,12 +18,14 @@ from multisched.framework.status import Status
 from multisched.model.decode import INTERNED_MAX, DecodeError, Decoder
 from multisched.model.limited_toleration import tolerations_for
 from multisched.model.objects import Node, Pod, PodSpec, ask_alike, differ_in_version_only
+from multisched.model.own_keys import remarks_of_node
 from multisched.model.selectors import Toleration
 from multisched.model.version import version_of
 from multisched.queueing.entry import Placement
 from multisched.queueing.transitions import Place
 from multisched.shell.domain import DomainWorker
 from multisched.shell.ingest.cluster_changes import assigned_pod_events
+from multisched.shell.ingest.key_remarks import IGNORED_KEY
 from multisched.shell.ingest.router import Router
 from multisched.state.cluster_cache import ClusterCache, PlacedPod, PodState
 from multisched.state.nominator import Nominator
@@ -32,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 UNSCHEDULED_POD_ADD = ClusterEvent(Resource.UNSCHEDULED_POD, Action.ADD, "UnschedulablePodAdd")
 UNSCHEDULED_POD_DELETE = ClusterEvent(Resource.UNSCHEDULED_POD, Action.DELETE, "UnschedulablePodDelete")
+MALFORMED, UNKNOWN_DOMAIN = "MalformedNode", "UnknownDomain"
+"""Reasons of events."""
 _DELETED = "the pod was deleted before it was bound"
 REPORTED_MAX = 10_000
 """Objects whose fault was reported once; beyond, the oldest may be reported again."""
@@ -60,11 +64,14 @@ class PodIngest:
         tolerations: Mapping[str, tuple[Toleration, ...]],
         going: Callable[[str], None],
         offer: Callable[[Pod], bool] = lambda pod: False,
+        remark: Callable[[DomainWorker, Pod], None] = lambda worker, pod: None,
     ) -> None:
         """`tolerations`: schedulerName -> what that domain's policy adds to its pods. `going` hears the uid of each pod
         that leaves its node, or is about to, before the domains hear of the room it frees. `offer` hears of each pod that comes
-        to wait, before it is tried: a place may be kept for it."""
+        to wait, before it is tried: a place may be kept for it. `remark` hears of each pod that comes to wait, or whose labels
+        or annotations change meanwhile."""
         self._going = going
+        self._remark = remark
         self._offer = offer
         self._tolerations = {name: added for name, added in tolerations.items() if added}
         self._tolerant: dict[tuple[int, tuple[Toleration, ...]], tuple[PodSpec, PodSpec]] = {}
@@ -258,6 +265,8 @@ class PodIngest:
         if placement is not None and placement.place is Place.GATED and before is None and not pod.gates:
             worker.failures.report_held(pod, placement.status.plugin, placement.status.message)
         worker.intake.wake()
+        if before is None or before.labels is not pod.labels or before.annotations is not pod.annotations:
+            self._remark(worker, pod)
         if before is None:
             self._router.notify_listeners(UNSCHEDULED_POD_ADD, None, pod, now_s)
         elif nominated_node not in ("", self._nominator.node_of(pod.uid)):  # which the server need not know of
@@ -287,6 +296,9 @@ class PodIngest:
 
     def notify_owners(self, worker: DomainWorker) -> None:
         """The domain is led from now on: pods that no attempt will report on get the reason why they wait."""
+        for pod in list(self._pending.values()):
+            if self._router.worker_of(pod) is worker:
+                self._remark(worker, pod)
         for entry in list(worker.queue.entries(Place.GATED)):
             if not entry.pod.gates:
                 worker.failures.report_held(entry.pod, "".join(entry.plugins), entry.message)
@@ -349,16 +361,22 @@ class NodeIngest:
         reporter: str,
         *,
         disputed: Callable[[Node], Sequence[str]],
+        unknown_domain: Callable[[Node], str] = lambda node: "",
     ) -> None:
-        """`disputed`: the domains that claim a node without a loan between them, its home first; empty for most."""
+        """`disputed`: the domains that claim a node without a loan between them, its home first; empty for most.
+        `unknown_domain`: what is wrong with a node's label that names its domain; empty for most."""
         self._disputed = disputed
+        self._unknown_domain = unknown_domain
         self._cache = cache
         self._router = router
         self._decoder = decoder
         self._clock = clock
         self._events = events
         self._reporter = reporter
-        self._reported: dict[str, str] = {}
+        self._reported: dict[str, tuple[tuple[str, str], ...]] = {}
+        """Node -> (reason, note) of the events that it has now."""
+        self.outside: dict[str, str] = {}
+        """Nodes whose label names no domain, with what is wrong."""
         self.malformed = 0
 
     def upsert(self, key: str, raw: msgspec.Raw) -> None:
@@ -368,12 +386,7 @@ class NodeIngest:
             self.malformed += 1
             logger.warning("node cannot be read", extra={"node": key, "error": str(error)})
             return
-        if node.malformed:
-            self._report(node, "MalformedNode", f"No pod is placed here: {node.malformed}")
-        elif claimants := self._disputed(node):
-            self._report(node, "DisputedNode", _dispute(claimants))
-        else:
-            self._reported.pop(node.name, None)
+        self._report(node)
         row = self._cache.nodes.row_of(node.name)
         used = self._router.uses_of(row)
         before = self._cache.set_node(node)
@@ -399,6 +412,7 @@ class NodeIngest:
         used = self._router.uses_of(self._cache.nodes.row_of(key))
         node = self._cache.remove_node(key)
         self._reported.pop(key, None)
+        self.outside.pop(key, None)
         if node is not None:
             self._router.notify_node(node, None, used, self._router.uses_of(None), self._clock.monotonic())
             self._look_again(key)
@@ -407,15 +421,37 @@ class NodeIngest:
         self._cache.nodes_listed(version_of(version))
         logger.info("nodes listed", extra={"version": version, "nodes": self._cache.nodes.node_count})
 
-    def _report(self, node: Node, reason: str, note: str) -> None:
-        """A faulty node gets an event, once per fault."""
-        if self._reported.get(node.name) == note:
+    def _report(self, node: Node) -> None:
+        """A node gets an event once per fault: for one that cannot be used, and for keys that have no effect."""
+        found = tuple(self._faults(node))
+        known = self._reported.get(node.name, ())
+        if not found:
+            self._reported.pop(node.name, None)
             return
-        self.malformed += bool(node.malformed)
-        self._reported[node.name] = note
-        logger.warning("node", extra={"node": node.name, "reason": reason, "note": note})
-        ref = ObjectRef("Node", "", node.name, node.uid)
-        self._events.record(Event(ref, "Warning", reason, "Scheduling", note, self._reporter))
+        self._reported[node.name] = found
+        for reason, note in found:
+            if (reason, note) in known:
+                continue
+            self.malformed += reason in (MALFORMED, UNKNOWN_DOMAIN)
+            logger.warning("node", extra={"node": node.name, "reason": reason, "note": note})
+            ref = ObjectRef("Node", "", node.name, node.uid)
+            self._events.record(Event(ref, "Warning", reason, "Scheduling", note, self._reporter))
+
+    def _faults(self, node: Node) -> Iterator[tuple[str, str]]:
+        """(reason, note) of each event."""
+        unknown = self._unknown_domain(node)
+        if unknown:
+            self.outside[node.name] = unknown
+        else:
+            self.outside.pop(node.name, None)
+        if node.malformed:
+            yield MALFORMED, f"No pod is placed here: {node.malformed}"
+        elif unknown:
+            yield UNKNOWN_DOMAIN, f"No domain uses this node: {unknown}"
+        elif claimants := self._disputed(node):
+            yield "DisputedNode", _dispute(claimants)
+        for remark in remarks_of_node(node):
+            yield IGNORED_KEY, remark
 
 
 def _without(pod: Pod, policy: tuple[Toleration, ...]) -> Pod:

@@ -20,9 +20,11 @@ from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.model.wire import MERGE_PATCH, Response
+from multisched.observe.explain_view import ExplainQuery
 from multisched.observe.queue_view import NoDomainError
 from multisched.shell.telemetry import ProgramQueues, health_of, read
-from tests.unit.shell.program_kit import CONFIGURATION, PODS, Cluster, play
+from multisched.whatif.explain_source import ProgramExplanations
+from tests.unit.shell.program_kit import CONFIGURATION, PODS, Cluster, at_once, play
 
 
 async def one_node(cluster: Cluster) -> None:
@@ -146,6 +148,42 @@ def test_what_plugins_of_several_domains_say_alike_is_said_once() -> None:
         assert "forecast, gpu/Telling: goes on with yesterday's numbers" in health_of(cluster.program).split("; ")
 
     play(scene, prepare=one_node, configuration=both)
+
+
+def test_node_whose_label_names_no_domain_is_reported_until_the_label_is_good() -> None:
+    async def scene(cluster: Cluster) -> None:
+        assert "no domain uses" not in health_of(cluster.program)
+        await cluster.add_node("lost", labels={"multisched.io/domain": "forcast"})
+        await cluster.settle()
+        why = "its label multisched.io/domain is forcast, which no configured domain is called; did you mean forecast?"
+        assert f"no domain uses node lost: {why}" in health_of(cluster.program)
+        body = await cluster.send("GET", "/apis/events.k8s.io/v1/events")
+        told = [(one["reason"], one["note"]) for one in body["items"] if one["regarding"]["name"] == "lost"]
+        assert told == [("UnknownDomain", f"No domain uses this node: {why}")]
+        assert read(cluster.program).reflectors["nodes"].malformed == 1
+        good = {"metadata": {"labels": {"multisched.io/domain": "forecast"}}}
+        await cluster.send("PATCH", "/api/v1/nodes/lost", good, content_type=MERGE_PATCH)
+        await cluster.settle()
+        assert "no domain uses" not in health_of(cluster.program)
+
+    play(scene, prepare=one_node)
+
+
+def test_key_of_a_pod_without_effect_gets_one_event_for_its_workload() -> None:
+    async def scene(cluster: Cluster) -> None:
+        owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs", "controller": True}
+        for name in ("web-1", "web-2"):
+            metadata = {"ownerReferences": [owner]}
+            await cluster.add_pod(name, labels={"multisched.io/gpu-milli": "250"}, metadata=metadata)
+        await cluster.settle()
+        body = await cluster.send("GET", "/apis/events.k8s.io/v1/events")
+        told = [(one["regarding"]["name"], one["note"]) for one in body["items"] if one["reason"] == "IgnoredKey"]
+        text = "label multisched.io/gpu-milli has no effect: it is read as an annotation; write it there"
+        assert told == [("web-1", text)]
+        view = await ProgramExplanations(cluster.program, in_thread=at_once).pod(ExplainQuery("default", "web-2"))
+        assert text in view.notes
+
+    play(scene, prepare=one_node)
 
 
 def test_a_program_that_doubts_the_servers_lists_says_so() -> None:

@@ -155,3 +155,15 @@ def test_good_quotas_make_the_same_tree_in_any_order(documents: list[Json], rand
         assert all(found.nodes[child].parent == at for child in node.children)
         assert sum(found.nodes[child].min["cpu"] for child in node.children) <= node.min["cpu"]
     assert set(found.leaf_named.values()) == set(found.leaves()) - {0}
+
+
+@pytest.mark.parametrize("label", ["is_parent", "allow_lent_resource"])
+@pytest.mark.parametrize("value", ["True", "no", "1"])
+def test_label_that_is_neither_true_nor_false_is_a_problem_of_its_quota(label: str, value: str) -> None:
+    found = read(linked("team", 1, 2, **{label: value}))
+    key = f"quota.scheduling.koordinator.sh/{label.replace('_', '-')}"
+    assert any(
+        key in problem.path and "neither true nor false" in problem.text
+        for told in found.problems.values()
+        for problem in told
+    )
