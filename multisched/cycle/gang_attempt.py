@@ -1,8 +1,11 @@
-"""Gang attempts: the members that wait are decided one after the other, on the table itself, within one synchronous step.
+"""Gang attempts: the members that wait are decided one after the other, on the table itself.
 
 Each member is decided as a single pod is, by what those before it have left. If every gang gets as many as it needs, they stand;
-members beyond the minimum that found no node wait on. Otherwise everything is taken back in reverse order, and nobody has
-seen anything in between: nothing is held while a gang waits.
+members beyond the minimum that found no node wait on. Otherwise everything is taken back in reverse order: nothing is held
+while a gang waits.
+
+An attempt pauses when a step has lasted long enough (`Pause`). The members placed so far stay assumed meanwhile, so nobody
+else takes their room. Closing the attempt during a pause undoes it.
 
 Where members ask outside, all are asked before the first is assumed; a node that was not asked about is then left out.
 """
@@ -10,8 +13,8 @@ Where members ask outside, all are asked before the first is assumed; a node tha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -23,17 +26,28 @@ from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.classes.scores import NOWHERE
 from multisched.cycle.commit_step import CommitStep
 from multisched.cycle.diagnosis import diagnose, fit_error
+from multisched.cycle.effort import PAUSES_MAX, Effort
 from multisched.cycle.gang_topology import GangTopology, Need, lacking
 from multisched.cycle.preemption.group_ground import GroupOfPods
 from multisched.cycle.preemption.nominated_pods import NominatedPodsFilter
 from multisched.cycle.preemption.post_filter import CLEARED, Aftermath
 from multisched.cycle.remote_responses import Choice, RemoteResponses
-from multisched.cycle.results import Conflicted, GangAttempt, GangResult, Placed, RemoteRequest, Result, Unplaced
+from multisched.cycle.results import (
+    Conflicted,
+    GangAttempt,
+    GangResult,
+    Pause,
+    Placed,
+    RemoteRequest,
+    Result,
+    Unplaced,
+)
 from multisched.framework.gangs import GANG_PLUGIN, Reserving
 from multisched.framework.node_view import Bools, Rows, any_true
 from multisched.framework.points import QueuedGang, QueuedPod
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Status
+from multisched.framework.step_budget import StepBudget
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
@@ -45,9 +59,18 @@ ROOM_FROM: Final = 16
 PLACEMENTS_MAX: Final = 20_000
 """Members that one attempt gives a node and takes back before it tries no further domain, nor another order."""
 
+TOO_LONG: Final = (
+    f"the search for nodes was given up for now after {PAUSES_MAX} steps; it is shorter if members are alike, or have fewer"
+    " affinity terms, or the gang has fewer topology levels"
+)
+
+R = TypeVar("R")
+
 Best = Callable[[Choice, Pod, int, int], list[int]]
 """Positions of the best rows of a choice (`SchedulingCycle`)."""
 Answers = Mapping[str, object | PluginFailure]
+Paused = Generator[Pause, Any, R]
+"""Pauses, and ends with a result."""
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -100,9 +123,11 @@ class GangAttempts:
         records: AttemptRecords,
         best: Best,
         as_nominated: Callable[[Pod], Pod],
-        make_room: Callable[[GroupOfPods], Aftermath],
+        make_room: Callable[[GroupOfPods, Effort], Generator[None, None, Aftermath]],
+        budget: StepBudget,
     ) -> None:
         """`as_nominated`: the pod with the node that is promised to it. `make_room`: asks PostFilter for those that must start."""
+        self._budget = budget
         self._runner = runner
         self._cache = cache
         self._rows = rows
@@ -118,45 +143,57 @@ class GangAttempts:
     def attempt(self, gang: QueuedGang) -> GangAttempt:
         """Decides all members. Never raises for what a plugin does."""
         self._runner.begin_attempt()
+        effort = Effort(self._budget)
         why_not = _why_incomplete(gang)
         if why_not:
             return _none_of(gang, None, why_not)
-        why_not = self._why_no_room(gang)
+        why_not = yield from self._why_no_room(gang, effort)
         if why_not:
-            return self._with_room(gang, _none_of(gang, None, why_not))
-        asked = dict(self._asked_outside(gang))
+            return (yield from self._with_room(gang, _none_of(gang, None, why_not)))
+        asked = yield from self._asked_outside(gang, effort)
         requests = [one for each in asked.values() for one in each.requests]
         answers = (yield requests) if requests else {}
-        topology = self._topology(gang) if gang.topology else None
+        topology = (yield from self._topology(gang, effort)) if gang.topology else None
         furthest: _Try | None = None
         taken_back = 0
         for allowed in (None,) if topology is None else topology.masks():
             for members in _orders(gang):
-                found = self._try(gang, members, allowed, asked, answers)
+                found = yield from self._try(gang, members, allowed, asked, answers, effort)
                 if found.is_kept:
                     return _some_of(gang, found)
                 taken_back += len(found.placed)
                 if furthest is None or len(found.placed) > len(furthest.placed):
                     furthest = found
+                if effort.is_exhausted:
+                    return _none_of(gang, furthest, TOO_LONG)
             if taken_back > PLACEMENTS_MAX:
                 break
         if furthest is None and topology is not None:
-            return self._with_room(gang, _none_of(gang, None, topology.shortage()))
-        return self._with_room(gang, _none_of(gang, furthest, _why_stuck(gang, furthest)))
+            return (yield from self._with_room(gang, _none_of(gang, None, topology.shortage())))
+        return (yield from self._with_room(gang, _none_of(gang, furthest, _why_stuck(gang, furthest))))
 
-    def _with_room(self, gang: QueuedGang, result: GangResult) -> GangResult:
+    def _with_room(self, gang: QueuedGang, result: GangResult) -> Paused[GangResult]:
         """The refusal with whom PostFilter would remove for those that must start: each hears of its nominated node.
 
         For a gang that must stay in one topology domain, one domain is cleared.
         """
+        effort = Effort(self._budget)
         domains: tuple[Bools, ...] = ()
         if any(level.is_required for level in gang.topology):
-            domains = self._topology(gang, is_loose=True).to_clear()
+            domains = (yield from self._topology(gang, effort, is_loose=True)).to_clear()
             if not domains:
                 return result
         pods = tuple(self._as_nominated(entry.pod) for entry in _needed(gang))
         key = gang.gang_of[gang.members[0].pod.uid]
-        after = self._make_room(GroupOfPods(gang.name, pods, gang.members[0].attempts, domains=domains))
+        search = self._make_room(GroupOfPods(gang.name, pods, gang.members[0].attempts, domains=domains), effort)
+        try:
+            while True:
+                next(search)
+                yield Pause()
+        except StopIteration as ended:
+            after: Aftermath = ended.value
+        finally:
+            search.close()
         if after.nominated_node is None and self._cache.gangs.reserving(key) is Reserving.ENDED:
             after = replace(after, nominated_node=CLEARED)
         return GangResult((), tuple(_with_aftermath(one, after) for one in result.unplaced))
@@ -168,59 +205,67 @@ class GangAttempts:
         allowed: Bools | None,
         asked: Mapping[str, _Asked],
         answers: Answers,
-    ) -> _Try:
-        """All who must stand do so afterwards, or nothing has happened."""
+        effort: Effort,
+    ) -> Paused[_Try]:
+        """All who must stand do so afterwards, or nothing has happened, also where the attempt is closed during a pause."""
         with Transaction(self._cache) as transaction:
             found = _Try(members, allowed, transaction)
-            self._place_all(gang, found, asked, answers)
-            if _lacking(gang, found) is None:
-                transaction.keep()
-                found.is_kept = True
-            else:
-                why = Status.unschedulable(f"its gang could not start: {_why_stuck(gang, found)}")
-                not_started = replace(why, plugin=GANG_PLUGIN)
-                for placed in reversed(found.placed):
-                    self._commit.unreserve(placed, not_started)
+            try:
+                yield from self._place_all(gang, found, asked, answers, effort)
+                if _lacking(gang, found) is None:
+                    transaction.keep()
+                    found.is_kept = True
+            finally:
+                if not found.is_kept:
+                    why = Status.unschedulable(f"its gang could not start: {_why_stuck(gang, found)}")
+                    not_started = replace(why, plugin=GANG_PLUGIN)
+                    for placed in reversed(found.placed):
+                        self._commit.unreserve(placed, not_started)
         return found
 
     # -- outside ---------------------------------------------------------------------------------------------------
 
-    def _asked_outside(self, gang: QueuedGang) -> Iterator[tuple[str, _Asked]]:
-        if not self._remote.are_any:
-            return
-        for entry in gang.members:
+    def _asked_outside(self, gang: QueuedGang, effort: Effort) -> Paused[Mapping[str, _Asked]]:
+        """By the uid of each member about which somebody outside is asked."""
+        asked: dict[str, _Asked] = {}
+        for entry in gang.members if self._remote.are_any else ():
+            if effort.is_pause_due():
+                yield Pause()
             try:
                 pod_class = self._classes.find(entry.pod, entry.attempts)
                 if pod_class.refusal is None and any_true(pod_class.feasible):
                     requests = self._remote.requests(pod_class, entry.pod)
                     if requests:
                         named = [replace(one, uid=entry.pod.uid) for one in requests]
-                        yield entry.pod.uid, _Asked(named, pod_class.rows[pod_class.feasible], self._rows.generation)
+                        rows = pod_class.rows[pod_class.feasible]
+                        asked[entry.pod.uid] = _Asked(named, rows, self._rows.generation)
             except PluginFailure:
                 continue  # the member hears of it when it is decided
+        return asked
 
     # -- room and topology -----------------------------------------------------------------------------------------
 
-    def _why_no_room(self, gang: QueuedGang) -> str:
+    def _why_no_room(self, gang: QueuedGang, effort: Effort) -> Paused[str]:
         """Why the nodes are too full for the gang however it is spread, found without placing anybody; else empty."""
         if sum(gang.needs.values()) < ROOM_FROM:
             return ""
-        short = lacking(self._cache.nodes, self._rows.rows, self._needs(_needed(gang), is_loose=True))
+        needs = yield from self._needs(_needed(gang), effort, is_loose=True)
+        short = lacking(self._cache.nodes, self._rows.rows, needs)
         if short is None:
             return ""
         need, room = short
         return f"the nodes have room for {room} of the {need.count} members that are alike and must start together"
 
-    def _topology(self, gang: QueuedGang, *, is_loose: bool = False) -> GangTopology:
+    def _topology(self, gang: QueuedGang, effort: Effort, *, is_loose: bool = False) -> Paused[GangTopology]:
         """`is_loose`: as `_needs` has it."""
+        needs = yield from self._needs(_needed(gang), effort, is_loose=is_loose)
+        is_elastic = len(gang.members) > sum(gang.needs.values())
+        waiting = (yield from self._needs(gang.members, effort, is_loose=is_loose)) if is_elastic else ()
         nodes = self._cache.nodes
         standing = np.array([row for row in map(nodes.row_of, gang.standing) if row is not None], np.intp)
-        needs = self._needs(_needed(gang), is_loose=is_loose)
-        is_elastic = len(gang.members) > sum(gang.needs.values())
-        waiting = self._needs(gang.members, is_loose=is_loose) if is_elastic else ()
         return GangTopology(nodes, self._rows.rows, gang.topology, needs, standing, waiting)
 
-    def _needs(self, members: Iterable[QueuedPod], *, is_loose: bool) -> list[Need]:
+    def _needs(self, members: Iterable[QueuedPod], effort: Effort, *, is_loose: bool) -> Paused[list[Need]]:
         """Members that are alike, with where one could go now; `is_loose`: anywhere, for others may make it possible."""
         alike: dict[Hashable, list[QueuedPod]] = {}
         for entry in members:
@@ -231,6 +276,8 @@ class GangAttempts:
             alike.setdefault(entry.pod.uid if signature is None else signature, []).append(entry)
         needs = []
         for entries in alike.values():
+            if effort.is_pause_due():
+                yield Pause()
             entry = entries[0]
             try:
                 pod_class = self._classes.find(entry.pod, entry.attempts)
@@ -243,7 +290,9 @@ class GangAttempts:
 
     # -- placing ---------------------------------------------------------------------------------------------------
 
-    def _place_all(self, gang: QueuedGang, found: _Try, asked: Mapping[str, _Asked], answers: Answers) -> None:
+    def _place_all(
+        self, gang: QueuedGang, found: _Try, asked: Mapping[str, _Asked], answers: Answers, effort: Effort
+    ) -> Paused[None]:
         """Who wants to be where others are is tried once more after others have found their nodes. Nobody else gains by those."""
         left: Sequence[QueuedPod] = found.members
         spare = Counter(_keys(gang, left))
@@ -252,6 +301,10 @@ class GangAttempts:
             found.hopeless = {}
             before, again = len(found.placed), list[QueuedPod]()
             for entry in left:
+                if effort.is_exhausted:
+                    return
+                if effort.is_pause_due():
+                    yield Pause(found.placed)
                 if self._place(entry, found, asked.get(entry.pod.uid), answers):
                     continue
                 if entry.pod.uid in found.curable:

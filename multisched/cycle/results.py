@@ -82,8 +82,21 @@ class GangResult(msgspec.Struct, frozen=True):
     unplaced: tuple[Unplaced, ...]
 
 
+class Pause(msgspec.Struct, frozen=True):
+    """The step has lasted as long as one may: the caller lets the event loop run, then sends None.
+
+    Before that it may close the attempt, which undoes everything.
+    """
+
+    placed: Sequence[Placed] = ()
+    """Members that are assumed during the pause; everybody else sees them on their nodes. A view: copy to keep."""
+
+
+NO_PAUSE: Mapping[str, object | PluginFailure] = {}
+"""What is sent after a pause: nobody was asked."""
+
 Result = Placed | Unplaced | Conflicted
-GangAttempt = Generator[Sequence[RemoteRequest], Mapping[str, object | PluginFailure], GangResult]
-"""As an Attempt; what is sent is by `RemoteRequest.key`."""
+GangAttempt = Generator[Sequence[RemoteRequest] | Pause, Mapping[str, object | PluginFailure], GangResult]
+"""As an Attempt; what is sent is by `RemoteRequest.key`. May pause."""
 Attempt = Generator[Sequence[RemoteRequest], Mapping[str, object | PluginFailure], Result]
 """Yields the requests that plugins want answered from outside, and is sent the answers by plugin."""

@@ -34,6 +34,7 @@ from multisched.framework.points import CycleView, Queued, QueuedGang, QueuedPod
 from multisched.framework.registry import PluginSet
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Code, Status
+from multisched.framework.step_budget import UNLIMITED, StepBudget
 from multisched.model.objects import Pod
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.commit import CANDIDATES_MAX, MOVED, TAKEN, Candidate, Conflicts
@@ -54,8 +55,12 @@ class SchedulingCycle:
         *,
         seed: int = 0,
         before: SchedulingCycle | None = None,
+        budget: StepBudget = UNLIMITED,
     ) -> None:
-        """`before`: that of the profile in force until now; what it recorded and counted goes on here."""
+        """`before`: that of the profile in force until now; what it recorded and counted goes on here.
+
+        `budget`: after which a long attempt pauses.
+        """
         self.plugins = plugins
         self.classes = ClassCache(plugins, runner, cache.nodes, rows)
         self.records: AttemptRecords = AttemptRecords(runner.stopwatch) if before is None else before.records
@@ -90,6 +95,7 @@ class SchedulingCycle:
             self._best,
             self._as_nominated,
             self.group_post_filters.run,
+            budget,
         )
         self.conflicts: Conflicts = self._commit.conflicts
 

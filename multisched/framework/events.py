@@ -127,3 +127,5 @@ NODE_DELETE = ClusterEvent(Resource.NODE, Action.DELETE, "NodeDelete")
 ASSIGNED_POD_ADD = ClusterEvent(Resource.ASSIGNED_POD, Action.ADD, "AssignedPodAdd")
 ASSIGNED_POD_DELETE = ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE, "AssignedPodDelete")
 """Also the end of a nomination: the pod then has no node, but a `nominated_node`."""
+ATTEMPT_UNDONE = ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE, "AttemptUndone")
+"""A gang's member was assumed during a pause of its attempt, and is not any more: no news to the gang itself."""

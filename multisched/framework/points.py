@@ -13,7 +13,7 @@ commit · Reserve · Permit · PreBind · Bind · PostBind.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -202,8 +202,14 @@ class PostFilterPlugin(Plugin, Protocol):
 class GroupPostFilterPlugin(Plugin, Protocol):
     """Called when pods that must start together do not all find a row: PostFilter for a group (upstream: PodGroupPostFilter)."""
 
-    def post_filter_group(self, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun) -> PostFilterResult:
-        """`pods`: those that must all start, each with its nominated node. Success comes with a preemption for all of them."""
+    def post_filter_group(
+        self, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun
+    ) -> Generator[None, None, PostFilterResult]:
+        """`pods`: those that must all start, each with its nominated node. Success comes with a preemption for all of them.
+
+        A generator: it hands on the pauses of the dry run (`found = yield from dry_run.displace(rule)`). During a pause other
+        pods come and go.
+        """
         ...
 
 

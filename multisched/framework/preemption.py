@@ -8,7 +8,7 @@ carries it out (`shell/preemptor.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
@@ -237,20 +237,22 @@ class MemberVictims(Protocol):
 class GroupDryRun(Protocol):
     """Pods that must all start, placed in thought while others are away. Valid within the attempt.
 
+    A search yields where it pauses, and others may place pods. What it ends with was checked after its last pause.
+
     Border: the cycle does it (`GroupAttemptDryRun`), and no plugin sees the cycle.
     """
 
     name: str
     """Of the group, namespace/name."""
 
-    def displace(self, rule: DisplacementRule) -> GroupVictims | None:
+    def displace(self, rule: DisplacementRule) -> Generator[None, None, GroupVictims | None]:
         """Takes the displaceable away, on whatever nodes, and gives back as many as leave the pods their room.
 
         The order is that of `DryRun.displace`. None: the pods do not all fit even without them. Raises PluginFailure.
         """
         ...
 
-    def displace_by_members(self, begin: Callable[[], MemberVictims]) -> GroupVictims | None:
+    def displace_by_members(self, begin: Callable[[], MemberVictims]) -> Generator[None, None, GroupVictims | None]:
         """Asks for one pod after the other that finds no room, and gives back who is not needed once all have theirs.
 
         `begin`: a search from the beginning. A gang that loses more than it can spare counts as one. None: for some pod nobody

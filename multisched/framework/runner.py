@@ -6,8 +6,9 @@ status here. The cycle catches that; nothing else of a plugin's making gets past
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Generator, Hashable, Sequence
+from contextlib import closing
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -43,6 +44,12 @@ SAMPLED_EVERY = 10
 """One attempt in this many has its plugins timed, as upstream: reading the clock for each would cost more than they do."""
 
 R = TypeVar("R")
+
+
+class _Ended(NamedTuple):
+    """How a plugin's search ended."""
+
+    value: object
 
 
 class PluginFailure(Exception):
@@ -157,15 +164,28 @@ class Runner:
 
     def post_filter_group(
         self, plugin: GroupPostFilterPlugin, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun
-    ) -> PostFilterResult:
-        """As `post_filter`, for pods that must start together."""
-        return self._post_filter(plugin, plugin.post_filter_group, cycle, pods, dry_run)
+    ) -> Generator[None, None, PostFilterResult]:
+        """As `post_filter`, for pods that must start together. Yields where the plugin's search pauses."""
+        try:
+            search = self.call(plugin, "PostFilter", plugin.post_filter_group, cycle, pods, dry_run)
+            if not isinstance(search, Generator):
+                text = f"returned {type(search).__name__}, not a generator that ends with a PostFilterResult"
+                raise self.failure(plugin, "PostFilter", text)
+            with closing(search):
+                while (ended := self.call(plugin, "PostFilter", _advanced, search)) is None:
+                    yield
+        except PluginFailure as failure:
+            return PostFilterResult(failure.status)
+        return self._checked(plugin, ended.value)
 
     def _post_filter(self, plugin: Plugin, function: Callable[..., PostFilterResult], *args: Any) -> PostFilterResult:
         try:
             result = self.call(plugin, "PostFilter", function, *args)
         except PluginFailure as failure:
             return PostFilterResult(failure.status)
+        return self._checked(plugin, result)
+
+    def _checked(self, plugin: Plugin, result: object) -> PostFilterResult:
         if not isinstance(result, PostFilterResult):
             text = f"returned {type(result).__name__}, not PostFilterResult"
             return PostFilterResult(self.failure(plugin, "PostFilter", text).status)
@@ -239,6 +259,15 @@ def _note_node(error: Exception, point: str, args: Sequence[Any]) -> None:
     """Names the node that a Filter plugin was asked about, if it was only one. `args`: cycle, pod and rows."""
     if point == "Filter" and len(args) == 3 and len(args[2]) == 1 and not getattr(error, "__notes__", ()):
         error.add_note(f"on node {args[0].nodes.node(int(args[2][0])).name}")
+
+
+def _advanced(search: Generator[None, None, object]) -> _Ended | None:
+    """Goes on to the next pause; how the search ended, if it did."""
+    try:
+        next(search)
+    except StopIteration as ended:
+        return _Ended(ended.value)
+    return None
 
 
 def in_full(plugin: Plugin, point: str, status: Status) -> Status:

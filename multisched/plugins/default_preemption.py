@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Generator, Hashable, Sequence
 from typing import Final
 
 import numpy as np
@@ -112,13 +112,15 @@ class DefaultPreemption:
         preemption = self.choose(cycle, pod, found)
         return PostFilterResult(SUCCESS, preemption.node_of(pod.uid), preemption)
 
-    def post_filter_group(self, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun) -> PostFilterResult:
+    def post_filter_group(
+        self, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun
+    ) -> Generator[None, None, PostFilterResult]:
         """Room for pods that must start together, from pods that are less important than each of them."""
         self.preemption_attempts += 1
         why_not = self._ineligible_group(cycle, pods) or self._unseen_budgets()
         if why_not:
             return PostFilterResult(_refused(why_not))
-        found = dry_run.displace(LowerPriority(min(pod.spec.priority for pod in pods), self._budgets))
+        found = yield from dry_run.displace(LowerPriority(min(pod.spec.priority for pod in pods), self._budgets))
         if found is None:
             return PostFilterResult(_refused(NO_VICTIMS_FOR_ALL), nominated_node="")
         if not found.victims:  # as for a single pod: something else than room is wrong

@@ -132,6 +132,10 @@ class GangEntries:
             self._gangs.setdefault(key, _Waiting()).entries[entry.uid] = entry
         return True
 
+    def gang_of(self, uid: str) -> str | None:
+        """The gang of an entry; None: it has none, or is not here."""
+        return self._gang_of.get(uid)
+
     def leave(self, entry: Entry) -> None:
         """The entry is gone; another one has to lead if it did."""
         key = self._gang_of.pop(entry.uid, "")

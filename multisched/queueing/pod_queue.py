@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 
 from multisched.framework.durations import Durations
-from multisched.framework.events import FLUSH, FORCED, Action, ClusterEvent, Resource
+from multisched.framework.events import ATTEMPT_UNDONE, FLUSH, FORCED, Action, ClusterEvent, Resource
 from multisched.framework.gangs import ReservePolicy, ReservingPlugin
 from multisched.framework.points import Plugin, PreEnqueuePlugin, Queued, QueuedPod, QueueSortPlugin
 from multisched.framework.registry import PluginSet, those
@@ -98,6 +98,8 @@ class PodQueue:
         self._set_aside = self._after_flush = 0
         self._order = count(1)
         self._now_s = self._overdue_at_s = 0.0
+        self.changes_in_flight = 0
+        """How often a pod whose attempt is in progress has changed, or was removed."""
 
     def __len__(self) -> int:
         """Pods known, in flight included."""
@@ -117,6 +119,7 @@ class PodQueue:
         if entry.place is not Place.LEAVING:
             return self._replace(entry, pod)
         entry.pod = pod
+        self.changes_in_flight += 1
         self._places.move(entry, Place.IN_FLIGHT, ADDED, now_s)
         self._events.record_for(entry.uid, _COME_BACK, None, pod)
         return _placement(entry)
@@ -139,6 +142,7 @@ class PodQueue:
         if entry is None or entry.place is Place.LEAVING:
             return None if entry is None else Place.LEAVING
         origin = entry.place
+        self.changes_in_flight += origin is Place.IN_FLIGHT
         self._places.move(entry, Place.LEAVING if origin is Place.IN_FLIGHT else Place.ABSENT, "Removed", self._now_s)
         return origin
 
@@ -280,9 +284,11 @@ class PodQueue:
             self._events.record(event, old, new, is_of_interest=self._hints.is_of_interest(event))
         if len(self._parked):
             own_uid = old.uid if isinstance(old, Pod) and new is None else ""
+            own_gang = self._gangs.gang_of(own_uid) if event is ATTEMPT_UNDONE else None
             for entry, how in self._parked.affected(event, old, new, self._hints):
                 is_notified = priority_max is None or entry.pod.spec.priority <= priority_max
-                if is_notified and entry.pod.uid != own_uid:
+                is_own = entry.uid == own_uid or (own_gang and self._gangs.gang_of(entry.uid) == own_gang)
+                if is_notified and not is_own:
                     self._back.wake(entry, how, _label(event), self._now_s, tally)
         return tally.moved()
 
@@ -382,6 +388,7 @@ class PodQueue:
         is_elsewhere = self._gangs.join(entry)
         event = own_event(known, pod)
         if entry.place in POPPED:
+            self.changes_in_flight += 1
             if event is not None:
                 self._events.record_for(entry.uid, event, known, pod)
             return _placement(entry)

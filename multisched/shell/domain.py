@@ -28,6 +28,7 @@ from multisched.shell.scheduling.bind_outcomes import BindOutcomes
 from multisched.shell.scheduling.binding_cycle import BindingCycle
 from multisched.shell.scheduling.failure_handler import FailureHandler
 from multisched.shell.scheduling.intake import Intake
+from multisched.shell.scheduling.long_attempts import LongAttempts
 from multisched.shell.scheduling.nominations import DomainNominations
 from multisched.shell.scheduling.ports import DomainPorts, Listeners
 from multisched.shell.scheduling.scheduling_loop import SchedulingLoop
@@ -126,7 +127,18 @@ class DomainWorker:
             outside,
         )
         self.settlement = Settlement(queue, self.nominations, self.failures, self.binding, outside.observer)
-        self._loop = SchedulingLoop(queue, cycle, runner, self.settlement, self.intake, outside, cycles=sizes.cycles)
+        self._loop = SchedulingLoop(
+            queue,
+            cycle,
+            runner,
+            self.settlement,
+            self.intake,
+            outside,
+            cache,
+            check,
+            listeners,
+            cycles=sizes.cycles,
+        )
 
     @property
     def cycle(self) -> SchedulingCycle:
@@ -136,6 +148,11 @@ class DomainWorker:
     @property
     def plugins(self) -> PluginSet:
         return self.cycle.plugins
+
+    @property
+    def long_attempts(self) -> LongAttempts:
+        """The attempts that take more than one step."""
+        return self._loop.long
 
     @property
     def counters(self) -> DomainCounters:
@@ -195,11 +212,12 @@ class DomainWorker:
     def preempt_placed(self, uid: str, plugin: str) -> bool:
         """Turns back a pod that waits at Permit, is at PreBind, or of whose bind nothing has been sent; False for others.
 
-        True also for a pending pod without a node: another victim of its gang was turned back before, and this one with it.
+        A gang's attempt in progress that has assumed the pod is undone. True also for a pending pod without a node: another
+        victim of its gang was turned back before, and this one with it.
         """
         if self._cache.placed(uid) is None and self.nominations.still_waits(uid):
             return True
-        return self.binding.preempt(uid, plugin)
+        return self.long_attempts.turn_back(uid, f"preempted by {plugin}") or self.binding.preempt(uid, plugin)
 
     # -- another configuration -------------------------------------------------------------------------------------
 

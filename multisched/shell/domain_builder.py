@@ -40,6 +40,7 @@ from multisched.shell.news_share import NewsShare
 from multisched.shell.observer import DomainObserver
 from multisched.shell.preemptor import Preemptor
 from multisched.shell.scheduling.ports import DomainPorts
+from multisched.shell.step_clock import Steps
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.domain_rows import DomainRows
 from multisched.state.ledgers import LedgerRegistry
@@ -66,6 +67,7 @@ class SharedParts(msgspec.Struct, frozen=True):
     """Pods of all domains that the API server has on no node."""
     extenders: Extenders
     news: NewsShare
+    steps: Steps
     workshop: Workshop
     measures: Measures | None
     observer: Callable[[str], DomainObserver]
@@ -159,6 +161,7 @@ class DomainBuilder:
             shared.nominator,
             seed=shared.rng.getrandbits(32),
             before=before,
+            budget=shared.steps,
         )
 
     def _add(self, domain: DomainConfig, nodes: NodeRouter) -> None:
@@ -174,7 +177,13 @@ class DomainBuilder:
         worker = DomainWorker(
             domain.name,
             cycle=SchedulingCycle(
-                plugins, runner, shared.cache, rows, shared.nominator, seed=shared.rng.getrandbits(32)
+                plugins,
+                runner,
+                shared.cache,
+                rows,
+                shared.nominator,
+                seed=shared.rng.getrandbits(32),
+                budget=shared.steps,
             ),
             queue=self._queue(domain, plugins, observer),
             waiting=waiting,
@@ -188,6 +197,7 @@ class DomainBuilder:
                 shared.leases.holder_of(domain.name),
                 observer,
                 shared.news,
+                shared.steps,
             ),
             sizes=sizes_of(domain),
             bind_timeout_s=self._configuration.client.bind_timeout_s,

@@ -71,6 +71,7 @@ from multisched.shell.reload import Reload, Reloaded
 from multisched.shell.removals import Removals
 from multisched.shell.repairs import PlanRepair, Repairs
 from multisched.shell.statuses import Statuses
+from multisched.shell.step_clock import StepClock, Steps
 from multisched.shell.workers.background_processes import ChildProcess, OpenProcess
 from multisched.shell.workers.background_tasks import BackgroundTasks
 from multisched.shell.workers.background_threads import BackgroundThreads
@@ -123,6 +124,8 @@ class ProgramPorts(msgspec.Struct, frozen=True):
     """Who plans repairs on a copy of the program; None: nobody."""
     open_process: OpenProcess = ChildProcess
     """How the process of the cluster's judge is begun."""
+    steps: Steps | None = None
+    """How long a step of an attempt may last; None: by the clock."""
 
 
 class Program:
@@ -220,6 +223,7 @@ class Program:
             pending=lambda: self.pods.pending.values(),
             extenders=self._extenders,
             news=NewsShare(lambda: self.event_times.handled, self.clock.monotonic),
+            steps=outside.steps if outside.steps is not None else StepClock(self.clock.monotonic),
             workshop=self.workshop,
             measures=outside.measures,
             observer=outside.observer,

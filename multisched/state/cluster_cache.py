@@ -150,8 +150,11 @@ class ClusterCache:
 
     # -- pods ------------------------------------------------------------------------------------------------------
 
-    def assume(self, pod: Pod, row: int, choices: Choices = NO_CHOICES) -> Assumption:
-        """Puts an unbound pod's use on a row. Only `transaction.assume` calls this, after checking that it fits (I1)."""
+    def assume(self, pod: Pod, row: int, choices: Choices = NO_CHOICES, *, is_tentative: bool = False) -> Assumption:
+        """Puts an unbound pod's use on a row. Only `transaction.assume` calls this, after checking that it fits (I1).
+
+        `is_tentative`: its gang may not be kept (`GangRoster.settle`).
+        """
         if pod.uid in self._placed:
             raise CacheCorruptedError(f"pod {pod.key} ({pod.uid}) is assumed while {self._placed[pod.uid].state.name}")
         node = self.nodes.node(row).name
@@ -159,7 +162,7 @@ class ClusterCache:
         pod = self.bound_with(pod, annotations)
         self.nodes.add_pod(row, pod)
         self._placed[pod.uid] = PlacedPod(pod, node, row, PodState.ASSUMED, annotations=annotations)
-        self.gangs.stands(pod.uid, node)
+        self.gangs.stands(pod.uid, node, is_tentative=is_tentative)
         return Assumption(node, annotations)
 
     def revise(self, pod: Pod) -> bool:

@@ -37,6 +37,8 @@ class GangMember(msgspec.Struct):
     """Where it stands, or is assumed; empty for one that waits."""
     is_bound: bool = False
     """The watch has shown it there."""
+    is_tentative: bool = False
+    """It is assumed by an attempt in progress, which may take it back: it counts as standing, but not as started."""
     is_deleting: bool = False
     is_victim: bool = False
     """As `Pod.is_victim`."""
@@ -89,7 +91,9 @@ class Gang:
         self.owners: Counter[str] = Counter()
         """The same of living members that are not being deleted."""
         self.standing = 0
-        """Members that are on a node, or assumed on one, and are not being deleted."""
+        """Members that are on a node, or assumed on one, and are not leaving."""
+        self.tentative = 0
+        """Those of them that an attempt in progress may take back."""
         self.bound = 0
         """Those of them that the watch has shown there."""
         self.leaving = 0
@@ -184,7 +188,7 @@ class Gang:
             return 1
         if self.stays_started:
             return 0
-        return spec.min_members - self.standing - self.succeeded
+        return spec.min_members - (self.standing - self.tentative) - self.succeeded
 
     @property
     def stays_started(self) -> bool:
@@ -351,6 +355,7 @@ class GangRoster:
             before = self._gangs[known].members[pod.uid]
             member.node, member.is_bound, member.is_running = before.node, before.is_bound, before.is_running
             member.is_victim = before.is_victim and not member.is_deleting
+            member.is_tentative = before.is_tentative
             if known != key:
                 self.remove(pod.uid)
                 before = None
@@ -459,8 +464,18 @@ class GangRoster:
 
     # -- written by the cache --------------------------------------------------------------------------------------
 
-    def stands(self, uid: str, node: str, *, is_bound: bool = False) -> None:
-        """The pod was assumed or seen on a node; an empty name: it holds its place no more."""
+    def settle(self, uid: str) -> None:
+        """The attempt that assumed the pod has ended, and keeps it: it counts as started, too."""
+        key = self._key_of.get(uid)
+        member = None if key is None else self._gangs[key].members[uid]
+        if member is not None and member.is_tentative:
+            self.stands(uid, member.node, is_bound=member.is_bound)
+
+    def stands(self, uid: str, node: str, *, is_bound: bool = False, is_tentative: bool = False) -> None:
+        """The pod was assumed or seen on a node; an empty name: it holds its place no more.
+
+        `is_tentative`: until `settle` its gang needs as many members as without it.
+        """
         key = self._key_of.get(uid)
         if key is None:
             return
@@ -469,7 +484,8 @@ class GangRoster:
         is_foreign = is_bound and not member.node and not member.is_leaving
         self.version += node != member.node
         _tally(gang, member, -1)
-        member.node, member.is_bound, member.is_victim = node, is_bound, member.is_victim and bool(node)
+        member.node, member.is_bound, member.is_tentative = node, is_bound, is_tentative
+        member.is_victim &= bool(node)
         _tally(gang, member, 1)
         if is_bound:
             _note_start(gang, is_foreign=is_foreign)
@@ -622,6 +638,7 @@ def counts_of(gang: Gang, why: str) -> GangCounts:
 def _tally(gang: Gang, member: GangMember, sign: int) -> None:
     """Adds the member to the counts of its gang, or takes it from them."""
     gang.standing += sign * member.stays
+    gang.tentative += sign * (member.is_tentative and member.stays)
     gang.bound += sign * (member.is_bound and not member.is_leaving)
     gang.leaving += sign * member.is_leaving
     gang.held += sign * (member.is_held and not member.is_leaving)

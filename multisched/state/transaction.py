@@ -1,8 +1,7 @@
-"""Transaction: pods that are assumed in one synchronous step, all of them or none.
+"""Transaction: pods that are assumed together, all of them or none.
 
-Whatever decides pods assumes them here: a single pod is a transaction of one, a gang is one of many. Nothing awaits in
-between, which is the whole lock. A refusal, or a plugin that raises, undoes in reverse order what the transaction had
-assumed.
+Whatever decides pods assumes them here: a single pod is a transaction of one, a gang is one of many. A refusal, or a
+plugin that raises, undoes in reverse order what the transaction had assumed.
 """
 
 from __future__ import annotations
@@ -34,22 +33,34 @@ class NotTaken(msgspec.Struct, frozen=True):
     """As `Status.condition_reason`, of that ledger."""
 
 
-def assume(cache: ClusterCache, pod: Pod, row: int, choose: Choose) -> Assumption | NotTaken:
-    """One pod on a row that passed the filters. Raises PluginFailure for a plugin or a ledger that fails."""
+def assume(
+    cache: ClusterCache, pod: Pod, row: int, choose: Choose, *, is_tentative: bool = False
+) -> Assumption | NotTaken:
+    """One pod on a row that passed the filters. Raises PluginFailure for a plugin or a ledger that fails.
+
+    `is_tentative`: as `ClusterCache.assume` has it.
+    """
     refusal = cache.ledgers.fits_cluster(pod)
     if refusal.reason:
         return NotTaken(*refusal)
     choices = choose(pod, row)
     reason = cache.ledgers.fits(pod, row, choices)
-    return NotTaken(f"node {cache.nodes.node(row).name}: {reason}") if reason else cache.assume(pod, row, choices)
+    return (
+        NotTaken(f"node {cache.nodes.node(row).name}: {reason}")
+        if reason
+        else cache.assume(pod, row, choices, is_tentative=is_tentative)
+    )
 
 
 class Transaction:
-    """Pods that are assumed one after another in one synchronous block: all of them are kept, or none.
+    """Pods that are assumed one after another in one block: all of them are kept, or none.
 
     The caller finds a row for each pod by what those before it have left: they may have taken its room, or keep it away.
     What a pod gets of ledgers is chosen then, too. A block that ends without `keep`, for whatever reason, takes
     back in reverse order what it assumed.
+
+    The block of a gang may pause. Meanwhile its pods are assumed for everybody, but they count as no members that have
+    started: their gang needs as many as before until `keep`.
     """
 
     def __init__(self, cache: ClusterCache) -> None:
@@ -65,11 +76,13 @@ class Transaction:
 
     def assume(self, pod: Pod, row: int, choose: Choose) -> Assumption | NotTaken:
         """As the function `assume`. Raises PluginFailure for a plugin or a ledger that fails."""
-        found = assume(self._cache, pod, row, choose)
+        found = assume(self._cache, pod, row, choose, is_tentative=True)
         if not isinstance(found, NotTaken):
             self._assumed.append(pod)
         return found
 
     def keep(self) -> None:
         """All that is assumed stands from now on."""
+        for pod in self._assumed:
+            self._cache.gangs.settle(pod.uid)
         self._assumed.clear()

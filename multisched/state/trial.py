@@ -1,13 +1,15 @@
-"""Trial: the real table and ledgers, with some placed pods away and some pending ones there, for one synchronous block.
+"""Trial: the real table and ledgers, with some placed pods away and some pending ones there, for one block.
 
 For dry runs of several pods, which need everything that a placement needs: filters, kept classes, ledgers. When the block
 ends, however it ends, table, ledgers, counts and nominations are as they were. Only versions have risen. The entries of
-the cache, and who counts for which gang, are never touched. Nothing may wait inside the block.
+the cache, and who counts for which gang, are never touched. The block may wait in `pause` only, which undoes everything
+before the wait and does it again after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Generator, Iterable
+from functools import partial
 from typing import NamedTuple, Self
 
 from multisched.framework.ledger import Choices
@@ -43,6 +45,31 @@ class Trial:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._undo()
+
+    def pause(self) -> Generator[None, None, Collection[str]]:
+        """Yields once, with everything as it is outside the block; afterwards the block's changes are made again.
+
+        Returns the uids of pods that do not stand any more, as their rows changed during the pause. A pod that was deleted or
+        bound elsewhere during the pause is not taken away again.
+        """
+        nodes = self._cache.nodes
+        away, stands = list(self._away.values()), list(self._stands.values())
+        lifted = [pod for pod, _ in self._nominations]
+        self._undo()
+        versions = {stand.row: nodes.version(stand.row) for stand in stands}
+        yield
+        moved = {row for row, version in versions.items() if nodes.version(row) != version}
+        self.lift_nominations(lifted)
+        self.take_away(away)
+        lost = []
+        for stand in stands:
+            again = None if stand.row in moved else self.stand(stand.pod, stand.row, partial(_as_before, stand.choices))
+            if again is None:
+                lost.append(stand.pod.uid)
+        return lost
+
+    def _undo(self) -> None:
         for uid in reversed(list(self._stands)):
             self.leave(uid)
         self.give_back(list(self._away.values()))
@@ -50,11 +77,15 @@ class Trial:
             self._cache.nodes.reorder(row, uids)
         for pod, rank in self._nominations:
             self._nominator.nominate(pod, pod.nominated_node, rank)
+        self._orders.clear()
+        self._nominations.clear()
 
     def take_away(self, entries: Iterable[PlacedPod]) -> None:
-        """Pods of the cache stand nowhere, and hold nothing that could not be given back."""
+        """Pods of the cache stand nowhere, and hold nothing that could not be given back. Skips what left the cache meanwhile."""
         cache = self._cache
         for entry in entries:
+            if cache.placed(entry.pod.uid) is not entry:
+                continue
             if entry.row != NO_ROW:
                 self._note(entry.row)
                 cache.nodes.remove_pod(entry.row, entry.pod.uid)
@@ -62,10 +93,11 @@ class Trial:
             self._away[entry.pod.uid] = entry
 
     def give_back(self, entries: Iterable[PlacedPod]) -> None:
-        """They stand where they stood, whether they fit beside who has come or not."""
+        """They stand where they stood, whether they fit beside who has come or not. Skips those that are not away."""
         cache = self._cache
         for entry in entries:
-            del self._away[entry.pod.uid]
+            if self._away.pop(entry.pod.uid, None) is None:
+                continue
             if entry.row != NO_ROW:
                 cache.nodes.add_pod(entry.row, entry.pod)
             cache.ledgers.set_down(entry.pod, entry.row, is_settled=entry.state is PodState.CONFIRMED)
@@ -102,3 +134,7 @@ class Trial:
     def _note(self, row: int) -> None:
         if row not in self._orders:
             self._orders[row] = tuple(self._cache.nodes.pods_by_uid(row))
+
+
+def _as_before(choices: Choices, pod: Pod, row: int) -> Choices:
+    return choices

@@ -22,7 +22,7 @@ import msgspec
 from multisched.config.options import DUMP_COMMAND
 from multisched.config.schema import Configuration
 from multisched.cycle.attempt_record import AttemptRecord
-from multisched.cycle.results import GangResult, Placed, RemoteRequest, Result, Unplaced
+from multisched.cycle.results import GangResult, Pause, Placed, RemoteRequest, Result, Unplaced
 from multisched.framework.introspection import StateExportPlugin
 from multisched.framework.points import QueuedGang, QueuedPod
 from multisched.framework.registry import Registry, implements
@@ -442,13 +442,14 @@ class SchedulerSandbox:
             self.cache.place(pod)
 
 
-def _answered(running: Generator[Sequence[RemoteRequest], Any, R]) -> tuple[R, tuple[str, ...]]:
+def _answered(running: Generator[Sequence[RemoteRequest] | Pause, Any, R]) -> tuple[R, tuple[str, ...]]:
     """The result of an attempt that nobody outside answers, and the plugins that would have asked."""
     unasked: dict[str, None] = {}
     try:
         asked = next(running)
         while True:
-            unasked |= dict.fromkeys(one.plugin.name for one in asked)
+            if not isinstance(asked, Pause):
+                unasked |= dict.fromkeys(one.plugin.name for one in asked)
             asked = running.send({})
     except StopIteration as ended:
         return ended.value, tuple(unasked)

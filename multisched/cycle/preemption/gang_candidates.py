@@ -15,7 +15,7 @@ import numpy as np
 from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
 from multisched.cycle.preemption.row_trial import Asked, RowTrial
 from multisched.cycle.preemption.victim_cache import Displacement, has_any
-from multisched.cycle.preemption.victim_units import Unit, by_node, needed, units_of, with_first
+from multisched.cycle.preemption.victim_units import Unit, at_once, by_node, needed, units_of, with_first
 from multisched.framework.node_view import Float64, Int64, Rows
 from multisched.framework.preemption import Candidates, DisplacementRule
 from multisched.model.objects import Pod
@@ -104,7 +104,7 @@ class GangCandidates:
             trial.take_away(everybody)
             if not trial.fits():
                 return None
-            going = needed(with_first(units, violating), trial)
+            going = at_once(needed(with_first(units, violating), trial))
         if going is None or not going.victims:
             return None
         gone = {one.pod.uid for one in going.victims}

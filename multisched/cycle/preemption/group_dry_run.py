@@ -6,6 +6,9 @@ in the ledgers or among the nominations, also where a plugin fails.
 
 Pods that must stay within one topology domain are tried in one after the other, and the domain that costs least is cleared.
 Nobody goes elsewhere, but for a ledger about the cluster and with a gang that goes whole.
+
+A search pauses where its effort says so, and begins again when a pause has outdated it. It ends with the best it has when it
+has paused too often.
 Source: kube-scheduler 1.37, pod group preemption.
 """
 
@@ -18,12 +21,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from multisched.cycle.classes.equivalence_class import EquivalenceClass
+from multisched.cycle.effort import Effort
 from multisched.cycle.preemption.dry_run import AttemptDryRun
 from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
-from multisched.cycle.preemption.group_ground import PLACINGS_MAX, GroupGround, GroupOfPods
+from multisched.cycle.preemption.group_ground import PLACINGS_MAX, GroupGround, GroupOfPods, OutdatedSearchError
 from multisched.cycle.preemption.member_places import MemberPlaces
 from multisched.cycle.preemption.victim_pool import VictimPool
-from multisched.cycle.preemption.victim_units import Needed, Unit, by_node, needed, units_of
+from multisched.cycle.preemption.victim_units import Needed, Search, Unit, by_node, needed, units_of
 from multisched.framework.node_view import Rows
 from multisched.framework.preemption import DisplacementRule, GroupVictims, MemberVictims, Nomination
 from multisched.model.objects import Pod
@@ -31,72 +35,98 @@ from multisched.state.cluster_cache import PlacedPod
 from multisched.state.domain_rows import DomainRows
 from multisched.state.trial import Stand, Trial
 
-SERVED_MAX: Final = 800
-"""Members for whom victims are looked for one by one in one attempt, some milliseconds each: leases are renewed between attempts."""
+SERVED_MAX: Final = 5_000
+"""Members for whom victims are looked for one by one in one search, some milliseconds each."""
+RESTARTS_MAX: Final = 3
+"""Times that a search begins again because the cluster changed during a pause, before it gives up for now."""
 
 
 class GroupAttemptDryRun:
     """Of one attempt of one group."""
 
-    def __init__(self, plugin: str, runs: DryRuns, rows: DomainRows, places: MemberPlaces, group: GroupOfPods) -> None:
+    def __init__(
+        self,
+        plugin: str,
+        runs: DryRuns,
+        rows: DomainRows,
+        places: MemberPlaces,
+        group: GroupOfPods,
+        effort: Effort,
+    ) -> None:
         """`plugin`: the PostFilter plugin that asks."""
         self._plugin = plugin
         self._runs = runs
         self._rows = rows
         self._places = places
         self._group = group
+        self._effort = effort
         self.name = group.name
         self.placings = 0
         """How often pods were placed."""
 
-    def displace(self, rule: DisplacementRule) -> GroupVictims | None:
+    def displace(self, rule: DisplacementRule) -> Search[GroupVictims | None]:
         if self._group.domains:
-            return self._cheapest(lambda domain: domain.displace(rule))
-        found = self._displaced(rule, everywhere=self._group.allowed is None)
-        concerns_others = self._group.allowed is not None and any(
-            map(self._runs.cache.ledgers.concern_cluster, self._group.pods)
-        )
-        return self._displaced(rule, everywhere=True) if found is None and concerns_others else found
+            return (yield from self._cheapest(lambda domain: domain.displace(rule)))
+        is_anywhere = self._group.allowed is None
+        found = yield from self._until_current(lambda: self._displaced(rule, everywhere=is_anywhere))
+        if found is None and not is_anywhere and any(map(self._runs.cache.ledgers.concern_cluster, self._group.pods)):
+            found = yield from self._until_current(lambda: self._displaced(rule, everywhere=True))
+        return found
 
-    def _cheapest(self, search: Callable[[GroupAttemptDryRun], GroupVictims | None]) -> GroupVictims | None:
+    def displace_by_members(self, begin: Callable[[], MemberVictims]) -> Search[GroupVictims | None]:
+        if self._group.domains:
+            return (yield from self._cheapest(lambda domain: domain.displace_by_members(begin)))
+        return (yield from self._until_current(lambda: self._displaced_by_members(begin())))
+
+    def _cheapest(
+        self, search: Callable[[GroupAttemptDryRun], Search[GroupVictims | None]]
+    ) -> Search[GroupVictims | None]:
         """Of the domains; those that come last are left out if the search takes long."""
         best: GroupVictims | None = None
         for allowed in self._group.domains:
             group = replace(self._group, allowed=allowed, domains=())
-            domain = GroupAttemptDryRun(self._plugin, self._runs, self._rows, self._places, group)
-            found = search(domain)
+            domain = GroupAttemptDryRun(self._plugin, self._runs, self._rows, self._places, group, self._effort)
+            found = yield from search(domain)
             if found is not None and (best is None or found.costs.tolist() < best.costs.tolist()):
                 best = found
             self.placings += domain.placings
-            if self.placings >= PLACINGS_MAX:
+            if self.placings >= PLACINGS_MAX or self._effort.is_exhausted:
                 break
         return best
 
-    def _displaced(self, rule: DisplacementRule, *, everywhere: bool) -> GroupVictims | None:
+    def _until_current(self, search: Callable[[], Search[GroupVictims | None]]) -> Search[GroupVictims | None]:
+        """What the search ends with; it begins again if the cluster changed under it."""
+        for _ in range(RESTARTS_MAX + 1):
+            try:
+                return (yield from search())
+            except OutdatedSearchError:
+                continue
+        return None
+
+    def _displaced(self, rule: DisplacementRule, *, everywhere: bool) -> Search[GroupVictims | None]:
         """`everywhere`: pods may go from rows, too, on which the group may not stand."""
         runs = self._runs
         with Trial(runs.cache, runs.nominator) as trial:
             trial.lift_nominations(self._group.pods)
-            ground = GroupGround(self._group, runs.cache, self._places, trial)
-            pool = VictimPool(runs, rule, self._rows_of_use(ground, everywhere=everywhere))
-            is_cleared = self._clear(pool, ground, trial)
-            found = self._spare(pool.away(), ground) if is_cleared else None
-            self.placings += ground.placings
-            if found is None or (ground.reaches_far and not ground.place_anew()):
-                return None  # more of a gang would have to go than may, or a member wants to be near one who goes
-            stands = ground.stands()
-        return self._victims(rule, found, stands, is_minimal=not ground.is_exhausted)
+            ground = GroupGround(self._group, runs.cache, self._places, trial, self._effort)
+            yield from ground.begin()
+            rows = yield from self._rows_of_use(ground, everywhere=everywhere)
+            pool = VictimPool(runs, rule, rows)
+            is_cleared = yield from self._clear(pool, ground, trial)
+            found = (yield from self._spare(pool.away(), ground)) if is_cleared else None
+            stands = yield from self._standing(found, ground)
+        if found is None or stands is None:
+            return None
+        return self._victims(rule, self._still_there(found), stands, is_minimal=not ground.is_exhausted)
 
-    def displace_by_members(self, begin: Callable[[], MemberVictims]) -> GroupVictims | None:
-        if self._group.domains:
-            return self._cheapest(lambda domain: domain.displace_by_members(begin))
-        runs, found = self._runs, begin()
+    def _displaced_by_members(self, found: MemberVictims) -> Search[GroupVictims | None]:
+        runs, away, served = self._runs, list[PlacedPod](), set[str]()
         with Trial(runs.cache, runs.nominator) as trial:
             trial.lift_nominations(self._group.pods)
-            ground, away = GroupGround(self._group, runs.cache, self._places, trial), list[PlacedPod]()
-            served: set[str] = set()
-            while (pod := ground.first_missing()) is not None:
-                is_enough = pod.uid in served or len(served) >= SERVED_MAX
+            ground = GroupGround(self._group, runs.cache, self._places, trial, self._effort)
+            yield from ground.begin()
+            while (pod := (yield from ground.first_missing())) is not None:
+                is_enough = pod.uid in served or len(served) >= SERVED_MAX or self._effort.is_exhausted
                 victims = () if is_enough else found.victims(pod, self._dry_run_of(pod))
                 entries = [entry for one in victims if (entry := runs.cache.placed(one.uid)) is not None]
                 if not entries:
@@ -104,14 +134,32 @@ class GroupAttemptDryRun:
                 served.add(pod.uid)
                 trial.take_away(entries)
                 away += entries
-            left = self._spare(_in_order(self._units(away), found), ground)
-            self.placings += ground.placings
-            if left is None or (ground.reaches_far and not ground.place_anew()):
-                return None
-            stands = ground.stands()
+            left = yield from self._spare(_in_order(self._units(self._placed(away)), found), ground)
+            stands = yield from self._standing(left, ground)
+        if left is None or stands is None:
+            return None
+        left = self._still_there(left)
         costs = np.array(found.cost([one.pod for one in left.victims]), np.float64)
         nominations = self._nominations(stands)
         return GroupVictims(by_node(left.victims), nominations, costs, is_minimal=not ground.is_exhausted)
+
+    def _standing(self, found: Needed | None, ground: GroupGround) -> Search[Sequence[Stand] | None]:
+        """Where the members stand without those that go; None: they do not.
+
+        More of a gang would have to go than may, or a member wants to be near one who goes. Raises OutdatedSearchError.
+        """
+        self.placings += ground.placings
+        if found is None or (ground.reaches_far and not (yield from ground.place_anew())):
+            return None
+        yield from ground.require_all()
+        return ground.stands()
+
+    def _placed(self, entries: Sequence[PlacedPod]) -> list[PlacedPod]:
+        """Without those that left the cache during a pause."""
+        return [one for one in entries if self._runs.cache.placed(one.pod.uid) is one]
+
+    def _still_there(self, found: Needed) -> Needed:
+        return found._replace(victims=self._placed(found.victims))
 
     def _dry_run_of(self, pod: Pod) -> AttemptDryRun:
         """Of one of them, as things stand within the trial."""
@@ -126,7 +174,7 @@ class GroupAttemptDryRun:
         cache = self._runs.cache
         return units_of(away, cache.gangs, cache, lambda members: True)
 
-    def _rows_of_use(self, ground: GroupGround, *, everywhere: bool) -> Rows:
+    def _rows_of_use(self, ground: GroupGround, *, everywhere: bool) -> Search[Rows]:
         """Rows whose pods may be in the way: if only room is wanted, those which a member can use."""
         if ground.shares_room:
             live = np.array([row for row, _ in self._runs.table.live_rows()], np.intp)
@@ -134,10 +182,12 @@ class GroupAttemptDryRun:
         rows = self._rows.rows
         if ground.reaches_far or not len(rows):
             return self._allowed(rows, everywhere=everywhere)
-        attempt, of_use = self._group.attempt, np.zeros(self._runs.table.size, np.bool_)
-        for pod in self._group.pods:
-            of_use[_usable(self._places.class_of(pod, attempt), rows)] = True
-        return self._allowed(rows[of_use[rows]], everywhere=False)
+        of_use = list[Rows]()
+        for pod in ground.one_of_each():
+            yield from ground.pause()
+            of_use.append(_usable(self._places.class_of(pod, self._group.attempt), self._rows.rows))
+        rows = self._rows.rows
+        return self._allowed(rows[np.isin(rows, np.concatenate(of_use))], everywhere=False)
 
     def _allowed(self, rows: Rows, *, everywhere: bool) -> Rows:
         allowed = self._group.allowed
@@ -146,29 +196,30 @@ class GroupAttemptDryRun:
 
     # -- taking away and giving back -------------------------------------------------------------------------------
 
-    @staticmethod
-    def _clear(pool: VictimPool, ground: GroupGround, trial: Trial) -> bool:
+    def _clear(self, pool: VictimPool, ground: GroupGround, trial: Trial) -> Search[bool]:
         """Takes units away, the least important first and twice as many each time, until all members stand.
 
         False: not even that helps.
         """
         count = 1
-        while not ground.place_all():
+        while not (yield from ground.place_all()):
+            if self._effort.is_exhausted:
+                return False
             if pool.is_empty:
-                return ground.place_anew()
+                return (yield from ground.place_anew())
             trial.take_away(pool.take(count))
             count *= 2
         return True
 
     @staticmethod
-    def _spare(away: Sequence[Unit], ground: GroupGround) -> Needed | None:
+    def _spare(away: Sequence[Unit], ground: GroupGround) -> Search[Needed | None]:
         rows = ground.rows
         far, near = list[Unit](), list[Unit]()
         for unit in away:
             (far if rows.isdisjoint(one.row for one in unit.members) else near).append(unit)
-        if far and ground.give_back([one for unit in far for one in unit.members]):
-            return needed(near, ground)
-        return needed(away, ground)
+        if far and (yield from ground.give_back([one for unit in far for one in unit.members])):
+            return (yield from needed(near, ground))
+        return (yield from needed(away, ground))
 
     def _victims(
         self, rule: DisplacementRule, found: Needed, stands: Sequence[Stand], *, is_minimal: bool

@@ -3,6 +3,9 @@
 Members stay where they are as long as they fit there. When a unit comes back, only those are placed anew whom it may
 concern: those on its rows; all of them, where filters go by other rows too. If that fails, and others could make room by
 moving, the whole group is placed anew. Both searches are bounded.
+
+Searches pause between placements. Members whose rows changed during a pause stand no more, and are placed again. Where that
+fails in the middle of a unit's return, the search is outdated.
 """
 
 from __future__ import annotations
@@ -13,8 +16,9 @@ from typing import Final
 
 import msgspec
 
+from multisched.cycle.effort import Effort
 from multisched.cycle.preemption.member_places import MemberPlaces
-from multisched.cycle.preemption.victim_units import Members
+from multisched.cycle.preemption.victim_units import Members, Search
 from multisched.framework.dependency import Dependency
 from multisched.framework.ledger import Choices
 from multisched.framework.node_view import Bools
@@ -26,6 +30,10 @@ PLACINGS_MAX: Final = 5_000
 """Times that members are placed in one search, about 0.2 ms each. From then on no unit comes back."""
 WHOLE_TRIES_MAX: Final = 64
 """Times that a whole group is placed anew because it did not do to move the members concerned."""
+
+
+class OutdatedSearchError(Exception):
+    """The cluster changed during a pause in a way that the search cannot follow: it has to begin again."""
 
 
 class GroupOfPods(msgspec.Struct, frozen=True):
@@ -44,25 +52,48 @@ class GroupOfPods(msgspec.Struct, frozen=True):
 class GroupGround:
     """`victim_units.Ground` for a group."""
 
-    def __init__(self, group: GroupOfPods, cache: ClusterCache, places: MemberPlaces, trial: Trial) -> None:
-        """Raises PluginFailure."""
+    def __init__(
+        self, group: GroupOfPods, cache: ClusterCache, places: MemberPlaces, trial: Trial, effort: Effort
+    ) -> None:
+        """To be followed by `begin`."""
         self._group = group
         self._places = places
         self._trial = trial
+        self._effort = effort
         self._stands: dict[str, Stand] = {}
-        self._kinds = {pod.uid: self._kind(pod) for pod in group.pods}
-        classes = [places.class_of(pod, group.attempt) for pod in _one_of_each(group.pods, self._kinds)]
-        self.reaches_far = any(
-            one.relates or any(column.depends_on is Dependency.ATTEMPT for column in one.filters) for one in classes
-        )
+        self._kinds: dict[str, Hashable] = {}
+        self.reaches_far = False
         """Some filter of theirs goes by what stands on other rows."""
+        self._are_alike = True
+        self._orders: Sequence[Sequence[Pod]] = ()
         self.shares_room = any(cache.ledgers.concern_cluster(pod) for pod in group.pods)
         """Some ledger about the cluster counts them, whatever rows they stand on."""
-        self._are_alike = len(set(self._kinds.values())) == 1
-        self._orders = [group.pods] if self._are_alike else [group.pods, sorted(group.pods, key=_size, reverse=True)]
         self._placings = self._whole_tries = 0
         self.is_exhausted = False
         """Units were kept away although nobody knows whether they need be."""
+
+    def begin(self) -> Search[None]:
+        """Learns which members are alike. Raises PluginFailure."""
+        pods, attempt = self._group.pods, self._group.attempt
+        for pod in pods:
+            yield from self.pause()
+            self._kinds[pod.uid] = self._kind(pod)
+        for pod in self.one_of_each():
+            yield from self.pause()
+            one = self._places.class_of(pod, attempt)
+            self.reaches_far |= one.relates or any(c.depends_on is Dependency.ATTEMPT for c in one.filters)
+        self._are_alike = len(set(self._kinds.values())) == 1
+        self._orders = [pods] if self._are_alike else [pods, sorted(pods, key=_size, reverse=True)]
+
+    def one_of_each(self) -> Sequence[Pod]:
+        """A member of each kind that any row takes alike."""
+        return _one_of_each(self._group.pods, self._kinds)
+
+    def pause(self) -> Search[None]:
+        """Lets the event loop run if the step has lasted long enough."""
+        if self._effort.is_pause_due():
+            for uid in (yield from self._trial.pause()):
+                del self._stands[uid]
 
     def _kind(self, pod: Pod) -> Hashable:
         """Equal for pods that any row takes alike."""
@@ -71,42 +102,49 @@ class GroupGround:
 
     # -- placing ---------------------------------------------------------------------------------------------------
 
-    def place_all(self) -> bool:
+    def place_all(self) -> Search[bool]:
         """True: all stand. Else those who stood before stand, and more of them where rows speak for themselves.
 
-        Raises PluginFailure.
+        Those whose rows changed during a pause may not stand. Raises PluginFailure.
         """
-        return self.place_anew() if self.reaches_far else self._place_missing(self._group.pods)
+        return (yield from self.place_anew() if self.reaches_far else self._place_missing(self._group.pods))
 
-    def first_missing(self) -> Pod | None:
+    def first_missing(self) -> Search[Pod | None]:
         """Who of them finds no room beside the others, who stand where they find some; None: all stand. Raises PluginFailure."""
-        self._place_missing(self._group.pods)
+        yield from self._place_missing(self._group.pods)
         return next((pod for pod in self._group.pods if pod.uid not in self._stands), None)
 
-    def _place_missing(self, pods: Sequence[Pod]) -> bool:
+    def require_all(self) -> Search[None]:
+        """Places again those who stood, and whose rows changed during a pause. Raises PluginFailure and OutdatedSearchError."""
+        if len(self._stands) < len(self._group.pods) and not (yield from self._place_missing(self._group.pods)):
+            raise OutdatedSearchError
+
+    def _place_missing(self, pods: Sequence[Pod]) -> Search[bool]:
         """Places who of them does not stand; whoever finds no row is tried once more after others have found theirs."""
-        left = [pod for pod in pods if pod.uid not in self._stands]
-        while left:
-            hopeless: set[Hashable] = set()
-            again = [pod for pod in left if self._kinds[pod.uid] in hopeless or not self._place(pod, hopeless)]
-            if len(again) == len(left):
+        while left := [pod for pod in pods if pod.uid not in self._stands]:
+            hopeless, placed = set[Hashable](), 0
+            for pod in left:
+                if self._effort.is_exhausted:
+                    return False
+                yield from self.pause()
+                placed += self._kinds[pod.uid] not in hopeless and self._place(pod, hopeless)
+            if not placed:
                 return False
-            left = again
         return True
 
-    def place_anew(self) -> bool:
-        """Places all from the beginning. False: those stand who stood before, where they stood."""
+    def place_anew(self) -> Search[bool]:
+        """Places all from the beginning. False: those stand who stood before, where they stood, unless rows changed meanwhile."""
         before = self._leave(list(self._stands))
-        if self._place_from_nothing():
+        if (yield from self._place_from_nothing()):
             return True
         self._stand_again(before)
         return False
 
-    def _place_from_nothing(self) -> bool:
+    def _place_from_nothing(self) -> Search[bool]:
         """In the order of the group, then the largest first. False: nobody stands."""
         self._leave(list(self._stands))
         for pods in self._orders:
-            if self._place_missing(pods):
+            if (yield from self._place_missing(pods)):
                 return True
             self._leave(list(self._stands))
         return False
@@ -123,10 +161,12 @@ class GroupGround:
 
     # -- Ground ----------------------------------------------------------------------------------------------------
 
-    def give_back(self, members: Members) -> bool:
-        if self._placings >= PLACINGS_MAX:
+    def give_back(self, members: Members) -> Search[bool]:
+        if self._placings >= PLACINGS_MAX or self._effort.is_exhausted:
             self.is_exhausted = True
             return False
+        yield from self.pause()
+        yield from self.require_all()
         before = dict(self._stands)
         self._trial.give_back(members)
         concerned = self._concerned_by(members)
@@ -135,15 +175,16 @@ class GroupGround:
             self._stand_again(before.values())
             return False
         self._leave(concerned)
-        if self._place_missing(self._group.pods):
+        if (yield from self._place_missing(self._group.pods)):
             return True
         if not self._is_proof_enough() and self._whole_tries < WHOLE_TRIES_MAX:
             self._whole_tries += 1
-            if self._place_from_nothing():
+            if (yield from self._place_from_nothing()):
                 return True
-        self._leave([uid for uid, stand in self._stands.items() if stand is not before.get(uid)])
+        self._leave([uid for uid, stand in self._stands.items() if _differ(stand, before.get(uid))])
         self._trial.take_away(members)
         self._stand_again(before.values())
+        yield from self.require_all()
         return False
 
     def _finds_another(self, uids: Sequence[str]) -> bool:
@@ -203,18 +244,22 @@ class GroupGround:
         return left[::-1]
 
     def _stand_again(self, stands: Iterable[Stand]) -> None:
-        """Each where it stood, with what it had; those that stand already stay."""
+        """Each where it stood, with what it had; those that stand already stay. After a pause a ledger may refuse one."""
         for stand in stands:
-            if stand.pod.uid in self._stands:
-                continue
-            again = self._trial.stand(stand.pod, stand.row, partial(_as_before, stand.choices))
-            assert again is not None, f"{stand.pod.key} stood there a moment ago"
-            self._stands[stand.pod.uid] = again
+            if stand.pod.uid not in self._stands:
+                again = self._trial.stand(stand.pod, stand.row, partial(_as_before, stand.choices))
+                if again is not None:
+                    self._stands[stand.pod.uid] = again
 
 
 def _size(pod: Pod) -> tuple[int, ...]:
     """CPU before memory, as the names of resources are ordered."""
     return tuple(pod.requests[resource] for resource in sorted(pod.requests))
+
+
+def _differ(stand: Stand, before: Stand | None) -> bool:
+    """Whether a member stands elsewhere, or with something else, than before: after a pause equal ones are other objects."""
+    return before is None or stand.row != before.row or stand.choices != before.choices
 
 
 def _as_before(choices: Choices, pod: Pod, row: int) -> Choices:

@@ -12,11 +12,13 @@ import numpy as np
 
 from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.cycle.diagnosis import Diagnosis, Verdicts
+from multisched.cycle.effort import Effort
 from multisched.cycle.preemption.dry_run import AttemptDryRun
 from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
 from multisched.cycle.preemption.group_dry_run import GroupAttemptDryRun
 from multisched.cycle.preemption.group_ground import GroupOfPods
 from multisched.cycle.preemption.member_places import MemberPlaces
+from multisched.cycle.preemption.victim_units import Search
 from multisched.framework.cycle_state import CycleState
 from multisched.framework.extender import NegotiablePostFilter, Offer
 from multisched.framework.node_view import Codes, Rows
@@ -52,10 +54,10 @@ class GroupPostFilters:
         self._places = places
         self._plugins = runs.plugins.post_filter_group
 
-    def run(self, group: GroupOfPods) -> Aftermath:
+    def run(self, group: GroupOfPods, effort: Effort) -> Search[Aftermath]:
         """The plugins in order until one makes room for all of them. The nominated nodes are the preemption's.
 
-        Without a preemption the result says whether members keep theirs. In one synchronous step, within no transaction of theirs.
+        Without a preemption the result says whether members keep theirs. Within no transaction of theirs; may pause.
         Without nodes none is asked, as for a single pod: a plugin that refuses then would hear of no node that comes.
         """
         if not self._plugins or not len(self._rows.rows):
@@ -64,8 +66,8 @@ class GroupPostFilters:
         nominated: str | None = None
         view = CycleView(self._runs.table, CycleState(), group.attempt)
         for plugin in self._plugins:
-            dry_run = GroupAttemptDryRun(plugin.name, self._runs, self._rows, self._places, group)
-            result = self._runs.runner.post_filter_group(plugin, view, group.pods, dry_run)
+            dry_run = GroupAttemptDryRun(plugin.name, self._runs, self._rows, self._places, group, effort)
+            result = yield from self._runs.runner.post_filter_group(plugin, view, group.pods, dry_run)
             status = result.status
             if status.code is Code.ERROR:
                 return Aftermath(status.message)

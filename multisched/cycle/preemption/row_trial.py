@@ -15,7 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
-from multisched.cycle.preemption.victim_units import Members
+from multisched.cycle.preemption.victim_units import Members, Search
 from multisched.framework.points import CycleView, FilterPlugin, PreFilterPlugin
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Code, Status
@@ -85,7 +85,8 @@ class RowTrial:
         """By every filter, without whom was taken away."""
         return self._refusal(self._asked.filters) is None
 
-    def give_back(self, members: Members) -> bool:
+    def give_back(self, members: Members) -> Search[bool]:
+        yield from ()  # one pod on one row is looked at without a pause
         for one in members:
             self._add(one.pod, one.row)
         if self._refusal(self._asked.reading) is None:

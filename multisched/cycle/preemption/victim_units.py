@@ -7,9 +7,9 @@ caller's (`Ground`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from itertools import combinations, islice
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -21,7 +21,11 @@ from multisched.state.cluster_cache import ClusterCache, PlacedPod
 SUBSETS_MAX: Final = 64
 """Sets of members of one gang that are tried in place of the whole gang. Beyond them it goes whole."""
 
+R = TypeVar("R")
+
 Members = Sequence[PlacedPod]
+Search = Generator[None, None, R]
+"""Yields where the event loop may run, and ends with a result."""
 
 
 class Unit(msgspec.Struct, frozen=True):
@@ -57,7 +61,7 @@ class Unit(msgspec.Struct, frozen=True):
 class Ground(Protocol):
     """Rows from which all units are gone at first, and what is to find room there."""
 
-    def give_back(self, members: Members) -> bool:
+    def give_back(self, members: Members) -> Search[bool]:
         """They stand again if all that is to be placed finds room beside them. False: it does not, and all is as before."""
         ...
 
@@ -82,7 +86,17 @@ class Needed(NamedTuple):
     """Gangs of which nobody is left."""
 
 
-def needed(units: Iterable[Unit], ground: Ground) -> Needed | None:
+def at_once(search: Search[R]) -> R:
+    """The result of a search that never pauses."""
+    try:
+        next(search)
+    except StopIteration as ended:
+        result: R = ended.value
+        return result
+    raise AssertionError("a search paused that has to end in one step")
+
+
+def needed(units: Iterable[Unit], ground: Ground) -> Search[Needed | None]:
     """Gives back unit by unit, the most important first, whatever is not needed. Raises what the ground raises.
 
     Before all others come gangs that may not go whole. None: more of one of them would have to go than may. No proper subset
@@ -91,9 +105,9 @@ def needed(units: Iterable[Unit], ground: Ground) -> Needed | None:
     victims: list[PlacedPod] = []
     whole_gangs = 0
     for unit in sorted(units, key=lambda unit: (unit.may_go_whole, *unit.importance)):
-        if ground.give_back(unit.members):
+        if (yield from ground.give_back(unit.members)):
             continue
-        going = _few_of(unit, ground)
+        going = yield from _few_of(unit, ground)
         if len(going) > unit.surplus and not unit.may_go_whole:
             return None
         victims += going
@@ -101,16 +115,16 @@ def needed(units: Iterable[Unit], ground: Ground) -> Needed | None:
     return Needed(victims, whole_gangs)
 
 
-def _few_of(unit: Unit, ground: Ground) -> Members:
+def _few_of(unit: Unit, ground: Ground) -> Search[Members]:
     """Members that the gang can spare, if those are enough: the others stand again. Else all, who are gone as before."""
     if not unit.surplus:
         return unit.members
     far = [one for one in unit.members if not ground.is_near(one)]
     near = [one for one in unit.members if ground.is_near(one)]
-    given = far if far and ground.give_back(far) else []
+    given = far if far and (yield from ground.give_back(far)) else []
     left = list[PlacedPod]()
     for one in near if given else unit.members:
-        (given if ground.give_back((one,)) else left).append(one)
+        (given if (yield from ground.give_back((one,))) else left).append(one)
     if len(left) <= unit.surplus:
         return left
     ground.take_away(given)
@@ -118,7 +132,7 @@ def _few_of(unit: Unit, ground: Ground) -> Members:
     subsets = (some for size in range(1, unit.surplus + 1) for some in combinations(helping, size))
     for some in islice(subsets, SUBSETS_MAX):
         uids = {one.pod.uid for one in some}
-        if ground.give_back([one for one in unit.members if one.pod.uid not in uids]):
+        if (yield from ground.give_back([one for one in unit.members if one.pod.uid not in uids])):
             return some
     return unit.members
 

@@ -6,7 +6,7 @@ holds for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Generator, Hashable, Sequence
 from itertools import chain
 from typing import Final
 
@@ -217,7 +217,9 @@ class ElasticQuota:
             return self._within_quota(cycle, reclaim, refusals)
         return self._on_a_node(cycle, reclaim, refusals.dry_run())
 
-    def post_filter_group(self, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun) -> PostFilterResult:
+    def post_filter_group(
+        self, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun
+    ) -> Generator[None, None, PostFilterResult]:
         """For pods under a quota that must start together: room for all of them at once, on whatever nodes."""
         if any(map(self._ledger.misnamed, pods)):
             return PostFilterResult(Status.unresolvable())
@@ -229,14 +231,15 @@ class ElasticQuota:
             return _none(SEVERAL)
         if not all(pod.spec.can_preempt for pod in pods):
             return _none(NEVER)
-        members = {pod.uid for pod in pods}
-        others = [one for one in self._nominations.pods() if one.uid not in members]
-        claim = claim_of(self._ledger, *pods, nominated=self._ledger.nominated_amounts(others))
+        claim = self._claim_of_all(pods)
         reclaim = self._reclaim(claim)
         why_not = _none(NO_BORROWER if claim.is_entitled else OVER_MIN)
         if not reclaim.may_suffice() or not (reclaim.lenders or self._ledger.going):
             return why_not
-        found = dry_run.displace_by_members(lambda: GangReclaim(cycle.nodes, reclaim, self._reclaim, self._going))
+        found = yield from dry_run.displace_by_members(
+            lambda: GangReclaim(cycle.nodes, self._reclaim(self._claim_of_all(pods)), self._reclaim, self._going)
+        )
+        reclaim = self._reclaim(self._claim_of_all(pods))  # others may have come during a pause
         if found is None or not found.victims or reclaim.without(chain(*found.victims.values())) is None:
             return why_not
         preemption = Preemption(found.victims, found.nominations, self.name, RANK, dry_run.name)
@@ -250,6 +253,12 @@ class ElasticQuota:
             return self._why_none(cap, NO_NODE)
         self._counts.decided(much)
         return PostFilterResult(SUCCESS, preemption=preemption)
+
+    def _claim_of_all(self, pods: Sequence[Pod]) -> Claim:
+        """What pods that start together claim at this moment."""
+        members = {pod.uid for pod in pods}
+        others = [one for one in self._nominations.pods() if one.uid not in members]
+        return claim_of(self._ledger, *pods, nominated=self._ledger.nominated_amounts(others))
 
     def nomination_rank(self, pod: Pod) -> int | None:
         """Whoever has a quota is nominated by this plugin alone."""

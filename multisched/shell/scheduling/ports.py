@@ -11,6 +11,7 @@ from multisched.framework.ports import Binder, Clock, ConditionWriter, EventSink
 from multisched.model.objects import Pod
 from multisched.shell.news_share import NewsShare
 from multisched.shell.observer import DomainObserver
+from multisched.shell.step_clock import Steps
 
 
 class DomainPorts(msgspec.Struct, frozen=True):
@@ -23,6 +24,8 @@ class DomainPorts(msgspec.Struct, frozen=True):
     lease: LeaseHolder
     observer: DomainObserver
     news: NewsShare
+    steps: Steps
+    """Of attempts: all domains share the event loop, and so the steps."""
 
 
 class Listeners(Protocol):

@@ -1,7 +1,8 @@
 """The scheduling loop of one domain: takes a pod or a gang from the queue, drives its attempt, and hands the result on.
 
 The attempt is a generator of the synchronous core. It yields requests to plugins that answer from outside; this loop
-waits for the answers. Loops of one domain interleave there alone, and between slices.
+waits for the answers. Loops of one domain interleave there alone, and between slices. An attempt that pauses goes on in a
+task of its own (`LongAttempts`).
 """
 
 from __future__ import annotations
@@ -11,19 +12,22 @@ from collections.abc import Mapping, Sequence
 import anyio
 import anyio.abc
 
-from multisched.cycle.results import GangResult, RemoteRequest, Result
+from multisched.cycle.results import GangResult, Pause, RemoteRequest, Result
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.framework.isolation import IsolatedError
-from multisched.framework.points import Queued, QueuedGang, QueuedPod
+from multisched.framework.points import Queued, QueuedPod
 from multisched.framework.ports import ExtenderError
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import Status
 from multisched.model.objects import Pod
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import Place
+from multisched.shell.binding.send_check import SendCheck
 from multisched.shell.scheduling.intake import Intake
-from multisched.shell.scheduling.ports import DomainPorts
+from multisched.shell.scheduling.long_attempts import LongAttempts, entries_of
+from multisched.shell.scheduling.ports import DomainPorts, Listeners
 from multisched.shell.scheduling.settlement import Settlement
+from multisched.state.cluster_cache import ClusterCache
 
 PODS_PER_SLICE = 16
 """Pods one cycle decides before it lets the loop run: watches, binds and other domains wait no longer than that."""
@@ -43,6 +47,9 @@ class SchedulingLoop:
         settlement: Settlement,
         intake: Intake,
         outside: DomainPorts,
+        cache: ClusterCache,
+        check: SendCheck,
+        listeners: Listeners,
         *,
         cycles: int,
     ) -> None:
@@ -58,10 +65,14 @@ class SchedulingLoop:
         self._settlement = settlement
         self._intake = intake
         self._outside = outside
+        self.long = LongAttempts(
+            queue, cache, settlement, check, intake, listeners, outside, lambda: self.cycle, self._ask
+        )
+        """Attempts that have paused."""
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
         """Pops and decides by tasks of this group until they are cancelled."""
-        self._tasks = tasks
+        self._tasks = self.long.tasks = tasks
         self.adjust()
 
     def adjust(self) -> None:
@@ -105,7 +116,7 @@ class SchedulingLoop:
 
     async def _decide(self, queued: Queued) -> None:
         started = self._outside.clock.monotonic()
-        entries = queued.members if isinstance(queued, QueuedGang) else (queued,)
+        entries = entries_of(queued)
         for entry in entries:
             if entry.pod.gates:  # they came back with a restored backup: its way back to the queue asks for them
                 self._settlement.decide_anew(entries, "the pod was gated again", 0.0)
@@ -113,6 +124,7 @@ class SchedulingLoop:
         self.attempts += len(entries)
         cycle = self.cycle
         attempt = cycle.attempt(queued)
+        self._outside.steps.begin()
         answers: Mapping[str, object | PluginFailure] | None = None
         while True:
             try:
@@ -120,7 +132,11 @@ class SchedulingLoop:
             except StopIteration as ended:
                 result: Result | GangResult = ended.value
                 break
+            if isinstance(asked, Pause):
+                self.long.go_on(queued, cycle, attempt, asked, self._outside.clock.monotonic() - started)
+                return
             answers = await self._ask(asked)
+            self._outside.steps.begin()
             if any(map(self._has_changed, entries)):
                 attempt.close()
                 seconds = self._outside.clock.monotonic() - started

@@ -38,17 +38,25 @@ class Settlement:
         self._binding = binding
         self._observer = observer
 
-    def settle(self, queued: Queued, result: Result | GangResult, seconds: float, cycle: SchedulingCycle) -> None:
-        """`seconds`: what the attempt of this cycle took."""
+    def settle(
+        self,
+        queued: Queued,
+        result: Result | GangResult,
+        seconds: float,
+        cycle: SchedulingCycle,
+        *,
+        charged_s: float = 0.0,
+    ) -> None:
+        """`seconds`: what the attempt of this cycle took. `charged_s`: for how much of it the namespace was charged before."""
         if isinstance(queued, QueuedPod):
             assert not isinstance(result, GangResult), "one pod has one result"
-            if seconds > UNIT_S:
+            if seconds - charged_s > UNIT_S:
                 self._queue.took(queued.pod.uid, seconds)
             self._settle_one(queued, result, seconds, cycle)
             return
         assert isinstance(result, GangResult), "a gang has a result of its own"
         entries, each_s = {entry.pod.uid: entry for entry in queued.members}, seconds / len(queued.members)
-        if seconds > UNIT_S:
+        if seconds - charged_s > UNIT_S:
             self._queue.took(queued.members[0].pod.uid, seconds)
         self._binding.expect(result.placed, queued.gang_of)
         results: list[Result] = [*result.placed, *result.unplaced]

@@ -16,6 +16,7 @@ from multisched.model.wire import Transport
 from multisched.shell.program import LeaseLostError, Program, ProgramPorts
 from multisched.testing.checkers.api.bind_checker import BindChecker
 from multisched.testing.checkers.process.process_checker import ProcessChecker
+from multisched.testing.loop.counted_steps import CountedSteps
 from multisched.testing.loop.sim_loop import PROCESS, SimClock, SimLoop
 from multisched.testing.loop.virtual_workers import VirtualProcess, VirtualThreads, VirtualWorkers
 from multisched.testing.processes.configuration_files import ConfigurationFile, FileFollower
@@ -30,6 +31,10 @@ from multisched.whatif.repair_source import plans_of
 
 SPLIT_S = 4.0
 """How long at the start of a run each lease is within reach of one process alone."""
+EVALUATIONS = (1, 2, 5, 20, 1_000)
+"""Of one step of an attempt, by the seed: in most runs gangs pause after each few members."""
+RESTS_S = (0.0, 0.05, 1.0)
+"""Virtual seconds of a pause, by the process: watches and other attempts come in between."""
 DEATHS_MAX = 2
 """A program that ends by an error again and again has shown enough."""
 STOP_MAX_S = 20.0
@@ -101,6 +106,7 @@ class Replicas:
             workshop=VirtualWorkers(random.Random(self._seed ^ self.started)),  # noqa: S311 - a simulation
             open_extender=lambda settings: SimExtender(settings, self._extender_rng, self._faults, transport),
             plan_repairs=plans_of,
+            steps=CountedSteps(EVALUATIONS[self._seed % len(EVALUATIONS)], RESTS_S[self.started % len(RESTS_S)]),
         )
         follower = self._follower() if self._setting.is_reloaded else None
         configuration = self._setting.configuration_of(self.started) if follower is None else follower.configuration

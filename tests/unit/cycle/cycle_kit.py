@@ -25,6 +25,7 @@ from multisched.framework.reasons import ReasonTable
 from multisched.framework.registry import BuiltPlugin, Factory, PluginSet, PluginUse, build_profile
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.framework.status import SUCCESS, Code, Status
+from multisched.framework.step_budget import UNLIMITED, StepBudget
 from multisched.framework.traits import Traits
 from multisched.model.objects import Node, Pod
 from multisched.shell.removals import Removals
@@ -173,6 +174,7 @@ class Domain:
         seed: int = 0,
         cache: ClusterCache | None = None,
         selects: Callable[[Node], bool] = lambda node: node.labels.get("domain") != "other",
+        steps: StepBudget = UNLIMITED,
     ) -> None:
         """`args`: of plugins of `in_tree`.
 
@@ -186,6 +188,7 @@ class Domain:
         self.removals = Removals(self.cache)
         self.heard = Heard()
         self.seed = seed
+        self.steps = steps
         weighted = {**IN_TREE_USED, **(weights or {})}
         context = PluginContext(
             "test",
@@ -216,7 +219,15 @@ class Domain:
 
     def fresh_cycle(self) -> SchedulingCycle:
         """A cycle over the same cache that has seen nothing yet."""
-        return SchedulingCycle(self.plugins, self.runner, self.cache, self.rows, self.nominator, seed=self.seed)
+        return SchedulingCycle(
+            self.plugins,
+            self.runner,
+            self.cache,
+            self.rows,
+            self.nominator,
+            seed=self.seed,
+            budget=self.steps,
+        )
 
     def fresh_classes(self) -> ClassCache:
         return ClassCache(self.plugins, self.runner, self.cache.nodes, self.rows)

@@ -44,6 +44,7 @@ from multisched.shell.preemptor import Preemptor
 from multisched.shell.scheduling.ports import DomainPorts
 from multisched.state.reservations import Reservations
 from multisched.testing.builders import GPU, Document, container, node_document, pod_document
+from multisched.testing.loop.counted_steps import CountedSteps
 from multisched.testing.loop.sim_loop import SimClock, SimLoop
 from tests.unit.cycle.cycle_kit import POINTS, Domain
 
@@ -207,12 +208,14 @@ class House:
         desk: Desk | None = None,
         profile: str = "",
         filters: Sequence[str] = (),
+        steps: CountedSteps | None = None,
     ) -> None:
         """`profile`: a shipped one, in place of the few plugins that most tests need; `filters`: in-tree plugins beside these."""
         self.desk = desk or Desk()
         self.clock = SimClock(loop)
         in_tree = ("NodeResourcesFit", "TaintToleration", "SchedulingGates", *filters)
-        self.domain = Domain(plugins=plugins, in_tree=in_tree, profile=profile)
+        self.steps = steps or CountedSteps(1_000_000)
+        self.domain = Domain(plugins=plugins, in_tree=in_tree, profile=profile, steps=self.steps)
         self.cache = self.domain.cache
         built = self.domain.plugins
         self.router = Router()
@@ -235,7 +238,7 @@ class House:
             waiting=self.domain.waiting,
             runner=self.domain.runner,
             cache=self.cache,
-            outside=DomainPorts(self.clock, self.desk, self.desk, self.desk, self.desk, self.desk, news),
+            outside=DomainPorts(self.clock, self.desk, self.desk, self.desk, self.desk, self.desk, news, self.steps),
             sizes=Sizes(cycles=2, binds=bind_workers),
             bind_timeout_s=5.0,
             listeners=self.router,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,14 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from multisched.cycle.effort import Effort
 from multisched.cycle.preemption import group_ground
 from multisched.cycle.preemption.group_dry_run import GroupAttemptDryRun
 from multisched.cycle.preemption.group_ground import GroupOfPods
 from multisched.cycle.preemption.post_filter import Aftermath
+from multisched.cycle.preemption.victim_units import at_once
 from multisched.framework.dependency import Dependency
 from multisched.framework.points import CycleView, PostFilterResult
 from multisched.framework.preemption import GroupDryRun, GroupVictims, Preemption
 from multisched.framework.status import SUCCESS, Status
+from multisched.framework.step_budget import UNLIMITED
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import CPU, Pod
 from multisched.model.placement import PodAffinity, PodAffinityTerm
@@ -66,7 +69,7 @@ def group_of(count: int, *, cpu: int = 1000, priority: int = 9, **fields: Any) -
 def run(domain: Domain, group: GroupOfPods) -> Aftermath:
     """Leaves everything as it was, whatever comes of it."""
     before = state_of(domain)
-    found = domain.cycle.group_post_filters.run(group)
+    found = at_once(domain.cycle.group_post_filters.run(group, Effort(UNLIMITED)))
     assert state_of(domain) == before
     return found
 
@@ -315,7 +318,10 @@ def test_a_plugin_that_raises_costs_the_group_its_attempt_and_leaves_nothing_beh
 def dry_run(domain: Domain, group: GroupOfPods) -> GroupVictims | None:
     filters = domain.cycle.group_post_filters
     rule = LowerPriority(9, DisruptionBudgets(domain.cache.objects))
-    return GroupAttemptDryRun("Tests", filters._runs, filters._rows, filters._places, group).displace(rule)
+    effort = Effort(UNLIMITED)
+    return at_once(
+        GroupAttemptDryRun("Tests", filters._runs, filters._rows, filters._places, group, effort).displace(rule)
+    )
 
 
 def test_a_search_that_takes_too_long_ends_with_more_victims_than_it_knows_to_be_needed(
@@ -373,14 +379,20 @@ def test_the_first_plugin_that_makes_room_for_a_group_ends_the_chain() -> None:
         def post_filter(self, cycle: CycleView, pod: Pod, refusals: Any) -> PostFilterResult:
             raise AssertionError("it is a group")
 
-        def post_filter_group(self, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun) -> PostFilterResult:
+        def post_filter_group(
+            self, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun
+        ) -> Generator[None, None, PostFilterResult]:
+            yield from ()
             assert (dry_run.name, cycle.nodes.node_count) == ("default/train", 1)
             return PostFilterResult(Status.unschedulable("not mine"))
 
     class Takes(Refuses):
         name = "Takes"
 
-        def post_filter_group(self, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun) -> PostFilterResult:
+        def post_filter_group(
+            self, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun
+        ) -> Generator[None, None, PostFilterResult]:
+            yield from ()
             return PostFilterResult(SUCCESS, preemption=Preemption({}, (), self.name))
 
     low = standing("low", "a")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from multisched.cycle.effort import Effort
 from multisched.cycle.preemption.group_ground import GroupOfPods
+from multisched.cycle.preemption.victim_units import at_once
 from multisched.cycle.results import Placed, Unplaced
+from multisched.framework.step_budget import UNLIMITED
 from multisched.model.quota_tree import GUARANTEE_ATTRIBUTE
 from multisched.model.quotas.koordinator import POD_LABEL
 from multisched.testing.builders import make_node
@@ -227,7 +230,11 @@ def test_pods_of_a_quota_that_must_start_together_take_nobody_away_by_priority()
         town.add(f"sure-{number}", "q2", cpus(2), node="n")
     for number in range(2):
         town.add(f"gang-{number}", "q1", cpus(2), priority=9)
-    after = town.domain.cycle.group_post_filters.run(GroupOfPods("q1/gang", tuple(town.pending.values())))
+    after = at_once(
+        town.domain.cycle.group_post_filters.run(
+            GroupOfPods("q1/gang", tuple(town.pending.values())), Effort(UNLIMITED)
+        )
+    )
     assert (after.preemption, after.sentence) == (
         None,
         "reclaim: its quota would be over its min, and may only borrow what is idle",

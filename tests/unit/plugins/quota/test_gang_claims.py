@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from multisched.cycle.effort import Effort
 from multisched.cycle.preemption import group_dry_run
 from multisched.cycle.preemption.group_ground import GroupOfPods
+from multisched.cycle.preemption.victim_units import at_once
 from multisched.cycle.results import GangResult
 from multisched.framework.events import Hint
 from multisched.framework.preemption import Preemption
+from multisched.framework.step_budget import UNLIMITED
 from multisched.plugins.quota.elastic_quota import ElasticQuota
 from multisched.plugins.quota.quota_ledger import QUOTA
 from multisched.testing.builders import make_node
@@ -163,7 +166,7 @@ def test_a_gang_of_several_quotas_is_told_that_it_displaces_nobody() -> None:
         town.add(f"far{number}", "far", CPU, node="n0")
     claim(town, 2)
     pods = [*town.pending.values(), town.add("other", "near", CPU)]
-    after = town.domain.cycle.group_post_filters.run(GroupOfPods("taker/c", tuple(pods)))
+    after = at_once(town.domain.cycle.group_post_filters.run(GroupOfPods("taker/c", tuple(pods)), Effort(UNLIMITED)))
     assert (after.preemption, after.sentence) == (
         None,
         "reclaim: pods of several quotas that must start together displace nobody",

@@ -1,0 +1,287 @@
+"""Attempts that last longer than one step: each goes on in a task of its own, while its domain decides other pods.
+
+An attempt yields a `Pause` once a step has lasted long enough. Its members placed so far stay assumed during the pause. After
+the pause the attempt goes on only if what it was made of is the same: its members wait as they did, the same profile is in
+force, the domain still takes pods, and for a gang with a topology the domain has the same nodes in the same topology domains.
+Otherwise it is closed, which undoes it, and its members are decided anew. Before its result is kept, members that were assumed
+during a pause are checked as every bind is before it is sent (`binding/send_check.py`).
+
+One such attempt per domain holds room at a time. A second one is undone and waits in line: two that hold half of the room
+each would both fail. Pods that were refused because of room that an attempt gives back are woken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+
+import anyio.abc
+import numpy as np
+from msgspec.structs import replace
+
+from multisched.cycle.results import NO_PAUSE, Attempt, GangAttempt, GangResult, Pause, Placed, RemoteRequest, Result
+from multisched.cycle.scheduling_cycle import SchedulingCycle
+from multisched.framework.events import ATTEMPT_UNDONE
+from multisched.framework.node_view import Int32
+from multisched.framework.points import Queued, QueuedGang, QueuedPod
+from multisched.framework.runner import PluginFailure
+from multisched.model.objects import Pod, ask_alike
+from multisched.queueing.active_pods import UNIT_S
+from multisched.queueing.pod_queue import PodQueue
+from multisched.queueing.transitions import Place
+from multisched.shell.binding.send_check import Seen, SendCheck
+from multisched.shell.scheduling.intake import Intake
+from multisched.shell.scheduling.ports import DomainPorts, Listeners
+from multisched.shell.scheduling.settlement import Settlement
+from multisched.state.cluster_cache import ClusterCache
+
+WAITING_MAX: Final = 16
+"""Attempts that wait in line until another one has ended; the members of further ones back off in the queue."""
+TURNS_MAX: Final = 256
+"""Turns of the event loop that one pause lasts at most, whatever the clock says."""
+
+Ask = Callable[[Sequence[RemoteRequest]], Awaitable[Mapping[str, object | PluginFailure]]]
+
+
+class _LongAttempt:
+    """The attempt in progress."""
+
+    def __init__(self, queued: Queued, cycle: SchedulingCycle, running: Attempt | GangAttempt, seconds: float) -> None:
+        """`seconds`: what its steps have taken so far."""
+        self.queued = queued
+        self.cycle = cycle
+        self.running = running
+        self.entries = entries_of(queued)
+        self.seconds = self.step_s = seconds
+        self.why_undone = ""
+        self.held: dict[str, tuple[Placed, Seen]] = {}
+        """uid -> member that is assumed during the present pause, with what its placement was made of."""
+        self.freed: list[tuple[Pod, str]] = []
+        """Pods and nodes that were held during an earlier pause."""
+        self.placed: Sequence[Placed] = ()
+        """As the latest pause had it."""
+        self.changes = 0
+        """Of the queue, when the members were last compared."""
+        self.generation = cycle.rows.generation
+        self.topology: Sequence[tuple[str, Int32]] = ()
+        """Label key of each topology level -> codes of all rows when the attempt began."""
+
+
+def entries_of(queued: Queued) -> Sequence[QueuedPod]:
+    return queued.members if isinstance(queued, QueuedGang) else (queued,)
+
+
+class LongAttempts:
+    """Of one domain."""
+
+    def __init__(
+        self,
+        queue: PodQueue,
+        cache: ClusterCache,
+        settlement: Settlement,
+        check: SendCheck,
+        intake: Intake,
+        listeners: Listeners,
+        outside: DomainPorts,
+        current: Callable[[], SchedulingCycle],
+        ask: Ask,
+    ) -> None:
+        """`current`: the cycle of the profile in force. `ask`: answers from outside."""
+        self._queue = queue
+        self._cache = cache
+        self._settlement = settlement
+        self._check = check
+        self._intake = intake
+        self._listeners = listeners
+        self._outside = outside
+        self._current = current
+        self._ask = ask
+        self._now = outside.clock.monotonic
+        self._running: _LongAttempt | None = None
+        self._line: deque[Queued] = deque()
+        self.tasks: anyio.abc.TaskGroup | None = None
+        self.undone = 0
+        """Attempts that were closed during a pause."""
+
+    @property
+    def is_running(self) -> bool:
+        """An attempt has paused and has not ended."""
+        return self._running is not None
+
+    def go_on(
+        self, queued: Queued, cycle: SchedulingCycle, running: Attempt | GangAttempt, pause: Pause, seconds: float
+    ) -> None:
+        """Takes over an attempt that has just paused for the first time, in the step in which it did."""
+        assert self.tasks is not None, "only a running domain decides"
+        self._charge(entries_of(queued), seconds)
+        if self._running is None:
+            self._running = self._begun(queued, cycle, running, seconds)
+            self._hold(self._running, pause)
+            self.tasks.start_soon(self._work)
+            return
+        running.close()
+        if len(self._line) < WAITING_MAX:
+            self._line.append(queued)
+        else:
+            self._settlement.decide_anew(entries_of(queued), "other long attempts are in progress", seconds)
+
+    def turn_back(self, uid: str, why: str) -> bool:
+        """The attempt in progress is undone when it resumes, if it holds room for the pod; False: it does not."""
+        running = self._running
+        if running is None or uid not in running.held:
+            return False
+        running.why_undone = why
+        return True
+
+    # -- one attempt after the other -------------------------------------------------------------------------------
+
+    def _begun(
+        self, queued: Queued, cycle: SchedulingCycle, running: Attempt | GangAttempt, seconds: float
+    ) -> _LongAttempt:
+        attempt = _LongAttempt(queued, cycle, running, seconds)
+        if isinstance(queued, QueuedGang):
+            codes = self._cache.nodes.label_codes
+            attempt.topology = [(level.key, codes(level.key).copy()) for level in queued.topology]
+        return attempt
+
+    async def _work(self) -> None:
+        """Ends the attempt in progress, then those in line."""
+        asked: Sequence[RemoteRequest] | Pause | None = Pause()
+        while (attempt := self._running) is not None:
+            try:
+                await self._finish(attempt, asked)
+            finally:
+                attempt.running.close()  # undoes all of it where this task was cancelled
+                self._running = None
+            asked = None
+            if self._line:
+                queued, cycle = self._line.popleft(), self._current()
+                self._running = self._begun(queued, cycle, cycle.attempt(queued), 0.0)
+                self._running.changes = -1  # its members may have changed while it waited
+
+    async def _finish(self, attempt: _LongAttempt, asked: Sequence[RemoteRequest] | Pause | None) -> None:
+        """`asked`: what the attempt has yielded; None: it has not begun."""
+        while True:
+            answers: Mapping[str, object | PluginFailure] | None = None
+            if isinstance(asked, Pause):
+                await self._let_others_run(attempt.step_s)
+                answers = NO_PAUSE
+            elif asked is not None:
+                answers = await self._ask(asked)
+            why = self._why_undone(attempt)
+            if why:
+                await self._undo(attempt, why)
+                return
+            began_s = self._now()
+            self._outside.steps.begin()
+            try:
+                asked = next(attempt.running) if answers is None else attempt.running.send(answers)
+            except StopIteration as ended:
+                self._took(attempt, began_s)
+                await self._settle(attempt, ended.value)
+                return
+            self._took(attempt, began_s)
+            if isinstance(asked, Pause):
+                self._hold(attempt, asked)
+
+    async def _let_others_run(self, seconds: float) -> None:
+        """Watches and other tasks get a turn, and pods that are ready get as long as the step took."""
+        ends_s = self._now() + seconds
+        await self._outside.steps.rest()
+        await self._outside.news.pause(seconds)
+        for _ in range(TURNS_MAX):
+            if not self._queue.has_ready or self._now() >= ends_s:
+                return
+            await asyncio.sleep(0)
+
+    def _took(self, attempt: _LongAttempt, began_s: float) -> None:
+        attempt.step_s = self._now() - began_s
+        attempt.seconds += attempt.step_s
+        self._charge(attempt.entries, attempt.step_s)
+
+    def _charge(self, entries: Sequence[QueuedPod], seconds: float) -> None:
+        """Each step counts for its namespace as an attempt of that length does."""
+        if seconds > UNIT_S:
+            self._queue.took(entries[0].pod.uid, seconds)
+
+    # -- during a pause --------------------------------------------------------------------------------------------
+
+    def _hold(self, attempt: _LongAttempt, pause: Pause) -> None:
+        """Notes who is assumed from now on, and who was in the pause before and is not any more."""
+        if pause.placed is not attempt.placed:
+            self._release(attempt)
+            attempt.placed = pause.placed
+        for placed in pause.placed[len(attempt.held) :]:
+            attempt.held[placed.pod.uid] = placed, self._check.note(placed, attempt.cycle)
+        if attempt.changes >= 0:
+            attempt.changes = self._queue.changes_in_flight
+
+    @staticmethod
+    def _release(attempt: _LongAttempt, kept: Mapping[str, object] | None = None) -> None:
+        """Those that were held are room that came back, but for these."""
+        kept = {} if kept is None else kept
+        attempt.freed += [(one.pod, one.node) for uid, (one, _) in attempt.held.items() if uid not in kept]
+        attempt.held = {}
+
+    def _why_undone(self, attempt: _LongAttempt) -> str:
+        """Why the attempt does not go on; empty: it does."""
+        if attempt.why_undone:
+            return attempt.why_undone
+        if not self._intake.is_open:
+            return "the domain stopped deciding"
+        if attempt.cycle is not self._current():
+            return "another profile is in force"
+        if attempt.topology and (
+            attempt.generation != attempt.cycle.rows.generation
+            or any(not np.array_equal(codes, self._cache.nodes.label_codes(key)) for key, codes in attempt.topology)
+        ):
+            return "the nodes of the gang's topology changed"
+        if attempt.changes != self._queue.changes_in_flight:
+            attempt.changes = self._queue.changes_in_flight
+            if any(map(self._has_changed, attempt.entries)):
+                return "a member changed"
+        return ""
+
+    def _has_changed(self, entry: QueuedPod) -> bool:
+        """Deleted, bound by another process, or no longer as it was."""
+        latest = self._queue.pod(entry.pod.uid)
+        is_there = self._queue.where(entry.pod.uid) is Place.IN_FLIGHT
+        return not is_there or latest is None or not ask_alike(latest, entry.pod) or bool(latest.gates)
+
+    # -- ending ----------------------------------------------------------------------------------------------------
+
+    async def _settle(self, attempt: _LongAttempt, result: Result | GangResult) -> None:
+        """The result is kept in this step if the placements of earlier steps still hold; else all is undone."""
+        placed = result.placed if isinstance(result, GangResult) else [result] if isinstance(result, Placed) else []
+        for one in placed:
+            known = attempt.held.get(one.pod.uid)
+            refusal = self._check.refusal(*known) if known is not None and known[0] is one else None
+            if refusal is not None:
+                for other in reversed(placed):
+                    attempt.cycle.give_up(other, refusal)
+                await self._undo(attempt, f"{one.pod.name}: {refusal.message}")
+                return
+        self._release(attempt, {one.pod.uid: None for one in placed})
+        self._settlement.settle(attempt.queued, result, attempt.seconds, attempt.cycle, charged_s=attempt.seconds)
+        await self._announce(attempt)
+
+    async def _undo(self, attempt: _LongAttempt, why: str) -> None:
+        attempt.running.close()
+        self._release(attempt)
+        self.undone += 1
+        for entry in attempt.entries:
+            if self._queue.where(entry.pod.uid) is not Place.IN_FLIGHT:
+                attempt.cycle.nominator.remove(entry.pod.uid)  # which undoing has given back to it
+        self._settlement.decide_anew(attempt.entries, f"the attempt was undone: {why}", attempt.seconds)
+        await self._announce(attempt)
+
+    async def _announce(self, attempt: _LongAttempt) -> None:
+        """Whoever was refused meanwhile hears of the room that came back; the gang itself does not."""
+        self._outside.steps.begin()
+        for pod, node in attempt.freed:
+            self._listeners.notify(ATTEMPT_UNDONE, replace(pod, node=node), None, self._now())
+            if self._outside.steps.is_spent():
+                await self._let_others_run(0.0)
+                self._outside.steps.begin()

@@ -1,0 +1,202 @@
+"""A gang whose attempt takes several steps: others go on meanwhile, and nothing is held once the attempt has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from multisched.queueing.transitions import Place
+from multisched.shell.domain import DomainWorker
+from multisched.testing.loop.counted_steps import CountedSteps
+from multisched.testing.loop.sim_loop import SimLoop, simulate
+from tests.unit.shell.shell_kit import House
+
+ACK = "pod-group.scheduling.sigs.k8s.io"
+REST_S = 1.0
+"""Virtual seconds of each pause: as many members as evaluations are placed in between."""
+
+Scene = Callable[[House], Coroutine[Any, Any, None]]
+
+
+def play(scene: Scene, *nodes: str) -> None:
+    """Plays the scene with one evaluation per step."""
+
+    loop = SimLoop(seed=3)
+
+    async def run() -> None:
+        house = House(loop, *nodes, filters=("GangScheduling",), steps=CountedSteps(1, REST_S))
+        async with house.at_work():
+            await scene(house)
+        house.cache.validate()
+        house.worker.queue.validate()
+        assert house.cache.assumed_count() == sum(house.cache.is_assumed(f"uid-{name}") for name, _ in house.desk.posts)
+
+    simulate(run(), loop)
+
+
+def see_gang(house: House, count: int, *, least: int | None = None, name: str = "gang", **fields: Any) -> None:
+    labels = {f"{ACK}/name": name, f"{ACK}/min-available": str(count if least is None else least)}
+    for number in range(count):
+        house.see_pod(f"{name}-{number}", metadata={"labels": labels}, **fields)
+
+
+def bound(house: House) -> dict[str, str]:
+    return dict(house.desk.posts)
+
+
+def in_pause(house: House) -> bool:
+    return house.worker.long_attempts.is_running
+
+
+async def first_pause(house: House) -> None:
+    """Until some members are assumed, and others are not."""
+    await asyncio.sleep(1.5 * REST_S)
+    assert in_pause(house)
+    assert house.cache.assumed_count()
+
+
+def test_plain_pod_is_bound_while_a_gang_attempt_is_in_progress() -> None:
+    async def scene(house: House) -> None:
+        see_gang(house, 6)
+        await first_pause(house)
+        house.see_pod("plain")
+        await asyncio.sleep(REST_S / 2)
+        assert in_pause(house)
+        assert set(bound(house)) == {"plain"}
+        await asyncio.sleep(20 * REST_S)
+        assert len(bound(house)) == 7
+        assert house.steps.longest <= 2
+
+    play(scene, "a", "b", "c", "d")
+
+
+def test_pod_does_not_take_the_room_of_members_in_a_paused_attempt() -> None:
+    async def scene(house: House) -> None:
+        see_gang(house, 4)
+        await first_pause(house)
+        held = house.cache.assumed_count()
+        for number in range(4):
+            house.see_pod(f"plain-{number}")
+        await asyncio.sleep(REST_S / 2)
+        assert in_pause(house)
+        assert len(bound(house)) == 4 - held
+        assert not any(name.startswith("gang") for name in bound(house))
+
+    play(scene, "a", "b")
+
+
+def test_pod_refused_because_of_a_paused_attempt_is_woken_when_that_fails() -> None:
+    async def scene(house: House) -> None:
+        house.see_node("c", cpu="1")
+        see_gang(house, 6)  # one more than there is room for
+        await first_pause(house)
+        await asyncio.sleep(REST_S)
+        assert house.cache.assumed_count() == 5
+        house.see_pod("plain")
+        await asyncio.sleep(REST_S / 2)
+        assert in_pause(house)
+        assert house.worker.queue.where("uid-plain") is Place.UNSCHEDULABLE
+        await asyncio.sleep(10 * REST_S)
+        assert set(bound(house)) == {"plain"}
+        attempts = house.worker.counters.attempts
+        await asyncio.sleep(60 * REST_S)
+        assert house.worker.counters.attempts == attempts, "the gang was woken by the room that it gave back itself"
+
+    play(scene, "a", "b")
+
+
+def test_node_deleted_in_a_pause_makes_the_gang_start_elsewhere() -> None:
+    async def scene(house: House) -> None:
+        see_gang(house, 4)
+        await first_pause(house)
+        (entry, *_) = list(house.cache)
+        house.lose_node(entry.node)
+        await asyncio.sleep(60 * REST_S)
+        nodes = list(bound(house).values())
+        assert len(nodes) == 4
+        assert entry.node not in nodes
+
+    play(scene, "a", "b", "c")
+
+
+def test_member_deleted_in_a_pause_leaves_nothing_held() -> None:
+    async def scene(house: House) -> None:
+        see_gang(house, 4)
+        await first_pause(house)
+        house.lose_pod("gang-0")
+        await asyncio.sleep(20 * REST_S)
+        assert not bound(house)
+        assert not len(house.cache)
+        house.see_pod("plain", cpu="2")
+        await asyncio.sleep(REST_S)
+        assert set(bound(house)) == {"plain"}
+
+    play(scene, "a", "b")
+
+
+def test_members_without_a_full_gang_do_not_start_while_others_are_assumed() -> None:
+    """A member that comes during the pause must not take those in the pause for started ones."""
+
+    async def scene(house: House) -> None:
+        see_gang(house, 4)
+        await first_pause(house)
+        labels = {f"{ACK}/name": "gang", f"{ACK}/min-available": "4"}
+        house.see_pod("gang-late", metadata={"labels": labels})
+        await asyncio.sleep(REST_S / 2)
+        assert not bound(house)
+        house.lose_pod("gang-0")
+        house.lose_pod("gang-1")
+        await asyncio.sleep(20 * REST_S)
+        assert not bound(house)
+        assert not len(house.cache)
+
+    play(scene, "a", "b", "c")
+
+
+def test_stopped_worker_undoes_a_paused_attempt() -> None:
+    async def scene(house: House) -> None:
+        see_gang(house, 4)
+        await first_pause(house)
+
+    play(scene, "a", "b")
+
+
+@pytest.mark.parametrize("stop", [DomainWorker.close_intake, DomainWorker.hold], ids=["closing", "held"])
+def test_domain_that_stops_deciding_undoes_a_paused_attempt(stop: Callable[[DomainWorker], None]) -> None:
+    async def scene(house: House) -> None:
+        see_gang(house, 4)
+        await first_pause(house)
+        stop(house.worker)
+        await asyncio.sleep(2 * REST_S)
+        assert not len(house.cache)
+        assert not in_pause(house)
+        assert house.worker.queue.where("uid-gang-0") not in (None, Place.IN_FLIGHT)
+
+    play(scene, "a", "b")
+
+
+def test_second_long_attempt_waits_for_the_first_and_starts_after_it() -> None:
+    async def scene(house: House) -> None:
+        see_gang(house, 4, name="one")
+        see_gang(house, 4, name="two")
+        await asyncio.sleep(30 * REST_S)
+        assert len(bound(house)) == 8
+
+    play(scene, "a", "b", "c", "d")
+
+
+def test_preempted_member_of_a_paused_attempt_undoes_it_and_is_not_deleted() -> None:
+    async def scene(house: House) -> None:
+        see_gang(house, 4)
+        await first_pause(house)
+        (entry, *_) = list(house.cache)
+        assert house.worker.preempt_placed(entry.pod.uid, "Tests")
+        await asyncio.sleep(1.5 * REST_S)
+        assert house.worker.long_attempts.undone == 1
+        await asyncio.sleep(30 * REST_S)
+        assert len(bound(house)) == 4
+
+    play(scene, "a", "b")
