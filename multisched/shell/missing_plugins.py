@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -21,7 +21,8 @@ from multisched.model.wire import Transport, TransportError
 from multisched.plugins.gang.gang_scheduling import GangScheduling
 from multisched.plugins.quota.quota_ledger import QUOTA
 from multisched.plugins.quota.quota_source import QUOTA_KINDS
-from multisched.state.object_store import ObjectStore
+from multisched.shell.domain import DomainWorker
+from multisched.shell.object_watch import ObjectWatch
 
 PERIOD_S: Final = 300.0
 """Between two questions whether there are objects of kinds that are not watched."""
@@ -45,17 +46,12 @@ class MissingPlugins:
     """Knows which objects of the cluster have no effect on the pods of which domain."""
 
     def __init__(
-        self,
-        transport: Transport,
-        store: ObjectStore,
-        watched: Collection[ObjectKind],
-        plugins_of: Callable[[], Sequence[tuple[str, Collection[str]]]],
+        self, transport: Transport, objects: ObjectWatch, workers: Callable[[], Sequence[DomainWorker]]
     ) -> None:
-        """`plugins_of` returns each domain with the names of its plugins."""
         self._transport = transport
-        self._store = store
-        self._plugins_of = plugins_of
-        self._unwatched = [kind for one in READING_PLUGINS for kind in one.kinds if kind not in watched]
+        self._objects = objects
+        self._workers = workers
+        self._unwatched = [kind for one in READING_PLUGINS for kind in one.kinds if kind not in objects.ingests]
         self._found: set[ObjectKind] = set()
         """Unwatched kinds of which there was an object when it was last asked."""
 
@@ -85,10 +81,10 @@ class MissingPlugins:
 
     def remarks(self) -> Iterator[str]:
         """Yields a sentence for each plugin that some domain lacks although the cluster has objects of its kinds."""
-        domains = self._plugins_of()
+        domains = [(worker.name, {built.plugin.name for built in worker.plugins.built}) for worker in self._workers()]
         for one in READING_PLUGINS:
             lacking = [name for name, plugins in domains if one.name not in plugins]
-            there = [kind.definition for kind in one.kinds if kind in self._found or self._store.all(kind)]
+            there = [kind.definition for kind in one.kinds if kind in self._found or self._objects.has(kind)]
             if lacking and there:
                 kinds = " and ".join(f"{definition.name}.{definition.group}" for definition in there)
                 yield f"{', '.join(lacking)}: no {one.name} in the profile: the {kinds} objects of the cluster {one.without}"

@@ -94,6 +94,10 @@ class ObjectWatch:
         refused = [(kind, self._store.unreadable(kind)) for kind in self.ingests]
         return "; ".join(f"{kind.value}: {why}" for kind, why in refused if why)
 
+    def has(self, kind: ObjectKind) -> bool:
+        """Reports whether an object of the kind is known. False for a kind that is not watched."""
+        return bool(self._store.all(kind))
+
     def sides(self) -> Sequence[Side]:
         """What the audit compares."""
         return [ObjectSide(self._store, ingest, self.reflectors[kind]) for kind, ingest in self.ingests.items()]

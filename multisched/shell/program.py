@@ -193,7 +193,7 @@ class Program:
         self.reflectors = self._reflectors()
         self.objects = self._object_watch(reporter)
         self.statuses.reflectors = self.objects.reflectors
-        self.missing_plugins = self._missing_plugins()
+        self.missing_plugins = MissingPlugins(self.transport, self.objects, self.router.workers)
         self.lists = ClusterLists(self.reflectors, self.objects, outside.clock)
         self.handover = self._handover()
         self.repairs = self._repairs()
@@ -304,13 +304,6 @@ class Program:
             reporter=reporter,
             watching=lambda kind, handler: times.watching(kind.value, statuses.watching(kind, handler)),
         )
-
-    def _missing_plugins(self) -> MissingPlugins:
-        def plugins() -> list[tuple[str, set[str]]]:
-            workers = self.router.workers()
-            return [(worker.name, {built.plugin.name for built in worker.plugins.built}) for worker in workers]
-
-        return MissingPlugins(self.transport, self.cache.objects, self.objects.ingests, plugins)
 
     def _reflector(
         self,
@@ -429,10 +422,8 @@ class Program:
             self.handover.held_before_list(self.leases.may_be_bound_by())
             for reflector in (*self.reflectors.values(), *self.objects.reflectors.values()):
                 tasks.start_soon(reflector.run)
-            tasks.start_soon(self.finished_members.run)
-            tasks.start_soon(self.half_gangs.run)
-            tasks.start_soon(self.missing_plugins.run)
-            tasks.start_soon(self.events.run)
+            for run in (self.finished_members.run, self.half_gangs.run, self.missing_plugins.run, self.events.run):
+                tasks.start_soon(run)
             tasks.start_soon(self.conditions.run)
             if self.statuses.kinds:
                 tasks.start_soon(self.statuses.run)
