@@ -188,6 +188,10 @@ class PodQueue:
         """Other members of a gang stand now than before, or its needs are others: `regroup` looks at it."""
         self._gangs.changed(key)
 
+    def listen(self, on_gated: Callable[[str], None]) -> None:
+        """`on_gated` is called with the uid of each pod that a gate refuses; it must not call back."""
+        self._back.on_gated = on_gated
+
     @property
     def has_changed_gangs(self) -> bool:
         """`regroup` has something to do: a lead that a gate refuses leaves its gang to another."""
@@ -243,7 +247,9 @@ class PodQueue:
         elif how is Requeue.SKIP and not self._gangs.is_outdated(entry):
             self._places.move(entry, Place.UNSCHEDULABLE, FAILED, now_s)
             if entry.rejectors is BY_SERVER:
-                return self._quarantine(entry)
+                self._set_aside += 1
+                entry.message = sentence(entry.message or entry.refusal, entry.refusals_alike, self._places.leftover_s)
+                return Placement(entry.place, set_aside=entry.message)
         else:
             self._back.requeue(entry, max(how, Requeue.AFTER_BACKOFF), FAILED, self._now_s)
         return _placement(entry)
@@ -427,11 +433,6 @@ class PodQueue:
             place, story = (Place.ABSENT, []) if entry is None else (entry.place, entry.history())
             raise QueueInvariantError(f"pod {uid}: an attempt ended that had not begun: {place} [{'; '.join(story)}]")
         return entry
-
-    def _quarantine(self, entry: Entry) -> Placement:
-        self._set_aside += 1
-        entry.message = sentence(entry.message or entry.refusal, entry.refusals_alike, self._places.leftover_s)
-        return Placement(entry.place, set_aside=entry.message)
 
 
 def _placement(entry: Entry) -> Placement:

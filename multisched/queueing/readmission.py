@@ -5,6 +5,7 @@ Owns nothing but what it was built with. Called by `PodQueue` alone, which says 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -46,12 +47,14 @@ class Tally(msgspec.Struct):
 class Readmission:
     """Of one queue."""
 
-    __slots__ = ("_gangs", "_gates", "_places")
+    __slots__ = ("_gangs", "_gates", "_places", "on_gated")
 
     def __init__(self, gates: Gates, places: EntryPlaces, gangs: GangEntries) -> None:
         self._gates = gates
         self._places = places
         self._gangs = gangs
+        self.on_gated: Callable[[str], None] = _nobody
+        """Called with the uid of each pod that a gate refuses; must not call back."""
 
     def requeue(self, entry: Entry, how: Requeue, event: str, now_s: float, tally: Tally | None = None) -> None:
         """To active or backoff if every gate admits, else gated."""
@@ -94,6 +97,7 @@ class Readmission:
             self._places.park_anew(entry, now_s)
         if is_news and tally is not None:
             tally.gated.append((entry.pod, gate))
+        self.on_gated(entry.uid)
 
     # -- gangs -----------------------------------------------------------------------------------------------------
 
@@ -188,6 +192,7 @@ class Readmission:
             self._gangs.wait(entry, now_s)
             entry.gate = gate
             self._places.move(entry, Place.GATED, GATHERED, now_s)
+            self.on_gated(entry.uid)
         return gate.is_success
 
     def _leads(self, entry: Entry, event: str, now_s: float, tally: Tally | None) -> bool:
@@ -231,3 +236,7 @@ class Readmission:
                 self._gangs.lead(entry, now_s)
         elif lead is not entry and entry.place is not Place.GANG:
             self._places.move(entry, Place.GANG, GATHERED, now_s)
+
+
+def _nobody(uid: str) -> None:
+    """Nobody listens yet."""

@@ -81,7 +81,7 @@ class Home(Protocol):
     write_timeout_s: float
 
     def still_waits(self, uid: str) -> bool:
-        """True while the pod is there and wants a node."""
+        """True while the pod is there and wants a node, and its gang, if it has one, is eligible to start."""
         ...
 
     def may_use(self, node: str) -> bool:
@@ -238,7 +238,7 @@ class Preemptor:
             await self._carry_out(self._waiting.popleft())
 
     async def _carry_out(self, job: _Job) -> None:
-        if not job.still_waits:  # one was deleted meanwhile: nobody has to go for it
+        if not job.still_waits:  # one was deleted meanwhile, or their gang lost a member: nobody has to go for them
             await self._end_in_vain(job)
             return
         began = self._clock.monotonic()
@@ -268,9 +268,8 @@ class Preemptor:
 
     async def _end_in_vain(self, job: _Job) -> None:
         """Takes the nominations back, and lets the preemptors go after a pause."""
-        self.removals.release(
-            job, job.preemption.every_victim
-        )  # before others are woken and count on what may be removed
+        # First: who is woken by the end of the nominations must count as standing what this job does not remove.
+        self.removals.release(job, job.preemption.every_victim)
         await self._give_up(job)
         assert self._tasks is not None, "run has begun"
         self._tasks.start_soon(self._end_later, job)

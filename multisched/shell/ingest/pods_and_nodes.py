@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from multisched.cycle.preemption.post_filter import CLEARED
 from multisched.framework.events import ASSIGNED_POD_ADD, ASSIGNED_POD_DELETE, Action, ClusterEvent, Resource
 from multisched.framework.ports import Clock, Event, EventSink, ObjectRef
 from multisched.framework.status import Status
@@ -264,6 +265,8 @@ class PodIngest:
         placement = self._enqueue(worker, pod, before, now_s)
         if placement is not None and placement.place is Place.GATED and before is None and not pod.gates:
             worker.failures.report_held(pod, placement.status.plugin, placement.status.message)
+        if worker.queue.where(pod.uid) is Place.GATED:
+            worker.nominations.on_gated(pod.uid)  # also where this version alone has brought the nomination
         worker.intake.wake()
         if before is None or before.labels is not pod.labels or before.annotations is not pod.annotations:
             self._remark(worker, pod)
@@ -292,7 +295,7 @@ class PodIngest:
         self._refused[pod.uid] = RefusedPod(pod, worker.name, refusal, self._clock.monotonic())
         self._uids[pod.key] = pod.uid
         self.malformed += 1
-        worker.failures.report(pod, "Unschedulable", refusal)
+        worker.failures.report(pod, "Unschedulable", refusal, CLEARED if pod.nominated_node else None)
 
     def notify_owners(self, worker: DomainWorker) -> None:
         """The domain is led from now on: pods that no attempt will report on get the reason why they wait."""

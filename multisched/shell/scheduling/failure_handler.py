@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from multisched.cycle.preemption.post_filter import CLEARED
 from multisched.cycle.results import Unplaced
 from multisched.framework.gangs import GANG_PLUGIN
 from multisched.framework.ports import Condition, Event, pod_ref
@@ -86,6 +87,11 @@ class FailureHandler:
         for pod, status in moved.gated:
             if not self._nominations.is_preempting(pod.uid):  # it has a better reason already than that it is held
                 self.report_held(pod, status.plugin, status.message)
+
+    def release_gated(self) -> None:
+        """Ends the nominations of gated pods, here and on the API server."""
+        for entry in self._nominations.release_gated():
+            self.report(entry.pod, "SchedulingGated", entry.message, CLEARED)
 
     def report_held(self, pod: Pod, plugin: str, why: str) -> None:
         """What a pod that a gate holds gets: a condition. A member that waits for others of its gang gets it later, if it

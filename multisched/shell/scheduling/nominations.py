@@ -2,20 +2,26 @@
 
 A cycle decides whom to nominate; the preemptor removes the victims. Owns neither. When a promise ends, pods that left
 it room are woken. The preemptor learns how the domain of its pod stands.
+
+A pod that a gate holds, and whose victims are not being removed, keeps no nomination: it cannot be tried, so that others
+would leave it room in vain. So a gang that is not eligible to start (a member or its PodGroup is deleted, or its minimum
+raised) holds nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from multisched.cycle.preemption.post_filter import CLEARED
 from multisched.cycle.results import Unplaced
 from multisched.cycle.scheduling_cycle import SchedulingCycle
 from multisched.framework.events import Action, ClusterEvent, Resource
+from multisched.framework.gangs import GANG_PLUGIN
 from multisched.framework.preemption import RankingPlugin
 from multisched.framework.registry import PluginSet, those
 from multisched.framework.runner import PluginFailure, Runner
 from multisched.model.objects import Pod
+from multisched.queueing.entry import QueueEntry
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import Place
 from multisched.shell.preemptor import Preemptor
@@ -50,7 +56,11 @@ class DomainNominations:
         self._rows = cycle.rows
         self._nominator = cycle.nominator
         self._ranking = those(cycle.plugins.post_filter, RankingPlugin)
+        self._has_gangs = _has_gangs(cycle.plugins)
+        self._are_gated = False
+        """A gated pod may be nominated."""
         self._queue = queue
+        queue.listen(self.on_gated)
         self._runner = runner
         self._cache = cache
         self._preemptor = preemptor
@@ -63,6 +73,7 @@ class DomainNominations:
     def adopt(self, plugins: PluginSet) -> None:
         """Another profile is in force: promises stand, and are ranked by it from now on."""
         self._ranking = those(plugins.post_filter, RankingPlugin)
+        self._has_gangs = _has_gangs(plugins)
         self.rank_all()
 
     def node_of(self, uid: str) -> str:
@@ -79,7 +90,9 @@ class DomainNominations:
         known = pod.nominated_node or self._nominator.node_of(pod.uid)
         if node is None and known and not self.may_use(known):
             node = CLEARED  # a plugin failed, which keeps a promise: but not of a node of another domain, whose pods wait for it
-        if node is None or not self.still_waits(pod.uid):
+        if self._is_gang_held_back(pod.uid):  # while plugins were asked outside, it lost a member for instance
+            node, preemption = CLEARED, None
+        if node is None or not self._is_known(pod.uid):
             return None
         self._nominator.nominate(pod, node, self._rank(pod) if preemption is None else preemption.rank)
         if preemption is not None and self._preemptor.start(preemption, self):
@@ -91,7 +104,7 @@ class DomainNominations:
 
         `pods`: None for those in the queue.
         """
-        own = [pod for pod in self._nominator.pods() if self.still_waits(pod.uid)] if pods is None else pods
+        own = [pod for pod in self._nominator.pods() if self._is_known(pod.uid)] if pods is None else pods
         for pod in own:
             self._nominator.nominate(pod, pod.nominated_node, self._rank(pod))
 
@@ -119,6 +132,26 @@ class DomainNominations:
             if self._queue.activate(pod.uid, self._clock.monotonic()) is not None:
                 self._intake.wake()
 
+    def on_gated(self, uid: str) -> None:
+        """A gate refuses the pod: `release_gated` will end its nomination, if it has one."""
+        if self._nominator.node_of(uid) and not self._preemptor.is_preempting(uid):
+            self._are_gated = True
+            self._intake.wake()
+
+    def release_gated(self) -> Sequence[QueueEntry]:
+        """Ends the nominations of gated pods, and wakes the pods that left them room. Returns those pods."""
+        if not self._are_gated:
+            return ()
+        self._are_gated, released = False, list[QueueEntry]()
+        for pod in self._nominator.pods():
+            entry = self._queue.entry(pod.uid)
+            if entry is None or entry.place is not Place.GATED or self._preemptor.is_preempting(pod.uid):
+                continue
+            self._nominator.remove(pod.uid)
+            self.nomination_ended(pod, pod.nominated_node)
+            released.append(entry)
+        return released
+
     def is_preempting(self, uid: str) -> bool:
         """True while victims are removed for this pod."""
         return self._preemptor.is_preempting(uid)
@@ -130,7 +163,16 @@ class DomainNominations:
     # -- the home of its preemptors --------------------------------------------------------------------------------
 
     def still_waits(self, uid: str) -> bool:
+        return self._is_known(uid) and not self._is_gang_held_back(uid)
+
+    def _is_known(self, uid: str) -> bool:
         return self._queue.where(uid) not in (None, Place.LEAVING)
+
+    def _is_gang_held_back(self, uid: str) -> bool:
+        """The pod is of a gang that is not eligible to start."""
+        gangs = self._cache.gangs
+        key = gangs.key_of(uid) if self._has_gangs else None
+        return key is not None and bool(gangs.why_not_yet(key))
 
     def may_use(self, node: str) -> bool:
         """The node is the domain's, and not withheld."""
@@ -160,3 +202,8 @@ class DomainNominations:
         if failed or self._queue.where(pod.uid) is Place.GATED:
             self._queue.on_event(_PREEMPTED, None, pod, now_s)
         self._intake.wake()
+
+
+def _has_gangs(plugins: PluginSet) -> bool:
+    """Whether the members of a gang are scheduled together by this profile."""
+    return any(one.plugin.name == GANG_PLUGIN for one in plugins.built)

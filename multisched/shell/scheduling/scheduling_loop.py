@@ -112,6 +112,7 @@ class SchedulingLoop:
         moved = self._queue.regroup(now_s)
         if moved.gated:
             self._settlement.report_gated(moved)
+        self._settlement.release_gated()
         return self._queue.pop(now_s)
 
     async def _decide(self, queued: Queued) -> None:

@@ -96,6 +96,10 @@ class Settlement:
             self._observer.attempt_ended(entry.pod, "conflict", seconds)
             self._failures.retry(entry.pod, why)
 
+    def release_gated(self) -> None:
+        """Ends the nominations of gated pods: from now on others may take the room that was kept for them."""
+        self._failures.release_gated()
+
     def report_gated(self, moved: Moved) -> None:
         """Pods that a gate holds now with another refusal than before."""
         self._failures.report_gated(moved)
