@@ -42,14 +42,19 @@ class Removals:
         """The plan is going to remove these pods. Pods that are being deleted already are ignored."""
         for victim in victims:
             entry = self._cache.placed(victim.uid)
-            if entry is not None and not entry.pod.is_deleting:
-                self._hold(victim.uid, plan)
+            if entry is None or entry.pod.is_deleting:
+                continue
+            if not entry.pod.is_victim:
+                self._plans[victim.uid] = set()  # what is left there is of a node that the pod was turned back from
+                self._cache.set_victim(victim.uid, is_victim=True)
+                self.version += 1
+            self._plans.setdefault(victim.uid, set()).add(plan)
 
     def sent(self, uid: str) -> None:
         """The deletion of a victim was sent, and the API server has not refused it: its plan may end before the watch shows it."""
         if uid in self._plans:
             token = object()
-            self._hold(uid, token)
+            self._plans[uid].add(token)
             asyncio.get_running_loop().call_later(UNSEEN_MAX_S, self._drop, uid, token)
 
     def release(self, plan: object, victims: Iterable[Pod]) -> None:
@@ -64,11 +69,6 @@ class Removals:
 
     def __len__(self) -> int:
         return len(self._plans)
-
-    def _hold(self, uid: str, plan: object) -> None:
-        self._plans.setdefault(uid, set()).add(plan)
-        self.version += 1
-        self._cache.set_victim(uid, is_victim=True)
 
     def _drop(self, uid: str, plan: object) -> None:
         plans = self._plans.get(uid, set())

@@ -354,7 +354,7 @@ class GangRoster:
         if known is not None:
             before = self._gangs[known].members[pod.uid]
             member.node, member.is_bound, member.is_running = before.node, before.is_bound, before.is_running
-            member.is_victim = before.is_victim and not member.is_deleting
+            member.is_victim |= before.is_victim and not member.is_deleting
             member.is_tentative = before.is_tentative
             if known != key:
                 self.remove(pod.uid)
@@ -604,9 +604,10 @@ class GangRoster:
 
 
 def _member(pod: Pod, membership: Membership) -> GangMember:
-    owner, owner_uid = "" if pod.owner is None else pod.owner.name, _owner_uid(pod)
-    name, held = pod.spec.scheduler_name, _held(pod, membership)
-    return GangMember(pod.name, name, held, is_deleting=pod.is_deleting, owner=owner, owner_uid=owner_uid)
+    member = GangMember(pod.name, pod.spec.scheduler_name, _held(pod, membership))
+    member.is_deleting, member.is_victim = pod.is_deleting, pod.is_victim
+    member.owner, member.owner_uid = "" if pod.owner is None else pod.owner.name, _owner_uid(pod)
+    return member
 
 
 def _owner_uid(pod: Pod) -> str:

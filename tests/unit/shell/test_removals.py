@@ -55,6 +55,26 @@ def test_a_victim_whose_deletion_did_not_happen_is_no_victim_any_more(
     play(scene)
 
 
+def test_a_victim_that_was_turned_back_is_no_victim_on_its_next_node() -> None:
+    async def main() -> None:
+        cache, pod = ClusterCache(), make_pod("low")
+        for name in ("a", "b"):
+            cache.set_node(make_node(name))
+        removals = Removals(cache)
+        cache.assume(pod, 0)
+        removals.decide("one", [pod])
+        removals.sent(pod.uid)
+        cache.forget(pod.uid)
+        removals.release("one", [pod])
+        cache.assume(pod, 1)
+        assert removals.pods() == []
+        removals.decide("two", [pod])
+        removals.release("two", [pod])
+        assert (removals.pods(), len(removals)) == ([], 0)
+
+    simulate(main(), SimLoop(seed=1))
+
+
 def test_a_preemption_that_is_dropped_leaves_no_victims() -> None:
     async def scene(house: House) -> None:
         two_low(house)
