@@ -31,7 +31,10 @@ class ReflectorHandler(Protocol):
         ...
 
     def replaced(self, version: str) -> None:
-        """A complete list has just been handed on: the store equals the server as of `version`."""
+        """A complete list has just been handed on: the store equals the server as of `version`.
+
+        Empty: the server does not serve the kind, which need not be installed.
+        """
         ...
 
 

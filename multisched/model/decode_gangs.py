@@ -23,7 +23,7 @@ from multisched.model.gang import (
 
 
 class _PodGroupSpec(Wire):
-    min_member: int = 0
+    min_member: int | None = None
     schedule_timeout_seconds: int | None = None
 
 
@@ -33,7 +33,7 @@ class WirePodGroup(Wire):
 
 
 class _GangPolicy(Wire):
-    min_count: int = 0
+    min_count: int | None = None
 
 
 class _SchedulingPolicy(Wire):
@@ -82,13 +82,21 @@ def sigs_terms(wire: WirePodGroup) -> GangTerms:
 
 def _terms(wire: WirePodGroup, *, is_once: bool) -> GangTerms:
     spec, meta = wire.spec or _PodGroupSpec(), wire.metadata
-    problem = ""
-    if not 1 <= spec.min_member <= MEMBERS_MAX:
-        problem = f"spec.minMember is {spec.min_member}; write how many members start together, 1 to {MEMBERS_MAX}"
+    least, problem = _count(spec.min_member, "spec.minMember")
     timeout_s = float(spec.schedule_timeout_seconds or TIMEOUT_S)
-    bare = GangSpec(spec.min_member, max(timeout_s, 1.0), is_once=is_once)
+    if timeout_s < 0:
+        problem = problem or f"spec.scheduleTimeoutSeconds is {timeout_s:g}; write seconds, 1 or more"
+    bare = GangSpec(least, max(timeout_s, 1.0), is_once=is_once)
     found, wrong = with_annotations(bare, meta.namespace, meta.name, meta.annotations or {})
     return {"spec": None if problem or wrong else found, "problem": problem or wrong}
+
+
+def _count(least: int | None, field: str) -> tuple[int, str]:
+    """`least`: None if the field is missing."""
+    if least is None or not 1 <= least <= MEMBERS_MAX:
+        what = "missing" if least is None else least
+        return 0, f"{field} is {what}; write how many members start together, 1 to {MEMBERS_MAX}"
+    return least, ""
 
 
 def workload_terms(wire: WireWorkloadGroup) -> GangTerms:
@@ -97,11 +105,9 @@ def workload_terms(wire: WireWorkloadGroup) -> GangTerms:
     gang = spec.scheduling_policy.gang if spec.scheduling_policy is not None else None
     constraints = spec.scheduling_constraints or _SchedulingConstraints()
     keys = [one.key or one.topology_key for one in (constraints.topology or constraints.topology_constraints or ())]
-    least, problem = 0 if gang is None else gang.min_count, ""
+    least, problem = (0, "") if gang is None else _count(gang.min_count, "spec.schedulingPolicy.gang.minCount")
     if gang is None and (spec.scheduling_policy is None or spec.scheduling_policy.basic is None):
         problem = "spec.schedulingPolicy has neither basic nor gang; write one of them"
-    if gang is not None and not 1 <= least <= MEMBERS_MAX:
-        problem = f"spec.schedulingPolicy.gang.minCount is {least}; write 1 to {MEMBERS_MAX}"
     if len(keys) > LEVELS_MAX or not all(keys):
         problem = (
             problem or f"spec.schedulingConstraints: write the key of each topology constraint, {LEVELS_MAX} at most"

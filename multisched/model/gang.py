@@ -160,7 +160,7 @@ def _contradiction(found: Sequence[Membership]) -> str:
 
 def _of_ack(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Membership:
     name = labels[ACK_NAME]
-    least, problem = _count(labels.get(ACK_MIN, ""), f"label {ACK_MIN}")
+    least, problem = _count(labels.get(ACK_MIN), f"label {ACK_MIN}")
     topology, wrong = topology_of(annotations)
     if problem or wrong:
         return Membership(GangApi.ACK, name, problem=problem or wrong)
@@ -169,15 +169,11 @@ def _of_ack(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Member
 
 def _of_koordinator(namespace: str, annotations: Mapping[str, str]) -> Membership:
     name = annotations[KOORDINATOR_NAME]
-    least, problem = _count(
-        annotations.get(f"{KOORDINATOR}min-available", ""), f"annotation {KOORDINATOR}min-available"
-    )
-    timeout_s = _seconds(
-        annotations.get(f"{KOORDINATOR}waiting-time", "") or annotations.get(f"{KOORDINATOR}timeout", "")
-    )
+    least, problem = _count(annotations.get(f"{KOORDINATOR}min-available"), f"annotation {KOORDINATOR}min-available")
+    timeout_s, unreadable = _timeout(annotations)
     spec, wrong = with_annotations(GangSpec(least, timeout_s, is_once=True), namespace, name, annotations)
-    if problem or wrong:
-        return Membership(GangApi.KOORDINATOR, name, problem=problem or wrong)
+    if problem or unreadable or wrong:
+        return Membership(GangApi.KOORDINATOR, name, problem=problem or unreadable or wrong)
     return Membership(GangApi.KOORDINATOR, name, spec)
 
 
@@ -194,19 +190,32 @@ def with_annotations(spec: GangSpec, namespace: str, name: str, annotations: Map
     return added, wrong or no_groups
 
 
-def _count(text: str, field: str) -> tuple[int, str]:
-    count = int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else 0
+def _count(text: str | None, field: str) -> tuple[int, str]:
+    """`text`: None if the field is missing."""
+    count = int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) < 9 else 0
     if not 1 <= count <= MEMBERS_MAX:
-        return 0, f"{field} is {_shown(text)}; write how many members start together, 1 to {MEMBERS_MAX}"
+        what = "missing" if text is None else _shown(text)
+        return 0, f"{field} is {what}; write how many members start together, 1 to {MEMBERS_MAX}"
     return count, ""
 
 
-def _seconds(text: str) -> float:
-    """A Go duration; what cannot be read is the default, as in Koordinator."""
+def _timeout(annotations: Mapping[str, str]) -> tuple[float, str]:
+    """Seconds, and what is wrong with the annotation. Koordinator takes its default for text that it cannot read; here it is reported."""
+    key = next(
+        (f"{KOORDINATOR}{one}" for one in ("waiting-time", "timeout") if annotations.get(f"{KOORDINATOR}{one}")), ""
+    )
+    if not key:
+        return TIMEOUT_S, ""
     try:
-        return max(parse_go_duration(text), 1.0) if text else TIMEOUT_S
+        seconds = parse_go_duration(annotations[key])
     except ValueError:
-        return TIMEOUT_S
+        seconds = 0.0
+    if seconds <= 0:
+        return (
+            TIMEOUT_S,
+            f"annotation {key} is {_shown(annotations[key])}; write a duration with its unit, for example 90s or 10m",
+        )
+    return max(seconds, 1.0), ""
 
 
 def _groups(namespace: str, name: str, text: str) -> tuple[tuple[str, ...], str]:
@@ -270,6 +279,8 @@ def _ack_levels(text: str) -> Levels:
     if found.node_selectors:
         return (), "nodeSelectors are not evaluated here; write them as the pods' node affinity"
     keys = [one.key for one in found.topologies]
+    if not keys:
+        return (), f'{_shown(text)} names no topology; write {{"required": {{"topologies": [{{"key": "KEY"}}]}}}}'
     wrong = next((key for key in keys if not _QUALIFIED.match(key)), None)
     if wrong is not None:
         return (), f"{_shown(wrong)} is no label key"
@@ -294,6 +305,9 @@ def _koordinator_levels(text: str) -> Levels:
             (),
             f'{_shown(text)} cannot be read; write {{"gatherStrategy": [{{"layer": "KEY", "strategy": "MustGather"}}]}}',
         )
+    if not found:
+        what = f"{_shown(text)} names no layer"
+        return (), f'{what}; write {{"gatherStrategy": [{{"layer": "KEY", "strategy": "MustGather"}}]}}'
     for one in found:
         if not _QUALIFIED.match(one.layer) or one.strategy not in ("MustGather", "PreferGather"):
             return (

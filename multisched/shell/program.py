@@ -52,7 +52,7 @@ from multisched.shell.half_gangs import HalfGangs
 from multisched.shell.history_guard import HistoryGuard
 from multisched.shell.ingest.event_timing import EventTimes
 from multisched.shell.ingest.finished_members import SUCCEEDED_PODS, FinishedMembers
-from multisched.shell.ingest.gang_objects import mark_gang, note_gang
+from multisched.shell.ingest.gang_objects import mark_gang, note_gang, note_kind
 from multisched.shell.ingest.key_remarks import KeyRemarks
 from multisched.shell.ingest.pods_and_nodes import NodeIngest, PodIngest
 from multisched.shell.ingest.router import Router
@@ -295,7 +295,7 @@ class Program:
 
     def _object_watch(self, reporter: str) -> ObjectWatch:
         times, statuses = self.event_times, self.statuses
-        return ObjectWatch(
+        objects = ObjectWatch(
             watched_kinds(worker.plugins for worker in self.router.workers()),
             self.cache.objects,
             self._reflector,
@@ -304,6 +304,9 @@ class Program:
             reporter=reporter,
             watching=lambda kind, handler: times.watching(kind.value, statuses.watching(kind, handler)),
         )
+        for ingest in objects.ingests.values():
+            ingest.on_state = partial(note_kind, self.cache.gangs)
+        return objects
 
     def _reflector(
         self,

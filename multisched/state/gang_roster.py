@@ -22,7 +22,9 @@ FINISHED_MAX: Final = 100_000
 """Finished members remembered of all gangs together: the oldest are forgotten first."""
 NAMED_MAX: Final = 4
 """Members, schedulers or minimums that a message names."""
-NO_OBJECT: Final = "its PodGroup is not there"
+NO_TERMS: Final = "no member says how many start together"
+DESCRIBED: Final = (GangApi.KUBERNETES, GangApi.SCHEDULER_PLUGINS, GangApi.SIGS)
+"""APIs in which a PodGroup of this API group says what a gang asks for."""
 GATED: Final = "it has scheduling gates"
 
 
@@ -78,8 +80,10 @@ class FinishedMember(msgspec.Struct, frozen=True):
 class Gang:
     """One gang as its members and its object describe it. Written by the roster alone."""
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, troubles: Mapping[GangApi, str]) -> None:
+        """`troubles`: see `GangRoster.note_kind`; a view that changes."""
         self.key = key
+        self._troubles = troubles
         self.apis: list[GangApi] = []
         """By which its members name it."""
         self.members: dict[str, GangMember] = {}
@@ -166,7 +170,16 @@ class Gang:
                 f"minimums of {' and '.join(map(str, counts[:NAMED_MAX]))}" if len(counts) > 1 else "different things"
             )
             return f"its members ask for {what}; write the same in all of them"
-        return "" if self.spec is not None else NO_OBJECT
+        return "" if self.spec is not None else self._missing
+
+    @property
+    def _missing(self) -> str:
+        """Which object is missing, of a gang that nobody describes."""
+        api = next((one for one in self.apis if one in DESCRIBED), None)
+        if api is None:
+            return NO_TERMS
+        trouble = self._troubles.get(api, "")
+        return f"PodGroup {self.key} of {api.value} is missing{f': {trouble}' if trouble else '; create it'}"
 
     @property
     def timeout_s(self) -> float:
@@ -237,6 +250,8 @@ class GangRoster:
         self._key_of: dict[str, str] = {}
         self._said_by: dict[str, GangSpec] = {}
         self._objects: dict[tuple[GangApi, str], tuple[GangSpec | None, str]] = {}
+        self.troubles: dict[GangApi, str] = {}
+        """Why no PodGroups of an API are known; written by `note_kind`."""
         self._named_by: dict[str, set[str]] = {}
         """Gang -> those that are to start with it."""
         self._finished: dict[str, tuple[str, str]] = {}
@@ -427,6 +442,15 @@ class GangRoster:
             self._describe(gang)
             self._changed(key)
 
+    def note_kind(self, api: GangApi, trouble: str) -> None:
+        """Why PodGroups of this API cannot be known, for members that wait for theirs; empty: they are known."""
+        if self.troubles.get(api, "") == trouble:
+            return
+        self.troubles[api] = trouble
+        for gang in self._gangs.values():
+            if gang.spec is None and api in gang.apis:
+                self.on_change(gang.key)
+
     # -- written by queues -----------------------------------------------------------------------------------------
 
     def note_overdue(self, key: str) -> None:
@@ -539,7 +563,7 @@ class GangRoster:
         if gang is None:
             if not self._gangs:
                 self.on_first()
-            gang = self._gangs[key] = Gang(key)
+            gang = self._gangs[key] = Gang(key, self.troubles)
             for other in (key, *sorted(self._named_by.get(key, ()))):
                 self.on_change(other)
         if membership.api not in gang.apis or any(api not in gang.apis for api in membership.also):

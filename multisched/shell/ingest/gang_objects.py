@@ -11,6 +11,7 @@ from multisched.framework.objects_view import ObjectsView
 from multisched.model.cluster_objects import PodGroup
 from multisched.model.gang import GangApi
 from multisched.model.object_kinds import ObjectKind
+from multisched.shell.ingest.objects import KindState
 from multisched.state.gang_roster import GangRoster
 
 APIS: Final[Mapping[object, GangApi]] = {
@@ -31,6 +32,22 @@ def note_gang(roster: GangRoster, kind: Resource | ObjectKind, old: EventObject,
         roster.set_object(api, new.key, new.spec, new.malformed or new.problem)
     elif isinstance(old, PodGroup):
         roster.set_object(api, old.key, None)
+
+
+def note_kind(roster: GangRoster, kind: ObjectKind, state: KindState) -> None:
+    """A kind of PodGroups can be listed or cannot: members whose PodGroup is missing hear why."""
+    api, name = APIS.get(kind), f"{kind.definition.plural}.{kind.definition.group}"
+    if api is None:
+        return
+    not_served = f"the CRD {name} is not installed"
+    if api is GangApi.KUBERNETES:
+        not_served = f"the API server does not serve {name}; enable its feature gate GenericWorkload"
+    troubles = {
+        KindState.LISTED: "",
+        KindState.NOT_SERVED: not_served,
+        KindState.FORBIDDEN: f"multisched may not list {name}",
+    }
+    roster.note_kind(api, troubles[state])
 
 
 def mark_gang(statuses: StatusMarks, objects: ObjectsView, key: str) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from enum import Enum, auto
 
 import msgspec
 
@@ -30,6 +31,15 @@ REPORTED_MAX = 10_000
 Notify = Callable[[ClusterEvent, EventObject, EventObject], None]
 
 
+class KindState(Enum):
+    """What is known of a kind as a whole."""
+
+    LISTED = auto()
+    NOT_SERVED = auto()
+    """Its definition is not installed."""
+    FORBIDDEN = auto()
+
+
 class ObjectIngest:
     """Objects of one kind into the store."""
 
@@ -42,6 +52,8 @@ class ObjectIngest:
         self._notify = notify
         self._sink = events
         self._by = by
+        self.on_state: Callable[[ObjectKind, KindState], None] = _nobody
+        """Hears the state of the kind after each list and each refusal."""
         self._reported: dict[str, str] = {}
         self._events = {
             action: ClusterEvent(kind, action, f"{kind.value}{label}")
@@ -82,6 +94,7 @@ class ObjectIngest:
             logger.info("kind can be read again", extra={"kind": self.kind.value})
             self._store.set_unreadable(self.kind, "")
             self._notify(ClusterEvent(Resource.WILDCARD, Action.ALL, f"{self.kind.value}Readable"), None, None)
+        self.on_state(self.kind, KindState.LISTED if version else KindState.NOT_SERVED)
         count = len(self._store.all(self.kind))
         logger.info("objects listed", extra={"kind": self.kind.value, "version": version, "objects": count})
 
@@ -91,6 +104,7 @@ class ObjectIngest:
             fields = {"kind": self.kind.value, "error": error, "path": self.kind.definition.path}
             logger.error("kind cannot be read; grant get, list and watch on it, or disable who reads it", extra=fields)
         self._store.set_unreadable(self.kind, error)
+        self.on_state(self.kind, KindState.FORBIDDEN)
 
     def _report(self, item: ClusterObject) -> None:
         if self._reported.get(item.key) == item.malformed:
@@ -107,3 +121,7 @@ class ObjectIngest:
         definition = self.kind.definition
         ref = ObjectRef(definition.name, item.namespace, item.name, item.uid, definition.api_version)
         self._sink.record(Event(ref, "Warning", reason, "Scheduling", note, self._by))
+
+
+def _nobody(kind: ObjectKind, state: KindState) -> None:
+    """Nobody listens yet."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from multisched.model.gang import ACK_MIN, ACK_NAME, KOORDINATOR, SP_LABEL, TOPOLOGY_ANNOTATION
+from multisched.model.gang import ACK_MIN, ACK_NAME, KOORDINATOR, SIGS_LABEL, SP_LABEL, TOPOLOGY_ANNOTATION
 from tests.integration.plugins.gang_kit import (
     GROUPS,
     PODS,
@@ -21,7 +21,8 @@ from tests.integration.plugins.gang_kit import (
     nodes,
     waiting,
 )
-from tests.integration.plugins.house import HEAD, House, in_virtual_time, open_house
+from tests.integration.plugins.house import HEAD, House, in_virtual_time, install_definitions, open_house
+from tests.integration.plugins.test_workloads import serve
 
 
 def play(story: Callable[[House], Awaitable[None]]) -> None:
@@ -39,9 +40,9 @@ def play(story: Callable[[House], Awaitable[None]]) -> None:
     in_virtual_time(scene)
 
 
-async def says(house: House, name: str, words: str) -> None:
+async def says(house: House, name: str, words: str, within_s: float = 5.0) -> None:
     """The pod is held, and its condition has these words."""
-    await house.until(lambda: words in waiting(house, name), within_s=5.0)
+    await house.until(lambda: words in waiting(house, name), within_s=within_s)
     for _ in range(40):  # members hear of it a second later, in virtual time
         if words in (await condition(house, name))[1]:
             return
@@ -61,7 +62,12 @@ async def says(house: House, name: str, words: str) -> None:
             "the pod asks for minimums of 2 (pod-group.scheduling.sigs.k8s.io) and 3 (gang.scheduling.koordinator.sh)",
         ),
         (ack("g", 0), f"label {ACK_MIN} is '0'; write how many members start together, 1 to 20000"),
-        ({"labels": {ACK_NAME: "g"}}, f"label {ACK_MIN} is ''"),
+        ({"labels": {ACK_NAME: "g"}}, f"label {ACK_MIN} is missing; write how many members start together"),
+        (
+            {"annotations": {f"{KOORDINATOR}name": "g"}},
+            f"annotation {KOORDINATOR}min-available is missing; write how many members start together",
+        ),
+        (koordinator("g", 2, waiting_time="10"), f"annotation {KOORDINATOR}waiting-time is '10'; write a duration"),
         (koordinator("g", 2, groups="[1]"), f"annotation {KOORDINATOR}groups is '[1]'; write a list"),
         ({**ack("g", 2), "annotations": {TOPOLOGY_ANNOTATION: "a b"}}, "'a b' is no level; write KEY or KEY:required"),
     ],
@@ -83,7 +89,7 @@ def test_a_pod_with_a_mistake_does_not_count_for_its_gang() -> None:
     async def story(house: House) -> None:
         await member(house, "m0", ack("g", 2))
         await member(house, "m1", {"labels": {ACK_NAME: "g"}})
-        await says(house, "m0", f"waits until 2 members are there, not counting m1: label {ACK_MIN} is ''")
+        await says(house, "m0", f"waits until 2 members are there, not counting m1: label {ACK_MIN} is missing")
         await house.patch(f"{PODS}/m1", {"metadata": {"labels": {ACK_MIN: "2"}}})
         await house.bound("m0", "m1")
 
@@ -166,11 +172,57 @@ def test_a_pod_group_that_is_deleted_while_its_members_wait_is_missed() -> None:
         await member(house, "m0", {"labels": {SP_LABEL: "g"}})
         await says(house, "m0", "waits until 2 members are there")
         await house.delete(f"{GROUPS}/g")
-        await says(house, "m0", "its PodGroup is not there")
+        await says(house, "m0", "PodGroup default/g of scheduling.x-k8s.io is missing; create it")
         await house.post(GROUPS, "g", {}, spec={"minMember": 1})
         await house.bound("m0")
 
     play(story)
+
+
+@pytest.mark.parametrize(
+    ("group", "metadata", "fields", "words"),
+    [
+        (
+            "scheduling.x-k8s.io",
+            {"labels": {SP_LABEL: "g"}},
+            {},
+            "the CRD podgroups.scheduling.x-k8s.io is not installed",
+        ),
+        (
+            "scheduling.sigs.k8s.io",
+            {"labels": {SIGS_LABEL: "g"}},
+            {},
+            "the CRD podgroups.scheduling.sigs.k8s.io is not installed",
+        ),
+        (
+            "scheduling.k8s.io",
+            {},
+            {"schedulingGroup": {"podGroupName": "g"}},
+            "the API server does not serve podgroups.scheduling.k8s.io; enable its feature gate GenericWorkload",
+        ),
+    ],
+)
+def test_a_kind_that_is_not_installed_is_named_and_noticed_within_seconds_when_it_is(
+    group: str, metadata: dict[str, Any], fields: dict[str, Any], words: str
+) -> None:
+    async def before(house: House) -> None:
+        await house.node("a", cpu="4")
+
+    async def scene() -> None:
+        async with open_house(HEAD, before=before) as house:
+            await member(house, "m0", metadata, **fields)
+            await says(house, "m0", f"gang default/g: PodGroup default/g of {group} is missing: {words}")
+            await asyncio.sleep(300.0)
+            await install_definitions(house)
+            await serve(house, "v1alpha2")
+            await says(house, "m0", "is missing; create it", within_s=10.0)
+            version = "v1alpha2" if group == "scheduling.k8s.io" else "v1alpha1"
+            spec = {"minMember": 1} if version == "v1alpha1" else {"schedulingPolicy": {"gang": {"minCount": 1}}}
+            await house.post(f"/apis/{group}/{version}/namespaces/default/podgroups", "g", {}, spec=spec)
+            await house.bound("m0", within_s=1.0)
+            await house.at_rest()
+
+    in_virtual_time(scene)
 
 
 def test_a_pod_group_that_asks_for_more_than_will_ever_come_says_who_is_there() -> None:

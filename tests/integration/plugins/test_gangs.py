@@ -278,7 +278,9 @@ def test_a_pod_group_says_how_many_and_a_bad_one_is_told() -> None:
         async with cluster("a", "b") as house:
             await members(house, {"labels": {SP_LABEL: "g"}}, "m0", "m1")
             await house.until(lambda: queued(house) == 2)
-            assert waiting(house, "m0") == "gated: gang default/g: its PodGroup is not there"
+            assert waiting(house, "m0") == (
+                "gated: gang default/g: PodGroup default/g of scheduling.x-k8s.io is missing; create it"
+            )
             await house.post(GROUPS, "g", {}, spec={"minMember": 0})
             await house.until(lambda: "minMember is 0" in waiting(house, "m0"))
             await house.patch(f"{GROUPS}/g", {"spec": {"minMember": 2}})

@@ -37,7 +37,8 @@ def test_kubernetes_own_pod_groups_are_gangs_in_each_version(version: str) -> No
         async with open_house(HEAD, before=before) as house:
             group = {"schedulingGroup": {"podGroupName": "train"}}
             await members(house, {}, "m0", **group)
-            await house.until(lambda: waiting(house, "m0") == "gated: gang default/train: its PodGroup is not there")
+            why = "PodGroup default/train of scheduling.k8s.io is missing; create it"
+            await house.until(lambda: waiting(house, "m0") == f"gated: gang default/train: {why}")
             path = f"/apis/scheduling.k8s.io/{version}/namespaces/default/podgroups"
             await house.post(path, "train", {}, spec=GANG)
             await house.until(lambda: "until 2 members" in waiting(house, "m0"))

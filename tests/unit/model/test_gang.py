@@ -108,11 +108,28 @@ def test_what_is_wrong_is_told_with_its_mend(labels: Any, annotations: Any, word
     assert words in membership.problem
 
 
-def test_an_unreadable_waiting_time_is_the_default() -> None:
-    membership = membership_of(pod({}, koordinator(name="g", min_available="2", waiting_time="soon")))
+@pytest.mark.parametrize("text", ["soon", "10", "10 s", "10S", "-5s", "0"])
+@pytest.mark.parametrize("key", ["waiting_time", "timeout"])
+def test_a_waiting_time_that_is_no_duration_is_reported(key: str, text: str) -> None:
+    membership = membership_of(pod({}, koordinator(name="g", min_available="2", **{key: text})))
     assert membership is not None
-    assert membership.spec is not None
-    assert membership.spec.timeout_s == TIMEOUT_S
+    field = f"annotation {KOORDINATOR}{key.replace('_', '-')}"
+    assert membership.problem == f"{field} is {text!r}; write a duration with its unit, for example 90s or 10m"
+
+
+@pytest.mark.parametrize(
+    ("labels", "annotations", "words"),
+    [
+        ({ACK_NAME: "g"}, {}, f"label {ACK_MIN} is missing; "),
+        ({ACK_NAME: "g", ACK_MIN: ""}, {}, f"label {ACK_MIN} is ''; "),
+        ({}, koordinator(name="g"), f"annotation {KOORDINATOR}min-available is missing; "),
+        ({}, koordinator(name="g", min_available=""), f"annotation {KOORDINATOR}min-available is ''; "),
+    ],
+)
+def test_a_missing_minimum_is_told_apart_from_an_empty_one(labels: Any, annotations: Any, words: str) -> None:
+    membership = membership_of(pod(labels, annotations))
+    assert membership is not None
+    assert membership.problem.startswith(words)
 
 
 def test_no_annotation_is_no_level() -> None:
@@ -148,6 +165,9 @@ def test_topology_is_read_of_each_annotation(key: str, text: str, levels: Any) -
         (ACK_TOPOLOGY, '{"required": {"topologies": [], "nodeSelectors": [{}]}}', "node affinity"),
         (KOORDINATOR_TOPOLOGY, gather(("spine", "Maybe")), "MustGather or PreferGather"),
         (KOORDINATOR_TOPOLOGY, "[]", "cannot be read; write"),
+        (KOORDINATOR_TOPOLOGY, '{"GatherStrategy": [{"layer": "spine"}]}', "names no layer; write"),
+        (ACK_TOPOLOGY, '{"Required": {"topologies": [{"key": "rack"}]}}', "names no topology; write"),
+        (ACK_TOPOLOGY, '{"required": {}}', "names no topology; write"),
     ],
 )
 def test_topology_that_cannot_be_honoured_is_said(key: str, text: str, words: str) -> None:

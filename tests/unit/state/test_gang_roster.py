@@ -22,7 +22,7 @@ from multisched.model.gang import (
 )
 from multisched.model.objects import Owner, Pod, PodSpec
 from multisched.state.gang_memory import recall, remembered
-from multisched.state.gang_roster import NO_OBJECT, Gang, GangRoster
+from multisched.state.gang_roster import Gang, GangRoster
 
 
 def member(name: str, least: int = 2, *, gang: str = "g", scheduler: str = "ours") -> Pod:
@@ -285,7 +285,8 @@ def test_a_gang_of_an_object_waits_for_it() -> None:
     roster = GangRoster()
     pod = Pod("team", "p", "uid-p", 1, labels={SP_LABEL: "g"})
     roster.set(pod)
-    assert the(roster).problem == NO_OBJECT
+    missing = "PodGroup team/g of scheduling.x-k8s.io is missing; create it"
+    assert the(roster).problem == missing
     heard: list[str] = []
     roster.on_change = heard.append
     roster.set_object(GangApi.SCHEDULER_PLUGINS, "team/g", GangSpec(1))
@@ -293,7 +294,27 @@ def test_a_gang_of_an_object_waits_for_it() -> None:
     roster.set_object(GangApi.SCHEDULER_PLUGINS, "team/g", None, "minMember is 0; write 1 or more")
     assert the(roster).problem == "minMember is 0; write 1 or more"
     roster.set_object(GangApi.SCHEDULER_PLUGINS, "team/g", None)
-    assert the(roster).problem == NO_OBJECT
+    assert the(roster).problem == missing
+
+
+def test_members_hear_why_no_pod_group_is_known_and_when_that_ends() -> None:
+    roster = GangRoster()
+    roster.set(Pod("team", "p", "uid-p", 1, labels={SP_LABEL: "g"}))
+    roster.set(Pod("team", "q", "uid-q", 1, labels={SIGS_LABEL: "h"}))
+    heard: list[str] = []
+    roster.on_change = heard.append
+    roster.note_kind(GangApi.SCHEDULER_PLUGINS, "its CRD is not installed")
+    roster.note_kind(GangApi.SCHEDULER_PLUGINS, "its CRD is not installed")
+    why = "gang team/g: PodGroup team/g of scheduling.x-k8s.io is missing: its CRD is not installed"
+    assert (heard, roster.why_not_yet("team/g")) == (["team/g"], why)
+    assert (
+        roster.why_not_yet("team/h") == "gang team/h: PodGroup team/h of scheduling.sigs.k8s.io is missing; create it"
+    )
+    copy = roster_of(Pod("team", "p", "uid-p", 1, labels={SP_LABEL: "g"}))
+    recall(copy, remembered(roster))
+    assert copy.why_not_yet("team/g") == why
+    roster.note_kind(GangApi.SCHEDULER_PLUGINS, "")
+    assert (heard[1:], roster.why_not_yet("team/g").endswith("; create it")) == (["team/g"], True)
 
 
 def test_an_object_that_came_first_counts() -> None:

@@ -103,6 +103,8 @@ PARENT: Json = linked("p", 4, 8, is_parent="true")
         ([linked("a", 1, 3, namespaces=[1])], {"kube-system/a": ["namespaces"]}),
         ([linked("a", 1, 3, shared_weight={"cpu": "lots"})], {"kube-system/a": ["shared-weight"]}),
         ([linked("a", 1, 3, shared_weight=[1])], {"kube-system/a": ["shared-weight"]}),
+        ([linked("a", 1, 3, is_parent="True")], {"kube-system/a": ["is-parent"]}),
+        ([linked("a", 1, 3, allow_lent_resource="no")], {"kube-system/a": ["allow-lent-resource"]}),
         ([linked("a", 1, 3) | {"spec": 5}], {"kube-system/a": ["spec"]}),
     ],
 )

@@ -45,7 +45,7 @@ def gang(**numbers: Any) -> GangCounts:
         ({"present": 2, "bound": 2, "running": 2, "has_started": True}, "Unknown"),
         ({"present": 3, "finished": 3, "has_started": True}, "Finished"),
         ({"least": 0, "present": 3}, "Pending"),
-        ({"present": 3, "bound": 3, "problem": "its PodGroup is not there"}, "Pending"),
+        ({"present": 3, "bound": 3, "problem": "PodGroup team/g is missing"}, "Pending"),
     ],
     ids=[
         "nobody",
