@@ -37,7 +37,7 @@ class ReservingPlugin(Protocol):
     """Has gangs reserve room."""
 
     name: str
-    reserve: ReservePolicy
+    reserve_policy: ReservePolicy
 
 
 class GangCounts(msgspec.Struct, frozen=True):

@@ -44,11 +44,22 @@ class _Waiting(msgspec.Struct):
     """How often it was its turn to reserve room."""
 
 
+class Turns(msgspec.Struct):
+    """Of gangs that reserve room. Written by `GangReservations`."""
+
+    holder: str = ""
+    """The gang whose turn it is; empty: none."""
+    begun: int = 0
+    expired: int = 0
+    """Those that ended before their gangs started."""
+
+
 class GangEntries:
     """The entries of one queue that belong to gangs."""
 
     def __init__(self, roster: GangRoster) -> None:
         self._roster = roster
+        self.turns = Turns()
         self._gangs: dict[str, _Waiting] = {}
         self._gang_of: dict[str, str] = {}
         self._following: set[str] = set()
@@ -173,7 +184,7 @@ class GangEntries:
             key = self._gang_of[entry.uid]
             self._roster.note_refusal(key, message)
             if self._roster.reserving(key) is Reserving.ENDED:  # its attempt has taken the nominations back
-                self._roster.note_reserving(key, Reserving.NO)
+                self.note_reserving(key, Reserving.NO)
 
     def has_topology(self, entry: Entry) -> bool:
         """Where it goes depends on where other members stand."""
@@ -312,6 +323,18 @@ class GangEntries:
         """Its members can be tried: one of them leads it, or a gang that starts with it."""
         gangs = (self._gangs.get(one) for one in self._roster.together_with(key))
         return any(waiting is not None and waiting.lead is not None for waiting in gangs)
+
+    def note_reserving(self, key: str, reserving: Reserving) -> None:
+        """Of the gang, and of those that start with it."""
+        for gang in map(self._roster.gang, self._roster.together_with(key)):
+            if gang is not None:
+                gang.reserving = reserving
+
+    def reserving(self, key: str) -> Reserving:
+        return self._roster.reserving(key)
+
+    def has_started(self, key: str) -> bool:
+        return self._roster.has_started(key)
 
     def longest_waiting(self, since_s: float) -> str:
         """The gang whose turn it is to reserve room, among those that were refused and could first be tried at `since_s`.

@@ -12,7 +12,6 @@ from typing import Final
 
 from multisched.framework.gangs import ReservePolicy, Reserving
 from multisched.queueing.gang_entries import GangEntries
-from multisched.state.gang_roster import GangRoster
 
 LOOK_S: Final = 1.0
 """Between two looks at the gangs that wait."""
@@ -21,15 +20,9 @@ LOOK_S: Final = 1.0
 class GangReservations:
     """Of one queue."""
 
-    def __init__(self, roster: GangRoster, gangs: GangEntries) -> None:
+    def __init__(self, gangs: GangEntries) -> None:
         self.policy: ReservePolicy | None = None
         """None: no gang reserves anything."""
-        self.holder = ""
-        """The gang whose turn it is; empty: none."""
-        self.begun = 0
-        self.expired = 0
-        """Turns that ended before their gangs started."""
-        self._roster = roster
         self._gangs = gangs
         self._until_s = 0.0
         self._next_s = 0.0
@@ -37,34 +30,35 @@ class GangReservations:
 
     def change(self, now_s: float) -> str:
         """The gang whose turn begins or ends now, which is to be tried; empty: nothing changes."""
-        if self.holder:
-            return self._end(now_s)
+        gangs, turns = self._gangs, self._gangs.turns
+        if turns.holder:
+            return self._end(turns.holder, now_s)
         if self.policy is None or now_s < self._next_s:
             return ""
         self._next_s = now_s + LOOK_S
-        key = self._gangs.longest_waiting(now_s - self.policy.after_s)
+        key = gangs.longest_waiting(now_s - self.policy.after_s)
         if key:
-            self.holder, self._until_s = key, now_s + self.policy.for_s
-            self.begun += 1
-            self._roster.note_reserving(key, Reserving.NOW)
+            turns.holder, self._until_s = key, now_s + self.policy.for_s
+            turns.begun += 1
+            gangs.note_reserving(key, Reserving.NOW)
         return key
 
-    def _end(self, now_s: float) -> str:
-        key = self.holder
-        is_led = self._gangs.is_led(key)
-        if self._roster.reserving(key) is not Reserving.NOW or (not is_led and self._roster.has_started(key)):
-            self.holder, self._next_s = "", now_s
-            self._roster.note_reserving(key, Reserving.NO)
+    def _end(self, key: str, now_s: float) -> str:
+        gangs, turns = self._gangs, self._gangs.turns
+        is_led = gangs.is_led(key)
+        if not is_led and gangs.has_started(key):
+            turns.holder, self._next_s = "", now_s
+            gangs.note_reserving(key, Reserving.NO)
             return ""
         if self.policy is not None and now_s < self._until_s and is_led:
             return ""
-        self.holder, self._next_s = "", now_s + (0.0 if self.policy is None else self.policy.for_s)
-        self.expired += 1
-        self._roster.note_reserving(key, Reserving.ENDED)
+        turns.holder, self._next_s = "", now_s + (0.0 if self.policy is None else self.policy.for_s)
+        turns.expired += 1
+        gangs.note_reserving(key, Reserving.ENDED)
         return key
 
     def next_s(self) -> float | None:
         """When `change` will have something to do; None: never, as things stand."""
-        if self.holder:
+        if self._gangs.turns.holder:
             return self._until_s
         return None if self.policy is None or not self._gangs.are_any else self._next_s

@@ -17,7 +17,6 @@ from multisched.queueing.backoff import BackoffPods
 from multisched.queueing.entry import Entry, QueueEntry, QueueStatistics
 from multisched.queueing.events_in_flight import EventsInFlight
 from multisched.queueing.gang_entries import GangEntries
-from multisched.queueing.gang_reservations import GangReservations
 from multisched.queueing.parked_pods import ParkedPods
 from multisched.queueing.quarantine import API_SERVER
 from multisched.queueing.sort_keys import SortKeys
@@ -153,9 +152,7 @@ class EntryPlaces:
             released += 1
         return released
 
-    def statistics(
-        self, *, hint_calls: int, set_aside: int, bound_after_flush: int, reservations: GangReservations
-    ) -> QueueStatistics:
+    def statistics(self, *, hint_calls: int, set_aside: int, bound_after_flush: int) -> QueueStatistics:
         """What is where, and what others have counted."""
         pending = {
             _ACTIVE.value: len(self._active),
@@ -175,9 +172,9 @@ class EntryPlaces:
             quarantined=self._parked.held_by(API_SERVER),
             set_aside=set_aside,
             bound_after_flush=bound_after_flush,
-            gangs_reserving=int(bool(reservations.holder)),
-            reservations=reservations.begun,
-            reservations_expired=reservations.expired,
+            gangs_reserving=int(bool(self._gangs.turns.holder)),
+            reservations=self._gangs.turns.begun,
+            reservations_expired=self._gangs.turns.expired,
             passed_over=self._active.passed_over,
             namespaces_retrying=self._active.retrying_namespaces,
             namespaces_ahead=self._active.namespaces_ahead,

@@ -30,7 +30,6 @@ from multisched.queueing.backoff import BackoffPods, BackoffPolicy
 from multisched.queueing.entry import NOTHING_MOVED, Entry, Failure, Moved, Placement, QueueEntry, QueueStatistics
 from multisched.queueing.events_in_flight import IN_FLIGHT_EVENTS_MAX, EventsInFlight
 from multisched.queueing.gang_entries import GangEntries
-from multisched.queueing.gang_reservations import GangReservations
 from multisched.queueing.gating import Gates
 from multisched.queueing.hints import HintTable, Object, OnError, Requeue, is_wildcard
 from multisched.queueing.parked_pods import ParkedPods
@@ -63,7 +62,7 @@ class PodQueue:
         self,
         queue_sort: QueueSortPlugin,
         pre_enqueue: Sequence[PreEnqueuePlugin] = (),
-        plugins: Iterable[Plugin] = (),
+        plugins: Sequence[Plugin] = (),
         *,
         on_error: OnError,
         backoff: BackoffPolicy = BackoffPolicy(),  # noqa: B008  (frozen)
@@ -76,7 +75,6 @@ class PodQueue:
 
         `stopwatch`: seconds of a monotonic clock, to time hints by; without one nothing is timed.
         """
-        plugins = tuple(plugins)
         self._gates = Gates(pre_enqueue, on_error)
         self._hints = HintTable([*plugins, *pre_enqueue, ServerRefusals()], on_error, stopwatch)
         self._active = ActivePods()
@@ -84,14 +82,12 @@ class PodQueue:
         self._parked = ParkedPods()
         self._events = EventsInFlight(in_flight_events_max)
         sort_keys = SortKeys(queue_sort, on_error)
-        self._roster = gangs if gangs is not None else GangRoster()
-        self._gangs = GangEntries(self._roster)
-        self._reservations = GangReservations(self._roster, self._gangs)
+        self._gangs = GangEntries(gangs if gangs is not None else GangRoster())
         self._places = EntryPlaces(
             self._active, self._backoff, self._parked, self._events, sort_keys, self._gangs, leftover_s
         )
-        self._reservations.policy = _reserve_policy(plugins)
         self._back = Readmission(self._gates, self._places, self._gangs)
+        self._back.reservations.policy = _reserve_policy(plugins)
         self._judge = RequeueJudge(self._hints, self._events, backoff)
         self._entries: Mapping[str, Entry] = self._places.entries
         """uid of a pod -> the entry that stands for it."""
@@ -175,7 +171,7 @@ class PodQueue:
         """
         self._now_s = now_s
         self._hints.register([*(one.plugin for one in plugins.built), ServerRefusals()])
-        self._reservations.policy = _reserve_policy(one.plugin for one in plugins.built)
+        self._back.reservations.policy = _reserve_policy(one.plugin for one in plugins.built)
         self._gates.plugins = plugins.pre_enqueue
         self._places.use(plugins.queue_sort, now_s)
         if not is_tried:
@@ -315,8 +311,6 @@ class PodQueue:
             for entry in self._parked.overdue():
                 self._back.wake(entry, Requeue.AFTER_BACKOFF, UNASKED, self._now_s, tally)
         self._back.overdue(now_s, tally)
-        if key := self._reservations.change(now_s):
-            self._back.reserve(key, now_s, tally)
         for uid in self._parked.due(now_s):
             entry = self._entries[uid]
             entry.was_flushed = entry.place is Place.UNSCHEDULABLE
@@ -326,13 +320,7 @@ class PodQueue:
     def next_wakeup_s(self) -> float | None:
         """When `flush` will next have something to do; None if never."""
         overdue_at_s = self._overdue_at_s if self._parked.has_overdue else None
-        times = (
-            self._backoff.next_expiry_s(),
-            self._parked.next_deadline_s(),
-            overdue_at_s,
-            self._gangs.next_due_s(),
-            self._reservations.next_s(),
-        )
+        times = (self._backoff.next_expiry_s(), self._parked.next_deadline_s(), overdue_at_s, self._back.next_due_s())
         return min((at_s for at_s in times if at_s is not None), default=None)
 
     # What is where
@@ -366,10 +354,7 @@ class PodQueue:
 
     def statistics(self) -> QueueStatistics:
         return self._places.statistics(
-            hint_calls=self._hints.calls,
-            set_aside=self._set_aside,
-            bound_after_flush=self._after_flush,
-            reservations=self._reservations,
+            hint_calls=self._hints.calls, set_aside=self._set_aside, bound_after_flush=self._after_flush
         )
 
     def events_in_flight(self) -> Mapping[str, int]:
@@ -379,8 +364,6 @@ class PodQueue:
     def validate(self) -> None:
         """Raises QueueInvariantError unless every pod is in exactly one index, the one of its place (I3, I10). O(pods)."""
         self._places.validate()
-
-    # How it works
 
     def _admit(self, pod: Pod) -> Placement:
         entry = Entry(pod.uid, pod, next(self._order), self._now_s, self._now_s)
@@ -440,7 +423,7 @@ def _placement(entry: Entry) -> Placement:
 
 
 def _reserve_policy(plugins: Iterable[Plugin]) -> ReservePolicy | None:
-    return next((plugin.reserve for plugin in those(plugins, ReservingPlugin)), None)
+    return next((plugin.reserve_policy for plugin in those(plugins, ReservingPlugin)), None)
 
 
 def _label(event: ClusterEvent) -> str:

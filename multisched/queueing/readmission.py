@@ -14,6 +14,7 @@ from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
 from multisched.queueing.entry import NOTHING_MOVED, Entry, Moved
 from multisched.queueing.gang_entries import STARTED, GangEntries
+from multisched.queueing.gang_reservations import GangReservations
 from multisched.queueing.gating import Gates
 from multisched.queueing.hints import Requeue
 from multisched.queueing.places import PARKED, POPPED, EntryPlaces
@@ -47,7 +48,7 @@ class Tally(msgspec.Struct):
 class Readmission:
     """Of one queue."""
 
-    __slots__ = ("_gangs", "_gates", "_places", "on_gated")
+    __slots__ = ("_gangs", "_gates", "_places", "on_gated", "reservations")
 
     def __init__(self, gates: Gates, places: EntryPlaces, gangs: GangEntries) -> None:
         self._gates = gates
@@ -55,6 +56,7 @@ class Readmission:
         self._gangs = gangs
         self.on_gated: Callable[[str], None] = _nobody
         """Called with the uid of each pod that a gate refuses; must not call back."""
+        self.reservations = GangReservations(gangs)
 
     def requeue(self, entry: Entry, how: Requeue, event: str, now_s: float, tally: Tally | None = None) -> None:
         """To active or backoff if every gate admits, else gated."""
@@ -138,13 +140,23 @@ class Readmission:
             self.requeue(lead, Requeue.AFTER_BACKOFF, JOINED, now_s, tally)
 
     def overdue(self, now_s: float, tally: Tally) -> None:
-        """Gangs that have waited too long: those who wait for members hear of it, the others in an attempt at once."""
+        """Gangs that have waited too long: those who wait for members hear of it, the others in an attempt at once.
+
+        One of them may reserve room; that begins and ends with an attempt, too.
+        """
         for key in self._gangs.overdue(now_s):
             for entry in self._gangs.own(key):
                 if entry.place in (Place.GATED, Place.UNSCHEDULABLE):
                     self.requeue(entry, Requeue.AT_ONCE, OVERDUE, now_s, tally)
+        if key := self.reservations.change(now_s):
+            self._reserve(key, now_s, tally)
 
-    def reserve(self, key: str, now_s: float, tally: Tally) -> None:
+    def next_due_s(self) -> float | None:
+        """When `overdue` will have something to do; None: never, as things stand."""
+        times = (self._gangs.next_due_s(), self.reservations.next_s())
+        return min((at_s for at_s in times if at_s is not None), default=None)
+
+    def _reserve(self, key: str, now_s: float, tally: Tally) -> None:
         """It is the gang's turn to reserve room, or was until now: it is tried at once."""
         for entry in self._gangs.members(key):
             if entry.place is Place.UNSCHEDULABLE:

@@ -285,10 +285,7 @@ class GangRoster:
         return spec.together_with if spec is not None and spec.together_with else (key,)
 
     def needs(self, key: str, *, missing: int = 0) -> int:
-        """How many more of the gang have to start together; 0: each may start alone.
-
-        `missing`: members on nodes that do not count, as they may not stay.
-        """
+        """How many more have to start together if so many members on nodes do not count; 0: each may start alone."""
         gang = self._gangs.get(key)
         if gang is None or (missing and gang.stays_started):
             return 0
@@ -469,15 +466,7 @@ class GangRoster:
 
     def reserving(self, key: str) -> Reserving:
         """Whether the gang may reserve room; NO for an unknown one."""
-        gang = self._gangs.get(key)
-        return Reserving.NO if gang is None else gang.reserving
-
-    def note_reserving(self, key: str, reserving: Reserving) -> None:
-        """Of the gang, and of those that start with it."""
-        for one in self.together_with(key):
-            gang = self._gangs.get(one)
-            if gang is not None:
-                gang.reserving = reserving
+        return Reserving.NO if (gang := self._gangs.get(key)) is None else gang.reserving
 
     def note_refusal(self, key: str, message: str) -> None:
         """Why a member that must start with others did not."""
@@ -515,8 +504,6 @@ class GangRoster:
             _note_start(gang, is_foreign=is_foreign)
         else:
             _note_end(gang)
-        if is_bound and gang.needs <= 0:  # an attempt may still take an assumption back
-            gang.reserving = Reserving.NO
         self.on_count(key)
         if gang.outlook != before:
             self._changed(key)

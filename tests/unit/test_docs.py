@@ -448,4 +448,4 @@ def test_the_configurations_of_the_guides_are_good(tmp_path: Path, monkeypatch: 
                 file = tmp_path / f"{name}-{found}.yaml"
                 file.write_text(block.replace("/etc/multisched/history", "config/examples/simulate"), "utf-8")
                 assert "good" in called("config", "validate", str(file))
-    assert found == 2
+    assert found == 3

@@ -48,7 +48,7 @@ class ReservingGangScheduling(GangScheduling):
 
     def __init__(self, context: PluginContext, reserve: ReservePolicy) -> None:
         super().__init__(context)
-        self.reserve = reserve
+        self.reserve_policy = reserve
 
     def post_filter_group(self, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun) -> PostFilterResult:
         """Nominates members of the gang whose turn it is; once all are nominated, they keep their nodes."""
@@ -68,6 +68,6 @@ class ReservingGangScheduling(GangScheduling):
         where = f"on node {min(nodes)}" if len(nodes) == 1 else f"on {len(nodes)} nodes"
         text = (
             f"What becomes free {where} is reserved for the gang, from pods of its priority or a lower one,"
-            f" for {self.reserve.for_s:g} s at most."
+            f" for {self.reserve_policy.for_s:g} s at most."
         )
         return Status(Code.SUCCESS, reasons=(text,))

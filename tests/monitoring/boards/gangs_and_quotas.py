@@ -37,6 +37,19 @@ BOARD: Final = Board(
                     "Members that came to wait behind another one, by the event.",
                 ),
                 Graph(
+                    "Gangs that reserve room",
+                    [
+                        Query(
+                            "sum by (domain) (" + leading(f"multisched_gangs_reserving{{{DOMAIN}}}") + ")", "{{domain}}"
+                        ),
+                        Query(
+                            f"sum by (domain) (increase(multisched_gang_reservations_expired_total{{{DOMAIN}}}[1h]))",
+                            "{{domain}} expired in the last hour",
+                        ),
+                    ],
+                    "Gangs that waited longer than `reserveAfter`; expired: the gang did not start within `reserveFor`.",
+                ),
+                Graph(
                     "Waits at Permit",
                     medians("multisched_permit_wait_duration_seconds", "{{domain}} {{result}}", "domain, result"),
                     "Assumed pods that a plugin holds until it allows or rejects them.",

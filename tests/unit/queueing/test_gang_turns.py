@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from multisched.framework.gangs import ReservePolicy, Reserving
 from multisched.queueing.entry import Failure
-from multisched.queueing.gang_reservations import LOOK_S, GangReservations
+from multisched.queueing.gang_entries import Turns
+from multisched.queueing.gang_reservations import LOOK_S
 from tests.unit.queueing.test_gang_entries import House, member
 
 AFTER_S, FOR_S = 60.0, 30.0
@@ -13,12 +14,12 @@ MOMENT_S = LOOK_S / 2
 
 def reserving_house() -> House:
     house = House()
-    turns(house).policy = ReservePolicy(AFTER_S, FOR_S)
+    house.queue._back.reservations.policy = ReservePolicy(AFTER_S, FOR_S)
     return house
 
 
-def turns(house: House) -> GangReservations:
-    return house.queue._reservations
+def turns(house: House) -> Turns:
+    return house.queue._gangs.turns
 
 
 def refuse_all(house: House) -> None:
