@@ -28,6 +28,13 @@ class Manifest(msgspec.Struct, frozen=True):
     place: str
     """FILE:LINE, where it begins."""
     data: Mapping[str, Any]
+    document: Document
+    path: FieldPath
+    """Where the object is in its document: an item of a list, for instance."""
+
+    def place_of(self, path: FieldPath) -> str:
+        """Returns FILE:LINE of a field, or of the nearest part above it that is there."""
+        return f"{self.document.file}:{self.document.position((*self.path, *path), of_key=True).line}"
 
 
 def load(files: Sequence[Path]) -> list[Manifest]:
@@ -48,11 +55,11 @@ def _objects(file: Path) -> Iterator[Manifest]:
     documents = [one for one in read_documents(_text(file), str(file), LIMITS) if one.data is not None]
     if not documents:
         raise ConfigError([Problem(str(file), 1, 1, "", "there is no object in it")])
-    for document in documents:
-        found = list(_parts(document))
-        if document.problems:
-            raise ConfigError(document.problems)
-        yield from found
+    found = [one for document in documents for one in _parts(document)]
+    problems = [problem for document in documents for problem in document.problems]
+    if problems:
+        raise ConfigError(problems)
+    yield from found
 
 
 def _text(file: Path) -> str:
@@ -80,4 +87,4 @@ def _object(document: Document, path: FieldPath, data: Any) -> Iterator[Manifest
     for field in ("apiVersion", "kind"):
         if not isinstance(data.get(field), str) or not data[field]:
             document.add((*path, field), "this is missing, or no text")
-    yield Manifest(f"{document.file}:{document.position(path).line}", data)
+    yield Manifest(f"{document.file}:{document.position(path).line}", data, document, path)

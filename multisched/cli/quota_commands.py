@@ -47,18 +47,24 @@ ConvertOutput = Annotated[
 
 @quota_app.command("tree")
 @with_options(ClusterOptions)
-def tree(whom: ClusterOptions, output: Format = Output.TABLE) -> None:
+def tree(whom: ClusterOptions, config: ConfigFile = None, output: Format = Output.TABLE) -> None:
     """Show the quotas in force: what each level is sure of, holds, borrows and lends."""
+    configuration = configuration_of(config)
 
     async def look() -> int:
         from multisched.cli import quota_tree
+        from multisched.cli.dump import buildable
         from multisched.plugins.quota.quota_source import QUOTA_KINDS
         from multisched.whatif.live_cluster import PODS, listed
-        from multisched.whatif.quota_use import quota_use
+        from multisched.whatif.quota_use import demands_of, enforcing_domains, quota_use
 
-        found = quota_use(await whom.snapshot_of((PODS, *map(listed, QUOTA_KINDS))))
+        with buildable():
+            demands, domains = demands_of(configuration), enforcing_domains(configuration)
+        nobody = f"no domain of {config or 'the default configuration'} has the plugin ElasticQuota in its profile"
+        snapshot = await whom.snapshot_of((PODS, *map(listed, QUOTA_KINDS)))
+        found = quota_use(snapshot, demands, not_enforced="" if domains else nobody)
         show(quota_tree.as_text(found, output.value))
-        return ExitCode.PROBLEM if found.trouble else ExitCode.OK
+        return ExitCode.PROBLEM if found.trouble or found.not_enforced else ExitCode.OK
 
     drive(look)
 

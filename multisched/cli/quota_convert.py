@@ -11,6 +11,7 @@ import msgspec
 from multisched.cli.convert import comment
 from multisched.cli.manifests import Manifest, load
 from multisched.cli.options import AskError
+from multisched.cli.quota_fields import field_of
 from multisched.config.document import ConfigError, Problem
 from multisched.model.objects import Requests
 from multisched.model.quota_tree import read_amounts
@@ -28,12 +29,17 @@ class QuotaFiles(msgspec.Struct, frozen=True):
     files: tuple[Path, ...]
     api: QuotaApi
     documents: list[Mapping[str, Any]]
-    places: Mapping[str, str]
-    """Key of an object -> FILE:LINE."""
+    manifests: Mapping[str, Manifest]
+    """Key of an object -> the object in its file."""
 
-    def named(self, key: str) -> str:
-        """The object with its place, for a person."""
-        place = self.places.get(key)
+    def place_of(self, key: str, path: str = "") -> str:
+        """Returns FILE:LINE of a field as problems name it, else of the object; empty for an object that is in no file."""
+        one = self.manifests.get(key)
+        return "" if one is None else one.place_of(field_of(one.data, path)) if path else one.place
+
+    def named(self, key: str, path: str = "") -> str:
+        """The object with the place of a field, for a person."""
+        place = self.place_of(key, path)
         return f"{place}: {key}" if place else key or TREE
 
 
@@ -49,11 +55,11 @@ class Conversion(msgspec.Struct, frozen=True):
     def problem_lines(self) -> Iterator[str]:
         for key, problems in self.problems.items():
             for one in problems:
-                yield f"{self.source.named(key)}: {one}"
+                yield f"{self.source.named(key, one.path)}: {one}"
 
     def loss_lines(self) -> Iterator[str]:
         for one in self.losses:
-            yield ": ".join(part for part in (self.source.named(one.key), one.path, one.text) if part)
+            yield ": ".join(part for part in (self.source.named(one.key, one.path), one.path, one.text) if part)
 
 
 def read(files: Sequence[Path]) -> QuotaFiles:
@@ -71,8 +77,8 @@ def read(files: Sequence[Path]) -> QuotaFiles:
     if others:
         what = f"this is of {api_name(others[0])}, and {first.place} of {api.value}; give one API at a time"
         raise ConfigError([_problem(others[0], what)])
-    places = {key_of(one.data): one.place for one in reversed(manifests)}
-    return QuotaFiles(tuple(files), api, [one.data for one in manifests], places)
+    by_key = {key_of(one.data): one for one in reversed(manifests)}
+    return QuotaFiles(tuple(files), api, [one.data for one in manifests], by_key)
 
 
 def api_name(manifest: Manifest) -> str:

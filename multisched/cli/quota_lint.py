@@ -41,7 +41,7 @@ class LintReport(msgspec.Struct, frozen=True):
         }
 
     def _data(self, one: Finding) -> dict[str, str]:
-        place = self.source.places.get(one.key, "")
+        place = self.source.place_of(one.key, one.path)
         return {"place": place, "object": one.key, "path": one.path, "text": one.text, "fix": one.fix}
 
 
@@ -67,8 +67,8 @@ def as_text(report: LintReport, output: str) -> str:
 
 def _lines(report: LintReport, *, is_wide: bool) -> Iterator[str]:
     problems, warnings = report.found.problems, report.found.warnings
-    yield from (f"{escaped(report.source.named(one.key))}: {escaped(str(one))}" for one in problems)
-    yield from (f"{escaped(report.source.named(one.key))}: warning: {escaped(str(one))}" for one in warnings)
+    yield from (f"{escaped(report.source.named(one.key, one.path))}: {escaped(str(one))}" for one in problems)
+    yield from (f"{escaped(report.source.named(one.key, one.path))}: warning: {escaped(str(one))}" for one in warnings)
     yield f"{_names(report.source.files)}: {counted(len(problems), 'problem')}, {counted(len(warnings), 'warning')}"
     trial = report.trial
     if trial is None:

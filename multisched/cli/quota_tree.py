@@ -31,7 +31,9 @@ def as_text(found: QuotaUse, output: str) -> str:
 
 def _lines(found: QuotaUse, *, is_wide: bool) -> Iterator[str]:
     if found.source:
-        yield _cut(f"In force: {found.source}", is_wide=is_wide)
+        yield _cut(f"{'Not enforced' if found.not_enforced else 'In force'}: {found.source}", is_wide=is_wide)
+        if found.not_enforced:
+            yield f"Note: {escaped(found.not_enforced)}"
         yield _head(is_wide=is_wide)
         for level in found.levels:
             yield from _level(level, is_wide=is_wide)

@@ -30,6 +30,8 @@ WEIGHT_ATTRIBUTE: Final = "multisched.io/weight"
 GUARANTEE_ATTRIBUTE: Final = "multisched.io/guarantee"
 """Attribute of a node: the part of its min that is lent to nobody, `all` or for example `cpu=2,memory=4Gi`."""
 ALL: Final = "all"
+EVERYTHING: Final = frozenset[str]()
+"""What cannot be read of most nodes: nothing."""
 MAX_JOBS: Final = "kube-queue/max-jobs"
 """A key of `max` that bounds jobs in ACK's queue, and no resource of pods."""
 
@@ -132,7 +134,7 @@ def read_tree(root: Any) -> tuple[QuotaTree | None, tuple[TreeProblem, ...]]:
     """The tree of a document's `spec.root`; None where it has problems, which are all listed at once."""
     reader = _Reader()
     reader.read(root, -1, "", 1, "spec.root")
-    if reader.nodes and not reader.problems:
+    if reader.nodes:
         _check_levels(reader)
     if reader.problems:
         return None, tuple(reader.problems[:PROBLEMS_MAX])
@@ -147,8 +149,14 @@ class _Reader:
         self.problems: list[TreeProblem] = []
         self._names: dict[str, str] = {}
         self._namespaces: dict[str, str] = {}
+        self.unread: dict[int, set[str]] = {}
+        """Position of a node -> resources of which it has an amount that cannot be read; ALL stands for any. They are not compared."""
         self._amounts: dict[tuple[tuple[str, int], ...], Requests] = {}
         """Nodes of one size share their amounts: a tree has far fewer sizes than nodes."""
+
+    def is_read(self, resource: str, *places: int) -> bool:
+        """Reports whether all that these nodes say of the resource could be read."""
+        return all(self.unread.get(at, EVERYTHING).isdisjoint((resource, ALL)) for at in places)
 
     def problem(self, path: str, text: str, fix: str) -> None:
         if len(self.problems) <= PROBLEMS_MAX:
@@ -169,22 +177,26 @@ class _Reader:
         at = len(self.nodes)
         self.nodes.append(QuotaNode(name, path, parent, (), {}, {}))
         children = self._children(document.get("children"), at, path, depth)
-        least = self._read_amounts(document.get("min"), f"{path}.min")
+        least = self._read_amounts(document.get("min"), f"{path}.min", at)
         self.nodes[at] = QuotaNode(
             name,
             path,
             parent,
             children,
             least,
-            self._read_amounts(document.get("max"), f"{path}.max"),
+            self._read_amounts(document.get("max"), f"{path}.max", at),
             self._leaf_namespaces(document.get("namespaces"), path, is_leaf=not children),
             self._weight(document.get("attributes"), path),
             guarantee=self._guarantee(document.get("attributes"), path, least),
         )
         return at
 
-    def _read_amounts(self, amounts: Any, path: str) -> Requests:
+    def _read_amounts(self, amounts: Any, path: str, at: int) -> Requests:
         found = read_amounts(amounts, path, self.problem)
+        if amounts is not None:
+            missing = {ALL} if not isinstance(amounts, dict) else set(map(str, amounts)) - found.keys() - {MAX_JOBS}
+            if missing:
+                self.unread.setdefault(at, set()).update(missing)
         return self._amounts.setdefault(tuple(found.items()), found)
 
     def _name(self, name: Any, above: str, place: str) -> tuple[str, str]:
@@ -260,6 +272,28 @@ class _Reader:
                 )
                 self.problem(f"{place}.{resource}", what, f"lower it, or raise min of {path}")
         return found
+
+
+def named_nodes(document: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str, tuple[str | int, ...]]]:
+    """Yields each node of a tree's document that can be read as one: the node, its path by names, and its path by fields.
+
+    Parents come before children. A node without a name goes by its place, as in problems.
+    """
+    spec = document.get("spec")
+    root = spec.get("root") if isinstance(spec, dict) else None
+    waiting: list[tuple[Any, str, tuple[str | int, ...], str]] = [(root, "", ("spec", "root"), "spec.root")]
+    seen = 0
+    while waiting and seen < NODES_MAX:
+        node, above, fields, place = waiting.pop()
+        if not isinstance(node, dict) or len(fields) > 2 * (DEPTH_MAX + 1):
+            continue
+        seen += 1
+        name = node.get("name")
+        path = child_path(above, name) if isinstance(name, str) and name else place
+        yield node, path, fields
+        children = node.get("children")
+        below = list(enumerate(children if isinstance(children, list) else ()))
+        waiting += [(one, path, (*fields, "children", at), f"{path}.children[{at}]") for at, one in reversed(below)]
 
 
 def child_path(above: str, name: str) -> str:
@@ -345,36 +379,37 @@ def _check_levels(reader: _Reader) -> None:
     for at, node in enumerate(nodes):
         for resource, least in node.min.items():
             most = node.max.get(resource)
-            if most is not None and least > most:
+            if most is not None and least > most and reader.is_read(resource, at):
                 what = f"min {shown_amount(resource, least)} is over max {shown_amount(resource, most)}"
                 reader.problem(f"{node.path}.min.{resource}", what, f"lower min or raise max of {node.path}")
         if at:
-            _check_child(reader, node, nodes[node.parent])
-        _check_children(reader, node)
+            _check_child(reader, at, nodes[node.parent])
+        _check_children(reader, at)
     root = nodes[0]
     for resource in {**root.min, **root.max}:
         sure, bound = root.min.get(resource), root.max.get(resource)
-        if sure != bound and (sure is None or bound is None or sure < bound):
+        if sure != bound and (sure is None or bound is None or sure < bound) and reader.is_read(resource, 0):
             what = f"min {_shown_or_none(resource, sure)} and max {_shown_or_none(resource, bound)} of the root differ"
             reader.problem(f"{root.path}.{resource}", what, "write the same: nobody else lends to the root")
 
 
-def _check_child(reader: _Reader, node: QuotaNode, parent: QuotaNode) -> None:
+def _check_child(reader: _Reader, at: int, parent: QuotaNode) -> None:
+    node = reader.nodes[at]
     for resource, most in node.max.items():
         bound = parent.max.get(resource)
-        if bound is not None and most > bound:
+        if bound is not None and most > bound and reader.is_read(resource, at, node.parent):
             what = f"max {shown_amount(resource, most)} is over {shown_amount(resource, bound)} of {parent.path}"
             reader.problem(f"{node.path}.max.{resource}", what, f"lower it, or raise max of {parent.path}")
 
 
-def _check_children(reader: _Reader, node: QuotaNode) -> None:
-    sums: dict[str, int] = {}
+def _check_children(reader: _Reader, at: int) -> None:
+    node, sums = reader.nodes[at], dict[str, int]()
     for child in node.children:
         for resource, least in reader.nodes[child].min.items():
             sums[resource] = sums.get(resource, 0) + least
     for resource, total in sums.items():
         own = node.min.get(resource, 0)
-        if total > own:
+        if total > own and reader.is_read(resource, at):
             what = f"min of its children is {shown_amount(resource, total)} in all, over its own {shown_amount(resource, own)}"
             reader.problem(
                 f"{node.path}.min.{resource}", what, f"raise min of {node.path}, or lower that of its children"

@@ -22,7 +22,7 @@ from multisched.model.quota_tree import (
     GUARANTEE_ATTRIBUTE,
     WEIGHT_ATTRIBUTE,
     QuotaTree,
-    child_path,
+    named_nodes,
     quota_amount,
     read_tree,
     shown_amount,
@@ -90,9 +90,9 @@ def lint(
     before: Objects = () if known is None else known.objects
     after = _applied(before, kind, own)
     problems = [*unreadable, *_problems(kind, own, after)]
-    if problems:
-        return Linted(tuple(problems))
     odd = tuple(_field_warnings(documents)) if kind is ObjectKind.ELASTIC_QUOTA_TREE else ()
+    if problems:
+        return Linted(tuple(problems), odd)
     if known is None:
         return Linted((), (*odd, *_shape_warnings(_tree_of(after), own_key(kind, own))))
     found = _with_cluster(replace(known, objects=after), own_key(kind, own), demands)
@@ -198,12 +198,10 @@ def _findings(problems: Problems) -> Iterator[Finding]:
 
 
 def _field_warnings(documents: Sequence[Json]) -> Iterator[Finding]:
-    """Of trees without problems. A level takes any field, and so does the API server: one that is misspelt says nothing."""
+    """A level takes any field, and so does the API server: one that is misspelt says nothing."""
     found: list[Finding] = []
     for document in documents:
-        waiting = [(document["spec"]["root"], document["spec"]["root"]["name"])]
-        while waiting:
-            node, path = waiting.pop()
+        for node, path, _ in named_nodes(document):
             attributes = node.get("attributes")
             ours = [str(name) for name in (attributes if isinstance(attributes, dict) else ())]
             odd = [(f".{name}", did_you_mean(name, FIELDS, LEAVE_IT)) for name in map(str, node) if name not in FIELDS]
@@ -213,8 +211,6 @@ def _field_warnings(documents: Sequence[Json]) -> Iterator[Finding]:
                 if name.startswith(ATTRIBUTE_PREFIX) and name not in ATTRIBUTES
             ]
             found += [Finding(key_of(document), path + field, "nothing goes by it", fix) for field, fix in odd]
-            children = node.get("children") or ()
-            waiting += [(child, child_path(path, child["name"])) for child in reversed(children)]
     yield from _limited(found)
 
 

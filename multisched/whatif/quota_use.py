@@ -14,7 +14,7 @@ from multisched.model.cluster_objects import ClusterObject
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.quota_tree import shown_amount
 from multisched.plugins.quota.level_use import LevelUse, Use, level_uses
-from multisched.plugins.quota.quota_ledger import QuotaLedger
+from multisched.plugins.quota.quota_ledger import QUOTA, QuotaLedger
 from multisched.plugins.quota.quota_source import QUOTA_KINDS, QuotaSource
 from multisched.state.object_store import ObjectStore
 from multisched.whatif.sandbox import ClusterSnapshot, SchedulerSandbox
@@ -30,11 +30,14 @@ class QuotaUse(msgspec.Struct, frozen=True):
     trouble: Mapping[str, str]
     """Objects that have no effect -> why."""
     notes: tuple[str, ...] = ()
+    not_enforced: str = ""
+    """Why no scheduler goes by the quotas; empty where one does."""
 
     def document(self) -> dict[str, Any]:
         """For programs: amounts as quantities of Kubernetes."""
         return {
             "source": self.source,
+            "isEnforced": bool(self.source) and not self.not_enforced,
             "levels": [
                 {
                     "path": level.path,
@@ -48,6 +51,7 @@ class QuotaUse(msgspec.Struct, frozen=True):
         }
 
 
+NO_STATUS: Final = "no scheduler has written to its status that it is in force; see that one runs whose profile has the plugin ElasticQuota"
 NO_DEMANDS: Final = DeviceDemands()
 """Where no plugin hands out devices by other means than requests."""
 
@@ -57,8 +61,18 @@ def demands_of(configuration: Configuration, registry: Registry | None = None) -
     return SchedulerSandbox(configuration, ClusterSnapshot((), ()), registry).cache.ledgers.demands
 
 
-def quota_use(snapshot: ClusterSnapshot, demands: DeviceDemands = NO_DEMANDS) -> QuotaUse:
-    """Of the tree that the snapshot's objects put in force."""
+def enforcing_domains(configuration: Configuration) -> list[str]:
+    """Returns the domains of a configuration whose profiles have the plugin."""
+    sandbox = SchedulerSandbox(configuration, ClusterSnapshot((), ()))
+    workers = sandbox.program.router.workers()
+    return [worker.name for worker in workers if any(built.plugin.name == QUOTA for built in worker.plugins.built)]
+
+
+def quota_use(snapshot: ClusterSnapshot, demands: DeviceDemands = NO_DEMANDS, *, not_enforced: str = "") -> QuotaUse:
+    """Of the tree that the snapshot's objects put in force.
+
+    `not_enforced`: why no scheduler would go by it. Whether one does is also what the status of a tree says.
+    """
     source = source_of(snapshot.objects)
     source.renew()
     levels: tuple[LevelUse, ...] = ()
@@ -72,7 +86,9 @@ def quota_use(snapshot: ClusterSnapshot, demands: DeviceDemands = NO_DEMANDS) ->
         name = f"{definition.name}{key} ({definition.api_version})"
         if source.trouble_of(source.in_force.kind, source.in_force.name):
             notes = (*notes, f"{source.in_force.name} is in force as it last was without a mistake")
-    return QuotaUse(name, levels, source.trouble, notes)
+        if source.in_force.kind is ObjectKind.ELASTIC_QUOTA_TREE and source.in_force.name not in snapshot.enforced:
+            not_enforced = not_enforced or NO_STATUS
+    return QuotaUse(name, levels, source.trouble, notes, not_enforced if name else "")
 
 
 def source_of(objects: Sequence[tuple[ObjectKind, ClusterObject]]) -> QuotaSource:

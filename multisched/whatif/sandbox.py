@@ -28,11 +28,12 @@ from multisched.framework.points import QueuedGang, QueuedPod
 from multisched.framework.registry import Registry, implements
 from multisched.framework.runner import Runner
 from multisched.framework.status import SUCCESS, Status
-from multisched.model.cluster_objects import ClusterObject
+from multisched.model.cluster_objects import ClusterObject, ElasticQuotaTree
 from multisched.model.decode import DecodeError, Decoder
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Node, Pod
 from multisched.model.wire import UNREADABLE, ConnectFailedError, LineStream, Response
+from multisched.plugins.quota.quota_status import IN_FORCE
 from multisched.queueing.gang_entries import queued_gang
 from multisched.shell.domain import DomainWorker
 from multisched.shell.extenders import UnaskedExtender
@@ -77,6 +78,8 @@ class ClusterSnapshot(msgspec.Struct, frozen=True):
     """uid -> when a running program last put the pod into its queue."""
     finished: tuple[Pod, ...] = ()
     """Pods of a dump that have ended well, and count for their gangs."""
+    enforced: frozenset[str] = frozenset()
+    """Keys of trees of quotas of which a scheduler has written that they are in force."""
 
     @staticmethod
     def of(program: Program) -> ClusterSnapshot:
@@ -130,6 +133,7 @@ class SnapshotReader:
         self._placed: list[Pod] = []
         self._pending: list[Pod] = []
         self._finished: list[Pod] = []
+        self._enforced: set[str] = set()
         self._objects: list[tuple[ObjectKind, ClusterObject]] = []
         self._classes: list[PriorityClass] = []
         self._unreadable: list[str] = []
@@ -167,7 +171,10 @@ class SnapshotReader:
         else:
             other = self._kinds_by_name.get(kind) if group is None else self._kinds.get((group, kind))
             if other is not None:
-                self._objects.append((other, other.definition.decode(raw)))
+                item = other.definition.decode(raw)
+                self._objects.append((other, item))
+                if isinstance(item, ElasticQuotaTree) and IN_FORCE in _conditions_of(raw):
+                    self._enforced.add(item.key)
 
     def snapshot(self, now: datetime, monotonic_s: float = 0.0) -> ClusterSnapshot:
         """All that was added."""
@@ -185,6 +192,7 @@ class SnapshotReader:
             tuple(self._classes) or None,
             is_raw=True,
             finished=tuple(self._finished),
+            enforced=frozenset(self._enforced),
         )
 
 
@@ -195,6 +203,28 @@ class _Kind(msgspec.Struct):
     @property
     def group(self) -> str:
         return self.apiVersion.rpartition("/")[0]
+
+
+class _Condition(msgspec.Struct):
+    type: str = ""
+    status: str = ""
+
+
+class _Status(msgspec.Struct):
+    conditions: list[_Condition] = []
+
+
+class _Reported(msgspec.Struct):
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+def _conditions_of(raw: msgspec.Raw) -> set[str]:
+    """Types of the conditions that are True; none where the status is none."""
+    try:
+        found = msgspec.json.decode(raw, type=_Reported)
+    except UNREADABLE:
+        return set()
+    return {one.type for one in found.status.conditions if one.status == "True"}
 
 
 def _learning(program: Program) -> Iterator[tuple[tuple[str, str], StateExportPlugin]]:

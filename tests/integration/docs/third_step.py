@@ -21,6 +21,7 @@ def dump() -> str:
     """As kubectl writes a list, an object in each line."""
     node, tree, nginx = (yaml.safe_load((QUOTAS / f"{name}.yaml").read_text()) for name in ("node", "teams", "nginx"))
     node["status"] = {key: {name: str(one) for name, one in value.items()} for key, value in node["status"].items()}
+    tree["status"] = {"conditions": [{"type": "InForce", "status": "True", "reason": "InForce"}]}
     teams = [f"namespace{number}" for number in range(1, 5)]
     namespaces = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in teams]
     pods = [

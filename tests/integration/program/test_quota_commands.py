@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from multisched.cli.main import app
 from multisched.client.transport import connect
 from multisched.cluster.embedded import EmbeddedCluster
-from multisched.model.wire import Transport
+from multisched.model.wire import MERGE_PATCH, Transport
 from tests.integration.client.conftest import WallClock
 from tests.unit.plugins.quota.trees import acks_example
 from tests.unit.whatif.quota_clusters import quota_tree, walk_through
@@ -58,6 +58,16 @@ async def call(*arguments: str) -> tuple[int, str, str]:
 
 async def test_the_tree_of_a_live_cluster(tmp_path: Path) -> None:
     async with cluster(tmp_path) as kubeconfig:
+        code, text, _ = await call("tree", "--kubeconfig", str(kubeconfig))
+        assert code == 1, "no scheduler runs"
+        assert text.startswith("Not enforced: ElasticQuotaTree kube-system/teams")
+        async with connect(kubeconfig) as transport:
+            status = {"conditions": [{"type": "InForce", "status": "True", "reason": "InForce"}]}
+            path = f"{PATHS['ElasticQuotaTree'].format('kube-system')}/teams/status"
+            answer = await transport.request(
+                "PATCH", path, body=orjson.dumps({"status": status}), content_type=MERGE_PATCH
+            )
+            assert answer.status == 200, answer.body
         code, text, errors = await call("tree", "--kubeconfig", str(kubeconfig))
         assert (code, errors) == (0, "")
         assert text.startswith("In force: ElasticQuotaTree kube-system/teams (scheduling.sigs.k8s.io/v1beta1)\n")

@@ -83,6 +83,23 @@ def test_documents_are_for_programs() -> None:
         assert [one["path"] for one in found["levels"]][:3] == ["root", "root.a", "root.a.1"]
 
 
+def test_quotas_that_no_scheduler_enforces_are_not_called_in_force(tmp_path: Path) -> None:
+    cluster = walk_through(4)
+    tree = next(one for one in cluster if one["kind"] == "ElasticQuotaTree")
+    code, text, _ = call(
+        "tree", "--snapshot", "-", stdin=dump([{**one, "status": {}} if one is tree else one for one in cluster])
+    )
+    assert code == 1
+    assert text.startswith("Not enforced: ElasticQuotaTree kube-system/teams")
+    assert "Note: no scheduler has written to its status that it is in force" in text
+    config = tmp_path / "config.yaml"
+    profile = "profile: {plugins: {disabled: [ElasticQuota]}}"
+    config.write_text(f"{HEAD}domains:\n- {{name: tests, schedulerNames: [tests], {profile}}}\n")
+    code, text, _ = call("tree", "--snapshot", "-", "--config", str(config), stdin=dump(cluster))
+    assert code == 1
+    assert f"Note: no domain of {config} has the plugin ElasticQuota in its profile" in text
+
+
 def test_no_quota_is_0_and_an_object_without_effect_1() -> None:
     assert call("tree", "--snapshot", "-", stdin=dump([node()])) == (0, "No quota is in force\n", "")
     broken = quota_tree(level("root", {"cpu": 5}, {"cpu": 4}))
@@ -114,6 +131,9 @@ def test_a_bar_has_its_width_and_shows_whatever_there_is(used: int, least: int, 
     assert (" " in text) == (max(use.min, use.used) < whole or not whole)
 
 
+HEAD = "apiVersion: multisched.io/v1\nkind: MultischedConfiguration\n"
+
+
 # -- lint ----------------------------------------------------------------------------------------------------------------
 
 
@@ -125,9 +145,55 @@ def test_a_good_tree_is_0_and_a_rule_that_is_broken_1(tmp_path: Path) -> None:
     code, text, _ = call("lint", str(path), "--offline")
     assert code == 1
     assert text.splitlines()[0] == (
-        f"{path}:1: ElasticQuotaTree kube-system/teams: root.min.cpu: min 5 is over max 4; lower min or raise max of root"
+        f"{path}:11: ElasticQuotaTree kube-system/teams: root.min.cpu: min 5 is over max 4; lower min or raise max of root"
     )
     assert text.splitlines()[-1] == f"{path}: 1 problem, 0 warnings"
+
+
+def test_lint_names_every_finding_at_once_with_its_own_line(tmp_path: Path) -> None:
+    path = tmp_path / "teams.yaml"
+    path.write_text(
+        """apiVersion: scheduling.sigs.k8s.io/v1beta1
+kind: ElasticQuotaTree
+metadata: {name: teams, namespace: kube-system}
+spec:
+  root:
+    name: root
+    min: {cpu: 4}
+    max: {cpu: 4}
+    children:
+      - name: web
+        min:
+          cpu: 9
+          nvidia.com/gpu: some
+        maxx: {cpu: 4}
+        namespaces: [Team]
+      - name: web
+        max: {cpu: 5}
+"""
+    )
+    code, text, _ = call("lint", str(path), "--offline")
+    assert code == 1
+    found = [
+        line.removeprefix(f"{path}:").partition(": ElasticQuotaTree kube-system/teams: ") for line in text.splitlines()
+    ]
+    assert {(place, rest.partition(": ")[0]) for place, middle, rest in found if middle} == {
+        ("7", "root.min.cpu"),
+        ("13", "root.web.min.nvidia.com/gpu"),
+        ("14", "warning"),
+        ("15", "root.web.namespaces"),
+        ("16", "root.children[1].name"),
+        ("17", "root.web.max.cpu"),
+    }
+    assert text.splitlines()[-1] == f"{path}: 5 problems, 1 warning"
+
+
+def test_objects_that_are_none_are_named_in_all_documents_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "teams.yaml"
+    path.write_text("kind: ElasticQuotaTree\n---\napiVersion: v1\n")
+    code, _, errors = call("lint", str(path), "--offline")
+    assert code == 2
+    assert [line.split(":")[1] for line in errors.splitlines() if "teams.yaml" in line] == ["1", "3"]
 
 
 def test_lint_says_who_would_be_evicted(tmp_path: Path) -> None:
@@ -163,7 +229,9 @@ def test_an_object_that_is_there_twice_is_told_where_it_is_first(tmp_path: Path)
     path = tmp_path / "quotas.yaml"
     path.write_text(manifests(flat("a", 1, 2), flat("a", 1, 2)))
     found = json.loads(call("lint", str(path), "--offline", "-o", "json")[1])
-    assert [(one["place"], one["text"]) for one in found["problems"]] == [(f"{path}:1", "it is there twice")]
+    assert [(one["place"], one["text"]) for one in found["problems"]] == [(f"{path}:4", "it is there twice")], (
+        "the line of metadata.name"
+    )
 
 
 # -- convert -------------------------------------------------------------------------------------------------------------
@@ -199,7 +267,7 @@ def test_what_is_lost_is_said_on_stderr_with_its_place_and_heads_the_file(tmp_pa
     path.write_text(manifests(*KUEUE))
     lost = "spec.stopPolicy: not carried over; an ElasticQuotaTree has nothing like it"
     code, text, errors = call("convert", str(path))
-    assert (code, errors) == (0, f"{path}:1: ClusterQueue web: {lost}\n")
+    assert (code, errors) == (0, f"{path}:13: ClusterQueue web: {lost}\n")
     head = " ".join(line.lstrip("# ") for line in text.splitlines() if line.startswith("#"))
     assert f"Made of {path} by `multisched quota convert`." in head
     assert "ClusterQueue web: spec.stopPolicy:" in head
@@ -226,7 +294,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     source.write_text(manifests(*KUEUE, test_kueue.queue("bad", "", [test_kueue.quota("cpu", "much")])))
     code, text, errors = call("convert", str(source), "-o", str(target))
     assert (code, text) == (1, "")
-    line = manifests(*KUEUE).count("\n") + 2
+    line = next(at for at, text in enumerate(source.read_text().splitlines(), 1) if "much" in text)
     assert f"{source}:{line}: ClusterQueue bad: spec.resourceGroups[0].flavors[0].resources[0].nominalQuota: " in errors
     assert "'much' is no amount; write for example 500m, 40 or 64Gi" in errors
     assert target.read_text() == before

@@ -21,7 +21,9 @@ SCHEDULER = "forecast-scheduler"
 def quota_tree(root: Any, name: str = "teams", namespace: str = "kube-system") -> Json:
     metadata = {"name": name, "namespace": namespace, "uid": name}
     version = "scheduling.sigs.k8s.io/v1beta1"
-    return {"apiVersion": version, "kind": "ElasticQuotaTree", "metadata": metadata, "spec": {"root": root}}
+    status = {"conditions": [{"type": "InForce", "status": "True", "reason": "InForce"}]}
+    kind = {"apiVersion": version, "kind": "ElasticQuotaTree"}
+    return {**kind, "metadata": metadata, "spec": {"root": root}, "status": status}
 
 
 def node(name: str = "n", cpu: str = "56") -> Document:
