@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from multisched.framework.device_demand import DeviceDemands
-from multisched.model.cluster_objects import ClusterObject, ElasticQuotaTree
+from multisched.model.cluster_objects import TREE_NAMESPACE, ClusterObject, ElasticQuotaTree
 from multisched.model.decode import DecodeError
 from multisched.model.near_names import did_you_mean
 from multisched.model.object_kinds import ObjectKind
@@ -34,7 +34,7 @@ from multisched.model.wire import UNREADABLE
 from multisched.plugins.quota.level_use import level_uses
 from multisched.plugins.quota.many_quotas import read_quotas
 from multisched.plugins.quota.quota_ledger import QuotaLedger
-from multisched.plugins.quota.quota_source import QUOTA_KINDS, TREE_NAMESPACE
+from multisched.plugins.quota.quota_source import QUOTA_KINDS
 from multisched.whatif.quota_use import NO_DEMANDS, source_of
 from multisched.whatif.sandbox import ClusterSnapshot
 

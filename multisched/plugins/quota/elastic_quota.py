@@ -31,7 +31,8 @@ from multisched.plugins.quota.elastic_quota_args import ElasticQuotaArgs
 from multisched.plugins.quota.evicted_over_needed import Cap, ReclaimCounts, excess, larger, missing_on_nodes
 from multisched.plugins.quota.gang_reclaim import GangReclaim
 from multisched.plugins.quota.node_search import Borrowers, NodeSearch, Way
-from multisched.plugins.quota.quota_ledger import EXCEEDED, QUOTA, Items, Level, QuotaLedger
+from multisched.plugins.quota.pod_amounts import Items
+from multisched.plugins.quota.quota_ledger import EXCEEDED, QUOTA, Level, QuotaLedger
 from multisched.plugins.quota.quota_source import QUOTA_KINDS, QuotaSource
 from multisched.plugins.quota.quota_status import QuotaStatuses
 from multisched.plugins.quota.reclaim import Reclaim
