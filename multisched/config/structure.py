@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -12,6 +12,9 @@ from pydantic import BaseModel, ValidationError
 from multisched.config.document import Document, Path
 
 M = TypeVar("M", bound=BaseModel)
+
+LABELS: Final = "matchLabels"
+"""The key of selectors under which labels stand."""
 
 _SILENT: Final = frozenset({"default_factory_not_called"})
 """Consequences of an error that is reported anyway."""
@@ -47,18 +50,24 @@ def _add_error(document: Document, at: Path, inner: Path, error: Any, top: type[
     path = (*at, *inner)
     match error["type"]:
         case "extra_forbidden":
-            near = nearest(str(inner[-1]), _keys_at(inner[:-1], top))
-            document.add(path, "unknown key", suggestion=near, of_key=True)
+            keys = _keys_at(inner[:-1], top)
+            near = nearest(str(inner[-1]), keys)
+            hint = f"; a label belongs under {LABELS}: {{{inner[-1]}: …}}" if LABELS in keys and not near else ""
+            document.add(path, f"unknown key{hint}", suggestion=near, of_key=True)
         case "missing":
             document.add(path, "is missing", of_key=True)
         case "enum" | "literal_error":
-            expected = error["ctx"]["expected"].replace("'", "")
+            expected = error["ctx"]["expected"].replace("''", '""').replace("'", "")
             choices = expected.replace(" or ", ", ").split(", ")
             near = nearest(str(error["input"]), choices) if len(choices) > 1 else ""
             document.add(path, f"{error['input']!r} is not known here; write {expected}", suggestion=near)
         case "string_pattern_mismatch":
             message = f"{error['input']!r} is not a name of this kind; it must match {error['ctx']['pattern']}"
             document.add(path, message)
+        case "string_type" if isinstance(error["input"], Mapping) and "name" in error["input"]:
+            document.add(path, f"must be a name without keys; write {error['input']['name']}")
+        case "model_type" if isinstance(error["input"], str) and "name" in _keys_at(inner, top):
+            document.add(path, f"must have keys; write {{name: {error['input']}}}")
         case "too_short":
             document.add(path, f"needs at least {error['ctx']['min_length']}")
         case "too_long":

@@ -108,6 +108,22 @@ def test_a_key_that_stands_twice_is_refused_with_both_places() -> None:
         ("lease: {enabled: 1}", "f.yaml:3:18: lease.enabled: must be a valid boolean"),
         ("domains: [{name: a, queue: {initialBackoff: 1m}}]", "initialBackoff is longer than maxBackoff"),
         ("domains: [{name: a, nodes: {selector: {}}}]", "selects every node"),
+        (
+            "domains: [{name: a, nodes: {selector: {pool: web}}}]",
+            "nodes.selector.pool: unknown key; a label belongs under matchLabels: {pool: …}",
+        ),
+        (
+            "domains: [{name: a, profile: {plugins: {disabled: [{name: NodePorts}]}}}]",
+            "plugins.disabled[0]: must be a name without keys; write NodePorts",
+        ),
+        (
+            "domains: [{name: a, profile: {plugins: {enabled: [NodePorts]}}}]",
+            "plugins.enabled[0]: must have keys; write {name: NodePorts}",
+        ),
+        (
+            "domains: [{name: a, policy: {tolerations: [{key: a, effect: NoShedule}]}}]",
+            'write "", NoSchedule, PreferNoSchedule or NoExecute (did you mean NoSchedule?)',
+        ),
         ("domains: [{name: a, nodes: {rule: rest, selector: {matchLabels: {a: b}}}}]", "exclude each other"),
         ("domains: [{name: a, loans: [{from: a}]}]", "a domain cannot lend to itself"),
         (
