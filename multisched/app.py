@@ -11,10 +11,11 @@ import logging
 import os
 import random
 import re
+import shlex
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from ipaddress import ip_address
@@ -272,7 +273,7 @@ async def _look_on_signal(watch: ConfigurationWatch, *, task_status: anyio.abc.T
 
 def _configuration_watch(program: Program, options: RunOptions) -> ConfigurationWatch:
     """Follows the file, if there is one. Reading takes tens of milliseconds: it is done in a thread."""
-    command = restart_command(os.environ)
+    command = restart_command(os.environ, os.getpid(), sys.argv)
     if options.config is None:
         return ConfigurationWatch(program, restart_command=command)
     path, file = options.config.path, WatchedFile(options.config.path, options.config.text)
@@ -287,11 +288,16 @@ def _configuration_watch(program: Program, options: RunOptions) -> Configuration
     return ConfigurationWatch(program, look, file=str(path), restart_command=command, on_applied=set_level)
 
 
-def restart_command(environment: Mapping[str, str]) -> str:
-    """What restarts all replicas, where the process is a pod of a Deployment; empty elsewhere. The pod is named after it."""
-    pod = _POD_OF_DEPLOYMENT.fullmatch(environment.get("POD_NAME", ""))
-    namespace = environment.get("POD_NAMESPACE", "")
-    return f"kubectl -n {namespace} rollout restart deployment/{pod[1]}" if pod is not None and namespace else ""
+def restart_command(environment: Mapping[str, str], process: int, arguments: Sequence[str]) -> str:
+    """Returns what restarts the process: all replicas if it is a pod of a Deployment, which has the Deployment's name.
+
+    Empty for a pod of something else.
+    """
+    name, namespace = environment.get("POD_NAME", ""), environment.get("POD_NAMESPACE", "")
+    pod = _POD_OF_DEPLOYMENT.fullmatch(name)
+    if pod is not None and namespace:
+        return f"kubectl -n {namespace} rollout restart deployment/{pod[1]}"
+    return "" if name else f"kill {process}, and when it has ended: {shlex.join(arguments)}"
 
 
 @contextlib.contextmanager

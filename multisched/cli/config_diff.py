@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Final
 
 import msgspec
 import typer
@@ -15,6 +16,11 @@ from multisched.config.options import ExitCode
 from multisched.config.schema import Configuration
 from multisched.observe.configuration_view import CONFIGURATION_PATH, ConfigurationView, decode_configuration
 from multisched.observe.tables import as_document, as_table
+
+VALUE_CHARS_MAX: Final = 60
+"""Of a value in the table; `-o wide` shows all of it."""
+SAME_CHARS: Final = 15
+"""Of what both values have before the first difference."""
 
 
 def show(server: Server, wanted: Configuration | None, output: str) -> str:
@@ -50,7 +56,7 @@ def lines(
     if found:
         if is_former:
             yield "of what it said before, this waits for a restart:"
-        rows = [(one.path, one.before or "-", one.after or "-", _when(one)) for one in found]
+        rows = [(one.path, *(cell or "-" for cell in _values(one, is_wide=is_wide)), _when(one)) for one in found]
         yield as_table(
             ("setting", "in force", "said before" if is_former else "file", "applies"), rows, is_wide=is_wide
         )
@@ -58,6 +64,25 @@ def lines(
         yield "no difference"
     if view.restart_command and any(one.restart for one in found):
         yield f"restart it with: {view.restart_command}"
+
+
+def _values(change: Change, *, is_wide: bool) -> tuple[str, str]:
+    """Returns what is in force and what the file says: if a value is long, the piece around the first difference."""
+    both = change.before, change.after
+    if is_wide or max(map(len, both)) <= VALUE_CHARS_MAX:
+        return both
+    pairs = enumerate(zip(*both, strict=False))
+    differ_at = next((at for at, (before, after) in pairs if before != after), min(map(len, both)))
+    start = max(0, differ_at - SAME_CHARS)
+    return _piece(change.before, start), _piece(change.after, start)
+
+
+def _piece(value: str, start: int) -> str:
+    """At most VALUE_CHARS_MAX characters of the value, with `…` where more of it is left out."""
+    lead = "…" if 0 < start < len(value) else ""
+    rest = value[start:] if lead else value
+    room = VALUE_CHARS_MAX - len(lead)
+    return lead + (rest if len(rest) <= room else f"{rest[: room - 1]}…")
 
 
 def _when(change: Change) -> str:

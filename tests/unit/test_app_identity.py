@@ -23,8 +23,9 @@ def test_every_start_is_another_identity(pod_name: str, monkeypatch: pytest.Monk
         ("my-own-scheduler-7d9c5b6f4d-x2x9z", "a", "kubectl -n a rollout restart deployment/my-own-scheduler"),
         ("multisched-0", "system", ""),
         ("multisched-7d9c5b6f4d-x2x9z", "", ""),
-        ("", "", ""),
+        ("", "", "kill 47, and when it has ended: multisched run --config 'my file'"),
     ],
 )
 def test_the_command_that_restarts_it_is_known_of_a_pod_of_a_deployment(pod: str, namespace: str, command: str) -> None:
-    assert restart_command({"POD_NAME": pod, "POD_NAMESPACE": namespace}) == command
+    environment = {"POD_NAME": pod, "POD_NAMESPACE": namespace}
+    assert restart_command(environment, 47, ["multisched", "run", "--config", "my file"]) == command

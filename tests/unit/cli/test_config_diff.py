@@ -47,3 +47,23 @@ def test_another_file_is_compared_with_what_is_in_force_in_spite_of_the_rejected
     said = "/etc/m.yaml, which the program follows, was rejected; what it said before is in force, since 1970-01-01T"
     assert shown[0].startswith(said)
     assert shown[1:] == ["no difference"]
+
+
+LONG = "{" + ", ".join(f"k{number}: {number}" for number in range(100)) + "}"
+
+
+@pytest.mark.parametrize(
+    ("after", "shown_before", "shown_after"),
+    [
+        (LONG.replace("k50: 50", "k50: no"), "… k49: 49, k50: 50, k51: 51", "… k49: 49, k50: no, k51: 51"),
+        ("", "{k0: 0, k1: 1, ", "-"),
+    ],
+)
+def test_long_values_are_cut_around_first_difference(after: str, shown_before: str, shown_after: str) -> None:
+    change = Change("domains.web.profile", LONG, after, "")
+    (_, row) = "\n".join(lines(ConfigurationView({}), [change], (), is_own_file=False, is_wide=False)).splitlines()
+    assert shown_before in row
+    assert shown_after in row
+    assert len(row) < 200
+    (_, whole) = "\n".join(lines(ConfigurationView({}), [change], (), is_own_file=False, is_wide=True)).splitlines()
+    assert LONG in whole
