@@ -38,7 +38,8 @@ from multisched.cli.options import (
     has_kubeconfig,
     show,
 )
-from multisched.config.options import DEFAULT_SERVER
+from multisched.config.options import DEFAULT_SERVER, RefusedError
+from multisched.model.server_url import scheme_of
 
 if TYPE_CHECKING:
     from multisched.cli.dump import Dump
@@ -71,9 +72,11 @@ class ServerOptions:
         from multisched.cli.server import Server
 
         is_in_cluster = self.kubeconfig is not None or self.context is not None
-        url = self.server
+        url, named_by = self.server, "--server "
         if url is None and not is_in_cluster:  # an option counts more than the environment
-            url = os.environ.get(SERVER_VARIABLE) or None
+            url, named_by = os.environ.get(SERVER_VARIABLE) or None, f"{SERVER_VARIABLE}="
+        if url is not None and not scheme_of(url):
+            raise RefusedError(f"{named_by}{url}: write http://HOST:PORT or https://HOST:PORT")
         server = Server(
             DEFAULT_SERVER if url is None else url,
             self.kubeconfig,

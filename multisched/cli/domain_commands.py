@@ -8,6 +8,7 @@ A domain makes its commands with `cli.asking`, `cli.options`, `cli.views` and `o
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
@@ -17,6 +18,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from multisched.cli.options import output_written, show
+from multisched.model.near_names import did_you_mean
 
 GROUP: Final = "multisched.commands"
 """Of entry points: the name of the command, and where its `typer.Typer` is."""
@@ -24,6 +26,19 @@ GROUP: Final = "multisched.commands"
 
 on_demand = typer.Typer()
 """Our own commands but `run`, which waits for none of them: reading what they all take is 35 ms."""
+
+
+_CHOICE: Final = re.compile(r"Value error, '(.*)' is not one of ((?:'[^']*'(?:, )?)+)\.")
+"""What pydantic and typer make of a value that is none of an option's choices."""
+
+
+def refused_choice(message: str) -> str:
+    """Returns typer's words about a value that is no choice of its option with the choice that was probably meant, others unchanged."""
+    found = _CHOICE.fullmatch(message)
+    if found is None:
+        return message
+    near = did_you_mean(found[1], re.findall(r"'([^']*)'", found[2]), "")
+    return f"'{found[1]}' is not one of {found[2]}{f' ({near})' if near else ''}."
 
 
 class CommandsOfAll(TyperGroup):
@@ -34,6 +49,13 @@ class CommandsOfAll(TyperGroup):
     def main(self, *args: Any, **more: Any) -> Any:
         with output_written():
             return super().main(*args, **more)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = refused_choice(error.message)
+            raise
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in self.commands:

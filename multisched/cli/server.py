@@ -225,8 +225,8 @@ def _decoded(url: str, body: bytes, decode: Callable[[bytes], T]) -> T:
 
 
 def code_of(status: int) -> ExitCode:
-    """Of an HTTP status: whether the question itself is wrong."""
-    return ExitCode.USAGE if status in (400, 422) else ExitCode.PROBLEM
+    """Returns the exit code for an HTTP status. A name that is not known is a mistake in the question, as with a dump."""
+    return ExitCode.USAGE if status in (400, 404, 422) else ExitCode.PROBLEM
 
 
 def _tls(server: Server) -> ssl.SSLContext:

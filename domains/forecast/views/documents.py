@@ -20,6 +20,9 @@ from domains.forecast.views.forecast_snapshot import ForecastSnapshot
 from multisched.framework.views import Document, NoViewError, ViewQuery
 
 PERCENTILES: Final = (50, 90, 99)
+NEAR_NAMES: Final = 3
+NEARNESS: Final = 0.6
+"""Of a name that was probably meant; below it a suggestion misleads."""
 _DAYS: Final = [day.lower() for day in DAYS]
 _MOMENT: Final = re.compile(rf"(?:(?P<day>{'|'.join(_DAYS)}) )?(?P<hour>\d{{1,2}}):(?P<minute>\d{{2}})", re.ASCII)
 
@@ -66,8 +69,12 @@ def service(snapshot: ForecastSnapshot, query: ViewQuery) -> Document:
 
 
 def hint(name: str, known: Sequence[str], lists: str) -> str:
-    """The end of a sentence about a name that is not known."""
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    """Returns the end of a sentence about a name that is not known. Without a namespace it is compared with bare names."""
+    of_compared: dict[str, list[str]] = {}
+    for one in known:
+        of_compared.setdefault(one if "/" in name else one.rpartition("/")[2], []).append(one)
+    close = difflib.get_close_matches(name, of_compared, n=NEAR_NAMES, cutoff=NEARNESS)
+    near = [one for compared in close for one in of_compared[compared]][:NEAR_NAMES]
     return f"; did you mean {' or '.join(near)}?" if near else f"; {lists} lists them"
 
 

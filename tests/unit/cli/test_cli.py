@@ -405,6 +405,29 @@ def test_an_option_counts_more_than_the_server_of_the_environment(
         assert (code, "http://127.0.0.1:1" in err) == (3, True), err
 
 
+def test_malformed_server_is_named_with_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MULTISCHED_SERVER", "foo")
+    wanted = "write http://HOST:PORT or https://HOST:PORT"
+    assert call("queue") == (2, "", f"multisched: MULTISCHED_SERVER=foo: {wanted}\n")
+    assert call("queue", "--server", "bar") == (2, "", f"multisched: --server bar: {wanted}\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "hint"),
+    [
+        (("queue",), "jsn", " (did you mean json?)."),
+        (("quota", "tree"), "wid", " (did you mean wide?)."),
+        (("config", "diff"), "x", "'yaml'."),
+    ],
+)
+def test_misspelt_output_gets_the_nearest_choice(command: tuple[str, ...], given: str, hint: str) -> None:
+    code, out, err = call(*command, "-o", given)
+    plain = " ".join(err.replace("│", "").split())
+    assert (code, out) == (2, "")
+    assert f"Invalid value for '--output' / '-o': '{given}' is not one of" in plain
+    assert hint in plain
+
+
 @pytest.mark.parametrize("command", ["version", "cluster"])
 def test_a_context_is_no_option_of_what_looks_at_no_cluster(command: str) -> None:
     code, out, err = call("--context", "far", command)

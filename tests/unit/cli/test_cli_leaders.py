@@ -171,7 +171,7 @@ def test_what_the_leader_refuses_is_told_as_its_own() -> None:
     with pair() as (standby, leader):
         standby.stands_by(POD, led_by(leader.url))
         code, _, err = call("explain", "pod", "late", "--server", standby.url)
-    assert (code, err) == (1, f"multisched: {leader.url} answered 404: no such thing\n")
+    assert (code, err) == (2, f"multisched: {leader.url} answered 404: no such thing\n")
 
 
 def test_a_token_follows_no_leader_in_the_clear_to_another_machine(tmp_path: Path) -> None:

@@ -142,6 +142,8 @@ async def test_what_is_not_there_is_told_with_a_fix() -> None:
     for what, options, message in (
         ("node", {"name": "n11"}, "no node n11 among those of domain shop; did you mean n1"),
         ("node", {}, "node: say which name"),
+        ("service", {"name": "nope"}, "no profile of nope; multisched forecast services lists them"),
+        ("service", {"name": "wbe"}, "no profile of wbe; did you mean shop/web"),
         ("service", {"name": "shop/wbe"}, "no profile of shop/wbe; did you mean shop/web"),
         ("node", {"nmae": "n1"}, "nmae: unknown; known here: name, domain"),
         ("nodes", {"name": "n1"}, "name: unknown; known here: domain"),
