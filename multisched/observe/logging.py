@@ -17,6 +17,7 @@ import warnings
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Final, Literal, Protocol, TextIO
 
@@ -146,6 +147,23 @@ class _NonBlockingHandler(logging.Handler):
             self._writer.write(self.format(notice).encode())
 
 
+_IS_TRIAL: Final[ContextVar[bool]] = ContextVar("is_trial", default=False)
+
+
+@contextmanager
+def only_errors_of_trial() -> Iterator[None]:
+    """Drops log lines below ERROR that a copy of the program writes: the program has said the same when it started."""
+    token = _IS_TRIAL.set(True)
+    try:
+        yield
+    finally:
+        _IS_TRIAL.reset(token)
+
+
+def _is_for_log(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR or not _IS_TRIAL.get()
+
+
 @contextmanager
 def logging_to(
     stream: LogStream, *, level: str, form: LogFormat, clock: Clock, is_terminal: bool = False
@@ -154,6 +172,7 @@ def logging_to(
     writer = LineWriter(stream)
     handler = _NonBlockingHandler(writer)
     handler.setFormatter(_text(clock, is_terminal=is_terminal) if form == "text" else _JsonLines(clock))
+    handler.addFilter(_is_for_log)
     root = logging.getLogger()
     before, before_level = root.handlers[:], root.level
     root.handlers[:] = [handler]

@@ -8,6 +8,7 @@ takes one question at a time, so that deciding goes on meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -16,6 +17,7 @@ from multisched.framework.background import InThread
 from multisched.framework.leading import FindLeader, led_here, require_led
 from multisched.framework.registry import Registry
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError, PodView, WhatIfList, WhatIfView
+from multisched.observe.logging import only_errors_of_trial
 from multisched.shell.program import Program
 from multisched.shell.workers.background_threads import in_worker_thread
 
@@ -101,12 +103,14 @@ class ProgramExplanations:
 
         from multisched.whatif.sandbox import ClusterSnapshot, SchedulerSandbox
 
+        def answer(snapshot: ClusterSnapshot) -> R:
+            with only_errors_of_trial():
+                return ask(SchedulerSandbox(self._program.configuration, snapshot, self._registry))
+
         self._questions += 1
         try:
             async with self._stage:
                 snapshot = ClusterSnapshot.of(self._program)
-                return await self._in_thread(
-                    lambda: ask(SchedulerSandbox(self._program.configuration, snapshot, self._registry))
-                )
+                return await self._in_thread(partial(answer, snapshot))
         finally:
             self._questions -= 1

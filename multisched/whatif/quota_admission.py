@@ -24,6 +24,7 @@ from multisched.model.objects import differ_in_version_only
 from multisched.model.quotas.translation import api_of
 from multisched.model.wire import UNREADABLE
 from multisched.observe.admission_view import NotReviewedError
+from multisched.observe.logging import only_errors_of_trial
 from multisched.observe.token_bucket import TokenBucket
 from multisched.plugins.quota.quota_source import QUOTA_KINDS
 from multisched.shell.program import Program
@@ -170,8 +171,9 @@ def _evictions(
     pods = len(after.placed) + len(after.pending)
     if pods > PODS_TRIED_MAX:
         return (f"with {pods} pods it takes too long to say who would be evicted; multisched quota lint says it",)
-    sandbox = SchedulerSandbox(configuration, after, registry)
-    return _by_leaf(try_quotas(sandbox, after, ATTEMPTS_MAX).evictions)
+    with only_errors_of_trial():
+        sandbox = SchedulerSandbox(configuration, after, registry)
+        return _by_leaf(try_quotas(sandbox, after, ATTEMPTS_MAX).evictions)
 
 
 def _request_of(body: bytes) -> _Request:

@@ -17,6 +17,7 @@ from multisched.framework.leading import FindLeader, led_here, require_led
 from multisched.framework.moving import CarriesOutRepairs, RepairStatus
 from multisched.framework.registry import Registry, implements
 from multisched.framework.repair import RepairAsked, RepairingPlugin, RepairPlan, RepairRefusedError
+from multisched.observe.logging import only_errors_of_trial
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
 from multisched.shell.repairs import PlanRepair
@@ -89,7 +90,8 @@ class RepairPlans:
         from multisched.whatif.repair_trial import plan_on
         from multisched.whatif.sandbox import SchedulerSandbox
 
-        return plan_on(SchedulerSandbox(self._program.configuration, snapshot, self._registry), asked)
+        with only_errors_of_trial():
+            return plan_on(SchedulerSandbox(self._program.configuration, snapshot, self._registry), asked)
 
 
 def plans_of(program: Program) -> PlanRepair:

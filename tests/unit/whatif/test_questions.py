@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
+import logging
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -12,6 +15,7 @@ import numpy as np
 import pytest
 
 from domains.forecast.forecast import Forecast
+from multisched.app import SystemClock
 from multisched.config import loading
 from multisched.framework.dependency import Dependency
 from multisched.framework.events import Action, ClusterEvent, EventRegistration, Resource
@@ -23,6 +27,7 @@ from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError, PodView
+from multisched.observe.logging import logging_to
 from multisched.shell.program import Program, ProgramPorts
 from multisched.testing.loop.sim_loop import SimClock
 from multisched.whatif.explain_source import QUESTIONS_MAX, ProgramExplanations
@@ -75,6 +80,33 @@ def test_a_pod_that_waits_is_told_why_on_which_node_and_what_would_help() -> Non
             await explanations.pod(ExplainQuery("default", "late", node="c"))
 
     play(scene, prepare=two_nodes)
+
+
+class Noisy:
+    """Says something when it is built, and when it is asked."""
+
+    name = "Noisy"
+
+    def __init__(self) -> None:
+        logging.getLogger(__name__).warning("built")
+
+    def pre_enqueue(self, pod: Pod) -> Status:
+        logging.getLogger(__name__).warning("asked")
+        return SUCCESS
+
+
+def test_explanations_do_not_repeat_log_lines_of_the_program() -> None:
+    async def scene(cluster: Cluster) -> None:
+        explanations = ProgramExplanations(cluster.program, in_thread=at_once)
+        for _ in range(2):
+            await explanations.pod(ExplainQuery("default", "late", with_fixes=True))
+
+    enabled = f"- name: forecast\n  profile: {{plugins: {{enabled: [{{name: '{__name__}:Noisy'}}]}}}}"
+    stream = io.BytesIO()
+    with logging_to(stream, level="warning", form="json", clock=SystemClock()):
+        play(scene, prepare=two_nodes, configuration=CONFIGURATION.replace("- name: forecast", enabled))
+    said = [json.loads(line)["message"] for line in stream.getvalue().splitlines()]
+    assert (said.count("built"), said.count("asked")) == (1, 2), "the program asks once for each pod"
 
 
 def test_each_pod_is_told_what_it_waits_for() -> None:
