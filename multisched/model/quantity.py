@@ -27,8 +27,18 @@ _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 
 
+_SHOWN = (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("T", 10**12), ("G", 10**9), ("M", 10**6), ("Ki", 2**10))
+"""Units to show bytes in. Powers of ten come before Ki: 40G is 39062500Ki, which nobody writes."""
+
+
 class QuantityError(ValueError):
     """Raised when a text is not a quantity; the message quotes it, truncated."""
+
+
+def bytes_text(amount: int) -> str:
+    """Returns a quantity of exactly so many bytes, in the first unit of _SHOWN that divides them."""
+    found = (f"{amount // size}{unit}" for unit, size in _SHOWN if amount and amount % size == 0)
+    return next(found, str(amount))
 
 
 def parse_value(text: str | int | float) -> int:

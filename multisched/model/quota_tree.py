@@ -13,7 +13,8 @@ import msgspec
 
 from multisched.model.near_names import did_you_mean
 from multisched.model.objects import CPU, PODS, Requests
-from multisched.model.quantity import ONE_NANO, QuantityError, milli_of_nano, parse_nano, value_of_nano
+from multisched.model.quantity import ONE_NANO, QuantityError, bytes_text, milli_of_nano, parse_nano, value_of_nano
+from multisched.model.resources import HUGEPAGES_PREFIX
 from multisched.model.selectors import is_dns_label, is_qualified_name
 
 NODES_MAX: Final = 10_000
@@ -35,6 +36,7 @@ EVERYTHING: Final = frozenset[str]()
 MAX_JOBS: Final = "kube-queue/max-jobs"
 """A key of `max` that bounds jobs in ACK's queue, and no resource of pods."""
 
+BYTE_RESOURCES: Final = frozenset({"memory", "ephemeral-storage"})
 NATIVE_RESOURCES: Final = (CPU, "memory", "ephemeral-storage", PODS)
 NATIVE_PREFIXES: Final = ("hugepages-", "attachable-volumes-")
 
@@ -419,16 +421,14 @@ def _check_children(reader: _Reader, at: int) -> None:
 def shown_amount(resource: str, amount: int) -> str:
     """Returns an amount in the units of `quota_amount` as people write it.
 
-    CPUs and devices are shown whole where they are whole, else in thousandths; bytes in Gi or Mi where that is exact.
+    CPUs and devices are shown whole where they are whole, else in thousandths; bytes in the largest unit that divides them.
     """
     if is_in_thousandths(resource):
         if amount % 1000 or resource == CPU:
             return f"{amount // 1000}" if amount % 1000 == 0 else f"{amount}m"
         amount //= 1000
-    for suffix, size in (("Gi", 2**30), ("Mi", 2**20)):
-        if amount and amount % size == 0:
-            return f"{amount // size}{suffix}"
-    return str(amount)
+    is_in_bytes = resource in BYTE_RESOURCES or resource.startswith(HUGEPAGES_PREFIX)
+    return bytes_text(amount) if is_in_bytes else str(amount)
 
 
 def _shown_or_none(resource: str, amount: int | None) -> str:

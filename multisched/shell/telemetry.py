@@ -69,7 +69,8 @@ class ProgramQueues:
                         qos=pod.spec.qos.value,
                         attempts=entry.attempts,
                         waiting_s=now_s - entry.added_s,
-                        retry_in_s=max(0.0, (entry.retry_at_s or now_s) - now_s),
+                        # A gated pod is asked about again too, by the gate alone: that is no attempt.
+                        retry_in_s=0.0 if entry.place is Place.GATED else max(0.0, (entry.retry_at_s or now_s) - now_s),
                         plugins=entry.plugins,
                         message=entry.message,
                     )

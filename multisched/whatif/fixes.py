@@ -28,7 +28,7 @@ from multisched.framework.points import Plugin
 from multisched.framework.registry import implements
 from multisched.framework.status import Code
 from multisched.model.objects import CPU, MEMORY, PODS, Node, Pod
-from multisched.model.quota_tree import quota_amount
+from multisched.model.quota_tree import quota_amount, shown_amount
 from multisched.model.selectors import NO_EXECUTE, NO_SCHEDULE, NodeSelector, Operator, Requirement, Taint, Toleration
 from multisched.shell.domain import DomainWorker
 from multisched.whatif.queue_ahead import QueueAhead
@@ -178,7 +178,7 @@ class _Guesses:
         for name, amount in requests.items():
             others = np.logical_or.reduce([mask for other, mask in short.items() if other != name])
             for fits in _largest(room[name][short[name] & ~others]):
-                text = f"lower the {name} request from {_amount(name, amount)} to {_amount(name, fits)}"
+                text = f"lower the {name} request from {_shown(name, amount)} to {_shown(name, fits)}"
                 change = {"resource": name, "from": amount, "to": fits}
                 size = (amount - fits) / amount
                 yield _Trial("request", text, size, change, self._asking(name, fits), serves=name)
@@ -210,7 +210,7 @@ class _Guesses:
             ((name, fits),) = found.room.items()
             fits, amount = fits // quota_amount(name, 1), self._pod.requests.get(name, 0)
             if 0 < fits < amount:
-                text = f"lower the {name} request from {_amount(name, amount)} to {_amount(name, fits)}"
+                text = f"lower the {name} request from {_shown(name, amount)} to {_shown(name, fits)}"
                 change = {"resource": name, "from": amount, "to": fits}
                 size = (amount - fits) / amount
                 yield _Trial("request", text, size, change, self._asking(name, fits), serves=name)
@@ -511,11 +511,6 @@ def _requirement_text(requirement: Requirement) -> str:
     return f"{requirement.key} {requirement.operator.value} {', '.join(requirement.values)}".rstrip()
 
 
-def _amount(resource: str, amount: int) -> str:
-    """As a quantity: milli-CPU, bytes in the largest unit that divides them, or a count."""
-    if resource == CPU:
-        return str(amount // 1000) if amount % 1000 == 0 else f"{amount}m"
-    for unit, name in ((2**40, "Ti"), (2**30, "Gi"), (2**20, "Mi"), (2**10, "Ki")):
-        if amount >= unit and amount % unit == 0:
-            return f"{amount // unit}{name}"
-    return str(amount)
+def _shown(resource: str, amount: int) -> str:
+    """Returns a requested amount as people write it."""
+    return shown_amount(resource, quota_amount(resource, amount))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from multisched.model.quantity import (
     QUANTITY_MAX,
     QuantityError,
+    bytes_text,
     milli_of_nano,
     parse_milli,
     parse_nano,
@@ -151,3 +152,13 @@ def test_any_text_is_a_quantity_or_is_refused(text: str) -> None:
         return
     assert any(mark.isdigit() for mark in text)
     assert abs(value) <= QUANTITY_MAX
+
+
+@pytest.mark.parametrize("text", ["40G", "500M", "8Gi", "1536Mi", "3Ki", "2T", "1Ti", "1001", "0"])
+def test_bytes_are_shown_as_their_author_wrote_them(text: str) -> None:
+    assert bytes_text(parse_value(text)) == text
+
+
+@given(st.integers(0, QUANTITY_MAX))
+def test_shown_bytes_are_exact(amount: int) -> None:
+    assert parse_value(bytes_text(amount)) == amount

@@ -113,6 +113,19 @@ def test_a_hint_that_fails_is_told_under_its_plugins_name_and_the_pod_is_tried()
     play(scene, prepare=one_node, configuration=WITH_PLUGINS)
 
 
+def test_gated_pod_shows_no_retry() -> None:
+    """Time makes the queue ask the gate again, which is no attempt."""
+
+    async def scene(cluster: Cluster) -> None:
+        await cluster.add_pod("picky")
+        await cluster.settle()
+        (shown,) = ProgramQueues(cluster.program, "me").queue(domain="forecast", limit=10).pods
+        assert (shown.state, shown.retry_in_s) == ("gated", 0.0)
+
+    gate = f"- name: forecast\n  profile: {{plugins: {{enabled: [{{name: '{__name__}:Gate'}}]}}}}"
+    play(scene, prepare=one_node, configuration=CONFIGURATION.replace("- name: forecast", gate))
+
+
 def test_a_gate_that_fails_is_told_under_its_own_point_to_whoever_watches_and_to_the_pod() -> None:
     async def scene(cluster: Cluster) -> None:
         await cluster.add_pod("picky")

@@ -403,7 +403,7 @@ def test_the_whole_queue_is_told_in_the_order_of_waiting_those_on_their_way_last
         first, second = sorted((odd, gated), key=lambda one: str(one["state"]))
         held = "waiting for scheduling gates: [g]"
         assert first == waiting(
-            cluster, "gated", "gated", waitingS=12.0, retryInS=288.0, plugins=("SchedulingGates",), message=held
+            cluster, "gated", "gated", waitingS=12.0, retryInS=0.0, plugins=("SchedulingGates",), message=held
         )
         odd = waiting(cluster, "odd", "refused", waitingS=12.0, qos="BestEffort", message=second["message"])
         assert second == odd
