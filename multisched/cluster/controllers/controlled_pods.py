@@ -74,10 +74,11 @@ def slim_pod(pod: Document) -> Document:
 
 
 def slim_node(node: Document) -> Document:
-    """What decides about daemons: a node without its status, which changes all the time."""
+    """What decides about daemons and taints: a node without its status, which changes all the time."""
     metadata, spec = node["metadata"], node.get("spec") or {}
     kept = {name: metadata[name] for name in ("name", "uid", "resourceVersion", "labels") if metadata.get(name)}
-    return {"metadata": kept, "spec": {"taints": spec.get("taints") or []}}
+    is_cordoned = bool(spec.get("unschedulable"))
+    return {"metadata": kept, "spec": {"taints": spec.get("taints") or [], "unschedulable": is_cordoned}}
 
 
 def pod_index(pod: Document) -> Iterator[str]:

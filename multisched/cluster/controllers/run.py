@@ -20,6 +20,7 @@ from multisched.cluster.controllers.fake_provisioner import FakeProvisioner
 from multisched.cluster.controllers.garbage import GarbageController
 from multisched.cluster.controllers.job import JobController
 from multisched.cluster.controllers.namespace import NamespaceController
+from multisched.cluster.controllers.node_lifecycle import NodeLifecycleController
 from multisched.cluster.controllers.persistentvolume import ClaimController, VolumeController
 from multisched.cluster.controllers.replicaset import ReplicaSetController
 from multisched.cluster.controllers.statefulset import StatefulSetController
@@ -44,6 +45,7 @@ async def run_controllers(transport: Transport, *, clock: WallClock, rng: random
         claim_protection(context),
         volume_protection(context),
         FakeProvisioner(context),
+        NodeLifecycleController(context),
         NamespaceController(context),
         GarbageController(context),
     ]
