@@ -56,7 +56,7 @@ def fault_of_reclaim(
     or not at all. Pods that are going count no more, and `nominated` others, each with the node that it waits for, count
     already. A victim that goes anyway, for a pod of no quota maybe, is taken away from nobody.
     """
-    leaving = {victim.uid for unit in units for victim in unit if victim.is_deleting}
+    leaving = {victim.uid for unit in units for victim in unit if victim.is_leaving}
     units = [[victim for victim in unit if victim.uid not in leaving] for unit in units]
     victims, standing = (
         [victim for unit in units for victim in unit],
@@ -64,7 +64,7 @@ def fault_of_reclaim(
     )
     if leaving and not victims:
         return ""
-    staying = [one for one in standing if not one.is_deleting]
+    staying = [one for one in standing if not one.is_leaving]
     usage = usage_of(tree, [*staying, *nominated])
     unit_of = {victim.uid: unit[0].uid for unit in units if len(unit) > 1 for victim in unit}
 
@@ -78,7 +78,7 @@ def fault_of_reclaim(
 
 def one_would_do(tree: QuotaTree, pod: Pod, node: Node, standing: Collection[Pod]) -> str:
     """A pod of another leaf that may go for the pod, and makes all the room that it lacks; empty for none."""
-    own, staying = tree.leaf_of(pod.namespace), [one for one in standing if not one.is_deleting]
+    own, staying = tree.leaf_of(pod.namespace), [one for one in standing if not one.is_leaving]
     usage = usage_of(tree, staying)
     if own is None or not usage.is_entitled(pod.namespace, counted(pod)):
         return ""

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 
+from msgspec.structs import replace
+
 from multisched.model.cluster_objects import PodDisruptionBudget
 from multisched.model.objects import Node, Pod
 from multisched.testing.rules.inter_pod import Standing, allows, is_tolerated
@@ -22,6 +24,12 @@ def broken_for_certain(budgets: Collection[PodDisruptionBudget], victims: Collec
         if sum(_holds(budget, victim) for victim in victims) > budget.disruptions_allowed:
             return budget.name
     return ""
+
+
+def less(budget: PodDisruptionBudget, victims: Collection[Pod]) -> PodDisruptionBudget:
+    """The budget, without what victims of other preemptions use of it. `victims`: as they stand in the cache."""
+    used = sum(_holds(budget, replace(victim, is_victim=False)) for victim in victims)
+    return replace(budget, disruptions_allowed=max(budget.disruptions_allowed - used, 0))
 
 
 def spared_for_certain(budgets: Collection[PodDisruptionBudget], lower: Collection[Pod]) -> list[Pod]:
@@ -139,4 +147,9 @@ def _importance(pod: Pod) -> tuple[int, float]:
 
 def _holds(budget: PodDisruptionBudget, pod: Pod) -> bool:
     is_selected = budget.selector is not None and budget.selector.matches(pod.labels)
-    return is_selected and budget.namespace == pod.namespace and pod.name not in budget.disrupted_pods
+    return (
+        is_selected
+        and budget.namespace == pod.namespace
+        and pod.name not in budget.disrupted_pods
+        and not pod.is_victim
+    )

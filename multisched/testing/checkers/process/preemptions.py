@@ -25,6 +25,7 @@ from multisched.testing.rules.victims import (
     fault_of_units,
     fault_of_victims,
     is_plain,
+    less,
     would_do,
 )
 from multisched.verify.gangs import GangState
@@ -64,6 +65,8 @@ class PreemptionChecker:
         self._latest: Preemption | None = None
         self._in_force: list[Preemption] = []
         """Those whose preemptors wait for their victims."""
+        self._leaving: set[str] = set()
+        """uids of the victims of these, and of those whose deletion was sent for others."""
         self._preempt = program.preemptor.start
         program.preemptor.start = self.preempt  # type: ignore[method-assign]
 
@@ -78,6 +81,8 @@ class PreemptionChecker:
         self._latest = preemption
         is_preempting = self._program.preemptor.is_preempting
         self._in_force = [one for one in self._in_force if any(is_preempting(pod.uid) for pod, _ in one.nominations)]
+        self._leaving = {victim.uid for one in self._in_force for victim in one.every_victim}
+        self._leaving |= {entry.pod.uid for entry in self._program.cache if entry.pod.is_victim}
         self._judge(preemption)
         self._in_force.append(preemption)
         return self._preempt(preemption, home)
@@ -104,7 +109,9 @@ class PreemptionChecker:
         preemptors = [pod for pod, _ in preemption.nominations]
         least = min(preemptors, key=lambda pod: pod.spec.priority)
         (first, at), victims, own = preemption.nominations[0], preemption.every_victim, tree.leaf_of(least.namespace)
-        for victim in (one for one in victims if not one.is_leaving):  # who goes anyway may be anybody
+        for victim in (
+            one for one in map(self._marked, victims) if not one.is_leaving
+        ):  # who goes anyway may be anybody
             leaf = tree.leaf_of(victim.namespace)
             is_displaced = leaf is own or leaf is None
             if is_displaced and victim.spec.priority >= least.spec.priority:
@@ -119,8 +126,9 @@ class PreemptionChecker:
             for one in nominator.pods()
             if one.uid not in members and not placed(one.uid)
         ]
+        standing = [self._marked(one) for one in self._delivered.placed()]
         claims = [(pod, self._delivered.nodes.get(node)) for pod, node in preemption.nominations]
-        fault = fault_of_reclaim(tree, claims, self._units(preemption), self._delivered.placed(), others)
+        fault = fault_of_reclaim(tree, claims, self._units(preemption), standing, others)
         if fault:
             self._complain(f"I14: {first.key} is to reclaim on {at}: {fault}")
         self._quotas.reclaimed(first, victims)
@@ -130,7 +138,7 @@ class PreemptionChecker:
         cache, first = self._program.cache, preemption.nominations[0].pod
         domain = self._domain_of[first.spec.scheduler_name]
         nodes = {node.name: node for _, node in cache.nodes.live_rows()}
-        standing = [(e.pod, nodes[e.node]) for e in cache if not e.pod.is_terminal and e.node in nodes]
+        standing = [(self._marked(e.pod), nodes[e.node]) for e in cache if not e.pod.is_terminal and e.node in nodes]
         scene = _Scene(domain, nodes, standing, self._delivered.is_usable(domain))
         wanted = [(pod, nodes[node]) for pod, node in preemption.nominations if node in nodes]
         if self._is_plain:
@@ -172,12 +180,13 @@ class PreemptionChecker:
         """Of one node: all victims together are enough, and each is needed; no budget is broken where some node would do without."""
         name, victims, nodes, standing = (
             preemption.node_of(pod.uid),
-            preemption.every_victim,
+            [self._marked(victim) for victim in preemption.every_victim],
             scene.nodes,
             scene.standing,
         )
         known = self._program.cache.objects.all(ObjectKind.POD_DISRUPTION_BUDGET)
-        budgets = [budget for budget in known if isinstance(budget, PodDisruptionBudget)]
+        going = [entry.pod for entry in self._program.cache if self._marked(entry.pod).is_victim]
+        budgets = [less(budget, going) for budget in known if isinstance(budget, PodDisruptionBudget)]
         if name in nodes:
             fault = fault_of_victims(pod, nodes[name], victims, nodes.values(), standing, scene.is_usable, budgets)
             if fault:
@@ -190,11 +199,10 @@ class PreemptionChecker:
 
     def _units(self, preemption: Preemption) -> Sequence[Sequence[Pod]]:
         """Victims that go together or not at all: those of a gang of which nobody stays, and each other one by itself."""
-        judge, units, leaving = self._delivered.gangs, dict[str, list[Pod]](), self._leaving()
+        judge, units = self._delivered.gangs, dict[str, list[Pod]]()
         gone = {victim.uid for victim in preemption.every_victim}
-        for victim in preemption.every_victim:
-            is_leaving = victim.is_deleting or victim.uid in leaving
-            key = None if judge is None or is_leaving else judge.gang_of(victim.uid)
+        for victim in map(self._marked, preemption.every_victim):
+            key = None if judge is None or victim.is_leaving else judge.gang_of(victim.uid)
             members, surplus = self._standing(judge.state(key)) if judge is not None and key is not None else (set(), 0)
             is_whole = key is not None and gone.issuperset(members)
             if key is not None and not is_whole and len(gone & members) > surplus:
@@ -207,15 +215,16 @@ class PreemptionChecker:
         known = self._delivered.pods
         here = {uid for uid in state.bound if uid in known and not known[uid].is_deleting}
         here |= self._delivered.held.keys() & state.waiting
-        here -= self._leaving()
+        here = {uid for uid in here if uid not in self._leaving}
         if state.minimum is None:
             return here, 0
         finished = sum(uid not in known for uid in state.bound)  # who has ended is no pod that stands
         return here, min(max(len(here) + finished - state.minimum, 0), len(here))
 
-    def _leaving(self) -> set[str]:
-        """uids of pods that earlier preemptions are about to remove."""
-        return {victim.uid for one in self._in_force for victim in one.every_victim}
+    def _marked(self, pod: Pod) -> Pod:
+        """The pod, as a victim if an earlier preemption is about to remove it."""
+        is_victim = pod.uid in self._leaving and not pod.is_deleting
+        return replace(pod, is_victim=True) if is_victim and not pod.is_victim else pod
 
     def _nominated_before(self, preemption: Preemption, scene: _Scene) -> Sequence[Standing] | None:
         """Pods that are promised a node before the preemptors, which have no rules about others themselves. None: it is before
