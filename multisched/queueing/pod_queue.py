@@ -381,20 +381,18 @@ class PodQueue:
             if event is not None:
                 self._events.record_for(entry.uid, event, known, pod)
             return _placement(entry)
-        is_parked = entry.place in PARKED
         if is_elsewhere and entry.place is Place.GANG:
             self._back.requeue(entry, Requeue.AFTER_BACKOFF, ADDED, self._now_s)
             return _placement(entry)
         self._places.find_anew(entry, self._now_s)
         if event is not None and entry.place is Place.GANG:
             self._back.wake_lead(entry, self._now_s)
-        if event is not None and is_parked:
+        elif event is not None and entry.place in PARKED:
             self._wake_by_itself(entry, event, known)
         return _placement(entry)
 
     def _wake_by_itself(self, entry: Entry, event: ClusterEvent, known: Pod) -> None:
-        how = self._judge.after_update(entry, event, known)
-        if how is not Requeue.SKIP:
+        if (how := self._judge.after_update(entry, event, known)) is not Requeue.SKIP:
             self._back.requeue(entry, how, _label(event), self._now_s)
 
     def _wake_one(self, uid: str, event: ClusterEvent, tally: Tally) -> None:
@@ -405,10 +403,8 @@ class PodQueue:
             self._events.record_for(entry.uid, event, None, entry.pod)
         elif entry.place in PARKED:
             self._back.requeue(entry, Requeue.AFTER_BACKOFF, _label(event), self._now_s, tally)
-        elif entry.place is Place.GANG:
-            lead = self._gangs.lead_of(entry)
-            if lead is not None:
-                self._wake_one(lead.uid, event, tally)
+        elif entry.place is Place.GANG and (lead := self._gangs.lead_of(entry)) is not None:
+            self._wake_one(lead.uid, event, tally)
 
     def _attempted(self, uid: str) -> Entry:
         entry = self._entries.get(uid)

@@ -21,7 +21,7 @@ from multisched.framework.registry import PluginSet
 from multisched.framework.traits import traits_of
 from multisched.model.object_kinds import ObjectKind
 from multisched.shell.audit.sides import Here, NamedSide, Side
-from multisched.shell.ingest.objects import Notify, ObjectIngest
+from multisched.shell.ingest.objects import Notify, ObjectIngest, OnState
 from multisched.state.object_store import ObjectStore
 
 AUDITED_EVERY = 5
@@ -69,10 +69,13 @@ class ObjectWatch:
         events: EventSink,
         reporter: str,
         watching: Watching,
+        on_state: OnState,
     ) -> None:
-        """`watching`: puts whoever else hears of a kind around its handler."""
+        """`watching`: puts whoever else hears of a kind around its handler. `on_state`: see `ObjectIngest`."""
         self._store = store
         self.ingests = {k: ObjectIngest(k, store, notify, events, reporter) for k in kinds}
+        for ingest in self.ingests.values():
+            ingest.on_state = on_state
         self.reflectors: Mapping[ObjectKind, Reflector] = {
             kind: build(
                 kind.definition.path,

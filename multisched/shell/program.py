@@ -295,7 +295,7 @@ class Program:
 
     def _object_watch(self, reporter: str) -> ObjectWatch:
         times, statuses = self.event_times, self.statuses
-        objects = ObjectWatch(
+        return ObjectWatch(
             watched_kinds(worker.plugins for worker in self.router.workers()),
             self.cache.objects,
             self._reflector,
@@ -303,10 +303,8 @@ class Program:
             events=self.events,
             reporter=reporter,
             watching=lambda kind, handler: times.watching(kind.value, statuses.watching(kind, handler)),
+            on_state=partial(note_kind, self.cache.gangs),
         )
-        for ingest in objects.ingests.values():
-            ingest.on_state = partial(note_kind, self.cache.gangs)
-        return objects
 
     def _reflector(
         self,

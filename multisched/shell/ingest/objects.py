@@ -40,6 +40,9 @@ class KindState(Enum):
     FORBIDDEN = auto()
 
 
+OnState = Callable[[ObjectKind, KindState], None]
+
+
 class ObjectIngest:
     """Objects of one kind into the store."""
 
@@ -52,7 +55,7 @@ class ObjectIngest:
         self._notify = notify
         self._sink = events
         self._by = by
-        self.on_state: Callable[[ObjectKind, KindState], None] = _nobody
+        self.on_state: OnState = _nobody
         """Hears the state of the kind after each list and each refusal."""
         self._reported: dict[str, str] = {}
         self._events = {
