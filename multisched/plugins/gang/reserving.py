@@ -8,7 +8,7 @@ how long (`queueing/gang_reservations.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Final
 
 import numpy as np
@@ -29,7 +29,7 @@ SYSTEM_PRIORITY: Final = 2_000_000_000
 class MayEnd:
     """`framework.preemption.DisplacementRule`: all pods but those of the system may end."""
 
-    mark = None
+    mark: Hashable = None
     below = SYSTEM_PRIORITY
 
     def displaceable(self, pods: PlacedPods) -> Bools:
@@ -40,7 +40,7 @@ class MayEnd:
 
     def costs(self, pods: PlacedPods, victims: Bools, first: Bools, whole_gangs: Int64) -> Costs:
         """How many would have to end."""
-        return np.count_nonzero(victims, axis=0)[np.newaxis].astype(np.float64)
+        return np.stack((np.count_nonzero(victims, axis=0),)).astype(np.float64)
 
 
 class ReservingGangScheduling(GangScheduling):
