@@ -167,7 +167,7 @@ def test_quotas_of_scheduler_plugins_lend_what_is_idle_and_take_it_back() -> Non
 
 def test_in_koordinators_quotas_a_label_says_who_borrows_from_whom() -> None:
     town = Town([make_node("n", cpu_milli=cpus(6))], None)
-    town.put(linked("batch", 2, 6, namespaces=["shared"]), linked("web", 4, 6))
+    town.put(linked("batch", 2, 6, namespaces=["shared"]), linked("web", 4, 6, namespaces=["shared"]))
     web = {POD_LABEL: "web"}
     for number in range(6):
         town.add(f"batch-{number}", "shared", cpus(1))
