@@ -171,7 +171,9 @@ def test_a_gang_of_several_leaves_goes_whole_for_nobody() -> None:
     for label, victims in (("far", [f"g{number}" for number in range(10)]), ("near", [])):
         town = Town([make_node("n0", cpu_milli=12 * CPU)], None)
         town.put(
-            *(linked(name, least, 12, namespaces=[name]) for name, least in (("taker", 4), ("far", 2), ("near", 4)))
+            linked("taker", 4, 12, namespaces=["taker"]),
+            linked("far", 2, 12, namespaces=["far"]),
+            linked("near", 4, 12, namespaces=["near", "far"]),
         )
         town.set_minimum("g", "far", 10)
         for number in range(10):
