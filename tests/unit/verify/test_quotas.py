@@ -10,7 +10,7 @@ import pytest
 
 from multisched.verify.fields import Unreadable
 from multisched.verify.quota_tree import read_tree
-from multisched.verify.quotas import QuotaJudge
+from multisched.verify.quotas import QuotaJudge, quota_requests
 from tests.unit.verify.clusters import Document, make_pod
 from tests.unit.verify.quota_documents import cpus, level, manual, tree, tree_document
 
@@ -278,3 +278,21 @@ def test_sums_and_excesses_are_those_of_a_walk_through_everything() -> None:
         assert {one.name: usage.of(one)["cpu"] for one in read.root.below() if usage.of(one)["cpu"]} == +sums
         over = {one.name for one in read.root.below() if sums[one.name] > one.max["cpu"]}
         assert {one.level.name for one in usage.excesses()} == over
+
+
+@pytest.mark.parametrize(
+    ("annotations", "has_node", "thousandths"),
+    [
+        ({"gpu-milli": "250", "gpu-count": "2"}, False, 500),
+        ({"gpu-milli": "250", "gpu-count": "none"}, False, 0),
+        ({"gpu-milli": "1", "gpu-count": "2", "gpu-devices": "0,3", "gpu-allocated-milli": "250"}, True, 500),
+        ({"gpu-milli": "250"}, True, 0),
+    ],
+    ids=["waiting", "unreadable", "on a node", "on a node that a stranger chose"],
+)
+def test_parts_of_gpus_count_in_thousandths(annotations: dict[str, str], has_node: bool, thousandths: int) -> None:
+    found = quota_requests(
+        {"cpu": 1}, {f"multisched.io/{key}": text for key, text in annotations.items()}, has_node=has_node
+    )
+    assert found.get("nvidia.com/gpu", 0) == thousandths
+    assert quota_requests({"nvidia.com/gpu": 2}, {}, has_node=True)["nvidia.com/gpu"] == 2000
