@@ -71,6 +71,11 @@ class SimLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._virtual_s
 
+    @property
+    def iteration(self) -> int:
+        """Rises by one each time that the loop runs what is ready."""
+        return self._steps
+
     def pause(self, process: str) -> None:
         """Stops every task of the process where it stands."""
         self._paused.setdefault(process, [])

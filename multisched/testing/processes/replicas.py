@@ -16,6 +16,7 @@ from multisched.model.wire import Transport
 from multisched.shell.program import LeaseLostError, Program, ProgramPorts
 from multisched.testing.checkers.api.bind_checker import BindChecker
 from multisched.testing.checkers.process.process_checker import ProcessChecker
+from multisched.testing.checkers.process.step_cost import StepCost
 from multisched.testing.loop.counted_steps import CountedSteps
 from multisched.testing.loop.sim_loop import PROCESS, SimClock, SimLoop
 from multisched.testing.loop.virtual_workers import VirtualProcess, VirtualThreads, VirtualWorkers
@@ -121,6 +122,10 @@ class Replicas:
             is_plain=self._setting.is_shipped,
             is_steady=not self._setting.is_drawn,
         )
+        if self._setting.has_gang_workloads:
+            cost = StepCost(self._loop, self._bind_checker.complain)
+            for worker in program.router.workers():
+                cost.follow(worker.runner)
         task = self._loop.create_task(self._keep(program), context=context)
         self.running.append(Process(identity, program, transport, checker, task, follower))
         if follower is not None:

@@ -13,6 +13,8 @@ from multisched.testing.world.gang_workloads import GangWorkload, GangWorkloads
 
 GROUPED: Final = Form.PLUGINS
 """The form in which the PodGroup alone says how many members start together."""
+HOSTILE: Final = 32
+"""Members of a gang whose attempt is expensive."""
 SLOW_S: Final = (1.0, 4.0)
 """Until a volume arrives."""
 
@@ -198,6 +200,22 @@ async def _wait_for_a_volume(gangs: GangWorkloads) -> None:
     await gangs.pause(8.0)
 
 
+# -- cost ----------------------------------------------------------------------------------------------------------------
+
+
+async def _ask_for_too_much(gangs: GangWorkloads) -> None:
+    """The members of a gang each have tastes of their own, and one of them fits nowhere: every topology domain is searched in vain."""
+    pool = gangs.pool()
+    for _ in range(4):
+        await gangs.node(pool, HOSTILE // 2)
+    gang = await gangs.gang(pool, HOSTILE, HOSTILE, cpu="10m", topology="zone:required,kubernetes.io/hostname")
+    gang.has_tastes = True
+    await gangs.until(lambda: len(gangs.members(gang)) == HOSTILE)
+    await gangs.pause(4.0)
+    gang.replicas = 0
+    await gangs.delete_members(gang)
+
+
 ACTS: Final[Mapping[str, Act]] = {
     "gang evicted": _evict_a_gang,
     "gang evicted, another one deleted": _evict_and_delete,
@@ -210,4 +228,5 @@ ACTS: Final[Mapping[str, Act]] = {
     "podgroup of a waiting gang changed": _edit_a_waiting_gang,
     "podgroup of a running gang changed": _edit_a_running_gang,
     "gang with a late volume": _wait_for_a_volume,
+    "gang that costs too much": _ask_for_too_much,
 }

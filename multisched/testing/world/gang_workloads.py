@@ -35,6 +35,8 @@ FORMS: Final = (Form.ACK, Form.ACK_AND_GROUP, Form.PLUGINS)
 """Koordinator's gangs are left out: by default they start together only once."""
 MEMBERS_MAX: Final = 40
 """Pods that one controller creates in a run."""
+TASTES: Final = 6
+"""Preferred neighbours of each member of a gang with tastes."""
 SLOW_CLASS: Final = "slow"
 """The storage class whose volumes are provisioned by the acts alone."""
 
@@ -56,6 +58,8 @@ class GangWorkload:
     created: int = 0
     claims: Sequence[str] = ()
     """Claims of the first members."""
+    has_tastes: bool = False
+    """Each member prefers other neighbours, so that no two are alike; the last one fits on no node."""
 
     @property
     def owner_uid(self) -> str:
@@ -79,6 +83,10 @@ class GangWorkload:
         if self.created <= len(self.claims):
             claim = {"claimName": self.claims[self.created - 1]}
             pod["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": claim}]
+        if self.has_tastes:
+            pod["spec"] |= _tastes(self.created)
+            if self.created == self.replicas:
+                pod["spec"]["nodeSelector"] = {HOSTNAME: "nowhere"}
         return pod
 
 
@@ -296,6 +304,14 @@ class GangWorkloads:
             "claimRef": {"namespace": NAMESPACE, "name": claim},
         }
         await self.user.send("POST", VOLUMES_PATH, {"metadata": {"name": f"volume-of-{claim}"}, "spec": spec})
+
+
+def _tastes(number: int) -> dict[str, Any]:
+    terms = [
+        {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": {"taste": f"{number}-{at}"}}} for at in range(TASTES)
+    ]
+    preferred = [{"weight": 1, "podAffinityTerm": term} for term in terms]
+    return {"affinity": {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}}
 
 
 def _is_of(pod: Pod, workload: GangWorkload) -> bool:
