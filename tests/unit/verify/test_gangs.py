@@ -226,7 +226,7 @@ def test_a_gang_of_which_all_pods_have_gone_begins_anew() -> None:
 def test_finished_members_of_another_owner_do_not_count() -> None:
     def of(run: str, name: str, node: str, phase: str = "Running") -> Told:
         kind, document = member(name, node, phase=phase)
-        document["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "j", "uid": run}]
+        document["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "j", "uid": run, "controller": True}]
         return kind, document
 
     found = judge(of("1", "a", "n1", "Succeeded"), of("1", "b", "n1", "Succeeded"), of("2", "c", "n1"))
