@@ -56,7 +56,7 @@ async def _preempt_at_once(gangs: GangWorkloads) -> None:
     await gangs.runs(await gangs.gang(pool, size, 4))
     for count in (gangs.rng.randint(2, 3), gangs.rng.randint(0, 1)):
         urgent = [await gangs.pod(pool, str(extra), is_urgent=True) for _ in range(count)]
-        await gangs.until(lambda urgent=urgent: all((one := gangs.named(name)) and one.node for name in urgent), 8.0)
+        await gangs.all_bound(urgent)
 
 
 async def _preempt_members_apart(gangs: GangWorkloads) -> None:

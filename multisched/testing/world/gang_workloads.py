@@ -274,6 +274,10 @@ class GangWorkloads:
         wanted = workload.replicas if count is None else count
         return await self.until(lambda: len(self.running(workload)) >= wanted)
 
+    async def all_bound(self, names: Sequence[str]) -> bool:
+        """Waits until all of these pods have nodes."""
+        return await self.until(lambda: all((pod := self.named(name)) and pod.node for name in names), 8.0)
+
     async def pause(self, at_most_s: float) -> None:
         await asyncio.sleep(self.rng.uniform(0.0, at_most_s))
 

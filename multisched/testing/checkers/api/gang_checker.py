@@ -65,8 +65,8 @@ class GangChecker:
     def _note_history(self, kind: str, before: Document | None, after: Document | None) -> None:
         if kind == GROUP_KIND:
             metadata = (after or before or {})["metadata"]
-            key = metadata["namespace"], metadata["name"]
-            self.history.minimum_changed(key, self.judge.state(key).minimum)
+            group = metadata["namespace"], metadata["name"]
+            self.history.minimum_changed(group, self.judge.state(group).minimum)
             return
         documents: dict[str, Document | None] = {} if before is None else {str(before["metadata"]["uid"]): None}
         documents |= {} if after is None else {str(after["metadata"]["uid"]): after}

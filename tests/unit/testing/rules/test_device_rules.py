@@ -6,8 +6,8 @@ import pytest
 
 from multisched.model.objects import Pod
 from multisched.testing.builders import make_node, make_pod
-from multisched.testing.rules.devices import GPU_COUNT, fault_of_choice, fits_for_certain
-from multisched.testing.world.labels import GPU, GPU_DEVICES, GPU_MILLI
+from multisched.testing.rules.devices import fault_of_choice, fits_for_certain
+from multisched.testing.world.labels import GPU, GPU_COUNT, GPU_DEVICES, GPU_MILLI
 
 FOUR = make_node("n", extra={GPU: 4})
 

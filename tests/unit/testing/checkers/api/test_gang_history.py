@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from multisched.testing.checkers.api.gang_history import TOGETHER_S, GangHistory
@@ -18,7 +20,7 @@ class Story:
         self.now_s, self.broken = 0.0, list[str]()
         self.history = GangHistory(lambda: self.now_s, self.broken.append)
 
-    def tell(self, names: str, node: str = "n1", **fields: object) -> Story:
+    def tell(self, names: str, node: str = "n1", **fields: Any) -> Story:
         """These members, as they are now."""
         for name in names:
             document = make_pod(name, node, **fields)[1]
