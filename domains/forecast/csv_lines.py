@@ -6,8 +6,9 @@ A file that cannot be used at all raises `HistoryError`; a bad line is a `LinePr
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,6 +19,9 @@ RESOURCES_MAX = 32
 """Distinct resources, the dimensions of a forecast."""
 VALUE_MAX = 1e15
 """Largest value of a sample; what is beyond is taken for a mistake."""
+DIMENSION_COLUMNS = ("dimension", "resource")
+"""Names of the column that has the dimension."""
+SCANS_KEPT = 4
 _TEXT_SHOWN = 40
 
 
@@ -77,6 +81,51 @@ def split_line(line: str, width: int) -> list[str]:
     if len(parts) != width:
         raise BadField("", f"has {len(parts)} fields, the header has {width}; quote fields with commas")
     return [part.strip() for part in parts]
+
+
+def dimensions_in(files: Sequence[str], wanted: Collection[str]) -> frozenset[str]:
+    """The dimensions that lines of the files name; reading ends as soon as all of `wanted` are found.
+
+    Lines that cannot be used are left out, and so is a file that cannot be read: other readers report both.
+    """
+    return _dimensions_in(tuple((name, *file_version(name)) for name in files), frozenset(wanted))
+
+
+def file_version(name: str) -> tuple[int, int]:
+    """When the file was written, and its size; zeros for one that cannot be read."""
+    try:
+        found = Path(name).stat()
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
+
+
+@lru_cache(maxsize=SCANS_KEPT)
+def _dimensions_in(files: tuple[tuple[str, int, int], ...], wanted: frozenset[str]) -> frozenset[str]:
+    found: set[str] = set()
+    for name, *_ in files:
+        try:
+            with Path(name).open("rb") as file:
+                for dimension in _named_in(file):
+                    found.add(dimension)
+                    if wanted <= found:
+                        return frozenset(found)
+        except OSError:
+            continue
+    return frozenset(found)
+
+
+def _named_in(file: BinaryIO) -> Iterator[str]:
+    lines = lines_of(file)
+    header = [part.strip().strip('"').lower() for part in (next(lines, (1, ""))[1] or "").split(",")]
+    at = next((header.index(name) for name in DIMENSION_COLUMNS if name in header), -1)
+    for _, line in lines if at >= 0 else ():
+        try:
+            dimension = split_line(line, len(header))[at] if line and line.strip() else ""
+        except BadField:
+            continue
+        if dimension:
+            yield dimension
 
 
 def epoch_seconds(text: str) -> float:

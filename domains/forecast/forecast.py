@@ -431,7 +431,4 @@ def _load(settings: PeakSettings) -> History:
         )
     for note in history.notes:
         logger.warning("history is not whole", extra={"note": note})
-    if history.profiles is not None and not settings.dimensions:
-        for note in settings.idle({CPU, MEMORY, *history.profiles.dimensions}):
-            logger.warning("a setting counts for nothing", extra={"note": note})
     return history

@@ -18,13 +18,16 @@ from numpy.typing import NDArray
 from multisched.framework.node_view import Amount, Float64, Int64, NodeView, Rows, Scores
 from multisched.framework.normalize import MAX_SCORE
 from multisched.framework.plugin_args import Fields
-from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, PodSpec
+from multisched.model.near_names import did_you_mean
+from multisched.model.objects import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, PodSpec
 from multisched.model.resources import is_scalar_resource
 from multisched.plugins.columns import EXACT_BELOW, HUNDRED, NOUGHT, ONE
 
 QUOTIENTS_EXACT_BELOW = EXACT_BELOW // MAX_SCORE
 """Capacities of which a hundredfold is a whole number in float64: a quotient by them, cut off, is the integer quotient."""
 
+SCORED = (CPU, MEMORY, EPHEMERAL_STORAGE)
+"""Resources without a domain that count in scores."""
 WEIGHT_MAX = 100
 UTILIZATION_MAX = 100
 SHAPE_SCORE_MAX = 10
@@ -176,7 +179,7 @@ def scoring_amount(spec: PodSpec, resource: str) -> int:
 
 def counts_in_scores(resource: str, amount: int) -> bool:
     """Native resources always, scalar ones if the pod asks for them, and no other name ever."""
-    if resource in (CPU, MEMORY, EPHEMERAL_STORAGE):
+    if resource in SCORED:
         return True
     return amount != 0 and is_scalar_resource(resource)
 
@@ -217,6 +220,9 @@ def read_resources(fields: Fields, weight_max: int) -> tuple[ResourceWeight, ...
         name = entry.text("name")
         if not name:
             entry.refuse("name", "is missing; write a resource, for example cpu")
+        elif name != PODS and not counts_in_scores(name, 1):  # pods are known and, as upstream, in no score
+            hint = did_you_mean(name, SCORED, f"write one of {', '.join(SCORED)}, or DOMAIN/NAME")
+            entry.refuse("name", f"{name} counts in no score; {hint}")
         found.append(ResourceWeight(name, entry.integer("weight", 1, 0, weight_max) or 1))
     return tuple(found) or DEFAULT_RESOURCES
 

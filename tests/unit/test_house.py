@@ -46,7 +46,7 @@ LAZY_IMPORTS: Final = {
     "domains.forecast.commands.app": (7, "every command is parsed at each start, and one is run"),
     "domains.forecast.forecast": (9, "the start of a program waits for no views, repairs and learning"),
     "domains.forecast.learning.from_files": (4, "a forecast without files reads none"),
-    "domains.forecast.settings.args": (3, "most forecasts neither learn nor repair"),
+    "domains.forecast.settings.args": (4, "most forecasts neither learn nor repair"),
 }
 """Modules that import something in their functions -> how often, and why that is not at the top."""
 

@@ -91,6 +91,14 @@ def dumps(profiles: Profiles) -> bytes:
     return _PREFIX.pack(MAGIC, FORMAT_VERSION, len(packed)) + packed + zlib.compress(_body(profiles), _LEVEL)
 
 
+def dimensions_of(data: bytes) -> tuple[str, ...]:
+    """Those that the file's header names. Raises ProfilesFileError."""
+    if len(data) < _PREFIX.size or not data.startswith(MAGIC):
+        raise ProfilesFileError(f"no profiles file: it does not begin with {MAGIC.decode()}")
+    *_, header_bytes = _PREFIX.unpack_from(data)
+    return _header(_inflate(data[_PREFIX.size : _PREFIX.size + header_bytes], HEADER_BYTES_MAX, "header")).dimensions
+
+
 def loads(data: bytes) -> Profiles:
     """Profiles with read-only arrays. Raises ProfilesFileError."""
     if len(data) < _PREFIX.size or not data.startswith(MAGIC):

@@ -17,7 +17,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from domains.forecast.csv_lines import BadField, LineProblem, epoch_seconds, lines_of, plain_amount, split_line
+from domains.forecast.csv_lines import (
+    DIMENSION_COLUMNS,
+    BadField,
+    LineProblem,
+    epoch_seconds,
+    lines_of,
+    plain_amount,
+    split_line,
+)
 from domains.forecast.curves.usage import Usage
 from domains.forecast.history.source import (
     NOTES_MAX,
@@ -42,7 +50,7 @@ CELLS_MAX: Final = 200_000_000
 STEP_S_MIN: Final = 60.0
 STEP_S_ALONE: Final = 3_600.0
 """Where no series has two samples."""
-COLUMNS: Final = (("timestamp",), ("service", "pod"), ("dimension", "resource"), ("value",), ("unit",))
+COLUMNS: Final = (("timestamp",), ("service", "pod"), DIMENSION_COLUMNS, ("value",), ("unit",))
 """Each by one of its names; the last may be missing."""
 
 

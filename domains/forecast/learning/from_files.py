@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from domains.forecast.csv_lines import HistoryError, LineProblem
+from domains.forecast.csv_lines import HistoryError, LineProblem, file_version
 from domains.forecast.curves.profiles import Profiles
 from domains.forecast.units import DAY_S
 
@@ -41,16 +40,7 @@ def load_history(files: Sequence[str], *, fit: FitSettings, window_days: float) 
     """Reads the files, unless this process has read the same ones before and they are unchanged since: what-if builds the
     domain anew for each question. Raises HistoryError.
     """
-    return _loaded(tuple((name, *_file_version(name)) for name in files), fit, window_days)
-
-
-def _file_version(name: str) -> tuple[int, int]:
-    """When the file was written, and its size; zeros for one that cannot be read, which reading tells."""
-    try:
-        found = Path(name).stat()
-    except OSError:
-        return 0, 0
-    return found.st_mtime_ns, found.st_size
+    return _loaded(tuple((name, *file_version(name)) for name in files), fit, window_days)
 
 
 @lru_cache(maxsize=HISTORIES_KEPT)

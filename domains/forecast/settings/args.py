@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from domains.forecast.csv_lines import RESOURCES_MAX, HistoryError, history_files
+from domains.forecast.csv_lines import RESOURCES_MAX, HistoryError, dimensions_in, history_files
 from domains.forecast.curves.capacity import Capacity, CapacityError, MeasuredCapacity, read_capacity
 from domains.forecast.settings.by_dimension import QUANTILE_MAX, WEIGHT_MAX, by_dimension
 from multisched.framework.plugin_args import Fields
+from multisched.model.objects import CPU, MEMORY
 
 if TYPE_CHECKING:
     from domains.forecast.settings.fit import FitSettings
@@ -86,17 +87,6 @@ class PeakSettings(msgspec.Struct, frozen=True):
         )
         return msgspec.structs.replace(chosen, known_hours_min=FILES_HOURS_MIN)
 
-    def idle(self, dimensions: Collection[str]) -> list[str]:
-        """What is said of dimensions that are not among those of the profiles: it counts for nothing."""
-        known = ", ".join(sorted(dimensions))
-        said = (("weights", self.weights), ("capacities", self.capacities))
-        return [
-            f"args.{setting}.{name}: the files have no such dimension; known here: {known}"
-            for setting, names in said
-            for name in names
-            if name not in dimensions
-        ]
-
     @classmethod
     def from_config(cls, args: Mapping[str, Any], path: str = "args") -> PeakSettings:
         """Raises PluginArgsError, which names the setting and the fix of all that is wrong."""
@@ -137,21 +127,52 @@ def _read(settings: Fields) -> PeakSettings:
     learning = _learning(settings, percentile)
     learned = () if learning is None else learning.dimensions
     dimensions = settings.names("dimensions", RESOURCES_MAX) or tuple(one.name for one in learned if one.name)
-    weights = tuple(by_dimension(settings, "weights", dimensions, RESOURCES_MAX))
+    files = _files(settings)
+    known = dimensions or _known(settings, files, learning)
+    weights = tuple(by_dimension(settings, "weights", known, RESOURCES_MAX))
     return PeakSettings(
-        files=_files(settings),
+        files=files,
         percentile=percentile,
         window_days=settings.above_zero("windowDays", WINDOW_DAYS, WINDOW_DAYS_MAX),
         dimensions=dimensions,
-        capacities=({} if learning is None else learning.capacities()) | dict(_capacities(settings, dimensions)),
+        capacities=({} if learning is None else learning.capacities()) | dict(_capacities(settings, known)),
         mode=Mode(settings.choice("mode", Mode.SCORE.value, [mode.value for mode in Mode])),
         threshold_percent=settings.above_zero("thresholdPercent", THRESHOLD_PERCENT, THRESHOLD_PERCENT_MAX),
         weights={one.name: one.weight for one in learned}
         | {name: settings.below("weights", weights).number(name, 1.0, 0, WEIGHT_MAX) for name in weights},
         history_dir=settings.text("historyDir"),
         learning=learning,
-        repair=_repair(settings, dimensions),
+        repair=_repair(settings, known),
     )
+
+
+def _known(settings: Fields, files: Sequence[str], learning: LearningSettings | None) -> tuple[str, ...]:
+    """The dimensions there are where none are named: CPU, memory, and those of the files; empty: they cannot be known.
+
+    Files are read only if something is said of other dimensions than CPU and memory.
+    """
+    always = (CPU, MEMORY)
+    said = {name for mapping in _said(settings) if isinstance(mapping, Mapping) for name in mapping} - set(always)
+    if not said:
+        return always
+    if learning is not None and learning.profiles_file:
+        from domains.forecast.curves.profiles_file import ProfilesFileError, dimensions_of
+
+        try:
+            return tuple(sorted({*always, *dimensions_of(Path(learning.profiles_file).read_bytes())}))
+        except (OSError, ProfilesFileError):
+            return ()
+    if not all(Path(name).is_file() for name in files):
+        return ()
+    return tuple(sorted({*always, *dimensions_in(files, said)}))
+
+
+def _said(settings: Fields) -> Iterator[object]:
+    """The mappings by dimension."""
+    yield from (settings.value("weights"), settings.value("capacities"))
+    repair = settings.value("repair")
+    if isinstance(repair, Mapping):
+        yield repair.get("thresholdPercent")
 
 
 def _files(settings: Fields) -> tuple[str, ...]:

@@ -31,5 +31,5 @@ def by_dimension(fields: Fields, name: str, dimensions: Sequence[str], most: int
     for key in found if dimensions else ():
         if key not in dimensions:
             hint = did_you_mean(key, dimensions, f"known here: {', '.join(dimensions)}")
-            fields.refuse(f"{name}.{key}", f"no dimension is called so; {hint}")
+            fields.refuse(f"{name}.{key}", f"no dimension is called {key}; {hint}")
     return found

@@ -118,6 +118,16 @@ def test_args_are_read_with_upstreams_defaults(read: Read, document: dict[str, A
             "args.hardPodAffinityWeigth: unknown field; did you mean hardPodAffinityWeight?",
         ),
         (
+            NodeResourcesFitArgs.from_config,
+            {"scoringStrategy": {"resources": [{"name": "cpuu"}]}},
+            "args.scoringStrategy.resources[0].name: cpuu counts in no score; did you mean cpu?",
+        ),
+        (
+            NodeResourcesBalancedAllocationArgs.from_config,
+            {"resources": [{"name": "gpu"}]},
+            "args.resources[0].name: gpu counts in no score; write one of cpu, memory, ephemeral-storage, or DOMAIN/NAME",
+        ),
+        (
             DefaultPreemptionArgs.from_config,
             {"minCandidateNodesPercentage": 0, "minCandidateNodesAbsolute": 0},
             "args.minCandidateNodesPercentage: is 0 while minCandidateNodesAbsolute is 0 too; raise one of them",

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from domains.forecast.peak_forecast import PeakForecast, peak_forecast
 from multisched.framework.context import PluginContext
+from multisched.framework.plugin_args import PluginArgsError
 from multisched.framework.registry import PluginSetupError, PluginUse, Registry
 from multisched.model.objects import CPU, MEMORY, Node, Pod, PodSpec
 from multisched.state.cluster_cache import ClusterCache
@@ -117,7 +118,8 @@ def test_a_dimension_that_weighs_nothing_does_not_count() -> None:
     nodes = [make_node(name, annotations={"multisched.io/capacity-log": "50"}, cpu_milli=10_000) for name in "ab"]
     flat = np.ones(168)
     profiles = make_profiles(("cpu", "log"), logger={"cpu": 0.1 * flat, "log": 20 * flat})
-    apart, alike = Bench({}, *nodes), Bench({"weights": {"log": 0, "memory": 0}}, *nodes)
+    light = {"weights": {"log": 0, "memory": 0}}
+    apart, alike = Bench({}, *nodes), Bench({"dimensions": ["cpu", "log", "memory"], **light}, *nodes)
     for bench in (apart, alike):
         bench.plugin.adopt(profiles)
         bench.cache.place(pod_of("logger", "l", node="a"))
@@ -293,30 +295,22 @@ def test_bad_lines_are_logged_once_with_the_first_of_them(tmp_path: Path, caplog
     ]
 
 
-@pytest.mark.parametrize("dimensions", [None, ["cpu", "blah"]])
-def test_what_is_said_of_a_dimension_that_the_files_do_not_have_is_logged_unless_it_is_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, dimensions: list[str] | None
-) -> None:
+def test_setting_of_a_dimension_that_the_files_do_not_have_is_refused_unless_it_is_named(tmp_path: Path) -> None:
     path = tmp_path / "history.csv"
     path.write_text(HEADER + "0,web,log,1\n")
-    PeakForecast(
-        {
-            "files": [str(path)],
-            "dimensions": dimensions,
-            "weights": {"blah": 2, "cpu": 1},
-            "capacities": {"blah": 5},
-        },
-        make_context(),
-    )
-    told = [vars(record)["note"] for record in caplog.records if record.message == "a setting counts for nothing"]
-    assert told == (
-        []
-        if dimensions
-        else [
-            "args.weights.blah: the files have no such dimension; known here: cpu, log, memory",
-            "args.capacities.blah: the files have no such dimension; known here: cpu, log, memory",
-        ]
-    )
+    said = {
+        "weights": {"lgo": 2, "cpu": 1},
+        "capacities": {"blah": 5},
+        "repair": {"thresholdPercent": {"x": 80, "log": 90}},
+    }
+    with pytest.raises(PluginArgsError) as told:
+        PeakForecast({"files": [str(path)], **said}, make_context())
+    assert str(told.value).split("\n") == [
+        "args.weights.lgo: no dimension is called lgo; did you mean log?",
+        "args.capacities.blah: no dimension is called blah; known here: cpu, log, memory",
+        "args.repair.thresholdPercent.x: no dimension is called x; known here: cpu, log, memory",
+    ]
+    PeakForecast({"files": [str(path)], **said, "dimensions": ["cpu", "log", "lgo", "blah", "x"]}, make_context())
 
 
 @pytest.mark.parametrize(
@@ -342,14 +336,14 @@ def test_what_is_said_of_a_dimension_that_the_files_do_not_have_is_logged_unless
         ({"weights": {5: 1}}, ["args.weights: write a mapping by dimension", "names that are numbers in quotes"]),
         ({"windowDays": float("nan")}, ["args.windowDays: nan is not above 0"]),
         ({"weights": ["cpu"]}, ["args.weights", "mapping"]),
-        ({"weights": {"cpu": 2, "log": 0.5}}, None),
+        ({"dimensions": ["cpu", "log"], "weights": {"cpu": 2, "log": 0.5}}, None),
         ({"capacities": []}, ["args.capacities", "mapping"]),
         ({"capacities": ["log"]}, ["args.capacities", "mapping"]),
-        ({"capacities": {"log": "lots"}}, ["capacities.log", "lots"]),
-        ({"capacities": {"log": 0}}, ["capacities.log", "above zero"]),
-        ({"capacities": {"log": {"tag": "x"}}}, ["capacities.log", "annotation"]),
-        ({"capacities": {"log": {"label": "a", "annotation": "b"}}}, ["capacities.log"]),
-        ({"capacities": {"log": None}}, ["capacities.log"]),
+        ({"dimensions": ["log"], "capacities": {"log": "lots"}}, ["capacities.log", "lots"]),
+        ({"dimensions": ["log"], "capacities": {"log": 0}}, ["capacities.log", "above zero"]),
+        ({"dimensions": ["log"], "capacities": {"log": {"tag": "x"}}}, ["capacities.log", "annotation"]),
+        ({"dimensions": ["log"], "capacities": {"log": {"label": "a", "annotation": "b"}}}, ["capacities.log"]),
+        ({"dimensions": ["log"], "capacities": {"log": None}}, ["capacities.log"]),
     ],
 )
 def test_bad_settings_are_told_by_name_with_a_fix(args: dict[str, Any], words: list[str] | None) -> None:
