@@ -124,8 +124,8 @@ def test_args_are_read_with_upstreams_defaults(read: Read, document: dict[str, A
         ),
         (
             NodeResourcesBalancedAllocationArgs.from_config,
-            {"resources": [{"name": "gpu"}]},
-            "args.resources[0].name: gpu counts in no score; write one of cpu, memory, ephemeral-storage, or DOMAIN/NAME",
+            {"resources": [{"name": "fpga"}]},
+            "args.resources[0].name: fpga counts in no score; write one of cpu, memory, ephemeral-storage, or DOMAIN/NAME",
         ),
         (
             DefaultPreemptionArgs.from_config,
