@@ -11,13 +11,13 @@ import pytest
 from multisched.framework.events import EventObject, EventResource, Hint, QueueingHint, Resource
 from multisched.framework.points import EnqueueExtensions
 from multisched.framework.registry import PluginUse, Registry
-from multisched.model.cluster_objects import Namespace
+from multisched.model.cluster_objects import ClusterObject, Namespace
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.plugins import IN_TREE
 from multisched.state.object_store import ObjectStore
 from tests.unit.plugins.scenes import context_of, put
-from tests.unit.plugins.test_queueing_hints import CLAIMANT, csi, node, plugin_of, pod
+from tests.unit.plugins.test_queueing_hints import CLAIMANT, csi, node, plugin_of, pod, thing
 
 
 def hints() -> list[tuple[str, EventResource, str, QueueingHint]]:
@@ -116,6 +116,37 @@ def test_labels_of_a_namespace_wake_whom_affinity_refused(
     old, new = (Namespace(name="team", labels=labels) for labels in (before, after))
     (found,) = [one for name, kind, _, one in hints() if (name, kind) == ("InterPodAffinity", ObjectKind.NAMESPACE)]
     assert found(pod("p"), old, new) is hint
+
+
+def service(app: str, namespace: str = "default") -> ClusterObject:
+    return thing(
+        ObjectKind.SERVICE,
+        {"metadata": {"name": "web", "namespace": namespace}, "spec": {"selector": {"app": app}}},
+    )
+
+
+@pytest.mark.parametrize(
+    ("waiting", "old", "new", "hint"),
+    [
+        (pod(labels={"app": "web"}), None, service("web"), Hint.QUEUE),
+        (pod(labels={"app": "web"}), service("web"), None, Hint.QUEUE),
+        (pod(labels={"app": "web"}), service("web"), service("db"), Hint.QUEUE),
+        (pod(labels={"app": "web"}), service("web"), service("web"), Hint.SKIP),
+        (pod(labels={"app": "web"}), None, service("web", "other"), Hint.SKIP),
+        (spread(app="web"), None, service("web"), Hint.SKIP),
+    ],
+)
+@pytest.mark.parametrize("is_hard", [True, False])
+def test_service_wakes_pods_that_hard_default_constraints_refuse(
+    waiting: Pod, old: EventObject, new: EventObject, hint: Hint, *, is_hard: bool
+) -> None:
+    when = "DoNotSchedule" if is_hard else "ScheduleAnyway"
+    constraint = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": when}
+    registry = Registry()
+    registry.add_all(IN_TREE, "in-tree")
+    use = PluginUse("PodTopologySpread", args={"defaultingType": "List", "defaultConstraints": [constraint]})
+    plugin = registry.build(use, context_of(objects=ObjectStore()))
+    assert hint_of(plugin, "Service")(waiting, old, new) is (hint if is_hard else Hint.SKIP)
 
 
 CAUTIOUS = {
