@@ -5,7 +5,6 @@ Asks a running multisched over HTTP, or tries everything by itself on a dump of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -66,20 +65,26 @@ def explain_what_if(source: Server | Dump, manifest: Path, replicas: int, output
 
     A file with several documents is asked about as one List; the answer is a list then, too.
     """
-    document = _manifest(manifest)
-    kind = WhatIfList if document.get("kind") == "List" else WhatIfView
+    documents = _manifests(manifest)
+    is_list = len(documents) > 1
+    view: WhatIfView | WhatIfList
     if isinstance(source, Dump):
+        loaded = _loaded(source)
         try:
-            view = _loaded(source).what_if(document, replicas)
+            view = loaded.what_if_list(documents, replicas) if is_list else loaded.what_if(documents[0], replicas)
         except NotExplainedError as error:
             raise _refused(error) from error
     else:
         path = f"/api/v1/explain/what-if?{urlencode({'replicas': str(replicas)})}"
+        asked = {"apiVersion": "v1", "kind": "List", "items": documents} if is_list else documents[0]
         try:
-            body = msgspec.json.encode(document)
+            body = msgspec.json.encode(asked)
         except TypeError as error:
             raise AskError(f"{manifest} cannot be sent: {error}") from error
-        view = answer(source, path, partial(decode_view, kind=kind), body=body, timeout_s=TIMEOUT_S)
+        if is_list:
+            view = answer(source, path, partial(decode_view, kind=WhatIfList), body=body, timeout_s=TIMEOUT_S)
+        else:
+            view = answer(source, path, partial(decode_view, kind=WhatIfView), body=body, timeout_s=TIMEOUT_S)
     return as_document(_builtins(view), output) if output in ("json", "yaml") else fitted(what_if_text(view))
 
 
@@ -107,24 +112,23 @@ def _loaded(dump: Dump) -> DumpExplanations:
         return DumpExplanations(dump.configuration, known)
 
 
-def _manifest(path: Path) -> Mapping[str, Any]:
+def _manifests(path: Path) -> list[dict[str, Any]]:
+    """All objects of the file, those of lists one by one; at least one."""
     from multisched.model.yaml_text import NotYamlError, yaml_documents
 
     try:
         documents = yaml_documents(read_file(path, MANIFEST_BYTES_MAX).decode())
     except (NotYamlError, UnicodeDecodeError) as error:
         raise AskError(f"{path} is no YAML: {error}") from error
-    documents = [one for one in documents if one is not None]
+    found: list[dict[str, Any]] = []
     for number, document in enumerate(documents, 1):
-        if not isinstance(document, dict):
-            raise AskError(f"{path}: document {number} is no object; write apiVersion, kind, metadata and spec")
-    if not documents:
+        items = document.get("items") if isinstance(document, dict) and document.get("kind") == "List" else None
+        for item in items if isinstance(items, list) else [document]:
+            if item is None:
+                continue
+            if not isinstance(item, dict):
+                raise AskError(f"{path}: document {number} is no object; write apiVersion, kind, metadata and spec")
+            found.append(item)
+    if not found:
         raise AskError(f"{path}: there is no object in it; give a pod or a workload")
-    if len(documents) == 1:
-        return documents[0]
-    items = [item for one in documents for item in (one["items"] if _is_list(one) else [one])]
-    return {"apiVersion": "v1", "kind": "List", "items": items}
-
-
-def _is_list(document: Mapping[str, Any]) -> bool:
-    return document.get("kind") == "List" and isinstance(document.get("items"), list)
+    return found

@@ -6,7 +6,7 @@ puts them into sentences.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
@@ -217,13 +217,17 @@ class NotExplainedError(Exception):
 class ExplainSource(Protocol):
     """Answers about pods. What has to be tried in thought is tried off the loop.
 
-    Both raise NotExplainedError, and NotLeadingError for a pod of a domain that is not led here.
+    All raise NotExplainedError, and NotLeadingError for a pod of a domain that is not led here.
     """
 
     async def pod(self, query: ExplainQuery) -> PodView: ...
 
-    async def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView | WhatIfList:
-        """`document`: a manifest with a pod in it, or a List of manifests."""
+    async def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
+        """`document`: a manifest with a pod in it."""
+        ...
+
+    async def what_if_list(self, documents: Sequence[Any], replicas: int) -> WhatIfList:
+        """`documents`: manifests that are tried together."""
         ...
 
 

@@ -323,6 +323,9 @@ class _Routes:
             document = orjson.loads(await request.read())
         except orjson.JSONDecodeError as error:
             return _text(400, f"the manifest is no JSON: {error}")
+        items = document.get("items") if isinstance(document, dict) and document.get("kind") == "List" else None
+        if isinstance(items, list):
+            return await _explained(self._sources.explain.what_if_list(items, replicas))
         return await _explained(self._sources.explain.what_if(document, replicas))
 
     async def _validate_quotas(self, request: web.Request) -> web.Response:

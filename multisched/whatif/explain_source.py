@@ -7,7 +7,7 @@ takes one question at a time, so that deciding goes on meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,11 +24,12 @@ from multisched.shell.workers.background_threads import in_worker_thread
 if TYPE_CHECKING:
     from multisched.whatif.explain_known import KnownPod
     from multisched.whatif.sandbox import SchedulerSandbox
+    from multisched.whatif.what_if_plan import Plan
 
 QUESTIONS_MAX = 8
 """Questions that wait for their sandbox or are in it; who comes then is asked to try again."""
 
-R = TypeVar("R", PodView, WhatIfView | WhatIfList)
+R = TypeVar("R", PodView, WhatIfList)
 
 # Whatever answers is imported by the first question: most programs are never asked, and each would pay for it at its start.
 
@@ -82,20 +83,30 @@ class ProgramExplanations:
             text = "the caches are not in step with the API server yet; ask again in a moment"
             raise NotExplainedError(text, status=503) from error
 
-    async def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView | WhatIfList:
+    async def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
         """See `ExplainSource`."""
-        from multisched.shell.ingest.priority_classes import read_classes
-        from multisched.whatif.what_if import what_if
         from multisched.whatif.what_if_plan import plan_of
 
-        plan = plan_of(document, self._program.decoder)
+        found = await self._what_if(plan_of(document, self._program.decoder), replicas)
+        return found.items[0]
+
+    async def what_if_list(self, documents: Sequence[Any], replicas: int) -> WhatIfList:
+        """See `ExplainSource`."""
+        from multisched.whatif.what_if_plan import plan_of_all
+
+        return await self._what_if(plan_of_all(documents, self._program.decoder), replicas)
+
+    async def _what_if(self, plan: Plan, replicas: int) -> WhatIfList:
+        from multisched.shell.ingest.priority_classes import read_classes
+        from multisched.whatif.what_if import what_if
+
         for planned in plan.pods:
             worker = self._program.router.worker_of(planned.pod)
             if worker is not None:
                 require_led(self._find_leader, worker.name)
         classes = await read_classes(self._program.transport)
-        plan = plan.admitted(None, classes) if isinstance(classes, str) else plan.admitted(classes)
-        return await self._try_out(lambda sandbox: what_if(sandbox, plan, replicas))
+        admitted = plan.admitted(None, classes) if isinstance(classes, str) else plan.admitted(classes)
+        return await self._try_out(lambda sandbox: what_if(sandbox, admitted, replicas))
 
     async def _try_out(self, ask: Callable[[SchedulerSandbox], R]) -> R:
         if self._questions >= QUESTIONS_MAX:

@@ -6,7 +6,7 @@ remembers; `DumpExplanations` answers about what `kubectl get -o json` printed, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -35,7 +35,7 @@ from multisched.whatif.fixes import find_fixes
 from multisched.whatif.queue_ahead import QueueAhead
 from multisched.whatif.sandbox import DumpedCluster, SchedulerSandbox, Tried
 from multisched.whatif.what_if import what_if
-from multisched.whatif.what_if_plan import plan_of
+from multisched.whatif.what_if_plan import Plan, plan_of, plan_of_all
 
 
 class DumpExplanations:
@@ -73,10 +73,16 @@ class DumpExplanations:
         )
         return complete(view, sandbox, pod, query)
 
-    def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView | WhatIfList:
+    def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
         """Raises NotExplainedError."""
-        plan = plan_of(document, self._sandbox.program.decoder).admitted(self._sandbox.classes)
-        return what_if(self._sandbox, plan, replicas)
+        return self._what_if(plan_of(document, self._sandbox.program.decoder), replicas).items[0]
+
+    def what_if_list(self, documents: Sequence[Any], replicas: int) -> WhatIfList:
+        """Raises NotExplainedError."""
+        return self._what_if(plan_of_all(documents, self._sandbox.program.decoder), replicas)
+
+    def _what_if(self, plan: Plan, replicas: int) -> WhatIfList:
+        return what_if(self._sandbox, plan.admitted(self._sandbox.classes), replicas)
 
 
 def complete(view: PodView, sandbox: SchedulerSandbox, pod: Pod, query: ExplainQuery) -> PodView:

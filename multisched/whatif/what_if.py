@@ -47,7 +47,7 @@ class _Wanted(msgspec.Struct):
         )
 
 
-def what_if(sandbox: SchedulerSandbox, plan: Plan, replicas: int) -> WhatIfView | WhatIfList:
+def what_if(sandbox: SchedulerSandbox, plan: Plan, replicas: int) -> WhatIfList:
     """Places so many of each pod in thought, the more important first, once pods that wait in front have what fits.
 
     Raises NotExplainedError for a pod that no domain would look at.
@@ -66,8 +66,6 @@ def what_if(sandbox: SchedulerSandbox, plan: Plan, replicas: int) -> WhatIfView 
                 verbs = ("waits", "was") if len(in_thought) == 1 else ("wait", "were")
                 waiting = f"{counted(len(in_thought), 'pod')} that {verbs[0]} in front of it in the queue {verbs[1]}"
                 one.notes.append(f"{waiting} placed first{ahead.note}")
-    if not plan.is_list:
-        return wanted[0].view
     return WhatIfList(items=tuple(one.view for one in wanted), notes=plan.notes)
 
 

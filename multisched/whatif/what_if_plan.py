@@ -1,6 +1,6 @@
 """Manifests as a plan: the pods in them, and the objects that decide about these pods.
 
-Pure. `plan_of` reads what one question is about: one manifest, or a List of them, as a file with several documents is sent.
+Pure. `plan_of` reads one manifest, `plan_of_all` several that are tried together, as the documents of one file.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ class Plan(msgspec.Struct, frozen=True):
     pods: tuple[PlannedPod, ...]
     objects: tuple[tuple[ObjectKind, ClusterObject], ...] = ()
     notes: tuple[str, ...] = ()
-    is_list: bool = False
-    """Several manifests were given."""
 
     def admitted(self, classes: Sequence[PriorityClass] | None, why: str = "") -> Plan:
         """With the priorities that the pods would have. Raises NotExplainedError."""
@@ -43,10 +41,12 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def plan_of(document: Mapping[str, Any], decoder: Decoder) -> Plan:
-    """`decoder`: the program's. Raises NotExplainedError if there is no pod in it."""
-    items = document.get("items") if isinstance(document, Mapping) and document.get("kind") == "List" else None
-    if not isinstance(items, list):
-        return Plan((planned_pod(document, decoder),))
+    """Of one manifest. `decoder`: the program's. Raises NotExplainedError if there is no pod in it."""
+    return Plan((planned_pod(document, decoder),))
+
+
+def plan_of_all(items: Sequence[Any], decoder: Decoder) -> Plan:
+    """Of several manifests. Raises NotExplainedError if there is no pod in them."""
     if len(items) > MANIFESTS_MAX:
         text = f"the list has {len(items)} objects; at most {MANIFESTS_MAX} are tried at once"
         raise NotExplainedError(text, status=422)
@@ -64,7 +64,7 @@ def plan_of(document: Mapping[str, Any], decoder: Decoder) -> Plan:
     if not pods:
         raise NotExplainedError("none of the objects has a pod in it; give pods or workloads", status=422)
     notes = (f"these have no pod in them and were left out: {', '.join(left_out)}",) if left_out else ()
-    return Plan(tuple(pods), tuple(objects), notes, is_list=True)
+    return Plan(tuple(pods), tuple(objects), notes)
 
 
 def _numbered(item: Any, number: int, decoder: Decoder) -> PlannedPod:

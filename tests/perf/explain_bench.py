@@ -20,7 +20,7 @@ from multisched.cycle.attempt_record import AttemptRecords
 from multisched.cycle.classes.equivalence_class import EquivalenceClass
 from multisched.model.decode import Decoder
 from multisched.model.objects import Pod
-from multisched.observe.explain_view import REPLICAS_MAX, WhatIfView
+from multisched.observe.explain_view import REPLICAS_MAX
 from multisched.shell.garbage import leave_to_reference_counts
 from multisched.whatif.fixes import find_fixes
 from multisched.whatif.queue_ahead import QueueAhead
@@ -88,8 +88,7 @@ def rehearsal_seconds(nodes: int, pods: int) -> dict[str, float]:
     found["fixes of a pod that fits nowhere"] = time.process_time() - began
     plan = plan_of(orjson.loads(pending(3)), sandbox.program.decoder)
     began = time.process_time()
-    view = what_if(sandbox, plan, REPLICAS_MAX)
-    assert isinstance(view, WhatIfView)
+    (view,) = what_if(sandbox, plan, REPLICAS_MAX).items
     assert all(one.node for one in view.placements)
     found[f"{REPLICAS_MAX} planned pods"] = time.process_time() - began
     return found

@@ -40,7 +40,7 @@ LAZY_IMPORTS: Final = {
     "multisched.shell.program": (2, "most programs have no judge beside them"),
     "multisched.shell.workers.background_threads": (1, "most programs are never asked"),
     "multisched.shell.workers.plugin_process": (1, "a plugin of a cluster's own needs none of ours"),
-    "multisched.whatif.explain_source": (7, "most programs are never asked"),
+    "multisched.whatif.explain_source": (8, "most programs are never asked"),
     "multisched.whatif.repair_source": (3, "most programs are never asked"),
     "domains.forecast.commands.answers": (11, "each command needs its own few"),
     "domains.forecast.commands.app": (7, "every command is parsed at each start, and one is run"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -21,7 +21,7 @@ from multisched.framework.repair import RepairAsked, RepairPeak, RepairPlan, Rep
 from multisched.framework.views import NoViewError, ViewQuery
 from multisched.model.wire import Response, Transport
 from multisched.observe.admission_view import NotReviewedError
-from multisched.observe.explain_view import ExplainQuery, NotExplainedError, Placement, PodView, WhatIfView
+from multisched.observe.explain_view import ExplainQuery, NotExplainedError, Placement, PodView, WhatIfList, WhatIfView
 from multisched.observe.health import Health
 from multisched.observe.metrics import Metrics
 from multisched.observe.queue_view import DomainQueue, NoDomainError, QueueView, WaitingPod
@@ -184,6 +184,9 @@ class OneExplanation:
         placements = tuple(Placement(replica=n + 1, node="n1") for n in range(replicas))
         return WhatIfView(namespace="default", name="new", domain="job", replicas=replicas, placements=placements)
 
+    async def what_if_list(self, documents: Sequence[Any], replicas: int) -> WhatIfList:
+        return WhatIfList(items=tuple([await self.what_if(one, replicas) for one in documents]))
+
 
 class OneView:
     """A ViewSource of the view `forecast`, which has the document `nodes` and echoes what it was asked."""
@@ -220,6 +223,9 @@ class LedByAnother:
         raise self._error
 
     async def what_if(self, document: Mapping[str, Any], replicas: int) -> WhatIfView:
+        raise self._error
+
+    async def what_if_list(self, documents: Sequence[Any], replicas: int) -> WhatIfList:
         raise self._error
 
     async def plan(self, asked: RepairAsked) -> RepairPlan:

@@ -203,6 +203,9 @@ async def test_what_if_takes_a_manifest_as_json_and_nothing_else() -> None:
     async with served(ServerSettings(port=0)) as url:
         status, text = await post(url, "/api/v1/explain/what-if?replicas=3", b'{"kind": "Pod"}')
         assert (status, decode_view(text.encode(), WhatIfView).replicas) == (200, 3)
+        several = b'{"kind": "List", "items": [{"kind": "Pod"}, {"kind": "Pod"}]}'
+        status, text = await post(url, "/api/v1/explain/what-if?replicas=3", several)
+        assert (status, [one["replicas"] for one in orjson.loads(text)["items"]]) == (200, [3, 3])
         assert (await post(url, "/api/v1/explain/what-if", b"{}"))[0] == 422
         assert (await post(url, "/api/v1/explain/what-if", b"kind: Pod"))[0] == 400
         assert (await post(url, "/api/v1/explain/what-if?replicas=1001", b"{}"))[0] == 400

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from multisched.config import loading
-from multisched.observe.explain_view import ExplainQuery, NotExplainedError, WhatIfList, WhatIfView
+from multisched.observe.explain_view import ExplainQuery, NotExplainedError
 from multisched.testing.builders import GPU, Document, container, node_document, pod_document
 from multisched.whatif import queue_ahead
 from multisched.whatif.explain_source import ProgramExplanations
@@ -108,10 +108,6 @@ def test_running_program_suggests_the_scheduler_name_of_a_pod_it_does_not_serve(
 # -- what if -----------------------------------------------------------------------------------------------------------
 
 
-def listed(*documents: Document) -> Document:
-    return {"apiVersion": "v1", "kind": "List", "items": list(documents)}
-
-
 def planned(name: str, cpu: str, kind: str = "Pod", **fields: Any) -> Document:
     document = small_pod(name, cpu=cpu, **fields)
     if kind == "Pod":
@@ -122,16 +118,14 @@ def planned(name: str, cpu: str, kind: str = "Pod", **fields: Any) -> Document:
 def test_planned_pod_gets_what_the_queue_in_front_leaves() -> None:
     dump = dump_of(node_document("n1", cpu="2"), waiting("first", EARLIER, cpu="1500m"))
     view = dump.what_if(planned("new", "1"), 1)
-    assert isinstance(view, WhatIfView)
     assert [one.node for one in view.placements] == [""]
     assert "1 pod that waits in front of it in the queue was placed first" in view.notes
 
 
 def test_manifests_of_one_file_are_tried_together_the_more_important_first() -> None:
     config = {"kind": "ConfigMap", "metadata": {"name": "settings"}}
-    file = listed(config, planned("web", "1"), planned("web", "1500m", "Deployment", priority=10))
-    view = dump_of(node_document("n1", cpu="2")).what_if(file, 1)
-    assert isinstance(view, WhatIfList)
+    file = (config, planned("web", "1"), planned("web", "1500m", "Deployment", priority=10))
+    view = dump_of(node_document("n1", cpu="2")).what_if_list(file, 1)
     assert [[one.node for one in item.placements] for item in view.items] == [[""], ["n1"]]
     assert view.notes == ("these have no pod in them and were left out: ConfigMap settings",)
 
@@ -145,9 +139,8 @@ def test_gang_of_one_file_starts_with_the_group_that_is_in_it() -> None:
     }
     of_crew = {"labels": {"scheduling.x-k8s.io/pod-group": "crew"}}
     for cpu, nodes in (("1", ["n1", "n1"]), ("1500m", ["", ""])):
-        file = listed(group, *(planned(name, cpu, metadata=dict(of_crew)) for name in ("a", "b")))
-        view = dump_of(node_document("n1", cpu="2")).what_if(file, 1)
-        assert isinstance(view, WhatIfList)
+        file = (group, *(planned(name, cpu, metadata=dict(of_crew)) for name in ("a", "b")))
+        view = dump_of(node_document("n1", cpu="2")).what_if_list(file, 1)
         assert [one.node for item in view.items for one in item.placements] == nodes, cpu
 
 
@@ -165,5 +158,5 @@ def test_gang_of_one_file_starts_with_the_group_that_is_in_it() -> None:
 )
 def test_list_that_is_no_plan_is_refused(items: list[Any], message: str) -> None:
     with pytest.raises(NotExplainedError, match=message) as told:
-        dump_of(node_document("n1")).what_if({"kind": "List", "items": items}, 1)
+        dump_of(node_document("n1")).what_if_list(items, 1)
     assert told.value.status == 422

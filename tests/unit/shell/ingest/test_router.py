@@ -207,12 +207,10 @@ def test_who_is_spread_hears_of_a_node_that_counts_and_takes_no_pods(why: str, c
 
 
 SERIES = {
-    "affinity": {
-        "podAffinity": {
-            "requiredDuringSchedulingIgnoredDuringExecution": [
-                {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "web"}}}
-            ]
-        }
+    "podAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "web"}}}
+        ]
     }
 }
 
@@ -222,13 +220,13 @@ SERIES = {
 def test_first_of_its_series_is_woken_by_the_last_match_elsewhere(home: str, change: str) -> None:
     """The pod matches its own affinity. The only other match is where the pod cannot go."""
     of_node = ELSEWHERE if home == "another domain" else {}
-    full = {"taints": [{"key": "k", "effect": "NoSchedule"}]}
+    taints = [{"key": "k", "effect": "NoSchedule"}]
 
     async def scene(house: House) -> None:
         house.see_node("small", labels={"zone": "a"})
-        house.see_node("full", labels={"zone": "b", **of_node}, **full)
+        house.see_node("full", labels={"zone": "b", **of_node}, taints=taints)
         house.see_pod("last", metadata=WEB, nodeName="full", phase="Running")
-        house.see_pod("p", metadata=WEB, **SERIES)
+        house.see_pod("p", metadata=WEB, affinity=SERIES)
         await asyncio.sleep(PATIENCE_S)
         assert house.worker.queue.where("uid-p") is Place.UNSCHEDULABLE
         if change == "deleted":
@@ -240,7 +238,7 @@ def test_first_of_its_series_is_woken_by_the_last_match_elsewhere(home: str, cha
         elif change == "its node deleted":
             house.lose_node("full")
         else:
-            house.see_node("full", labels=of_node, **full)
+            house.see_node("full", labels=of_node, taints=taints)
         await asyncio.sleep(PATIENCE_S)
         assert house.node_of("p") == "small"
 
