@@ -20,7 +20,7 @@ from multisched.observe.access import DelegatedAuthenticator
 from multisched.observe.admission_view import REVIEW_BYTES_MAX, REVIEWS_MAX, VALIDATE_QUOTAS_PATH
 from multisched.observe.certificates import CertificateError, ServerCertificate, self_signed
 from multisched.observe.connections import Connections
-from multisched.observe.explain_view import PodView, WhatIfView, decode_view
+from multisched.observe.explain_view import PodView, WhatIfList, WhatIfView, decode_view
 from multisched.observe.health import Health
 from multisched.observe.loopback import TokenFileError, own_token, read_token, token_folder
 from multisched.observe.queue_view import decode_queue
@@ -205,7 +205,8 @@ async def test_what_if_takes_a_manifest_as_json_and_nothing_else() -> None:
         assert (status, decode_view(text.encode(), WhatIfView).replicas) == (200, 3)
         several = b'{"kind": "List", "items": [{"kind": "Pod"}, {"kind": "Pod"}]}'
         status, text = await post(url, "/api/v1/explain/what-if?replicas=3", several)
-        assert (status, [one["replicas"] for one in orjson.loads(text)["items"]]) == (200, [3, 3])
+        found = decode_view(text.encode(), WhatIfList)
+        assert (status, [one.replicas for one in found.items]) == (200, [3, 3])
         assert (await post(url, "/api/v1/explain/what-if", b"{}"))[0] == 422
         assert (await post(url, "/api/v1/explain/what-if", b"kind: Pod"))[0] == 400
         assert (await post(url, "/api/v1/explain/what-if?replicas=1001", b"{}"))[0] == 400
