@@ -30,6 +30,10 @@ class Effort:
         self.pauses += 1
         return True
 
+    def begin_step(self) -> None:
+        """What follows a pause counts from now on: making a trial again does not."""
+        self._budget.begin()
+
     @property
     def is_exhausted(self) -> bool:
         """The search has paused as often as it may, and ends with what it has."""

@@ -26,7 +26,7 @@ from multisched.cycle.preemption.dry_run import AttemptDryRun
 from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
 from multisched.cycle.preemption.group_ground import PLACINGS_MAX, GroupGround, GroupOfPods, OutdatedSearchError
 from multisched.cycle.preemption.member_places import MemberPlaces
-from multisched.cycle.preemption.victim_pool import VictimPool
+from multisched.cycle.preemption.victim_pool import VictimPool, learn
 from multisched.cycle.preemption.victim_units import Needed, Search, Unit, by_node, needed, units_of
 from multisched.framework.node_view import Rows
 from multisched.framework.preemption import DisplacementRule, GroupVictims, MemberVictims, Nomination
@@ -111,7 +111,11 @@ class GroupAttemptDryRun:
             ground = GroupGround(self._group, runs.cache, self._places, trial, self._effort)
             yield from ground.begin()
             rows = yield from self._rows_of_use(ground, everywhere=everywhere)
+            for _ in learn(runs, rule, rows):
+                yield from ground.pause()
             pool = VictimPool(runs, rule, rows)
+            if pool.is_empty:
+                return None  # the attempt has just shown that they do not fit beside those who stay
             is_cleared = yield from self._clear(pool, ground, trial)
             found = (yield from self._spare(pool.away(), ground)) if is_cleared else None
             stands = yield from self._standing(found, ground)

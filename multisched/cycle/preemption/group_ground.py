@@ -94,6 +94,7 @@ class GroupGround:
         if self._effort.is_pause_due():
             for uid in (yield from self._trial.pause()):
                 del self._stands[uid]
+            self._effort.begin_step()
 
     def _kind(self, pod: Pod) -> Hashable:
         """Equal for pods that any row takes alike."""

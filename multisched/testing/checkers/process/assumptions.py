@@ -50,7 +50,7 @@ class AssumptionChecker:
         program.cache.assume = self.assume  # type: ignore[method-assign]
         program.cache.forget = self.forget  # type: ignore[method-assign]
 
-    def assume(self, pod: Pod, row: int, choices: Choices = NO_CHOICES) -> Assumption:
+    def assume(self, pod: Pod, row: int, choices: Choices = NO_CHOICES, *, is_tentative: bool = False) -> Assumption:
         """Stands before `ClusterCache.assume`: the last moment at which the cache can be held to its own word."""
         table = self._program.cache.nodes
         node = table.node(row)
@@ -79,7 +79,7 @@ class AssumptionChecker:
             self._complain(f"I14: {pod.key} was assumed, and with it {excess}")
         self._bind_checker.assumed(pod.uid, node.name)
         free = tuple(self._gpus.free(node.name)) if fraction_wanted(pod.annotations) else ()
-        assumption = self._assume(pod, row, choices)
+        assumption = self._assume(pod, row, choices, is_tentative=is_tentative)
         if free:
             self._check_devices(pod, row, free)
         self._delivered.assumed(pod.uid, node.name)

@@ -29,6 +29,7 @@ from multisched.model.selectors import LabelSelector, Operator, Requirement
 from multisched.plugins.default_preemption import LowerPriority
 from multisched.plugins.disruption_budgets import DisruptionBudgets
 from multisched.testing.builders import make_node, make_pod
+from multisched.testing.loop.counted_steps import CountedSteps
 from tests.unit.cycle.cycle_kit import Domain, FilterBy
 from tests.unit.cycle.preemption.test_gang_victims import member
 from tests.unit.cycle.preemption.test_preemption import DAY_S, budget, standing
@@ -67,11 +68,35 @@ def group_of(count: int, *, cpu: int = 1000, priority: int = 9, **fields: Any) -
 
 
 def run(domain: Domain, group: GroupOfPods) -> Aftermath:
-    """Leaves everything as it was, whatever comes of it."""
+    """Leaves everything as it was, whatever comes of it, and comes to the same if it pauses after each evaluation."""
     before = state_of(domain)
     found = at_once(domain.cycle.group_post_filters.run(group, Effort(UNLIMITED)))
     assert state_of(domain) == before
+    if "boom" not in found.sentence:
+        assert told(paused(domain, group)) == told(found)
     return found
+
+
+def paused(domain: Domain, group: GroupOfPods) -> Aftermath:
+    """The same by a search that pauses after each evaluation: during a pause everything is as it was."""
+    before, steps = state_of(domain), CountedSteps(1)
+    search = domain.cycle.group_post_filters.run(group, Effort(steps, pauses_max=1_000_000))
+    while True:
+        steps.begin()
+        try:
+            next(search)
+        except StopIteration as ended:
+            assert state_of(domain) == before
+            found: Aftermath = ended.value
+            return found
+        assert state_of(domain) == before
+        assert steps.longest <= 2
+
+
+def told(found: Aftermath) -> object:
+    preemption = found.preemption
+    victims = None if preemption is None else {node: set(pods) for node, pods in preemption.victims.items()}
+    return found.sentence, victims, preemption and preemption.nominations
 
 
 def preempted(domain: Domain, group: GroupOfPods) -> tuple[dict[str, list[str]], dict[str, str]]:
@@ -156,7 +181,13 @@ def test_without_nodes_nobody_is_asked_for_a_group() -> None:
 
 def test_a_group_that_fits_although_nobody_goes_is_an_error() -> None:
     assert run(town({"a": 2}, [standing("low", "a", cpu=100)]), group_of(1)).preemption is None
-    assert run(town({"a": 2}), group_of(1)).sentence == "preemption: expected at least one victim pod"
+    low = standing("low", "a", cpu=100)
+    assert run(town({"a": 2}, [low]), group_of(1)).sentence == "preemption: expected at least one victim pod"
+
+
+def test_group_without_anybody_to_displace_is_refused_without_a_placement() -> None:
+    high = standing("high", "a", priority=9)
+    assert "No preemption victims" in run(town({"a": 1}, [high]), group_of(1)).sentence
 
 
 def test_budgets_are_broken_only_where_nothing_else_helps() -> None:

@@ -1,0 +1,122 @@
+"""Attempts that pause: a step evaluates a bounded number of rows, and a search that takes too long ends with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from multisched.cycle import gang_attempt
+from multisched.cycle.effort import Effort
+from multisched.cycle.gang_attempt import TOO_LONG
+from multisched.cycle.results import NO_PAUSE, GangResult, Pause
+from multisched.framework.points import QueuedGang, QueuedPod
+from multisched.framework.step_budget import StepBudget
+from multisched.model.gang import TopologyLevel
+from multisched.model.objects import Pod
+from multisched.testing.builders import make_node, make_pod
+from multisched.testing.loop.counted_steps import CountedSteps
+from tests.unit.cycle.cycle_kit import Domain, FilterBy
+from tests.unit.cycle.preemption.test_preemption import standing
+
+NODES = 12
+MEMBERS = 10
+FILTER_CALLS_MAX = 8
+"""Of one step with one evaluation: the rows of a member's class, and rows that changed since."""
+
+LEVELS = (TopologyLevel("rack"), TopologyLevel("zone"))
+
+
+def different_members(stuck: str = "") -> Sequence[Pod]:
+    """No two of them are of one class; `stuck`: a member that no node takes."""
+    pods = [make_pod(f"m{number}", cpu_milli=100 + number, priority=9) for number in range(MEMBERS)]
+    return [*pods, make_pod(stuck, cpu_milli=100, priority=9)] if stuck else pods
+
+
+def crowded(steps: CountedSteps, asked: FilterBy, *, low: int = 0) -> Domain:
+    """Twelve nodes in racks and zones; `low`: less important pods on each."""
+    nodes = [
+        make_node(f"n{at}", cpu_milli=1_000, labels={"rack": f"r{at // 2}", "zone": f"z{at // 6}"})
+        for at in range(NODES)
+    ]
+    domain = Domain(*nodes, in_tree=("NodeResourcesFit", "DefaultPreemption"), plugins=[asked], steps=steps)
+    for at in range(NODES):
+        for number in range(low):
+            domain.cache.place(standing(f"low-{at}-{number}", f"n{at}", cpu=1_000 // low))
+    return domain
+
+
+def by_name() -> FilterBy:
+    """A filter that keeps no class: each pod is asked about anew."""
+    return FilterBy("Asked", lambda pod, node: "no" if pod.name == "stuck" else "", sign=lambda pod: pod.uid)
+
+
+def play(domain: Domain, pods: Sequence[Pod], asked: FilterBy, *levels: TopologyLevel) -> tuple[GangResult, list[int]]:
+    """The result, and how often the filter was called in each step."""
+    members = tuple(QueuedPod(pod, 0.0, 1) for pod in pods)
+    gang = QueuedGang(members, {"g": len(pods)}, {pod.uid: "g" for pod in pods}, levels)
+    running, calls, answers = domain.cycle.attempt(gang), list[int](), None
+    while True:
+        domain.steps.begin()
+        before = len(asked.asked)
+        try:
+            paused = next(running) if answers is None else running.send(answers)
+        except StopIteration as ended:
+            calls.append(len(asked.asked) - before)
+            result: GangResult = ended.value
+            return result, calls
+        assert isinstance(paused, Pause)
+        calls.append(len(asked.asked) - before)
+        domain.cache.validate()
+        answers = NO_PAUSE
+
+
+@pytest.mark.parametrize("levels", [(), LEVELS], ids=["anywhere", "topology"])
+@pytest.mark.parametrize("stuck", ["", "stuck"], ids=["fits", "stuck"])
+def test_gang_attempt_evaluates_few_members_between_two_pauses(stuck: str, levels: Sequence[TopologyLevel]) -> None:
+    asked = by_name()
+    result, calls = play(crowded(CountedSteps(1), asked), different_members(stuck), asked, *levels)
+    assert len(result.placed) == (0 if stuck else MEMBERS)
+    assert len(calls) > MEMBERS / 2
+    assert max(calls) <= FILTER_CALLS_MAX
+
+
+def test_group_preemption_evaluates_few_members_between_two_pauses() -> None:
+    asked = by_name()
+    result, calls = play(crowded(CountedSteps(1), asked, low=2), different_members(), asked)
+    preemption = result.unplaced[0].preemption
+    assert preemption is not None
+    assert len(preemption.nominations) == MEMBERS
+    assert len(calls) > MEMBERS
+    assert max(calls) <= FILTER_CALLS_MAX
+
+
+def test_gang_attempt_that_takes_too_long_gives_up_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Short(Effort):
+        def __init__(self, budget: StepBudget) -> None:
+            super().__init__(budget, pauses_max=3)
+
+    monkeypatch.setattr(gang_attempt, "Effort", Short)
+    asked = by_name()
+    domain = crowded(CountedSteps(1), asked)
+    result, calls = play(domain, different_members(), asked)
+    assert len(calls) == 4
+    assert not len(domain.cache)
+    assert {one.message for one in result.unplaced} == {f"gang g: {TOO_LONG}"}
+
+
+def test_closed_attempt_leaves_nothing_assumed_and_nominations_as_they_were() -> None:
+    asked = by_name()
+    domain = crowded(CountedSteps(1), asked)
+    pods = different_members()
+    domain.nominator.nominate(pods[0], "n3")
+    members = tuple(QueuedPod(pod, 0.0, 1) for pod in pods)
+    running = domain.cycle.attempt(QueuedGang(members, {"g": len(pods)}, {pod.uid: "g" for pod in pods}))
+    domain.steps.begin()
+    while not len(domain.cache):
+        assert isinstance(next(running), Pause)
+        domain.steps.begin()
+    running.close()
+    assert not len(domain.cache)
+    assert domain.nominator.node_of(pods[0].uid) == "n3"
+    domain.cache.validate()
