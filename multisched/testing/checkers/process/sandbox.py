@@ -41,13 +41,21 @@ class SandboxChecker:
         self._settle = worker.settlement.settle  # the moment at which nothing has come of the result yet
         worker.settlement.settle = self.settle  # type: ignore[method-assign]
 
-    def settle(self, queued: Queued, result: Result | GangResult, seconds: float, cycle: SchedulingCycle) -> None:
+    def settle(
+        self,
+        queued: Queued,
+        result: Result | GangResult,
+        seconds: float,
+        cycle: SchedulingCycle,
+        *,
+        charged_s: float = 0.0,
+    ) -> None:
         """Stands before `Settlement.settle`."""
         if isinstance(result, Unplaced) and not result.is_error:
             self._refused += 1
             if not self._refused % REFUSALS_EVERY:
                 self._compare_refusals(result)
-        self._settle(queued, result, seconds, cycle)
+        self._settle(queued, result, seconds, cycle, charged_s=charged_s)
 
     @property
     def is_in_trial(self) -> bool:

@@ -229,7 +229,7 @@ def test_stop_at_the_barrier_sends_no_member() -> None:
 
 def test_member_refused_after_the_first_post_is_told_what_stays() -> None:
     async def scene(house: House, volumes: Volumes) -> None:
-        house.desk.replies = [BindReply(BindAnswer.CREATED)] * 3 + [BindReply(BindAnswer.DENIED, message="no")]
+        house.desk.replies = [*[BindReply(BindAnswer.CREATED)] * 3, BindReply(BindAnswer.DENIED, message="no")]
         see_members(house, "m0", "m1", "m2", "m3")
         await asyncio.sleep(2 * AFTER_S)
         told = [text for name in ("m0", "m1", "m2", "m3") for text in house.told(name)]
