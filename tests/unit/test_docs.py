@@ -449,3 +449,13 @@ def test_the_configurations_of_the_guides_are_good(tmp_path: Path, monkeypatch: 
                 file.write_text(block.replace("/etc/multisched/history", "config/examples/simulate"), "utf-8")
                 assert "good" in called("config", "validate", str(file))
     assert found == 3
+    assert found == 2
+
+
+def test_readme_transcripts_name_nothing_of_one_run() -> None:
+    """Names of pods and nodes, and amounts of milli-CPU, follow from where one run has put pods."""
+    blocks = re.findall(
+        r"^```console demo\n(.*?)^```$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
+    assert blocks
+    assert re.findall(r"work-[0-9]+|-[a-z0-9]{10}-[a-z0-9]{5}|[0-9]+m\b", "".join(blocks)) == []
