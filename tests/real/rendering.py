@@ -65,8 +65,9 @@ def run(
 
 def kustomized(folder: Path, version: str = "") -> list[Object]:
     """Returns what `kubectl apply -k` would apply, with the kustomize of that version (default: that of our kubectl)."""
-    command = [tools() / f"kustomize-{version}", "build"] if version else [binaries() / "kubectl", "kustomize"]
-    return _objects(run([*command, folder]))
+    if version:
+        return _objects(run([tools() / f"kustomize-{version}", "build", folder]))
+    return _objects(run([binaries() / "kubectl", "kustomize", folder]))
 
 
 def templated(

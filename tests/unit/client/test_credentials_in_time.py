@@ -125,18 +125,18 @@ async def test_a_pods_service_account_goes_before_the_users_default_and_a_named_
     named = write_kubeconfig(tmp_path / "named", "http://named")
     inside, outside = vendor(default, is_inside=True), vendor(default, is_inside=False)
     hosts = [
-        (await transport._find_credentials(where, path, None)).access.host
+        (await transport.find_credentials(where, path, None)).access.host
         for where, path in ((inside, None), (outside, None), (inside, named), (outside, named))
     ]
     assert hosts == ["https://inside", "http://default", "http://named", "http://named"]
     with pytest.raises(CredentialsError, match="other"):
-        await transport._find_credentials(outside, None, "other")
+        await transport.find_credentials(outside, None, "other")
 
 
 async def test_who_finds_no_credentials_anywhere_is_told_of_both_places(tmp_path: Path) -> None:
     nowhere = tmp_path / "none"
     with pytest.raises(CredentialsError) as told:
-        await transport._find_credentials(vendor(nowhere, is_inside=False), None, None)
+        await transport.find_credentials(vendor(nowhere, is_inside=False), None, None)
     assert str(told.value) == f"no kubeconfig at {nowhere}; no service account: no service host"
 
 
