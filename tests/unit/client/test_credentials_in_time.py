@@ -105,8 +105,8 @@ async def test_credentials_whose_certificate_was_refused_are_due_at_once_but_not
     assert not found.is_due
 
 
-def vendor(default: Path, *, is_inside: bool) -> Vendor:
-    """A user's default kubeconfig, and whether this is a pod with a service account."""
+def vendor(*, is_inside: bool) -> Vendor:
+    """`is_inside`: whether this is a pod with a service account."""
 
     def load(client_configuration: Any, **paths: Any) -> None:
         if not is_inside:
@@ -114,16 +114,17 @@ def vendor(default: Path, *, is_inside: bool) -> Vendor:
         client_configuration.host = "https://inside/"
         client_configuration.api_key["BearerToken"] = "Bearer pod"
 
-    return msgspec.structs.replace(import_vendor(), default_kubeconfig=str(default), load_incluster_config=load)
+    return msgspec.structs.replace(import_vendor(), load_incluster_config=load)
 
 
 async def test_a_pods_service_account_goes_before_the_users_default_and_a_named_file_before_both(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "named").mkdir()
     default = write_kubeconfig(tmp_path, "http://default")
     named = write_kubeconfig(tmp_path / "named", "http://named")
-    inside, outside = vendor(default, is_inside=True), vendor(default, is_inside=False)
+    monkeypatch.setenv("KUBECONFIG", str(default))
+    inside, outside = vendor(is_inside=True), vendor(is_inside=False)
     hosts = [
         (await transport.find_credentials(where, path, None)).access.host
         for where, path in ((inside, None), (outside, None), (inside, named), (outside, named))
@@ -133,10 +134,13 @@ async def test_a_pods_service_account_goes_before_the_users_default_and_a_named_
         await transport.find_credentials(outside, None, "other")
 
 
-async def test_who_finds_no_credentials_anywhere_is_told_of_both_places(tmp_path: Path) -> None:
+async def test_who_finds_no_credentials_anywhere_is_told_of_both_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nowhere = tmp_path / "none"
+    monkeypatch.setenv("KUBECONFIG", str(nowhere))
     with pytest.raises(CredentialsError) as told:
-        await transport.find_credentials(vendor(nowhere, is_inside=False), None, None)
+        await transport.find_credentials(vendor(is_inside=False), None, None)
     assert str(told.value) == f"no kubeconfig at {nowhere}; no service account: no service host"
 
 
