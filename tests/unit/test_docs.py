@@ -449,7 +449,6 @@ def test_the_configurations_of_the_guides_are_good(tmp_path: Path, monkeypatch: 
                 file.write_text(block.replace("/etc/multisched/history", "config/examples/simulate"), "utf-8")
                 assert "good" in called("config", "validate", str(file))
     assert found == 3
-    assert found == 2
 
 
 def test_readme_transcripts_name_nothing_of_one_run() -> None:
