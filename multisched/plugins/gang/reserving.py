@@ -8,7 +8,7 @@ how long (`queueing/gang_reservations.py`).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Generator, Hashable, Sequence
 from typing import Final
 
 import numpy as np
@@ -50,14 +50,16 @@ class ReservingGangScheduling(GangScheduling):
         super().__init__(context)
         self.reserve_policy = reserve
 
-    def post_filter_group(self, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun) -> PostFilterResult:
+    def post_filter_group(
+        self, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun
+    ) -> Generator[None, None, PostFilterResult]:
         """Nominates members of the gang whose turn it is; once all are nominated, they keep their nodes."""
         key = self._gangs.key_of(pods[0].uid)
         if key is None or self._gangs.reserving(key) is not Reserving.NOW:
             return PostFilterResult(Status.unschedulable())
         if all(pod.nominated_node for pod in pods):
             return PostFilterResult(self._said({pod.nominated_node for pod in pods}))
-        found = dry_run.displace(MayEnd())
+        found = yield from dry_run.displace(MayEnd())
         if found is None:
             why = "No room can be reserved for the gang: it would not fit if all other pods ended."
             return PostFilterResult(Status.unschedulable(why), nominated_node="")

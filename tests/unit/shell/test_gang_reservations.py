@@ -178,5 +178,6 @@ def test_gang_that_lost_a_member_ends_its_turn() -> None:
             (worker,) = cluster.program.router.workers()
             assert worker.queue.statistics().gangs_reserving == 0
             assert cluster.program.cache.gangs.reserving("default/big") is not Reserving.NOW
+            assert not await nominated(cluster)
 
     play(scene)
