@@ -28,6 +28,7 @@ from multisched.cycle.waiting_pods import WaitingPodTable
 from multisched.framework.context import PluginContext
 from multisched.framework.registry import PluginSet, build_profile
 from multisched.framework.runner import Runner
+from multisched.framework.step_budget import UNLIMITED, StepBudget
 from multisched.model.decode import Decoder
 from multisched.queueing.pod_queue import PodQueue
 from multisched.shell.garbage import leave_to_reference_counts
@@ -123,7 +124,14 @@ def pending(index: int) -> bytes:
 class Core:
     """One domain's queue, cycles and state over a cluster that is in use already, with so many pods on each node."""
 
-    def __init__(self, profile: str, nodes: int, decoder: Decoder, pods_before: int = PODS_BEFORE) -> None:
+    def __init__(
+        self,
+        profile: str,
+        nodes: int,
+        decoder: Decoder,
+        pods_before: int = PODS_BEFORE,
+        budget: StepBudget = UNLIMITED,
+    ) -> None:
         self.cache = ClusterCache()
         rows = DomainRows("forecast", lambda node: True)
         self.cache.add_domain(rows)
@@ -137,7 +145,8 @@ class Core:
             gangs=self.cache.gangs,
         )
         self.plugins: PluginSet = build_profile(base_profile(profile), registry, context)
-        self.cycle = SchedulingCycle(self.plugins, Runner(NobodyWatches(), lambda: 0.0), self.cache, rows, Nominator())
+        runner = Runner(NobodyWatches(), lambda: 0.0)
+        self.cycle = SchedulingCycle(self.plugins, runner, self.cache, rows, Nominator(), budget=budget)
         self.queue = PodQueue(
             self.plugins.queue_sort,
             self.plugins.pre_enqueue,

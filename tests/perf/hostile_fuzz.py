@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
+from multisched.model.gang import ACK_MIN, ACK_NAME, TOPOLOGY_ANNOTATION
 from tests.perf.hostile_core import Cost, measure
 from tests.perf.hostile_shapes import PREFERRED, REQUIRED, bare
 from tests.perf.shapes import HOSTNAME, ZONE
@@ -145,6 +146,18 @@ def _impossible(pod: dict[str, Any], count: int, own: str, chance: random.Random
     pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "1000"
 
 
+def _gang(pod: dict[str, Any], count: int, own: str, chance: random.Random) -> None:
+    """Gangs of so many, by the pod's number."""
+    size = max(count, 2)
+    gang = int(pod["metadata"]["name"].rpartition("-")[2]) // size
+    pod["metadata"]["labels"] |= {ACK_NAME: f"gang-{gang}", ACK_MIN: str(size)}
+
+
+def _topology(pod: dict[str, Any], count: int, own: str, chance: random.Random) -> None:
+    levels = (ZONE, f"{ZONE},{HOSTNAME}", f"{ZONE}:required,{HOSTNAME}")[count - 1]
+    pod["metadata"].setdefault("annotations", {})[TOPOLOGY_ANNOTATION] = levels
+
+
 GENES: Final = (
     Gene("near", 60, _affinity("podAffinity", PREFERRED)),
     Gene("far", 60, _affinity("podAntiAffinity", PREFERRED)),
@@ -160,6 +173,8 @@ GENES: Final = (
     Gene("claims", 50, _claims),
     Gene("init-containers", 200, _containers),
     Gene("impossible", 1, _impossible),
+    Gene("gang", 100, _gang),
+    Gene("gang-topology", 3, _topology),
 )
 OWN: Final = "each-its-own"
 CHANCE: Final = "chance"
@@ -250,6 +265,8 @@ def main() -> int:
         for one in sorted(played, key=lambda found: -found.ratios[name])[:3]:
             genome = {gene: count for gene, count in one.genome.items() if count}
             print(f"{name:>8} {one.ratios[name]:>8.1f}  {genome}")
+    for one in sorted(played, key=lambda found: -found.cost.step_max_ms)[:3]:
+        print(f"    step {one.cost.step_max_ms:>5.0f} ms  { ({gene: n for gene, n in one.genome.items() if n}) }")
     for one in played:
         if one.ratios["victim"] > VICTIM_MAX or one.cost.event_max_ms > EVENT_MAX_MS:
             sure = confirmed(one, options.pods, options.nodes)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from multisched.model.gang import ACK_MIN, ACK_NAME, TOPOLOGY_ANNOTATION
 from tests.perf import workload
 from tests.perf.shapes import HOSTNAME, ZONE
 
@@ -145,6 +146,27 @@ def annotated(number: int) -> dict[str, Any]:
     return pod
 
 
+def in_gangs(pod_of: PodOf, size: int, *, topology: str = "", is_stuck: bool = False) -> PodOf:
+    """Gangs of so many of the pods. `topology`: as the annotation has it. `is_stuck`: no node takes the last member of each gang."""
+
+    def made(number: int) -> dict[str, Any]:
+        pod = pod_of(number)
+        pod["metadata"]["labels"] |= {ACK_NAME: f"gang-{number // size:05}", ACK_MIN: str(size)}
+        if topology:
+            pod["metadata"].setdefault("annotations", {})[TOPOLOGY_ANNOTATION] = topology
+        if is_stuck and number % size == size - 1:
+            nobody = _term(ZONE, [_expression("app", "In", f"never-{number}")])
+            pod["spec"].setdefault("affinity", {}).setdefault("podAffinity", {})[REQUIRED] = [nobody]
+        return pod
+
+    return made
+
+
+def near_its_gang(number: int, at: int) -> dict[str, Any]:
+    """Required affinity to pods of the own kind, so that members wait for one another."""
+    return _term(ZONE, [_expression("app", "In", "hostile", f"v{number}-{at}")])
+
+
 def _expression(key: str, operator: str, *values: str) -> dict[str, Any]:
     return {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
 
@@ -166,6 +188,24 @@ SHAPES: Final = (
     HostileShape(
         "churning", "labels changed 1,000 times a second", with_affinity("podAffinity", PREFERRED, not_in), 1_000
     ),
+    HostileShape(
+        "gang-wide",
+        "gangs of 400, 10 preferred terms, one stuck",
+        in_gangs(with_affinity("podAffinity", PREFERRED, not_in, 10), 400, is_stuck=True),
+    ),
+    HostileShape(
+        "gang-domains",
+        "gangs of 100, 10 preferred terms, two topology levels, one stuck",
+        in_gangs(
+            with_affinity("podAffinity", PREFERRED, not_in, 10), 100, topology=f"{ZONE},{HOSTNAME}", is_stuck=True
+        ),
+    ),
+    HostileShape(
+        "gang-near",
+        "gangs of 100 with required affinity to one another",
+        in_gangs(with_affinity("podAffinity", REQUIRED, near_its_gang, 10), 100, is_stuck=True),
+    ),
+    HostileShape("gang-tiny", "gangs of two that come and go", in_gangs(bare, 2, is_stuck=True), replaces_per_s=100),
     HostileShape("gated", "gates, claims and 50 node terms", gated),
     HostileShape("annotated", "64 KiB of annotations", annotated),
 )

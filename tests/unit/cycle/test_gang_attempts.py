@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from multisched.cycle.attempt_record import Outcome
-from multisched.cycle.results import GangResult, Placed
+from multisched.cycle.results import GangAttempt, GangResult, Pause, RemoteRequest
 from multisched.framework.points import CycleView, QueuedGang, QueuedPod
 from multisched.framework.runner import PluginFailure
 from multisched.framework.status import SUCCESS, Status
@@ -48,6 +48,13 @@ def ended(running: Any, answers: Mapping[str, object]) -> GangResult:
         result: GangResult = stop.value
         return result
     raise AssertionError(f"the cycle asks again: {asked}")
+
+
+def requests_of(running: GangAttempt) -> Sequence[RemoteRequest]:
+    """What the attempt asks outside before anything else."""
+    asked = next(running)
+    assert not isinstance(asked, Pause)
+    return asked
 
 
 def nodes_of(result: GangResult) -> dict[str, str]:
@@ -335,7 +342,7 @@ def test_members_that_plugins_ask_about_outside_are_asked_about_all_at_once_and_
     domain = Domain(*(make_node(name, cpu_milli=1000) for name in "abc"), plugins=[SlowOracle()])
     pods = [make_pod(f"m{at}", spec=SPEC) for at in range(3)]
     running = domain.cycle.attempt(gang_of(pods, 3))
-    asked = next(running)
+    asked = requests_of(running)
     assert [one.key for one in asked] == ["SlowOracle/uid-m0", "SlowOracle/uid-m1", "SlowOracle/uid-m2"]
     domain.cache.remove_node("a")
     domain.cache.set_node(make_node("d", cpu_milli=1000))
@@ -343,7 +350,7 @@ def test_members_that_plugins_ask_about_outside_are_asked_about_all_at_once_and_
     assert result.placed == (), "a node is gone, and nobody was asked about the one that came"
     domain.cache.set_node(make_node("a", cpu_milli=1000))
     running = domain.cycle.attempt(gang_of(pods, 3))
-    answers: dict[str, object] = {one.key: one.request for one in next(running)}
+    answers: dict[str, object] = {one.key: one.request for one in requests_of(running)}
     assert len(nodes_of(ended(running, answers))) == 3
 
 
@@ -351,7 +358,7 @@ def test_an_answer_that_fails_costs_its_member_the_attempt_and_the_gang_with_it(
     domain = Domain(*(make_node(name, cpu_milli=1000) for name in "abc"), plugins=[SlowOracle()])
     pods = [make_pod(f"m{at}", spec=SPEC) for at in range(3)]
     running = domain.cycle.attempt(gang_of(pods, 3))
-    answers: dict[str, object] = {one.key: one.request for one in next(running)}
+    answers: dict[str, object] = {one.key: one.request for one in requests_of(running)}
     answers["SlowOracle/uid-m1"] = PluginFailure(Status.error("no answer").by("SlowOracle"))
     result = ended(running, answers)
     assert result.placed == ()
