@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from multisched.cycle.attempt_record import Outcome
-from multisched.cycle.results import GangAttempt, GangResult, Pause, RemoteRequest
+from multisched.cycle.results import GangAttempt, GangResult, Pause, Placed, RemoteRequest
 from multisched.framework.points import CycleView, QueuedGang, QueuedPod
 from multisched.framework.runner import PluginFailure
 from multisched.framework.status import SUCCESS, Status
