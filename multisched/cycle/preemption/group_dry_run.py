@@ -15,6 +15,7 @@ Source: kube-scheduler 1.37, pod group preemption.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -27,7 +28,7 @@ from multisched.cycle.preemption.dry_run_parts import DryRuns, FailedAttempt
 from multisched.cycle.preemption.group_ground import PLACINGS_MAX, GroupGround, GroupOfPods, OutdatedSearchError
 from multisched.cycle.preemption.member_places import MemberPlaces
 from multisched.cycle.preemption.victim_pool import VictimPool, learn
-from multisched.cycle.preemption.victim_units import Needed, Search, Unit, by_node, needed, units_of
+from multisched.cycle.preemption.victim_units import Needed, Search, Unit, by_node, gangs_are_spared, needed, units_of
 from multisched.framework.node_view import Rows
 from multisched.framework.preemption import DisplacementRule, GroupVictims, MemberVictims, Nomination
 from multisched.model.objects import Pod
@@ -82,25 +83,32 @@ class GroupAttemptDryRun:
         self, search: Callable[[GroupAttemptDryRun], Search[GroupVictims | None]]
     ) -> Search[GroupVictims | None]:
         """Of the domains; those that come last are left out if the search takes long."""
-        best: GroupVictims | None = None
+        candidates = list[GroupVictims]()
         for allowed in self._group.domains:
             group = replace(self._group, allowed=allowed, domains=())
             domain = GroupAttemptDryRun(self._plugin, self._runs, self._rows, self._places, group, self._effort)
             found = yield from search(domain)
-            if found is not None and (best is None or found.costs.tolist() < best.costs.tolist()):
-                best = found
+            if found is not None:
+                candidates.append(found)
             self.placings += domain.placings
             if self.placings >= PLACINGS_MAX or self._effort.is_exhausted:
                 break
-        return best
+        current = filter(self._spares_gangs, candidates)
+        return min(current, key=lambda one: one.costs.tolist(), default=None)
+
+    def _spares_gangs(self, found: GroupVictims) -> bool:
+        """False if other plans have taken during a pause what the gangs of the victims could spare."""
+        return gangs_are_spared(chain.from_iterable(found.victims.values()), self._runs.cache.gangs)
 
     def _until_current(self, search: Callable[[], Search[GroupVictims | None]]) -> Search[GroupVictims | None]:
         """What the search ends with; it begins again if the cluster changed under it."""
         for _ in range(RESTARTS_MAX + 1):
             try:
-                return (yield from search())
+                found = yield from search()
             except OutdatedSearchError:
                 continue
+            if found is None or self._spares_gangs(found):
+                return found
         return None
 
     def _displaced(self, rule: DisplacementRule, *, everywhere: bool) -> Search[GroupVictims | None]:

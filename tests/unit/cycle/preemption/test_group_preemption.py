@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from itertools import count, takewhile
 from typing import Any
 
 import msgspec
@@ -188,6 +189,29 @@ def test_a_group_that_fits_although_nobody_goes_is_an_error() -> None:
 def test_group_without_anybody_to_displace_is_refused_without_a_placement() -> None:
     high = standing("high", "a", priority=9)
     assert "No preemption victims" in run(town({"a": 1}, [high]), group_of(1)).sentence
+
+
+def interrupted(at: int) -> Aftermath | None:
+    """A search for two pods, in whose pause `at` another plan takes the surplus of gang g on node b; None: it ended before."""
+    pods = [member(f"g{number}", "ab"[number % 2]) for number in range(6)]
+    domain = town({"a": 3, "b": 3}, pods, minimums={"g": 4})
+    search = domain.cycle.group_post_filters.run(group_of(2), Effort(CountedSteps(1), pauses_max=1_000_000))
+    for _ in range(at):
+        try:
+            next(search)
+        except StopIteration:
+            return None
+    for uid in ("uid-g1", "uid-g3"):
+        domain.cache.set_victim(uid, is_victim=True)
+    return at_once(search)
+
+
+def test_victims_decided_in_a_pause_count_before_a_gang_is_taken_from() -> None:
+    ends = list(takewhile(lambda one: one is not None, map(interrupted, count(1))))
+    assert len(ends) > 5
+    for end in ends:
+        taken = {pod.name for pod in end.preemption.every_victim} if end and end.preemption else set[str]()
+        assert len({f"g{number}" for number in range(6)} - taken - {"g1", "g3"}) in (0, 4)
 
 
 def test_budgets_are_broken_only_where_nothing_else_helps() -> None:
