@@ -9,7 +9,7 @@ Called by the parts of `PodQueue` alone; who has to start together, the roster s
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -143,9 +143,10 @@ class GangEntries:
             self._gangs.setdefault(key, _Waiting()).entries[entry.uid] = entry
         return True
 
-    def gang_of(self, uid: str) -> str | None:
-        """The gang of an entry; None: it has none, or is not here."""
-        return self._gang_of.get(uid)
+    def uids_with(self, uid: str) -> Collection[str]:
+        """The entry's uid, with those of all other entries of its gang."""
+        key = self._gang_of.get(uid)
+        return (uid,) if key is None else self._gangs[key].entries.keys()
 
     def leave(self, entry: Entry) -> None:
         """The entry is gone; another one has to lead if it did."""

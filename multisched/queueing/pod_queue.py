@@ -16,7 +16,7 @@ itself, as any pod does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 
 from multisched.framework.durations import Durations
@@ -115,7 +115,6 @@ class PodQueue:
         if entry.place is not Place.LEAVING:
             return self._replace(entry, pod)
         entry.pod = pod
-        self.changes_in_flight += 1
         self._places.move(entry, Place.IN_FLIGHT, ADDED, now_s)
         self._events.record_for(entry.uid, _COME_BACK, None, pod)
         return _placement(entry)
@@ -270,11 +269,7 @@ class PodQueue:
     def on_event(
         self, event: ClusterEvent, old: Object, new: Object, now_s: float, *, priority_max: int | None = None
     ) -> Moved:
-        """Moves the parked pods this event may help, of that priority at most. A wildcard with a pod as `new` is for it alone.
-
-        A pod's own leaving of a node, as when Permit turned it away, is no news to the pod itself (as upstream). It
-        would be tried again at once, for ever.
-        """
+        """Moves the parked pods this event may help, of that priority at most. A wildcard with a pod as `new` is for it alone."""
         self._now_s = now_s
         if not len(self._parked) and not len(self._events):
             return NOTHING_MOVED
@@ -285,12 +280,10 @@ class PodQueue:
         if len(self._events):
             self._events.record(event, old, new, is_of_interest=self._hints.is_of_interest(event))
         if len(self._parked):
-            own_uid = old.uid if isinstance(old, Pod) and new is None else ""
-            own_gang = self._gangs.gang_of(own_uid) if event is ATTEMPT_UNDONE else None
+            own = _own_uids(event, old, new, self._gangs)
             for entry, how in self._parked.affected(event, old, new, self._hints):
                 is_notified = priority_max is None or entry.pod.spec.priority <= priority_max
-                is_own = entry.uid == own_uid or (own_gang and self._gangs.gang_of(entry.uid) == own_gang)
-                if is_notified and not is_own:
+                if is_notified and entry.uid not in own:
                     self._back.wake(entry, how, _label(event), self._now_s, tally)
         return tally.moved()
 
@@ -420,6 +413,16 @@ def _placement(entry: Entry) -> Placement:
 
 def _reserve_policy(plugins: Iterable[Plugin]) -> ReservePolicy | None:
     return next((plugin.reserve_policy for plugin in those(plugins, ReservingPlugin)), None)
+
+
+def _own_uids(event: ClusterEvent, old: Object, new: Object, gangs: GangEntries) -> Collection[str]:
+    """Pods to which the event is no news: the pod that left a node, with its gang if their attempt was undone.
+
+    As upstream: a pod that Permit turned away would be tried again at once, for ever.
+    """
+    if not isinstance(old, Pod) or new is not None:
+        return ()
+    return gangs.uids_with(old.uid) if event is ATTEMPT_UNDONE else (old.uid,)
 
 
 def _label(event: ClusterEvent) -> str:

@@ -127,18 +127,8 @@ class DomainWorker:
             outside,
         )
         self.settlement = Settlement(queue, self.nominations, self.failures, self.binding, outside.observer)
-        self._loop = SchedulingLoop(
-            queue,
-            cycle,
-            runner,
-            self.settlement,
-            self.intake,
-            outside,
-            cache,
-            check,
-            listeners,
-            cycles=sizes.cycles,
-        )
+        ports = outside, cache, check, listeners
+        self._loop = SchedulingLoop(queue, cycle, runner, self.settlement, self.intake, *ports, cycles=sizes.cycles)
 
     @property
     def cycle(self) -> SchedulingCycle:

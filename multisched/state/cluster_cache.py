@@ -153,7 +153,7 @@ class ClusterCache:
     def assume(self, pod: Pod, row: int, choices: Choices = NO_CHOICES, *, is_tentative: bool = False) -> Assumption:
         """Puts an unbound pod's use on a row. Only `transaction.assume` calls this, after checking that it fits (I1).
 
-        `is_tentative`: its gang may not be kept (`GangRoster.settle`).
+        `is_tentative`: as `GangMember` has it.
         """
         if pod.uid in self._placed:
             raise CacheCorruptedError(f"pod {pod.key} ({pod.uid}) is assumed while {self._placed[pod.uid].state.name}")

@@ -477,18 +477,8 @@ class GangRoster:
 
     # -- written by the cache --------------------------------------------------------------------------------------
 
-    def settle(self, uid: str) -> None:
-        """The attempt that assumed the pod has ended, and keeps it: it counts as started, too."""
-        key = self._key_of.get(uid)
-        member = None if key is None else self._gangs[key].members[uid]
-        if member is not None and member.is_tentative:
-            self.stands(uid, member.node, is_bound=member.is_bound)
-
     def stands(self, uid: str, node: str, *, is_bound: bool = False, is_tentative: bool = False) -> None:
-        """The pod was assumed or seen on a node; an empty name: it holds its place no more.
-
-        `is_tentative`: until `settle` its gang needs as many members as without it.
-        """
+        """The pod was assumed or seen on a node; an empty name: it holds its place no more. `is_tentative`: as `GangMember` has it."""
         key = self._key_of.get(uid)
         if key is None:
             return

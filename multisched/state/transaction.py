@@ -13,7 +13,7 @@ import msgspec
 
 from multisched.framework.ledger import Choices
 from multisched.model.objects import Pod
-from multisched.state.cluster_cache import Assumption, ClusterCache
+from multisched.state.cluster_cache import Assumption, ClusterCache, PodState
 
 StillFits = Callable[[Pod, int], bool]
 """(pod, row) -> do all of the profile's filters still pass it there?"""
@@ -84,5 +84,7 @@ class Transaction:
     def keep(self) -> None:
         """All that is assumed stands from now on."""
         for pod in self._assumed:
-            self._cache.gangs.settle(pod.uid)
+            entry = self._cache.placed(pod.uid)
+            if entry is not None and entry.state is PodState.ASSUMED:
+                self._cache.gangs.stands(pod.uid, entry.node)
         self._assumed.clear()

@@ -203,7 +203,12 @@ def interrupted(at: int) -> Aftermath | None:
             return None
     for uid in ("uid-g1", "uid-g3"):
         domain.cache.set_victim(uid, is_victim=True)
-    return at_once(search)
+    while True:
+        try:
+            next(search)
+        except StopIteration as ended:
+            found: Aftermath = ended.value
+            return found
 
 
 def test_victims_decided_in_a_pause_count_before_a_gang_is_taken_from() -> None:
