@@ -180,8 +180,7 @@ class Program:
         )
         self._closing = asyncio.Event()
         self._is_ready = False
-        nodes = NodeRouter(configuration)
-        domains = self._domain_builder()
+        nodes, domains = NodeRouter(configuration), self._domain_builder()
         self.pods = self._pod_ingest(domains.add_all(nodes))
         self.finished_members = FinishedMembers(self.cache.gangs, self.decoder, self._finished_pods)
         self.statuses.serve(self.router.workers())

@@ -316,33 +316,8 @@ class GangRoster:
 
     def why_not_yet(self, key: str) -> str:
         """Why members cannot be tried now; empty: they can, or need not wait for others."""
-        about, why = self._obstacle(key) if self.needs(key) else ("", "")
+        about, why = _obstacle(self._gangs, key, self.together_with) if self.needs(key) else ("", "")
         return why and _sentence(self._gangs[key], about, why)
-
-    def _obstacle(self, key: str) -> tuple[str, str]:
-        """What keeps a gang from starting, after the one that it is about; nothing: it can start."""
-        together = self.together_with(key)
-        for one in together:
-            about, why = self._obstacle_of(one, key, together)
-            if why and _namespace(one) != _namespace(key):  # nothing is told about another namespace
-                return key, f"starts with gang {one}, which is missing, cannot start yet, or names other gangs"
-            if why:
-                return about, why
-        return key, _too_many_levels([self._gangs[one] for one in together]) if len(together) > 1 else ""
-
-    def _obstacle_of(self, one: str, key: str, together: Sequence[str]) -> tuple[str, str]:
-        """As `_obstacle`, of one of the gangs that start with this one, or of itself."""
-        gang = self._gangs.get(one)
-        if gang is None:
-            return key, f"starts with gang {one}, of which no member is there"
-        if gang.problem:
-            return one, gang.problem
-        if one != key and tuple(self.together_with(one)) != tuple(together):
-            return one, f"does not name the gangs that gang {key} starts with; write the same in both"
-        if gang.schedulers.keys() != self._gangs[key].schedulers.keys():
-            names = " and ".join(sorted({*gang.schedulers, *self._gangs[key].schedulers})[:NAMED_MAX])
-            return one, f"is to start with gang {key}, and they name the schedulers {names}"
-        return one, _why_incomplete(gang)
 
     # -- written by ingest -----------------------------------------------------------------------------------------
 
@@ -671,6 +646,35 @@ def _sentence(gang: Gang, about: str, why: str) -> str:
         return f"gang {about}: {why}"
     so = "" if about == gang.key else f"gang {about}: "
     return f"gang {gang.key} {gang.lateness}: {so}{why}"
+
+
+def _obstacle(gangs: Mapping[str, Gang], key: str, together_with: Callable[[str], Sequence[str]]) -> tuple[str, str]:
+    """What keeps a gang from starting, after the key of the gang that it is about; an empty reason: it can start."""
+    together = together_with(key)
+    for one in together:
+        about, why = _obstacle_of(gangs, one, key, together_with)
+        if why and _namespace(one) != _namespace(key):  # nothing is told about another namespace
+            return key, f"starts with gang {one}, which is missing, cannot start yet, or names other gangs"
+        if why:
+            return about, why
+    return key, _too_many_levels([gangs[one] for one in together]) if len(together) > 1 else ""
+
+
+def _obstacle_of(
+    gangs: Mapping[str, Gang], one: str, key: str, together_with: Callable[[str], Sequence[str]]
+) -> tuple[str, str]:
+    """As `_obstacle`, of one of the gangs that start with this one, or of itself."""
+    gang = gangs.get(one)
+    if gang is None:
+        return key, f"starts with gang {one}, of which no member is there"
+    if gang.problem:
+        return one, gang.problem
+    if one != key and tuple(together_with(one)) != tuple(together_with(key)):
+        return one, f"does not name the gangs that gang {key} starts with; write the same in both"
+    if gang.schedulers.keys() != gangs[key].schedulers.keys():
+        names = " and ".join(sorted({*gang.schedulers, *gangs[key].schedulers})[:NAMED_MAX])
+        return one, f"is to start with gang {key}, and they name the schedulers {names}"
+    return one, _why_incomplete(gang)
 
 
 def _why_incomplete(gang: Gang) -> str:
