@@ -435,7 +435,7 @@ def test_the_command_of_the_guide_asks_whom_it_is_told(example: Path) -> None:
 
     assert "List the nodes of a team." in called("teams", "--help")
     result = CliRunner().invoke(app, ["teams", "nodes", "red", "--snapshot", str(dump)])
-    assert (result.exit_code, result.stderr) == (1, f"multisched: {dump}: no plugin here shows teams\n")
+    assert (result.exit_code, result.stderr) == (2, f"multisched: {dump}: no plugin here shows teams\n")
 
 
 def test_the_configurations_of_the_guides_are_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
