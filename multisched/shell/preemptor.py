@@ -196,11 +196,14 @@ class Preemptor:
         """Begins to carry out what a cycle has decided. The preemptors count as preempting from this call on, until their
         home hears of the end.
 
-        False: all victims are being deleted already, or the same preemption is under way for another of its preemptors.
+        False: all victims are being deleted already, or their binds are turned back; or the same preemption is under way for
+        another of its preemptors. Victims wake the preemptors as they leave. To turn a bind back once more would end at once, and
+        so the preemptors would be tried again at once, without end.
         """
         victims, job = preemption.every_victim, _Job(preemption, home)
         known = self._jobs.get(job.first.uid)
-        if all(victim.is_deleting for victim in victims) or (known is not None and known.preemption is preemption):
+        is_done = all(victim.is_deleting or self._is_turned_back(victim, home) for victim in victims)
+        if is_done or (known is not None and known.preemption is preemption):
             return False
         home.observer.preemption_began(len(victims))
         self.removals.decide(job, victims)
@@ -209,6 +212,10 @@ class Preemptor:
         self._waiting.append(job)
         self._wake.set()
         return True
+
+    def _is_turned_back(self, victim: Pod, home: Home) -> bool:
+        """Its bind is turned back, and it may still be assumed: the bind ends in a step of its own."""
+        return self.removals.is_sent(victim.uid) and not home.is_standing(victim.uid)
 
     def drop_waiting(self, home: Home) -> None:
         """The domain ends: of its preemptions those that have not begun never will."""

@@ -25,6 +25,10 @@ together with the request, or the API server was restored from a backup.
 """
 
 
+class _Sent:
+    """A deletion that was sent."""
+
+
 class Removals:
     """Implements `framework.preemption.Victims`."""
 
@@ -32,7 +36,7 @@ class Removals:
         self.version = 0
         self._cache = cache
         self._plans: dict[str, set[object]] = {}
-        """uid of a victim -> the plans that it is a victim of, and a token of each deletion that was sent."""
+        """uid of a victim -> the plans that it is a victim of, and a `_Sent` of each deletion that was sent."""
 
     def pods(self) -> Collection[Pod]:
         entries = map(self._cache.placed, self._plans)
@@ -53,9 +57,13 @@ class Removals:
     def sent(self, uid: str) -> None:
         """The deletion of a victim was sent, and the API server has not refused it: its plan may end before the watch shows it."""
         if uid in self._plans:
-            token = object()
+            token = _Sent()
             self._plans[uid].add(token)
             asyncio.get_running_loop().call_later(UNSEEN_MAX_S, self._drop, uid, token)
+
+    def is_sent(self, uid: str) -> bool:
+        """Reports whether the pod leaves without anybody doing more for it: its deletion was sent, or its bind is turned back."""
+        return any(isinstance(one, _Sent) for one in self._plans.get(uid, ()))
 
     def release(self, plan: object, victims: Iterable[Pod]) -> None:
         """The plan has ended: it has removed these pods, or never will."""

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from multisched.framework.ports import WriteReply
+from multisched.framework.preemption import preemption_of_one
 from multisched.shell.removals import UNSEEN_MAX_S, Removals
 from multisched.state.cluster_cache import ClusterCache
 from multisched.testing.builders import make_node, make_pod
@@ -108,3 +109,20 @@ def test_a_victim_counts_while_any_plan_removes_it_and_a_sent_deletion_for_a_min
         cache.validate()
 
     simulate(main(), SimLoop(seed=1))
+
+
+def test_preemption_begins_nothing_for_victims_whose_binds_are_turned_back() -> None:
+    """Else it would end at once, and its preemptor be tried again at once, without end."""
+
+    async def scene(house: House) -> None:
+        low, high, home = make_pod("low"), make_pod("high", priority=100), house.worker.nominations
+        house.cache.assume(low, 0)
+        preemption = preemption_of_one(high, "a", (low,), "Tests")
+        assert house.preemptor.start(preemption, home)
+        await asyncio.sleep(2.0)
+        house.removals.decide(house, (low,))
+        house.removals.sent(low.uid)
+        assert not house.preemptor.start(preemption, home)
+        house.cache.forget(low.uid)
+
+    play(scene)
