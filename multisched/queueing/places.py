@@ -142,6 +142,7 @@ class EntryPlaces:
         elif entry.place is _ACTIVE:
             self._active.charge(entry.uid)
         entry.attempts += 1
+        entry.waits_out_backoff = False
         self.move(entry, _IN_FLIGHT, "Popped", now_s)
 
     def release_backoff(self, now_s: float) -> int:
@@ -242,7 +243,7 @@ class EntryPlaces:
             push = self._active.push_retry if entry.is_retry else self._active.push_first
             push(entry.uid, entry.namespace, self._sort_keys.of(entry), entry.order)
         elif place is _BACKOFF:
-            until_s, is_error = entry.backoff_until_s, entry.failed_by_error
+            until_s, is_error = entry.backoff_until_s, entry.failed_by_error or entry.waits_out_backoff
             self._backoff.add(entry.uid, until_s, self._sort_keys.of(entry), entry.order, is_error=is_error)
         elif place in PARKED:
             self._parked.add(entry, now_s + self.leftover_s)

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from multisched.framework.events import ATTEMPT_UNDONE
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
 from multisched.queueing.entry import NOTHING_MOVED, Entry, Moved
@@ -76,6 +77,7 @@ class Readmission:
     def wake(self, entry: Entry, how: Requeue, event: str, now_s: float, tally: Tally) -> None:
         """As `requeue`, for one of several: whom a member before it has woken with its gang, is not woken again."""
         if entry.place in PARKED:
+            entry.waits_out_backoff = event == ATTEMPT_UNDONE.label
             self.requeue(entry, how, event, now_s, tally)
 
     def ask_again(self, event: str, now_s: float) -> list[tuple[Pod, Status]]:
@@ -191,7 +193,7 @@ class Readmission:
         A gang that backs off longer than others would lose each room that comes to those.
         """
         able = (Place.ACTIVE, Place.BACKOFF)
-        leads = [one for one in self._gangs.healing() if one.place in able and not one.failed_by_error]
+        leads = [one for one in self._gangs.healing() if one.place in able and not (one.failed_by_error or one.waits_out_backoff)]
         return min((entry, *leads), key=self._places.sort_key)
 
     def _is_admitted(self, entry: Entry, now_s: float) -> bool:

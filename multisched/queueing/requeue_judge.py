@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from multisched.framework.events import ClusterEvent
+from multisched.framework.events import ATTEMPT_UNDONE, ClusterEvent
 from multisched.model.objects import Pod
 from multisched.queueing.backoff import BackoffPolicy
 from multisched.queueing.entry import NOBODY, Entry, Failure
@@ -63,7 +63,11 @@ class RequeueJudge:
         return self._hints.decide(event, listeners, entry.pending, entry.pod, known, entry.pod)
 
     def _missed(self, entry: Entry) -> Requeue:
-        """The strongest answer of the hints about all events since the pop; an overflown log counts as an event."""
+        """The strongest answer of the hints about all events since the pop; an overflown log counts as an event.
+
+        If only the end of another attempt may have helped, the entry waits out its backoff: two attempts that undo each other
+        would otherwise be tried by turns without a pause.
+        """
         plugins, pending = entry.rejectors | entry.pending, entry.pending
         since = self._events.since(entry.uid)
         how = Requeue.AFTER_BACKOFF if since.is_incomplete else Requeue.SKIP
@@ -71,6 +75,7 @@ class RequeueJudge:
             how = Requeue.AT_ONCE if easy & pending else Requeue.AFTER_BACKOFF
         strongest = Requeue.AT_ONCE if pending else Requeue.AFTER_BACKOFF
         listeners: dict[int, Any] = {}
+        is_undone = False
         for happened in since.events:
             if how is strongest:
                 break
@@ -81,5 +86,10 @@ class RequeueJudge:
             if (heard := listeners.get(id(event))) is None:
                 heard = listeners[id(event)] = self._hints.listeners(event, plugins)
             if heard:
-                how = max(how, self._hints.decide(event, heard, pending, entry.pod, happened.old, happened.new))
-        return how
+                answer = self._hints.decide(event, heard, pending, entry.pod, happened.old, happened.new)
+                if event is ATTEMPT_UNDONE:
+                    is_undone |= answer is not Requeue.SKIP
+                else:
+                    how = max(how, answer)
+        entry.waits_out_backoff = how is Requeue.SKIP and is_undone
+        return Requeue.AFTER_BACKOFF if entry.waits_out_backoff else how
