@@ -24,6 +24,7 @@ from multisched.testing.checkers.process.watches import WatchChecker
 from multisched.testing.rules.devices import fault_of_choice, fraction_wanted
 from multisched.testing.rules.inter_pod import allows, clash
 from multisched.testing.world.labels import GPU_DEVICES
+from multisched.verify.gang_objects import GangKey
 
 
 class AssumptionChecker:
@@ -45,10 +46,14 @@ class AssumptionChecker:
         self._identity = identity
         self._domain_of = domain_of
         self._gpus = gpus
-        self.quotas, self.gangs = ProcessQuotas(program, delivered), ProcessGangs(delivered)
+        self.quotas, self.gangs = ProcessQuotas(program, delivered), ProcessGangs(delivered, self._is_paused)
         self._assume, self._forget = program.cache.assume, program.cache.forget
         program.cache.assume = self.assume  # type: ignore[method-assign]
         program.cache.forget = self.forget  # type: ignore[method-assign]
+
+    def _is_paused(self, key: GangKey) -> bool:
+        gang = self._program.cache.gangs.gang("/".join(key))
+        return gang is not None and gang.tentative > 0
 
     def assume(self, pod: Pod, row: int, choices: Choices = NO_CHOICES, *, is_tentative: bool = False) -> Assumption:
         """Stands before `ClusterCache.assume`: the last moment at which the cache can be held to its own word."""

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Final
 
 from multisched.model.objects import Pod
 from multisched.testing.checkers.delivered_state import DeliveredState
 from multisched.verify.gang_objects import GangKey
 from multisched.verify.gangs import GangJudge, GangState
 
+PAUSED_S: Final = 0.01
+"""After which a gang whose attempt has paused is looked at again."""
+
 
 class ProcessGangs:
     """Asked at each assumption; judges when the step that assumed is over, since a gang is assumed pod by pod."""
 
-    def __init__(self, delivered: DeliveredState) -> None:
+    def __init__(self, delivered: DeliveredState, is_paused: Callable[[GangKey], bool]) -> None:
+        """`is_paused`: whether an attempt in progress holds room for members of the gang during a pause."""
         self._delivered = delivered
+        self._is_paused = is_paused
         self._whole: set[GangKey] = set()
         """Gangs that this process has assumed with all that they need: what fails of these afterwards is healed."""
         self._waiting: set[GangKey] = set()
@@ -43,6 +50,9 @@ class ProcessGangs:
         return key in {one.key for one in judge.held_in_vain(self._delivered.held.keys())}
 
     def _judge(self, judge: GangJudge, key: GangKey) -> None:
+        if self._is_paused(key):
+            asyncio.get_running_loop().call_later(PAUSED_S, self._judge, judge, key)
+            return
         self._waiting.discard(key)
         state = judge.state(key)
         held = self._held(state)
