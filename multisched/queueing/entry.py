@@ -81,6 +81,8 @@ class QueueEntry(msgspec.Struct, frozen=True):
     """When it last came to the queue, as QueueSort compares it."""
     is_quarantined: bool = False
     """Set aside: the API server refuses it again and again in the same words."""
+    waits_out_backoff: bool = False
+    """As `Entry.waits_out_backoff`."""
 
 
 class QueueStatistics(msgspec.Struct, frozen=True):

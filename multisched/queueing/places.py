@@ -201,6 +201,7 @@ class EntryPlaces:
             first_active_s=entry.first_active_s,
             queued_s=entry.queued_s,
             is_quarantined=entry.is_quarantined,
+            waits_out_backoff=entry.waits_out_backoff,
         )
 
     def validate(self) -> None:

@@ -193,7 +193,11 @@ class Readmission:
         A gang that backs off longer than others would lose each room that comes to those.
         """
         able = (Place.ACTIVE, Place.BACKOFF)
-        leads = [one for one in self._gangs.healing() if one.place in able and not (one.failed_by_error or one.waits_out_backoff)]
+        leads = [
+            one
+            for one in self._gangs.healing()
+            if one.place in able and not (one.failed_by_error or one.waits_out_backoff)
+        ]
         return min((entry, *leads), key=self._places.sort_key)
 
     def _is_admitted(self, entry: Entry, now_s: float) -> bool:

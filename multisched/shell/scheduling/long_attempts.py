@@ -110,6 +110,11 @@ class LongAttempts:
         """An attempt has paused and has not ended."""
         return self._running is not None
 
+    @property
+    def entries(self) -> Sequence[QueuedPod]:
+        """Those of the attempt in progress; none if there is none."""
+        return () if self._running is None else self._running.entries
+
     def go_on(
         self, queued: Queued, cycle: SchedulingCycle, running: Attempt | GangAttempt, pause: Pause, seconds: float
     ) -> None:

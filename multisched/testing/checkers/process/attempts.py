@@ -19,6 +19,7 @@ from multisched.queueing.entry import Failure, Placement, QueueEntry
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.requeue_judge import CONFLICTS_IN_A_ROW
 from multisched.queueing.transitions import Place
+from multisched.shell.scheduling.long_attempts import LongAttempts
 from multisched.testing.checkers.process.feasible_nodes import FeasibleNodes, is_judged
 from multisched.testing.checkers.process.gang_rooms import GangRooms
 
@@ -87,6 +88,7 @@ class AttemptChecker:
     settings: Queue
     complain: Callable[[str], None]
     feasible: FeasibleNodes | None
+    long_attempts: LongAttempts
     judged: frozenset[str] = frozenset()
     """Plugins whose refusals depend on what was observed alone."""
     gangs: GangRooms | None = None
@@ -182,7 +184,10 @@ class AttemptChecker:
         for other in backing_off:
             course = self._courses.get(other.uid)
             theirs = ends_s[other.uid] // WINDOW_S, -other.pod.spec.priority
-            if course is not None and not course.errors and not course.conflicts and theirs < mine:
+            may_be_early = (
+                course is not None and not course.errors and not course.conflicts and not other.waits_out_backoff
+            )
+            if may_be_early and theirs < mine:
                 self.complain(f"I3: {popped.pod.key} was tried early, before {other.pod.key}, which was in front of it")
                 return
 
@@ -218,6 +223,9 @@ class AttemptChecker:
             self._check_backoff(entry, course.failed(failure, now_s), placement, now_s)
         by = failure.rejectors - {GANG_PLUGIN} if tried else failure.rejectors
         is_refusal = failure.rejectors and self.judged.issuperset(by)
+        has_paused = any(one.pod.uid == uid for one in self.long_attempts.entries)
+        if has_paused:
+            return  # it was decided by what was there before its last pauses; its sleep is judged
         if self.feasible is not None and is_refusal and not failure.is_error and not failure.pending:
             is_tried_anew = failure.without_backoff and placement.place is Place.ACTIVE
             self._check_refusal(self.feasible, entry.pod, failure, tried, is_tried_anew=is_tried_anew)
