@@ -6,13 +6,14 @@ entry is `PodQueue`, which alone calls this. Source: kube-scheduler 1.36, schedu
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from multisched.framework.events import ATTEMPT_UNDONE, ClusterEvent
 from multisched.model.objects import Pod
 from multisched.queueing.backoff import BackoffPolicy
 from multisched.queueing.entry import NOBODY, Entry, Failure
-from multisched.queueing.events_in_flight import EventsInFlight
+from multisched.queueing.events_in_flight import EventsInFlight, Happened
 from multisched.queueing.hints import HintTable, Requeue, is_wildcard
 from multisched.queueing.quarantine import API_SERVER
 from multisched.queueing.transitions import Place
@@ -27,10 +28,17 @@ BY_SERVER: Final = frozenset({API_SERVER})
 class RequeueJudge:
     """Decides how an entry comes back; whoever called moves it."""
 
-    __slots__ = ("_events", "_hints", "policy")
+    __slots__ = ("_events", "_hints", "_uids_with", "policy")
 
-    def __init__(self, hints: HintTable, events: EventsInFlight, policy: BackoffPolicy) -> None:
-        """`events`: read only."""
+    def __init__(
+        self,
+        hints: HintTable,
+        events: EventsInFlight,
+        uids_with: Callable[[str], Collection[str]],
+        policy: BackoffPolicy,
+    ) -> None:
+        """`events`: read only. `uids_with`: uids of the pod's gang, itself among them."""
+        self._uids_with = uids_with
         self._hints = hints
         self._events = events
         self.policy = policy
@@ -62,6 +70,10 @@ class RequeueJudge:
         listeners = self._hints.listeners(event, entry.rejectors | entry.pending)
         return self._hints.decide(event, listeners, entry.pending, entry.pod, known, entry.pod)
 
+    def _is_own(self, entry: Entry, undone: Happened) -> bool:
+        """The room was given back by the attempt of the entry's own gang."""
+        return isinstance(undone.old, Pod) and undone.old.uid in self._uids_with(entry.uid)
+
     def _missed(self, entry: Entry) -> Requeue:
         """The strongest answer of the hints about all events since the pop; an overflown log counts as an event.
 
@@ -80,6 +92,8 @@ class RequeueJudge:
             if how is strongest:
                 break
             event = happened.event
+            if event is ATTEMPT_UNDONE and self._is_own(entry, happened):
+                continue
             if is_wildcard(event):
                 how = max(how, Requeue.AFTER_BACKOFF)
                 continue
@@ -87,7 +101,7 @@ class RequeueJudge:
                 heard = listeners[id(event)] = self._hints.listeners(event, plugins)
             if heard:
                 answer = self._hints.decide(event, heard, pending, entry.pod, happened.old, happened.new)
-                if event is ATTEMPT_UNDONE:
+                if event.label == ATTEMPT_UNDONE.label:  # another domain's is another event
                     is_undone |= answer is not Requeue.SKIP
                 else:
                     how = max(how, answer)

@@ -171,6 +171,7 @@ class LongAttempts:
         while True:
             answers: Mapping[str, object | PluginFailure] | None = None
             if isinstance(asked, Pause):
+                await self._announce(attempt)
                 await self._let_others_run(attempt.step_s)
                 answers = NO_PAUSE
             elif asked is not None:
@@ -285,7 +286,8 @@ class LongAttempts:
     async def _announce(self, attempt: _LongAttempt) -> None:
         """Whoever was refused meanwhile hears of the room that came back; the gang itself does not."""
         self._outside.steps.begin()
-        for pod, node in attempt.freed:
+        while attempt.freed:
+            pod, node = attempt.freed.pop()
             self._listeners.notify(ATTEMPT_UNDONE, replace(pod, node=node), None, self._now())
             if self._outside.steps.is_spent():
                 await self._let_others_run(0.0)
