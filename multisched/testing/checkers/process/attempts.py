@@ -88,11 +88,12 @@ class AttemptChecker:
     settings: Queue
     complain: Callable[[str], None]
     feasible: FeasibleNodes | None
-    long_attempts: LongAttempts
     judged: frozenset[str] = frozenset()
     """Plugins whose refusals depend on what was observed alone."""
     gangs: GangRooms | None = None
     """Whether members fit with their gangs; None as `feasible`, or where there are no gangs."""
+    long_attempts: LongAttempts | None = None
+    """None as `feasible`."""
     _courses: dict[str, _Course] = field(default_factory=dict)
     _pops: int = 0
     _refused: int = 0
@@ -223,8 +224,7 @@ class AttemptChecker:
             self._check_backoff(entry, course.failed(failure, now_s), placement, now_s)
         by = failure.rejectors - {GANG_PLUGIN} if tried else failure.rejectors
         is_refusal = failure.rejectors and self.judged.issuperset(by)
-        has_paused = any(one.pod.uid == uid for one in self.long_attempts.entries)
-        if has_paused:
+        if self.long_attempts is not None and any(one.pod.uid == uid for one in self.long_attempts.entries):
             return  # it was decided by what was there before its last pauses; its sleep is judged
         if self.feasible is not None and is_refusal and not failure.is_error and not failure.pending:
             is_tried_anew = failure.without_backoff and placement.place is Place.ACTIVE
