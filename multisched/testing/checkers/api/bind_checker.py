@@ -330,7 +330,9 @@ class BindChecker(ApiChecker):
         """I13 of gangs that are bound in part; to be asked now and then."""
         believed = self._believed_bound()
         waiting = {pod.uid: pod for pod in self._waiting() if pod.uid not in believed}
-        self.gangs.look(lambda state: self._feasible.is_feasible(state, waiting, is_for_good=False))
+        # While no process leads, nothing is bound, and no gang is late.
+        has_leader = bool(self.leases.believers)
+        self.gangs.look(lambda state: has_leader and self._feasible.is_feasible(state, waiting, is_for_good=False))
         self.gangs.history.look(self._is_interrupted)
 
     def check_gangs(self) -> None:
