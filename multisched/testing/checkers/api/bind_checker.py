@@ -6,7 +6,7 @@ or where two processes compete. Here a binding is judged as it leaves its proces
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import orjson
 from msgspec.structs import replace
@@ -330,10 +330,16 @@ class BindChecker(ApiChecker):
         """I13 of gangs that are bound in part; to be asked now and then."""
         believed = self._believed_bound()
         waiting = {pod.uid: pod for pod in self._waiting() if pod.uid not in believed}
-        # While no process leads, nothing is bound, and no gang is late.
-        has_leader = bool(self.leases.believers)
-        self.gangs.look(lambda state: has_leader and self._feasible.is_feasible(state, waiting, is_for_good=False))
+        self.gangs.look(
+            lambda state: self._has_leader(waiting[uid] for uid in state.waiting & waiting.keys())
+            and self._feasible.is_feasible(state, waiting, is_for_good=False)
+        )
         self.gangs.history.look(self._is_interrupted)
+
+    def _has_leader(self, pods: Iterable[Pod]) -> bool:
+        """Some process may bind some of these now: else none of them is late."""
+        domains = {self._domain_of.get(pod.spec.scheduler_name, "") for pod in pods}
+        return any(may_bind(domain) for may_bind in self.leases.believers.values() for domain in domains)
 
     def check_gangs(self) -> None:
         """I13 at rest."""
