@@ -137,6 +137,8 @@ class AttemptChecker:
             if isinstance(popped, QueuedGang):
                 if self.gangs is not None:
                     self.gangs.popped(popped)
+                lead = popped.members[0]
+                self._turns.firsts += not self._is_retry(lead.pod.uid, lead.attempts - 1)
                 return popped
             if popped is not None:
                 self._count_turn(popped)
