@@ -209,5 +209,36 @@ async def test_the_webhook_refuses_what_lint_refuses(tmp_path: Path) -> None:
 
         await until(is_known, EFFECTIVE_LIMIT_S)
         assert "one API is read at a time" in await site.refusal(flat("default", 1, 2))
-        await site.plane.kubectl("delete", "elasticquotatree", "teams", "--namespace", "kube-system")
+        tree = ("elasticquotatree", "teams", "--namespace", "kube-system")
+        with pytest.raises(subprocess.CalledProcessError) as refused:
+            await site.plane.kubectl("delete", *tree)
+        assert "deleting this tree lifts the limits of all teams" in refused.value.stderr
+        await site.plane.kubectl("annotate", *tree, "multisched.io/lift-quotas=true")
+        await site.plane.kubectl("delete", *tree)
         assert scheduler.failures() == []
+
+
+async def test_quota_label_of_a_bound_pod_cannot_be_changed(tmp_path: Path) -> None:
+    label = "quota.scheduling.koordinator.sh/name"
+    async with opened(tmp_path) as site:
+        await site.plane.kubectl("apply", "-f", str(BASE / "quota-admission.yaml"))
+        await site.plane.kubectl("create", "serviceaccount", "default")
+        for name, where in (("bound", {"nodeName": "nowhere"}), ("waits", {"schedulerName": "forecast-scheduler"})):
+            pod = {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": name, "namespace": "default", "labels": {label: "a"}},
+                "spec": {**where, "containers": [{"name": "c", "image": "i"}]},
+            }
+            await site.plane.kubectl("create", "-f", "-", document=json.dumps(pod))
+
+        async def is_refused() -> bool:
+            try:
+                await site.plane.kubectl("label", "pod", "bound", f"{label}=b", "--overwrite", "--dry-run=server")
+            except subprocess.CalledProcessError as error:
+                return "counts for the quota that it had then" in error.stderr
+            return False
+
+        await until(is_refused, EFFECTIVE_LIMIT_S)
+        await site.plane.kubectl("label", "pod", "bound", "other=b")
+        await site.plane.kubectl("label", "pod", "waits", f"{label}=b", "--overwrite")
