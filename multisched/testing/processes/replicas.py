@@ -34,7 +34,7 @@ SPLIT_S = 4.0
 """How long at the start of a run each lease is within reach of one process alone."""
 EVALUATIONS = (1, 2, 5, 20, 1_000)
 """Of one step of an attempt, by the seed: in most runs gangs pause after each few members."""
-RESTS_S = (0.0, 0.05, 1.0)
+RESTS_S = (0.0, 0.01, 0.05)
 """Virtual seconds of a pause, by the process: watches and other attempts come in between."""
 DEATHS_MAX = 2
 """A program that ends by an error again and again has shown enough."""
