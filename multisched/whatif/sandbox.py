@@ -395,6 +395,9 @@ class SchedulerSandbox:
         """The node to which an attempt brings the pod, with its gang if it has one; None if nothing takes it."""
         if pod.malformed or pod.spec.unsupported:
             return None
+        placed = self.cache.placed(pod.uid)
+        if placed is not None:  # a member of its gang was in front, and was tried with it
+            return placed.node
         with self._as_member(pod):
             if not self.gate(worker, pod).is_success:
                 return None
