@@ -281,6 +281,40 @@ def test_gangs_are_told_apart_and_hear_of_each_other() -> None:
     assert roster.why_not_yet("team/x").endswith("no member is there")
 
 
+def test_members_held_by_a_paused_attempt_do_not_count_as_started() -> None:
+    roster = roster_of(member("a"), member("b"))
+    roster.stands("uid-a", "n", is_tentative=True)
+    assert the(roster).needs == 2, "the attempt may take it back"
+    roster.stands("uid-a", "n")
+    assert the(roster).needs == 1
+
+
+def test_gangs_hear_that_one_they_start_with_lost_its_member() -> None:
+    roster, heard = roster_of(together("a", "x"), together("b", "y")), list[str]()
+    roster.on_change = heard.append
+    roster.remove("uid-b")
+    assert sorted(set(heard)) == ["team/x", "team/y"]
+
+
+def test_leaving_members_do_not_count_as_bound() -> None:
+    roster = roster_of(member("a"), member("b"))
+    for uid in ("uid-a", "uid-b"):
+        roster.stands(uid, "n", is_bound=True)
+    roster.set_victim("uid-a", is_victim=True)
+    assert (the(roster).bound, the(roster).lacks) == (1, 1)
+    roster.set(replace(member("b"), is_deleting=True))
+    assert (the(roster).bound, the(roster).lacks) == (0, 2)
+
+
+def test_later_version_of_a_victim_leaves_it_a_victim() -> None:
+    roster = roster_of(member("a"), member("b"))
+    for uid in ("uid-a", "uid-b"):
+        roster.stands(uid, "n", is_bound=True)
+    roster.set_victim("uid-a", is_victim=True)
+    roster.set(replace(member("a"), phase="Running"))
+    assert roster.standing("team/g") == ["uid-b"]
+
+
 def test_a_gang_of_an_object_waits_for_it() -> None:
     roster = GangRoster()
     pod = Pod("team", "p", "uid-p", 1, labels={SP_LABEL: "g"})
