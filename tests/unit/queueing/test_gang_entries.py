@@ -203,6 +203,28 @@ def test_an_attempt_that_was_about_another_minimum_is_followed_by_another_one() 
     assert house.places()["x"] == "unschedulable", "nothing has changed since"
 
 
+def test_refused_gang_is_retried_when_another_program_binds_a_member() -> None:
+    house = House()
+    house.add(member("a", 3), member("b", 3), member("c", 3))
+    house.fail(*house.pop())
+    assert house.places() == {"a": "unschedulable", "b": "gang", "c": "gang"}
+    house.roster.stands("uid-c", "node", is_bound=True)
+    house.queue.remove("uid-c")
+    house.queue.regroup(house.now_s)
+    assert house.places() == {"a": "backoff", "b": "gang"}
+
+
+def test_refused_gang_is_retried_when_its_pod_group_asks_for_less() -> None:
+    house = House()
+    house.roster.set_object(GangApi.SCHEDULER_PLUGINS, "team/h", GangSpec(3))
+    house.add(*(Pod("team", name, f"uid-{name}", 1, labels={SP_LABEL: "h"}) for name in "xyz"))
+    house.fail(*house.pop())
+    assert house.places()["x"] == "unschedulable"
+    house.roster.set_object(GangApi.SCHEDULER_PLUGINS, "team/h", GangSpec(2))
+    house.queue.regroup(house.now_s)
+    assert house.places()["x"] == "backoff"
+
+
 def test_a_timeout_that_is_changed_while_a_gang_waits_counts_from_when_it_began_to_wait() -> None:
     house = House()
     spec = GangSpec(3, 60.0)
