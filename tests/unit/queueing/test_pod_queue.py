@@ -19,7 +19,7 @@ from multisched.framework.events import (
 )
 from multisched.framework.points import QueuedPod
 from multisched.framework.status import Code, Status
-from multisched.model.objects import Pod, PodSpec
+from multisched.model.objects import Node, Pod, PodSpec
 from multisched.model.selectors import Toleration
 from multisched.queueing.backoff import BackoffPolicy
 from multisched.queueing.entry import Failure, Placement
@@ -330,6 +330,21 @@ def test_pods_that_differ_in_labels_are_asked_apart() -> None:
     queue = make_queue()
     park(queue, make_pod("a", labels={"zone": "a"}), refused_by(AFFINITY))
     park(queue, make_pod("b", labels={"zone": "b"}), refused_by(AFFINITY))
+    queue.on_event(NODE_ADD, None, make_node(labels={"zone": "b"}), 60)
+
+    assert (queue.where("a"), queue.where("b")) == (Place.UNSCHEDULABLE, Place.ACTIVE)
+
+
+def test_parked_pod_that_changed_is_asked_apart_from_its_former_like() -> None:
+    def of_zone(pod: Pod, old: EventObject, new: EventObject) -> Hint:
+        assert isinstance(new, Node)
+        return Hint.QUEUE if new.labels["zone"] == pod.annotations["zone"] else Hint.SKIP
+
+    queue = make_queue(plugins=[Listening("Zones", EventRegistration(NODE_ADD, of_zone))])
+    alike = {"zone": "a"}
+    park(queue, make_pod("a", annotations=alike), refused_by("Zones"))
+    park(queue, make_pod("b", annotations=alike), refused_by("Zones"))
+    queue.update(make_pod("b", annotations=alike), make_pod("b", annotations={"zone": "b"}), 30)
     queue.on_event(NODE_ADD, None, make_node(labels={"zone": "b"}), 60)
 
     assert (queue.where("a"), queue.where("b")) == (Place.UNSCHEDULABLE, Place.ACTIVE)
