@@ -203,6 +203,19 @@ def test_a_leaving_pod_of_the_quota_wakes_a_gang_that_together_was_not_entitled(
     assert hint(result.unplaced[0].pod, old, None) is Hint.QUEUE
 
 
+def test_leaving_pod_of_another_leaf_wakes_a_gang_under_their_max() -> None:
+    town = cluster(24, full=12, sure=2)
+    for number in range(12):
+        old = town.add(f"far{number}", "far", CPU, node="n0")
+    claim(town, 4)
+    result = town.decided_gang("taker/c")
+    assert preemption_of(result) is None
+    plugin = next(one for one in town.domain.plugins.post_filter if isinstance(one, ElasticQuota))
+    hint = next(one.hint for one in plugin.events_to_register() if one.event.label == "AssignedPodFrees")
+    assert hint is not None
+    assert hint(result.unplaced[0].pod, old, None) is Hint.QUEUE
+
+
 def test_a_gang_without_any_node_is_refused_by_nobody_and_so_is_tried_again() -> None:
     """A quota hears of no node that comes."""
     town = cluster(full=12)
