@@ -12,10 +12,13 @@ from multisched.config.document import ConfigError, Problem
 from multisched.config.schema import Configuration
 from multisched.framework.dependency import Dependency
 from multisched.framework.node_view import Codes, Rows, Scores
+from multisched.framework.object_status import ObjectStatus
 from multisched.framework.points import CycleView, PermitResult
 from multisched.framework.reasons import ReasonTable
 from multisched.framework.registry import PluginSetupError
 from multisched.framework.status import Code, Status
+from multisched.framework.traits import Traits
+from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.queueing.transitions import Place
 from multisched.shell.configuration_watch import LOOK_S, ConfigurationWatch
@@ -99,6 +102,23 @@ class Refuses:
 
     def post_bind(self, cycle: CycleView, pod: Pod, node: str) -> None:
         self.ends.append((self._who, "bound", pod.name))
+
+
+class Says:
+    """Says the word of its args in the status of quota trees."""
+
+    name = "Says"
+    status_kinds = (ObjectKind.ELASTIC_QUOTA_TREE,)
+    traits = Traits(reads_objects=status_kinds)
+
+    def __init__(self, args: Any, context: Any) -> None:
+        self._word = args["word"]
+
+    def pre_enqueue(self, pod: Pod) -> Status:
+        return Status()
+
+    def status_of(self, kind: ObjectKind, namespace: str, name: str) -> ObjectStatus:
+        return ObjectStatus("uid", {"word": self._word})
 
 
 class Raises:
@@ -358,6 +378,42 @@ def test_concurrency_grows_and_shrinks_while_pods_are_bound() -> None:
         assert cluster.differences == []
 
     play(scene, configuration=BASE.format(rest="", more=""))
+
+
+def test_queue_settings_apply_together_with_another_concurrency() -> None:
+    async def scene(cluster: Cluster) -> None:
+        worker = cluster.program.router.workers()[0]
+        await cluster.add_node("a", cpu="1")
+        await cluster.add_pod("large", cpu="2")
+        await cluster.settle(30.0)
+        (before,) = worker.queue.entries(Place.UNSCHEDULABLE)
+        cluster.program.reload(
+            configuration("concurrency: {bindWorkers: 4}\n  queue: {unschedulableFlush: 100s}"),
+        )
+        (after,) = worker.queue.entries(Place.UNSCHEDULABLE)
+        assert before.retry_at_s is not None
+        assert after.retry_at_s == before.retry_at_s - 200.0
+        assert worker.limit.width_max == 4
+
+    play(scene, configuration=BASE.format(rest="", more=""))
+
+
+def test_new_plugin_of_one_domain_says_what_stands_in_statuses() -> None:
+    def says(word: str) -> str:
+        """Two domains, of which the first has the plugin, and none has another one for quotas."""
+        enabled = f"{{name: '{MINE}:Says', args: {{word: {word}}}}}"
+        first = f"profile: {{plugins: {{enabled: [{enabled}], disabled: [ElasticQuota]}}}}"
+        nodes = "nodes: {selector: {matchLabels: {of: them}}}"
+        profile = "profile: {plugins: {disabled: [ElasticQuota]}}"
+        return f"{first}\n- {{name: theirs, schedulerNames: [their-scheduler], {nodes}, {profile}}}"
+
+    async def scene(cluster: Cluster) -> None:
+        key = (ObjectKind.ELASTIC_QUOTA_TREE, "kube-system", "tree")
+        assert cluster.program.statuses.status_of(key) == ObjectStatus("uid", {"word": "old"})
+        assert cluster.program.reload(configuration(says("new"))).applied()
+        assert cluster.program.statuses.status_of(key) == ObjectStatus("uid", {"word": "new"})
+
+    play(scene, configuration=BASE.format(rest=says("old"), more=""))
 
 
 def test_who_asks_while_a_look_is_under_way_gets_another_one_at_once() -> None:
