@@ -68,6 +68,15 @@ def test_a_fraction_never_joins_whole_pods_since_nobody_knows_their_devices() ->
     assert ledger.fits(fraction("infer", 10), 0) == "node(s) had GPUs taken by whole-GPU pods"
 
 
+def test_fraction_of_several_devices_demands_all_of_them_together() -> None:
+    ledger = make_ledger(make_node("n", extra={GPU: 8}))
+    pod = fraction("wide", 250, count=3)
+
+    assert ledger.device_demand(pod) == {GPU: 750}
+    assert ledger.device_demand(bound(pod, dict(ledger.take(pod, 0)))) == {GPU: 750}
+    assert ledger.device_demand(whole("train", 2)) == {}, "the request counts already"
+
+
 def test_both_kinds_share_a_node_that_honours_indices_but_no_device() -> None:
     ledger = make_ledger(make_node("n", extra={GPU: 2}, labels={GPU_INDICES: HONOURED}))
 
