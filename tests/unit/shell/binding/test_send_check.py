@@ -137,6 +137,22 @@ def test_a_node_that_left_the_domain_and_came_back_is_looked_at_anew() -> None:
     play(scene)
 
 
+def test_bind_turned_back_before_its_post_frees_its_place() -> None:
+    async def scene(house: House) -> None:
+        house.desk.replies = [HELD_S]
+        house.see_pod("first")
+        await asyncio.sleep(0.1)
+        house.see_pod("queued")
+        await asyncio.sleep(0.1)
+        house.see_node("a", cpu="4", unschedulable=True)
+        await asyncio.sleep(HELD_S)
+
+        assert house.desk.posts == [("first", "a")]
+        assert house.worker.limit.in_flight == 0
+
+    play(scene)
+
+
 def test_a_throttled_bind_is_not_sent_again_to_a_cordoned_node() -> None:
     async def scene(house: House) -> None:
         house.desk.replies = [BindReply(BindAnswer.THROTTLED, retry_after_s=3.0)]
