@@ -138,6 +138,15 @@ def test_victims_for_different_members_may_go_together() -> None:
     assert decided(town, "d")[0] == []
 
 
+def test_leaf_exactly_at_its_min_gives_nothing_back() -> None:
+    town = cluster(4, full=12, sure=8)
+    for number in range(2):
+        for name in ("far", "near"):
+            town.add(f"{name}{number}", name, CPU, node="n0")
+    claim(town, 2)
+    assert decided(town) == ([], {})
+
+
 def test_less_important_pods_of_the_own_leaf_make_room_for_a_gang() -> None:
     root = node("root", {"cpu": 4}, {"cpu": 4}, leaf("taker", 4, 4))
     for priority, victims in ((5, ["low0", "low1"]), (0, [])):
