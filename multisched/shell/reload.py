@@ -32,7 +32,7 @@ from multisched.shell.domain_builder import (
 )
 from multisched.shell.ingest.pods_and_nodes import PodIngest
 from multisched.shell.object_watch import watched_kinds
-from multisched.shell.statuses import Statuses
+from multisched.shell.statuses import Statuses, refuse_two_writers
 from multisched.shell.workers.background_tasks import BackgroundTasks, has_tasks
 
 logger = logging.getLogger(__name__)
@@ -103,6 +103,7 @@ class Reload:
         for config in target.domains:
             domain = self._builder.domains[config.name]
             news.append(self._prepared(domain, config, refused))
+        refuse_two_writers(one.domain.worker.plugins if one.plugins is None else one.plugins for one in news)
         before = self.in_force
         in_force = target.model_copy(update={"domains": tuple(one.config for one in news)})
         for one in news:

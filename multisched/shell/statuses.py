@@ -24,7 +24,7 @@ from multisched.client.status_writer import DUE_MAX, ApiStatusWriter, StatusStat
 from multisched.framework.object_status import ObjectKey, ObjectStatus, PendingPodsPlugin, StatusPlugin
 from multisched.framework.objects_view import ObjectsView
 from multisched.framework.ports import Clock, LeaseHolder
-from multisched.framework.registry import PluginSetupError, implements
+from multisched.framework.registry import PluginSet, PluginSetupError, implements
 from multisched.framework.runner import PluginFailure
 from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
@@ -64,21 +64,16 @@ class Statuses:
 
         Raises PluginSetupError where two of them would write the same kind.
         """
+        workers = sorted(workers, key=lambda one: one.name)
+        refuse_two_writers(worker.plugins for worker in workers)
         self._sources, self._of_pending = {}, {}
-        for worker in sorted(workers, key=lambda one: one.name):
+        for worker in workers:
             for built in worker.plugins.built:
                 if implements(built.plugin, StatusPlugin):
-                    self._add(built.plugin, worker)
+                    for kind in built.plugin.status_kinds:
+                        self._sources.setdefault(kind, _Source(built.plugin, worker))
                 if implements(built.plugin, PendingPodsPlugin):
                     self._of_pending.setdefault(built.plugin.name, (built.plugin, worker))
-
-    def _add(self, plugin: StatusPlugin, worker: DomainWorker) -> None:
-        for kind in plugin.status_kinds:
-            first = self._sources.setdefault(kind, _Source(plugin, worker))
-            if first.plugin.name != plugin.name:
-                raise PluginSetupError(
-                    f"plugins {first.plugin.name} and {plugin.name} both write the status of {kind.value}; disable one"
-                )
 
     @property
     def kinds(self) -> tuple[ObjectKind, ...]:
@@ -179,3 +174,16 @@ class Statuses:
 
     def statistics(self) -> StatusStatistics:
         return self._writer.statistics()
+
+
+def refuse_two_writers(profiles: Iterable[PluginSet]) -> None:
+    """Raises PluginSetupError if two plugins of these profiles would write the status of one kind."""
+    writers: dict[ObjectKind, str] = {}
+    for profile in profiles:
+        for built in profile.built:
+            for kind in built.plugin.status_kinds if implements(built.plugin, StatusPlugin) else ():
+                first = writers.setdefault(kind, built.plugin.name)
+                if first != built.plugin.name:
+                    raise PluginSetupError(
+                        f"plugins {first} and {built.plugin.name} both write the status of {kind.value}; disable one"
+                    )

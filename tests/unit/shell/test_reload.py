@@ -121,6 +121,12 @@ class Says:
         return ObjectStatus("uid", {"word": self._word})
 
 
+class Tells(Says):
+    """Writes the same status under another name."""
+
+    name = "Tells"
+
+
 class Raises:
     """Cannot be built."""
 
@@ -517,3 +523,23 @@ def test_the_lease_that_an_event_is_about_is_the_one_that_is_held() -> None:
         assert event["regarding"]["uid"] in {one["metadata"]["uid"] for one in leases["items"]}
 
     play(scene, configuration=led.format(rest="", more=""))
+
+
+def test_reload_that_two_writers_of_one_status_refuse_changes_nothing() -> None:
+    def domains(first: str, second: str) -> str:
+        """Two domains, each with one plugin that writes the status of quota trees."""
+        profile = "profile: {{plugins: {{enabled: [{{name: '{}:{}', args: {{word: w}}}}], disabled: [ElasticQuota]}}}}"
+        names = (
+            "\n- name: theirs\n  schedulerNames: [their-scheduler]\n  nodes: {selector: {matchLabels: {of: them}}}\n  "
+        )
+        return profile.format(MINE, first) + names + profile.format(MINE, second)
+
+    async def scene(cluster: Cluster) -> None:
+        before = cluster.program.configuration
+        with pytest.raises(PluginSetupError, match="Tells and Says both write the status of ElasticQuotaTree"):
+            cluster.program.reload(configuration(domains("Tells", "Says")))
+        names = [{one.plugin.name for one in worker.plugins.built} for worker in cluster.program.router.workers()]
+        assert cluster.program.configuration is before
+        assert [("Says" in one, "Tells" in one) for one in names] == [(True, False), (True, False)]
+
+    play(scene, configuration=BASE.format(rest=domains("Says", "Says"), more=""))
