@@ -16,6 +16,7 @@ itself, as any pod does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 
@@ -267,9 +268,19 @@ class PodQueue:
     # The world around
 
     def on_event(
-        self, event: ClusterEvent, old: Object, new: Object, now_s: float, *, priority_max: int | None = None
+        self,
+        event: ClusterEvent,
+        old: Object,
+        new: Object,
+        now_s: float,
+        *,
+        priority_max: float = math.inf,
+        parked_since_s: float = -math.inf,
     ) -> Moved:
-        """Moves the parked pods this event may help, of that priority at most. A wildcard with a pod as `new` is for it alone."""
+        """Moves the parked pods this event may help, of that priority at most, and parked then or later.
+
+        A wildcard with a pod as `new` is for it alone.
+        """
         self._now_s = now_s
         if not len(self._parked) and not len(self._events):
             return NOTHING_MOVED
@@ -282,8 +293,8 @@ class PodQueue:
         if len(self._parked):
             own = _own_uids(event, old, new, self._gangs)
             for entry, how in self._parked.affected(event, old, new, self._hints):
-                is_notified = priority_max is None or entry.pod.spec.priority <= priority_max
-                if is_notified and entry.uid not in own:
+                is_meant = entry.pod.spec.priority <= priority_max and entry.since_s >= parked_since_s
+                if is_meant and entry.uid not in own:
                     self._back.wake(entry, how, _label(event), self._now_s, tally)
         return tally.moved()
 

@@ -8,6 +8,7 @@ synchronous; called by ingest and by the workers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
@@ -72,12 +73,24 @@ class Router:
         handle()
         return self._label
 
-    def notify(self, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float) -> None:
-        """Wakes the pods the event may help, in every domain; one that wildcards leave out, where a plugin has registered it."""
+    def notify(
+        self,
+        event: ClusterEvent,
+        old: EventObject,
+        new: EventObject,
+        now_s: float,
+        *,
+        parked_since_s: float = -math.inf,
+    ) -> None:
+        """Wakes the pods the event may help, in every domain; one that wildcards leave out, where a plugin has registered it.
+
+        `parked_since_s`: only pods that were parked then or later.
+        """
         for worker, _ in self._workers:
             if event.is_in_wildcard or worker.queue.hears(event):
                 self._label = event.label
-                self._wake(worker, worker.queue.on_event(event, old, new, now_s))
+                moved = worker.queue.on_event(event, old, new, now_s, parked_since_s=parked_since_s)
+                self._wake(worker, moved)
 
     def notify_pod(self, event: ClusterEvent, old: Pod | None, new: Pod | None, row: int | None, now_s: float) -> None:
         """As `notify`, of a pod on this row: domains to which it is nothing hear of a distant pod."""

@@ -7,7 +7,8 @@ Otherwise it is closed, which undoes it, and its members are decided anew. Befor
 during a pause are checked as every bind is before it is sent (`binding/send_check.py`).
 
 One such attempt per domain holds room at a time. A second one is undone and waits in line: two that hold half of the room
-each would both fail. Pods that were refused because of room that an attempt gives back are woken.
+each would both fail. Pods that were refused while an attempt held room are woken when it gives that back. Pods that were parked
+before are not: two attempts that cannot succeed would wake each other without end.
 """
 
 from __future__ import annotations
@@ -58,8 +59,10 @@ class _LongAttempt:
         self.why_undone = ""
         self.held: dict[str, tuple[Placed, Seen]] = {}
         """uid -> member that is assumed during the present pause, with what its placement was made of."""
-        self.freed: list[tuple[Pod, str]] = []
-        """Pods and nodes that were held during an earlier pause."""
+        self.held_since_s = 0.0
+        """When the first of them was assumed; pods that were parked before were not refused because of them."""
+        self.freed: list[tuple[Pod, str, float]] = []
+        """Pods and nodes that were held during an earlier pause, and since when."""
         self.placed: Sequence[Placed] = ()
         """As the latest pause had it."""
         self.changes = 0
@@ -219,6 +222,8 @@ class LongAttempts:
         if pause.placed is not attempt.placed:
             self._release(attempt)
             attempt.placed = pause.placed
+        if not attempt.held:
+            attempt.held_since_s = self._now() - attempt.step_s
         for placed in pause.placed[len(attempt.held) :]:
             attempt.held[placed.pod.uid] = placed, self._check.note(placed, attempt.cycle)
         if attempt.changes >= 0:
@@ -228,7 +233,8 @@ class LongAttempts:
     def _release(attempt: _LongAttempt, kept: Mapping[str, object] | None = None) -> None:
         """Those that were held are room that came back, but for these."""
         kept = {} if kept is None else kept
-        attempt.freed += [(one.pod, one.node) for uid, (one, _) in attempt.held.items() if uid not in kept]
+        since_s = attempt.held_since_s
+        attempt.freed += [(one.pod, one.node, since_s) for uid, (one, _) in attempt.held.items() if uid not in kept]
         attempt.held = {}
 
     def _why_undone(self, attempt: _LongAttempt) -> str:
@@ -287,8 +293,9 @@ class LongAttempts:
         """Whoever was refused meanwhile hears of the room that came back; the gang itself does not."""
         self._outside.steps.begin()
         while attempt.freed:
-            pod, node = attempt.freed.pop()
-            self._listeners.notify(ATTEMPT_UNDONE, replace(pod, node=node), None, self._now())
+            pod, node, since_s = attempt.freed.pop()
+            freed = replace(pod, node=node)
+            self._listeners.notify(ATTEMPT_UNDONE, freed, None, self._now(), parked_since_s=since_s)
             if self._outside.steps.is_spent():
                 await self._let_others_run(0.0)
                 self._outside.steps.begin()

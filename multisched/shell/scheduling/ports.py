@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import msgspec
@@ -34,6 +35,14 @@ class Listeners(Protocol):
     Border: ingest has them (`Router`), above the parts of a domain.
     """
 
-    def notify(self, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float) -> None: ...
+    def notify(
+        self,
+        event: ClusterEvent,
+        old: EventObject,
+        new: EventObject,
+        now_s: float,
+        *,
+        parked_since_s: float = -math.inf,
+    ) -> None: ...
 
     def notify_nomination_ended(self, pod: Pod, node: str, now_s: float) -> None: ...

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from multisched.framework.events import ASSIGNED_POD_DELETE, NODE_ADD, EventRegistration, Hint
+from multisched.framework.events import ASSIGNED_POD_DELETE, ATTEMPT_UNDONE, NODE_ADD, EventRegistration, Hint
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
 from multisched.queueing.active_pods import LEAD_UNITS
@@ -192,3 +192,21 @@ def test_kk_139162_a_preemptor_held_by_its_gate_is_asked_again_by_the_leftover_f
     gate.is_preempting = False
     queue.activate("preemptor", 331)
     assert queue.where("preemptor") is Place.ACTIVE
+
+
+@pytest.mark.parametrize("is_in_flight", [False, True])
+def test_pod_that_only_an_undone_attempt_may_help_waits_out_its_backoff(*, is_in_flight: bool) -> None:
+    """Two attempts that undo each other are not tried by turns without a pause; any other event brings the pod back early."""
+    freed = make_pod("freed", node="a")
+    for event, is_early in ((ATTEMPT_UNDONE, False), (ASSIGNED_POD_DELETE, True)):
+        queue = make_queue()
+        queue.add(make_pod("waits"), 0.0)
+        assert pop_uid(queue, 0.0) == "waits"
+        if is_in_flight:
+            queue.on_event(event, freed, None, 0.0)
+            queue.fail("waits", REFUSED, 0.0)
+        else:
+            queue.fail("waits", REFUSED, 0.0)
+            queue.on_event(event, freed, None, 0.0)
+        assert queue.where("waits") is Place.BACKOFF
+        assert (pop_uid(queue, 0.1) == "waits") is is_early

@@ -6,7 +6,6 @@ import pytest
 
 from multisched.framework.events import (
     ASSIGNED_POD_DELETE,
-    ATTEMPT_UNDONE,
     FLUSH,
     FORCED,
     NODE_ADD,
@@ -788,21 +787,3 @@ def test_a_hint_is_told_of_the_pod_itself_as_it_was_and_as_it_is_whether_it_wait
     queue.fail("u", REFUSED, 2)
     queue.update(versions[1], versions[2], 3)
     assert told == [(versions[0], versions[1]), (versions[1], versions[2])]
-
-
-@pytest.mark.parametrize("is_in_flight", [False, True])
-def test_pod_that_only_an_undone_attempt_may_help_waits_out_its_backoff(*, is_in_flight: bool) -> None:
-    """Two attempts that undo each other are not tried by turns without a pause; any other event brings the pod back early."""
-    freed = make_pod("freed", node="a")
-    for event, is_early in ((ATTEMPT_UNDONE, False), (ASSIGNED_POD_DELETE, True)):
-        queue = make_queue()
-        queue.add(make_pod("waits"), 0.0)
-        assert pop_uid(queue, 0.0) == "waits"
-        if is_in_flight:
-            queue.on_event(event, freed, None, 0.0)
-            queue.fail("waits", REFUSED, 0.0)
-        else:
-            queue.fail("waits", REFUSED, 0.0)
-            queue.on_event(event, freed, None, 0.0)
-        assert queue.where("waits") is Place.BACKOFF
-        assert (pop_uid(queue, 0.1) == "waits") is is_early

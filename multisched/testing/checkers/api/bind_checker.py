@@ -331,8 +331,10 @@ class BindChecker(ApiChecker):
         believed = self._believed_bound()
         waiting = {pod.uid: pod for pod in self._waiting() if pod.uid not in believed}
         self.gangs.look(
-            lambda state: self._has_leader(waiting[uid] for uid in state.waiting & waiting.keys())
-            and self._feasible.is_feasible(state, waiting, is_for_good=False)
+            lambda state: (
+                self._has_leader(waiting[uid] for uid in state.waiting & waiting.keys())
+                and self._feasible.is_feasible(state, waiting, is_for_good=False)
+            )
         )
         self.gangs.history.look(self._is_interrupted)
 

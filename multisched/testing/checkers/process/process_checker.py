@@ -119,15 +119,8 @@ class ProcessChecker:
         for worker, domain in zip(program.router.workers(), configuration.domains, strict=True):
             has_gangs = feasible is not None and self.delivered.gangs is not None
             gangs = GangRooms(worker.name, feasible, complain) if feasible is not None and has_gangs else None
-            attempts = AttemptChecker(
-                worker.name,
-                worker.queue,
-                domain.queue,
-                complain,
-                feasible,
-                gangs=gangs,
-                long_attempts=worker.long_attempts,
-            )
+            attempts = AttemptChecker(worker.name, worker.queue, domain.queue, complain, feasible, gangs=gangs)
+            attempts.long_attempts = worker.long_attempts
             self._attempts.append(attempts.begin())
             requeues = RequeueChecker(program, worker, complain, self._is_paused, gangs, is_steady=is_steady)
             self._requeues.append(requeues)
