@@ -6,6 +6,7 @@ An `Entry` is owned by one queue, whose parts change it: `places` says where it 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -58,6 +59,17 @@ class Moved(msgspec.Struct, frozen=True):
 
 
 NOTHING_MOVED = Moved()
+
+
+class Addressees(msgspec.Struct, frozen=True):
+    """Which parked pods an event is for."""
+
+    priority_max: float = math.inf
+    parked_since_s: float = -math.inf
+    """They were parked then or later."""
+
+
+EVERY_POD = Addressees()
 
 
 class QueueEntry(msgspec.Struct, frozen=True):

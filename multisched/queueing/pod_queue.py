@@ -16,7 +16,6 @@ itself, as any pod does.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 
@@ -28,7 +27,17 @@ from multisched.framework.registry import PluginSet, those
 from multisched.model.objects import Pod
 from multisched.queueing.active_pods import ActivePods
 from multisched.queueing.backoff import BackoffPods, BackoffPolicy
-from multisched.queueing.entry import NOTHING_MOVED, Entry, Failure, Moved, Placement, QueueEntry, QueueStatistics
+from multisched.queueing.entry import (
+    EVERY_POD,
+    NOTHING_MOVED,
+    Addressees,
+    Entry,
+    Failure,
+    Moved,
+    Placement,
+    QueueEntry,
+    QueueStatistics,
+)
 from multisched.queueing.events_in_flight import IN_FLIGHT_EVENTS_MAX, EventsInFlight
 from multisched.queueing.gang_entries import GangEntries
 from multisched.queueing.gating import Gates
@@ -268,19 +277,9 @@ class PodQueue:
     # The world around
 
     def on_event(
-        self,
-        event: ClusterEvent,
-        old: Object,
-        new: Object,
-        now_s: float,
-        *,
-        priority_max: float = math.inf,
-        parked_since_s: float = -math.inf,
+        self, event: ClusterEvent, old: Object, new: Object, now_s: float, only: Addressees = EVERY_POD
     ) -> Moved:
-        """Moves the parked pods this event may help, of that priority at most, and parked then or later.
-
-        A wildcard with a pod as `new` is for it alone.
-        """
+        """Moves the parked pods of the addressees this event may help. A wildcard with a pod as `new` is for it alone."""
         self._now_s = now_s
         if not len(self._parked) and not len(self._events):
             return NOTHING_MOVED
@@ -293,7 +292,7 @@ class PodQueue:
         if len(self._parked):
             own = _own_uids(event, old, new, self._gangs)
             for entry, how in self._parked.affected(event, old, new, self._hints):
-                is_meant = entry.pod.spec.priority <= priority_max and entry.since_s >= parked_since_s
+                is_meant = entry.pod.spec.priority <= only.priority_max and entry.since_s >= only.parked_since_s
                 if is_meant and entry.uid not in own:
                     self._back.wake(entry, how, _label(event), self._now_s, tally)
         return tally.moved()

@@ -8,7 +8,6 @@ synchronous; called by ingest and by the workers.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
@@ -23,7 +22,7 @@ from multisched.framework.events import (
     Resource,
 )
 from multisched.model.objects import Node, Pod
-from multisched.queueing.entry import Moved
+from multisched.queueing.entry import EVERY_POD, Addressees, Moved
 from multisched.shell.domain import DomainWorker
 from multisched.shell.ingest.cluster_changes import node_events
 from multisched.state.domain_rows import DomainRows, Use
@@ -79,17 +78,13 @@ class Router:
         old: EventObject,
         new: EventObject,
         now_s: float,
-        *,
-        parked_since_s: float = -math.inf,
+        only: Addressees = EVERY_POD,
     ) -> None:
-        """Wakes the pods the event may help, in every domain; one that wildcards leave out, where a plugin has registered it.
-
-        `parked_since_s`: only pods that were parked then or later.
-        """
+        """Wakes the pods the event may help, in every domain; one that wildcards leave out, where a plugin has registered it."""
         for worker, _ in self._workers:
             if event.is_in_wildcard or worker.queue.hears(event):
                 self._label = event.label
-                moved = worker.queue.on_event(event, old, new, now_s, parked_since_s=parked_since_s)
+                moved = worker.queue.on_event(event, old, new, now_s, only)
                 self._wake(worker, moved)
 
     def notify_pod(self, event: ClusterEvent, old: Pod | None, new: Pod | None, row: int | None, now_s: float) -> None:
@@ -160,7 +155,7 @@ class Router:
         home = self.worker_of(pod)
         rank = pod.spec.priority if home is None else home.nominations.rank_of(pod)
         for worker, _ in self._workers:
-            moved = worker.queue.on_event(ASSIGNED_POD_DELETE, pod, None, now_s, priority_max=rank)
+            moved = worker.queue.on_event(ASSIGNED_POD_DELETE, pod, None, now_s, Addressees(priority_max=rank))
             self._wake(worker, moved)
 
     @staticmethod

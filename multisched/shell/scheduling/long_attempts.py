@@ -30,6 +30,7 @@ from multisched.framework.points import Queued, QueuedGang, QueuedPod
 from multisched.framework.runner import PluginFailure
 from multisched.model.objects import Pod, ask_alike
 from multisched.queueing.active_pods import UNIT_S
+from multisched.queueing.entry import Addressees
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import Place
 from multisched.shell.binding.send_check import Seen, SendCheck
@@ -295,7 +296,7 @@ class LongAttempts:
         while attempt.freed:
             pod, node, since_s = attempt.freed.pop()
             freed = replace(pod, node=node)
-            self._listeners.notify(ATTEMPT_UNDONE, freed, None, self._now(), parked_since_s=since_s)
+            self._listeners.notify(ATTEMPT_UNDONE, freed, None, self._now(), Addressees(parked_since_s=since_s))
             if self._outside.steps.is_spent():
                 await self._let_others_run(0.0)
                 self._outside.steps.begin()

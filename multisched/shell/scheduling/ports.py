@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Protocol
 
 import msgspec
@@ -10,6 +9,7 @@ import msgspec
 from multisched.framework.events import ClusterEvent, EventObject
 from multisched.framework.ports import Binder, Clock, ConditionWriter, EventSink, LeaseHolder
 from multisched.model.objects import Pod
+from multisched.queueing.entry import EVERY_POD, Addressees
 from multisched.shell.news_share import NewsShare
 from multisched.shell.observer import DomainObserver
 from multisched.shell.step_clock import Steps
@@ -41,8 +41,7 @@ class Listeners(Protocol):
         old: EventObject,
         new: EventObject,
         now_s: float,
-        *,
-        parked_since_s: float = -math.inf,
+        only: Addressees = EVERY_POD,
     ) -> None: ...
 
     def notify_nomination_ended(self, pod: Pod, node: str, now_s: float) -> None: ...

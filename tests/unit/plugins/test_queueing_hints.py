@@ -7,6 +7,7 @@ EventsToRegister and their hints; what differs says so.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +42,7 @@ from multisched.model.objects import Node, Pod
 from multisched.model.quotas.koordinator import POD_LABEL
 from multisched.plugins import IN_TREE
 from multisched.plugins.priority_sort import PrioritySort
-from multisched.queueing.entry import Failure
+from multisched.queueing.entry import Addressees, Failure
 from multisched.queueing.pod_queue import PodQueue
 from multisched.queueing.transitions import Place
 from multisched.shell.ingest.cluster_changes import assigned_pod_events, node_events
@@ -78,7 +79,7 @@ class Row:
     old: EventObject
     new: EventObject
     is_help: bool
-    priority_max: int | None = None
+    priority_max: float = math.inf
 
     def __str__(self) -> str:
         return f"{self.plugin}: {self.what} {'helps' if self.is_help else 'does not help'}"
@@ -137,7 +138,7 @@ def tell(queue: PodQueue, row: Row) -> None:
         case _:
             events = [_object_event(old, new)]
     for event in events:
-        queue.on_event(event, old, new, PARKED_S, priority_max=row.priority_max)
+        queue.on_event(event, old, new, PARKED_S, Addressees(priority_max=row.priority_max))
 
 
 def _object_event(old: EventObject, new: EventObject) -> ClusterEvent:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from multisched.cycle.classes.cache import ClassCache
 from multisched.framework.events import ClusterEvent, EventObject, Resource
@@ -20,7 +20,7 @@ from multisched.framework.points import EnqueueExtensions
 from multisched.framework.registry import those
 from multisched.framework.runner import PluginFailure
 from multisched.model.objects import Node, Pod
-from multisched.queueing.entry import Moved, QueueEntry
+from multisched.queueing.entry import EVERY_POD, Addressees, Moved, QueueEntry
 from multisched.queueing.transitions import Place
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program
@@ -82,9 +82,11 @@ class RequeueChecker:
 
     # -- what has just happened ------------------------------------------------------------------------------------
 
-    def on_event(self, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float, **how: Any) -> Moved:
+    def on_event(
+        self, event: ClusterEvent, old: EventObject, new: EventObject, now_s: float, only: Addressees = EVERY_POD
+    ) -> Moved:
         """Stands before `PodQueue.on_event`: once all events of this step have passed, nobody waits whom the node takes."""
-        moved = self._on_event(event, old, new, now_s, **how)
+        moved = self._on_event(event, old, new, now_s, only)
         self.look_at(_node_of(event, old, new))
         if isinstance(new if old is None else old, Node | Pod):
             self._look_at_relations()

@@ -171,7 +171,7 @@ def test_the_judge_is_imported_beside_the_loop_before_the_first_audit_lists(monk
     was_there: list[bool] = []
 
     async def note(method: str, path: str) -> None:
-        if method == "GET" and "limit=" in path:
+        if method == "GET" and path.startswith("/api/v1/pods") and "limit=" in path:
             was_there.append(CONTENT in sys.modules)
 
     async def scene(stage: Stage) -> None:
