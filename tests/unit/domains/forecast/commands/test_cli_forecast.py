@@ -80,7 +80,7 @@ def test_json_has_the_whole_week(file: Path) -> None:
     ],
 )
 def test_what_is_not_there_is_told(file: Path, arguments: tuple[str, ...], message: str) -> None:
-    assert message in said(*arguments, "--profiles", file, code=1)
+    assert message in said(*arguments, "--profiles", file, code=2)
 
 
 @pytest.mark.parametrize("arguments", [("nodes",), ("node", "n1")])
