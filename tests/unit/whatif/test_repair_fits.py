@@ -183,7 +183,7 @@ def test_of_plugins_that_fail_the_first_three_are_told() -> None:
     for pod in standing(sandbox):
         assert not fits(pod).any()
     said = [note.rpartition("no room for ")[2] for note in fits.notes()]
-    assert said == [pod.labels["team"] for pod in standing(sandbox)][:FAILURES_SHOWN]
+    assert said == [f"{pod.labels['team']} (on node a)" for pod in standing(sandbox)][:FAILURES_SHOWN]
 
 
 class FailsEach(Fails):
