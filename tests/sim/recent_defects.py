@@ -40,6 +40,7 @@ from multisched.plugins.volumes.attached_volumes import AttachedVolumes
 from multisched.queueing import parked_pods
 from multisched.queueing.active_pods import ActivePods
 from multisched.queueing.backoff import BackoffPods
+from multisched.queueing.entry import EVERY_POD, Addressees
 from multisched.queueing.hints import HintTable
 from multisched.queueing.parked_pods import ParkedPods
 from multisched.queueing.pod_queue import PodQueue
@@ -348,8 +349,8 @@ def ended_promises_wake_the_less_urgent_alone() -> None:
     """Who is as urgent as the pod that was promised a node does not hear of the end of that promise."""
     genuine = PodQueue.on_event
 
-    def on_event(self: PodQueue, *arguments: Any, priority_max: int | None = None) -> Any:
-        return genuine(self, *arguments, priority_max=None if priority_max is None else priority_max - 1)
+    def on_event(self: PodQueue, event: Any, old: Any, new: Any, now_s: float, only: Addressees = EVERY_POD) -> Any:
+        return genuine(self, event, old, new, now_s, replace(only, priority_max=only.priority_max - 1))
 
     put(PodQueue, "on_event", on_event)
 

@@ -121,11 +121,11 @@ async def test_the_report_is_a_page_and_draws_the_history_of_a_file(tmp_path: Pa
 
 async def test_what_is_asked_wrongly_is_told() -> None:
     async with served() as (_, url):
-        assert "no node n9 among those of domain tests; did you mean" in await said(url, "node", "n9", code=1)
+        assert "no node n9 among those of domain tests" in await said(url, "node", "n9", code=2)
         assert "domain job shows no forecast; it is shown by tests" in await said(
-            url, "nodes", "--domain", "job", code=1
+            url, "nodes", "--domain", "job", code=2
         )
-        assert "is no slot" in await said(url, "at", "noon", code=1)
+        assert "is no slot" in await said(url, "at", "noon", code=2)
         assert "--config goes with --snapshot" in await said(url, "nodes", "--config", __file__, code=2)
 
 

@@ -78,7 +78,7 @@ def test_no_line_waits_for_a_lock_in_any_version_of_python() -> None:
         (handler,) = logging.getLogger().handlers
         assert handler.lock is None  # which logging of Python 3.13 enters without asking
         handler.lock = Held()  # type: ignore[assignment]
-        handler.handle(logging.makeLogRecord({"msg": "pod bound"}))
+        handler.handle(logging.makeLogRecord({"msg": "pod bound", "levelno": logging.INFO}))
         handler.lock = None
 
     assert json.loads(logged(write))["message"] == "pod bound"
