@@ -17,6 +17,10 @@ NOT_RUN: Final = {
     ("README.md", "make demo"): "goes on until Ctrl-C, and is this suite: tests/integration/program/test_demo.py",
     ("CONTRIBUTING.md", "git clone"): "is what this test is part of",
     (
+        "docs/quotas.md",
+        "kubectl annotate elasticquotatrees",
+    ): "lifts the limits that other commands need: tests/real/test_quota_admission.py",
+    (
         "docs/operators.md",
         ".venv/bin/multisched run --kubeconfig FILE\n",
     ): "goes on; the quick start of README.md runs it",

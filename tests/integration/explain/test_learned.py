@@ -13,7 +13,12 @@ from multisched.whatif.explain_source import ProgramExplanations
 from tests.integration.plugins.house import House, one_domain, open_house
 from tests.unit.domains.forecast.profiles import make_profiles
 
-TEXT = one_domain({"name": "PeakForecast", "args": {"mode": "both", "capacities": {"log": 100}}})
+TEXT = one_domain(
+    {
+        "name": "PeakForecast",
+        "args": {"mode": "both", "dimensions": ["cpu", "memory", "log"], "capacities": {"log": 100}},
+    }
+)
 QUIET = {"cpu": np.full(168, 0.01), "log": np.full(168, 1.0)}
 CHATTY = {"cpu": np.full(168, 0.01), "log": np.where(np.arange(168) == 20, 60.0, 1.0)}
 

@@ -279,7 +279,7 @@ async def test_the_plan_is_told_over_http_and_on_the_command_line() -> None:
                 code, _, error = await _call("--server", url, *wrong)
                 assert (code, message in error) == (2, True), error
             code, _, error = await _call("--server", url, "--domain", "gpu")
-            assert (code, "no such domain" in error) == (1, True)
+            assert (code, "no such domain" in error) == (2, True)
 
 
 async def test_a_dump_of_the_cluster_gets_the_same_plan(tmp_path: Path) -> None:

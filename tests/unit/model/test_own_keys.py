@@ -18,7 +18,17 @@ from multisched.testing.builders import make_node, make_pod
 
 ROOT = Path(__file__).parents[3]
 GPU = ("GpuShare",)
-OF_OTHERS = {"address", "guarantee", "node-selection", "nodes-seen", "scrapers", "v1", "v1alpha1", "weight"}
+OF_OTHERS = {
+    "address",
+    "guarantee",
+    "lift-quotas",
+    "node-selection",
+    "nodes-seen",
+    "scrapers",
+    "v1",
+    "v1alpha1",
+    "weight",
+}
 """Of Leases, namespaces and quotas, and the versions of files."""
 
 
