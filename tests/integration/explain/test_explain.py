@@ -250,7 +250,7 @@ async def test_the_command_line_tells_the_same_over_http(tmp_path: Path) -> None
             told = await _told("explain", "--what-if", "-f", str(manifest), "--replicas", "2", "--server", url)
             assert told.startswith("Of 2 x default/new, 2 would be placed by domain tests now")
             assert await _exit_code("explain", "pod", "default/nobody", "--server", url) == 2
-            assert await _exit_code("explain", "pod", "default/late", "--node", "smal", "--server", url) == 1
+            assert await _exit_code("explain", "pod", "default/late", "--node", "smal", "--server", url) == 2
 
 
 async def _told(*arguments: str) -> str:
