@@ -43,7 +43,7 @@ from multisched.plugins.volumes.volume_binder import VolumeBinder
 from multisched.plugins.volumes.volume_masks import RowMasks
 from multisched.queueing import quarantine
 from multisched.queueing.backoff import BackoffPods
-from multisched.queueing.entry import Entry, Moved
+from multisched.queueing.entry import EVERY_POD, Entry, Moved
 from multisched.queueing.events_in_flight import EventsInFlight
 from multisched.queueing.gating import Gates
 from multisched.queueing.places import EntryPlaces
@@ -256,9 +256,9 @@ def conflicted_pods_dropped() -> None:
     """A conflict is counted, and its pod forgotten."""
     genuine = Settlement.settle
 
-    def settle(self: Settlement, entry: Any, result: Any, seconds: float, cycle: Any) -> None:
+    def settle(self: Settlement, entry: Any, result: Any, seconds: float, cycle: Any, **charged: float) -> None:
         if not isinstance(result, Conflicted):
-            genuine(self, entry, result, seconds, cycle)
+            genuine(self, entry, result, seconds, cycle, **charged)
 
     put(Settlement, "settle", settle)
 
@@ -388,7 +388,7 @@ def own_updates_lost() -> None:
 @defect
 def freed_room_wakes_nobody() -> None:
     """Pods that wait for room do not hear of deleted pods."""
-    put(PodQueue, "on_event", lambda self, event, old, new, now_s, **how: Moved())
+    put(PodQueue, "on_event", lambda self, event, old, new, now_s, only=EVERY_POD: Moved())
 
 
 @defect
