@@ -82,19 +82,25 @@ class GroupAttemptDryRun:
     def _cheapest(
         self, search: Callable[[GroupAttemptDryRun], Search[GroupVictims | None]]
     ) -> Search[GroupVictims | None]:
-        """Of the domains; those that come last are left out if the search takes long."""
-        candidates = list[GroupVictims]()
+        """Of the domains; those that come last are left out if the search takes long.
+
+        If the cluster may have changed since the cheapest one was searched, that domain is searched once more.
+        """
+        candidates = list[tuple[GroupVictims, GroupAttemptDryRun, int]]()
         for allowed in self._group.domains:
             group = replace(self._group, allowed=allowed, domains=())
             domain = GroupAttemptDryRun(self._plugin, self._runs, self._rows, self._places, group, self._effort)
             found = yield from search(domain)
             if found is not None:
-                candidates.append(found)
+                candidates.append((found, domain, self._effort.pauses))
             self.placings += domain.placings
             if self.placings >= PLACINGS_MAX or self._effort.is_exhausted:
                 break
-        current = filter(self._spares_gangs, candidates)
-        return min(current, key=lambda one: one.costs.tolist(), default=None)
+        for found, domain, pauses in sorted(candidates, key=lambda one: one[0].costs.tolist()):
+            current = found if pauses == self._effort.pauses else (yield from search(domain))
+            if current is not None:
+                return current
+        return None
 
     def _spares_gangs(self, found: GroupVictims) -> bool:
         """False if other plans have taken during a pause what the gangs of the victims could spare."""

@@ -219,6 +219,38 @@ def test_victims_decided_in_a_pause_count_before_a_gang_is_taken_from() -> None:
         assert len({f"g{number}" for number in range(6)} - taken - {"g1", "g3"}) in (0, 4)
 
 
+def left_meanwhile(at: int) -> tuple[set[str], set[str]] | None:
+    """A search for one of two topology domains, in whose pause `at` pods end. Victims, and pods that are there; None: it ended before."""
+    pods = [standing(f"{node}{number}", node) for node in "ab" for number in range(2)]
+    domain = town({"a": 2, "b": 2}, pods)
+    masks = tuple(np.array([row == at for row in range(len(domain.cache.nodes.pod_count))]) for at in range(2))
+    group = msgspec.structs.replace(group_of(2), domains=masks)
+    search = domain.cycle.group_post_filters.run(group, Effort(CountedSteps(1), pauses_max=1_000_000))
+    for _ in range(at):
+        try:
+            next(search)
+        except StopIteration:
+            return None
+    for name in ("a0", "b1"):
+        domain.cache.remove(f"uid-{name}")
+    while True:
+        try:
+            next(search)
+        except StopIteration as ended:
+            preemption = ended.value.preemption
+            assert preemption is not None
+            return {pod.uid for pod in preemption.every_victim}, set(domain.cache.uids())
+
+
+def test_victims_of_a_topology_domain_are_still_there_when_its_search_has_ended() -> None:
+    ends = list(takewhile(lambda one: one is not None, map(left_meanwhile, count(1))))
+    assert len(ends) > 5
+    for end in ends:
+        assert end is not None
+        victims, there = end
+        assert victims <= there
+
+
 def test_budgets_are_broken_only_where_nothing_else_helps() -> None:
     pods = [
         standing("kept", "a", labels={"app": "kept"}),
