@@ -48,32 +48,56 @@ def fault_of_reclaim(
     claims: Sequence[Claimant],
     units: Sequence[Sequence[Pod]],
     standing: Collection[Pod],
-    nominated: Collection[Pod] = (),
+    nominated: Sequence[Claimant] = (),
+    in_gangs: Collection[str] = (),
 ) -> str:
     """What speaks against taking these pods away for one pod, or for all that start with it; empty for nothing.
 
     Of room: a victim that a node's room needs is no pod too many. `claims`: of one leaf. `units`: victims that go together
     or not at all. Pods that are going count no more, and `nominated` others, each with the node that it waits for, count
-    already. A victim that goes anyway, for a pod of no quota maybe, is taken away from nobody.
+    already, as pods that are not bound yet. A victim that goes anyway, for a pod of no quota maybe, is taken away from nobody.
+    `in_gangs`: uids of members of gangs, none of which has to go in the place of a victim.
     """
     leaving = {victim.uid for unit in units for victim in unit if victim.is_leaving}
     units = [[victim for victim in unit if victim.uid not in leaving] for unit in units]
-    victims, standing = (
-        [victim for unit in units for victim in unit],
-        [one for one in standing if one.uid not in leaving],
-    )
-    if leaving and not victims:
+    standing = [one for one in standing if one.uid not in leaving]
+    if leaving and not any(units):
         return ""
+    found = ""
+    # Those of one leaf, priority and size share what they are nominated for: the next of them may count on it, or not.
+    for others in (nominated, [one for one in nominated if not _is_like_each(tree, one[0], claims)]):
+        found = _fault_beside(tree, claims, units, standing, others, in_gangs)
+        if not found:
+            break
+    return found
+
+
+def _is_like_each(tree: QuotaTree, pod: Pod, claims: Sequence[Claimant]) -> bool:
+    def kind(one: Pod) -> object:
+        return id(tree.leaf_of(one.namespace)), one.spec.priority, counted(one)
+
+    return all(kind(one) == kind(pod) for one, _ in claims)
+
+
+def _fault_beside(
+    tree: QuotaTree,
+    claims: Sequence[Claimant],
+    units: Sequence[Sequence[Pod]],
+    standing: Collection[Pod],
+    nominated: Sequence[Claimant],
+    in_gangs: Collection[str],
+) -> str:
+    victims = [victim for unit in units for victim in unit]
     staying = [one for one in standing if not one.is_leaving]
-    usage = usage_of(tree, [*staying, *nominated])
+    usage = usage_of(tree, [*staying, *(pod for pod, _ in nominated)])
+    waiting = [replace(pod, node=node.name) for pod, node in nominated if node is not None]
     unit_of = {victim.uid: unit[0].uid for unit in units if len(unit) > 1 for victim in unit}
 
     def fault_of(chosen: Sequence[Pod]) -> str:
-        return _fault(usage, claims, chosen, [*standing, *nominated], unit_of)
+        return _fault(usage, claims, chosen, [*standing, *waiting], unit_of)
 
-    found, pod = fault_of(victims), claims[0][0]
-    asked = _together([one for one, _ in claims])
-    return found or fault_of_order(tree, pod, asked, usage, victims, standing, fault_of)
+    asked, singles = _together([one for one, _ in claims]), [one for one in standing if one.uid not in in_gangs]
+    return fault_of(victims) or fault_of_order(tree, claims[0][0], asked, usage, victims, singles, fault_of)
 
 
 def one_would_do(tree: QuotaTree, pod: Pod, node: Node, standing: Collection[Pod]) -> str:

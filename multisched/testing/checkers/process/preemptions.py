@@ -122,13 +122,15 @@ class PreemptionChecker:
             {one.uid for one in preemptors},
         )
         others = [
-            replace(one, node=nominator.node_of(one.uid))
+            (one, self._delivered.nodes.get(nominator.node_of(one.uid)))
             for one in nominator.pods()
             if one.uid not in members and not placed(one.uid)
         ]
         standing = [self._marked(one) for one in self._delivered.placed()]
         claims = [(pod, self._delivered.nodes.get(node)) for pod, node in preemption.nominations]
-        fault = fault_of_reclaim(tree, claims, self._units(preemption), standing, others)
+        judge = self._delivered.gangs
+        in_gangs = {one.uid for one in standing if judge is not None and judge.gang_of(one.uid) is not None}
+        fault = fault_of_reclaim(tree, claims, self._units(preemption), standing, others, in_gangs)
         if fault:
             self._complain(f"I14: {first.key} is to reclaim on {at}: {fault}")
         self._quotas.reclaimed(first, victims)

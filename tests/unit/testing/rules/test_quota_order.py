@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from multisched.model.objects import Pod
 from multisched.testing.builders import make_node, make_pod
 from multisched.testing.rules.quotas import fault_of_reclaim, one_would_do
+from multisched.testing.world.labels import GPU, GPU_DEVICES, GPU_MILLI
 from multisched.verify.quota_tree import QuotaTree
 from tests.unit.verify.quota_documents import level, tree
 
@@ -33,6 +34,7 @@ def said_of(victim: Pod, pods: list[Pod], claim: Pod = CLAIM) -> str:
     return fault_of_reclaim(three(), [(claim, NODE)], [[victim]], pods)
 
 
+HALF, GIVEN = {GPU_MILLI: "500"}, {GPU_DEVICES: "0"}
 A, B = many("a", 7), many("b", 5)
 
 
@@ -50,6 +52,7 @@ def test_the_leaf_furthest_over_its_min_gives_first() -> None:
         (standing("other", "a", started_s=0.5), ""),
         (standing("other", "a", priority=-1, node="elsewhere"), "which is less urgent"),
         (replace(standing("other", "a", priority=-1), is_deleting=True), ""),
+        (replace(standing("other", "a", priority=-1), is_victim=True), ""),
     ],
 )
 def test_within_a_leaf_the_least_urgent_goes_first_and_then_the_newest(other: Pod, why: str) -> None:
@@ -129,3 +132,22 @@ def test_who_goes_anyway_is_taken_away_from_nobody() -> None:
     assert fault_of_reclaim(three(), [(large, NODE)], [[going]], there) == ""
     assert "2 pods go" in fault_of_reclaim(three(), [(large, NODE)], [[A[0]], [A[1]], [going]], there)
     assert "1 pods go" in fault_of_reclaim(three(), [(CLAIM, NODE)], [[A[0]], [going]], there)
+
+
+def test_no_member_of_a_gang_has_to_go_in_the_place_of_a_victim() -> None:
+    pods = [*A, *B[1:], standing("other", "a", priority=-1)]
+
+    assert fault_of_reclaim(three(), [(CLAIM, NODE)], [[A[0]]], pods, in_gangs={"uid-other"}) == ""
+
+
+def test_nominated_pods_count_with_the_parts_of_devices_that_they_ask_for() -> None:
+    leaves = [level(name, {GPU: "1"}, {GPU: "2"}, namespaces=(name,)) for name in ("a", "c")]
+    quotas = tree(level("root", {GPU: "2"}, {GPU: "2"}, *leaves))
+    claim, half = make_pod("claim", namespace="c", annotations=HALF), make_pod("half", namespace="c", annotations=HALF)
+    pods = [replace(standing(f"a{number}", "a"), annotations=HALF | GIVEN) for number in range(4)]
+
+    assert fault_of_reclaim(quotas, [(claim, None)], [[pods[0]], [pods[1]]], pods, [(half, NODE)]) == ""
+    assert fault_of_reclaim(quotas, [(claim, None)], [[pods[0]]], pods, [(half, NODE)]) == "", "as they are alike"
+    urgent = make_pod("half", namespace="c", annotations=HALF, priority=1)
+    assert "in vain" in fault_of_reclaim(quotas, [(claim, None)], [[pods[0]]], pods, [(urgent, NODE)])
+    assert "would do" in fault_of_reclaim(quotas, [(claim, None)], [[pods[0]], [pods[1]]], pods)
