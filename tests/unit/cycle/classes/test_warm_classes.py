@@ -262,3 +262,15 @@ def test_a_warm_class_says_what_a_cold_one_says_after_any_history(
         assert ended == placed_or_refused(domain, domain.fresh_cycle(), pod, attempt)
     domain.cache.validate()
     assert domain.heard.failures == []
+
+
+def test_an_image_pulled_by_another_node_changes_the_scores_of_those_that_have_it() -> None:
+    domain = make_domain(Outside(), with_all=False)
+    image, pod = (Image(("app:v1",), 500 * MEBI),), make_pod("new", spec=SPECS[0])
+    for name in NAMES:
+        domain.cache.set_node(make_node(name, images=image if name == "n0" else ()))
+    warm = domain.fresh_classes()
+    alone = told(domain, warm, pod, 1)
+    domain.cache.set_node(make_node("n1", images=image))
+
+    assert told(domain, warm, pod, 2) == told(domain, domain.fresh_classes(), pod, 2) != alone
