@@ -216,6 +216,24 @@ def test_a_node_waits_for_another_leader_for_as_long_as_that_one_may_use_it() ->
     play(scene)
 
 
+def test_a_leader_that_begins_uses_no_node_if_another_has_seen_more_than_its_list() -> None:
+    """A history that was restored: versions that the other has seen are of the one before, and say nothing of this node."""
+
+    async def scene(site: Site) -> None:
+        replica = site.start(["forecast"], TWO)
+        await site.add_node("free")
+        await asyncio.sleep(10.0)
+        handover, rows = replica.program.handover, rows_of(replica, "forecast")
+        worker = next(one for one in replica.program.router.workers() if one.name == "forecast")
+        position = int(replica.program.reflectors["nodes"].position)
+        for seen, count in ((position, 0), (position + 1, 1)):
+            holding = Holding("other", {SELECTION_ANNOTATION: written(TWO), SEEN_ANNOTATION: str(seen)})
+            handover.open(worker, {"gpu": holding})
+            assert len(rows.withheld) == count
+
+    play(scene)
+
+
 def test_other_configurations_and_what_was_told_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handover_module, "SELECTIONS_MAX", 2)
     monkeypatch.setattr(handover_module, "REPORTED_MAX", 2)
