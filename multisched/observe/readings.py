@@ -57,6 +57,10 @@ class DomainReading(msgspec.Struct, frozen=True, kw_only=True):
     namespaces_retrying: int = 0
     namespaces_ahead: int = 0
     """Of those, the ones that have had more than their share."""
+    attempt_pauses: int = 0
+    """Pauses of attempts that took several steps."""
+    attempts_undone: int = 0
+    """Of these attempts, the ones that were undone because what they were made of had changed."""
     permit_waiting: int = 0
     binds_in_flight: int = 0
     bind_limit: int = 0
@@ -307,6 +311,11 @@ def _domain_counters(domains: Mapping[str, DomainReading]) -> Iterator[Metric]:
     passed = {(name,): d.passed_over for name, d in domains.items()}
     text = "Attempts given to others while retries waited for their namespace's share."
     yield counter("retries_passed_over", text, label, passed)
+    pauses = {(name,): d.attempt_pauses for name, d in domains.items()}
+    yield counter("attempt_pauses", "Pauses of attempts that took several steps.", label, pauses)
+    undone = {(name,): d.attempts_undone for name, d in domains.items()}
+    text = "Attempts of several steps that were undone and repeated, as what they were made of had changed."
+    yield counter("attempts_undone", text, label, undone)
     conflicts = {("true", name): d.conflicts_true for name, d in domains.items()}
     conflicts |= {("false", name): d.conflicts_false for name, d in domains.items()}
     text = "Commits that met a moved row: true, it no longer fitted; false, it still did."

@@ -230,6 +230,8 @@ def _read_domain(program: Program, worker: DomainWorker) -> DomainReading:
         passed_over=queue.passed_over,
         namespaces_retrying=queue.namespaces_retrying,
         namespaces_ahead=queue.namespaces_ahead,
+        attempt_pauses=worker.long_attempts.pauses,
+        attempts_undone=worker.long_attempts.undone,
         permit_waiting=len(worker.waiting),
         binds_in_flight=worker.limit.in_flight,
         bind_limit=int(worker.limit.width),

@@ -106,6 +106,8 @@ class LongAttempts:
         self._running: _LongAttempt | None = None
         self._line: deque[Queued] = deque()
         self.tasks: anyio.abc.TaskGroup | None = None
+        self.pauses = 0
+        """Pauses of attempts that went on in several steps."""
         self.undone = 0
         """Attempts that were closed during a pause."""
 
@@ -220,6 +222,7 @@ class LongAttempts:
 
     def _hold(self, attempt: _LongAttempt, pause: Pause) -> None:
         """Notes who is assumed from now on, and who was in the pause before and is not any more."""
+        self.pauses += 1
         if pause.placed is not attempt.placed:
             self._release(attempt)
             attempt.placed = pause.placed

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from multisched.model.gang import SP_LABEL, GangApi, GangSpec
 from multisched.queueing.transitions import Place
 from multisched.shell.domain import DomainWorker
 from multisched.testing.loop.counted_steps import CountedSteps
@@ -69,6 +70,8 @@ def test_plain_pod_is_bound_while_a_gang_attempt_is_in_progress() -> None:
         await asyncio.sleep(20 * REST_S)
         assert len(bound(house)) == 7
         assert house.steps.longest <= 2
+        assert house.worker.long_attempts.pauses > 2
+        assert not house.worker.long_attempts.undone
 
     play(scene, "a", "b", "c", "d")
 
@@ -130,11 +133,32 @@ def test_member_deleted_in_a_pause_leaves_nothing_held() -> None:
         await asyncio.sleep(20 * REST_S)
         assert not bound(house)
         assert not len(house.cache)
+        assert house.worker.long_attempts.undone == 1
         house.see_pod("plain", cpu="2")
         await asyncio.sleep(REST_S)
         assert set(bound(house)) == {"plain"}
 
     play(scene, "a", "b")
+
+
+@pytest.mark.parametrize("pause", [1, 2])
+def test_gang_whose_minimum_is_raised_in_a_pause_does_not_start_with_too_few(pause: int) -> None:
+    """`pause`: the first, in which one member is assumed, or a later one."""
+
+    async def scene(house: House) -> None:
+        gangs = house.cache.gangs
+        gangs.set_object(GangApi.SCHEDULER_PLUGINS, "default/gang", GangSpec(6))
+        for number in range(6):
+            house.see_pod(f"gang-{number}", metadata={"labels": {SP_LABEL: "gang"}})
+        await first_pause(house)
+        await asyncio.sleep((pause - 1) * REST_S)
+        assert in_pause(house)
+        gangs.set_object(GangApi.SCHEDULER_PLUGINS, "default/gang", GangSpec(7))
+        await asyncio.sleep(20 * REST_S)
+        assert not bound(house)
+        assert not len(house.cache)
+
+    play(scene, "a", "b", "c")
 
 
 def test_members_without_a_full_gang_do_not_start_while_others_are_assumed() -> None:

@@ -278,6 +278,8 @@ def counted(**fields: Any) -> dict[str, Any]:
             "passed_over",
             "namespaces_retrying",
             "namespaces_ahead",
+            "attempt_pauses",
+            "attempts_undone",
             "permit_waiting",
             "binds_in_flight",
             "unknown_binds",
