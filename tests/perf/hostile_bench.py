@@ -38,12 +38,12 @@ from tests.perf.bench_client import EVENTS, NODES, PODS, BenchClient, BindWatch
 from tests.perf.bench_figures import MEBIBYTE
 from tests.perf.contenders import BARE, KUBE_SCHEDULER, MULTISCHED, Contender, bare_binder, kube_scheduler, multisched
 from tests.perf.hostile_core import victim
-from tests.perf.hostile_shapes import BY_NAME, SHAPES, HostileShape
+from tests.perf.hostile_shapes import BY_NAME, LENDER, SHAPES, TENANT, HostileShape, PodOf
 from tests.real.control_plane import ControlPlane
 from tests.real.program import Program
 
-TENANT: Final = "tenant"
-TENANT_PODS: Final = f"/api/v1/namespaces/{TENANT}/pods"
+TENANT_PODS, LENDER_PODS = (f"/api/v1/namespaces/{name}/pods" for name in (TENANT, LENDER))
+CRDS: Final = Path(__file__).parents[2] / "deploy" / "crds"
 KUBE_QPS: Final = 5_000
 IN_FLIGHT: Final = 16
 PROBE_S: Final = 0.2
@@ -129,7 +129,11 @@ class Round:
 
     async def _attack(self) -> None:
         """Posts the tenant's pods, goes on changing them, and returns when victims have come for long enough."""
-        pods = (self._hostile(number) for number in range(self._options.pods))
+        displaced, count = self._shape.displaced, self._options.pods
+        if displaced is not None:
+            lent = (self._made(displaced, number) for number in range(count // 2))
+            await self._client.create_all(LENDER_PODS, lent, IN_FLIGHT)
+        pods = (self._made(self._shape.pod, number) for number in range(count))
         await self._client.create_all(TENANT_PODS, pods, IN_FLIGHT)
         with anyio.move_on_after(self._options.after_s):
             async with anyio.create_task_group() as tasks:
@@ -138,8 +142,8 @@ class Round:
                 await anyio.sleep_forever()
         self._is_over.set()
 
-    def _hostile(self, number: int) -> dict[str, Any]:
-        pod = self._shape.pod(number)
+    def _made(self, pod_of: PodOf, number: int) -> dict[str, Any]:
+        pod = pod_of(number)
         pod["spec"]["schedulerName"] = self._contender.plain_name
         return pod
 
@@ -154,7 +158,7 @@ class Round:
 
     async def _replace(self) -> None:
         async def replace(number: int) -> None:
-            pod = self._hostile(self._options.pods + number)
+            pod = self._made(self._shape.pod, self._options.pods + number)
             await self._client.create(TENANT_PODS, pod)
             await self._client.delete(f"{TENANT_PODS}/{pod['metadata']['name']}")
 
@@ -233,13 +237,20 @@ async def run_shape(shape: HostileShape, options: Options, folder: Path) -> dict
     contenders = [bare_binder(), multisched(None), kube_scheduler(KUBE_QPS)]
     found = {}
     async with ControlPlane.start(folder, controller_manager=False) as plane, BenchClient.open(plane) as client:
-        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": TENANT}}
-        await client.create("/api/v1/namespaces", namespace)
+        for name in (TENANT, LENDER):
+            namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+            await client.create("/api/v1/namespaces", namespace)
+        if shape.objects:
+            await plane.kubectl("apply", "-f", str(CRDS))
+            await plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+            for document in shape.objects:
+                await plane.kubectl("apply", "-f", "-", document=orjson.dumps(document).decode())
         await client.create_all(NODES, workload.work_nodes(options.nodes))
         for contender in contenders:
             if contender.name in options.only:
                 found[contender.name] = await Round(plane, client, options, shape, contender).run()
-                for path in (PODS, TENANT_PODS, EVENTS, EVENTS.replace(workload.NAMESPACE, TENANT)):
+                events = [EVENTS.replace(workload.NAMESPACE, name) for name in (workload.NAMESPACE, TENANT, LENDER)]
+                for path in (PODS, TENANT_PODS, LENDER_PODS, *events):
                     await client.empty(path)
                 await client.delete_leases(MULTISCHED)
                 await client.compact()

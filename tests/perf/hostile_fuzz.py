@@ -158,6 +158,11 @@ def _topology(pod: dict[str, Any], count: int, own: str, chance: random.Random) 
     pod["metadata"].setdefault("annotations", {})[TOPOLOGY_ANNOTATION] = levels
 
 
+def _urgent(pod: dict[str, Any], count: int, own: str, chance: random.Random) -> None:
+    """May displace pods that are less important; every second one is."""
+    pod["spec"]["priority"] = 1_000 * (int(pod["metadata"]["name"].rpartition("-")[2]) % 2)
+
+
 GENES: Final = (
     Gene("near", 60, _affinity("podAffinity", PREFERRED)),
     Gene("far", 60, _affinity("podAntiAffinity", PREFERRED)),
@@ -175,6 +180,7 @@ GENES: Final = (
     Gene("impossible", 1, _impossible),
     Gene("gang", 100, _gang),
     Gene("gang-topology", 3, _topology),
+    Gene("urgent", 1, _urgent),
 )
 OWN: Final = "each-its-own"
 CHANCE: Final = "chance"

@@ -5,7 +5,7 @@ Pure values. A shape is a pod by its number, as a namespace user may write it, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +16,8 @@ from tests.perf.shapes import HOSTNAME, ZONE
 PodOf = Callable[[int], dict[str, Any]]
 """Number -> the pod, without a schedulerName of its own."""
 
+TENANT: Final = "tenant"
+LENDER: Final = "lender"
 TERMS: Final = 50
 SELECTOR_BYTES: Final = 64 * 1024
 VALUES_MAX: Final = 200
@@ -37,6 +39,10 @@ class HostileShape:
     updates_per_s: int = 0
     replaces_per_s: int = 0
     """This many of the tenant's pods are deleted and created anew each second."""
+    objects: Sequence[dict[str, Any]] = ()
+    """What an administrator has made before."""
+    displaced: PodOf | None = None
+    """Pods of namespace `LENDER`, half as many, that are posted first: the tenant's may displace them."""
 
 
 def bare(number: int) -> dict[str, Any]:
@@ -162,6 +168,16 @@ def in_gangs(pod_of: PodOf, size: int, *, topology: str = "", is_stuck: bool = F
     return made
 
 
+def urgent(number: int) -> dict[str, Any]:
+    pod = bare(number)
+    pod["spec"]["priorityClassName"] = URGENT["metadata"]["name"]
+    return pod
+
+
+def _leaf(name: str, sure: str) -> dict[str, Any]:
+    return {"name": f"root.{name}", "namespaces": [name], "min": {"cpu": sure}, "max": {"cpu": QUOTA_CPU}}
+
+
 def near_its_gang(number: int, at: int) -> dict[str, Any]:
     """Required affinity to pods of the own kind, so that members wait for one another."""
     return _term(ZONE, [_expression("app", "In", "hostile", f"v{number}-{at}")])
@@ -174,6 +190,28 @@ def _expression(key: str, operator: str, *values: str) -> dict[str, Any]:
 def _term(topology: str, expressions: list[dict[str, Any]]) -> dict[str, Any]:
     return {"topologyKey": topology, "namespaceSelector": {}, "labelSelector": {"matchExpressions": expressions}}
 
+
+QUOTA_CPU: Final = "400m"
+"""Fewer than the lender's pods ask for, so that the quota is full; enough for two gangs of 200."""
+TREE: Final[dict[str, Any]] = {
+    "apiVersion": "scheduling.sigs.k8s.io/v1beta1",
+    "kind": "ElasticQuotaTree",
+    "metadata": {"name": "tree", "namespace": "kube-system"},
+    "spec": {
+        "root": {
+            "name": "root",
+            "min": {"cpu": QUOTA_CPU},
+            "max": {"cpu": QUOTA_CPU},
+            "children": [_leaf(LENDER, "0"), _leaf(TENANT, QUOTA_CPU)],
+        }
+    },
+}
+URGENT: Final[dict[str, Any]] = {
+    "apiVersion": "scheduling.k8s.io/v1",
+    "kind": "PriorityClass",
+    "metadata": {"name": "urgent"},
+    "value": 1000,
+}
 
 SHAPES: Final = (
     HostileShape("preferred", "50 preferred terms about everybody", with_affinity("podAffinity", PREFERRED, not_in)),
@@ -206,6 +244,22 @@ SHAPES: Final = (
         in_gangs(with_affinity("podAffinity", REQUIRED, near_its_gang, 10), 100, is_stuck=True),
     ),
     HostileShape("gang-tiny", "gangs of two that come and go", in_gangs(bare, 2, is_stuck=True), replaces_per_s=100),
+    HostileShape(
+        "gang-preempt",
+        "urgent gangs of 200 beside pods that they may displace, one stuck",
+        in_gangs(urgent, 200, is_stuck=True),
+        objects=[URGENT],
+        displaced=bare,
+        replaces_per_s=20,
+    ),
+    HostileShape(
+        "gang-reclaim",
+        "gangs of 200 whose full quota others have borrowed, one stuck",
+        in_gangs(bare, 200, is_stuck=True),
+        objects=[TREE],
+        displaced=bare,
+        replaces_per_s=20,
+    ),
     HostileShape("gated", "gates, claims and 50 node terms", gated),
     HostileShape("annotated", "64 KiB of annotations", annotated),
 )
