@@ -69,7 +69,7 @@ check: venv # style, types, layers, the Dockerfile
 sim: venv # 200 seeded simulations of the whole program; a failing seed is printed and replays
 	$(BIN)/python -m tests.sim.run --seeds 200 --jobs 2 $(ARGS)
 
-sim-coverage: venv # lines and branches of the core that 200 seeds execute; fails until the rest has its reasons
+sim-coverage: venv # lines and branches of the core that 200 seeds execute; fails below the floor of a folder
 	$(BIN)/python -m tests.sim.coverage --seeds 200 --jobs 2 $(ARGS)
 
 mutants: venv # deliberate defects, each of which the simulation must catch

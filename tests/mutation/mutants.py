@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,14 +38,6 @@ class Mutant:
     """The lines of the statement that changed: who executes none of them cannot tell."""
     coroutine: range
     """Of the coroutine that it is in: CPython 3.11 traces no lines of one that an exception was thrown into, as a timeout is."""
-
-    @property
-    def changed(self) -> tuple[str, str]:
-        """The lines that went and those that came, by which `equivalents.yaml` knows a mutant: numbers shift."""
-        lines = self.difference.splitlines()
-        went = " ".join(line[1:].strip() for line in lines if re.match(r"-(?!--)", line))
-        came = " ".join(line[1:].strip() for line in lines if re.match(r"\+(?!\+\+)", line))
-        return went, came
 
     def put_in(self) -> None:
         """Changes this process, for good."""

@@ -1,8 +1,8 @@
 """`make mutation ARGS="--seed N --sample 100"`: draws defects that nobody chose and shows which of them the tests catch.
 
 mutmut's operators make the mutants of the folders named in `pyproject.toml` (`tool.mutmut`). A mutant has to fail a unit or
-conformance test that executes its line, else one of the simulated seeds. A survivor is told with its difference; one that
-changes no behaviour stands in `equivalents.yaml` with the reason. Exit 1 below the bar, 2 if a test convicts the innocent.
+conformance test that executes its line, else one of the simulated seeds. Survivors are printed with their differences; some
+change no behaviour, which the bar leaves room for. Exit 1 below the bar, 2 if a test fails without a mutant, too.
 
 On two cores that others use too: seven minutes to learn which test executes what, once for a state of the program; two to
 make all mutants; five for a hundred of them by tests; then up to five for each survivor, by seeds (`--seeds 0`: none).
@@ -18,14 +18,12 @@ import json
 import os
 import random
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import pytest
-import yaml
 
 from multisched.testing.run.seeded_run import run_seed
 from tests.mutation.children import Task, in_children
@@ -35,7 +33,6 @@ from tests.mutation.reach import Reach
 from tests.sim.run import quiet
 
 BAR: Final = 0.92
-EQUIVALENTS: Final = Path(__file__).with_name("equivalents.yaml")
 HERE: Final = ("-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
 """Of pytest in this process, which has imported the program before it."""
 TEST_MAX_S: Final = 120
@@ -58,8 +55,6 @@ class Verdict(msgspec.Struct, frozen=True):
     """The test that failed."""
     seed: str = ""
     """What a seed said."""
-    equivalent: str = ""
-    """Why nobody could tell the difference."""
 
     @property
     def is_caught(self) -> bool:
@@ -113,16 +108,15 @@ class Examination:
 
     def __init__(self, reach: Reach, jobs: int, seeds: int) -> None:
         self._reach, self._jobs, self._seeds = reach, jobs, seeds
-        self._equivalents = named_equivalents()
 
     def judge(self, sample: Sequence[Mutant]) -> list[Verdict]:
         tests = [self._tests_of(mutant) for mutant in sample]
         reached = [number for number, found in enumerate(tests) if found]
         by_test = self._each(reached, lambda number: self._testing(sample[number], tests[number]), sample)
-        left = [number for number in range(len(sample)) if not by_test.get(number) and not self._why(sample[number])]
+        left = [number for number in range(len(sample)) if not by_test.get(number)]
         by_seed = self._each(left if self._seeds else [], lambda number: self._simulating(sample[number]), sample)
         return [
-            Verdict(mutant.name, mutant.difference, by_test.get(number, ""), by_seed.get(number, ""), self._why(mutant))
+            Verdict(mutant.name, mutant.difference, by_test.get(number, ""), by_seed.get(number, ""))
             for number, mutant in enumerate(sample)
         ]
 
@@ -155,31 +149,21 @@ class Examination:
             print(f"{done}/{len(numbers)} {sample[number].name}: {caught[number] or 'survived'}", file=sys.stderr)
         return caught
 
-    def _why(self, mutant: Mutant) -> str:
-        return self._equivalents.get((mutant.function, *mutant.changed), "")
-
-
-def named_equivalents() -> dict[tuple[str, str, str], str]:
-    """(function, what went, what came) -> why nobody could tell the difference."""
-    listed: list[Mapping[str, Any]] = yaml.safe_load(EQUIVALENTS.read_text()) or []
-    return {(one["function"], one["was"], one["now"]): one["why"] for one in listed}
-
 
 def tell(verdicts: Sequence[Verdict], as_json: bool) -> bool:
-    """Prints the table; True if the bar is met and every survivor is named."""
+    """Prints the table. Returns whether the bar is met."""
     survived = [verdict for verdict in verdicts if not verdict.is_caught]
-    unnamed = [verdict for verdict in survived if not verdict.equivalent]
     by_test = sum(bool(verdict.test) for verdict in verdicts)
     by_seed = len(verdicts) - by_test - len(survived)
     rate = (by_test + by_seed) / len(verdicts)
     if as_json:
         print(json.dumps({"rate": rate, "mutants": msgspec.to_builtins(verdicts)}, indent=1))
-        return rate >= BAR and not unnamed
-    for verdict in unnamed:
+        return rate >= BAR
+    for verdict in survived:
         print(f"\nSURVIVED {verdict.name}\n{verdict.difference}")
     print(f"\n{len(verdicts)} drawn: {by_test} caught by tests, {by_seed} by seeds, {len(survived)} survived", end="")
-    print(f" ({len(survived) - len(unnamed)} of them named as equivalent): {rate:.1%} caught, bar {BAR:.0%}")
-    return rate >= BAR and not unnamed
+    print(f": {rate:.1%} caught, bar {BAR:.0%}")
+    return rate >= BAR
 
 
 def chosen(options: argparse.Namespace) -> list[Mutant]:
