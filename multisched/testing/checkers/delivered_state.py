@@ -103,6 +103,8 @@ class DeliveredState:
     said: dict[str, str] = field(default_factory=dict)
     """uid -> what it last had to tell the pod's owner."""
     _uids: dict[str, str] = field(default_factory=dict)
+    _restored: dict[str, str] = field(default_factory=dict)
+    """uid -> node of each pod of the last restored backup; the node is empty if the pod was not bound in it."""
     _assumed: dict[str, tuple[dict[str, Pod], Node | None, QuotaTree | None]] = field(default_factory=dict)
     """uid -> the pods, the node it was assumed on, and the tree of quotas, as observed at that moment."""
 
@@ -120,11 +122,12 @@ class DeliveredState:
             with suppress(orjson.JSONDecodeError):  # as with text that is no text, which no gang of a run has
                 self.gangs.add("Pod", orjson.loads(bytes(raw)))
         self.pods[pod.uid], self._uids[key] = pod, pod.uid
-        self.unknowable.discard(pod.uid)
+        if pod.node or not self._restored.get(pod.uid):
+            self.unknowable.discard(pod.uid)
         if pod.node or pod.is_terminal:
             self.held.pop(pod.uid, None)
         if pod.is_terminal:
-            self.pods.pop(pod.uid)
+            self._left(pod.uid)
         is_less = before is not None and any(pod.requests.get(r, 0) < amount for r, amount in before.requests.items())
         return pod.node if is_less or pod.is_terminal else ""
 
@@ -141,10 +144,20 @@ class DeliveredState:
         if self.gangs is not None and uid in self.pods:
             pod = self.pods[uid]
             self.gangs.forget("Pod", {"metadata": {"name": pod.name, "namespace": pod.namespace, "uid": uid}})
-        self.pods.pop(uid, None)
+        self._left(uid)
         self.held.pop(uid, None)
         self.said.pop(uid, None)
-        self.unknowable.discard(uid)
+
+    def _left(self, uid: str) -> None:
+        """The pod is gone or has ended, as it was told.
+
+        A line may have been sent before a backup was restored. Then the server has the pod again, and the process cannot know that.
+        """
+        self.pods.pop(uid, None)
+        if uid in self._restored:
+            self.unknowable.add(uid)
+        else:
+            self.unknowable.discard(uid)
 
     def node_delivered(self, key: str, raw: msgspec.Raw) -> None:
         self.changes += 1
@@ -209,8 +222,10 @@ class DeliveredState:
     def rewound(self, there: Mapping[str, Pod]) -> None:
         """A backup was restored: what it has changed, nobody has observed.
 
-        A pod that came back unbound may be bound in a moment, by what was sent before it was deleted.
+        A pod that came back unbound may be bound in a moment, by what was sent before it was deleted. Lines that were
+        sent before may still come.
         """
+        self._restored = {uid: pod.node for uid, pod in there.items()}
         self.unknowable.update(
             uid for uid, pod in there.items() if uid not in self.pods or self.pods[uid].node != pod.node
         )

@@ -135,6 +135,7 @@ class Replicas:
         """Somebody saves another configuration."""
         if file.is_good:
             self._bind_checker.in_flight.may_send(loading.parse(file.text, "simulated"))
+            self._bind_checker.policies.configuration_changed()
         self._file.write(file)
 
     def _follower(self) -> FileFollower:

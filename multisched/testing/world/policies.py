@@ -64,6 +64,7 @@ class Policies:
         self._changes: Counter[str] = Counter()
         self._namespace_changes = 0
         self._kinds_readable = 0
+        self._configurations = 0
         self.flushes: Callable[[], int] = lambda: 0
         """How often until now pods that wait in vain have been tried once more, whatever happened."""
         server.interceptors.append(self)
@@ -143,6 +144,10 @@ class Policies:
         """A kind can be read again: anybody may have waited for what its objects say."""
         self._kinds_readable += 1
 
+    def configuration_changed(self) -> None:
+        """Another profile may decide otherwise: each pod that was refused is tried once more by it."""
+        self._configurations += 1
+
     # -- as a process hears ----------------------------------------------------------------------------------------
 
     def heard_of(self, sender: str, uid: str) -> None:
@@ -167,9 +172,8 @@ class Policies:
         if row.words != words:
             row.words, row.times = words, 0
         row.times += bool(words) and not was_unsure
-        may_be = (
-            REFUSALS_ALIKE_MAX + self._changes[uid] + self._namespace_changes + self._kinds_readable + self.flushes()
-        )
+        for_all = self._namespace_changes + self._kinds_readable + self._configurations
+        may_be = REFUSALS_ALIKE_MAX + self._changes[uid] + for_all + self.flushes()
         return f"it was refused {row.times} times alike, and not set aside" if row.times > may_be else ""
 
     def uid_of_claimant(self, path: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,12 @@ from multisched.cluster.api.server import ApiServer
 from multisched.model.wire import MERGE_PATCH, Response
 from multisched.queueing.quarantine import REFUSALS_ALIKE_MAX
 from multisched.testing.builders import node_document, pod_document
+from multisched.testing.checkers.api.bind_checker import BindChecker
 from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
+from multisched.testing.processes.replicas import Replicas
+from multisched.testing.settings.changed_files import ChangedFile
+from multisched.testing.settings.setting import drawn, rng_of, text_of
+from multisched.testing.wire.faults import Faults
 from multisched.testing.world.policies import COMPLIANT, NEVER, OWNER, POLICY, TENANT, TRUSTED, Policies
 
 NAMESPACE = "/api/v1/namespaces/default"
@@ -101,3 +107,21 @@ def test_other_words_begin_the_row_anew() -> None:
 
 def test_a_refusal_after_a_lost_answer_need_not_count() -> None:
     assert _told([*[REFUSED] * REFUSALS_ALIKE_MAX, None, REFUSED]) == ""
+
+
+def test_a_changed_configuration_allows_one_more_attempt_and_a_mistake_allows_none() -> None:
+    """A pod that was set aside is tried once by each profile that is put in force."""
+    loop, rng, broken = SimLoop(seed=1), random.Random(0), list[str]()
+    server, setting = ApiServer(SimClock(loop), rbac=False), drawn(0, rng_of(0))
+    bind_checker = BindChecker(server, setting.configuration, loop.time, broken, Policies(server, seed=0))
+    replicas = Replicas(setting, 0, loop, rng, DirectTransport(server), Faults(rng), bind_checker)
+
+    def refuse(times: int) -> list[str]:
+        return [bind_checker.policies.answered("me", "uid", REFUSED) for _ in range(times)]
+
+    assert not any(refuse(REFUSALS_ALIKE_MAX))
+    replicas.change_file(ChangedFile(text_of(setting.document), is_good=True))
+    assert not any(refuse(1))
+    replicas.change_file(ChangedFile("a mistake", is_good=False))
+    assert all(refuse(1))
+    loop.close()

@@ -414,6 +414,39 @@ def test_a_late_bind_is_judged_by_what_those_decided_after_it_were_told(is_last:
     assert any(sentence.startswith("I1: a holds 1200 of 1000 cpu") for sentence in broken) is is_last
 
 
+@pytest.mark.parametrize("has_ended", [False, True])
+@pytest.mark.parametrize(
+    ("is_restored", "is_heard", "is_told"), [(True, False, False), (True, True, True), (False, False, True)]
+)
+def test_a_line_from_before_a_restore_excuses_a_bind_until_the_pod_is_heard_of(
+    is_restored: bool, is_heard: bool, is_told: bool, has_ended: bool
+) -> None:
+    """The pod went after the backup was made. The line that says so comes after the restore, which brought the pod back."""
+
+    async def scene(stand: Stand) -> None:
+        for name in ("there", "next"):
+            await stand.add_pod(name)
+        await stand.bind("there", "a")
+        delivered = stand.hear()
+        if is_restored:
+            stand.bind_checker.rewound()
+        if has_ended:
+            ended = stand.server.store.collection("pods").objects["default/there"].document()
+            ended = {**ended, "status": {"phase": "Succeeded"}}
+            delivered.pod_delivered("default/there", msgspec.Raw(orjson.dumps(ended)))
+        else:
+            delivered.pod_gone("default/there")
+        if is_heard:
+            stand.hear()
+        stand.bind_checker.assumed(stand.uid("next"), "a")
+        delivered.assumed(stand.uid("next"), "a")
+        await stand.bind("next", "a")
+
+    broken = complaints(scene)
+
+    assert any(sentence.startswith("I1: a holds 1200 of 1000 cpu") for sentence in broken) is is_told
+
+
 @pytest.mark.parametrize(("phase", "told"), [("Succeeded", 0), ("Running", 1)])
 def test_who_never_heard_of_a_lease_is_told_of_it_by_pods_that_stand_alone(phase: str, told: int) -> None:
     """They may have ended before it lists."""
