@@ -56,8 +56,8 @@ dist: venv # wheel, sdist, bill of materials and checksums of what is committed,
 demo: $(RUNTIME) # the embedded cluster, three domains, a mixed workload; ARGS="--once -o json" ends by itself
 	@$(BIN)/multisched demo $(ARGS)
 
-test: venv # everything that needs nothing but Python: unit, conformance, 12 simulated seeds, integration
-	$(PYTEST) $(SPREAD) $(ARGS)
+test: venv # everything that needs nothing but Python; WHOLE=1: the slow tests, too, and four times as many examples of properties
+	$(PYTEST) $(SPREAD) $(if $(WHOLE),--slow --hypothesis-profile=ci --durations=100) $(ARGS)
 
 check: venv # style, types, layers, the Dockerfile
 	$(BIN)/ruff check .
@@ -78,7 +78,7 @@ mutants: venv # deliberate defects, each of which the simulation must catch
 mutation: venv # defects drawn at random, each against tests, then 100 seeds; ARGS="--seed N --sample 100"; an hour
 	$(BIN)/python -m tests.mutation.run $(ARGS)
 
-soak: venv # the property tests with 10,000 examples each instead of 200
+soak: venv # the property tests with 10,000 examples each
 	$(PYTEST) $(SPREAD) --hypothesis-profile=soak --timeout=7200 tests/unit tests/conformance $(ARGS)
 
 oracle: venv # our decisions against kube-scheduler's own code on fresh random clusters; needs Go; ARGS="--help"

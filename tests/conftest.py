@@ -1,8 +1,11 @@
 """What every test run shares: how hard hypothesis looks, and which cluster the integration tests stand on.
 
-Owns no state. `test` is the profile of every run: the same examples each time, so that a red run is a change and not
-luck. `make soak` asks for `soak`: many more examples, new ones each night, a failing one printed so that it replays.
-No profile has a deadline: a slow machine is no bug, and pytest-timeout ends a test that hangs.
+Owns no state. `make test` uses the hypothesis profile `test`, CI (`WHOLE=1`) the profile `ci` with more examples. Both use the same
+examples in each run, so that a red run is caused by a change. `make soak` uses `soak`: many more examples, new ones in each
+run, a failing one printed so that it can be replayed. No profile has a deadline: pytest-timeout ends a test that hangs.
+
+Tests marked `slow` run with `--slow` only: commands of documents, demos, whole fleets. They take minutes, and each repeats
+at the level of a process what faster tests show of its parts.
 
 No event loop but the tests' own: the plugins for asynchronous tests ask asyncio for the current loop before their first
 test; where nobody has ever set one asyncio makes one, nobody closes it, and its ResourceWarning fails whichever test runs
@@ -23,14 +26,9 @@ asyncio.set_event_loop(None)
 gc.set_threshold(10_000, 20, 50)
 """Looking for cycles is a tenth of a run with Python's 700; the program looks seldom too (`garbage.collect_seldom`)."""
 
-TEST_EXAMPLES = 200
-SOAK_EXAMPLES = 10_000
-MUTATION_EXAMPLES = 50
-"""The same tests run hundreds of times, once for each mutant; fewer examples make them weaker, never stronger."""
-
-settings.register_profile("test", max_examples=TEST_EXAMPLES, derandomize=True, deadline=None, print_blob=True)
-settings.register_profile("mutation", max_examples=MUTATION_EXAMPLES, derandomize=True, deadline=None, database=None)
-settings.register_profile("soak", max_examples=SOAK_EXAMPLES, deadline=None, print_blob=True)
+settings.register_profile("test", max_examples=50, derandomize=True, deadline=None, database=None, print_blob=True)
+settings.register_profile("ci", settings.get_profile("test"), max_examples=200)
+settings.register_profile("soak", max_examples=10_000, deadline=None, print_blob=True)
 settings.load_profile("test")
 
 
@@ -50,9 +48,17 @@ def _garbage_is_collected() -> Iterator[None]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="run tests marked slow, too")
     parser.addoption(
         "--cluster",
         choices=("embedded", "real"),
         default="embedded",
         help="where tests/integration run: our own API server, or the control plane of `make controlplane`",
     )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--slow"):
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in set(slow)]

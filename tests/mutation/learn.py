@@ -20,7 +20,7 @@ from tests.mutation.reach import FOLDER_VARIABLE, Reach
 
 FOLDER: Final = ROOT / ".mutation"
 TESTS: Final = ("tests/unit", "tests/conformance")
-PROFILE: Final = "mutation"
+PROFILE: Final = "test"
 """Of hypothesis: fewer examples make the tests weaker, never stronger."""
 _STAMP: Final = "files.json"
 

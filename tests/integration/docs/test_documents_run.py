@@ -12,6 +12,8 @@ from tests.integration.docs import third_step
 from tests.integration.docs.blocks import DOCUMENTS, FILES, MARKS, ROOT, Block, blocks_of
 from tests.integration.docs.session import Session, masked, missing, running_demo
 
+pytestmark = pytest.mark.slow
+
 IN_A_DEPLOYMENT: Final = "asks one that is deployed: tests/real/test_port_forward.py"
 NOT_RUN: Final = {
     ("README.md", "make demo"): "goes on until Ctrl-C, and is this suite: tests/integration/program/test_demo.py",

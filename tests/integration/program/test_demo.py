@@ -98,6 +98,7 @@ async def test_once_ends_by_itself_and_tells_one_document(temporary: Path) -> No
     assert left_behind(temporary) == []
 
 
+@pytest.mark.slow
 async def test_once_ends_when_the_rest_is_infeasible(temporary: Path, tmp_path: Path) -> None:
     """A gpu domain without nodes: its pods wait, are counted, and do not hold up the end. Its nodes take the largest pod."""
     config = tmp_path / "config.yaml"
@@ -119,6 +120,7 @@ async def test_once_ends_when_the_rest_is_infeasible(temporary: Path, tmp_path: 
     assert counts == {**PODS, "forecast": (40, 40), "gpu": (7, 0)}
 
 
+@pytest.mark.slow
 async def test_the_workload_grows_and_shrinks_with_the_nodes_but_for_jobs_that_are_named(temporary: Path) -> None:
     async with demo(temporary, "--once", "-o", "json", "--nodes", "3", "--job-pods", "7") as command:
         ended = await command.ended()
@@ -128,6 +130,7 @@ async def test_the_workload_grows_and_shrinks_with_the_nodes_but_for_jobs_that_a
     assert counts == {"forecast": (7, 6), "gpu": (3, 3), "job": (13, 13)}
 
 
+@pytest.mark.slow
 async def test_commands_beside_it_need_no_option(temporary: Path) -> None:
     """Another program has the port: the demo says so, goes on at another one, and says what others need to find it."""
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -168,6 +171,7 @@ async def test_pods_are_bound_and_ctrl_c_ends_cleanly(temporary: Path) -> None:
     assert left_behind(temporary) == []
 
 
+@pytest.mark.slow
 async def test_cut_short_once_says_so(temporary: Path) -> None:
     many = ("--job-pods", "20000")  # more than are bound before the signal comes
     async with demo(temporary, "--once", *many, "--kubeconfig", str(temporary / "kubeconfig")) as command:
@@ -181,6 +185,7 @@ async def test_cut_short_once_says_so(temporary: Path) -> None:
     assert left_behind(temporary) == []
 
 
+@pytest.mark.slow
 async def test_a_killed_demo_takes_its_cluster_along(temporary: Path) -> None:
     async with demo(temporary) as command:
         await command.has_printed("bound 39,")
@@ -190,6 +195,7 @@ async def test_a_killed_demo_takes_its_cluster_along(temporary: Path) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_a_dead_cluster_ends_the_demo(temporary: Path) -> None:
     async with demo(temporary) as command:
         await command.has_printed("bound 39,")

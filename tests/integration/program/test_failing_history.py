@@ -26,6 +26,8 @@ from tests.integration.program.test_bad_answers import all_bound, forecast_pod, 
 from tests.perf.history_server import HistoryServer, service_name
 from tests.unit.client.servers import serving
 
+pytestmark = pytest.mark.slow
+
 VERSION: Final = 7
 AGE_S: Final = 7_200
 PODS: Final = 20

@@ -11,6 +11,8 @@ import pytest
 from tests.perf.fleet_kinds import Fleet, make_fleet
 from tests.perf.fleet_placements import Evenness, all_figures, policy
 
+pytestmark = pytest.mark.slow
+
 ORDERS = range(4)
 SHIPPED = policy("peak-forecast")
 SPREADING = "PodTopologySpread"

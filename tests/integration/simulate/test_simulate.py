@@ -219,6 +219,7 @@ def test_a_release_that_finds_no_node_stops_and_leaves_the_old_replicas(tmp_path
     assert told.startswith("release of evening stopped at evening-0-2: 0/4 nodes are available: 4 Insufficient cpu")
 
 
+@pytest.mark.slow
 def test_the_same_scenario_gives_the_same_bytes_whatever_the_processes_and_hashes(tmp_path: Path) -> None:
     path = scenario(tmp_path, events=[{"at": "day 3 06:00", "release": ["*"]}], seeds=[3, 1])
     reports = {run(path)}
@@ -267,6 +268,7 @@ def test_the_page_needs_nothing_else_and_shows_every_policy_and_dimension(tmp_pa
     assert all(f"<td>{policy}</td>" in page for policy in POLICIES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["evening.yaml", "profiles.yaml"])
 def test_the_examples_run(name: str) -> None:
     table = run(EXAMPLES / name, "table")

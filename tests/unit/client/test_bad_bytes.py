@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from multisched.client.binder import ApiBinder
@@ -103,7 +103,6 @@ def edited(line: bytes, edits: list[tuple[int, int]]) -> bytes:
     return bytes(found)
 
 
-@settings(max_examples=200)
 @given(st.lists(_edits, min_size=1, max_size=4))
 def test_whatever_bytes_a_watch_brings_what_comes_after_is_taken_in(edits: list[list[tuple[int, int]]]) -> None:
     """Into the real ingest and cache."""
@@ -117,7 +116,6 @@ def test_whatever_bytes_a_watch_brings_what_comes_after_is_taken_in(edits: list[
     house.cache.validate()
 
 
-@settings(max_examples=200)
 @given(_edits)
 def test_whatever_bytes_a_list_brings_the_next_one_is_taken_in(edits: list[tuple[int, int]]) -> None:
     loop = SimLoop(1)
@@ -134,7 +132,6 @@ _TRUE_MAP = orjson.dumps({"metadata": {"name": "m", "resourceVersion": "3"}, "da
 _TRUE_STATUS = orjson.dumps({"kind": "Status", "code": 409, "reason": "Conflict", "message": "no"})
 
 
-@settings(max_examples=200)
 @given(
     st.one_of(st.binary(max_size=40), st.builds(edited, st.sampled_from([_TRUE_POD, _TRUE_MAP, _TRUE_STATUS]), _edits))
 )

@@ -7,7 +7,7 @@ import random
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from multisched.client.reflector import Reflector
@@ -75,7 +75,6 @@ _steps = st.lists(
 )
 
 
-@settings(max_examples=150)
 @given(_steps, st.integers(0, 2**16))
 def test_whatever_became_of_the_history_the_present_is_known_in_the_end(
     steps: list[tuple[str, str]], seed: int

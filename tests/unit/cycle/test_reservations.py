@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from multisched.cycle.results import Placed, Unplaced
@@ -136,7 +136,6 @@ happenings = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(happenings)
 def test_no_history_overcommits_a_node_or_leaks_a_place(story: list[tuple[str, int]]) -> None:
     house, places, came = House(cpu=1500), moving_pods(), 0

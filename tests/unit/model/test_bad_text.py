@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from multisched.model.decode import ALLOCATABLE_MAX, DecodeError, Decoder
@@ -112,7 +112,6 @@ def read(decode: Callable[[bytes], Read], document: bytes) -> Read | None:
     return None
 
 
-@settings(max_examples=500)
 @given(mutated(_pods))
 def test_whatever_bytes_come_a_pod_is_decoded_or_refused(document: bytes) -> None:
     pod = read(Decoder().pod, document)
@@ -121,14 +120,12 @@ def test_whatever_bytes_come_a_pod_is_decoded_or_refused(document: bytes) -> Non
         assert all(-(2**63) <= amount < 2**63 for amount in (*pod.requests.values(), pod.spec.priority))
 
 
-@settings(max_examples=300)
 @given(mutated(_nodes))
 def test_whatever_bytes_come_a_node_is_decoded_or_refused(document: bytes) -> None:
     node = read(Decoder().node, document)
     assert node is None or all(0 <= amount <= ALLOCATABLE_MAX for amount in node.allocatable.values())
 
 
-@settings(max_examples=500)
 @given(st.sampled_from(ObjectKind), mutated(st.just(orjson.dumps(_OBJECT))))
 def test_whatever_bytes_come_an_object_is_decoded_or_refused(kind: ObjectKind, document: bytes) -> None:
     read(kind.definition.decode, document)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from domains.forecast.repair.plan import Step, plan_repair
@@ -158,7 +158,6 @@ def play(world: World, what: list[tuple[str, int]]) -> None:
                 world.feed(Event.WINDOW_CLOSED)
 
 
-@settings(max_examples=500, deadline=None)
 @given(st.integers(3, 6), st.integers(0, 6), happenings)
 def test_no_history_makes_us_evict_below_the_budget_or_twice_at_once(
     replicas: int, spare: int, what: list[tuple[str, int]]
@@ -168,7 +167,6 @@ def test_no_history_makes_us_evict_below_the_budget_or_twice_at_once(
     assert len(world.evicted) == len(set(world.evicted))
 
 
-@settings(max_examples=500, deadline=None)
 @given(st.integers(3, 6), happenings, st.booleans())
 def test_an_interrupted_run_leaves_every_replica_running(
     replicas: int, what: list[tuple[str, int]], comes_back: bool
