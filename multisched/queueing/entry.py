@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -19,6 +19,9 @@ from multisched.queueing.transitions import Place
 
 STORY_STEPS = 8
 """Steps an entry remembers for the message of a QueueInvariantError."""
+
+HEALING_S: Final = -1.0
+"""When a gang that has lost members came to the queue: before all that have not begun."""
 
 NOBODY: frozenset[str] = frozenset()
 
@@ -148,6 +151,8 @@ class Entry(msgspec.Struct, eq=False):
     sort_key: tuple[Any, ...] | None = None
     ranks_as: Pod | None = None
     """By which pod QueueSort sees it: of a gang the most important. None: by its own."""
+    is_healing: bool = False
+    """It leads a gang of which some members stand: QueueSort sees it with HEALING_S, and `queued_s` stays for later."""
     attempts: int = 0
     refusals: int = 0
     """Attempts that plugins refused; sets the backoff."""
@@ -171,6 +176,15 @@ class Entry(msgspec.Struct, eq=False):
     """Only the end of an attempt that had paused may have helped it: it is not taken before its backoff is over."""
     first_active_s: float | None = None
     story: list[tuple[float, str, Place]] = msgspec.field(default_factory=list)
+
+    def rank_by_itself(self) -> None:
+        """It leads no gang any more: QueueSort sees it by its own pod, since it came itself."""
+        self.ranks_as, self.is_healing, self.sort_key = None, False, None
+
+    @property
+    def ranks_since_s(self) -> float:
+        """When it last came to the queue, as QueueSort compares it."""
+        return HEALING_S if self.is_healing else self.queued_s
 
     @property
     def schedulable_since_s(self) -> float:

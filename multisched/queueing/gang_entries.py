@@ -224,7 +224,7 @@ class GangEntries:
         before, key = self.lead_of(entry), self._gang_of[entry.uid]
         if before is not None and before is not entry:
             self._gangs[self._gang_of[before.uid]].lead = None
-            before.ranks_as = before.sort_key = None
+            before.rank_by_itself()
         self._gangs[key].lead = entry
         first = min(self.members(key), key=_importance)
         entry.ranks_as, entry.sort_key = (None if first is entry else first.pod), None
@@ -243,7 +243,7 @@ class GangEntries:
     def _step_back(self, waiting: _Waiting, entry: Entry, key: str) -> None:
         if waiting.lead is entry:
             waiting.lead = waiting.why = None
-            entry.ranks_as = entry.sort_key = None
+            entry.rank_by_itself()
             self.changed(key)
 
     def heal(self, entry: Entry) -> bool:
@@ -297,7 +297,7 @@ class GangEntries:
         """The gang has started: nobody leads it, and nobody waits."""
         waiting = self._gangs[key]
         if waiting.lead is not None:
-            waiting.lead.ranks_as = waiting.lead.sort_key = None
+            waiting.lead.rank_by_itself()
         waiting.lead, waiting.since_s, waiting.due_s = None, None, 0.0
 
     def next_due_s(self) -> float | None:

@@ -199,7 +199,7 @@ class EntryPlaces:
             retry_at_s=retry_at_s,
             added_s=entry.added_s,
             first_active_s=entry.first_active_s,
-            queued_s=entry.queued_s,
+            queued_s=entry.ranks_since_s,
             is_quarantined=entry.is_quarantined,
             waits_out_backoff=entry.waits_out_backoff,
         )

@@ -242,7 +242,7 @@ class PodQueue:
             self._places.move(entry, Place.ABSENT, FAILED, now_s)
             return _placement(entry)
         how = self._judge.after_failure(entry, failure, now_s)
-        entry.queued_s, entry.order, entry.sort_key = now_s, next(self._order), None
+        entry.queued_s, entry.order, entry.sort_key, entry.is_healing = now_s, next(self._order), None, False
         entry.message, entry.was_flushed = failure.message, False
         self._gangs.refused(entry, failure.message)
         if self._back.follows(entry, now_s):

@@ -6,7 +6,6 @@ Owns nothing but what it was built with. Called by `PodQueue` alone, which says 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 import msgspec
 
@@ -21,8 +20,6 @@ from multisched.queueing.hints import Requeue
 from multisched.queueing.places import PARKED, POPPED, EntryPlaces
 from multisched.queueing.transitions import Place
 
-HEALING_S: Final = -1.0
-"""When a gang that has lost members came to the queue: before all that have not begun."""
 GATHERED, JOINED, SORTED, OVERDUE, RESERVES = (
     "GangGathered",
     "GangMemberAdd",
@@ -223,10 +220,7 @@ class Readmission:
             return False
         if lead is None:
             self._gangs.lead(entry, now_s)
-        if self._gangs.heal(entry):
-            entry.queued_s, entry.sort_key = HEALING_S, None
-        elif entry.queued_s == HEALING_S:  # the members that it had are being deleted
-            entry.queued_s, entry.sort_key = now_s, None
+        entry.is_healing, entry.sort_key = self._gangs.heal(entry), None
         return True
 
     def _came(self, entry: Entry, lead: Entry, now_s: float, tally: Tally | None) -> None:
@@ -239,8 +233,6 @@ class Readmission:
     def _sort(self, entry: Entry, why: str, now_s: float, tally: Tally) -> None:
         """A member of a gang that is other than it was."""
         if why == STARTED:
-            if entry.queued_s == HEALING_S:
-                entry.queued_s = now_s
             if entry.place in (Place.GANG, Place.GATED):
                 self.requeue(entry, Requeue.AFTER_BACKOFF, SORTED, now_s, tally)
             elif entry.place is not Place.UNSCHEDULABLE:

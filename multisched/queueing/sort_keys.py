@@ -35,7 +35,7 @@ class SortKeys:
         """A QueueSort that raises puts the pod first, so that its failure shows."""
         if entry.sort_key is None:
             try:
-                key = self.plugin.sort_key(QueuedPod(entry.ranks_as or entry.pod, entry.queued_s, entry.attempts))
+                key = self.plugin.sort_key(QueuedPod(entry.ranks_as or entry.pod, entry.ranks_since_s, entry.attempts))
                 entry.sort_key = self._comparable(key)
             except Exception as error:  # noqa: BLE001  (a plugin ends here)
                 self._on_error(self.plugin.name, "QueueSort", error)

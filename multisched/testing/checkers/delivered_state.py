@@ -28,6 +28,7 @@ from multisched.testing.rules.quota_sentences import Bound
 from multisched.testing.rules.room import taken_by
 from multisched.testing.world.labels import GPU_DEVICES
 from multisched.testing.world.store_view import Reader
+from multisched.verify.fields import Json
 from multisched.verify.gangs import GangJudge
 from multisched.verify.quota_tree import QuotaTree
 from multisched.verify.quotas import QuotaJudge
@@ -105,6 +106,8 @@ class DeliveredState:
     _uids: dict[str, str] = field(default_factory=dict)
     _restored: dict[str, str] = field(default_factory=dict)
     """uid -> node of each pod of the last restored backup; the node is empty if the pod was not bound in it."""
+    _finished: dict[str, Json] = field(default_factory=dict)
+    """NAMESPACE/NAME -> pod that has succeeded, as the watch of finished pods showed it: members of gangs count on."""
     _assumed: dict[str, tuple[dict[str, Pod], Node | None, QuotaTree | None]] = field(default_factory=dict)
     """uid -> the pods, the node it was assumed on, and the tree of quotas, as observed at that moment."""
 
@@ -143,7 +146,11 @@ class DeliveredState:
         self.changes += 1
         if self.gangs is not None and uid in self.pods:
             pod = self.pods[uid]
-            self.gangs.forget("Pod", {"metadata": {"name": pod.name, "namespace": pod.namespace, "uid": uid}})
+            finished = self._finished.get(pod.key)
+            if finished is not None and finished["metadata"]["uid"] == uid:
+                self.gangs.add("Pod", finished)
+            else:
+                self.gangs.forget("Pod", {"metadata": {"name": pod.name, "namespace": pod.namespace, "uid": uid}})
         self._left(uid)
         self.held.pop(uid, None)
         self.said.pop(uid, None)
@@ -158,6 +165,18 @@ class DeliveredState:
             self.unknowable.add(uid)
         else:
             self.unknowable.discard(uid)
+
+    def finished_delivered(self, key: str, raw: msgspec.Raw) -> None:
+        """The watch of finished pods shows a pod that has succeeded; that of running pods may not have dropped it yet."""
+        if self.gangs is not None:
+            with suppress(orjson.JSONDecodeError):
+                self._finished[key] = orjson.loads(bytes(raw))
+                self.gangs.add("Pod", self._finished[key])
+
+    def finished_gone(self, key: str) -> None:
+        finished = self._finished.pop(key, None)
+        if self.gangs is not None and finished is not None and finished["metadata"]["uid"] not in self.pods:
+            self.gangs.forget("Pod", finished)
 
     def node_delivered(self, key: str, raw: msgspec.Raw) -> None:
         self.changes += 1

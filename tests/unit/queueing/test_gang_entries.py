@@ -370,6 +370,21 @@ def test_who_would_have_healed_a_gang_that_somebody_else_healed_has_no_rank_of_i
     assert [house.pop(), house.pop()] == [["single"], ["c"]]
 
 
+def test_who_would_have_healed_a_gang_keeps_its_place_though_the_queue_hears_late_that_another_pod_did() -> None:
+    house = House()
+    house.add(member("a"), member("b"))
+    house.bind(*house.pop())
+    house.remove("a")
+    house.now_s = 5.0
+    house.add(member("c"))
+    house.roster.set(member("stranger"))
+    house.roster.stands("uid-stranger", "node", is_bound=True)
+    house.now_s = 6.0
+    house.add(make_pod("single"))
+    house.now_s = 50.0  # nothing was popped in between, as in a domain that does not lead
+    assert [house.pop(), house.pop()] == [["c"], ["single"]]
+
+
 def test_a_gated_member_does_not_lead_and_comes_when_its_gate_opens() -> None:
     house = House()
     house.add(member("a", gates=("x",)), member("b"), member("c"))

@@ -55,6 +55,10 @@ class WatchChecker:
         self._upsert_node, self._delete_node = program.nodes.upsert, program.nodes.delete
         program.nodes.upsert = self.upsert_node  # type: ignore[method-assign]
         program.nodes.delete = self.delete_node  # type: ignore[method-assign]
+        finished = program.finished_members
+        self._upsert_finished, self._delete_finished = finished.upsert, finished.delete
+        finished.upsert = self.upsert_finished  # type: ignore[method-assign]
+        finished.delete = self.delete_finished  # type: ignore[method-assign]
 
     def upsert(self, key: str, raw: msgspec.Raw) -> None:
         """Stands before `PodIngest.upsert`: no version goes back, and no deleted uid comes again (I6)."""
@@ -97,6 +101,14 @@ class WatchChecker:
     def delete_node(self, key: str, raw: msgspec.Raw | None) -> None:
         self._delivered.node_gone(key)
         self._delete_node(key, raw)
+
+    def upsert_finished(self, key: str, raw: msgspec.Raw) -> None:
+        self._delivered.finished_delivered(key, raw)
+        self._upsert_finished(key, raw)
+
+    def delete_finished(self, key: str, raw: msgspec.Raw | None) -> None:
+        self._delivered.finished_gone(key)
+        self._delete_finished(key, raw)
 
     def rewound(self) -> None:
         """A backup was restored: versions go back, and what was deleted may come again."""
