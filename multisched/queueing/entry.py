@@ -173,7 +173,7 @@ class Entry(msgspec.Struct, eq=False):
     """The refusal of the gate that holds it; success when none does."""
     backoff_until_s: float = 0.0
     waits_out_backoff: bool = False
-    """Only the end of an attempt that had paused may have helped it: it is not taken before its backoff is over."""
+    """Only the end of an attempt that had paused may have helped its gang: it is not taken before its backoff is over."""
     first_active_s: float | None = None
     story: list[tuple[float, str, Place]] = msgspec.field(default_factory=list)
 

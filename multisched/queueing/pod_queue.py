@@ -98,7 +98,7 @@ class PodQueue:
         )
         self._back = Readmission(self._gates, self._places, self._gangs)
         self._back.reservations.policy = _reserve_policy(plugins)
-        self._judge = RequeueJudge(self._hints, self._events, self._gangs.uids_with, backoff)
+        self._judge = RequeueJudge(self._hints, self._events, self._gangs, backoff)
         self._entries: Mapping[str, Entry] = self._places.entries
         """uid of a pod -> the entry that stands for it."""
         self._set_aside = self._after_flush = 0

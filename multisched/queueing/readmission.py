@@ -74,7 +74,8 @@ class Readmission:
     def wake(self, entry: Entry, how: Requeue, event: str, now_s: float, tally: Tally) -> None:
         """As `requeue`, for one of several: whom a member before it has woken with its gang, is not woken again."""
         if entry.place in PARKED:
-            entry.waits_out_backoff = event == ATTEMPT_UNDONE.label
+            is_undone = event == ATTEMPT_UNDONE.label
+            entry.waits_out_backoff = is_undone and self._gangs.must_start_together(entry)
             self.requeue(entry, how, event, now_s, tally)
 
     def ask_again(self, event: str, now_s: float) -> list[tuple[Pod, Status]]:

@@ -6,7 +6,6 @@ entry is `PodQueue`, which alone calls this. Source: kube-scheduler 1.36, schedu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from multisched.framework.events import ATTEMPT_UNDONE, ClusterEvent
@@ -14,6 +13,7 @@ from multisched.model.objects import Pod
 from multisched.queueing.backoff import BackoffPolicy
 from multisched.queueing.entry import NOBODY, Entry, Failure
 from multisched.queueing.events_in_flight import EventsInFlight, Happened
+from multisched.queueing.gang_entries import GangEntries
 from multisched.queueing.hints import HintTable, Requeue, is_wildcard
 from multisched.queueing.quarantine import API_SERVER
 from multisched.queueing.transitions import Place
@@ -28,17 +28,11 @@ BY_SERVER: Final = frozenset({API_SERVER})
 class RequeueJudge:
     """Decides how an entry comes back; whoever called moves it."""
 
-    __slots__ = ("_events", "_hints", "_uids_with", "policy")
+    __slots__ = ("_events", "_gangs", "_hints", "policy")
 
-    def __init__(
-        self,
-        hints: HintTable,
-        events: EventsInFlight,
-        uids_with: Callable[[str], Collection[str]],
-        policy: BackoffPolicy,
-    ) -> None:
-        """`events`: read only. `uids_with`: uids of the pod's gang, itself among them."""
-        self._uids_with = uids_with
+    def __init__(self, hints: HintTable, events: EventsInFlight, gangs: GangEntries, policy: BackoffPolicy) -> None:
+        """`events` and `gangs`: read only."""
+        self._gangs = gangs
         self._hints = hints
         self._events = events
         self.policy = policy
@@ -72,13 +66,13 @@ class RequeueJudge:
 
     def _is_own(self, entry: Entry, undone: Happened) -> bool:
         """The room was given back by the attempt of the entry's own gang."""
-        return isinstance(undone.old, Pod) and undone.old.uid in self._uids_with(entry.uid)
+        return isinstance(undone.old, Pod) and undone.old.uid in self._gangs.uids_with(entry.uid)
 
     def _missed(self, entry: Entry) -> Requeue:
         """The strongest answer of the hints about all events since the pop; an overflown log counts as an event.
 
-        If only the end of another attempt may have helped, the entry waits out its backoff: two attempts that undo each other
-        would otherwise be tried by turns without a pause.
+        If only the end of another attempt may have helped, a gang waits out its backoff: two attempts that undo each other
+        would otherwise be tried by turns without a pause. A single pod holds nothing while it is tried, so it need not wait.
         """
         plugins, pending = entry.rejectors | entry.pending, entry.pending
         since = self._events.since(entry.uid)
@@ -105,5 +99,7 @@ class RequeueJudge:
                     is_undone |= answer is not Requeue.SKIP
                 else:
                     how = max(how, answer)
-        entry.waits_out_backoff = how is Requeue.SKIP and is_undone
-        return Requeue.AFTER_BACKOFF if entry.waits_out_backoff else how
+        if how is not Requeue.SKIP or not is_undone:
+            return how
+        entry.waits_out_backoff = self._gangs.must_start_together(entry)
+        return Requeue.AFTER_BACKOFF

@@ -55,10 +55,12 @@ def would_do(
     nodes: Collection[Node],
     standing: Collection[Standing],
     is_usable: Callable[[Node], bool],
+    promised: Collection[Standing] = (),
 ) -> bool:
     """A plain pod would fit on the node if the less urgent pods went there that no budget might hold back.
 
-    `standing`: pods that are on nodes and those that nodes are promised to before this one, each with its node.
+    `standing`: pods that are on nodes. `promised`: pods that nodes are promised to before this one; nobody takes these
+    away, however little urgent they are. Each pod comes with its node.
     """
     if node.is_unschedulable or not is_usable(node) or not is_tolerated(pod, node):
         return False
@@ -67,7 +69,7 @@ def would_do(
     lower = [one for one, there in standing if there.name == node.name and one.spec.priority < pod.spec.priority]
     spared = {one.uid for one in spared_for_certain(budgets, lower)}
     going = {one.uid for one in lower} - spared
-    left = [(one, there) for one, there in standing if one.uid not in going]
+    left = [*((one, there) for one, there in standing if one.uid not in going), *promised]
     sums = taken_by([pod, *(one for one, there in left if there.name == node.name)])
     holds_all = all(amount <= node.allocatable.get(resource, 0) for resource, amount in sums.items())
     return bool(going) and holds_all and allows(pod, node, nodes, left, is_usable)
@@ -81,12 +83,16 @@ def fault_of_victims(
     standing: Collection[Standing],
     is_usable: Callable[[Node], bool],
     budgets: Collection[PodDisruptionBudget] = (),
+    promised: Collection[Standing] = (),
 ) -> str:
-    """What is wrong with taking these pods from the node for a plain pod; empty for nothing. `standing` as for `would_do`."""
+    """What is wrong with taking these pods from the node for a plain pod; empty for nothing.
+
+    `standing`, `promised`: as for `would_do`.
+    """
     going = {victim.uid for victim in victims}
 
     def fits_without(uids: Collection[str]) -> bool:
-        left = [(one, there) for one, there in standing if one.uid not in uids]
+        left = [*((one, there) for one, there in standing if one.uid not in uids), *promised]
         here = [one for one, there in left if there.name == node.name]
         return has_room(pod, node, taken_by(here)) and allows(pod, node, nodes, left, is_usable)
 

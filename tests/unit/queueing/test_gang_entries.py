@@ -8,7 +8,15 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from multisched.framework.events import NODE_ADD, Action, ClusterEvent, EventRegistration, Resource
+from multisched.framework.events import (
+    ASSIGNED_POD_DELETE,
+    ATTEMPT_UNDONE,
+    NODE_ADD,
+    Action,
+    ClusterEvent,
+    EventRegistration,
+    Resource,
+)
 from multisched.framework.points import Queued, QueuedGang
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.gang import (
@@ -354,6 +362,24 @@ def test_a_gang_that_heals_and_failed_by_an_error_backs_off_until_its_time() -> 
     house.add(member("new1", gang="h"), member("new2", gang="h"))
     house.fail(*house.pop(), failure=Failure(is_error=True))
     assert sorted(house.pop()) == ["new1", "new2"]
+
+
+@pytest.mark.parametrize("is_in_flight", [False, True])
+def test_gang_that_only_an_undone_attempt_may_help_waits_out_its_backoff(*, is_in_flight: bool) -> None:
+    """Two gangs whose attempts undo each other are not tried by turns without a pause; any other event brings a gang back early."""
+    freed = replace(make_pod("freed"), node="a")
+    for event, popped in ((ATTEMPT_UNDONE, []), (ASSIGNED_POD_DELETE, ["a", "b"])):
+        house = House()
+        house.add(member("a"), member("b"))
+        assert sorted(house.pop()) == ["a", "b"]
+        if is_in_flight:
+            house.queue.on_event(event, freed, None, 0.0)
+            house.fail("a", "b")
+        else:
+            house.fail("a", "b")
+            house.queue.on_event(event, freed, None, 0.0)
+        assert sorted(set(house.places().values())) == ["backoff", "gang"]
+        assert sorted(house.pop()) == popped
 
 
 def test_who_would_have_healed_a_gang_that_somebody_else_healed_has_no_rank_of_it() -> None:

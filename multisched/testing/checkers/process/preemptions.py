@@ -39,6 +39,8 @@ class _Scene(msgspec.Struct):
     nodes: Mapping[str, Node]
     standing: list[Standing]
     is_usable: Callable[[Node], bool]
+    promised: Sequence[Standing] = ()
+    """Pods that are promised a node before the preemptors."""
 
 
 class PreemptionChecker:
@@ -152,12 +154,12 @@ class PreemptionChecker:
         before = self._nominated_before(preemption, scene)
         if before is None:
             return
-        scene.standing += before
+        scene.promised = before
         is_of_one = len(preemption.nominations) == 1 and set(preemption.victims) <= {preemption.node_of(first.uid)}
         if is_of_one and len(units) == len(preemption.every_victim):
             self._check_victims(first, preemption, scene)
         elif len(wanted) == len(preemption.nominations):
-            fault = fault_of_units(wanted, units, nodes.values(), scene.standing, scene.is_usable)
+            fault = fault_of_units(wanted, units, nodes.values(), [*scene.standing, *before], scene.is_usable)
             if fault:
                 self._complain(f"I7: {first.key} is to preempt with others: {fault}")
 
@@ -190,12 +192,14 @@ class PreemptionChecker:
         going = [entry.pod for entry in self._program.cache if self._marked(entry.pod).is_victim]
         budgets = [less(budget, going) for budget in known if isinstance(budget, PodDisruptionBudget)]
         if name in nodes:
-            fault = fault_of_victims(pod, nodes[name], victims, nodes.values(), standing, scene.is_usable, budgets)
+            fault = fault_of_victims(
+                pod, nodes[name], victims, nodes.values(), standing, scene.is_usable, budgets, scene.promised
+            )
             if fault:
                 self._complain(f"I7: {pod.key} is to preempt on {name}: {fault}")
         broken, is_used = broken_for_certain(budgets, victims), used_by(self._program, scene.domain)
         for node in filter(is_used, nodes.values()) if broken else ():
-            if would_do(pod, node, budgets, nodes.values(), standing, scene.is_usable):
+            if would_do(pod, node, budgets, nodes.values(), standing, scene.is_usable, scene.promised):
                 self._complain(f"I7: {pod.key} is to break the budget {broken} on {name}, and need not on {node.name}")
                 return
 

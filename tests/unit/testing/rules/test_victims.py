@@ -100,6 +100,16 @@ def test_room_that_is_promised_to_a_pod_as_urgent_is_no_room() -> None:
     assert not would_do(pod("second", priority=URGENT), here, [], [here], placed, lambda node: True)
 
 
+def test_a_less_urgent_pod_that_room_is_promised_to_first_is_no_victim() -> None:
+    here, urgent = node("n"), pod("urgent", priority=URGENT)
+    kept = replace(pod("kept", "kept"), started_s=1.0)
+    placed: list[Standing] = [(kept, here)]
+    promised: list[Standing] = [(pod("entitled"), here)]
+
+    assert not would_do(urgent, here, [budget("kept", 0)], [here], placed, lambda node: True, promised)
+    assert fault_of_victims(urgent, here, [kept], [here], placed, lambda node: True, [], promised) == ""
+
+
 def test_a_node_that_is_cordoned_or_not_of_the_domain_would_not_do() -> None:
     here, shut = node("n"), node("shut", is_cordoned=True)
     placed: list[Standing] = [(pod("low"), here), (pod("other"), shut)]
