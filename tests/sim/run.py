@@ -1,7 +1,6 @@
 """`python -m tests.sim.run --seeds 200 --jobs 2`: whole-program simulations; `--seed N` replays one.
 
-The seeds are of each kind in turn, but for those with gangs that controllers own: of these, about one in eight still fails for
-reasons that are not explained (issue 40), so they are played by `--first 300 --seeds N` alone. With `--first` the seeds are consecutive.
+The seeds are of each kind in turn; with `--first` they are consecutive.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from multisched.shell.garbage import collect_seldom
 from multisched.testing.disruptions.catalog import BY_NAME
 from multisched.testing.run.report import Report
 from multisched.testing.run.seeded_run import run_seed
-from multisched.testing.settings.setting import RELOADED_FROM, TEAMED_FROM
+from multisched.testing.settings.setting import OWNED_FROM, RELOADED_FROM, TEAMED_FROM
 
-EARLIER = (0, TEAMED_FROM, RELOADED_FROM)
-"""The first seed of each kind of run without gangs that controllers own."""
+KINDS = (0, TEAMED_FROM, RELOADED_FROM, OWNED_FROM)
+"""The first seed of each kind of run."""
 FAULTS_MIN = 10
 """Faults that must have struck in every run."""
 
 
 def played(count: int) -> list[int]:
-    """So many seeds, of each earlier kind in turn."""
-    return [start + number for number in range(count) for start in EARLIER][:count]
+    """Returns so many seeds, of each kind in turn."""
+    return [start + number for number in range(count) for start in KINDS][:count]
 
 
 def attempt(seed: int, kinds: Sequence[str] | None = None) -> tuple[int, Report | None, str]:
