@@ -1,7 +1,7 @@
 """Protocols of the outside world: time, binding, events, pod conditions, leases, extenders.
 
 The core decides; whatever touches network, clock or chance stands behind one of these. `multisched.client` implements
-them over a Transport, `multisched.testing` under a virtual clock.
+them over a Transport, `tests/kit` under a virtual clock.
 """
 
 from __future__ import annotations

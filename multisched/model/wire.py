@@ -1,7 +1,7 @@
 """The shape of a conversation with a Kubernetes API server, without any HTTP library.
 
 Owns nothing; promises only names and types. Three things speak it: `multisched.client` (the real network),
-`multisched.cluster` (in process, no socket) and the simulation of `multisched.testing` (in process, with faults).
+`multisched.cluster` (in process, no socket) and the simulation of `tests/kit` (in process, with faults).
 """
 
 from __future__ import annotations

@@ -35,9 +35,9 @@ from multisched.simulate.policies import run_registry, with_studies
 from multisched.simulate.repairs import Opening, RepairGate, Visit, is_at_rest, openings, status_of
 from multisched.simulate.scenario import CAPACITY_ANNOTATION, Event, NodeSpec, Policy, Scenario, Service
 from multisched.simulate.usage_table import filled
-from multisched.testing.loop.sim_loop import SimLoop, simulate
-from multisched.testing.loop.virtual_workers import VirtualThreads, VirtualWorkers
-from multisched.testing.processes.quiet_observer import QuietObserver
+from multisched.testing.quiet_observer import QuietObserver
+from multisched.testing.sim_loop import SimLoop, simulate
+from multisched.testing.virtual_workers import VirtualThreads, VirtualWorkers
 from multisched.whatif.repair_source import plans_of
 
 PODS = "/api/v1/namespaces/default/pods"

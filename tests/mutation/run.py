@@ -25,7 +25,7 @@ from typing import Final
 import msgspec
 import pytest
 
-from multisched.testing.run.seeded_run import run_seed
+from tests.kit.run.seeded_run import run_seed
 from tests.mutation.children import Task, in_children
 from tests.mutation.learn import PROFILE, TESTS, learned
 from tests.mutation.mutants import ROOT, Mutant, all_places

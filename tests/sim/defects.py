@@ -63,7 +63,7 @@ from multisched.state.cluster_cache import ClusterCache
 from multisched.state.columns.resources import ResourceColumns
 from multisched.state.domain_rows import DomainRows
 from multisched.state.ledgers import LedgerRegistry
-from multisched.testing.plugins.permit_holds import HoldSome
+from tests.kit.plugins.permit_holds import HoldSome
 
 Defect = Callable[[], None]
 DEFECTS: dict[str, Defect] = {}

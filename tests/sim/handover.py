@@ -30,9 +30,9 @@ from multisched.model.decode import Decoder
 from multisched.model.objects import CPU
 from multisched.model.wire import JSON, MERGE_PATCH, ConnectFailedError, LineStream, Response
 from multisched.shell.program import LeaseLostError, Program, ProgramPorts
-from multisched.testing.loop.sim_loop import PROCESS, SimClock, SimLoop, simulate
-from multisched.testing.loop.virtual_workers import VirtualThreads
-from multisched.testing.processes.quiet_observer import QuietObserver
+from multisched.testing.quiet_observer import QuietObserver
+from multisched.testing.sim_loop import PROCESS, SimClock, SimLoop, simulate
+from multisched.testing.virtual_workers import VirtualThreads
 from multisched.whatif.repair_source import plans_of
 
 NODES = 3

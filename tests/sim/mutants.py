@@ -14,9 +14,9 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
-from multisched.testing.run.seeded_run import run_seed
-from multisched.testing.settings.setting import RELOADED_FROM, TEAMED_FROM
-from multisched.testing.world.gang_plans import PACKED_FROM
+from tests.kit.run.seeded_run import run_seed
+from tests.kit.settings.setting import RELOADED_FROM, TEAMED_FROM
+from tests.kit.world.gang_plans import PACKED_FROM
 from tests.sim import gang_defects, quota_defects, reload_defects
 from tests.sim.recent_defects import DEFECTS
 from tests.sim.run import quiet

@@ -16,10 +16,10 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 from multisched.shell.garbage import collect_seldom
-from multisched.testing.disruptions.catalog import BY_NAME
-from multisched.testing.run.report import Report
-from multisched.testing.run.seeded_run import run_seed
-from multisched.testing.settings.setting import OWNED_FROM, RELOADED_FROM, TEAMED_FROM
+from tests.kit.disruptions.catalog import BY_NAME
+from tests.kit.run.report import Report
+from tests.kit.run.seeded_run import run_seed
+from tests.kit.settings.setting import OWNED_FROM, RELOADED_FROM, TEAMED_FROM
 
 KINDS = (0, TEAMED_FROM, RELOADED_FROM, OWNED_FROM)
 """The first seed of each kind of run."""

@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from multisched.config import loading
-from multisched.testing.run.seeded_run import run_seed
-from multisched.testing.settings.setting import OWNED_FROM, RELOADED_FROM, TEAMED_FROM, drawn, rng_of
-from multisched.testing.world.gang_plans import PACKED_FROM
+from tests.kit.run.seeded_run import run_seed
+from tests.kit.settings.setting import OWNED_FROM, RELOADED_FROM, TEAMED_FROM, drawn, rng_of
+from tests.kit.world.gang_plans import PACKED_FROM
 from tests.sim.run import FAULTS_MIN, played
 
 SEEDS = (0, 1, TEAMED_FROM, TEAMED_FROM + 1, PACKED_FROM, RELOADED_FROM + 1, OWNED_FROM, OWNED_FROM + 1)
@@ -56,7 +56,7 @@ def test_the_same_seed_gives_the_same_run_whatever_ran_before() -> None:
 
 def test_the_same_seed_gives_the_same_run_in_another_process() -> None:
     """Under another hash seed: no set or dict of ours decides anything by its order (I12)."""
-    command = [sys.executable, "-c", "from multisched.testing.run.seeded_run import run_seed; print(run_seed(9).trace)"]
+    command = [sys.executable, "-c", "from tests.kit.run.seeded_run import run_seed; print(run_seed(9).trace)"]
     environment = os.environ | {"PYTHONHASHSEED": "12345"}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
 

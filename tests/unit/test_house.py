@@ -166,9 +166,9 @@ def test_a_circle_would_be_seen() -> None:
 
 
 def strays(tests: Path, product: Path) -> list[str]:
-    """Folders of `tests` with Python files for which neither `multisched/` nor `domains/` has a package of that path."""
+    """Returns folders of `tests` that have Python files, and no package of that path in the product or the test kit."""
     packages = set()
-    for start, root in (("multisched", product / "multisched"), ("domains", product)):
+    for start, root in (("multisched", product / "multisched"), ("domains", product), ("tests/kit", product / "tests")):
         packages |= {path.parent.relative_to(root) for path in (product / start).rglob("__init__.py")}
     folders = {path.parent.relative_to(tests) for path in tests.rglob("*.py")}
     return sorted(str(folder) for folder in folders - packages)

@@ -32,12 +32,12 @@ from multisched.queueing.entry import QueueEntry
 from multisched.shell.domain import DomainWorker
 from multisched.shell.program import Program, ProgramPorts
 from multisched.testing.builders import NOTHING, Document, container, node_document, pod_document
-from multisched.testing.checkers.api.api_checker import ApiChecker, decision_of
-from multisched.testing.checkers.api.bind_judge import BindJudge
-from multisched.testing.checkers.invariants import differences
-from multisched.testing.loop.sim_loop import EPOCH, SimLoop, simulate
-from multisched.testing.processes.quiet_observer import QuietObserver
+from multisched.testing.quiet_observer import QuietObserver
+from multisched.testing.sim_loop import EPOCH, SimLoop, simulate
 from multisched.whatif.repair_source import plans_of
+from tests.kit.checkers.api.api_checker import ApiChecker, decision_of
+from tests.kit.checkers.api.bind_judge import BindJudge
+from tests.kit.checkers.invariants import differences
 
 T = TypeVar("T")
 DEFINITIONS = Path(__file__).parents[3] / "deploy" / "crds"

@@ -12,7 +12,7 @@ import anyio
 import pytest
 from anyio.abc import SocketStream
 
-from multisched.testing.loop.sim_loop import EPOCH
+from multisched.testing.sim_loop import EPOCH
 from tests.examples.coscheduling import GROUP, SIZE
 from tests.examples.wait_for_license import LICENSE
 from tests.integration.plugins.house import HEAD, House, in_virtual_time, one_domain, open_house

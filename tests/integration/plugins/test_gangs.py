@@ -327,7 +327,7 @@ def test_a_gang_goes_into_one_rack_and_so_do_members_that_come_later() -> None:
 
 
 def test_a_gang_whose_plugins_ask_outside_starts_whole_and_one_that_loses_a_member_meanwhile_is_decided_anew() -> None:
-    oracle = {"name": "multisched.testing.plugins.slow_oracle:SlowOracle", "weight": 100}
+    oracle = {"name": "tests.kit.plugins.slow_oracle:SlowOracle", "weight": 100}
 
     async def before(house: House) -> None:
         await nodes(house, "a", "b", cpu="4")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from multisched.testing.loop.virtual_workers import VirtualWorkers
+from multisched.testing.virtual_workers import VirtualWorkers
 from tests.integration.plugins.house import House, in_virtual_time, one_domain, open_house
 from tests.unit.shell.workers.isolated_plugins import Roomy
 
-ORACLE = {"name": "multisched.testing.plugins.slow_oracle:SlowOracle", "weight": 100}
+ORACLE = {"name": "tests.kit.plugins.slow_oracle:SlowOracle", "weight": 100}
 ROOMY = "tests.unit.shell.workers.isolated_plugins:Roomy"
 OTHERS = [f"p{number}" for number in range(12)]
 

@@ -35,11 +35,11 @@ from multisched.model.wire import MERGE_PATCH, AnswerLostError, Response, Transp
 from multisched.shell.program import Program, ProgramPorts
 from multisched.state.reservations import is_stand_in
 from multisched.testing.builders import node_document
-from multisched.testing.checkers.api.api_checker import ApiChecker
-from multisched.testing.checkers.invariants import differences
-from multisched.testing.loop.sim_loop import EPOCH, SimLoop, simulate
-from multisched.testing.processes.quiet_observer import QuietObserver
+from multisched.testing.quiet_observer import QuietObserver
+from multisched.testing.sim_loop import EPOCH, SimLoop, simulate
 from multisched.whatif.repair_source import plans_of
+from tests.kit.checkers.api.api_checker import ApiChecker
+from tests.kit.checkers.invariants import differences
 from tests.unit.domains.forecast.profiles import make_profiles
 
 T = TypeVar("T")

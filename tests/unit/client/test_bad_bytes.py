@@ -24,7 +24,7 @@ from multisched.client.reflector import Reflector
 from multisched.client.volume_writer import ApiVolumeWriter
 from multisched.framework.ports import ObjectRef, UnreachableError
 from multisched.model.wire import Response
-from multisched.testing.loop.sim_loop import SimLoop, simulate
+from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.client.scripted import LoopClock, ScriptedTransport, Step, a_line, a_list, an_object
 from tests.unit.shell.shell_kit import House
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from multisched.client.reflector import Reflector
 from multisched.model.wire import Response
-from multisched.testing.loop.sim_loop import SimLoop, simulate
+from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.client.scripted import (
     Asked,
     LoopClock,

@@ -17,7 +17,7 @@ from multisched.model.gang import TopologyLevel
 from multisched.model.objects import Pod, PodSpec
 from multisched.plugins.default_preemption import TERMINATING
 from multisched.testing.builders import container, decode_pod, make_node, make_pod, pod_document
-from multisched.testing.plugins.slow_oracle import SlowOracle
+from tests.kit.plugins.slow_oracle import SlowOracle
 from tests.unit.cycle.cycle_kit import Domain, Reserves
 
 

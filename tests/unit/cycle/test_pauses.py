@@ -15,7 +15,7 @@ from multisched.framework.step_budget import StepBudget
 from multisched.model.gang import TopologyLevel
 from multisched.model.objects import Pod
 from multisched.testing.builders import make_node, make_pod
-from multisched.testing.loop.counted_steps import CountedSteps
+from tests.kit.counted_steps import CountedSteps
 from tests.unit.cycle.cycle_kit import Domain, FilterBy
 from tests.unit.cycle.preemption.test_preemption import standing
 

@@ -22,7 +22,7 @@ from multisched.model.object_kinds import ObjectKind
 from multisched.observe.admission_view import VALIDATE_QUOTAS_PATH
 from multisched.plugins.quota.quota_ledger import QuotaLedger
 from multisched.plugins.quota.quota_source import QUOTA_KINDS
-from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
+from multisched.testing.sim_loop import SimClock, SimLoop, simulate
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 BASE = DEPLOY / "base"

@@ -16,11 +16,11 @@ from multisched.config import loading
 from multisched.model.wire import JSON, MERGE_PATCH, LineStream, Response
 from multisched.shell.program import Program, ProgramPorts
 from multisched.testing.builders import GPU, NOTHING, Document, container, node_document, pod_document
-from multisched.testing.checkers.invariants import differences
-from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
-from multisched.testing.loop.virtual_workers import VirtualProcess
-from multisched.testing.processes.quiet_observer import QuietObserver
+from multisched.testing.quiet_observer import QuietObserver
+from multisched.testing.sim_loop import SimClock, SimLoop, simulate
+from multisched.testing.virtual_workers import VirtualProcess
 from multisched.whatif.repair_source import plans_of
+from tests.kit.checkers.invariants import differences
 
 CONFIGURATION = """
 apiVersion: multisched.io/v1

@@ -44,8 +44,8 @@ from multisched.shell.preemptor import Preemptor
 from multisched.shell.scheduling.ports import DomainPorts
 from multisched.state.reservations import Reservations
 from multisched.testing.builders import GPU, Document, container, node_document, pod_document
-from multisched.testing.loop.counted_steps import CountedSteps
-from multisched.testing.loop.sim_loop import SimClock, SimLoop
+from multisched.testing.sim_loop import SimClock, SimLoop
+from tests.kit.counted_steps import CountedSteps
 from tests.unit.cycle.cycle_kit import POINTS, Domain
 
 NO_TOLERATIONS: Mapping[str, tuple[Toleration, ...]] = {}

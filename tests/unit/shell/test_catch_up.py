@@ -8,7 +8,7 @@ from multisched.framework.points import Plugin
 from multisched.framework.registry import BuiltPlugin, PluginSet, PluginUse
 from multisched.framework.runner import Runner
 from multisched.shell.catch_up import CATCH_UP_EVERY_S, CatchUp
-from multisched.testing.loop.sim_loop import SimLoop, simulate
+from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.cycle.cycle_kit import ByName, Heard
 
 

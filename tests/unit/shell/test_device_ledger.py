@@ -13,10 +13,10 @@ import pytest
 from multisched.config import loading
 from multisched.shell.program import Program, ProgramPorts
 from multisched.testing.builders import GPU
-from multisched.testing.checkers.invariants import differences
-from multisched.testing.loop.sim_loop import SimLoop, simulate
-from multisched.testing.loop.virtual_workers import VirtualThreads
-from multisched.testing.processes.quiet_observer import QuietObserver
+from multisched.testing.quiet_observer import QuietObserver
+from multisched.testing.sim_loop import SimLoop, simulate
+from multisched.testing.virtual_workers import VirtualThreads
+from tests.kit.checkers.invariants import differences
 from tests.unit.shell.program_kit import PODS, Site
 
 CONFIGURATION = """

@@ -25,7 +25,7 @@ from multisched.framework.ports import (
 )
 from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
-from multisched.testing.loop.sim_loop import SimLoop, simulate
+from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import HELD_S, Holding, House
 
 POD = ObjectRef("Pod", "default", "p", "uid-p")

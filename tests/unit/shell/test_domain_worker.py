@@ -33,7 +33,7 @@ from multisched.framework.status import SUCCESS, Code, Status
 from multisched.model.objects import Pod
 from multisched.queueing.requeue_judge import CONFLICTS_IN_A_ROW
 from multisched.queueing.transitions import Place
-from multisched.testing.loop.sim_loop import SimLoop, simulate
+from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import House
 from tests.unit.state.state_kit import NamespaceRoom, Tickets
 

@@ -12,10 +12,10 @@ from multisched.framework.points import CycleView, PermitResult
 from multisched.framework.status import Code, Status
 from multisched.model.objects import Pod
 from multisched.shell.program import Program, ProgramPorts
-from multisched.testing.checkers.invariants import differences
-from multisched.testing.loop.sim_loop import SimLoop, simulate
-from multisched.testing.loop.virtual_workers import VirtualThreads
-from multisched.testing.processes.quiet_observer import QuietObserver
+from multisched.testing.quiet_observer import QuietObserver
+from multisched.testing.sim_loop import SimLoop, simulate
+from multisched.testing.virtual_workers import VirtualThreads
+from tests.kit.checkers.invariants import differences
 from tests.unit.shell.program_kit import Site
 
 CONFIGURATION = """

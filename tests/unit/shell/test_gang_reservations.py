@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from multisched.framework.gangs import Reserving
-from multisched.testing.loop.sim_loop import SimLoop, simulate
+from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.program_kit import PODS, Cluster
 
 AFTER_S, FOR_S = 60.0, 120.0

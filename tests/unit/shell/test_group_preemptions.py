@@ -16,7 +16,7 @@ from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
 from multisched.shell.preemptor import FAILURE_PAUSE_S, SEEN_MAX_S
 from multisched.state.cluster_cache import ClusterCache
-from multisched.testing.loop.sim_loop import SimLoop, simulate
+from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import House
 from tests.unit.shell.test_preemptor import UnderWay
 

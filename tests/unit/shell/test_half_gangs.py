@@ -7,7 +7,7 @@ from contextlib import closing
 from multisched.framework.gangs import GangCounts
 from multisched.model.gang import KOORDINATOR
 from multisched.shell.half_gangs import HalfGangs
-from multisched.testing.loop.sim_loop import SimLoop
+from multisched.testing.sim_loop import SimLoop
 from tests.unit.shell.shell_kit import House
 
 NOTES = {f"{KOORDINATOR}name": "g", f"{KOORDINATOR}min-available": "3", f"{KOORDINATOR}waiting-time": "60s"}

@@ -11,8 +11,8 @@ import pytest
 from multisched.model.gang import SP_LABEL, GangApi, GangSpec
 from multisched.queueing.transitions import Place
 from multisched.shell.domain import DomainWorker
-from multisched.testing.loop.counted_steps import CountedSteps
-from multisched.testing.loop.sim_loop import SimLoop, simulate
+from multisched.testing.sim_loop import SimLoop, simulate
+from tests.kit.counted_steps import CountedSteps
 from tests.unit.shell.shell_kit import House
 
 ACK = "pod-group.scheduling.sigs.k8s.io"

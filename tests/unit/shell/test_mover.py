@@ -23,7 +23,7 @@ from multisched.queueing.entry import Failure
 from multisched.queueing.transitions import Place
 from multisched.shell.mover import NOT_LEADING, DomainMover, MoverPorts, MoverView
 from multisched.state.reservations import Reservations
-from multisched.testing.loop.sim_loop import SimLoop, simulate
+from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import House
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import count
 
 from multisched.shell.news_share import READS_MAX, TURNS_PER_READ, NewsShare
-from multisched.testing.loop.sim_loop import SimLoop, simulate
+from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import House
 
 

@@ -7,7 +7,7 @@ import asyncio
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.gang import GangApi, GangSpec
 from multisched.model.objects import Pod
-from multisched.testing.loop.sim_loop import SimLoop, simulate
+from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import House
 from tests.unit.shell.test_preemptor import preempting_house
 from tests.unit.state.gang_kit import GANG_LABEL

@@ -9,7 +9,7 @@ import pytest
 from multisched.framework.points import CycleView
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
-from multisched.testing.loop.sim_loop import SimLoop, simulate
+from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import House
 from tests.unit.shell.test_domain_worker import NamespaceQuota
 from tests.unit.state.state_kit import NamespaceRoom

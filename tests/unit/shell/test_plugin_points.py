@@ -17,7 +17,7 @@ from multisched.framework.reasons import ReasonTable
 from multisched.framework.sensitivity import PodSensitivity
 from multisched.framework.status import SUCCESS, Status
 from multisched.model.objects import Pod
-from multisched.testing.loop.sim_loop import SimLoop, simulate
+from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import House
 
 

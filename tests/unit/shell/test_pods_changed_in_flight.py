@@ -18,7 +18,7 @@ from multisched.framework.reasons import ReasonTable
 from multisched.model.decode import LABELS_MAX
 from multisched.model.objects import CPU, Pod
 from multisched.queueing.transitions import Place
-from multisched.testing.loop.sim_loop import SimLoop, simulate
+from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import HELD_S, Holding, House
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from multisched.testing.loop.sim_loop import SimLoop, simulate
+from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.cycle.relations_kit import HOST, REQUIRED, ZONE
 from tests.unit.shell.shell_kit import House
 

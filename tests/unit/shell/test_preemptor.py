@@ -22,7 +22,7 @@ from multisched.queueing.transitions import Place
 from multisched.shell.preemptor import ATTEMPTS_MAX, SEEN_MAX_S
 from multisched.state.cluster_cache import ClusterCache
 from multisched.state.reservations import stand_in_of
-from multisched.testing.loop.sim_loop import SimLoop, simulate
+from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import WRITE_S, House
 
 REFUSED = WriteReply(WriteAnswer.REFUSED, message="a webhook says no")

@@ -29,7 +29,7 @@ from multisched.model.objects import Pod
 from multisched.queueing.pod_queue import LEFTOVER_S
 from multisched.queueing.transitions import Place
 from multisched.shell.preemptor import SEEN_MAX_S
-from multisched.testing.loop.sim_loop import SimLoop, simulate
+from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import Desk, House
 from tests.unit.shell.test_preemptor import preempting_house
 

@@ -20,10 +20,10 @@ from multisched.model.wire import ConnectFailedError, LineStream, Response
 from multisched.shell.leadership.lease_runner import LeasesOnLoop
 from multisched.shell.program import DRAIN_S, EVENTS_DRAIN_S, LeaseLostError, Program, ProgramPorts
 from multisched.shell.telemetry import ProgramQueues, read, statistics_of
-from multisched.testing.checkers.invariants import differences
-from multisched.testing.loop.sim_loop import SimLoop, simulate
-from multisched.testing.loop.virtual_workers import VirtualThreads
-from multisched.testing.processes.quiet_observer import QuietObserver
+from multisched.testing.quiet_observer import QuietObserver
+from multisched.testing.sim_loop import SimLoop, simulate
+from multisched.testing.virtual_workers import VirtualThreads
+from tests.kit.checkers.invariants import differences
 from tests.unit.shell.program_kit import Site
 
 CONFIGURATION = """

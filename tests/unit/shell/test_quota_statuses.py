@@ -11,7 +11,7 @@ import orjson
 import yaml
 
 from multisched.model.wire import MERGE_PATCH
-from multisched.testing.loop.sim_loop import SimLoop, simulate
+from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.program_kit import Cluster
 
 CRDS = Path(__file__).parents[3] / "deploy" / "crds"

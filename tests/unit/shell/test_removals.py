@@ -11,7 +11,7 @@ from multisched.framework.preemption import preemption_of_one
 from multisched.shell.removals import UNSEEN_MAX_S, Removals
 from multisched.state.cluster_cache import ClusterCache
 from multisched.testing.builders import make_node, make_pod
-from multisched.testing.loop.sim_loop import SimLoop, simulate
+from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import House
 from tests.unit.shell.test_preemptor import BUSY, LOST, REFUSED, play, two_low
 

@@ -20,10 +20,10 @@ from multisched.shell import statuses as statuses_module
 from multisched.shell.program import LeaseLostError, Program, ProgramPorts
 from multisched.shell.statuses import RENEW_S
 from multisched.shell.telemetry import read
-from multisched.testing.loop.sim_loop import SimLoop, simulate
-from multisched.testing.loop.virtual_workers import VirtualProcess, VirtualThreads
-from multisched.testing.plugins.headcount import CONDITION, KIND, Headcount, sentence
-from multisched.testing.processes.quiet_observer import QuietObserver
+from multisched.testing.quiet_observer import QuietObserver
+from multisched.testing.sim_loop import SimLoop, simulate
+from multisched.testing.virtual_workers import VirtualProcess, VirtualThreads
+from tests.kit.plugins.headcount import CONDITION, KIND, Headcount, sentence
 from tests.unit.shell.program_kit import BentTransport, Site
 
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
@@ -60,7 +60,7 @@ class Asked(Headcount):
         return found
 
 
-def configuration(*domains: str, plugin: str = "multisched.testing.plugins.headcount:Headcount", end: str = "") -> str:
+def configuration(*domains: str, plugin: str = "tests.kit.plugins.headcount:Headcount", end: str = "") -> str:
     """`domains`: those with the plugin, in the order of the file; gpu has none."""
     plugins = f"profile: {{plugins: {{enabled: [{{name: '{plugin}'}}]}}}}"
     named = "\n".join(f"- name: {domain}\n  {plugins}" for domain in domains)
@@ -386,7 +386,7 @@ def test_a_plugin_that_fails_costs_its_own_statuses_alone(plugin: str) -> None:
 
 def test_two_plugins_that_write_the_same_kind_are_refused() -> None:
     async def scene(office: Office) -> None:
-        text = configuration("forecast", plugin="multisched.testing.plugins.headcount:Headcount").replace(
+        text = configuration("forecast", plugin="tests.kit.plugins.headcount:Headcount").replace(
             "- name: gpu", f"- name: gpu\n  profile: {{plugins: {{enabled: [{{name: '{__name__}:Odd'}}]}}}}"
         )
         with pytest.raises(PluginSetupError, match="Headcount and Odd both write the status of PodDisruptionBudget"):

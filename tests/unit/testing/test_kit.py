@@ -1,4 +1,4 @@
-"""The test kit's own description: what it names is there."""
+"""The description of `multisched.testing`: what it names exists."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAMED = re.findall(r"`(multisched(?:\.\w+)+)`", multisched.testing.__doc__ or ""
 
 
 def test_something_is_named() -> None:
-    assert len(NAMED) > 5
+    assert len(NAMED) > 3
 
 
 @pytest.mark.parametrize("name", NAMED)

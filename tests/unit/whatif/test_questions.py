@@ -29,7 +29,7 @@ from multisched.model.objects import Pod
 from multisched.observe.explain_view import ExplainQuery, NotExplainedError, PodView
 from multisched.observe.logging import logging_to
 from multisched.shell.program import Program, ProgramPorts
-from multisched.testing.loop.sim_loop import SimClock
+from multisched.testing.sim_loop import SimClock
 from multisched.whatif.explain_source import QUESTIONS_MAX, ProgramExplanations
 from multisched.whatif.repair_source import RepairPlans
 from tests.unit.domains.forecast.profiles import make_profiles

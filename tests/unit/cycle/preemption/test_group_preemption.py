@@ -30,7 +30,7 @@ from multisched.model.selectors import LabelSelector, Operator, Requirement
 from multisched.plugins.default_preemption import LowerPriority
 from multisched.plugins.disruption_budgets import DisruptionBudgets
 from multisched.testing.builders import make_node, make_pod
-from multisched.testing.loop.counted_steps import CountedSteps
+from tests.kit.counted_steps import CountedSteps
 from tests.unit.cycle.cycle_kit import Domain, FilterBy
 from tests.unit.cycle.preemption.test_gang_victims import member
 from tests.unit.cycle.preemption.test_preemption import DAY_S, budget, standing

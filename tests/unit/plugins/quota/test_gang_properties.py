@@ -20,7 +20,7 @@ from multisched.verify.reclaims import QuotaClaim, Victim, reclaim_faults
 from tests.unit.plugins.quota.stories import Story, arrives, made, opened, played, stories
 from tests.unit.plugins.quota.town import Town
 
-EXAMPLES = settings.default.max_examples // 5
+EXAMPLES = settings().max_examples // 5
 """Each plays a whole story, half a second long."""
 GANGS = stories(has_guarantees=False, has_gangs=True)
 

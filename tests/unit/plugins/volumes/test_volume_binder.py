@@ -16,7 +16,7 @@ from multisched.model.version import Version, is_older
 from multisched.plugins.volumes.volume_binder import CONFLICTS_MAX, NEWS_MAX_S
 from multisched.plugins.volumes.volume_binding_args import VolumeBindingArgs
 from multisched.testing.builders import decode_node, node_document
-from multisched.testing.loop.sim_loop import SimLoop, simulate
+from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.plugins.volumes.volume_scenes import PV, PVC, Document, Storage, claim, pod, volume
 
 TIMEOUT_S = 30

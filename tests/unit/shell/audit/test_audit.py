@@ -29,10 +29,10 @@ from multisched.shell.telemetry import read
 from multisched.state.cluster_cache import PlacedPod, PodState
 from multisched.state.columns.resources import SCORING
 from multisched.testing.builders import GPU
-from multisched.testing.checkers.invariants import differences
-from multisched.testing.loop.sim_loop import SimLoop, simulate
-from multisched.testing.processes.quiet_observer import QuietObserver
-from multisched.testing.world.backup import rewind
+from multisched.testing.quiet_observer import QuietObserver
+from multisched.testing.sim_loop import SimLoop, simulate
+from tests.kit.checkers.invariants import differences
+from tests.kit.world.backup import rewind
 from tests.unit.shell.program_kit import PODS, BentLines, Site
 from tests.unit.state.state_kit import FlakyTickets
 

@@ -14,7 +14,7 @@ from multisched.model.objects import CPU
 from multisched.queueing.entry import Failure
 from multisched.queueing.transitions import Place
 from multisched.shell.audit.pod_mending import PodMending
-from multisched.testing.loop.sim_loop import SimLoop, simulate
+from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.ingest.test_ingest import place_of, pod_as_served
 from tests.unit.shell.shell_kit import House
 

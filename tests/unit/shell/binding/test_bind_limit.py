@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from multisched.framework.ports import BindAnswer
 from multisched.shell.binding.bind_limit import LIMIT_MIN, BindLimit
-from multisched.testing.loop.sim_loop import SimLoop, simulate
+from multisched.testing.sim_loop import SimLoop, simulate
 
 
 async def settle() -> None:

@@ -13,7 +13,7 @@ from multisched.framework.ports import BindAnswer, BindReply
 from multisched.framework.status import SKIP, SUCCESS, Status
 from multisched.model.gang import KOORDINATOR
 from multisched.model.objects import Pod
-from multisched.testing.loop.sim_loop import SimLoop, simulate
+from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import House
 
 TAKES_S = 60.0

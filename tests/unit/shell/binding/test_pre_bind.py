@@ -14,7 +14,7 @@ from multisched.framework.status import SKIP, SUCCESS, Code, Status
 from multisched.framework.traits import Traits
 from multisched.model.objects import Pod
 from multisched.shell.binding import pre_bind
-from multisched.testing.loop.sim_loop import SimLoop, simulate
+from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import House
 
 BIND_WORKERS = 2

@@ -19,7 +19,7 @@ from multisched.framework.reasons import ReasonTable
 from multisched.framework.status import Code
 from multisched.model.objects import Pod
 from multisched.queueing.transitions import Place
-from multisched.testing.loop.sim_loop import SimLoop, simulate
+from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import HELD_S, Holding, House
 from tests.unit.state.state_kit import Tickets
 

@@ -34,7 +34,7 @@ from multisched.queueing.transitions import Place
 from multisched.shell.ingest import pods_and_nodes
 from multisched.shell.ingest.pods_and_nodes import NodeIngest
 from multisched.testing.builders import container, make_pod, pod_document, pop_pod
-from multisched.testing.loop.sim_loop import SimLoop
+from multisched.testing.sim_loop import SimLoop
 from tests.unit.shell.shell_kit import House, as_served
 
 

@@ -16,7 +16,7 @@ from multisched.model.object_kinds import ObjectKind
 from multisched.model.objects import Pod
 from multisched.queueing.transitions import Place
 from multisched.shell.ingest.pods_and_nodes import UNSCHEDULED_POD_ADD
-from multisched.testing.loop.sim_loop import SimLoop, simulate
+from multisched.testing.sim_loop import SimLoop, simulate
 from tests.unit.shell.shell_kit import House
 
 ELSEWHERE = {"domain": "other"}

@@ -28,9 +28,9 @@ from multisched.shell.program import Program, ProgramPorts
 from multisched.shell.telemetry import health_of, read
 from multisched.shell.workers.background_tasks import RESTART_CAP_S, STEADY_S, BackgroundTasks, NetworkMeasures
 from multisched.shell.workers.background_threads import THREADS_MAX, BackgroundThreads
-from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
-from multisched.testing.loop.virtual_workers import VirtualThreads
-from multisched.testing.processes.quiet_observer import QuietObserver
+from multisched.testing.quiet_observer import QuietObserver
+from multisched.testing.sim_loop import SimClock, SimLoop, simulate
+from multisched.testing.virtual_workers import VirtualThreads
 from tests.unit.shell.program_kit import Site
 from tests.unit.shell.workers.test_background_processes import is_alive
 

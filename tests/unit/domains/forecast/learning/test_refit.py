@@ -28,7 +28,7 @@ from multisched.client.prometheus import PrometheusMeter
 from multisched.framework.background import BackgroundPorts, InThread
 from multisched.framework.measures import Grid, MeterSettings
 from multisched.testing.builders import make_node
-from multisched.testing.loop.sim_loop import SimClock, SimLoop, simulate
+from multisched.testing.sim_loop import SimClock, SimLoop, simulate
 from tests.leaping_loop import leap
 from tests.unit.client.servers import raw_serving
 from tests.unit.domains.forecast.history.prometheus_kit import RealClock, SmallPrometheus, ports_at, source_of

@@ -1,0 +1,247 @@
+"""The account of an API server in a test: every binding at the moment it takes effect, against the server's own store.
+
+Nothing of the program under test takes part: what stands here is what the world knows. Each rule names its invariant of
+ARCHITECTURE.md; a broken one is a sentence in `broken`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from multisched.cluster.api.server import ApiServer
+from multisched.model.objects import PODS, Node, Pod, Requests
+from multisched.model.wire import Response
+from tests.kit.checkers.delivered_state import Ground
+from tests.kit.rules.inter_pod import bears_not, clash
+from tests.kit.rules.node_affinity import wants
+from tests.kit.world.labels import GPU, GPU_DEVICES, GPU_INDICES, GPU_MILLI, HONOURED
+from tests.kit.world.storage import Storage
+from tests.kit.world.store_view import StoreView
+
+_BINDING = re.compile(r"/namespaces/([^/]+)/pods/([^/]+)/binding(?:\?timeout=(\d+)ms)?")
+_POD = re.compile(r"/namespaces/([^/]+)/pods/([^/?]+)")
+BROKEN_MAX = 20
+
+
+class ApiChecker:
+    """Sees every binding as it takes effect."""
+
+    def __init__(self, server: ApiServer, broken: list[str]) -> None:
+        self._server = server
+        self._broken = broken
+        self.objects = StoreView(server)
+        self._devices: dict[str, tuple[str, tuple[str, ...], int]] = {}
+        """uid -> node, devices and milli of each, as each binding gave them: what is edited later gives nothing back."""
+        self.bound: dict[str, str] = {}
+        """uid -> node of every successful binding."""
+        self.faked: set[tuple[str, str]] = set()
+        """(uid, node) of bindings that were answered and never arrived, or that a restored backup took back: nobody can know at once."""
+        self.history: list[tuple[str, str]] = []
+        self.was_rewound = False
+        """A backup was restored."""
+        self.storage: Storage | None = None
+        """Where there are volumes: judges bindings of pods with claims."""
+
+    def bind_seen(self, path: str, body: bytes, answer: Response) -> None:
+        """I1, I2 and I7 after each successful binding."""
+        if answer.status != 201:
+            return
+        key, _ = target_of(path)
+        pods = self.pods()
+        pod = pods.get(key)
+        if pod is None:
+            self.complain(f"I7: {key} was bound but does not exist")
+            return
+        wanted, node = decision_of(body)
+        self.history.append((key, node))
+        if pod.uid in self.bound:
+            self.complain(f"I2: {key} was bound to {self.bound[pod.uid]} and again to {node}")
+        self.bound[pod.uid] = node
+        if pod.gates or pod.is_deleting:
+            self.complain(f"I7: {key} was bound while gated or being deleted")
+        if wanted != pod.uid:
+            self.complain(f"I7: {key} was bound by a decision about uid {wanted!r}")
+        self._judge_node(pod, node, pods)
+
+    def _judge_node(self, pod: Pod, node: str, pods: Mapping[str, Pod]) -> None:
+        ground = self.ground_of(pod.uid, node)
+        others = [one for one in pods.values() if one.node == node and one.uid != pod.uid and not one.is_terminal]
+        counted = [one for one in others if not self.is_excused(one, ground)]
+        self._note_devices(pod, node)
+        self._check_node(pod, node, counted, ground)
+        self._check_selector(pod, node, ground)
+        self._check_ports(pod, node, counted)
+        self._check_volumes(pod, node)
+        self._check_neighbours(pod, node, counted)
+
+    def ground_of(self, uid: str, node: str) -> Ground | None:
+        """What the binding was decided on; None: its sender knew everything."""
+        return None
+
+    def is_later(self, one: str, than: str) -> bool:
+        """The pod `one` was decided on after the pod `than`."""
+        return False
+
+    def bind_faked(self, body: bytes) -> None:
+        self.faked.add(decision_of(body))
+
+    def is_excused(self, pod: Pod, ground: Ground | None) -> bool:
+        """True for a pod of which the sender cannot have known that it is there."""
+        return False
+
+    def _check_node(self, pod: Pod, name: str, others: list[Pod], ground: Ground | None) -> None:
+        """I1 of room. A node that shrank, and a pod that was made larger, count from when the sender observed it.
+
+        A pod that takes effect late is no worse than those decided after it. The node may have been larger then, or
+        have seemed to hold less.
+        """
+        node = self.nodes().get(name)
+        if node is None:
+            return  # it was deleted a moment ago: nothing of it can be overcommitted
+        if ground is not None and ground.mistakes(node):
+            return
+        room = dict(node.allocatable)
+        later = [self.ground_of(one.uid, name) for one in others if self.is_later(one.uid, pod.uid)]
+        others = [one for one in others if not any(self.is_excused(one, than) for than in later)]
+        for decided_on in (ground, *later):
+            if decided_on is not None and decided_on.node is not None and decided_on.node.uid == node.uid:
+                room = {
+                    r: max(room.get(r, 0), amount) for r, amount in (room | dict(decided_on.node.allocatable)).items()
+                }
+        sizes = [pod.requests if ground is None else smaller(pod.requests, ground.size)]
+        sizes += [self._size(other, ground) for other in others]
+        sums: dict[str, int] = {}
+        for size in sizes:
+            for resource, amount in {**size, PODS: 1}.items():
+                sums[resource] = sums.get(resource, 0) + amount
+        for resource in {**pod.requests, PODS: 1}:
+            amount = sums[resource]
+            if amount > room.get(resource, 0):
+                self.complain(f"I1: {name} holds {amount} of {room.get(resource, 0)} {resource} with {pod.key}")
+        self._check_devices(node, room.get(GPU, 0), [pod, *others])
+
+    def _size(self, other: Pod, ground: Ground | None) -> Requests:
+        """As the sender saw the pod when it decided. If it had not seen the pod then, as it was seen when it was sent."""
+        if ground is None:
+            return other.requests
+        delivered = ground.pods.get(other.uid)
+        if delivered is not None:
+            return smaller(other.requests, delivered.requests)
+        later = self.ground_of(other.uid, other.node)
+        return other.requests if later is None else smaller(other.requests, later.size)
+
+    def _check_neighbours(self, pod: Pod, name: str, others: list[Pod]) -> None:
+        """I1 of anti-affinity: no host holds a pod and one that it bears not."""
+        for other in others:
+            if bears_not(pod, other) or bears_not(other, pod):
+                self.complain(f"I1: {pod.key} was bound to {name} beside {other.key}, which an anti-affinity forbids")
+
+    def _check_selector(self, pod: Pod, name: str, ground: Ground | None) -> None:
+        """I1 of places: the pod is where it wanted to be, by the labels that its sender had observed."""
+        node = self.nodes().get(name) if ground is None or ground.node is None else ground.node
+        if node is not None and not wants(pod, node):
+            self.complain(f"I1: {pod.key} was bound to {name}, which its node selector forbids")
+
+    def _check_ports(self, pod: Pod, name: str, others: list[Pod]) -> None:
+        """I1 of host ports: nobody else has them."""
+        for other in others if pod.spec.host_ports else ():
+            both = clash(pod, other)
+            if both is not None:
+                self.complain(f"I1: {pod.key} was bound to {name}, where {other.key} has its port {both.port}")
+
+    def _check_volumes(self, pod: Pod, name: str) -> None:
+        """I1 of volumes: what a pod was promised is there before it is."""
+        node = self.nodes().get(name)
+        if self.storage is None or node is None or self.was_rewound:
+            return  # which claims a restored backup has unbound, nobody observes for a while
+        fault = self.storage.fault_of_bind(pod, node)
+        if fault:
+            self.complain(f"I1: {fault}")
+
+    def _note_devices(self, pod: Pod, node: str) -> None:
+        """What the binding has given, from the annotations that the node's device plugin reads."""
+        known = self.nodes().get(node)
+        is_named = known is not None and known.labels.get(GPU_INDICES) == HONOURED
+        milli = "1000" if pod.requests.get(GPU) and is_named else pod.annotations.get(GPU_MILLI)
+        if milli is not None:
+            self._devices[pod.uid] = node, tuple(pod.annotations.get(GPU_DEVICES, "").split(",")), int(milli)
+
+    def _check_devices(self, node: Node, count: int, pods: list[Pod]) -> None:
+        """I1 per device that the first of the pods was given now, counted from what bindings gave.
+
+        What others share was judged when each of them was bound, and may have been excused: pods come back with a backup.
+        """
+        used: dict[int, int] = {}
+        shared = [pod for pod in pods if self._devices.get(pod.uid, ("",))[0] == node.name]
+        for pod in shared:
+            _, devices, milli = self._devices[pod.uid]
+            for text in devices:
+                if pod is pods[0] and (not text.isdigit() or int(text) >= count):
+                    self.complain(f"I1: {pod.key} is to use device {text!r} of {node.name}")
+                elif text.isdigit():
+                    used[int(text)] = used.get(int(text), 0) + milli
+        own = self._devices.get(pods[0].uid, ("", ()))[1]
+        for device, milli in used.items():
+            if milli > 1000 and str(device) in own:
+                self.complain(f"I1: device {device} of {node.name} is given out for {milli} milli")
+        is_mixed = shared and any(pod.requests.get(GPU) for pod in pods)
+        if is_mixed and node.labels.get(GPU_INDICES) != HONOURED:
+            self.complain(f"I1: whole and shared GPUs meet on {node.name}")
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def complain(self, sentence: str) -> None:
+        if len(self._broken) < BROKEN_MAX:
+            self._broken.append(sentence)
+
+    def pods(self) -> Mapping[str, Pod]:
+        """namespace/name -> pod, as the store has it now."""
+        return self.objects.pods()
+
+    def nodes(self) -> Mapping[str, Node]:
+        return self.objects.nodes()
+
+    def events(self) -> list[dict[str, Any]]:
+        """All Events, as the store has them now."""
+        return [stored.document() for stored in dict(self._server.store.collection("events").items()).values()]
+
+    def check_events(self) -> None:
+        """Events are true: every Scheduled event names the node its pod was bound to (I2)."""
+        for event in self.events():
+            if event.get("reason") != "Scheduled":
+                continue
+            uid = (event.get("regarding") or event.get("involvedObject") or {}).get("uid", "")
+            node = str(event.get("note") or event.get("message")).rsplit(" ", 1)[-1]
+            if self.bound.get(uid) != node and (uid, node) not in self.faked:
+                self.complain(f"I2: an Event says that {uid} went to {node}; it is on {self.bound.get(uid)}")
+
+
+def smaller(size: Requests, other: Requests) -> Requests:
+    """Of each resource the lesser amount."""
+    return {resource: min(amount, other.get(resource, 0)) for resource, amount in size.items()}
+
+
+def target_of(path: str) -> tuple[str, float]:
+    """(namespace/name, server-side deadline in seconds)."""
+    match = _BINDING.search(path)
+    if match is None:
+        raise AssertionError(path)
+    return f"{match[1]}/{match[2]}", int(match[3] or 0) / 1000
+
+
+def pod_of(path: str) -> str:
+    """namespace/name"""
+    match = _POD.search(path)
+    if match is None:
+        raise AssertionError(path)
+    return f"{match[1]}/{match[2]}"
+
+
+def decision_of(body: bytes) -> tuple[str, str]:
+    """(uid, node)"""
+    binding = orjson.loads(body)
+    return str(binding["metadata"].get("uid", "")), str(binding["target"]["name"])

@@ -1,0 +1,112 @@
+"""Gangs at the API server: none is bound in part past its timeout, and none that could run waits at the end (I13)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from multisched.cluster.api.server import ApiServer
+from multisched.verify.gang_objects import GROUP_LABEL, GangKey
+from multisched.verify.gangs import GROUP_KIND, GangJudge, GangState
+from tests.kit.checkers.api.followed_store import Document, FollowedStore
+from tests.kit.checkers.api.gang_history import GangHistory
+from tests.kit.world.definitions import POD_GROUP
+
+KINDS: Final = {POD_GROUP.storage: GROUP_KIND, "pods": "Pod"}
+LATE_S: Final = 30.0
+"""Beyond a gang's timeout: a leader may have to come first, and a bind may take its time."""
+
+
+class GangChecker:
+    """Those of one run."""
+
+    def __init__(
+        self, server: ApiServer, now_s: Callable[[], float], complain: Callable[[str], None], *, is_on: bool
+    ) -> None:
+        """`is_on`: there may be gangs; else nothing is followed."""
+        self.judge = GangJudge()
+        self.is_on = is_on
+        self.groups: dict[str, Document] = {}
+        """Every version of a PodGroup that was ever written, by its resourceVersion."""
+        self._now_s = now_s
+        self._complain = complain
+        self._overdue: dict[GangKey, float] = {}
+        """Gang -> since when it has been bound in part for longer than it may, though there is room."""
+        self._named: set[GangKey] = set()
+        self._finishing: set[GangKey] = set()
+        """Gangs of which members have succeeded: these go on to count when their pods are deleted."""
+        self._labelled: set[GangKey] = set()
+        """Gangs whose members name a PodGroup by its own label: only there its timeout counts."""
+        self._latest: dict[GangKey, Document] = {}
+        """Each PodGroup as it is now."""
+        self._gang_of: dict[str, GangKey] = {}
+        self.history = GangHistory(now_s, complain)
+        self._store = FollowedStore(server, KINDS if is_on else {}, self._changed)
+
+    def follow(self) -> None:
+        """Takes in what has changed in the store."""
+        self._store.follow()
+
+    def _changed(self, kind: str, before: Document | None, after: Document | None) -> None:
+        if kind == GROUP_KIND and after is not None:
+            self._latest[after["metadata"]["namespace"], after["metadata"]["name"]] = after
+            self.groups[str(after["metadata"]["resourceVersion"])] = after
+        if before is not None and (after is None or before["metadata"]["uid"] != after["metadata"]["uid"]):
+            self.judge.forget(kind, before)
+        if after is not None:
+            self.judge.add(kind, after)
+            key = self.judge.gang_of(after["metadata"]["uid"])
+            if key is not None and GROUP_LABEL in after["metadata"].get("labels", {}):
+                self._labelled.add(key)
+            if key is not None and after.get("status", {}).get("phase") == "Succeeded":
+                self._finishing.add(key)
+        self._note_history(kind, before, after)
+
+    def _note_history(self, kind: str, before: Document | None, after: Document | None) -> None:
+        if kind == GROUP_KIND:
+            metadata = (after or before or {})["metadata"]
+            group = metadata["namespace"], metadata["name"]
+            self.history.minimum_changed(group, self.judge.state(group).minimum)
+            return
+        documents: dict[str, Document | None] = {} if before is None else {str(before["metadata"]["uid"]): None}
+        documents |= {} if after is None else {str(after["metadata"]["uid"]): after}
+        for uid, document in documents.items():
+            key, was = self.judge.gang_of(uid) if document is not None else None, self._gang_of.pop(uid, None)
+            if was is not None and was != key:
+                self.history.pod_changed(was, self.judge.state(was).minimum, uid, None)
+            if key is not None:
+                self._gang_of[uid] = key
+                self.history.pod_changed(key, self.judge.state(key).minimum, uid, document)
+
+    def faults(self) -> Iterator[str]:
+        """At rest: PodGroups that say another number of members than have nodes, or not that their gangs are late."""
+        self.follow()
+        for state in self.judge.states():
+            group = self._latest.get(state.key)
+            if group is None or state.group is None or state.key in self._finishing:
+                continue
+            status = group.get("status", {})
+            if status.get("scheduled") != len(state.bound):
+                yield f"I4: podgroup {'/'.join(state.key)} says {status.get('scheduled')}, and {len(state.bound)} have nodes"
+            reasons = [one.get("reason") for one in status.get("conditions", ()) if one.get("type") == "Scheduled"]
+            is_late = state.key in self._labelled and state.waiting and not state.bound
+            if is_late and reasons not in (["TimedOut"], ["Broken"]):
+                yield f"I13: podgroup {'/'.join(state.key)} does not say that it waits too long, but {reasons}"
+
+    def look(self, is_feasible: Callable[[GangState], bool]) -> None:
+        """Now and then. `is_feasible`: there is room for those members that a gang needs and that wait.
+
+        Where there has been none for a while, nobody was late.
+        """
+        self.follow()
+        now_s = self._now_s()
+        late = {state.key: state for state in self.judge.look(now_s) if is_feasible(state)}
+        self._overdue = {key: self._overdue.get(key, now_s) for key in late}
+        for key, since_s in self._overdue.items():
+            state = late[key]
+            if now_s - since_s > LATE_S and key not in self._named:
+                self._named.add(key)
+                self._complain(
+                    f"I13: gang {'/'.join(key)} has {len(state.bound)} of {state.minimum} members on nodes past its timeout,"
+                    f" and for {now_s - since_s:.0f} s there has been room for the others"
+                )

@@ -1,0 +1,105 @@
+"""What the sender of a binding has observed of others meanwhile, and which of it forbids to send.
+
+Pods of somebody else come and go while a binding waits to be sent. What they take is compared rule by rule, in plain
+words. Where a rule reaches over other nodes, only changes by such pods since the decision are held against the sender.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from multisched.model.objects import Node, Pod
+from tests.kit.checkers.delivered_state import DeliveredState
+from tests.kit.rules.devices import fraction_wanted
+from tests.kit.rules.inter_pod import Standing, allows, bears_not, clash
+from tests.kit.world.labels import GPU, GPU_INDICES, HONOURED
+
+
+class Decision(NamedTuple):
+    """What a binding was decided on."""
+
+    pods: Mapping[str, Pod]
+    """uid -> pod, as observed at that moment."""
+    node: Node
+    """The pod's own, as observed at that moment."""
+
+
+def fault_of_neighbours(delivered: DeliveredState, pod: Pod, name: str) -> str:
+    """Somebody on the node beside whom the pod may not stand; empty for nobody."""
+    known, node = delivered.pods.get(pod.uid, pod), delivered.nodes.get(name)
+    for one in delivered.standing_on(name):
+        if one.uid == pod.uid:
+            continue
+        if bears_not(known, one) or bears_not(one, known):
+            return f"where {one.key} stands, which an anti-affinity forbids"
+        port = clash(known, one)
+        if port is not None:
+            return f"where {one.key} has the port {port.port}"
+        if _share_a_disk(known, one):
+            return f"where {one.key} has the disk that it wants"
+        if node is not None and _takes_whole_devices(one) and fraction_wanted(known.annotations) and _hands_out(node):
+            return f"where {one.key} has whole devices, of which the node hands out which it likes"
+    return ""
+
+
+def _share_a_disk(pod: Pod, other: Pod) -> bool:
+    """Both have a disk that one node gives to one of them, and one of them writes to it."""
+    pairs = ((ours.disk, theirs.disk) for ours in pod.spec.volumes for theirs in other.spec.volumes)
+    return any(
+        ours is not None
+        and theirs is not None
+        and (ours.kind, ours.id, ours.monitors) == (theirs.kind, theirs.id, theirs.monitors)
+        and not (ours.is_read_only or theirs.is_read_only)
+        for ours, theirs in pairs
+    )
+
+
+def _takes_whole_devices(pod: Pod) -> bool:
+    return pod.requests.get(GPU, 0) > 0
+
+
+def _hands_out(node: Node) -> bool:
+    """Its device plugin picks devices by itself."""
+    return node.labels.get(GPU_INDICES) != HONOURED
+
+
+def fault_of_strangers(
+    delivered: DeliveredState, pod: Pod, domain: str, name: str, decision: Decision, strangers: Collection[str]
+) -> str:
+    """A rule about other pods that the node kept when it was chosen, and keeps no more for what strangers did; empty for none.
+
+    What pods of ours did since takes no part: those were decided on beside this one.
+    """
+    node, known = delivered.nodes.get(name), delivered.pods.get(pod.uid, pod)
+    before = _as_strangers_were(delivered, decision.pods, strangers)
+    if node is None or (before is None and node.labels == decision.node.labels):
+        return ""
+    is_usable, now = delivered.is_usable(domain), [at for at in delivered.standing() if at[0].uid != pod.uid]
+    if allows(known, node, delivered.nodes.values(), now, is_usable):
+        return ""
+    then = [
+        (one, decision.node if there.name == name else there)
+        for one, there in (now if before is None else before)
+        if one.uid != pod.uid
+    ]
+    nodes = {**delivered.nodes, name: decision.node}.values()
+    if not allows(known, decision.node, nodes, then, is_usable):
+        return ""  # it was so before, or pods of ours made it so
+    return "though a rule about other pods forbids it since somebody else's came or went"
+
+
+def _as_strangers_were(
+    delivered: DeliveredState, pods: Mapping[str, Pod], strangers: Collection[str]
+) -> list[Standing] | None:
+    """Who stands now, but strangers' pods as they stood then; None: they stand as they did."""
+    then = {uid: pods[uid] for uid in strangers if uid in pods and pods[uid].node in delivered.nodes}
+    now = {
+        uid: delivered.pods[uid]
+        for uid in strangers
+        if uid in delivered.pods and delivered.pods[uid].node in delivered.nodes
+    }
+    if then.keys() == now.keys():
+        return None
+    ours = [(one, there) for one, there in delivered.standing() if one.uid not in now]
+    return ours + [(one, delivered.nodes[one.node]) for one in then.values()]

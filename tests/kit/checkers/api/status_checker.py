@@ -1,0 +1,77 @@
+"""Statuses of objects as a plugin has them written: by whoever may (I9), and true at rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from multisched.cluster.api.server import ApiServer
+from multisched.config.plugins import plugin_registry, resolve_profile
+from multisched.config.schema import Configuration
+from multisched.framework.gangs import GANG_PLUGIN
+from multisched.model.objects import Pod
+from multisched.plugins.quota.quota_ledger import QUOTA
+from tests.kit.checkers.api.lease_checker import LeaseChecker
+from tests.kit.plugins.headcount import CONDITION, HEADCOUNT, sentence
+
+BUDGETS = "poddisruptionbudgets.policy"
+WRITERS: Final[Mapping[str, str]] = {
+    "poddisruptionbudgets": HEADCOUNT,
+    "elasticquotatrees": QUOTA,
+    "elasticquotas": QUOTA,
+    "podgroups": GANG_PLUGIN,
+}
+"""Kind, by its plural -> the plugin that says its statuses."""
+
+
+class StatusChecker:
+    """Judges who writes statuses, and what `Headcount` says at disruption budgets."""
+
+    def __init__(
+        self,
+        server: ApiServer,
+        configuration: Configuration,
+        leases: LeaseChecker,
+        pods: Callable[[], Mapping[str, Pod]],
+        complain: Callable[[str], None],
+    ) -> None:
+        self._budgets = server.store.collection(BUDGETS)
+        self._leases = leases
+        self._pods = pods
+        self._complain = complain
+        registry = plugin_registry()
+        plugins = {
+            domain.name: {use.name.rpartition(":")[2] for use in resolve_profile(domain, registry).plugins}
+            for domain in configuration.domains
+        }
+        self._domain_of = {
+            plural: min((name for name, enabled in plugins.items() if plugin in enabled), default="")
+            for plural, plugin in WRITERS.items()
+        }
+        """By whose lease statuses of the kind are written; empty where no domain has the plugin."""
+        self._says = self._domain_of["poddisruptionbudgets"]
+
+    def sent(self, sender: str, path: str) -> None:
+        """I9: of all processes the one that leads the first domain with the plugin."""
+        domain = next((domain for plural, domain in self._domain_of.items() if f"/{plural}/" in path), "")
+        if domain:
+            self._leases.check(sender, domain, f"a status to {path.partition('?')[0]}")
+        else:
+            self._complain(f"I9: {sender} sent a status to {path}, and no plugin says any")
+
+    def faults(self) -> Iterator[str]:
+        """Budgets that say another number than that of the pods that stand."""
+        if not self._says:
+            return
+        counts: dict[str, int] = {}
+        for pod in self._pods().values():
+            counts[pod.namespace] = counts.get(pod.namespace, 0) + bool(pod.node and not pod.is_terminal)
+        for key, stored in dict(self._budgets.items()).items():
+            said, wanted = _message(stored.document()), sentence(counts.get(key.partition("/")[0], 0))
+            if said != wanted:
+                yield f"I4: budget {key} says {said!r}, not {wanted!r}"
+
+
+def _message(budget: Mapping[str, Any]) -> str:
+    conditions = budget.get("status", {}).get("conditions") or ()
+    return next((str(one.get("message")) for one in conditions if one.get("type") == CONDITION), "")

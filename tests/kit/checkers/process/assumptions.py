@@ -1,0 +1,154 @@
+"""Each assumption of a process, held to what the process has observed at that moment (I1, I2, I7, I8).
+
+It is the last moment at which a cache can be held to its own word. Once a pod is assumed, the row says that it fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from multisched.framework.ledger import NO_CHOICES, Choices
+from multisched.model.cluster_objects import PersistentVolume
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import PODS, Node, Pod
+from multisched.plugins.volumes.assumed_volumes import AssumedVolume, PodVolumes
+from multisched.plugins.volumes.volume_ledger import VolumeLedger
+from multisched.shell.program import Program
+from multisched.state.cluster_cache import Assumption
+from multisched.verify.gang_objects import GangKey
+from tests.kit.checkers.api.bind_checker import BindChecker
+from tests.kit.checkers.delivered_state import DeliveredState
+from tests.kit.checkers.process.gangs import ProcessGangs
+from tests.kit.checkers.process.gpus import Gpus
+from tests.kit.checkers.process.quotas import ProcessQuotas
+from tests.kit.checkers.process.watches import WatchChecker
+from tests.kit.rules.devices import fault_of_choice, fraction_wanted
+from tests.kit.rules.inter_pod import allows, clash
+from tests.kit.world.labels import GPU_DEVICES
+
+
+class AssumptionChecker:
+    """Stands before the cache of one program."""
+
+    def __init__(
+        self,
+        program: Program,
+        delivered: DeliveredState,
+        watches: WatchChecker,
+        bind_checker: BindChecker,
+        identity: str,
+        domain_of: Mapping[str, str],
+        gpus: Gpus,
+    ) -> None:
+        """`domain_of`: name of a scheduler -> its domain."""
+        self._program, self._delivered, self._watches = program, delivered, watches
+        self._bind_checker, self._complain = bind_checker, bind_checker.complain
+        self._identity = identity
+        self._domain_of = domain_of
+        self._gpus = gpus
+        self.quotas, self.gangs = ProcessQuotas(program, delivered), ProcessGangs(delivered, self._is_paused)
+        self._assume, self._forget = program.cache.assume, program.cache.forget
+        program.cache.assume = self.assume  # type: ignore[method-assign]
+        program.cache.forget = self.forget  # type: ignore[method-assign]
+
+    def _is_paused(self, key: GangKey) -> bool:
+        gang = self._program.cache.gangs.gang("/".join(key))
+        return gang is not None and gang.tentative > 0
+
+    def assume(self, pod: Pod, row: int, choices: Choices = NO_CHOICES, *, is_tentative: bool = False) -> Assumption:
+        """Stands before `ClusterCache.assume`: the last moment at which the cache can be held to its own word."""
+        table = self._program.cache.nodes
+        node = table.node(row)
+        domain = self._domain_of[pod.spec.scheduler_name]
+        for resource, amount in {**pod.spec.requests, PODS: 1}.items():
+            used = int(table.pod_count[row]) if resource == PODS else int(table.requested(resource)[row])
+            if used + amount > node.allocatable.get(resource, 0):
+                self._complain(f"I1: {pod.key} was assumed on {node.name}, which has no room for its {resource}")
+        known = self._delivered.nodes.get(node.name)
+        fault = "which is gone"
+        if known is not None:
+            fault = self._delivered.fault_of_node(pod, domain, known) or self._delivered.fault_of_domain(pod, known)
+        if fault:
+            self._complain(f"I8: {pod.key} was assumed on {node.name}, {fault}")
+        pending = self._program.pods.pending.get(pod.uid)
+        if pending is None and self._has_come_back(pod):
+            pending = pod  # the answer about its lost bind was the first word of it since it came back with a backup
+            self._delivered.read(pod)
+        if pending is None:
+            self._complain(f"I7: {pod.key} was assumed after the watch had said that it is gone")
+        elif pending.gates:
+            self._complain(f"I7: {pod.key} was assumed while gated")
+        self._check_rules(pod, node, domain)
+        excess = self.quotas.fault_of(pod)
+        if excess:
+            self._complain(f"I14: {pod.key} was assumed, and with it {excess}")
+        self._bind_checker.assumed(pod.uid, node.name)
+        free = tuple(self._gpus.free(node.name)) if fraction_wanted(pod.annotations) else ()
+        assumption = self._assume(pod, row, choices, is_tentative=is_tentative)
+        if free:
+            self._check_devices(pod, row, free)
+        self._delivered.assumed(pod.uid, node.name)
+        self.gangs.assumed(pod)
+        if pod.spec.volumes:
+            self._check_assumed_volumes()
+        return assumption
+
+    def forget(self, uid: str) -> bool:
+        self._delivered.given_up(uid)
+        if self._program.cache.is_assumed(uid):
+            self._bind_checker.given_up(self._identity, uid)
+        return self._forget(uid)
+
+    def _has_come_back(self, pod: Pod) -> bool:
+        """A restored backup has it, which had been deleted."""
+        known = self._bind_checker.pods().get(pod.key) if self._watches.was_rewound else None
+        return known is not None and known.uid == pod.uid
+
+    def _check_devices(self, pod: Pod, row: int, free: Sequence[int]) -> None:
+        """A fraction leaves whole devices to those that need them."""
+        hold = self._gpus.hold(pod.uid, row) if GPU_DEVICES not in pod.annotations else None
+        fault = fault_of_choice(free, hold.devices, hold.milli) if hold is not None and hold.devices else ""
+        if fault:
+            self._complain(f"I12: {pod.key} on {self._program.cache.nodes.node(row).name}: {fault}")
+
+    def _check_assumed_volumes(self) -> None:
+        """I1 of volumes, before anything is written: each is assumed for one claim.
+
+        One that the controller has meanwhile bound to another claim than it was assumed for does not count: the API server
+        refuses that write.
+        """
+        claims: dict[str, str] = {}
+        for volume in self._assumed_volumes():
+            known = self._program.cache.objects.get(ObjectKind.PERSISTENT_VOLUME, "", volume.volume)
+            bound_to = known.claim if isinstance(known, PersistentVolume) else None
+            if bound_to is not None and bound_to.uid not in ("", volume.claim_id):
+                continue
+            if claims.setdefault(volume.volume, volume.claim_id) != volume.claim_id:
+                self._complain(f"I1: volume {volume.volume} is promised to two claims")
+
+    def _assumed_volumes(self) -> list[AssumedVolume]:
+        ledgers = [ledger for ledger in self._program.cache.ledgers if isinstance(ledger, VolumeLedger)]
+        held = [one for ledger in ledgers for one in ledger.held().values()]
+        return [volume for one in held if isinstance(one, PodVolumes) for volume in one.volumes]
+
+    def _check_rules(self, pod: Pod, node: Node, domain: str) -> None:
+        """I1 of room and of pods that relate to each other, by what was observed, and of room that is nominated."""
+        known, standing = self._delivered.nodes.get(node.name), self._delivered.standing()
+        if known is not None:
+            lack = self._delivered.lack(known, self._delivered.pods.get(pod.uid, pod))
+            if lack:
+                self._complain(f"I1: {pod.key} was assumed on {node.name}, {lack}")
+            if not allows(pod, known, self._delivered.nodes.values(), standing, self._delivered.is_usable(domain)):
+                self._complain(f"I1: {pod.key} was assumed on {node.name} against a rule about other pods")
+        cache = self._program.cache
+        row = cache.nodes.row_of(node.name)
+        nominated = [p for p in self._program.nominator.on(node.name) if p.uid != pod.uid and not cache.placed(p.uid)]
+        ahead = [p for p in nominated if p.spec.priority >= pod.spec.priority]
+        for other in ahead:
+            if clash(pod, other) is not None:
+                self._complain(f"I1: {pod.key} was assumed on {node.name}, whose port is promised to {other.key}")
+        for resource in pod.spec.requests if ahead and row is not None else ():
+            used = int(cache.nodes.requested(resource)[row])
+            wanted = used + sum(p.spec.requests.get(resource, 0) for p in [pod, *ahead])
+            if wanted > node.allocatable.get(resource, 0):
+                self._complain(f"I1: {pod.key} was assumed on {node.name}, whose {resource} is promised")

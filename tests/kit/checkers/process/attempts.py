@@ -1,0 +1,266 @@
+"""One domain's attempts, each as it begins and ends: whose turn it was, whether a refusal is true, and how long it holds.
+
+Stands by the domain's queue. What it expects is counted here anew, from calls and answers alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from multisched.config.schema import Queue
+from multisched.framework.gangs import GANG_PLUGIN
+from multisched.framework.points import Queued, QueuedGang, QueuedPod
+from multisched.framework.registry import PluginSet
+from multisched.model.objects import Pod
+from multisched.queueing.entry import Failure, Placement, QueueEntry
+from multisched.queueing.pod_queue import PodQueue
+from multisched.queueing.requeue_judge import CONFLICTS_IN_A_ROW
+from multisched.queueing.transitions import Place
+from multisched.shell.scheduling.long_attempts import LongAttempts
+from tests.kit.checkers.process.feasible_nodes import FeasibleNodes, is_judged
+from tests.kit.checkers.process.gang_rooms import GangRooms
+
+TURNS_EVERY: Final = 3
+"""One pop in so many is held against what else is active."""
+REFUSALS_EVERY: Final = 3
+"""One refusal in so many is held against what was observed."""
+EXACT_S: Final = 1e-6
+LEAD_ATTEMPTS, UNIT_S = 17.0, 0.0005
+"""How many more units retries may have had than first attempts that wait (ARCHITECTURE.md, shares): 16 attempts and the
+one under way. An attempt of up to UNIT_S seconds counts as one, a longer one as so many more."""
+WINDOW_S: Final = 1.0
+"""As `queueing/backoff.py` has it of kube-scheduler: backoffs that end in the same second end together."""
+
+
+@dataclass(slots=True)
+class _Course:
+    """What became of one pod's attempts so far."""
+
+    conflicts: int = 0
+    errors: int = 0
+    refusals: int = 0
+    failed_s: float = 0.0
+
+    @property
+    def is_retry(self) -> bool:
+        """A conflict was nobody's refusal."""
+        return bool(self.errors or self.refusals)
+
+    def failed(self, failure: Failure, now_s: float) -> int:
+        """Counts it; how many failures the backoff goes by, 0 for none at all."""
+        self.failed_s = now_s
+        if failure.without_backoff and self.conflicts < CONFLICTS_IN_A_ROW:
+            self.conflicts += 1
+            return 0
+        self.conflicts = 0
+        if failure.is_error or not (failure.rejectors or failure.pending):
+            self.errors += 1
+            return self.errors
+        self.errors = 0
+        self.refusals += 1
+        return self.refusals
+
+
+@dataclass(slots=True)
+class _Turns:
+    """What was taken from the queue: the measure of what a first attempt had to wait for."""
+
+    firsts: float = 0.0
+    """First attempts, by what they cost."""
+    retries: float = 0.0
+    of: Counter[str] = field(default_factory=Counter)
+    """Namespace -> its retries."""
+
+    def before(self, namespace: str) -> tuple[float, float]:
+        """First attempts so far, and retries of other namespaces."""
+        return self.firsts, self.retries - self.of[namespace]
+
+
+@dataclass(slots=True)
+class AttemptChecker:
+    """Of one domain in one process. `chances`: None where plugins were drawn that refuse, or fail, by themselves."""
+
+    name: str
+    queue: PodQueue
+    settings: Queue
+    complain: Callable[[str], None]
+    feasible: FeasibleNodes | None
+    judged: frozenset[str] = frozenset()
+    """Plugins whose refusals depend on what was observed alone."""
+    gangs: GangRooms | None = None
+    """Whether members fit with their gangs; None as `feasible`, or where there are no gangs."""
+    long_attempts: LongAttempts | None = None
+    """None as `feasible`."""
+    _courses: dict[str, _Course] = field(default_factory=dict)
+    _pops: int = 0
+    _refused: int = 0
+    _turns: _Turns = field(default_factory=_Turns)
+    _waiting: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """uid of a pod that was never tried -> what had been taken when it came."""
+
+    def follow(self, plugins: PluginSet, settings: Queue) -> None:
+        """The profile and the backoffs may be others now."""
+        self.settings = settings
+        self.judged = frozenset(one.name for one in (*plugins.pre_filter, *plugins.filter))
+
+    def begin(self) -> AttemptChecker:
+        """Takes its place before the queue."""
+        fail, pop, add, took = self.queue.fail, self.queue.pop, self.queue.add, self.queue.took
+
+        def watched_add(pod: Pod, now_s: float) -> Placement:
+            is_new = pod.uid not in self.queue
+            placement = add(pod, now_s)
+            if is_new and placement.place is Place.ACTIVE:
+                self._waiting[pod.uid] = self._turns.before(pod.namespace)
+            return placement
+
+        def watched_took(uid: str, seconds: float) -> None:
+            if not self._is_retry(uid, 1):
+                self._turns.firsts += max(seconds / UNIT_S - 1.0, 0.0)
+            took(uid, seconds)
+
+        def watched_fail(uid: str, failure: Failure, now_s: float) -> Placement:
+            placement = fail(uid, failure, now_s)
+            self._ended(uid, failure, placement, now_s)
+            return placement
+
+        def watched_pop(now_s: float) -> Queued | None:
+            self._pops += 1
+            is_checked = not self._pops % TURNS_EVERY
+            is_early = is_checked and next(self.queue.entries(Place.ACTIVE), None) is None
+            backing_off = list(self.queue.entries(Place.BACKOFF)) if is_early else []
+            ends_s = {entry.uid: entry.retry_at_s or 0.0 for entry in backing_off}
+            popped = pop(now_s)
+            if isinstance(popped, QueuedGang):
+                if self.gangs is not None:
+                    self.gangs.popped(popped)
+                lead = popped.members[0]
+                self._turns.firsts += not self._is_retry(lead.pod.uid, lead.attempts - 1)
+                return popped
+            if popped is not None:
+                self._count_turn(popped)
+            if popped is not None and is_checked:
+                self._check_turn(popped)
+                if ends_s.get(popped.pod.uid, now_s) > now_s:
+                    self._check_early(popped, backing_off, ends_s)
+            return popped
+
+        self.queue.fail = watched_fail  # type: ignore[method-assign]
+        self.queue.pop = watched_pop  # type: ignore[method-assign]
+        self.queue.add = watched_add  # type: ignore[method-assign]
+        self.queue.took = watched_took  # type: ignore[method-assign]
+        return self
+
+    # -- whose turn it is ------------------------------------------------------------------------------------------
+
+    def _count_turn(self, popped: QueuedPod) -> None:
+        """While a pod waits for its first attempt, retries of other namespaces have as many as first attempts, and a few more."""
+        pod = popped.pod
+        came = self._waiting.pop(pod.uid, None)
+        if self._is_retry(pod.uid, popped.attempts - 1):
+            self._turns.retries += 1
+            self._turns.of[pod.namespace] += 1
+            return
+        if came is not None and popped.attempts == 1:
+            firsts, retries = (now - then for now, then in zip(self._turns.before(pod.namespace), came, strict=True))
+            if retries > firsts + LEAD_ATTEMPTS:
+                found = f"{retries:.0f} retries of other namespaces, and {firsts:.0f} first attempts"
+                self.complain(f"I3: {pod.key} was tried for the first time after {found}")
+        self._turns.firsts += 1
+
+    def _check_turn(self, popped: QueuedPod) -> None:
+        """Nobody of its namespace, and a retry or not as it is, stood before it (`active_pods`)."""
+        is_retry = self._is_retry(popped.pod.uid, popped.attempts - 1)
+        for other in self.queue.entries(Place.ACTIVE):
+            is_alike = self._is_retry(other.uid, other.attempts) == is_retry
+            is_kin = other.pod.namespace == popped.pod.namespace and is_alike
+            if is_kin and self._is_before(other, popped):
+                self.complain(f"I3: {popped.pod.key} had its turn before {other.pod.key}, which was in front of it")
+                return
+
+    def _check_early(self, popped: QueuedPod, backing_off: Sequence[QueueEntry], ends_s: Mapping[str, float]) -> None:
+        """Who goes before its backoff is over goes in the order of its end by whole seconds, then of priority."""
+        mine = ends_s[popped.pod.uid] // WINDOW_S, -popped.pod.spec.priority
+        for other in backing_off:
+            course = self._courses.get(other.uid)
+            theirs = ends_s[other.uid] // WINDOW_S, -other.pod.spec.priority
+            may_be_early = (
+                course is not None and not course.errors and not course.conflicts and not other.waits_out_backoff
+            )
+            if may_be_early and theirs < mine:
+                self.complain(f"I3: {popped.pod.key} was tried early, before {other.pod.key}, which was in front of it")
+                return
+
+    def _is_retry(self, uid: str, attempts: int) -> bool:
+        course = self._courses.get(uid)
+        return course is not None and attempts > 0 and course.is_retry
+
+    def _is_before(self, other: QueueEntry, popped: QueuedPod) -> bool:
+        mine, theirs = popped.pod.spec, other.pod.spec
+        if mine.priority != theirs.priority:
+            return theirs.priority > mine.priority
+        if not other.attempts:
+            came_s = other.added_s
+        elif other.uid in self._courses:
+            came_s = self._courses[other.uid].failed_s
+        else:
+            return False
+        course = self._courses.get(popped.pod.uid) if popped.attempts > 1 else None
+        since_s = course.failed_s if course is not None else popped.queued_s
+        return mine.qos == theirs.qos and came_s < since_s - EXACT_S
+
+    # -- refusals --------------------------------------------------------------------------------------------------
+
+    def _ended(self, uid: str, failure: Failure, placement: Placement, now_s: float) -> None:
+        entry, tried = self.queue.entry(uid), self.gangs.tried_with(uid) if self.gangs is not None else ()
+        if entry is None:
+            self._courses.pop(uid, None)
+            return
+        if entry.attempts == 1:
+            self._courses[uid] = _Course()
+        course = self._courses.get(uid)
+        if course is not None:
+            self._check_backoff(entry, course.failed(failure, now_s), placement, now_s)
+        by = failure.rejectors - {GANG_PLUGIN} if tried else failure.rejectors
+        is_refusal = failure.rejectors and self.judged.issuperset(by)
+        if self.long_attempts is not None and any(one.pod.uid == uid for one in self.long_attempts.entries):
+            return  # it was decided by what was there before its last pauses; its sleep is judged
+        if self.feasible is not None and is_refusal and not failure.is_error and not failure.pending:
+            is_tried_anew = failure.without_backoff and placement.place is Place.ACTIVE
+            self._check_refusal(self.feasible, entry.pod, failure, tried, is_tried_anew=is_tried_anew)
+
+    def _check_refusal(
+        self, feasible: FeasibleNodes, pod: Pod, failure: Failure, tried: Sequence[Pod], *, is_tried_anew: bool
+    ) -> None:
+        """No node takes the pod; and none would if all that are less urgent went, unless it was promised one.
+
+        `tried`: the members of its gang that were tried with it, which are judged together while the gang lacks any.
+        `is_tried_anew`: its decision was overtaken before the commit, and it goes first again; only then may others go for it.
+        """
+        self._refused += 1
+        if self.gangs is not None and self.gangs.lacking(pod.uid):
+            # Without others it was tried alone, when its gang did not lack it yet.
+            if tried and not self._refused % REFUSALS_EVERY:
+                self.gangs.check_refusal(pod, tried, failure.message)
+            return
+        moment = feasible.now(self.name) if is_judged(pod) and not self._refused % REFUSALS_EVERY else None
+        node = moment.node_for(pod) if moment is not None else ""
+        if node:
+            self.complain(f"I3: {pod.key} was refused, and {node} takes it ({failure.message[:80]})")
+        if moment is None or is_tried_anew or feasible.is_nominated(pod):
+            return
+        node = moment.node_by_preemption(pod)
+        if node:
+            self.complain(f"I3: {pod.key} preempts nobody, and {node} takes it without ({failure.message[-80:]})")
+
+    def _check_backoff(self, entry: QueueEntry, failures: int, placement: Placement, now_s: float) -> None:
+        if placement.place is not Place.BACKOFF or not failures or entry.retry_at_s is None:
+            return
+        least_s, most_s = self.settings.initial_backoff_s, self.settings.max_backoff_s
+        waits_s = min(least_s * 2 ** (min(failures, 60) - 1), most_s)
+        if abs(entry.retry_at_s - now_s - waits_s) > EXACT_S:
+            found = f"{entry.retry_at_s - now_s:.2f} s after {failures} failures, not for {waits_s:.2f} s"
+            self.complain(f"I3: {entry.pod.key} backs off for {found}")

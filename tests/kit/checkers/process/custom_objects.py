@@ -1,0 +1,53 @@
+"""Trees of quotas and PodGroups of one process, as its watches hand them on, kept for the judges as they were written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from multisched.model.cluster_objects import ClusterObject
+from multisched.model.object_kinds import ObjectKind
+from multisched.shell.program import Program
+from multisched.verify.gangs import GangJudge
+from multisched.verify.quotas import QuotaJudge
+from tests.kit.checkers.api.bind_checker import BindChecker
+from tests.kit.checkers.api.followed_store import Document
+from tests.kit.checkers.delivered_state import DeliveredState
+from tests.kit.rules.quota_sentences import bounds_of
+from tests.kit.world.definitions import POD_GROUP, QUOTA_TREE
+
+
+class CustomObjects:
+    """Stands before the object store of one program. The document is the server's, by the version that the program has read."""
+
+    def __init__(self, program: Program, delivered: DeliveredState, bind_checker: BindChecker) -> None:
+        self._bind_checker = bind_checker
+        self._delivered = delivered
+        self._judges: dict[str, QuotaJudge | GangJudge] = {QUOTA_TREE.storage: delivered.quotas}
+        self._documents: dict[str, Mapping[str, Document]] = {
+            QUOTA_TREE.storage: bind_checker.quotas.trees,
+            POD_GROUP.storage: bind_checker.gangs.groups,
+        }
+        if delivered.gangs is not None:
+            self._judges[POD_GROUP.storage] = delivered.gangs
+        self._set, self._remove = program.cache.objects.set, program.cache.objects.remove
+        program.cache.objects.set = self.set  # type: ignore[method-assign]
+        program.cache.objects.remove = self.remove  # type: ignore[method-assign]
+
+    def set(self, kind: ObjectKind, item: ClusterObject) -> ClusterObject | None:
+        """Stands before `ObjectStore.set`."""
+        storage = f"{kind.definition.plural}.{kind.definition.group}"
+        judge = self._judges.get(storage)
+        if judge is not None:
+            self._bind_checker.quotas.follow()
+            self._bind_checker.gangs.follow()
+            judge.add(kind.definition.name, self._documents[storage][str(item.version)])
+            self._delivered.quota_bounds |= bounds_of(self._delivered.quotas.tree)
+        return self._set(kind, item)
+
+    def remove(self, kind: ObjectKind, namespace: str, name: str) -> ClusterObject | None:
+        """Stands before `ObjectStore.remove`."""
+        judge = self._judges.get(f"{kind.definition.plural}.{kind.definition.group}")
+        if judge is not None:
+            judge.forget(kind.definition.name, {"metadata": {"name": name, "namespace": namespace}})
+            self._delivered.quota_bounds |= bounds_of(self._delivered.quotas.tree)
+        return self._remove(kind, namespace, name)

@@ -1,0 +1,230 @@
+"""Where a pod could go by all that its process has observed, in plain arithmetic.
+
+It is the measure of a refusal, and of a preemption that was not begun.
+
+A pod that is refused although a node takes it is bound later, by the next event or the flush, and nobody would notice.
+So each refusal is held against what was observed at that very moment. Of pods with volumes nothing is said. (That news
+which helps a parked pod has woken it, `RequeueChecker` looks at.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from msgspec import structs
+
+from multisched.framework.objects_view import hidden
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import Node, Pod
+from multisched.shell.program import Program
+from multisched.verify.quota_tree import QuotaTree
+from tests.kit.checkers.delivered_state import DeliveredState
+from tests.kit.rules.devices import fits_for_certain, wants_devices
+from tests.kit.rules.inter_pod import Standing, allows, clash
+from tests.kit.rules.node_affinity import wants
+from tests.kit.rules.quotas import one_would_do, quota_excess
+from tests.kit.rules.room import has_room, taken_by
+from tests.kit.rules.victims import is_bare, is_plain
+from tests.kit.world.labels import GUEST
+
+
+@dataclass(slots=True)
+class FeasibleNodes:
+    """As one process sees them."""
+
+    program: Program
+    delivered: DeliveredState
+    _known: dict[str, tuple[tuple[int, int], DomainNodes]] = field(default_factory=dict)
+    """Domain -> its latest moment, and what it was made of."""
+
+    def now(self, domain: str) -> DomainNodes | None:
+        """What was observed until now; None where nothing can be said by it."""
+        if hidden(self.program.cache.objects, ObjectKind.NAMESPACE):
+            return None  # terms may be about them
+        router = self.program.router
+        rows = next(router.rows_of(worker) for worker in router.workers() if worker.name == domain)
+        made_of = self.delivered.changes, rows.generation
+        known = self._known.get(domain)
+        if known is None or known[0] != made_of:
+            known = self._known[domain] = made_of, self._made(domain)
+        return known[1]
+
+    def _made(self, domain: str) -> DomainNodes:
+        standing = self.delivered.standing()
+        on: dict[str, list[Pod]] = {name: [] for name in self.delivered.nodes}
+        for one, there in standing:
+            on[there.name].append(one)
+        is_used = used_by(self.program, domain)
+        nodes = [
+            node
+            for node in self.delivered.nodes.values()
+            if not (node.is_unschedulable or node.malformed) and is_used(node)
+        ]
+        used = {name: taken_by(pods) for name, pods in on.items()}
+        return DomainNodes(self, domain, standing, on, used, nodes, self.delivered.is_usable(domain))
+
+    def is_nominated(self, pod: Pod) -> bool:
+        """The pod was promised a node, or budgets cannot be read: it need not preempt, or does not."""
+        unread = hidden(self.program.cache.objects, ObjectKind.POD_DISRUPTION_BUDGET)
+        return bool(self.program.nominator.node_of(pod.uid) or pod.nominated_node or unread)
+
+
+@dataclass(slots=True)
+class DomainNodes:
+    """One domain's nodes at one moment, as they were observed."""
+
+    _feasible: FeasibleNodes
+    _domain: str
+    _standing: Sequence[Standing]
+    _on: Mapping[str, Sequence[Pod]]
+    """Node -> the pods of `_standing` on it."""
+    _used: Mapping[str, Mapping[str, int]]
+    _nodes: list[Node]
+    _is_usable: Callable[[Node], bool]
+    """By the rules: also those that are withheld, which are places to spread over."""
+    _thought: Sequence[Pod] = ()
+    """Pods that stand there in thought alone, each with its node."""
+
+    def with_pod(self, pod: Pod, name: str) -> DomainNodes:
+        """As if the pod stood on the node, too."""
+        node = self._feasible.delivered.nodes[name]
+        on = {**self._on, name: [*self._on[name], pod]}
+        return replace(
+            self,
+            _standing=[*self._standing, (pod, node)],
+            _on=on,
+            _used={**self._used, name: taken_by(on[name])},
+            _thought=[*self._thought, structs.replace(pod, node=name)],
+        )
+
+    def by_domain(self, keys: Sequence[str]) -> Iterator[DomainNodes]:
+        """With the nodes of one topology domain alone, for each in turn; all nodes where no key is given."""
+        values = {tuple(node.labels.get(key) for key in keys) for node in self._nodes}
+        for domain in sorted(one for one in values if None not in one):
+            nodes = [node for node in self._nodes if tuple(node.labels.get(key) for key in keys) == domain]
+            yield replace(self, _nodes=nodes)
+
+    def without_less_urgent(self, priority: int) -> DomainNodes:
+        """As if all pods below this priority were gone."""
+        on = {name: [one for one in pods if one.spec.priority >= priority] for name, pods in self._on.items()}
+        standing = [(one, node) for one, node in self._standing if one.spec.priority >= priority]
+        return replace(self, _standing=standing, _on=on, _used={name: taken_by(pods) for name, pods in on.items()})
+
+    def node_for(self, pod: Pod) -> str:
+        """A node that takes the pod, by its name; empty if there is none, or if that cannot be said."""
+        delivered = self._feasible.delivered
+        pod = delivered.pods.get(pod.uid, pod)
+        placed = [*delivered.placed(), *self._thought]
+        is_held = quota_excess(delivered.quotas.tree, pod, placed + self._nominated(pod))
+        nodes = self._nodes if is_judged(pod) and not is_held else ()
+        return next(
+            (
+                node.name
+                for node in nodes
+                if wants(pod, node) and has_room(pod, node, self._used[node.name]) and self._takes(pod, node)
+            ),
+            "",
+        )
+
+    def node_by_preemption(self, pod: Pod) -> str:
+        """A node that takes a plain pod once all that are less urgent are gone from it, by its name; empty if there is none.
+
+        Or a pod that wants devices and nothing else. Under a quota: once one that has borrowed is gone.
+        """
+        delivered = self._feasible.delivered
+        pod = delivered.pods.get(pod.uid, pod)
+        tree = delivered.quotas.tree
+        is_simple = is_plain(pod) or (is_bare(pod) and wants_devices(pod))
+        nodes = self._nodes if is_judged(pod) and is_simple and pod.spec.can_preempt else ()
+        if tree is not None and tree.leaf_of(pod.namespace) is not None:  # priority is no reason there
+            return self._node_by_reclaim(tree, pod, nodes)
+        return next((node.name for node in nodes if self._makes_room(pod, node)), "")
+
+    def _node_by_reclaim(self, tree: QuotaTree, pod: Pod, nodes: Collection[Node]) -> str:
+        """A node that takes the pod once a single pod gives back what its leaf has borrowed. Beside nominated pods nothing is said."""
+        delivered = self._feasible.delivered
+        if self._nominated(pod):
+            return ""
+        placed, others = delivered.placed(), delivered.nodes.values()
+        free = (
+            node
+            for node in nodes
+            if not delivered.fault_of_node(pod, self._domain, node)
+            and not delivered.fault_of_domain(pod, node)
+            and pod.spec.required_features <= set(node.declared_features)
+            and not _has_guest(self._on[node.name])
+            and fits_for_certain(pod, node, self._on[node.name])
+            and allows(pod, node, others, self._standing, self._is_usable)
+        )
+        return next((node.name for node in free if one_would_do(tree, pod, node, placed)), "")
+
+    def _makes_room(self, pod: Pod, node: Node) -> bool:
+        delivered = self._feasible.delivered
+        going = {one.uid for one in self._on[node.name] if _is_less_urgent(one, pod)}
+        if not going or delivered.fault_of_node(pod, self._domain, node) or self._is_nominated(node.name, pod):
+            return False
+        if delivered.fault_of_domain(pod, node):
+            return False
+        here = [one for one in self._on[node.name] if one.uid not in going]
+        if not has_room(pod, node, taken_by(here)) or not pod.spec.required_features <= set(node.declared_features):
+            return False
+        if _has_guest(here) or not fits_for_certain(pod, node, here):
+            return False
+        left = [(one, there) for one, there in self._standing if one.uid not in going]
+        return allows(pod, node, delivered.nodes.values(), left, self._is_usable)
+
+    def _takes(self, pod: Pod, node: Node) -> bool:
+        """Whatever room there is."""
+        delivered = self._feasible.delivered
+        if delivered.fault_of_node(pod, self._domain, node) or self._is_nominated(node.name, pod):
+            return False
+        if delivered.fault_of_domain(pod, node):
+            return False
+        if not pod.spec.required_features <= set(node.declared_features):
+            return False
+        here = self._on[node.name]
+        if any(clash(pod, one) for one in here) or not fits_for_certain(pod, node, here):
+            return False
+        if _has_guest(here):
+            return False
+        return allows(pod, node, delivered.nodes.values(), self._standing, self._is_usable)
+
+    def _nominated(self, pod: Pod) -> list[Pod]:
+        """Others that are nominated, and stand nowhere: quotas count them already."""
+        there = {one.uid for one, _ in self._standing}
+        nominated = self._feasible.program.nominator.pods()
+        return [one for one in nominated if one.uid != pod.uid and one.uid not in there]
+
+    def _is_nominated(self, node: str, pod: Pod) -> bool:
+        nominator = self._feasible.program.nominator
+        return any(p.uid != pod.uid and nominator.rank_of(p) >= pod.spec.priority for p in nominator.on(node))
+
+
+def used_by(program: Program, domain: str) -> Callable[[Node], bool]:
+    """Tells the nodes that the process may use for the domain at this moment: one that joined may be withheld for a while."""
+    router, table = program.router, program.cache.nodes
+    rows = next(router.rows_of(worker) for worker in router.workers() if worker.name == domain)
+
+    def is_used(node: Node) -> bool:
+        row = table.row_of(node.name)
+        return row is not None and rows.has(row)
+
+    return is_used
+
+
+def is_judged(pod: Pod) -> bool:
+    """Of this pod something can be said."""
+    spec = pod.spec
+    is_odd = spec.volumes or spec.resource_claims or spec.pod_group or spec.unsupported or pod.malformed or pod.gates
+    is_mistaken = any(one.weight and not one.term.is_valid for one in spec.affinity.preferred)
+    return not (is_odd or is_mistaken or GUEST in pod.labels)
+
+
+def _has_guest(here: Collection[Pod]) -> bool:
+    """Whom they keep off depends on the labels of namespaces, which are not observed here."""
+    return any(GUEST in pod.labels for pod in here)
+
+
+def _is_less_urgent(pod: Pod, than: Pod) -> bool:
+    return pod.spec.priority < than.spec.priority

@@ -1,0 +1,117 @@
+"""Whether a gang could start by all that its process has observed: its members together, never one by one.
+
+A node may well take a member that waits: it is not alone, and nothing is held for a gang that cannot start. So a refusal of
+a member, and its sleep, is judged by whether as many members as the gang lacks fit all at once. Once a gang has its
+minimum, each member is judged as any pod.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+
+from multisched.framework.points import QueuedGang
+from multisched.model.objects import Pod
+from multisched.queueing.entry import QueueEntry
+from multisched.queueing.pod_queue import PodQueue
+from multisched.queueing.transitions import Place
+from multisched.verify.gang_objects import GangKey
+from tests.kit.checkers.process.feasible_nodes import DomainNodes, FeasibleNodes, is_judged
+from tests.kit.rules.devices import wants_devices
+from tests.kit.rules.victims import is_bare
+
+WAITING: frozenset[Place] = frozenset({Place.UNSCHEDULABLE, Place.GANG})
+"""Where members are whom nothing keeps from being tried but that nobody has woken their gang."""
+
+
+class GangRooms:
+    """Of one domain in one process."""
+
+    def __init__(self, domain: str, feasible: FeasibleNodes, complain: Callable[[str], None]) -> None:
+        self._domain = domain
+        self._feasible = feasible
+        self._complain = complain
+        self._tried: dict[str, Sequence[Pod]] = {}
+        """uid of a member whose attempt is under way -> all members of that attempt."""
+
+    # -- who waits for whom ----------------------------------------------------------------------------------------
+
+    def lacking(self, uid: str) -> Counter[GangKey]:
+        """How many members its gang lacks, and each gang that starts with it; nothing for a pod that starts alone."""
+        judge = self._feasible.delivered.gangs
+        key = judge.gang_of(uid) if judge is not None else None
+        if judge is None or key is None or judge.has_started(key):
+            return Counter()
+        found = Counter[GangKey]()
+        for state in (judge.state(one) for one in judge.state(key).groups or (key,)):
+            held = self._feasible.delivered.held.keys() & state.waiting
+            lacks = len(state.waiting) + 1 if state.minimum is None else state.minimum - len(state.bound) - len(held)
+            found[state.key] = 0 if judge.has_started(state.key) else max(lacks, 0)
+        return found if found[key] else Counter()
+
+    # -- refusals --------------------------------------------------------------------------------------------------
+
+    def popped(self, gang: QueuedGang) -> None:
+        """An attempt of these members begins."""
+        members = [one.pod for one in gang.members]
+        self._tried.update(dict.fromkeys((pod.uid for pod in members), members))
+
+    def tried_with(self, uid: str) -> Sequence[Pod]:
+        """The attempt of a member has ended: all members that were tried with it; none for a pod that was tried alone."""
+        return self._tried.pop(uid, ())
+
+    def check_refusal(self, pod: Pod, tried: Sequence[Pod], message: str) -> None:
+        """The members that were tried do not fit together; and would not if all that are less urgent went."""
+        lacking, moment = self.lacking(pod.uid), self._feasible.now(self._domain)
+        if moment is None or not lacking:
+            return
+        if self._fits(tried, lacking, moment):
+            self._complain(f"I3: {pod.key} was refused, and its gang fits as a whole ({message[:80]})")
+            return
+        if not all(self._may_clear(one) for one in tried):
+            return
+        if self._fits(tried, lacking, moment.without_less_urgent(min(one.spec.priority for one in tried))):
+            self._complain(f"I3: {pod.key} preempts nobody, and so its gang would fit as a whole ({message[-80:]})")
+
+    def _may_clear(self, pod: Pod) -> bool:
+        """A pod for which others go, whose only needs are room and labels, and for which none are on their way."""
+        is_simple = is_bare(pod) and not wants_devices(pod) and pod.spec.can_preempt
+        return is_simple and not self._feasible.is_nominated(pod)
+
+    def _fits(self, members: Sequence[Pod], lacking: Counter[GangKey], moment: DomainNodes) -> bool:
+        """In one of the topology domains that the gang requires, or anywhere."""
+        judge = self._feasible.delivered.gangs
+        required = judge.state(next(iter(lacking))).required if judge is not None else ()
+        return any(self._fits_in(members, lacking, part) for part in moment.by_domain(required))
+
+    def _fits_in(self, members: Sequence[Pod], lacking: Counter[GangKey], moment: DomainNodes) -> bool:
+        """Places members, alike or not, one after the other where they fit first, until no gang lacks any."""
+        judge = self._feasible.delivered.gangs
+        left = Counter(lacking)
+        for pod in members:
+            key = judge.gang_of(pod.uid) if judge is not None else None
+            if key is None or left[key] <= 0 or not is_judged(pod):
+                continue
+            node = moment.node_for(pod)
+            if node:
+                moment = moment.with_pod(pod, node)
+                left[key] -= 1
+        return max(left.values()) <= 0
+
+    # -- sleep -----------------------------------------------------------------------------------------------------
+
+    def check_sleep(self, entry: QueueEntry, queue: PodQueue) -> None:
+        """A parked lead whose gang fits as a whole should have been woken, unless another member is on its way already."""
+        lacking, moment = self.lacking(entry.uid), self._feasible.now(self._domain)
+        if moment is None or not lacking:
+            return
+        members = [one for uid in sorted(self._uids_of(lacking)) if (one := queue.entry(uid)) is not None]
+        if all(one.place in WAITING or one.place is Place.GATED for one in members) and self._fits(
+            [one.pod for one in members if one.place in WAITING], lacking, moment
+        ):
+            refusal = f"{', '.join(entry.plugins)}: {entry.message[:80]}"
+            self._complain(f"I3: {entry.pod.key} was not woken, and its gang fits as a whole ({refusal})")
+
+    def _uids_of(self, keys: Collection[GangKey]) -> set[str]:
+        judge = self._feasible.delivered.gangs
+        return set[str]() if judge is None else {uid for key in keys for uid in judge.state(key).waiting}

@@ -1,0 +1,43 @@
+"""What a process believes of its leases, and what it knows when it begins to lead (I9)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from multisched.shell.domain import DomainWorker
+from multisched.shell.program import Program
+from tests.kit.checkers.api.bind_checker import BindChecker
+from tests.kit.checkers.delivered_state import DeliveredState
+from tests.kit.checkers.process.feasible_nodes import used_by
+
+
+class LeadershipChecker:
+    """Stands before the workers of one program."""
+
+    def __init__(self, program: Program, delivered: DeliveredState, bind_checker: BindChecker, identity: str) -> None:
+        self._program, self._delivered = program, delivered
+        self._bind_checker, self._complain = bind_checker, bind_checker.complain
+        self._identity = identity
+        for worker in program.router.workers():
+            worker.lead = partial(self.lead, worker, worker.lead)  # type: ignore[method-assign]
+        bind_checker.leases.believers[identity] = self.may_bind
+
+    def may_bind(self, domain: str) -> bool:
+        """What the process believes of its lease."""
+        keeper = self._program.leases.get(domain)
+        return keeper is not None and keeper.may_bind()
+
+    def lead(self, worker: DomainWorker, lead: Callable[[], None]) -> None:
+        """Stands before `DomainWorker.lead`: who begins to decide knows of every bind that was made before (I9)."""
+        is_used = used_by(self._program, worker.name)
+        for pod in self._bind_checker.bound_pods():
+            node = self._delivered.nodes.get(pod.node)
+            known = self._delivered.pods.get(pod.uid)
+            is_known = self._delivered.held.get(pod.uid) == pod.node or (known is not None and known.node == pod.node)
+            if node is not None and is_used(node) and not is_known and pod.uid not in self._delivered.unknowable:
+                self._complain(
+                    f"I9: {self._identity} leads {worker.name}, and knows nothing of {pod.key} on {pod.node}"
+                )
+                break
+        lead()

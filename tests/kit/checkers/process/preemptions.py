@@ -1,0 +1,260 @@
+"""Each preemption of a process as it begins: all victims together are enough, each is needed, and none is too important."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from multisched.config.schema import Configuration, DomainConfig
+from multisched.framework.preemption import Preemption
+from multisched.model.cluster_objects import PodDisruptionBudget
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import Node, Pod
+from multisched.shell.preemptor import Home
+from multisched.shell.program import Program
+from multisched.verify.gangs import GangState
+from multisched.verify.quota_tree import QuotaTree
+from tests.kit.checkers.api.bind_checker import BindChecker
+from tests.kit.checkers.delivered_state import DeliveredState
+from tests.kit.checkers.process.feasible_nodes import used_by
+from tests.kit.rules.inter_pod import Standing, keeps_off
+from tests.kit.rules.preemption import fault_of_preemption
+from tests.kit.rules.quotas import fault_of_reclaim
+from tests.kit.rules.victims import (
+    broken_for_certain,
+    fault_of_units,
+    fault_of_victims,
+    is_plain,
+    less,
+    would_do,
+)
+
+
+class _Scene(msgspec.Struct):
+    """What a preemption is judged by."""
+
+    domain: str
+    nodes: Mapping[str, Node]
+    standing: list[Standing]
+    is_usable: Callable[[Node], bool]
+    promised: Sequence[Standing] = ()
+    """Pods that are promised a node before the preemptors."""
+
+
+class PreemptionChecker:
+    """Stands before the preemptor of one program."""
+
+    def __init__(
+        self,
+        program: Program,
+        delivered: DeliveredState,
+        configuration: Configuration,
+        domain_of: Mapping[str, str],
+        bind_checker: BindChecker,
+        *,
+        is_plain: bool,
+    ) -> None:
+        """`domain_of`: name of a scheduler -> its domain. `is_plain`: no plugin asks outside or fails."""
+        self._program, self._delivered = program, delivered
+        self._domain_of = domain_of
+        self._complain, self._quotas = bind_checker.complain, bind_checker.quotas
+        self._is_plain = is_plain
+        self._may_overlook = any(_may_overlook(domain) for domain in configuration.domains)
+        """It does not look at all nodes: extenders and arguments may leave some out, and what plugins elsewhere answer is as old as their
+        question."""
+        self._latest: Preemption | None = None
+        self._in_force: list[Preemption] = []
+        """Those whose preemptors wait for their victims."""
+        self._leaving: set[str] = set()
+        """uids of the victims of these, and of those whose deletion was sent for others."""
+        self._preempt = program.preemptor.start
+        program.preemptor.start = self.preempt  # type: ignore[method-assign]
+
+    def follow(self) -> None:
+        """The configuration may be another one now; what is under way goes by the one before."""
+        self._may_overlook |= any(_may_overlook(domain) for domain in self._program.configuration.domains)
+
+    def preempt(self, preemption: Preemption, home: Home) -> bool:
+        """Stands before `Preemptor.start`: one preemption of a pod at a time, and only of what is less urgent."""
+        if preemption is self._latest:  # the next of its preemptors
+            return self._preempt(preemption, home)
+        self._latest = preemption
+        is_preempting = self._program.preemptor.is_preempting
+        self._in_force = [one for one in self._in_force if any(is_preempting(pod.uid) for pod, _ in one.nominations)]
+        self._leaving = {victim.uid for one in self._in_force for victim in one.every_victim}
+        self._leaving |= {entry.pod.uid for entry in self._program.cache if entry.pod.is_victim}
+        self._judge(preemption)
+        self._in_force.append(preemption)
+        return self._preempt(preemption, home)
+
+    def _judge(self, preemption: Preemption) -> None:
+        for pod, _ in preemption.nominations:
+            if self._program.preemptor.is_preempting(pod.uid):
+                self._complain(f"I5: {pod.key} preempts while its victims are being asked to go")
+        tree = self._delivered.quotas.tree
+        if tree is not None and tree.leaf_of(preemption.nominations[0].pod.namespace) is not None:
+            self._check_reclaim(tree, preemption)
+            return
+        least = min((pod for pod, _ in preemption.nominations), key=lambda pod: pod.spec.priority)
+        for victim in preemption.every_victim:
+            if victim.spec.priority >= least.spec.priority:
+                self._complain(f"I7: {least.key} is to preempt {victim.key}, which is as urgent")
+        self._check(preemption)
+
+    def _check_reclaim(self, tree: QuotaTree, preemption: Preemption) -> None:
+        """I14: of other leaves only what they have borrowed, nobody too many, and nothing that another reclaim took.
+
+        What pods that start together take back is judged as one: by the amounts of all of them, each on its node.
+        """
+        preemptors = [pod for pod, _ in preemption.nominations]
+        least = min(preemptors, key=lambda pod: pod.spec.priority)
+        (first, at), victims, own = preemption.nominations[0], preemption.every_victim, tree.leaf_of(least.namespace)
+        for victim in (
+            one for one in map(self._marked, victims) if not one.is_leaving
+        ):  # who goes anyway may be anybody
+            leaf = tree.leaf_of(victim.namespace)
+            is_displaced = leaf is own or leaf is None
+            if is_displaced and victim.spec.priority >= least.spec.priority:
+                self._complain(f"I7: {least.key} is to preempt {victim.key}, which is as urgent")
+        nominator, placed, members = (
+            self._program.nominator,
+            self._program.cache.placed,
+            {one.uid for one in preemptors},
+        )
+        others = [
+            (one, self._delivered.nodes.get(nominator.node_of(one.uid)))
+            for one in nominator.pods()
+            if one.uid not in members and not placed(one.uid)
+        ]
+        standing = [self._marked(one) for one in self._delivered.placed()]
+        claims = [(pod, self._delivered.nodes.get(node)) for pod, node in preemption.nominations]
+        judge = self._delivered.gangs
+        in_gangs = {one.uid for one in standing if judge is not None and judge.gang_of(one.uid) is not None}
+        fault = fault_of_reclaim(tree, claims, self._units(preemption), standing, others, in_gangs)
+        if fault:
+            self._complain(f"I14: {first.key} is to reclaim on {at}: {fault}")
+        self._quotas.reclaimed(first, victims)
+
+    def _check(self, preemption: Preemption) -> None:
+        """I7: no preemptor's victims go in vain, and each of them is needed."""
+        cache, first = self._program.cache, preemption.nominations[0].pod
+        domain = self._domain_of[first.spec.scheduler_name]
+        nodes = {node.name: node for _, node in cache.nodes.live_rows()}
+        standing = [(self._marked(e.pod), nodes[e.node]) for e in cache if not e.pod.is_terminal and e.node in nodes]
+        scene = _Scene(domain, nodes, standing, self._delivered.is_usable(domain))
+        wanted = [(pod, nodes[node]) for pod, node in preemption.nominations if node in nodes]
+        if self._is_plain:
+            for pod, node in wanted:
+                self._check_node(pod, node, preemption, wanted, scene)
+        units = self._units(preemption)
+        if self._may_overlook or not all(is_plain(pod) for pod, _ in preemption.nominations):
+            return
+        before = self._nominated_before(preemption, scene)
+        if before is None:
+            return
+        scene.promised = before
+        is_of_one = len(preemption.nominations) == 1 and set(preemption.victims) <= {preemption.node_of(first.uid)}
+        if is_of_one and len(units) == len(preemption.every_victim):
+            self._check_victims(first, preemption, scene)
+        elif len(wanted) == len(preemption.nominations):
+            fault = fault_of_units(wanted, units, nodes.values(), [*scene.standing, *before], scene.is_usable)
+            if fault:
+                self._complain(f"I7: {first.key} is to preempt with others: {fault}")
+
+    def _check_node(
+        self, pod: Pod, node: Node, preemption: Preemption, wanted: Sequence[Standing], scene: _Scene
+    ) -> None:
+        """A preemptor fits on its node once the victims are gone, whatever room the other preemptors leave it."""
+        others = [(other, there) for other, there in wanted if other.uid != pod.uid]
+        fault = self._delivered.fault_of_node(pod, scene.domain, node) or fault_of_preemption(
+            pod,
+            node,
+            preemption.every_victim,
+            scene.nodes.values(),
+            [*scene.standing, *others],
+            scene.is_usable,
+            self._program.cache.objects,
+        )
+        if fault:
+            self._complain(f"I7: {pod.key} is to preempt on {node.name} in vain: {fault}")
+
+    def _check_victims(self, pod: Pod, preemption: Preemption, scene: _Scene) -> None:
+        """Of one node: all victims together are enough, and each is needed; no budget is broken where some node would do without."""
+        name, victims, nodes, standing = (
+            preemption.node_of(pod.uid),
+            [self._marked(victim) for victim in preemption.every_victim],
+            scene.nodes,
+            scene.standing,
+        )
+        known = self._program.cache.objects.all(ObjectKind.POD_DISRUPTION_BUDGET)
+        going = [entry.pod for entry in self._program.cache if self._marked(entry.pod).is_victim]
+        budgets = [less(budget, going) for budget in known if isinstance(budget, PodDisruptionBudget)]
+        if name in nodes:
+            fault = fault_of_victims(
+                pod, nodes[name], victims, nodes.values(), standing, scene.is_usable, budgets, scene.promised
+            )
+            if fault:
+                self._complain(f"I7: {pod.key} is to preempt on {name}: {fault}")
+        broken, is_used = broken_for_certain(budgets, victims), used_by(self._program, scene.domain)
+        for node in filter(is_used, nodes.values()) if broken else ():
+            if would_do(pod, node, budgets, nodes.values(), standing, scene.is_usable, scene.promised):
+                self._complain(f"I7: {pod.key} is to break the budget {broken} on {name}, and need not on {node.name}")
+                return
+
+    def _units(self, preemption: Preemption) -> Sequence[Sequence[Pod]]:
+        """Victims that go together or not at all: those of a gang of which nobody stays, and each other one by itself."""
+        judge, units = self._delivered.gangs, dict[str, list[Pod]]()
+        gone = {victim.uid for victim in preemption.every_victim}
+        for victim in map(self._marked, preemption.every_victim):
+            key = None if judge is None or victim.is_leaving else judge.gang_of(victim.uid)
+            members, surplus = self._standing(judge.state(key)) if judge is not None and key is not None else (set(), 0)
+            is_whole = key is not None and gone.issuperset(members)
+            if key is not None and not is_whole and len(gone & members) > surplus:
+                self._complain(f"I13: {victim.key} goes, and its gang falls below its minimum, and does not go")
+            units.setdefault("/".join(key) if key is not None and is_whole else victim.uid, []).append(victim)
+        return list(units.values())
+
+    def _standing(self, state: GangState) -> tuple[set[str], int]:
+        """Members of the gang that stand and stay, and how many of them may go singly."""
+        known = self._delivered.pods
+        here = {uid for uid in state.bound if uid in known and not known[uid].is_deleting}
+        here |= self._delivered.held.keys() & state.waiting
+        here = {uid for uid in here if uid not in self._leaving}
+        if state.minimum is None:
+            return here, 0
+        finished = sum(uid not in known for uid in state.bound)  # who has ended is no pod that stands
+        return here, min(max(len(here) + finished - state.minimum, 0), len(here))
+
+    def _marked(self, pod: Pod) -> Pod:
+        """The pod, as a victim if an earlier preemption is about to remove it."""
+        is_victim = pod.uid in self._leaving and not pod.is_deleting
+        return replace(pod, is_victim=True) if is_victim and not pod.is_victim else pod
+
+    def _nominated_before(self, preemption: Preemption, scene: _Scene) -> Sequence[Standing] | None:
+        """Pods that are promised a node before the preemptors, which have no rules about others themselves. None: it is before
+        some of them only.
+
+        As upstream, their own rules count where some pod that stands has one about this pod: else InterPodAffinity skips it.
+        """
+        nominator, cache, found = self._program.nominator, self._program.cache, []
+        preemptors = [pod for pod, _ in preemption.nominations]
+        own, priorities = {pod.uid for pod in preemptors}, {pod.spec.priority for pod in preemptors}
+        are_kept_off = any(keeps_off(other, there, pod) for other, there in scene.standing for pod in preemptors)
+        for name, node in scene.nodes.items():
+            for other in nominator.on(name):
+                rank = nominator.rank_of(other)
+                if other.uid in own or cache.placed(other.uid) or rank < min(priorities):
+                    continue
+                if rank < max(priorities):
+                    return None
+                spec = other.spec if are_kept_off else replace(other.spec, pod_affinity=None)
+                found.append((replace(other, spec=spec), node))
+        return found
+
+
+def _may_overlook(domain: DomainConfig) -> bool:
+    entries = domain.profile.plugins.enabled
+    is_narrowed = any(one.name == "DefaultPreemption" and one.args for one in entries)
+    return is_narrowed or bool(domain.extenders) or any(one.isolation is not None for one in entries)

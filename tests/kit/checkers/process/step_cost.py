@@ -1,0 +1,72 @@
+"""What the plugins of one process evaluate in one step of the event loop: no step is longer than others can wait (I10).
+
+Virtual time does not pass within a step. So cost is counted, which is the same on every machine: each call of a plugin counts one,
+and one more for each row of nodes that it is given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from multisched.framework.runner import Runner
+from multisched.testing.sim_loop import SimLoop
+
+COST_MAX: Final = 10_000
+"""Of one step. A single pod costs some hundreds, a gang of eight some thousands."""
+SPENT: Final = 2_000
+"""Of one step: a search that can pause does so."""
+
+R = TypeVar("R")
+
+
+class StepCost:
+    """Of one process. It can be the program's budget of steps, too: `begin`, `is_spent` and `rest` are those of a clock."""
+
+    def __init__(self, loop: SimLoop, complain: Callable[[str], None]) -> None:
+        self._loop = loop
+        self._complain = complain
+        self._step: tuple[int, int] = (0, 0)
+        """The loop's iteration and the task."""
+        self._cost = 0
+        self._since_begin = 0
+        self.highest = 0
+        """Of any step so far."""
+
+    # -- as a budget -----------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._since_begin = 0
+
+    def is_spent(self) -> bool:
+        return self._since_begin >= SPENT
+
+    async def rest(self) -> None:
+        """Others run before the next step."""
+        await asyncio.sleep(0)
+
+    # -- as a judge ------------------------------------------------------------------------------------------------
+
+    def follow(self, runner: Runner) -> None:
+        """Counts what goes through this runner from now on."""
+        call = runner.call
+
+        def counted(plugin: Any, point: str, function: Callable[..., R], *args: Any) -> R:
+            self._add(1 + sum(len(one) for one in args if isinstance(one, np.ndarray)))
+            return call(plugin, point, function, *args)
+
+        runner.call = counted  # type: ignore[method-assign]
+
+    def _add(self, cost: int) -> None:
+        step = self._loop.iteration, id(asyncio.current_task(self._loop))
+        if step != self._step:
+            self._step, self._cost = step, 0
+        before, self._cost = self._cost, self._cost + cost
+        self._since_begin += cost
+        self.highest = max(self.highest, self._cost)
+        if before <= COST_MAX < self._cost:
+            self._complain(f"I10: one step of the event loop costs more than {COST_MAX}")

@@ -1,0 +1,116 @@
+"""Each word of a process's watches: no version goes back, and nothing that was deleted comes again (I6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from multisched.shell.program import Program
+from tests.kit.checkers.delivered_state import DeliveredState
+from tests.kit.world.policies import Policies
+
+
+class _Metadata(msgspec.Struct, gc=False):
+    uid: str
+    version: str = msgspec.field(name="resourceVersion")
+
+
+class _Object(msgspec.Struct, gc=False):
+    metadata: _Metadata
+
+
+_decoder = msgspec.json.Decoder(_Object)
+
+
+class WatchChecker:
+    """Stands before the ingest of one program, and keeps what it gets."""
+
+    def __init__(
+        self,
+        program: Program,
+        delivered: DeliveredState,
+        policies: Policies,
+        identity: str,
+        complain: Callable[[str], None],
+        on_freed: Callable[[str], None],
+    ) -> None:
+        """`on_freed` hears of each node on which a pod takes less than before."""
+        self._delivered, self._policies = delivered, policies
+        self._identity = identity
+        self._complain = complain
+        self._on_freed = on_freed
+        self._audit = program.audit
+        self._versions: dict[str, int] = {}
+        self._gone: set[str] = set()
+        self._uids: dict[str, str] = {}
+        self.was_rewound = False
+        """A backup was restored since the process began."""
+        self.may_hear_twice = False
+        """Some object comes as from no watch: anew, in the version that it had."""
+        self._upsert, self._delete, self._drop = program.pods.upsert, program.pods.delete, program.pods.drop
+        program.pods.upsert = self.upsert  # type: ignore[method-assign]
+        program.pods.delete = self.delete  # type: ignore[method-assign]
+        program.pods.drop = self.drop  # type: ignore[method-assign]
+        self._upsert_node, self._delete_node = program.nodes.upsert, program.nodes.delete
+        program.nodes.upsert = self.upsert_node  # type: ignore[method-assign]
+        program.nodes.delete = self.delete_node  # type: ignore[method-assign]
+        finished = program.finished_members
+        self._upsert_finished, self._delete_finished = finished.upsert, finished.delete
+        finished.upsert = self.upsert_finished  # type: ignore[method-assign]
+        finished.delete = self.delete_finished  # type: ignore[method-assign]
+
+    def upsert(self, key: str, raw: msgspec.Raw) -> None:
+        """Stands before `PodIngest.upsert`: no version goes back, and no deleted uid comes again (I6)."""
+        freed = self._delivered.pod_delivered(key, raw)
+        if freed:
+            self._on_freed(freed)
+        try:
+            metadata = _decoder.decode(raw).metadata
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self._upsert(key, raw)
+            return
+        uid, version = metadata.uid, int(metadata.version)
+        if uid in self._gone and not self.was_rewound:
+            self._complain(f"I6: {key} ({uid}), which was deleted, came back")
+        if version < self._versions.get(uid, 0) and not self.was_rewound:
+            self._complain(f"I6: {key} went back from version {self._versions[uid]} to {version}")
+        may_repeat = self.may_hear_twice or self.was_rewound or self._audit.statistics().lost
+        if version == self._versions.get(uid) and not may_repeat:
+            self._complain(f"I6: {key} was handed on in version {version} twice")
+        if uid not in self._versions:
+            self._policies.heard_of(self._identity, uid)
+        self._versions[uid] = version
+        self._uids[key] = uid
+        self._upsert(key, raw)
+
+    def delete(self, key: str, raw: msgspec.Raw | None) -> None:
+        uid = self._uids.pop(key, "")
+        self._gone.add(_decoder.decode(raw).metadata.uid if raw is not None else uid)
+        self._delivered.pod_gone(key)
+        self._delete(key, raw)
+
+    def drop(self, uid: str) -> None:
+        self._delivered.drop(uid)
+        self._drop(uid)
+
+    def upsert_node(self, key: str, raw: msgspec.Raw) -> None:
+        self._delivered.node_delivered(key, raw)
+        self._upsert_node(key, raw)
+
+    def delete_node(self, key: str, raw: msgspec.Raw | None) -> None:
+        self._delivered.node_gone(key)
+        self._delete_node(key, raw)
+
+    def upsert_finished(self, key: str, raw: msgspec.Raw) -> None:
+        self._delivered.finished_delivered(key, raw)
+        self._upsert_finished(key, raw)
+
+    def delete_finished(self, key: str, raw: msgspec.Raw | None) -> None:
+        self._delivered.finished_gone(key)
+        self._delete_finished(key, raw)
+
+    def rewound(self) -> None:
+        """A backup was restored: versions go back, and what was deleted may come again."""
+        self._versions.clear()
+        self.was_rewound = True

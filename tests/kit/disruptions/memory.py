@@ -1,0 +1,242 @@
+"""What a process remembers, made wrong: numbers of a row, a pod that no queue has, objects that were observed otherwise than they are.
+
+No program does that to itself, so that only its audit can find it. It is asked at once, and everything has to be true again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import orjson
+
+from multisched.cluster.patching.patch import merge
+from multisched.model.objects import CPU, Pod
+from multisched.queueing.transitions import Place
+from multisched.state.cluster_cache import PodState
+from multisched.state.columns.resources import SCORING
+from multisched.state.row_check import row_faults
+from tests.kit.disruptions.scene import Disruption, Scene
+from tests.kit.plugins.faulty import FAULTY
+from tests.kit.processes.process import Process
+
+WRONG_PODS_MAX: Final = 24
+"""Pods that are observed otherwise: more differences than the audit names in the log."""
+AUDITS: Final = 2
+"""Of what may have changed meanwhile the first audit says nothing."""
+WRONG: Final = {"sim/wrong": "wrong"}
+PORT: Final = 9_977
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+async def _miscount(scene: Scene) -> bool:
+    """While the process stands still, so that nothing is decided by it."""
+    process = scene.replicas.leader()
+    if process is None:
+        return False
+    cache = process.program.cache
+    live = [row for row, _ in cache.nodes.live_rows()]
+    audits = process.program.audit.statistics().audits
+    scene.replicas.was_corrupted = True
+    with _standing_still(scene, process):
+        for row, make_wrong in zip(scene.rng.sample(live, min(len(live), len(_WRONGS))), _WRONGS, strict=False):
+            make_wrong(process, row)
+        lost = _lose_from_queue(scene, process)
+        for _ in range(AUDITS):
+            await process.program.audit.once(())
+    is_whole = process.program.audit.statistics().audits == audits + AUDITS
+    left = row_faults(cache.nodes, range(cache.nodes.size))
+    if is_whole and left:
+        scene.bind_checker.complain(f"I4: the audit leaves rows as they are: {next(iter(left.values()))}")
+    if is_whole and lost is not None and process.program.mending.is_lost(lost):
+        scene.bind_checker.complain(f"I3: the audit leaves {lost.key} in no queue")
+    return True
+
+
+@contextmanager
+def _standing_still(scene: Scene, process: Process) -> Iterator[None]:
+    scene.replicas.disturbed.add(process.identity)
+    scene.loop.pause(process.identity)
+    process.checker.is_tampered_with = True
+    try:
+        yield
+    finally:
+        process.checker.is_tampered_with = False
+        scene.loop.resume(process.identity)
+        scene.replicas.disturbed.discard(process.identity)
+
+
+def _lose_from_queue(scene: Scene, process: Process) -> Pod | None:
+    """Some pod that waits is taken out of its queue without a word. Of one that the server refuses the count is lost so."""
+    waiting = [
+        (worker, entry)
+        for worker in process.program.router.workers()
+        for entry in worker.queue.entries()
+        if entry.place in (Place.UNSCHEDULABLE, Place.BACKOFF, Place.ACTIVE)
+        and not scene.bind_checker.policies.policy_of(entry.pod.name)
+    ]
+    if not waiting:
+        return None
+    worker, entry = scene.rng.choice(waiting)
+    worker.queue.remove(entry.uid)
+    return process.program.pods.pending.get(entry.uid)
+
+
+def _add_ghost(process: Process, row: int) -> None:
+    """A pod that never was holds a port there."""
+    table = process.program.cache.nodes
+    ports = [{"containerPort": 80, "hostPort": PORT}]
+    spec = {"nodeName": table.node(row).name, "containers": [{"name": "main", "ports": ports}]}
+    table.add_pod(row, process.program.decoder.pod(_ghost("counted", spec)))
+
+
+def _forget_pod(process: Process, row: int) -> None:
+    """One that stands somewhere counts there no more."""
+    entries = (entry for entry in process.program.cache if entry.state is PodState.CONFIRMED and entry.row >= 0)
+    found = next(entries, None)
+    if found is not None:
+        process.program.cache.nodes.remove_pod(found.row, found.pod.uid)
+
+
+def _bar(process: Process, row: int) -> None:
+    flags = process.program.cache.nodes._unschedulable
+    flags[row] = not flags[row]
+
+
+def _shift_requested(process: Process, row: int) -> None:
+    columns = process.program.cache.nodes._resources
+    columns._requested[columns._index[CPU], row] += 1
+
+
+def _shift_scored(process: Process, row: int) -> None:
+    process.program.cache.nodes._resources._requested[SCORING.start, row] += 1
+
+
+def _shift_allocatable(process: Process, row: int) -> None:
+    columns = process.program.cache.nodes._resources
+    columns._allocatable[columns._index[CPU], row] += 1
+
+
+def _forget_labels(process: Process, row: int) -> None:
+    for _, column in process.program.cache.nodes.label_columns():
+        column.codes[row] = 0
+
+
+def _shift_ledgers(process: Process, row: int) -> None:
+    """Whatever ledgers count for the row is more by one."""
+    for ledger in process.program.cache.ledgers:
+        for column in vars(ledger).values() if ledger.name != FAULTY else ():
+            if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind == "i" and row < len(column):
+                column[row] += 1
+
+
+_WRONGS: Final = (
+    _add_ghost,
+    _forget_pod,
+    _bar,
+    _forget_labels,
+    _shift_ledgers,
+    _shift_requested,
+    _shift_scored,
+    _shift_allocatable,
+)
+"""Each makes something of one row wrong."""
+
+
+# -- objects -----------------------------------------------------------------------------------------------------------
+
+
+async def _deliver_wrong(scene: Scene) -> bool:
+    """A server tells objects otherwise than they are, at their very versions, and a pod that never was."""
+    process = scene.replicas.leader()
+    if process is None or not process.checker.delivered.nodes:
+        return False
+    scene.replicas.was_corrupted = process.checker.watches.may_hear_twice = True
+    _deliver_wrong_pods(scene, process)
+    _deliver_wrong_nodes(scene, process)
+    await scene.pause(0.0, 0.5)
+    for _ in range(AUDITS):
+        await process.program.audit.once()
+    return True
+
+
+def _deliver_wrong_pods(scene: Scene, process: Process) -> None:
+    delivered = process.checker.delivered
+    found = [
+        stored.document()
+        for _, stored in scene.server.store.collection("pods").items()
+        if stored.document()["metadata"]["uid"] in delivered.pods
+    ]
+    known = [
+        one
+        for one in found
+        if delivered.pods[one["metadata"]["uid"]].version == int(one["metadata"]["resourceVersion"])
+    ]
+    scene.rng.shuffle(known)
+    for document in known[:WRONG_PODS_MAX]:
+        metadata = document["metadata"]
+        metadata["labels"] = {**metadata.get("labels", {}), **WRONG}
+        _deliver(process, document)
+        for _ in ("wrong", "mended"):  # either may help a pod that was set aside, as far as the process knows
+            scene.bind_checker.policies.pod_changed(metadata["uid"])
+    moved = next((one for one in known if _is_plain(one)), None)
+    names = sorted(delivered.nodes)
+    if moved is not None:
+        scene.bind_checker.misled_about.add(moved["spec"]["nodeName"])
+        moved["spec"]["nodeName"] = scene.rng.choice(names)
+        _deliver(process, moved)
+        delivered.unknowable.add(moved["metadata"]["uid"])
+    spec = {"nodeName": scene.rng.choice(names), "schedulerName": "default-scheduler", "containers": [{"name": "main"}]}
+    _deliver(process, orjson.loads(_ghost(f"wrong-{scene.mark()}", spec)))
+
+
+def _is_plain(pod: dict[str, Any]) -> bool:
+    """On a node, and nothing but room depends on where that is."""
+    spec = pod["spec"]
+    return (
+        bool(spec.get("nodeName"))
+        and not {"volumes", "affinity"} & spec.keys()
+        and not pod["metadata"].get("annotations")
+    )
+
+
+def _deliver(process: Process, document: dict[str, Any]) -> None:
+    metadata = document["metadata"]
+    process.program.pods.upsert(f"{metadata['namespace']}/{metadata['name']}", msgspec.Raw(orjson.dumps(document)))
+
+
+def _deliver_wrong_nodes(scene: Scene, process: Process) -> None:
+    """Each of some nodes looks as if it took less than it does."""
+    delivered = process.checker.delivered
+    stored = dict(scene.server.store.collection("nodes").items())
+    documents = [one.document() for one in stored.values()]
+    known = [
+        one
+        for one in documents
+        if one["metadata"]["name"] in delivered.nodes
+        and delivered.nodes[one["metadata"]["name"]].version == int(one["metadata"]["resourceVersion"])
+    ]
+    changes: tuple[dict[str, Any], ...] = (
+        {"metadata": {"labels": WRONG}},
+        {"spec": {"unschedulable": True}},
+        {"spec": {"taints": [{"key": "sim/wrong", "value": "", "effect": "NoSchedule"}]}},
+        {"status": {"allocatable": {CPU: "1"}}},
+    )
+    for document, change in zip(scene.rng.sample(known, min(len(known), len(changes))), changes, strict=False):
+        process.program.nodes.upsert(document["metadata"]["name"], msgspec.Raw(orjson.dumps(merge(document, change))))
+
+
+def _ghost(name: str, spec: dict[str, Any]) -> bytes:
+    metadata = {"name": f"ghost-{name}", "namespace": "default", "uid": f"ghost-{name}", "resourceVersion": "1"}
+    return orjson.dumps({"metadata": metadata, "spec": spec})
+
+
+TABLE = (
+    Disruption("memory miscounted", _miscount, 3),
+    Disruption("wrong objects delivered", _deliver_wrong, 3),
+)

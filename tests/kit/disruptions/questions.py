@@ -1,0 +1,153 @@
+"""People who ask what would be: whoever asks changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from tests.kit.disruptions.scene import Disruption, Scene
+from tests.kit.processes.process import Process
+from tests.kit.processes.questions import Questions
+from tests.kit.world.labels import HOSTNAME, ZONE
+from tests.kit.world.nodes import CROWDED
+
+REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+ASKED: Final = 6
+
+
+def _main(**resources: str) -> dict[str, Any]:
+    return {"containers": [{"name": "main", "image": "app-0:v1", "resources": {"requests": resources}}]}
+
+
+def _near(key: str, operator: str, *values: str) -> dict[str, Any]:
+    expression = {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
+    also = {"key": ZONE, "operator": "In", "values": ["z0", "z1", "z2"]}
+    return {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [expression, also]}]}}}}
+
+
+def _single(key: str, operator: str) -> dict[str, Any]:
+    """By one expression alone."""
+    terms = [{"matchExpressions": [{"key": key, "operator": operator}]}]
+    return {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}}
+
+
+_NOBODY: Final = {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": {"app": "nobody"}}}
+_ANYBODY: Final = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {}}
+_LEVEL: Final = {"maxSkew": 1, "topologyKey": "rank", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}
+RELATED: Final[tuple[dict[str, Any], ...]] = (
+    {"affinity": {"podAffinity": {REQUIRED: [_NOBODY]}}},
+    {"affinity": {"podAntiAffinity": {REQUIRED: [_ANYBODY | {"topologyKey": ZONE, "namespaceSelector": {}}]}}},
+    {"topologySpreadConstraints": [_LEVEL | {"topologyKey": ZONE, "minDomains": 9}]},
+)
+"""What no node gives as long as other pods are where they are."""
+UNPLACEABLE: Final = (
+    _main(cpu="5"),
+    _main(memory="9Gi", cpu="100m"),
+    _main(memory="8589934593") | {"tolerations": [{"key": "other", "operator": "Exists"}]},
+    {"nodeSelector": {"tier": "gold"}},
+    {"nodeSelector": {ZONE: "z9"}},
+    {"nodeSelector": {HOSTNAME: "node-9"}},
+    _near("rank", "Gt", "90"),
+    _near("rank", "Lt", "0"),
+    _near("tier", "Exists"),
+    _near("tier", "In", "gold", "silver"),
+    _near(HOSTNAME, "NotIn", *(f"node-{number}" for number in range(40))),
+    _near("kubernetes.io/hostname", "DoesNotExist"),
+    {"affinity": {"podAffinity": {REQUIRED: [_NOBODY]}}},
+    {"affinity": {"podAntiAffinity": {REQUIRED: [_ANYBODY | {"topologyKey": ZONE, "namespaceSelector": {}}]}}},
+    {"topologySpreadConstraints": [_LEVEL, _LEVEL | {"topologyKey": "nowhere"}]},
+    {"topologySpreadConstraints": [_LEVEL | {"topologyKey": ZONE, "minDomains": 9}]},
+    {"containers": [{**_main(cpu="100m")["containers"][0], "ports": [{"containerPort": 80, "hostPort": 9_000}]}]},
+    {"schedulingGates": [{"name": "one"}, {"name": "two"}]},
+    _single("tier", "Exists"),
+    {"topologySpreadConstraints": [_LEVEL, {**_LEVEL, "topologyKey": ZONE, "whenUnsatisfiable": "ScheduleAnyway"}]},
+    _main(cpu="100m") | {"resources": {"requests": {"cpu": "9"}}},
+)
+"""What pods may ask for that no node gives, each for another reason."""
+TAINTS: Final = (
+    [{"key": "sim/asked", "value": "yes", "effect": "NoSchedule"}],
+    [{"key": "sim/asked", "effect": "NoSchedule"}, {"key": "sim/asked", "value": "no", "effect": "NoExecute"}],
+    [{"key": "sim/asked", "effect": "NoSchedule"}, {"key": "sim/also", "effect": "NoSchedule"}],
+)
+"""What nodes are tainted with while people ask why a pod is not there."""
+PORT: Final = 9_985
+
+
+def _questions(scene: Scene, process: Process, names: Sequence[str]) -> Questions:
+    return Questions(
+        process,
+        names,
+        configuration=process.program.configuration if scene.setting.is_reloaded else scene.setting.configuration,
+        server=scene.server,
+        world=scene.world,
+        bind_checker=scene.bind_checker,
+        clock=scene.clock,
+        rng=scene.rng,
+    )
+
+
+async def _ask(scene: Scene) -> bool:
+    """About pods that fit nowhere, one process after the other, in the middle of whatever they do."""
+    names = [await scene.world.add_unplaceable(spec) for spec in scene.rng.sample(UNPLACEABLE, ASKED)]
+    await scene.pause(0.5, 3.0)
+    for process in list(scene.replicas.running):
+        if process.identity not in scene.replicas.disturbed:
+            await _questions(scene, process, names).ask()
+    for name in names:
+        await scene.world.user.delete_named(name)
+    return True
+
+
+async def _shut_out(scene: Scene) -> bool:
+    """Each pod wants one node, which refuses it for one reason: a taint, a cordon, a port, a feature, or its pods.
+
+    People ask why; then pods and nodes change, in ways that help and in ways that do not.
+    """
+    nodes = [f"node-{number}" for number in scene.rng.sample(CROWDED, len(CROWDED))]
+    before = scene.bind_checker.nodes()
+    if any(name not in before or before[name].taints or before[name].is_unschedulable for name in nodes):
+        return False
+    *tainted, cordoned, busy, full = nodes
+    for name, taints in zip(tainted, TAINTS, strict=True):
+        await scene.world.nodes.patch(name, {"spec": {"taints": taints}})
+    await scene.world.nodes.patch(cordoned, {"spec": {"unschedulable": True}})
+    await scene.world.nodes.patch(busy, {"status": {"declaredFeatures": []}})
+    wanted: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in (*tainted, *tainted, cordoned)]
+    wanted += [(busy, _main(cpu="10m") | {"hostNetwork": True, "hostUsers": False}), (full, _main(cpu="3900m"))]
+    main = _main(cpu="10m")["containers"][0] | {"ports": [{"containerPort": 80, "hostPort": PORT}]}
+    wanted += [(busy, {"containers": [main]})] * 2
+    names = [
+        await scene.world.place_lowly(name, spec, is_urgent=False, scheduler="forecast-scheduler")
+        for name, spec in wanted
+    ]
+    names += [await scene.world.add_unplaceable(spec) for spec in RELATED]
+    await scene.pause(0.5, 1.5)
+    process = scene.replicas.leader()
+    if process is not None:
+        await _questions(scene, process, names).ask()
+    await _stir(scene, names, nodes)
+    for name in tainted:
+        await scene.world.nodes.patch(name, {"spec": {"taints": None}})
+    await scene.world.nodes.patch(cordoned, {"spec": {"unschedulable": None}})
+    await scene.pause(0.5, 2.0)
+    for name in names:
+        await scene.world.user.delete_named(name)
+    return True
+
+
+async def _stir(scene: Scene, names: Sequence[str], nodes: Sequence[str]) -> None:
+    """Labels, tolerations, taints and features change."""
+    further = {"key": "sim/further", "operator": "Exists"}
+    for number, pod in enumerate([pod for pod in scene.world.pods() if pod.name in names and not pod.node]):
+        await scene.world.patch_pod(pod, {"metadata": {"labels": {"stirred": "yes"}}})
+        await scene.pause(0.0, 0.2)
+        tolerations = [further, {"operator": "Exists"}] if number % 3 == 0 else [further]
+        await scene.world.patch_pod(pod, {"spec": {"tolerations": tolerations}})
+    await scene.world.nodes.patch(nodes[1], {"spec": {"taints": TAINTS[0]}})
+    for name in nodes:
+        await scene.world.nodes.patch(name, {"metadata": {"labels": {"stirred": "yes"}}})
+        await scene.world.nodes.patch(name, {"status": {"declaredFeatures": ["UserNamespacesHostNetworkSupport"]}})
+        await scene.pause(0.0, 0.3)
+
+
+TABLE = (Disruption("questions asked", _ask, 6), Disruption("pods shut out", _shut_out, 4))

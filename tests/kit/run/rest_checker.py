@@ -1,0 +1,183 @@
+"""Quiet after the last fault: what must come true within a time, and what must hold then (I3, I4, I5)."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator
+
+from multisched.model.object_kinds import ObjectKind
+from multisched.plugins.extender.http_extender import NAME as EXTENDERS
+from multisched.plugins.volumes.volume_binding_args import BIND_TIMEOUT_DEFAULT_S
+from multisched.shell.audit.auditor import AUDIT_PERIOD_S
+from multisched.shell.object_watch import AUDITED_EVERY
+from tests.kit.checkers.invariants import compare
+from tests.kit.checkers.process.mirror import leftover
+from tests.kit.disruptions.scene import Scene
+from tests.kit.plugins.faulty import FAULTY
+from tests.kit.processes.process import Process
+from tests.kit.settings.configurations import EDGE_RANKS
+from tests.kit.world.nodes import NODES
+
+QUIET_MAX_S = 75.0
+"""Virtual seconds after the last fault within which every feasible pod must be bound and every cache true (I3, I4). A
+lease runs out (15), its successor waits for the last binds (5), lists and works off its backoffs (10 each)."""
+QUIET_LOST_MAX_S = 210.0
+"""The same when a watch has lost a line, or a bind was answered that never arrived. It takes three periods of the
+audit, a list, and a backoff."""
+QUIET_REWOUND_MAX_S = BIND_TIMEOUT_DEFAULT_S + AUDITED_EVERY * AUDIT_PERIOD_S + QUIET_MAX_S
+"""The same after a restored backup. The new history may have overtaken the old one before any watch came back. Then a
+claim that differs is found when the audit next comes to its kind. A volume's bind that the backup has lost is waited
+for as long as any."""
+DECEIT = ("lost line", "false answer", "false 404")
+"""Faults that nobody but the audit can find out."""
+SET_ASIDE = "set aside: the API server has refused this pod"
+"""Part of the condition of a pod that the server always refuses."""
+HEARD_S = 2.0
+"""After the last fault, for what was on its way."""
+DRAIN_MAX_S = 30.0
+"""At the end, for each process to hear that all pods are gone: a watch may be broken just then."""
+HEARD_POLL_S, POLL_S = 0.5, 3.0
+NUDGE_POLLS = 6
+"""Polls between two small events. A new leader's Permit may turn pods away, which then wait for an event or five minutes."""
+NUDGED = (NODES - 1, NODES - 2, NODES - 4, int(EDGE_RANKS[1]))
+"""A virtual node, one with GPUs, one of neither kind, and one that may be claimed by its label. A domain hears only of
+the nodes that it may use."""
+
+
+class RestChecker:
+    """Waits for rest, and looks then."""
+
+    def __init__(self, scene: Scene, is_over: Callable[[], bool]) -> None:
+        """`is_over`: nobody wants to know any more."""
+        self._scene = scene
+        self._is_over = is_over
+        self._bind_checker, self._complain = scene.bind_checker, scene.bind_checker.complain
+        self._replicas = scene.replicas
+        self._calm_s = math.inf
+        """From then on nothing goes wrong any more."""
+
+    async def calm_down(self) -> float:
+        """Waits until all is settled, as long as may be; returns how long."""
+        began_s, nudges = self._scene.now_s(), 0
+        self._calm_s = began_s + HEARD_S
+        limit_s = QUIET_LOST_MAX_S if self._was_deceived() else QUIET_MAX_S
+        limit_s = QUIET_REWOUND_MAX_S if self._bind_checker.was_rewound else limit_s
+        while self._scene.now_s() - began_s < limit_s and not self._is_settled() and not self._is_over():
+            await asyncio.sleep(POLL_S)
+            nudges += 1
+            if nudges % NUDGE_POLLS == 0:
+                for number in NUDGED:
+                    await self._scene.world.nodes.patch(
+                        f"node-{number}", {"metadata": {"labels": {"nudge": str(nudges)}}}
+                    )
+        return self._scene.now_s() - began_s
+
+    def _was_deceived(self) -> bool:
+        """Something happened that nobody but the audit can find out, or that takes a reflector long to believe."""
+        return (
+            self._bind_checker.was_rewound
+            or self._replicas.was_corrupted
+            or any(self._scene.faults.injected[kind] for kind in DECEIT)
+        )
+
+    def _is_settled(self) -> bool:
+        waiting = (*self._bind_checker.unbound_feasible(), *self._bind_checker.unbound_entitled())
+        if waiting or self.not_set_aside() or any(self._status_faults()) or not self._bind_checker.is_settled():
+            return False
+        return not any(self._differences(p) or leftover(p.program) for p in self._replicas.running)
+
+    def _status_faults(self) -> Iterator[str]:
+        yield from self._bind_checker.statuses.faults()
+        yield from self._bind_checker.gangs.faults()
+        yield from self._bind_checker.quotas.status_faults()
+
+    def not_set_aside(self) -> list[str]:
+        """Pods that the API server always refuses, and that some leader may try all the same."""
+        aside = {
+            entry.uid
+            for process in self._replicas.running
+            for worker in process.program.router.workers()
+            if worker.is_leading
+            for entry in worker.queue.entries()
+            if entry.is_quarantined and SET_ASIDE in self._bind_checker.policies.condition_of(entry.pod.name)
+        }
+        return [pod.key for pod in self._bind_checker.refused_feasible(aside)]
+
+    def _differences(self, process: Process) -> list[str]:
+        known = process.program.cache.objects.all(ObjectKind.POD_DISRUPTION_BUDGET)
+        found = compare(process.program, self._bind_checker.pods(), self._bind_checker.nodes())
+        return [*found, *self._scene.world.budgets.differences(known)]
+
+    def check(self) -> None:
+        """Everything that must hold at rest."""
+        late = list(self._bind_checker.unbound_feasible())
+        if late:
+            self._complain(f"I3: {len(late)} feasible pods are not bound, for instance {late[0].key}")
+        entitled = list(self._bind_checker.unbound_entitled())
+        if entitled:
+            self._complain(f"I14: {len(entitled)} entitled pods are not bound, for instance {entitled[0].key}")
+        self._bind_checker.check_gangs()
+        self._bind_checker.check_events()
+        for fault in self._status_faults():
+            self._complain(fault)
+        if not self._bind_checker.was_rewound:  # a restored backup has old conditions
+            self._check_messages()
+        aside = self.not_set_aside()
+        if aside:
+            self._complain(f"I10: {len(aside)} pods are refused for ever and not set aside, for instance {aside[0]}")
+        for process in self._replicas.running:
+            for sentence in self._differences(process):
+                self._complain(f"{sentence} ({process.identity})")
+            process.checker.reserves.check(is_at_rest=True)
+            process.checker.check_rest()
+            if process.follower is not None:
+                process.follower.check_rest()
+            self._check_audit(process)
+        # To a process that was paused every plugin that waited seems to have hung.
+        was_paused, failures = self._replicas.was_paused, self._replicas.observer.failures
+        failures = [f for f in failures if not _is_expected(f) and not (was_paused and _is_late(f))]
+        if failures:
+            self._complain(f"plugins failed: {failures[:3]}")
+
+    def _check_messages(self) -> None:
+        events = self._bind_checker.events()
+        for process in self._replicas.running:
+            process.checker.check_conditions(self._calm_s, self._bind_checker.policies.condition_of)
+            process.checker.check_nominations()
+            process.checker.events.check_true(events)
+
+    def _check_audit(self, process: Process) -> None:
+        """I4: it has found no more than was made wrong. A faulty plugin's ledger is what it is there to mend."""
+        audit, injected = process.program.audit.statistics(), self._scene.faults.injected
+        was_tampered_with = self._bind_checker.was_rewound or self._replicas.was_corrupted
+        is_excused = self._scene.setting.has_faulty_plugin or was_tampered_with or bool(injected["false 404"])
+        if audit.inner and not is_excused:
+            self._complain(f"I4: the audit had to mend {audit.inner} contradictions inside the cache")
+        if audit.lost and not self._was_deceived():
+            self._complain(f"I4: the audit found {audit.lost} lost events, and none was lost")
+        if audit.unbound and not self._was_deceived():
+            self._complain(f"I4: the audit took back {audit.unbound} binds, and no answer was false")
+
+    async def drain(self) -> None:
+        """All pods go, and nothing of them is left in any process (I5). Who waits goes first: nobody is tried for what others leave."""
+        if self._scene.world.quotas is not None:
+            self._scene.world.quotas.is_kept = False
+        if self._scene.world.gang_workloads is not None:
+            self._scene.world.gang_workloads.is_kept = False
+        for pod in sorted(self._scene.world.pods(), key=lambda pod: bool(pod.node)):
+            await self._scene.world.user.delete_pod(pod)
+        until_s = self._scene.now_s() + DRAIN_MAX_S
+        while self._scene.now_s() < until_s and not all(p.checker.has_heard_all() for p in self._replicas.running):  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(HEARD_POLL_S)
+        for process in self._replicas.running:
+            process.checker.check_emptied()
+
+
+def _is_expected(failure: str) -> bool:
+    """Of a plugin that is there to fail, of extenders, which fail as services do, and about preferences that cannot be read."""
+    return failure.startswith((FAULTY, EXTENDERS)) or ("PreScore" in failure and "Invalid value" in failure)
+
+
+def _is_late(failure: str) -> bool:
+    return "TimeoutError" in failure or "no answer" in failure

@@ -1,0 +1,188 @@
+"""A whole-program run under a seed: nodes, pods, faults, then quiet, then the invariants.
+
+The real `Program` (configuration, reflectors, queues, cycles, bind workers, leases, audit) runs against the real embedded
+API server in process, under virtual time. `run_seed` returns a report; its `broken` is empty when every invariant held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from multisched.cluster.api.server import ApiServer
+from multisched.testing.sim_loop import SimClock, SimLoop, simulate
+from tests.kit.checkers.api.bind_checker import BindChecker
+from tests.kit.checkers.api.bind_judge import LOST_NEWS_S
+from tests.kit.disruptions.catalog import drawn_kinds
+from tests.kit.disruptions.scene import Scene
+from tests.kit.processes.onlookers import look_at
+from tests.kit.processes.replicas import Replicas
+from tests.kit.run.fault_schedule import FaultSchedule
+from tests.kit.run.report import Report
+from tests.kit.run.rest_checker import RestChecker
+from tests.kit.settings.setting import Setting, drawn, fault_of_refusals, rng_of
+from tests.kit.wire.faults import Faults
+from tests.kit.world.policies import Policies
+from tests.kit.world.world import World
+
+LOOK_S = 0.5
+SHORTEST_FLUSH_S = 8.0
+"""Of all that a file may say while it changes (`configurations.QUEUES`)."""
+ASKED_LOOKS, ASKED_PODS = 20, 4
+"""Every so many looks people ask each process how it fares, and about so many pods."""
+
+
+class Run:
+    """Everything of one seed. `is_hasty` ends it at the first broken invariant."""
+
+    def __init__(self, seed: int, loop: SimLoop, setting: Setting, kinds: Sequence[str], *, is_hasty: bool) -> None:
+        """`kinds`: disruptions, in the order in which they strike."""
+        self._seed, self._loop, self._setting, self._is_hasty = seed, loop, setting, is_hasty
+        self._broken: list[str] = []
+        self._trace = 0
+        rng, clock = random.Random(seed), SimClock(loop)
+        server = ApiServer(clock, seed=seed, rbac=False)
+        server.request_log = self._log
+        self._faults = Faults(random.Random(seed ^ 0x5EED))
+        self._faults.page_items, self._faults.bind_max_s = setting.page_items, setting.bind_max_s
+        self._faults.newest = lambda: server.store.version
+        policies = Policies(server, seed)
+        flush_s = min(domain.queue.unschedulable_flush_s for domain in setting.configuration.domains)
+        flush_s = min(flush_s, SHORTEST_FLUSH_S) if setting.is_reloaded else flush_s
+        policies.flushes = lambda: int(loop.time() / flush_s)
+        self._bind_checker = BindChecker(
+            server,
+            setting.configuration,
+            loop.time,
+            self._broken,
+            policies,
+            lambda: LOST_NEWS_S,
+            has_quotas=setting.has_quotas,
+            has_gangs=setting.has_gangs,
+        )
+        self._world = World(
+            server,
+            self._bind_checker.objects,
+            policies,
+            clock,
+            rng,
+            seed,
+            on_bound=self._bind_checker.bound_from_outside,
+            has_quotas=setting.has_quotas,
+            has_gangs=setting.has_gangs,
+            has_gang_workloads=setting.has_gang_workloads,
+        )
+        self._world.schedulers = setting.configuration.served
+        self._bind_checker.storage = self._world.storage
+        self._replicas = Replicas(setting, seed, loop, rng, self._world.user.api, self._faults, self._bind_checker)
+        self._scene = Scene(
+            seed=seed,
+            setting=setting,
+            loop=loop,
+            clock=clock,
+            rng=rng,
+            server=server,
+            faults=self._faults,
+            world=self._world,
+            bind_checker=self._bind_checker,
+            replicas=self._replicas,
+        )
+        self._rest = RestChecker(self._scene, self._is_over)
+        self._schedule = FaultSchedule(self._scene, kinds, self._rest.not_set_aside)
+
+    def _log(self, method: str, path: str, user: str, status: int) -> None:
+        self._trace = zlib.crc32(f"{self._loop.time():.9f} {method} {path} {status}".encode(), self._trace)
+
+    async def main(self) -> Report:
+        if self._setting.is_drawn and (fault := fault_of_refusals(self._seed)):
+            self._bind_checker.complain(fault)
+        await self._world.build()
+        self._replicas.split_leases()
+        for _ in range(self._setting.replicas):
+            self._replicas.start()
+        looking = self._loop.create_task(self._look())
+        self._world.storage.start()
+        ending = self._loop.create_task(self._world.kubelets.run())
+        keeping = [self._loop.create_task(self._world.budgets.keep())]
+        if self._world.quotas is not None:
+            keeping.append(self._loop.create_task(self._world.quotas.keep()))
+        if self._world.gang_workloads is not None:
+            keeping.append(self._loop.create_task(self._world.gang_workloads.keep()))
+        await self._strike()
+        self._faults.is_on = False
+        if self._bind_checker.was_rewound:
+            await self._world.mend_storage()
+        quiet_s = await self._rest.calm_down() if not self._is_over() else 0.0
+        if not self._is_over():
+            self._rest.check()
+        if not self._broken:
+            await self._rest.drain()
+        if looking.done():
+            looking.result()  # it ends by an error alone
+        looking.cancel()
+        self._world.storage.stop()
+        ending.cancel()
+        self._world.disks.close()
+        self._world.kubelets.close()
+        for task in keeping:
+            task.cancel()
+        for process in self._replicas.running:
+            self._loop.resume(process.identity)  # what is paused cannot end
+        for process in list(self._replicas.running) if not self._is_over() else ():
+            await self._replicas.stop(process)
+        return self._report(self._schedule.struck, quiet_s)
+
+    async def _strike(self) -> None:
+        """Until the last disruption is over, or nobody wants to know any more."""
+        running = self._loop.create_task(self._schedule.run())
+        while not running.done() and not self._is_over():
+            await asyncio.wait([running], timeout=1.0)
+        if not running.done():
+            running.cancel()
+        else:
+            running.result()
+
+    def _is_over(self) -> bool:
+        return (self._is_hasty and bool(self._broken)) or self._replicas.is_hopeless
+
+    async def _look(self) -> None:
+        looks = 0
+        while True:
+            await asyncio.sleep(LOOK_S)
+            looks += 1
+            self._bind_checker.leases.look()
+            self._bind_checker.look_at_gangs()
+            for process in self._replicas.running:
+                process.checker.look()
+                if looks % ASKED_LOOKS == 0:
+                    asked = [pod.key for pod in self._world.pods()[-ASKED_PODS:]]
+                    look_at(process.program, process.identity, asked)
+
+    def _report(self, struck: Mapping[str, int], quiet_s: float) -> Report:
+        everybody = [*self._replicas.running, *self._replicas.ended]
+        conflicts = [w.cycle.conflicts for p in everybody for w in p.program.router.workers()]
+        return Report(
+            seed=self._seed,
+            is_shipped=self._setting.is_shipped,
+            broken=tuple(self._broken),
+            bound=len(self._bind_checker.bound),
+            trace=self._trace,
+            faults=Counter(self._faults.injected) + Counter(struck),
+            conflicts_true=sum(c.true for c in conflicts),
+            conflicts_false=sum(c.false for c in conflicts),
+            mended=sum(p.program.audit.statistics().lost for p in everybody),
+            set_aside=sum(w.queue.statistics().set_aside for p in everybody for w in p.program.router.workers()),
+            quiet_s=quiet_s,
+            virtual_s=self._loop.time(),
+        )
+
+
+def run_seed(seed: int, *, is_hasty: bool = False, kinds: Sequence[str] | None = None) -> Report:
+    """One whole run; deterministic in the seed. Hasty: over at the first broken invariant. `kinds`: of disruptions, no others."""
+    loop, rng = SimLoop(seed), rng_of(seed)
+    setting = drawn(seed, rng)
+    run = Run(seed, loop, setting, drawn_kinds(seed, rng, setting) if kinds is None else kinds, is_hasty=is_hasty)
+    return simulate(run.main(), loop)

@@ -1,0 +1,49 @@
+"""Which scenario ends a run: each is named where it is written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from tests.kit.disruptions.scene import Scene
+from tests.kit.scenarios import (
+    classes,
+    handbacks,
+    outages,
+    preemptors,
+    restarts,
+    storage,
+    strangers,
+    waiting,
+    wakeups,
+)
+from tests.kit.scenarios.steps import LED_MAX_S, Scenarios, place, standing
+
+RUNS_EACH: Final = 3
+"""One at least of the configuration as it ships (`Setting.is_shipped`)."""
+SCENARIOS: Final[Scenarios] = (
+    *waiting.SCENARIOS,
+    *wakeups.SCENARIOS,
+    *handbacks.SCENARIOS,
+    *strangers.SCENARIOS,
+    *preemptors.SCENARIOS,
+    *storage.SCENARIOS,
+    *classes.SCENARIOS,
+    *restarts.SCENARIOS,
+    *classes.LATER,
+    *outages.SCENARIOS,
+)
+
+
+async def play_one(scene: Scene, struck: Counter[str]) -> None:
+    """The scenarios take turns, three runs each: a hundred runs meet every one.
+
+    None is played where a faulty ledger may fail at its pods: they would wait for the next audit.
+    """
+    if scene.setting.has_faulty_plugin:
+        return
+    name, act = SCENARIOS[scene.seed // RUNS_EACH % len(SCENARIOS)]
+    first = await place(scene, "", 10)
+    await scene.until(lambda: bool(standing(scene, [first])), LED_MAX_S)
+    if standing(scene, [first]):
+        struck[name] += await act(scene)

@@ -1,0 +1,217 @@
+"""Nodes of a scenario's own, which nobody else is let onto, and pods that are refused there until one event comes.
+
+Each is woken by its own event and by no other: the event of the one helps none of the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from multisched.model.objects import Node, Pod
+from multisched.model.version import Version
+from multisched.queueing.transitions import Place
+from multisched.shell.program import Program
+from tests.kit.disruptions.scene import Scene
+from tests.kit.processes.process import Process
+from tests.kit.scenarios.steps import all_stand, leaders, leading, named, place
+from tests.kit.world.labels import HOSTNAME
+
+ROOM: Final = "room-"
+"""How the names of rooms begin."""
+BED: Final = "sim/bed"
+"""The label of a room that its pod selects."""
+KEPT: Final = {"key": "sim/kept", "effect": "NoSchedule"}
+TOLERATED: Final = {"key": "sim/kept", "operator": "Exists"}
+BACKED_OFF_S: Final = 1.2, 1.8
+"""After the first refusal; then its condition is written, too."""
+HEARD_S: Final = 5.0
+"""In which an event reaches those who wait for it; most watches tell it at once, one that broke is opened again before."""
+SETTLED_S: Final = 0.3, 0.5
+"""For an event to have its effect."""
+DECIDED_S: Final = 4.0
+"""Until all that were woken have their nodes: some attempts are turned away at Permit first."""
+
+
+def at_once(program: Program) -> bool:
+    """The event is about pods or nodes: whether it was heard, the cache says."""
+    del program
+    return True
+
+
+class Sleeper(NamedTuple):
+    """A pod, what it awaits in words, the event that helps, and whether a program has heard that event."""
+
+    pod: str
+    awaits: str
+    wake: Callable[[], Awaitable[object]]
+    is_heard: Callable[[Program], bool] = at_once
+
+
+Case = Callable[["Rooms"], Awaitable[Sleeper]]
+
+
+class Rooms:
+    """Those of one scenario."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self._names: list[str] = []
+        self._before = sum(name.startswith(ROOM) for name in scene.bind_checker.nodes())
+        """Rooms of earlier scenarios of the run."""
+        self._uids: list[str] = []
+        self.mark = scene.mark()
+
+    async def room(self, bed: str, labels: Mapping[str, str] | None = None, *, cpu: str = "4", **spec: Any) -> str:
+        """The name of a new node."""
+        name = f"{ROOM}{self._before + len(self._names) + 1}"
+        self._names.append(name)
+        amounts = {"cpu": cpu, "memory": "8Gi", "pods": "20"}
+        node = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": name, "labels": {HOSTNAME: name, BED: bed, **(labels or {})}},
+            "spec": {"taints": [KEPT], **spec},
+            "status": {"capacity": amounts, "allocatable": amounts},
+        }
+        await self.scene.world.user.send("POST", "/api/v1/nodes", node)
+        return name
+
+    async def pod(
+        self,
+        bed: str,
+        spec: Mapping[str, Any] | None = None,
+        *,
+        milli: int = 10,
+        labels: Mapping[str, str] | None = None,
+        is_urgent: bool = False,
+    ) -> str:
+        """The name of a pod that is for these rooms, or with no bed for any node. It comes when all know who is where."""
+        await self.scene.until(self._are_known, HEARD_S)
+        where = {"nodeSelector": {BED: bed}} if bed else {}
+        whole = {"tolerations": [TOLERATED], **where, **(spec or {})}
+        return await place(self.scene, "", milli, spec=whole, is_urgent=is_urgent, labels=dict(labels or {}))
+
+    async def holder(self, node: str, *, milli: int = 10, **more: Any) -> str:
+        """The uid of somebody else's pod in the room."""
+        uid = await self.scene.world.strangers.place(node, annotations={}, cpu=f"{milli}m", **more)
+        self._uids.append(uid)
+        return uid
+
+    def _are_known(self) -> bool:
+        delivered = [process.checker.delivered for process in self.scene.replicas.running]
+        return all(one.nodes.keys() >= set(self._names) and one.pods.keys() >= set(self._uids) for one in delivered)
+
+    async def patch(self, node: str, **fields: Any) -> None:
+        await self.scene.world.nodes.patch(node, fields)
+
+    async def patch_pod(self, name: str, **fields: Any) -> None:
+        """By its name."""
+        for pod in named(self.scene, [name]):
+            await self.scene.world.patch_pod(pod, fields)
+
+    async def relabel(self, uid: str, labels: Mapping[str, str | None]) -> None:
+        for pod in self.scene.world.pods():
+            if pod.uid == uid:
+                await self.scene.world.patch_pod(pod, {"metadata": {"labels": dict(labels)}})
+
+    async def send_off(self, uid: str) -> None:
+        await self.scene.world.delete_uid(uid)
+
+
+async def wake_each(scene: Scene, cases: Sequence[Case]) -> bool:
+    """One event after the other, in this order; each wakes its pod."""
+    rooms = Rooms(scene)
+    sleepers = [await case(rooms) for case in cases]
+    await fall_asleep(scene, sleepers)
+    for sleeper in sleepers:
+        await wake_up(scene, sleeper.wake, [sleeper])
+    await _decided(scene, sleepers)
+    return True
+
+
+async def wake_all(scene: Scene, sleepers: Sequence[Sleeper], wake: Callable[[], Awaitable[object]]) -> bool:
+    """One event wakes all."""
+    await fall_asleep(scene, sleepers)
+    await wake_up(scene, wake, sleepers)
+    await _decided(scene, sleepers)
+    return True
+
+
+async def fall_asleep(scene: Scene, sleepers: Sequence[Sleeper]) -> None:
+    await scene.until(lambda: all(asleep(scene, one.pod) for one in sleepers))
+    await scene.pause(*BACKED_OFF_S)
+
+
+async def wake_up(scene: Scene, wake: Callable[[], Awaitable[object]], sleepers: Sequence[Sleeper]) -> None:
+    before = leader(scene)
+    waiting = [one for one in sleepers if asleep(scene, one.pod)]
+    await wake()
+    await scene.until(lambda: not any(asleep(scene, one.pod) for one in waiting), HEARD_S)
+    await check_awake(scene, waiting, before)
+
+
+async def _decided(scene: Scene, sleepers: Sequence[Sleeper]) -> None:
+    names = [one.pod for one in sleepers]
+    await scene.until(lambda: all_stand(scene, names), DECIDED_S)
+
+
+def asleep(scene: Scene, name: str) -> bool:
+    """Whoever leads waits for an event before it tries this pod again."""
+    places = (Place.UNSCHEDULABLE, Place.GATED)
+    return any(
+        entry.pod.name == name and entry.place in places for queue in leading(scene) for entry in queue.entries()
+    )
+
+
+def leader(scene: Scene) -> Process | None:
+    """The process that decides about these pods; None while nobody does, or two believe so."""
+    found = leaders(scene)
+    return found[0][0] if len(found) == 1 else None
+
+
+async def check_awake(scene: Scene, waiting: Sequence[Sleeper], before: Process | None) -> None:
+    """`before`: the process that led when the event came.
+
+    Drawn plugins may refuse whatever they like; after a restored backup new nodes may be withheld, and claims may come
+    later than pods. Nodes that another leader may use are withheld, too.
+    """
+    late = [one for one in waiting if asleep(scene, one.pod)]
+    if (
+        not late
+        or before is None
+        or scene.setting.is_drawn
+        or scene.bind_checker.was_rewound
+        or before.program.handover.waiting()
+        or not _has_heard(scene, before)
+    ):
+        return
+    await scene.pause(*SETTLED_S)
+    if leader(scene) is not before or not _has_heard(scene, before):
+        return
+    for one in late:
+        if asleep(scene, one.pod) and one.is_heard(before.program):
+            scene.bind_checker.complain(f"I3: {one.pod} was not woken by {one.awaits}")
+
+
+def _has_heard(scene: Scene, process: Process) -> bool:
+    """Of the rooms and of all pods that may go there, by what its watches have handed on."""
+    delivered, bind_checker = process.checker.delivered, scene.bind_checker
+    pods = _versions(delivered.pods.values()) == _versions(bind_checker.pods().values())
+    return (
+        pods
+        and _rooms(delivered.nodes) == _rooms(bind_checker.nodes())
+        and not any(map(delivered.held.get, _versions(delivered.pods.values())))
+    )
+
+
+def _versions(pods: Iterable[Pod]) -> Mapping[str, Version]:
+    return {
+        pod.uid: pod.version
+        for pod in pods
+        if pod.node.startswith(ROOM) or any(one.key == TOLERATED["key"] for one in pod.spec.tolerations)
+    }
+
+
+def _rooms(nodes: Mapping[str, Node]) -> Mapping[str, Version]:
+    return {name: node.version for name, node in nodes.items() if name.startswith(ROOM)}

@@ -1,0 +1,235 @@
+"""Scenarios of what happens between a decision and its POST: each rule is broken by somebody else while a bind waits after a 429.
+
+Once that is heard nothing may be sent any more (`stale_decisions`, `DeliveredState.fault_of_bind`). And of binds whose answers are
+lost: they are never given up, nor tried elsewhere, whatever else goes wrong.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from itertools import product, repeat
+from typing import Any, Final
+
+from multisched.model.objects import CPU
+from tests.kit.disruptions.scene import Scene
+from tests.kit.scenarios.steps import SCHEDULER, Scenarios, emptiest, several
+from tests.kit.wire.faults import APPLIED, LATE, LATE_408, LATE_500, LOST, REFUSED, THROTTLED
+from tests.kit.world.labels import HOSTNAME, ZONE
+from tests.kit.world.nodes import GPU_NODES
+
+NAME: Final = "between"
+HEARD_S: Final = 0.1, 0.4
+"""Until every process has observed what happened. The bind is tried again a second after its 429."""
+SETTLED_S: Final = 6.0
+TOGETHER: Final = 5
+"""Of the short ones, in one run."""
+TAINT: Final = "sim/late"
+UNDELIVERED_S: Final = 9.5
+"""How long no watch tells of pods while a bind is unknown."""
+
+Happens = Callable[[str], Awaitable[object]]
+"""Given the node that was chosen."""
+
+
+async def _between(scene: Scene, node: str, happens: Happens, **ours: Any) -> bool:
+    """A pod is decided on and its bind gets a 429. Then something happens; after that it may be sent at any moment."""
+    answers = scene.faults.bind_answers
+    answers[NAME] = repeat(THROTTLED)
+    try:
+        asked = {"spec": {}, "scheduler": SCHEDULER, "cpu": "10m", "is_urgent": False, **ours}
+        await scene.world.place_lowly(node, name=NAME, **asked)
+        await scene.until(lambda: bool(_chosen(scene)))
+        chosen = _chosen(scene)
+        if chosen:
+            await happens(chosen)
+            await scene.pause(*HEARD_S)
+    finally:
+        del answers[NAME]
+    await scene.until(lambda: not scene.replicas.on_their_way([NAME]), SETTLED_S)
+    await scene.world.user.delete_named(NAME)
+    return bool(chosen)
+
+
+def _chosen(scene: Scene) -> str:
+    """The node for which somebody has decided; empty for none."""
+    uids = [pod.uid for pod in scene.replicas.on_their_way([NAME])]
+    held = [process.checker.delivered.held for process in scene.replicas.running]
+    return next((nodes[uid] for uid in uids for nodes in held if uid in nodes), "")
+
+
+async def _come(scene: Scene, node: str, *, theirs: Mapping[str, Any], **ours: Any) -> bool:
+    """Somebody's pod comes to the node, and goes again."""
+    came: list[str] = []
+
+    async def come(chosen: str) -> None:
+        came.append(await scene.world.strangers.place(chosen, **theirs))
+
+    is_played = await _between(scene, node, come, **ours)
+    for uid in came:
+        await scene.world.delete_uid(uid)
+    return is_played
+
+
+async def _take_room(scene: Scene) -> bool:
+    node = emptiest(scene)
+    return await _come(scene, node, theirs={"cpu": "4"})
+
+
+async def _take_port(scene: Scene) -> bool:
+    port = {"containerPort": 80, "hostPort": 9_971, "hostIP": scene.rng.choice(("", "10.0.0.1"))}
+    main = {"name": "main", "image": "app-0:v1", "resources": {"requests": {"cpu": "10m"}}}
+    ours, theirs = ({"containers": [{**main, "ports": [one]}]} for one in (port, {**port, "hostIP": ""}))
+    return await _come(scene, emptiest(scene), theirs={"spec": theirs}, spec=ours)
+
+
+async def _take_disk(scene: Scene) -> bool:
+    spec = {"volumes": [{"name": "v0", "gcePersistentDisk": {"pdName": "between"}}]}
+    return await _come(scene, emptiest(scene), theirs={"spec": spec}, spec=spec)
+
+
+async def _take_device(scene: Scene) -> bool:
+    """One device as a whole: a pod that wants a part of another may not be beside it."""
+    whole = {"name": "main", "image": "app-0:v1", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    is_part = scene.rng.random() < 0.5
+    ours = {"milli": "300"} if is_part else {"spec": {"containers": [whole]}}
+    many = {**whole, "resources": {"limits": {"nvidia.com/gpu": "1" if is_part else "4"}}}
+    crowds = Counter(pod.node for pod in scene.world.pods())
+    node = min((f"node-{number}" for number in GPU_NODES), key=crowds.__getitem__)
+    return await _come(scene, node, theirs={"spec": {"containers": [many]}}, scheduler="gpu-scheduler", **ours)
+
+
+async def _crowd_zone(scene: Scene) -> bool:
+    """Level over zones: somebody's pod comes to the zone that was chosen."""
+    labels = {"level": scene.mark()}
+    spread = {"topologyKey": ZONE, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+    spec = {"topologySpreadConstraints": [{**spread, "labelSelector": {"matchLabels": labels}}]}
+    return await _come(scene, "", theirs={"labels": labels}, spec=spec, labels=labels)
+
+
+async def _come_averse(scene: Scene) -> bool:
+    labels = {"tone": "soft"}
+    term = {"topologyKey": scene.rng.choice((HOSTNAME, ZONE)), "labelSelector": {"matchLabels": labels}}
+    spec = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+    return await _come(scene, emptiest(scene), theirs={"spec": spec}, labels=labels)
+
+
+async def _leave_alone(scene: Scene) -> bool:
+    """The company that a pod wants leaves."""
+    labels, node = {"company": scene.mark()}, emptiest(scene)
+    term = {"topologyKey": scene.rng.choice((HOSTNAME, ZONE)), "labelSelector": {"matchLabels": labels}}
+    spec = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+    company = await scene.world.strangers.place(node, labels=labels)
+    await scene.until(lambda: scene.replicas.knows_placed(company))
+    is_played = await _between(scene, node, lambda _: scene.world.delete_uid(company), spec=spec)
+    await scene.world.delete_uid(company)
+    return is_played
+
+
+async def _change(scene: Scene, patch: Mapping[str, Any], back: Mapping[str, Any], **ours: Any) -> bool:
+    """The node changes, and is as before a moment later."""
+    node = emptiest(scene)
+    is_played = await _between(scene, node, lambda _: scene.world.nodes.patch(node, patch), **ours)
+    await scene.world.nodes.patch(node, back)
+    return is_played
+
+
+async def _cordon(scene: Scene) -> bool:
+    return await _change(scene, {"spec": {"unschedulable": True}}, {"spec": {"unschedulable": None}})
+
+
+async def _taint(scene: Scene, effect: str) -> bool:
+    node = scene.bind_checker.nodes()[emptiest(scene)]
+    before = [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in node.taints]
+    taints = [*before, {"key": TAINT, "effect": effect}]
+    return await _change(scene, {"spec": {"taints": taints}}, {"spec": {"taints": before}})
+
+
+async def _shrink(scene: Scene) -> bool:
+    """In CPU, or in how many pods it takes."""
+    node = scene.bind_checker.nodes()[emptiest(scene)]
+    small, had = scene.rng.choice(
+        (
+            ({"cpu": "5m"}, {"cpu": f"{node.allocatable[CPU]}m"}),
+            ({"pods": "0"}, {"pods": f"{node.allocatable['pods']}"}),
+        )
+    )
+    return await _change(scene, {"status": {"allocatable": small}}, {"status": {"allocatable": had}})
+
+
+async def _lose_label(scene: Scene) -> bool:
+    """One that the pod selects, or the place over which it is to be spread."""
+    node = scene.bind_checker.nodes()[emptiest(scene)]
+    spread = {"topologyKey": ZONE, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+    over = {"topologySpreadConstraints": [{**spread, "labelSelector": {"matchLabels": {"tone": "soft"}}}]}
+    key, spec = scene.rng.choice((("rank", {"affinity": _ranked(node.labels["rank"])}), (ZONE, over)))
+    had = {"metadata": {"labels": {key: node.labels[key]}}}
+    return await _change(scene, {"metadata": {"labels": {key: None}}}, had, spec=spec)
+
+
+def _ranked(rank: str) -> dict[str, Any]:
+    terms = [{"matchExpressions": [{"key": "rank", "operator": "In", "values": [rank]}]}]
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+
+
+async def _delete(scene: Scene) -> bool:
+    """The node goes, and in one of two cases comes again at once."""
+    node = emptiest(scene)
+    number, is_back = int(node.removeprefix("node-")), scene.rng.random() < 0.5
+
+    async def go(_: str) -> None:
+        await scene.world.nodes.delete(number)
+        if is_back:
+            await scene.world.nodes.add(number)
+
+    is_played = await _between(scene, node, go)
+    await scene.world.nodes.add(number)
+    return is_played
+
+
+# -- binds whose answers are lost --------------------------------------------------------------------------------------
+
+
+async def _lose_answers(scene: Scene) -> bool:
+    """What was sent may be applied, and no watch tells of it. Whatever is answered next says nothing of what was sent before."""
+    pairs = product((APPLIED, LATE, LOST, LATE_500, LATE_408), (REFUSED, THROTTLED))
+    scripts = {f"{NAME}-{at}": (THROTTLED, first, *[then] * 4) for at, (first, then) in enumerate(pairs)}
+    answers = scene.faults.bind_answers
+    try:
+        for name, script in scripts.items():
+            answers[name] = iter(script)
+            await scene.world.place_lowly("", {}, name=name, is_urgent=False, scheduler=SCHEDULER, cpu="10m")
+        await scene.until(lambda: len(scene.replicas.on_their_way(scripts)) == len(scripts))
+        for process in scene.replicas.running:
+            process.transport.pods_late_until_s = scene.now_s() + UNDELIVERED_S
+        await scene.pause(UNDELIVERED_S, UNDELIVERED_S + 0.5)
+    finally:
+        for name in scripts:
+            del answers[name]
+    await scene.until(lambda: not scene.replicas.on_their_way(scripts), SETTLED_S)
+    for name in scripts:
+        await scene.world.user.delete_named(name)
+    return True
+
+
+BEFORE: Final[Scenarios] = (
+    ("room taken before the bind", _take_room),
+    ("port taken before the bind", _take_port),
+    ("disk taken before the bind", _take_disk),
+    ("device taken before the bind", _take_device),
+    ("zone crowded before the bind", _crowd_zone),
+    ("enemy come before the bind", _come_averse),
+    ("company gone before the bind", _leave_alone),
+    ("node cordoned before the bind", _cordon),
+    ("node tainted before the bind", partial(_taint, effect="NoSchedule")),
+    ("node tainted before the bind", partial(_taint, effect="NoExecute")),
+    ("node shrunk before the bind", _shrink),
+    ("label lost before the bind", _lose_label),
+    ("node deleted before the bind", _delete),
+)
+SCENARIOS: Final[Scenarios] = (
+    ("strangers before the bind", several(BEFORE, TOGETHER)),
+    ("strangers before the bind", several(BEFORE, TOGETHER)),
+    ("answers of binds lost", _lose_answers),
+)

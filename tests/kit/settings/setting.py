@@ -1,0 +1,179 @@
+"""What one simulated run is made of, drawn from its seed: configuration, replicas, pages, arrivals.
+
+Every second seed runs the default configuration as it ships, with every time and every bound as it is. The others run three
+domains that ask outside, hold pods at Permit and lend nodes to each other. Every second of these has whatever else a user may
+configure.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+import yaml
+
+from multisched.config import loading
+from multisched.config.schema import Configuration
+from tests.kit.settings import configurations
+
+REFUSED_TRIED = 3
+"""Configurations that must be refused, tried before a run."""
+PAGE_MIN_ITEMS, PAGE_MAX_ITEMS = 3, 50
+ARRIVALS = (40, 80)
+WORKLOADS = (2, 3)
+REPLICAS = (2, 2, 2, 3)
+SLOW_BINDS = 0.35
+"""Of all runs: in these a bind takes up to SLOW_BIND_MAX_S."""
+SLOW_BIND_MAX_S = 2.5
+ROLLOUTS = 0.25
+"""Of all runs: in these the settings of leases are being changed."""
+QUOTAS, GANGS = 0.65, 0.65
+"""Of the runs of teams: there are elastic quotas, or gangs; in the rest of either there are both."""
+TEAMED_FROM = 100
+"""From this seed on there are teams: a sixth of what `make sim` runs. Defects are known by seeds below, which stay as they were."""
+RELOADED_FROM: Final = 220
+"""From this seed on the configuration file changes while the processes run."""
+OWNED_FROM: Final = 300
+"""From this seed on there are gangs that controllers own, and quotas with fractions of devices. Seeds below keep their traces."""
+RELOADED = 0.25
+"""Of these seeds: the configuration file changes, too."""
+FEWER = 0.7
+"""Of the single pods that were drawn, so many are left beside those of teams, again beside gangs, and again beside gangs that
+controllers own."""
+SHORT_LEASE = {"duration_s": 9.0, "renew_deadline_s": 3.0, "retry_period_s": 1.0}
+"""It runs out before the holder of one of fifteen seconds has to stop."""
+
+_ASKING_DOMAIN = """
+- name: {name}
+  concurrency: {{cycles: 8, bindWorkers: 16, maxInFlightBinds: 16}}
+  profile:
+    plugins:
+      enabled:
+      - {{name: "tests.kit.plugins.slow_oracle:SlowOracle", weight: {weight}}}
+      - {{name: "tests.kit.plugins.reserve_tally:ReserveTally"}}
+      - {{name: "tests.kit.plugins.headcount:Headcount"}}
+      - {{name: "tests.kit.plugins.permit_holds:HoldSome"}}
+      - {{name: "tests.kit.plugins.permit_holds:HoldLonger"}}
+"""
+_ASKING_WEIGHTS = {"forecast": 50, "gpu": 5, "job": 5}
+ASKING = f"""
+apiVersion: multisched.io/v1
+kind: MultischedConfiguration
+domains:
+{"".join(_ASKING_DOMAIN.format(name=name, weight=weight) for name, weight in _ASKING_WEIGHTS.items())}
+  loans:
+  - from: forecast
+    selector:
+      matchLabels: {{lend: "yes"}}
+"""
+"""Three domains in which parallel cycles meet: the profiles wait for answers."""
+
+
+SHIPPED: Final[Mapping[str, Any]] = {
+    "apiVersion": "multisched.io/v1",
+    "kind": "MultischedConfiguration",
+    "domains": [{"name": name} for name in ("forecast", "gpu", "job")],
+}
+"""The default configuration as a file that says which domains it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One run's conditions."""
+
+    configuration: Configuration
+    document: Mapping[str, Any]
+    """What the configuration was read from, but for its leases."""
+    is_shipped: bool
+    """The default configuration, but for who shares a lease."""
+    is_drawn: bool
+    """What a user may configure is drawn: arguments, extenders, plugins of their own."""
+    replicas: int
+    page_items: int
+    """So many objects come with each page of a list, whatever was asked for."""
+    arrivals: int
+    """Single pods."""
+    workloads: int
+    bind_max_s: float
+    """How long a bind may take beside its way."""
+    has_quotas: bool
+    has_gangs: bool
+    has_gang_workloads: bool
+    """There are gangs that controllers own; then other gangs may be there, too."""
+    is_rollout: bool
+    """Every second process has another configuration: its lease is shorter."""
+    is_reloaded: bool
+    """The configuration file changes, and each process sees that at another time."""
+
+    def configuration_of(self, number: int) -> Configuration:
+        """Of the first process, the second and so on."""
+        return self.with_lease(self.configuration, number)
+
+    def with_lease(self, configuration: Configuration, number: int) -> Configuration:
+        """As this process has it, whatever the file says: a lease is chosen for the run."""
+        lease = self.configuration.lease
+        if self.is_rollout and not number % 2:
+            lease = lease.model_copy(update=SHORT_LEASE)
+        return configuration.model_copy(update={"lease": lease})
+
+    @property
+    def has_faulty_plugin(self) -> bool:
+        """A plugin of some domain fails now and then, in its ledger too."""
+        plugins = (one.name for domain in self.configuration.domains for one in domain.profile.plugins.enabled)
+        return any(name.endswith(":Faulty") for name in plugins)
+
+
+def rng_of(seed: int) -> random.Random:
+    """What the conditions of a run are drawn with, and then its disruptions."""
+    return random.Random(f"{seed}/setting")
+
+
+def drawn(seed: int, rng: random.Random) -> Setting:
+    """The setting of a seed. `rng`: as `rng_of` makes it."""
+    is_shipped, is_drawn = seed % 2 == 0, seed % 4 == 3
+    document = SHIPPED if is_shipped else _asking(rng, is_drawn=is_drawn)
+    configuration = loading.default() if is_shipped else loading.parse(text_of(document), "scenario")
+    is_alone = not configuration.lease.enabled
+    teams = random.Random(f"{seed}/teamed").random()
+    has_quotas = seed >= TEAMED_FROM and teams < QUOTAS
+    is_owned = seed >= OWNED_FROM
+    has_gangs = is_owned or (seed >= TEAMED_FROM and teams >= 1 - GANGS)
+    # Only by a lease of all domains does a max hold for all of them. Without quotas they are split, which is harder.
+    lease = configuration.lease.model_copy(update={"per_domain": not has_quotas})
+    return Setting(
+        configuration=configuration.model_copy(update={"lease": lease}),
+        document=document,
+        is_shipped=is_shipped,
+        is_drawn=is_drawn,
+        replicas=1 if is_alone else rng.choice(REPLICAS),
+        page_items=rng.randint(PAGE_MIN_ITEMS, PAGE_MAX_ITEMS),
+        arrivals=round(rng.randint(*ARRIVALS) * FEWER ** (has_quotas + has_gangs + is_owned)),
+        workloads=rng.randint(*WORKLOADS),
+        bind_max_s=rng.uniform(1.0, SLOW_BIND_MAX_S) if rng.random() < SLOW_BINDS else 0.0,
+        has_quotas=has_quotas,
+        has_gangs=has_gangs,
+        has_gang_workloads=is_owned,
+        is_rollout=not is_alone and random.Random(f"{seed}/rollout").random() < ROLLOUTS,
+        is_reloaded=seed >= RELOADED_FROM and (not is_owned or random.Random(f"{seed}/files").random() < RELOADED),
+    )
+
+
+def text_of(document: Mapping[str, Any]) -> str:
+    """A configuration file. JSON is YAML."""
+    return orjson.dumps(document).decode()
+
+
+def _asking(rng: random.Random, *, is_drawn: bool) -> Mapping[str, Any]:
+    asking: Mapping[str, Any] = yaml.safe_load(ASKING)
+    return configurations.drawn(rng, asking) if is_drawn else asking
+
+
+def fault_of_refusals(seed: int) -> str:
+    """Before a run: some of what a user must not configure is refused in words; empty if it is."""
+    asking, rng = yaml.safe_load(ASKING), random.Random(f"{seed}/refused")
+    drawn = rng.sample(configurations.REFUSED, REFUSED_TRIED)
+    found = (configurations.fault_of_refusal(asking, plugin, args) for plugin, args in drawn)
+    return next((fault for fault in found if fault), "")

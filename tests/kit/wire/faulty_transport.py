@@ -1,0 +1,374 @@
+"""A transport between the program and the embedded cluster that goes wrong in named ways, drawn from a seed.
+
+What is sent travels on its own: a process that is paused or killed does not take back the bytes it has written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import re
+import zlib
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+
+from msgspec.structs import replace
+
+from multisched.client.evictor import TWO_BUDGETS
+from multisched.model.wire import JSON, AnswerLostError, ConnectFailedError, LineStream, Response, Transport
+from tests.kit.wire.faults import (
+    APPLIED,
+    FORBIDDEN,
+    LATE,
+    LATE_408,
+    LATE_500,
+    REFUSED,
+    THROTTLED,
+    BindWatcher,
+    Faults,
+    garbled,
+)
+from tests.kit.wire.faulty_watch import FaultyLines, RefusedWatch
+
+LATENCY_MIN_S, LATENCY_MAX_S = 0.0005, 0.02
+LATE_APPLY_MAX_S = 4.0
+SLOW_MIN, SLOW_MAX = 0.6, 0.95
+"""How long a bind to a slow node takes, of the time that its sender waits for it."""
+HELD_MAX_S = 20.0
+"""So long at most a list is held: its client would give up."""
+_LIMIT = re.compile(r"limit=\d+")
+_PAGE = b"<html><body>bad gateway</body></html>"
+_FORBIDDEN = b'{"kind":"Status","status":"Failure","code":403,"reason":"Forbidden","message":"forbidden (injected)"}'
+_NONSENSE = (
+    _PAGE,
+    b'{"metadata":{},"items":[]}',
+    b'{"metadata":{"resourceVersion":"1"},"items":[{}]}',
+    b'{"metadata":{"resourceVersion":"1"},"items":[{"spec":{}}]}',
+)
+"""What stands in place of a list: no JSON, no version, objects without a name."""
+_ODD = (
+    Response(500, b'{"kind":"Status","status":"Failure","code":500,"message":"' + TWO_BUDGETS.encode() + b'"}'),
+    Response(500, b'{"kind":"Status","status":"Failure","code":500,"message":"etcd is away (injected)"}'),
+    Response(409, b'{"kind":"Status","status":"Failure","code":409,"reason":"Conflict","message":"(injected)"}'),
+    Response(404, b'{"kind":"Status","status":"Failure","code":404,"reason":"NotFound","message":"(injected)"}'),
+    Response(429, b'{"kind":"Status","status":"Failure","code":429}', {"retry-after": "1"}),
+)
+_VERSION = re.compile(rb'"resourceVersion":"(\d+)"')
+_TIMED_OUT = b'{"kind":"Status","status":"Failure","code":504,"reason":"Timeout","message":"timed out (injected)"}'
+_UNSURE = (
+    Response(504, _TIMED_OUT),
+    Response(408, b"<html>Request Time-out</html>"),
+    Response(500, b'{"kind":"Status","status":"Failure","code":500,"message":"rpc error: code = Unavailable"}'),
+    Response(502, b"<html>Bad Gateway</html>"),
+)
+"""What a server or a proxy before it says when it does not know whether a binding was stored."""
+_WITHOUT_RIGHTS = Response(
+    403,
+    b'{"kind":"Status","status":"Failure","code":403,"reason":"Forbidden","message":"pods \\"x\\" is forbidden: User \\"system'
+    b':serviceaccount:kube-system:multisched\\" cannot create resource \\"pods/binding\\" in API group \\"\\""}',
+)
+_ANSWERS = {THROTTLED: _ODD[-1], FORBIDDEN: _WITHOUT_RIGHTS, LATE_500: _UNSURE[2], LATE_408: _UNSURE[1]}
+_POD_OF_BINDING = re.compile(r"/pods/([^/]+)/binding")
+LATE_S = 2.0
+
+
+class FaultyTransport:
+    """Implements `wire.Transport` for one process. `cut()` severs it for good, as a killed process or an isolated host."""
+
+    def __init__(self, inner: Transport, faults: Faults, sender: str, watcher: BindWatcher) -> None:
+        self._inner = inner
+        self._faults = faults
+        self._sender = sender
+        self._watcher = watcher
+        self._wire = contextvars.copy_context()
+        self._travelling: set[asyncio.Task[Response]] = set()
+        self._is_cut = False
+        self.stalled_until_s = 0.0
+        """Until then lines of open watches are on their way."""
+        self.pods_late_until_s = 0.0
+        """The same for watches of pods alone: each kind has its own, and falls behind by itself."""
+        self.holds_lists = False
+        """Lists of pods that are begun meanwhile reach it when this is over, as they were."""
+        self.held_lists = 0
+        self.cut_short: set[str] = set()
+        """Names of pods of which the next line is cut short. Others follow it, as if nothing had happened."""
+        self.lost_leases: Sequence[str] = ()
+        """No request about a lease of such a name arrives: a partition that hits the elector alone."""
+
+    def cut(self) -> None:
+        self._is_cut = True
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+        timeout_s: float = 30.0,
+    ) -> Response:
+        if "/binding" in path and body is not None:
+            self._check_uncut()
+            self._watcher.bind_sent(self._sender, path, body)
+            response: Response | None = None
+            try:
+                response = await self._send(self._bind(path, body, content_type, timeout_s))
+            except ConnectFailedError:
+                response = Response(0, b"")  # it certainly never arrived
+                raise
+            finally:
+                self._watcher.bind_answered(self._sender, body, response)
+            return response
+        if method == "DELETE" and "/pods/" in path:
+            self._check_uncut()
+            self._watcher.victim_sent(self._sender, path)
+        if method == "PATCH" and "/pods/" in path and path.endswith("/status") and body is not None:
+            self._check_uncut()
+            self._watcher.status_sent(self._sender, body)
+        elif method == "PATCH" and "/pods/" not in path and path.partition("?")[0].endswith("/status"):
+            self._check_uncut()
+            self._watcher.object_status_sent(self._sender, path)
+        answer = await self._send(self._ask(method, path, body, content_type, accept, timeout_s))
+        if method == "PATCH" and "/persistentvolumeclaims/" in path:
+            self._watcher.claim_answered(self._sender, path, answer)
+        if method == "GET" and "/leases/" in path and b'"holderIdentity"' in answer.body:
+            self._watcher.lease_read(self._sender, path)
+        return answer
+
+    async def _send(self, journey: Coroutine[None, None, Response]) -> Response:
+        """The journey goes on if the caller is cancelled or paused."""
+        task = asyncio.get_running_loop().create_task(journey, context=self._wire)
+        self._travelling.add(task)
+        task.add_done_callback(self._arrived)
+        return await asyncio.shield(task)
+
+    def _arrived(self, task: asyncio.Task[Response]) -> None:
+        self._travelling.discard(task)
+        if not task.cancelled():
+            task.exception()  # nobody may be left to hear it
+
+    async def _ask(
+        self, method: str, path: str, body: bytes | None, content_type: str, accept: str, timeout_s: float
+    ) -> Response:
+        await self._travel()
+        early = self._refused(method)
+        if early is not None:
+            return early
+        if "/leases" in path and any(name in path for name in self.lost_leases):
+            await asyncio.sleep(timeout_s)
+            raise AnswerLostError("no answer (injected, leases unreachable)")
+        odd = self._oddness(path)
+        if odd is not None and self._faults.strikes(*odd):
+            return await self._answer_oddly(method, path, body, content_type, timeout_s)
+        if method != "GET":
+            if any(method == one and part in path for one, part in self._faults.forbidden_writes):
+                return Response(403, _FORBIDDEN)
+            return await self._write(method, path, body, content_type, accept, timeout_s)
+        if self._faults.strikes("429 to a read", self._faults.read_throttled):
+            return Response(429, b'{"kind":"Status","status":"Failure","code":429}', {"retry-after": "1"})
+        if "continue=" in path and self._faults.strikes("page expired", self._faults.page_expired):
+            return Response(410, b'{"kind":"Status","status":"Failure","code":410,"reason":"Expired"}')
+        if self._faults.strikes("proxy's page", self._faults.paged):
+            page = self._faults.rng.choice(_NONSENSE) if "limit=" in path else _PAGE
+            return Response(self._faults.rng.choice((200, 200, 502)), page)
+        if "limit=" in path and any(f"/{kind}?" in path for kind in self._faults.forbidden):
+            return Response(403, _FORBIDDEN)
+        path = self._as_served(path)
+        answer = await self._inner.request(method, path, accept=accept, timeout_s=timeout_s)
+        if self.holds_lists and "/pods?" in path and "limit=" in path and "continue=" not in path:
+            await self._hold()
+        await self._travel()
+        if "continue=" in path and self._faults.strikes("torn list", self._faults.torn):
+            answer = replace(answer, body=_VERSION.sub(rb'"resourceVersion":"1\1"', answer.body, count=1))
+        return replace(answer, body=garbled(answer.body))
+
+    def _oddness(self, path: str) -> tuple[str, float] | None:
+        """The fault that calls of this kind meet more often than others, and how often."""
+        if "/leases" in path:
+            return "odd answer about a lease", self._faults.lease_odd
+        if path.partition("?")[0].endswith("/eviction"):
+            return "odd answer to an eviction", self._faults.evict_odd
+        if "/configmaps" in path:
+            return "odd answer about a kept document", self._faults.kept_odd
+        return None
+
+    async def _answer_oddly(
+        self, method: str, path: str, body: bytes | None, content_type: str, timeout_s: float
+    ) -> Response:
+        """Applied in half of all cases; then no answer, or one that says nothing or something else."""
+        rng = self._faults.rng
+        if rng.random() < 0.5:
+            await self._inner.request(method, path, body=body, content_type=content_type, timeout_s=timeout_s)
+        kind = rng.randrange(3 + len(_ODD))
+        if kind == 0:
+            raise AnswerLostError("connection reset (injected)")
+        if kind == 1:
+            await asyncio.sleep(timeout_s)
+            raise AnswerLostError("no answer (injected)")
+        if kind == 2:
+            return Response(200, _PAGE)
+        return _ODD[kind - 3]
+
+    async def _write(
+        self, method: str, path: str, body: bytes | None, content_type: str, accept: str, timeout_s: float
+    ) -> Response:
+        """Of a write whose answer says nothing nobody knows whether it was applied."""
+        faults = self._faults
+        if any(part in path for part in faults.unreachable):
+            raise ConnectFailedError("connection refused (injected)")
+        if any(part in path for part in faults.unanswered):
+            await self._inner.request(method, path, body=body, content_type=content_type, timeout_s=timeout_s)
+            raise AnswerLostError("connection reset (injected)")
+        is_timed_out = faults.strikes("504", faults.timed_out)
+        is_cut = not is_timed_out and faults.strikes("write cut", faults.cut)
+        answer = Response(504, _PAGE if is_timed_out and faults.rng.random() < 0.3 else _TIMED_OUT)
+        if not (is_timed_out or is_cut) or faults.rng.random() < 0.5:
+            response = await self._inner.request(
+                method, path, body=body, content_type=content_type, accept=accept, timeout_s=timeout_s
+            )
+            answer = answer if is_timed_out else response
+        if is_cut:
+            await asyncio.sleep(timeout_s)
+            raise AnswerLostError("no answer (injected)")
+        await self._travel()
+        return answer
+
+    def _as_served(self, path: str) -> str:
+        """Pages as small as this server's, and the state of a server that is behind."""
+        if self._faults.page_items:
+            path = _LIMIT.sub(f"limit={self._faults.page_items}", path)
+        if "limit=" in path and "continue=" not in path and self._faults.older_by:
+            version = self._faults.newest() - self._faults.older_by
+            if version > 0:
+                self._faults.injected["older list"] += 1
+                path = f"{path}&resourceVersion={version}&resourceVersionMatch=Exact"
+        return path
+
+    def _refused(self, method: str) -> Response | None:
+        if self._faults.strikes("refused connection", self._faults.refused):
+            raise ConnectFailedError("connection refused (injected)")
+        if method != "GET" and self._faults.strikes("429", self._faults.throttled):
+            return Response(429, b'{"kind":"Status","status":"Failure","code":429}', {"retry-after": "1"})
+        return None
+
+    async def _bind(self, path: str, body: bytes, content_type: str, timeout_s: float) -> Response:
+        faults = self._faults
+        await self._travel()
+        named = _POD_OF_BINDING.search(path)
+        scripted = next(faults.bind_answers.get(named[1] if named else "", iter(())), "")
+        if scripted:
+            return await self._bind_as_scripted(scripted, path, body, content_type)
+        early = self._refused("POST")
+        if early is not None:
+            return early
+        if faults.strikes("false 404", faults.bind_missing):
+            self._watcher.bind_faked(body)
+            return Response(404, b'{"kind":"Status","status":"Failure","code":404,"reason":"NotFound"}')
+        if any(f'"name":"{node}"'.encode() in body for node in faults.slow_nodes):
+            faults.injected["slow bind"] += 1
+            slow_s = timeout_s * faults.rng.uniform(SLOW_MIN, SLOW_MAX)
+            timeout_s -= slow_s
+            await asyncio.sleep(slow_s)
+        elif faults.bind_max_s:
+            await asyncio.sleep(faults.rng.uniform(0.0, faults.bind_max_s))
+        if faults.strikes("bind rejected", faults.bind_rejected):
+            return Response(422, b'{"kind":"Status","status":"Failure","code":422,"message":"not now"}')
+        if faults.strikes("false answer", faults.bind_faked):
+            self._watcher.bind_faked(body)
+            return Response(201, b'{"kind":"Status","status":"Success"}')
+        if faults.strikes("bind lost, not applied", faults.bind_lost_before):
+            await asyncio.sleep(timeout_s)
+            raise AnswerLostError("no answer (injected, not applied)")
+        if faults.strikes("bind lost, applied late", faults.bind_late):
+            delay_s = faults.rng.uniform(0.0, min(LATE_APPLY_MAX_S, timeout_s))
+            late = asyncio.get_running_loop().create_task(self._apply_late(path, body, content_type, delay_s))
+            self._travelling.add(late)
+            late.add_done_callback(self._arrived)
+            await asyncio.sleep(faults.rng.uniform(0.0, delay_s))
+            if faults.strikes("unsure of a bind, applied late", 0.5):
+                return _unsure(body)
+            raise AnswerLostError("no answer (injected, applied late)")
+        answer = await self._apply(path, body, content_type)
+        if faults.strikes("bind lost, applied", faults.bind_lost_after):
+            await asyncio.sleep(timeout_s)
+            raise AnswerLostError("no answer (injected, applied)")
+        await self._travel()
+        return _unsure(body) if faults.strikes("unsure of a bind", faults.timed_out) else answer
+
+    async def _bind_as_scripted(self, kind: str, path: str, body: bytes, content_type: str) -> Response:
+        self._faults.injected[f"bind {kind}, as scripted"] += 1
+        if kind == REFUSED:
+            raise ConnectFailedError("connection refused (scripted)")
+        if kind == APPLIED:
+            await self._apply(path, body, content_type)
+        if kind in (LATE, LATE_500, LATE_408):
+            late = asyncio.get_running_loop().create_task(self._apply_late(path, body, content_type, LATE_S))
+            self._travelling.add(late)
+            late.add_done_callback(self._arrived)
+        if kind in _ANSWERS:
+            return _ANSWERS[kind]
+        raise AnswerLostError(f"no answer (scripted, {kind})")
+
+    async def _apply_late(self, path: str, body: bytes, content_type: str, delay_s: float) -> Response:
+        await asyncio.sleep(delay_s)
+        return await self._apply(path, body, content_type)
+
+    async def _apply(self, path: str, body: bytes, content_type: str) -> Response:
+        answer = await self._inner.request("POST", path, body=body, content_type=content_type)
+        self._watcher.bind_seen(path, body, answer)
+        return answer
+
+    async def _travel(self) -> None:
+        self._check_uncut()
+        await asyncio.sleep(self._faults.rng.uniform(LATENCY_MIN_S, LATENCY_MAX_S))
+        self._check_uncut()
+
+    async def stall(self, *, is_about_pods: bool) -> None:
+        """Before each line of a watch: waits while such watches are stalled."""
+        self._check_uncut()
+        until_s = max(self.stalled_until_s, self.pods_late_until_s) if is_about_pods else self.stalled_until_s
+        late_s = until_s - asyncio.get_running_loop().time()
+        if late_s > 0:
+            await asyncio.sleep(late_s)
+            self._check_uncut()
+
+    def cuts_short(self, line: bytes) -> bool:
+        """Once for each pod."""
+        named = [name for name in self.cut_short if f'"name":"{name}"'.encode() in line]
+        self.cut_short.difference_update(named)
+        self._faults.injected["line cut short, as scripted"] += len(named)
+        return bool(named)
+
+    async def _hold(self) -> None:
+        self.held_lists += 1
+        until_s = asyncio.get_running_loop().time() + HELD_MAX_S
+        while self.holds_lists and asyncio.get_running_loop().time() < until_s:  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(0.1)
+
+    def lost(self, uid: bytes) -> None:
+        self._watcher.line_lost(self._sender, uid.decode())
+
+    def _check_uncut(self) -> None:
+        if self._is_cut:
+            raise AnswerLostError("cut off")
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, *, connect_timeout_s: float = 5.0, idle_timeout_s: float = 90.0
+    ) -> AsyncIterator[LineStream]:
+        await self._travel()
+        if self._faults.strikes("refused connection", self._faults.refused):
+            raise ConnectFailedError("connection refused (injected)")
+        if self._faults.strikes("watch refused", self._faults.watch_refused):
+            yield RefusedWatch(self._faults.rng.choice(_ODD))
+            return
+        async with self._inner.stream(
+            path, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s
+        ) as inner:
+            yield FaultyLines(inner, self._faults, self, is_about_pods="/pods" in path)
+
+
+def _unsure(body: bytes) -> Response:
+    """Of the pod, not of chance: one draw more would make every other run a different one."""
+    return _UNSURE[zlib.crc32(body) % len(_UNSURE)]

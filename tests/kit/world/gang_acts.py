@@ -1,0 +1,232 @@
+"""What happens to gangs that controllers own: evictions, deletions, edits of their PodGroups, and volumes that arrive late.
+
+Each act has a pool of nodes of its own and leaves its pods there: at the end of a run they are judged where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from tests.kit.world.gang_plans import Form
+from tests.kit.world.gang_workloads import GangWorkload, GangWorkloads
+
+GROUPED: Final = Form.PLUGINS
+"""The form in which the PodGroup alone says how many members start together."""
+HOSTILE: Final = 32
+"""Members of a gang whose attempt is expensive."""
+SLOW_S: Final = (1.0, 4.0)
+"""Until a volume arrives."""
+
+Act = Callable[[GangWorkloads], Awaitable[None]]
+
+
+# -- evictions -----------------------------------------------------------------------------------------------------------
+
+
+async def _evict_a_gang(gangs: GangWorkloads) -> None:
+    """A more urgent gang takes the node of a gang whose members end slowly; another node has room for some replacements."""
+    pool, size = gangs.pool(), gangs.rng.randint(3, 5)
+    node = await gangs.node(pool, size)
+    await gangs.runs(await gangs.gang(pool, size, gangs.rng.randint(size - 1, size), node=""))
+    await gangs.node(pool, gangs.rng.randint(1, size - 2))
+    await gangs.gang(pool, size, size, node=node, is_urgent=True)
+    await gangs.pause(8.0)
+
+
+async def _evict_and_delete(gangs: GangWorkloads) -> None:
+    """Of two gangs one is evicted while the other one is deleted and created again: there is room for one of them."""
+    pool, size = gangs.pool(), gangs.rng.randint(3, 4)
+    node = await gangs.node(pool, size)
+    await gangs.runs(await gangs.gang(pool, size, size))
+    await gangs.node(pool, size)
+    second = await gangs.gang(pool, size, size)
+    await gangs.runs(second)
+    await gangs.pod(pool, str(size), node=node, is_urgent=True)
+    await gangs.pause(3.0)
+    await gangs.create_again(second)
+    await gangs.pause(8.0)
+
+
+async def _preempt_at_once(gangs: GangWorkloads) -> None:
+    """Several urgent pods at once, each of which the surplus of a gang would satisfy; once more when the first have their nodes."""
+    pool, extra = gangs.pool(), gangs.rng.randint(1, 2)
+    size = 4 + extra
+    await gangs.node(pool, size)
+    await gangs.runs(await gangs.gang(pool, size, 4))
+    for count in (gangs.rng.randint(2, 3), gangs.rng.randint(0, 1)):
+        urgent = [await gangs.pod(pool, str(extra), is_urgent=True) for _ in range(count)]
+        await gangs.all_bound(urgent)
+
+
+async def _preempt_members_apart(gangs: GangWorkloads) -> None:
+    """A gang runs on two nodes; urgent pods come to either of them at once."""
+    pool = gangs.pool()
+    nodes = [await gangs.node(pool, 3) for _ in range(2)]
+    await gangs.runs(await gangs.gang(pool, 6, gangs.rng.randint(4, 5)))
+    for node in nodes:
+        await gangs.pod(pool, str(gangs.rng.randint(1, 2)), node=node, is_urgent=True)
+    await gangs.pause(8.0)
+
+
+# -- deletions and later runs --------------------------------------------------------------------------------------------
+
+
+async def _create_again(gangs: GangWorkloads) -> None:
+    """A gang is deleted and created again under its name, on nodes that take fewer members than before."""
+    pool, size = gangs.pool(), gangs.rng.randint(3, 5)
+    node = await gangs.node(pool, size)
+    gang = await gangs.gang(pool, size, size)
+    await gangs.runs(gang)
+    await gangs.node(pool, gangs.rng.randint(1, size - 1))
+    await gangs.cordon(node)
+    await gangs.create_again(gang)
+    await gangs.pause(8.0)
+
+
+async def _run_again(gangs: GangWorkloads) -> None:
+    """A Job runs again under its name: some members of its earlier run have succeeded, and there is room for a part of it."""
+    pool, size = gangs.pool(), gangs.rng.randint(3, 5)
+    node = await gangs.node(pool, size)
+    gang = await gangs.gang(pool, size, size, is_job=True)
+    await gangs.runs(gang)
+    for pod in gangs.running(gang)[: gangs.rng.randint(2, size)]:
+        await gangs.kubelets.end_pod(pod, "Succeeded")
+    await gangs.node(pool, gangs.rng.randint(1, size - 1))
+    await gangs.cordon(node)
+    await gangs.pause(1.0)
+    await gangs.create_again(gang)
+    await gangs.pause(8.0)
+
+
+async def _roll_out(gangs: GangWorkloads) -> None:
+    """Members of a running gang are replaced one after the other."""
+    pool, size = gangs.pool(), gangs.rng.randint(3, 5)
+    await gangs.node(pool, size + gangs.rng.randint(0, 1))
+    gang = await gangs.gang(pool, size, gangs.rng.randint(2, size))
+    await gangs.runs(gang)
+    for _ in range(gangs.rng.randint(1, 3)):
+        await gangs.delete_members(gang, 1)
+        await gangs.runs(gang)
+    await gangs.pause(2.0)
+
+
+# -- PodGroups -----------------------------------------------------------------------------------------------------------
+
+
+async def _edit_after_nomination(gangs: GangWorkloads) -> None:
+    """A gang clears a node. Before its victim has ended it can no longer start; a pod that it kept out comes then.
+
+    In one case of five nothing happens to it, and it starts.
+    """
+    pool = gangs.pool()
+    node = await gangs.node(pool, 4)
+    victim = await gangs.pod(pool, "4", has_finalizer=True)
+    await gangs.until(lambda: bool((pod := gangs.named(victim)) and pod.node))
+    gang = await gangs.gang(pool, 2, 2, cpu="2", node=node, is_urgent=True, form=GROUPED)
+    await gangs.until(lambda: bool((pod := gangs.named(victim)) and pod.is_deleting))
+    await gangs.pause(3.0)
+    kind = gangs.rng.randrange(5)
+    if kind == 0:
+        gang.is_kept = False
+        await gangs.delete_members(gang, 1)
+    elif kind == 1:
+        await gangs.delete_group(gang)
+    elif kind == 2:
+        await gangs.edit_group(gang, minimum=3)
+    elif kind == 3:
+        await gangs.edit_group(gang, topology="sim/nowhere:required")
+    await gangs.pause(2.0)
+    later = await gangs.pod(pool, "3")
+    if (pod := gangs.named(victim)) is not None:
+        await gangs.end(pod)
+    await gangs.until(lambda: bool((pod := gangs.named(later)) and pod.node), 8.0)
+
+
+async def _edit_a_waiting_gang(gangs: GangWorkloads) -> None:
+    """A gang waits for room, or for more members; its PodGroup is changed until it asks for what there is."""
+    pool, size = gangs.pool(), gangs.rng.randint(4, 6)
+    await gangs.node(pool, size - 1)
+    gang = await gangs.gang(pool, size, size, form=GROUPED, topology=gangs.rng.choice(("", "sim/nowhere:required")))
+    await gangs.pause(4.0)
+    for _ in range(gangs.rng.randint(1, 2)):
+        await _edit(gangs, gang)
+        await gangs.pause(4.0)
+    await gangs.edit_group(gang, minimum=size - 1, topology="")
+    await gangs.pause(4.0)
+
+
+async def _edit_a_running_gang(gangs: GangWorkloads) -> None:
+    """The PodGroup of a running gang is changed; then urgent pods want its room."""
+    pool, size = gangs.pool(), gangs.rng.randint(4, 6)
+    await gangs.node(pool, size)
+    gang = await gangs.gang(pool, size, gangs.rng.randint(2, size), form=GROUPED)
+    await gangs.runs(gang)
+    for _ in range(gangs.rng.randint(1, 3)):
+        await _edit(gangs, gang)
+        await gangs.pause(3.0)
+    for _ in range(gangs.rng.randint(0, 2)):
+        await gangs.pod(pool, "1", is_urgent=True)
+    await gangs.pause(4.0)
+
+
+async def _edit(gangs: GangWorkloads, gang: GangWorkload) -> None:
+    """One change of a PodGroup, which is good afterwards."""
+    kind = gangs.rng.randrange(4)
+    if kind == 0:
+        await gangs.delete_group(gang)
+        await gangs.pause(3.0)
+        await gangs.create_group(gang)
+    elif kind == 1:
+        await gangs.edit_group(gang, topology=gangs.rng.choice(("", "zone:required", "zone")))
+    else:
+        await gangs.edit_group(gang, minimum=max(gang.plan.minimum + gangs.rng.choice((-1, -1, 1)), 1))
+
+
+# -- volumes -------------------------------------------------------------------------------------------------------------
+
+
+async def _wait_for_a_volume(gangs: GangWorkloads) -> None:
+    """One member's volume arrives late. Meanwhile its node may be cordoned; then it is bound nowhere, and no other member may be."""
+    pool, size = gangs.pool(), gangs.rng.randint(3, 4)
+    node, claim = await gangs.node(pool, size), await gangs.claim()
+    await gangs.gang(pool, size, size, claims=[claim])
+    await gangs.until(lambda: gangs.storage.has_node(claim), 8.0)
+    if gangs.rng.random() < 0.75:
+        await gangs.pause(1.0)
+        await gangs.cordon(node)
+    await gangs.pause(SLOW_S[1])
+    await gangs.provision(claim)
+    await gangs.pause(8.0)
+
+
+# -- cost ----------------------------------------------------------------------------------------------------------------
+
+
+async def _ask_for_too_much(gangs: GangWorkloads) -> None:
+    """The members of a gang each have tastes of their own, and one of them fits nowhere: every topology domain is searched in vain."""
+    pool = gangs.pool()
+    for _ in range(4):
+        await gangs.node(pool, HOSTILE // 2)
+    gang = await gangs.gang(pool, HOSTILE, HOSTILE, cpu="10m", topology="zone:required,kubernetes.io/hostname")
+    gang.has_tastes = True
+    await gangs.until(lambda: len(gangs.members(gang)) == HOSTILE)
+    await gangs.pause(4.0)
+    gang.replicas = 0
+    await gangs.delete_members(gang)
+
+
+ACTS: Final[Mapping[str, Act]] = {
+    "gang evicted": _evict_a_gang,
+    "gang evicted, another one deleted": _evict_and_delete,
+    "gang beside several urgent pods": _preempt_at_once,
+    "gang on two nodes beside urgent pods": _preempt_members_apart,
+    "gang created again": _create_again,
+    "job of a gang run again": _run_again,
+    "gang rolled out": _roll_out,
+    "gang changed after its nomination": _edit_after_nomination,
+    "podgroup of a waiting gang changed": _edit_a_waiting_gang,
+    "podgroup of a running gang changed": _edit_a_running_gang,
+    "gang with a late volume": _wait_for_a_volume,
+    "gang that costs too much": _ask_for_too_much,
+}

@@ -1,0 +1,197 @@
+"""Gangs as a run draws them: in which API, how large, who comes late, who ends how, and which can never start.
+
+A plan is made of values alone. What is drawn depends on the generator alone.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import pairwise
+from typing import Any, Final
+
+from multisched.verify.gang_objects import TOPOLOGY
+from tests.kit.world.labels import HOSTNAME, ZONE
+from tests.kit.world.pod_manifests import small_spec
+
+ACK: Final = "pod-group.scheduling.sigs.k8s.io/"
+PLUGINS: Final = "scheduling.x-k8s.io/pod-group"
+KOORDINATOR: Final = "gang.scheduling.koordinator.sh/"
+
+SIZE: Final = (2, 8)
+LATE: Final = 0.35
+"""Of all gangs: some members arrive late."""
+FAILING: Final = 0.3
+SUCCEEDING: Final = 0.2
+"""Of all gangs: a member fails, or succeeds, some time after it was bound."""
+NEVER: Final = 0.25
+"""Of all gangs: they never start."""
+TIGHT: Final = 0.3
+"""Of the others: one node alone has room for them, and hardly."""
+TIMEOUTS_S: Final = (10, 20, 40)
+URGENT: Final = 0.2
+"""Of all gangs: they may preempt."""
+GROUPED: Final = 0.5
+"""Of all gangs of Koordinator's form that another one follows: the two start together."""
+PACKED_FROM: Final = 200
+"""From this seed on gangs may ask for a topology domain. Defects are known by seeds below, which stay as they were."""
+PACKED: Final = 0.5
+"""Of all gangs of these seeds that go alone, to no node of their own."""
+TOPOLOGIES: Final = (
+    f"{ZONE}:required",
+    f"{ZONE}:required",
+    f"{HOSTNAME}:required",
+    ZONE,
+    f"{ZONE}:required,{HOSTNAME}",
+)
+ESTRANGED: Final = 0.2
+"""Of these: they may name two schedulers, and then never start."""
+
+
+class Form(Enum):
+    """The API that says who is of the gang."""
+
+    ACK = "labels of ACK"
+    ACK_AND_GROUP = "labels of ACK, and a PodGroup"
+    PLUGINS = "label of scheduler-plugins, and a PodGroup"
+    KOORDINATOR = "annotations of Koordinator"
+
+
+class Never(Enum):
+    """Why a gang never starts."""
+
+    TOO_FEW = "fewer members than its minimum"
+    TOO_LARGE = "members that fit on no node"
+    TOO_MANY = "more members than fit on its node"
+
+
+CPU_OF: Final[Mapping[Never | None, str]] = {Never.TOO_LARGE: "200", Never.TOO_MANY: "600m"}
+CPUS: Final = ("100m", "250m", "500m")
+
+
+@dataclass(frozen=True, slots=True)
+class GangPlan:
+    """One gang."""
+
+    name: str
+    namespace: str
+    scheduler: str
+    form: Form
+    size: int
+    """Members that are made."""
+    minimum: int
+    late: int
+    """So many of them come later than the others."""
+    timeout_s: int
+    cpu: str
+    node: str
+    """The only node for its members; empty for any."""
+    never: Never | None
+    failing: int
+    """Members that fail and are made anew, once bound."""
+    succeeding: int
+    is_urgent: bool
+    groups: tuple[str, ...] = ()
+    """Namespaces and names of all gangs that start together with this one, itself among them; none for most."""
+    topology: str = ""
+    """Levels, as the annotation says them; empty for none."""
+
+    @property
+    def description(self) -> str:
+        return f"gang: {self.form.value}" + (f", packed by {self.topology}" if self.topology else "")
+
+    @property
+    def has_group(self) -> bool:
+        return self.form in (Form.PLUGINS, Form.ACK_AND_GROUP)
+
+
+def drawn_gangs(
+    rng: random.Random, names: Sequence[str], namespaces: Sequence[str], schedulers: Sequence[str], nodes: Sequence[str]
+) -> list[GangPlan]:
+    """One gang for each name; some two of Koordinator's form start together. `nodes`: for gangs that want one node alone."""
+    plans = [_drawn(rng, name, rng.choice(namespaces), schedulers, nodes) for name in names]
+    for at, (one, other) in enumerate(pairwise(plans)):
+        if one.form is Form.KOORDINATOR and not one.groups and rng.random() < GROUPED:
+            together = (f"{one.namespace}/{one.name}", f"{other.namespace}/{other.name}")
+            plans[at] = replace(one, groups=together)
+            scheduler = other.scheduler if rng.random() < ESTRANGED else one.scheduler
+            plans[at + 1] = replace(other, form=Form.KOORDINATOR, groups=together, scheduler=scheduler)
+            break
+    return plans
+
+
+def packed(rng: random.Random, plans: Sequence[GangPlan]) -> list[GangPlan]:
+    """Some of the gangs ask for a topology domain."""
+    return [
+        replace(one, topology=rng.choice(TOPOLOGIES) if rng.random() < PACKED and not (one.groups or one.node) else "")
+        for one in plans
+    ]
+
+
+def _drawn(rng: random.Random, name: str, namespace: str, schedulers: Sequence[str], nodes: Sequence[str]) -> GangPlan:
+    never = rng.choice(list(Never)) if rng.random() < NEVER else None
+    size = SIZE[1] if never is Never.TOO_MANY else rng.randint(*SIZE)
+    minimum = {Never.TOO_MANY: size, Never.TOO_FEW: size + rng.randint(1, 3)}.get(never or Never.TOO_LARGE)
+    is_tight = never is Never.TOO_MANY or (never is None and rng.random() < TIGHT)
+    return GangPlan(
+        name=name,
+        namespace=namespace,
+        scheduler=rng.choice(schedulers),
+        form=rng.choice(list(Form)),
+        size=size,
+        minimum=minimum or rng.choice((size, size, rng.randint(1, size))),
+        late=rng.randint(1, size - 1) if rng.random() < LATE else 0,
+        timeout_s=rng.choice(TIMEOUTS_S),
+        cpu=CPU_OF.get(never) or rng.choice(CPUS),
+        node=rng.choice(nodes) if is_tight else "",
+        never=never,
+        failing=int(rng.random() < FAILING),
+        succeeding=int(rng.random() < SUCCEEDING),
+        is_urgent=rng.random() < URGENT,
+    )
+
+
+def member_manifest(plan: GangPlan, name: str) -> dict[str, Any]:
+    """One pod of the gang."""
+    spec = small_spec(plan.scheduler, plan.cpu)
+    if plan.node:
+        spec["nodeSelector"] = {HOSTNAME: plan.node}
+    if plan.is_urgent:
+        spec["priorityClassName"] = "system-cluster-critical"
+    labels, annotations = _membership(plan)
+    if plan.topology and plan.form is not Form.PLUGINS:
+        annotations = {**annotations, TOPOLOGY: plan.topology}
+    metadata = {"name": name, "namespace": plan.namespace, "labels": labels, "annotations": annotations}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _membership(plan: GangPlan) -> tuple[dict[str, str], Mapping[str, str]]:
+    labels = {"gang": plan.name}
+    match plan.form:
+        case Form.PLUGINS:
+            return {**labels, PLUGINS: plan.name}, {}
+        case Form.KOORDINATOR:
+            annotations = {
+                "name": plan.name,
+                "min-available": str(plan.minimum),
+                "total-number": str(plan.size),
+                "waiting-time": f"{plan.timeout_s}s",
+            }
+            if plan.groups:
+                annotations["groups"] = json.dumps(plan.groups)
+            return labels, {f"{KOORDINATOR}{key}": value for key, value in annotations.items()}
+    return {**labels, f"{ACK}name": plan.name, f"{ACK}min-available": str(plan.minimum)}, {}
+
+
+def group_manifest(plan: GangPlan) -> dict[str, Any]:
+    """The gang's PodGroup, where it has one."""
+    annotations = {TOPOLOGY: plan.topology} if plan.topology else {}
+    return {
+        "apiVersion": "scheduling.x-k8s.io/v1alpha1",
+        "kind": "PodGroup",
+        "metadata": {"name": plan.name, "namespace": plan.namespace, "annotations": annotations},
+        "spec": {"minMember": plan.minimum, "scheduleTimeoutSeconds": plan.timeout_s},
+    }

@@ -1,0 +1,196 @@
+"""Admission policies of a simulated cluster: pods whose binding, or whose claim, the API server refuses in the same words.
+
+Stands before the server as an admission webhook does, and judges the program by its answers alone. A pod that is
+refused in the same words is tried only so often. It is tried once more for each change that might have helped it (I10).
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from multisched.cluster.api.server import ApiServer
+from multisched.cluster.api.watch import WatchStream
+from multisched.cluster.base.request import ApiRequest
+from multisched.model.cluster_objects import SELECTED_NODE_ANNOTATION
+from multisched.model.wire import Response
+from multisched.queueing.quarantine import REFUSALS_ALIKE_MAX
+from tests.kit.world.api_user import NAMESPACE
+from tests.kit.world.storage import MADE
+
+REFUSED = 0.04
+"""Of all pods."""
+POLICY, COMPLIANT = "policy", "compliant"
+"""The label by which a pod is refused, and its value once the pod obeys its policy."""
+OWNER, TENANT, NEVER = "owner", "tenant", "never"
+"""What helps: a change of the pod; a change of its namespace; nothing."""
+TRUSTED = "trusted"
+"""The label that lifts TENANT from a namespace."""
+
+_BINDING = re.compile(r"/namespaces/default/pods/([^/]+)/binding")
+_WITHOUT_RIGHTS = re.compile(r'" cannot \w+ resource "')
+_CLAIM = re.compile(r"/namespaces/default/persistentvolumeclaims/data-([^/?]+)")
+_NODE = re.compile(r"node-\d+")
+
+
+@dataclass(slots=True)
+class _Row:
+    """Refusals of one pod in a row that its process has heard, all in these words."""
+
+    words: str
+    times: int = 0
+    is_unsure: bool = False
+    """An answer was lost: the next refusal may be about what was asked before, and need not count."""
+
+
+def is_unsure(answer: Response) -> bool:
+    """Who answers so does not know whether the write was applied: a server in trouble, a proxy that would wait no more."""
+    return answer.status >= 500 or answer.status == 408
+
+
+class Policies:
+    """`server.Interceptor`. `changes` counts what was done for a pod."""
+
+    def __init__(self, server: ApiServer, seed: int) -> None:
+        self._store = server.store
+        self._seed = seed
+        self._rows: dict[tuple[str, str], _Row] = {}
+        self._changes: Counter[str] = Counter()
+        self._namespace_changes = 0
+        self._kinds_readable = 0
+        self._configurations = 0
+        self.flushes: Callable[[], int] = lambda: 0
+        """How often until now pods that wait in vain have been tried once more, whatever happened."""
+        server.interceptors.append(self)
+
+    def add_policy(self, pod: dict[str, Any]) -> dict[str, Any] | None:
+        """Puts some pods under a policy, drawn by their name; what it says is about a claim for half of them, which is returned."""
+        name, spec = pod["metadata"]["name"], pod["spec"]
+        rng = random.Random(f"{self._seed}/policy/{name}")
+        is_plain = not {"nodeSelector", "schedulingGates", "volumes"} & spec.keys()
+        # What asks for devices or licences may be bound by an extender, whose word is not the API server's.
+        is_plain = is_plain and not any("limits" in one["resources"] for one in spec["containers"])
+        if not is_plain or rng.random() >= REFUSED:
+            return None
+        pod["metadata"]["labels"][POLICY] = rng.choice((OWNER, TENANT, NEVER))
+        if rng.random() < 0.5:
+            return None
+        spec["volumes"] = [{"name": "v0", "persistentVolumeClaim": {"claimName": f"data-{name}"}}]
+        return {
+            "metadata": {"name": f"data-{name}"},
+            "spec": {
+                "storageClassName": MADE,
+                "accessModes": ["ReadWriteOnce"],
+                "resources": {"requests": {"storage": "1Gi"}},
+            },
+        }
+
+    # -- as the API server asks ------------------------------------------------------------------------------------
+
+    def before(self, request: ApiRequest) -> Response | None:
+        if request.body is None or request.method not in ("POST", "PATCH"):
+            return None
+        binding, claim = _BINDING.search(request.path), _CLAIM.search(request.path)
+        if binding is not None and self.policy_of(binding[1]) and not self._has_claim(binding[1]):
+            node = orjson.loads(request.body)["target"]["name"]
+            return _refusal(422, f'pods "{binding[1]}" is forbidden: policy denied the binding to {node}')
+        if claim is not None and SELECTED_NODE_ANNOTATION.encode() in request.body and self.policy_of(claim[1]):
+            words = f'admission webhook "claims.example.com" denied the request: pod {claim[1]} has no quota'
+            return _refusal(403, words)
+        return None
+
+    def after(self, request: ApiRequest, answer: Response | WatchStream) -> Response | WatchStream:
+        return answer
+
+    def policy_of(self, name: str) -> str:
+        """The policy that refuses the pod at this moment; empty for none."""
+        policy = self._labels("pods", f"{NAMESPACE}/{name}").get(POLICY, "")
+        if policy == TENANT:
+            return "" if TRUSTED in self._labels("namespaces", NAMESPACE) else policy
+        return policy if policy in (OWNER, NEVER) else ""
+
+    def condition_of(self, name: str) -> str:
+        """The message of the pod's condition."""
+        pod = self._document("pods", f"{NAMESPACE}/{name}")
+        found = pod.get("status", {}).get("conditions", []) if pod is not None else []
+        return next((str(one.get("message")) for one in found if one["type"] == "PodScheduled"), "")
+
+    def _has_claim(self, name: str) -> bool:
+        return f"{NAMESPACE}/data-{name}" in self._store.collection("persistentvolumeclaims").objects
+
+    def _labels(self, kind: str, key: str) -> Mapping[str, str]:
+        stored = self._store.collection(kind).objects.get(key)
+        return {} if stored is None else stored.labels
+
+    def _document(self, kind: str, key: str) -> dict[str, Any] | None:
+        stored = self._store.collection(kind).objects.get(key)
+        return None if stored is None else dict(stored.document())
+
+    # -- as users act ----------------------------------------------------------------------------------------------
+
+    def pod_changed(self, uid: str) -> None:
+        self._changes[uid] += 1
+
+    def namespace_changed(self) -> None:
+        self._namespace_changes += 1
+
+    def kind_readable(self) -> None:
+        """A kind can be read again: anybody may have waited for what its objects say."""
+        self._kinds_readable += 1
+
+    def configuration_changed(self) -> None:
+        """Another profile may decide otherwise: each pod that was refused is tried once more by it."""
+        self._configurations += 1
+
+    # -- as a process hears ----------------------------------------------------------------------------------------
+
+    def heard_of(self, sender: str, uid: str) -> None:
+        """What was answered about the pod's claim until now was asked for an earlier pod of its name."""
+        self._rows.pop((sender, uid), None)
+
+    def answered(self, sender: str, uid: str, answer: Response | None) -> str:
+        """Counts a refusal; what is wrong with the attempt that met it, empty for nothing.
+
+        Answers that may be another one next time neither count nor begin the row anew; `None` is a lost one.
+        """
+        row = self._rows.setdefault((sender, uid), _Row(""))
+        if answer is None or is_unsure(answer):  # it may have been applied: the sender asks again, and goes by a read
+            row.is_unsure = True
+            return ""
+        if answer.status in (0, 429):
+            return ""
+        was_unsure, row.is_unsure = row.is_unsure, False
+        words = _NODE.sub("", orjson.loads(answer.body).get("message", "")) if answer.status >= 400 else ""
+        if _WITHOUT_RIGHTS.search(words):
+            return ""  # that is about us, and not about the pod
+        if row.words != words:
+            row.words, row.times = words, 0
+        row.times += bool(words) and not was_unsure
+        for_all = self._namespace_changes + self._kinds_readable + self._configurations
+        may_be = REFUSALS_ALIKE_MAX + self._changes[uid] + for_all + self.flushes()
+        return f"it was refused {row.times} times alike, and not set aside" if row.times > may_be else ""
+
+    def uid_of_claimant(self, path: str) -> str:
+        """Of the pod whose claim a request is about; empty for others."""
+        claim = _CLAIM.search(path)
+        pod = self._document("pods", f"{NAMESPACE}/{claim[1]}") if claim is not None else None
+        return str(pod["metadata"]["uid"]) if pod is not None else ""
+
+
+def _refusal(code: int, words: str) -> Response:
+    reason = "Forbidden" if code == 403 else "Invalid"
+    status = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "status": "Failure",
+        "code": code,
+        "reason": reason,
+        "message": words,
+    }
+    return Response(code, orjson.dumps(status))

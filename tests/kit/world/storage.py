@@ -1,0 +1,250 @@
+"""The storage of a simulated cluster: local disks, disks made on demand, claims of pods, and the controllers that bind them.
+
+The controllers are the embedded cluster's own and act on the API as anybody does. What is promised of volumes is judged
+from the server's store alone. A pod is bound only where all its claims are bound, to volumes that its node reaches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any
+
+from multisched.cluster.api.server import ApiServer
+from multisched.cluster.base.storage import Stored
+from multisched.cluster.client.object_client import ObjectClient, WallClock
+from multisched.cluster.controllers.context import ControllerContext
+from multisched.cluster.controllers.ephemeral_volume import EphemeralVolumeController
+from multisched.cluster.controllers.fake_provisioner import FAKE_PROVISIONER, FakeProvisioner
+from multisched.cluster.controllers.persistentvolume import ClaimController, VolumeController
+from multisched.model.cluster_objects import (
+    SELECTED_NODE_ANNOTATION,
+    ClusterObject,
+    CsiNode,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    VolumeAttachment,
+)
+from multisched.model.object_kinds import ObjectKind
+from multisched.model.objects import Node, Pod
+from multisched.model.wire import Response, Transport
+from tests.kit.world.labels import HOSTNAME, ODD
+
+LOCAL, MADE = "local", "made"
+"""Classes: disks that stand in a node, and disks that a provisioner makes where the pod goes. Both wait for their pod."""
+
+TIGHT_PROVISIONER = "tight.sim"
+"""Of disks of which there are so many and no more (`disks`)."""
+DISKS_PER_NODE = 2
+CLAIMANTS = 0.12
+"""Of all pods."""
+
+CLASSES_PATH = "/apis/storage.k8s.io/v1/storageclasses"
+VOLUMES_PATH = "/api/v1/persistentvolumes"
+CLAIMS_PATH = "/api/v1/namespaces/default/persistentvolumeclaims"
+
+Send = Callable[[str, str, Mapping[str, Any]], Awaitable[Response]]
+"""(method, path, document): asked again while the server is away."""
+
+
+class Storage:
+    """Volumes and claims of one run."""
+
+    def __init__(self, server: ApiServer, send: Send, seed: int, transport: Transport, clock: WallClock) -> None:
+        self._store = server.store
+        self._send = send
+        self._seed = seed
+        self._transport, self._clock = transport, clock
+        self._controllers: asyncio.Task[None] | None = None
+        """None while they are away."""
+        self._known: dict[tuple[str, str], tuple[Stored, ClusterObject]] = {}
+
+    async def build(self, nodes: int) -> None:
+        """Classes, and disks in every fourth node."""
+        for name, provisioner in ((LOCAL, "kubernetes.io/no-provisioner"), (MADE, FAKE_PROVISIONER)):
+            body = {"metadata": {"name": name}, "provisioner": provisioner, "volumeBindingMode": "WaitForFirstConsumer"}
+            await self._create(CLASSES_PATH, body)
+        for number in range(0, nodes, 4):
+            for disk in range(DISKS_PER_NODE):
+                await self._create(VOLUMES_PATH, local_disk(f"disk-{number}-{disk}", f"node-{number}", f"{1 + disk}Gi"))
+
+    def start(self) -> None:
+        """The controllers, begun anew."""
+        self.stop()
+        self._controllers = asyncio.get_running_loop().create_task(self._run())
+
+    def stop(self) -> None:
+        """They are away until `start`."""
+        if self._controllers is not None:
+            self._controllers.cancel()
+        self._controllers = None
+
+    async def _run(self) -> None:
+        """The persistent volume controller and a provisioner, until cancelled."""
+        context = ControllerContext(
+            ObjectClient(self._transport),
+            clock=self._clock,
+            rng=random.Random(self._seed),
+        )
+        controllers = (
+            ClaimController(context),
+            VolumeController(context),
+            FakeProvisioner(context),
+            FakeProvisioner(context, TIGHT_PROVISIONER),
+            EphemeralVolumeController(context),
+        )
+        caches = (context.claims, context.volumes, context.storage_classes, context.pods)
+        async with asyncio.TaskGroup() as group:
+            for cache in caches:
+                group.create_task(cache.watch.run())
+            for cache in caches:
+                await cache.watch.synced.wait()
+            for controller in controllers:
+                group.create_task(controller.run())
+
+    async def add_claims(self, pod: dict[str, Any]) -> None:
+        """Gives some pods a claim, drawn by their name so that the rest of the run stays as it was."""
+        name = pod["metadata"]["name"]
+        rng = random.Random(f"{self._seed}/{name}")
+        is_plain = not {"nodeSelector", "schedulingGates"} & pod["spec"].keys() and not pod["metadata"]["annotations"]
+        if not is_plain or rng.random() >= CLAIMANTS:
+            return
+        claims = [f"data-{name}"] if rng.random() < 0.8 else [f"data-{name}", f"log-{name}"]
+        for claim in claims:
+            spec = {
+                "storageClassName": rng.choice((LOCAL, MADE)),
+                "accessModes": ["ReadWriteOnce"],
+                "resources": {"requests": {"storage": rng.choice(("1Gi", "2Gi"))}},
+            }
+            await self._create(CLAIMS_PATH, {"metadata": {"name": claim}, "spec": spec})
+        pod["spec"]["volumes"] = [
+            {"name": f"v{at}", "persistentVolumeClaim": {"claimName": claim}} for at, claim in enumerate(claims)
+        ]
+
+    async def add_claim(self, claim: Mapping[str, Any] | None) -> None:
+        """A claim that was drawn elsewhere, if any was."""
+        if claim is not None:
+            await self._create(CLAIMS_PATH, claim)
+
+    async def _create(self, path: str, document: Mapping[str, Any]) -> None:
+        answer = await self._send("POST", path, document)
+        if answer.status not in (201, 409):
+            raise AssertionError(answer.body)
+
+    # -- judging ---------------------------------------------------------------------------------------------------
+
+    def fault_of_bind(self, pod: Pod, node: Node) -> str:
+        """What is wrong with binding the pod to the node at this moment; empty for nothing."""
+        for name in _claims_of(pod):
+            claim = self._claim(pod.namespace, name)
+            if claim is None and ODD in pod.labels:
+                continue  # somebody deleted it a moment ago
+            if claim is None or not claim.is_fully_bound:
+                return f"{pod.key} was bound before its claim {name}"
+            volume = self._volume(claim.volume)
+            if volume is None or volume.claim is None or volume.claim.uid != claim.uid:
+                return f"{pod.key} was bound with claim {name}, whose volume {claim.volume} is not its own"
+            if not _reaches(volume, node):
+                return f"{pod.key} was bound to {node.name}, out of reach of volume {volume.name}"
+        return ""
+
+    def allows(self, pod: Pod, node: Node, there: Collection[Pod]) -> bool:
+        """False while the pod's claims keep it off the node; with several unbound claims nothing is held against it.
+
+        `there`: the pods on the node. For volumes of other sorts (`disks`) it does not know whether a node takes them.
+        """
+        if ODD in pod.labels:
+            return False
+        if pod.spec.volumes and not self._can_attach(pod, node, there):
+            return False
+        for name in _claims_of(pod):
+            claim = self._claim(pod.namespace, name)
+            if claim is None:
+                return False
+            if claim.volume:
+                volume = self._volume(claim.volume)
+                if volume is None or not _reaches(volume, node):
+                    return False
+            elif claim.class_name == LOCAL and (
+                # Two claims of a pod may be after one disk: such a pod is judged by its binding alone.
+                len(_claims_of(pod)) > 1 or not any(_is_free(v, claim, node) for v in self.volumes())
+            ):
+                return False
+        return True
+
+    def _can_attach(self, pod: Pod, node: Node, there: Collection[Pod]) -> bool:
+        """For certain: even if all volumes of its pods, and all that are attached, were of the driver that takes fewest."""
+        known = self._find("csinodes.storage.k8s.io", node.name, ObjectKind.CSI_NODE)
+        drivers = known.drivers if isinstance(known, CsiNode) else ()
+        limits = [driver.volumes_max for driver in drivers if driver.volumes_max is not None]
+        if not limits:
+            return True
+        collection = "volumeattachments.storage.k8s.io"
+        keys = [*self._store.collection(collection).keys()]
+        attached = [self._find(collection, key, ObjectKind.VOLUME_ATTACHMENT) for key in keys]
+        used = sum(isinstance(one, VolumeAttachment) and one.node == node.name for one in attached)
+        used += sum(self._may_attach(one) for one in (pod, *there))
+        return used <= min(limits)
+
+    def _may_attach(self, pod: Pod) -> int:
+        """Volumes of the pod that may count against a driver's limit."""
+        claims = [self._claim(pod.namespace, name) for name in _claims_of(pod)]
+        local = sum(claim is not None and claim.class_name == LOCAL for claim in claims)
+        return len(pod.spec.volumes) - local
+
+    def has_node(self, name: str) -> bool:
+        """A node was chosen for the claim, of the default namespace."""
+        claim = self._claim("default", name)
+        return claim is not None and SELECTED_NODE_ANNOTATION in claim.annotations
+
+    def _claim(self, namespace: str, name: str) -> PersistentVolumeClaim | None:
+        found = self._find("persistentvolumeclaims", f"{namespace}/{name}", ObjectKind.PERSISTENT_VOLUME_CLAIM)
+        return found if isinstance(found, PersistentVolumeClaim) else None
+
+    def _volume(self, name: str) -> PersistentVolume | None:
+        found = self._find("persistentvolumes", name, ObjectKind.PERSISTENT_VOLUME)
+        return found if isinstance(found, PersistentVolume) else None
+
+    def volumes(self) -> list[PersistentVolume]:
+        names = [*self._store.collection("persistentvolumes").keys()]
+        return [volume for volume in map(self._volume, names) if volume is not None]
+
+    def _find(self, collection: str, key: str, kind: ObjectKind) -> ClusterObject | None:
+        """What has not been written since is not decoded again."""
+        stored = self._store.collection(collection).objects.get(key)
+        if stored is None:
+            return None
+        known = self._known.get((collection, key))
+        if known is None or known[0] is not stored:
+            known = self._known[collection, key] = (stored, kind.definition.decode(stored.raw))
+        return known[1]
+
+
+def _claims_of(pod: Pod) -> list[str]:
+    return [volume.claim for volume in pod.spec.volumes if volume.claim is not None]
+
+
+def _reaches(volume: PersistentVolume, node: Node) -> bool:
+    return volume.node_affinity is None or volume.node_affinity.matches(node.labels, "")
+
+
+def _is_free(volume: PersistentVolume, claim: PersistentVolumeClaim, node: Node) -> bool:
+    """The claim could get the volume on the node."""
+    is_anybodys = volume.claim is None and volume.phase == "Available"
+    is_large = volume.capacity_nano >= claim.request_nano
+    return is_anybodys and is_large and volume.storage_class == LOCAL and _reaches(volume, node)
+
+
+def local_disk(name: str, node: str, size: str) -> dict[str, Any]:
+    expression = {"key": HOSTNAME, "operator": "In", "values": [node]}
+    return {
+        "metadata": {"name": name, "labels": {"speed": "fast" if size == "1Gi" else "slow"}},
+        "spec": {
+            "capacity": {"storage": size},
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": LOCAL,
+            "local": {"path": f"/disks/{name}"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}},
+        },
+    }

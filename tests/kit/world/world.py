@@ -1,0 +1,253 @@
+"""The world of a simulation as its users make it: nodes, pods, and what people do to them over the API."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from multisched.cluster.api.server import ApiServer
+from multisched.cluster.client.object_client import WallClock
+from multisched.model.objects import Pod
+from multisched.model.wire import MERGE_PATCH
+from tests.kit.wire.faults import MALFORMED, MARK
+from tests.kit.world.api_user import NAMESPACE, ApiUser, pods_path
+from tests.kit.world.budgets import Budgets
+from tests.kit.world.crowds import Crowds
+from tests.kit.world.disks import NOBODYS, Disks
+from tests.kit.world.gang_workloads import GangWorkloads
+from tests.kit.world.gangs import Gangs
+from tests.kit.world.kubelets import Kubelets
+from tests.kit.world.labels import GPU, GPU_MILLI, HOSTNAME, ODD
+from tests.kit.world.nodes import NODES, Nodes, node_manifest
+from tests.kit.world.pod_manifests import URGENT_EVERY, add_urgency, mixed_pod, number_of, small_spec
+from tests.kit.world.policies import COMPLIANT, POLICY, TRUSTED, Policies
+from tests.kit.world.quotas import Quotas
+from tests.kit.world.relations import Relations
+from tests.kit.world.services import Services
+from tests.kit.world.storage import VOLUMES_PATH, Storage
+from tests.kit.world.store_view import StoreView
+from tests.kit.world.strangers import Strangers
+
+NAMESPACES = ("default", "team-a", "team-b")
+EDGE_SCHEDULER, EDGE_EVERY = "edge-scheduler", 6
+"""Where there is such a domain, one pod in so many is its."""
+
+
+class World:
+    """All who act on the API beside the program, and what they have made."""
+
+    def __init__(
+        self,
+        server: ApiServer,
+        objects: StoreView,
+        policies: Policies,
+        clock: WallClock,
+        rng: random.Random,
+        seed: int,
+        on_bound: Callable[[str, str], None],
+        *,
+        has_quotas: bool = False,
+        has_gangs: bool = False,
+        has_gang_workloads: bool = False,
+    ) -> None:
+        """`on_bound` gets the uid and the node of each pod that somebody else places."""
+        self.objects = objects
+        self.policies = policies
+        self._rng = rng
+        self._next_number = itertools.count(1).__next__
+        """Of names, whoever makes the pod."""
+        self.user = ApiUser(server)
+        self.storage = Storage(server, self.user.send, seed, self.user.api, clock)
+        self.disks = Disks(self.user.send, seed)
+        self.budgets = Budgets(server, self.user.send, self.pods)
+        self.nodes = Nodes(self.user)
+        self.services = Services(self.user)
+        self.kubelets = Kubelets(self.user, objects)
+        self.crowds = Crowds(self.user, objects, rng, self._next_number)
+        self.strangers = Strangers(self.user, objects, rng, self._next_number, on_bound)
+        self.quotas = Quotas(self.user, self.pods, seed, has_fractions=has_gang_workloads) if has_quotas else None
+        teams = self.quotas.namespaces if self.quotas is not None else []
+        self.gangs = Gangs(self.user, self.kubelets, self.pods, seed, [NAMESPACE, *teams]) if has_gangs else None
+        rng_of_gangs = random.Random(f"{seed}/gang workloads")
+        workloads = GangWorkloads(self.user, self.kubelets, self.storage, self.pods, rng_of_gangs)
+        self.gang_workloads = workloads if has_gang_workloads else None
+        self._relations = Relations(seed)
+        self.schedulers: Collection[str] = ()
+        """Those that the run's domains serve."""
+        self._pair_names = (f"pair-{number}" for number in itertools.count())
+
+    async def build(self) -> None:
+        for namespace in NAMESPACES[1:]:
+            await self.user.send("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+        for number in range(NODES):
+            await self.nodes.add(number)
+        await self.storage.build(NODES)
+        await self.disks.build(NODES)
+        await self.budgets.build()
+        if self.quotas is not None:
+            await self.quotas.build()
+        if self.gangs is not None:
+            await self.gangs.build()
+
+    async def add_pod(self, name: str = "", *, scheduler: str = "") -> None:
+        """A pod of the mixture; with a `scheduler`, a small plain one."""
+        number = self._next_number()
+        pod = mixed_pod(name or f"pod-{number}", self._rng)
+        if scheduler:
+            pod["spec"] = small_spec(scheduler, "500m")
+            pod["metadata"]["annotations"] = {}
+        else:
+            if EDGE_SCHEDULER in self.schedulers and number_of(pod["metadata"]["name"]) % EDGE_EVERY == 0:
+                pod["spec"] |= {"schedulerName": EDGE_SCHEDULER}
+            self._relations.add_rules(pod)
+            await self.storage.add_claims(pod)
+            await self.disks.add_volumes(pod)
+            await self.storage.add_claim(self.policies.add_policy(pod))
+        add_urgency(pod)
+        await self.user.create_pod(pod)
+
+    async def add_fractions(self, node: str, millis: Sequence[str]) -> None:
+        """Pods that share the devices of one node."""
+        for milli in millis:
+            spec = small_spec("gpu-scheduler", "100m") | {"nodeSelector": {HOSTNAME: node}}
+            metadata = {"name": f"part-{self._next_number()}", "labels": {}, "annotations": {GPU_MILLI: milli}}
+            await self.user.create_pod({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
+    async def add_annotated(self, scheduler: str, annotations: Mapping[str, str], *, whole: str = "") -> None:
+        """A small pod that says in its annotations what it takes."""
+        spec = small_spec(scheduler, "100m")
+        if whole:
+            spec["containers"][0]["resources"]["limits"] = {GPU: whole}
+        metadata = {"name": f"annotated-{self._next_number()}", "labels": {}, "annotations": dict(annotations)}
+        await self.user.create_pod({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
+    async def add_unplaceable(self, spec: Mapping[str, Any]) -> str:
+        """A small pod that asks for what `spec` says; its name."""
+        name = f"asked-{self._next_number()}"
+        metadata = {"name": name, "labels": {"app": "app-4"}}
+        plain = small_spec("forecast-scheduler", "100m") | dict(spec)
+        await self.user.create_pod({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": plain})
+        return name
+
+    async def add_garbled(self, mark: bytes = MARK) -> str:
+        """A pod of another scheduler; its name."""
+        name = f"garbled-{self._next_number()}"
+        metadata = {"name": name, "labels": {"note": mark.decode()}}
+        spec = small_spec("default-scheduler", "100m")
+        await self.user.create_pod({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+        return name
+
+    async def add_malformed(self) -> Mapping[str, str]:
+        """A pod, a node and a volume that no client can read; kind -> path."""
+        labels = {"note": MALFORMED.decode()}
+        pod = await self.add_garbled(MALFORMED)
+        node, volume = node_manifest(NODES + 50), _volume("garbled")
+        for document, path in ((node, "/api/v1/nodes"), (volume, VOLUMES_PATH)):
+            document["metadata"]["labels"] = labels
+            await self.user.send("POST", path, document)
+        name = node["metadata"]["name"]
+        return {
+            "pod": f"{pods_path(NAMESPACE)}/{pod}",
+            "node": f"/api/v1/nodes/{name}",
+            "volume": f"{VOLUMES_PATH}/garbled",
+        }
+
+    async def add_to_pair(self, pair: str, cpu: str, app: str, *, is_urgent: bool) -> str:
+        """A small plain pod that goes to these two nodes alone; its name."""
+        name = next(name for name in self._pair_names if (number_of(name) % URGENT_EVERY == 0) == is_urgent)
+        spec = small_spec("forecast-scheduler", cpu) | {"nodeSelector": {"pair": pair}}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": app}}, "spec": spec}
+        add_urgency(pod)
+        await self.user.create_pod(pod)
+        return name
+
+    async def place_lowly(
+        self,
+        node: str,
+        spec: Mapping[str, Any],
+        *,
+        is_urgent: bool,
+        scheduler: str,
+        milli: str = "",
+        cpu: str = "50m",
+        priority: str = "system-cluster-critical",
+        name: str = "",
+        namespace: str = NAMESPACE,
+        labels: Mapping[str, str] | None = None,
+    ) -> str:
+        """A small pod for one node, or for any, with what `spec` adds; its name. Urgent ones displace the others, by their `priority`."""
+        number = self._next_number()
+        name = name or f"contest-{number}"
+        where = {"nodeSelector": {HOSTNAME: node}} if node else {}
+        plain = {**small_spec(scheduler, cpu), **where, **spec}
+        if is_urgent:
+            plain |= {"priorityClassName": priority}
+        metadata = {
+            "name": name,
+            "namespace": namespace,
+            "labels": {**(labels or {}), **({ODD: "yes"} if "volumes" in spec else {})},
+            "annotations": {GPU_MILLI: milli} if milli else {},
+        }
+        await self.user.create_pod({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": plain})
+        return name
+
+    async def label_namespace(self, name: str, labels: Mapping[str, str | None]) -> None:
+        await self.user.send("PATCH", f"/api/v1/namespaces/{name}", {"metadata": {"labels": labels}}, MERGE_PATCH)
+
+    async def edit_kept(self, name: str, *, is_deleted: bool) -> bool:
+        """Somebody writes the ConfigMap in which a program keeps what it does, or deletes it."""
+        path = f"/api/v1/namespaces/kube-system/configmaps/{name}"
+        if is_deleted:
+            return (await self.user.send("DELETE", path)).status == 200
+        return (
+            await self.user.send("PATCH", path, {"metadata": {"labels": {"edited": "yes"}}}, MERGE_PATCH)
+        ).status == 200
+
+    async def delete_lease(self, name: str) -> None:
+        await self.user.send("DELETE", f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{name}")
+
+    async def take_lease(self, name: str) -> None:
+        """Somebody who is none of ours holds it for a moment."""
+        path = f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{name}"
+        await self.user.send("PATCH", path, {"spec": {"holderIdentity": "somebody-else"}}, MERGE_PATCH)
+
+    async def delete_uid(self, uid: str) -> None:
+        """Nothing happens where it has gone already."""
+        for pod in [pod for pod in self.pods() if pod.uid == uid]:
+            await self.user.delete_pod(pod)
+
+    async def mend_storage(self) -> None:
+        """After a restored backup: pods that wait for a volume that nobody makes had gone, and a class had come."""
+        await self.disks.make_later()
+        for pod in self.pods():
+            if not pod.node and any((one.claim or "").startswith(NOBODYS) for one in pod.spec.volumes):
+                await self.user.delete_pod(pod)
+
+    async def patch_pod(self, pod: Pod, patch: Mapping[str, Any]) -> bool:
+        """As its owner does."""
+        self.policies.pod_changed(pod.uid)
+        answer = await self.user.send("PATCH", f"{pods_path(pod.namespace)}/{pod.name}", patch, MERGE_PATCH)
+        return answer.status == 200
+
+    def pods(self) -> list[Pod]:
+        """In order of their names."""
+        return list(self.objects.pods().values())
+
+    async def open_gates(self, pod: Pod) -> bool:
+        return await self.patch_pod(pod, {"spec": {"schedulingGates": None}})
+
+    async def comply_with_policy(self, pod: Pod) -> bool:
+        """The pod is changed so that its policy refuses it no longer."""
+        return await self.patch_pod(pod, {"metadata": {"labels": {POLICY: COMPLIANT}}})
+
+    async def trust_namespace(self) -> None:
+        """One policy does not hold in this namespace any more."""
+        self.policies.namespace_changed()
+        await self.label_namespace(NAMESPACE, {TRUSTED: "yes"})
+
+
+def _volume(name: str) -> dict[str, Any]:
+    spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/x"}}
+    return {"metadata": {"name": name}, "spec": {**spec, "storageClassName": "nobody's"}}

@@ -1,0 +1,215 @@
+"""What is held against a program where gangs are: members that could start, topology domains left, and statuses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import closing
+from typing import Any
+
+import msgspec
+import orjson
+import pytest
+
+from multisched.cluster.api.direct import DirectTransport
+from multisched.cluster.api.server import ApiServer
+from multisched.config import loading
+from multisched.model.wire import MERGE_PATCH
+from multisched.testing.builders import container, node_document, pod_document
+from multisched.testing.sim_loop import SimClock, SimLoop, simulate
+from multisched.verify.gang_objects import GROUP_LABEL, TOPOLOGY
+from multisched.verify.gangs import GangJudge
+from tests.kit.checkers.api.bind_checker import BindChecker
+from tests.kit.checkers.api.gang_checker import LATE_S
+from tests.kit.checkers.delivered_state import DeliveredState
+from tests.kit.settings.setting import ASKING
+from tests.kit.world.api_user import ApiUser
+from tests.kit.world.definitions import POD_GROUP, install
+from tests.kit.world.policies import Policies
+
+GANG_LOOKS = 30
+"""LATE_S apart: beyond any timeout of a gang."""
+NODES = {"a1": ("a", "2"), "a2": ("a", "1"), "b1": ("b", "2"), "none": ("", "1")}
+"""Node -> its zone, and CPUs. Each zone has less room than all nodes together."""
+
+
+class Stand:
+    """A cluster of two zones, with a gang whose members ask for one CPU each."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self.broken: list[str] = []
+        self.server = ApiServer(SimClock(loop), rbac=False)
+        self._api = DirectTransport(self.server)
+        policies = Policies(self.server, seed=0)
+        self.checker = BindChecker(
+            self.server, loading.parse(ASKING, "test"), loop.time, self.broken, policies, has_gangs=True
+        )
+
+    async def build(self, minimum: int, topology: str = "") -> None:
+        await install(ApiUser(self.server), POD_GROUP)
+        for name, (zone, cpu) in NODES.items():
+            await self.send(
+                "POST", "/api/v1/nodes", node_document(name, cpu=cpu, labels={"zone": zone} if zone else {})
+            )
+        metadata = {"name": "g", "annotations": {TOPOLOGY: topology} if topology else {}}
+        group = {"metadata": metadata, "spec": {"minMember": minimum}}
+        await self.send("POST", POD_GROUP.path("default"), group)
+
+    async def send(self, verb: str, path: str, document: dict[str, Any], kind: str = "application/json") -> None:
+        answer = await self._api.request(verb, path, body=orjson.dumps(document), content_type=kind)
+        assert answer.status in (200, 201), answer.body
+
+    async def add_members(self, count: int, node: str = "") -> None:
+        """Named by their number and their node."""
+        for number in range(count):
+            document = pod_document(
+                f"m{number}{node}", container(cpu="1"), node=node, schedulerName="forecast-scheduler"
+            )
+            document["metadata"]["labels"] = {GROUP_LABEL: "g"}
+            await self.send("POST", "/api/v1/namespaces/default/pods", document)
+
+    async def say(self, status: dict[str, Any]) -> None:
+        await self.send("PATCH", f"{POD_GROUP.path('default', 'g')}/status", {"status": status}, MERGE_PATCH)
+
+    def feasible(self) -> list[str]:
+        return [pod.name for pod in self.checker.unbound_feasible()]
+
+    def faults(self) -> list[str]:
+        return list(self.checker.gangs.faults())
+
+    def delivered(self) -> DeliveredState:
+        """All that is there has been handed on."""
+        found = DeliveredState(self.checker.objects.reader, lambda domain: lambda node: True, {}, gangs=GangJudge())
+        assert found.gangs is not None
+        for group in self.server.store.collection(POD_GROUP.storage).objects.values():
+            found.gangs.add("PodGroup", orjson.loads(group.raw))
+        for name, stored in self.server.store.collection("nodes").objects.items():
+            found.node_delivered(name, msgspec.Raw(stored.raw))
+        for key, stored in self.server.store.collection("pods").objects.items():
+            found.pod_delivered(key, msgspec.Raw(stored.raw))
+        return found
+
+
+def play(scene: Callable[[Stand], Coroutine[Any, Any, None]]) -> None:
+    with closing(SimLoop(seed=1)) as loop:
+        simulate(scene(Stand(loop)), loop)
+
+
+@pytest.mark.parametrize(
+    ("minimum", "topology", "could_start"),
+    [
+        (6, "", True),
+        (7, "", False),
+        (6, "zone", True),
+        (3, "zone:required", True),
+        (4, "zone:required", False),
+        (2, "zone:required,kubernetes.io/hostname:required", True),
+        (3, "zone:required, kubernetes.io/hostname:required", False),
+        (1, "rack:required", False),
+    ],
+)
+def test_a_gang_could_start_where_one_domain_of_what_it_requires_has_room(
+    minimum: int, topology: str, could_start: bool
+) -> None:
+    async def scene(stand: Stand) -> None:
+        await stand.build(minimum, topology)
+        await stand.add_members(minimum)
+        assert len(stand.feasible()) == could_start, "one member stands for all"
+        await stand.send("DELETE", "/api/v1/namespaces/default/pods/m0", {})
+        assert stand.feasible() == []
+
+    play(scene)
+
+
+def test_a_member_that_comes_later_could_go_only_where_the_others_stand() -> None:
+    async def scene(stand: Stand) -> None:
+        await stand.build(2, "zone:required")
+        await stand.add_members(2, "b1")
+        await stand.add_members(1)
+        assert stand.feasible() == []
+        await stand.send("DELETE", "/api/v1/namespaces/default/pods/m0b1?gracePeriodSeconds=0", {})
+        assert stand.feasible() == ["m0"]
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("node", "fault"),
+    [
+        ("a2", ""),
+        ("b1", "in another domain of zone than default/m0a1, and its gang requires one"),
+        ("none", "which has no label zone, and its gang requires one domain of it"),
+    ],
+)
+def test_a_node_of_another_domain_is_held_against_a_process_that_knows_of_the_others(node: str, fault: str) -> None:
+    async def scene(stand: Stand) -> None:
+        await stand.build(2, "zone:required")
+        await stand.add_members(1, "a1")
+        await stand.add_members(1)
+        delivered = stand.delivered()
+        late = next(pod for pod in delivered.pods.values() if not pod.node)
+        assert delivered.fault_of_domain(late, delivered.nodes[node]) == fault
+
+    play(scene)
+
+
+def test_two_members_assumed_in_two_domains_are_a_fault() -> None:
+    async def scene(stand: Stand) -> None:
+        await stand.build(2, "zone:required")
+        await stand.add_members(2)
+        delivered = stand.delivered()
+        first, second = sorted(delivered.pods.values(), key=lambda pod: pod.name)
+        delivered.assumed(first.uid, "b1")
+        assert "another domain" in delivered.fault_of_domain(second, delivered.nodes["a1"])
+        delivered.given_up(first.uid)
+        assert delivered.fault_of_domain(second, delivered.nodes["a1"]) == ""
+
+    play(scene)
+
+
+def test_a_status_tells_how_many_members_have_nodes_and_that_a_gang_is_late() -> None:
+    async def scene(stand: Stand) -> None:
+        await stand.build(2)
+        await stand.add_members(1)
+        late = "I13: podgroup default/g does not say that it waits too long, but []"
+        assert stand.faults() == ["I4: podgroup default/g says None, and 0 have nodes", late]
+        await stand.say({"scheduled": 0, "conditions": [{"type": "Scheduled", "reason": "TimedOut"}]})
+        assert stand.faults() == []
+        await stand.add_members(1, "a1")
+        assert stand.faults() == ["I4: podgroup default/g says 0, and 1 have nodes"]
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("is_told", "is_held", "is_running", "is_late"),
+    [
+        (False, True, True, True),
+        (True, True, True, False),
+        (True, False, True, True),
+        (True, True, False, True),
+    ],
+    ids=["told the truth", "told that it is bound", "the audit has found out", "its process has ended"],
+)
+def test_a_gang_is_not_late_while_a_process_takes_its_last_member_for_bound_as_it_was_told(
+    is_told: bool, is_held: bool, is_running: bool, is_late: bool
+) -> None:
+    async def scene(stand: Stand) -> None:
+        await stand.build(3)
+        await stand.add_members(2, "b1")
+        await stand.add_members(1)
+        (waiting,) = [pod for pod in stand.checker.pods().values() if not pod.node]
+        process = stand.checker.delivered["process-1"] = stand.delivered()
+        stand.checker.leases.believers["process-2"] = lambda domain: True
+        if is_held:
+            process.assumed(waiting.uid, "a1")
+        if is_told:
+            stand.checker.faked.add((waiting.uid, "a1"))
+        if is_running:
+            stand.checker.leases.believers["process-1"] = lambda domain: True
+        for _ in range(GANG_LOOKS):
+            stand.checker.look_at_gangs()
+            await asyncio.sleep(LATE_S)
+        assert [line.startswith("I13: gang default/g has 2 of 3") for line in stand.broken] == [True] * is_late
+
+    play(scene)

@@ -1,0 +1,114 @@
+"""What is held against a program where quotas are: pods that could be bound, statuses, and reclaims that undo others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from contextlib import closing
+from typing import Any
+
+import orjson
+import pytest
+
+from multisched.cluster.api.direct import DirectTransport
+from multisched.cluster.api.server import ApiServer
+from multisched.config import loading
+from multisched.testing.builders import container, make_pod, node_document, pod_document
+from multisched.testing.sim_loop import SimClock, SimLoop, simulate
+from tests.kit.checkers.api.bind_checker import BindChecker
+from tests.kit.settings.setting import ASKING
+from tests.kit.world.api_user import ApiUser
+from tests.kit.world.definitions import QUOTA_TREE, install
+from tests.kit.world.policies import Policies
+from tests.unit.verify.quota_documents import level
+
+
+class Stand:
+    """A cluster with a tree of two leaves, of which each is sure of one CPU and has two at most."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self.broken: list[str] = []
+        self.server = ApiServer(SimClock(loop), rbac=False)
+        self._api = DirectTransport(self.server)
+        policies = Policies(self.server, seed=0)
+        self.checker = BindChecker(
+            self.server, loading.parse(ASKING, "test"), loop.time, self.broken, policies, has_quotas=True
+        )
+
+    async def build(self) -> None:
+        await install(ApiUser(self.server), QUOTA_TREE)
+        for namespace in ("a", "b"):
+            await self.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
+        await self.post("/api/v1/nodes", node_document("n", cpu="8"))
+        leaves = [level(name, 1, 2, namespaces=(name,)) for name in ("a", "b")]
+        tree = {"metadata": {"name": "tree"}, "spec": {"root": level("root", 2, 2, *leaves)}}
+        await self.post(QUOTA_TREE.path("kube-system"), tree)
+
+    async def post(self, path: str, document: dict[str, Any]) -> None:
+        answer = await self._api.request("POST", path, body=orjson.dumps(document))
+        assert answer.status == 201, answer.body
+
+    async def add_pod(self, name: str, namespace: str, node: str = "") -> None:
+        document = pod_document(name, container(cpu="1"), node=node, schedulerName="forecast-scheduler")
+        document["metadata"] |= {"namespace": namespace}
+        await self.post(f"/api/v1/namespaces/{namespace}/pods", document)
+
+    def feasible(self) -> list[str]:
+        return [pod.name for pod in self.checker.unbound_feasible()]
+
+    def entitled(self) -> list[str]:
+        return [pod.name for pod in self.checker.unbound_entitled()]
+
+
+def play(scene: Callable[[Stand], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        await stand.build()
+        await scene(stand)
+
+    with closing(SimLoop(seed=1)) as loop:
+        stand = Stand(loop)
+        simulate(main(), loop)
+
+
+@pytest.mark.parametrize("node", ["n", "gone"])
+def test_pods_count_for_their_quota_whether_their_node_is_there_or_not(node: str) -> None:
+    async def scene(stand: Stand) -> None:
+        await stand.add_pod("first", "a", node)
+        await stand.add_pod("late", "a")
+        assert stand.feasible() == ["late"]
+        await stand.add_pod("second", "a", node)
+        assert stand.feasible() == []
+
+    play(scene)
+
+
+def test_an_entitled_pod_may_not_wait_for_one_that_borrows() -> None:
+    async def scene(stand: Stand) -> None:
+        for name in ("one", "two"):
+            await stand.add_pod(name, "a", "n")
+        await stand.add_pod("late", "b")
+        await stand.add_pod("more", "a")
+        assert stand.entitled() == ["late"]
+
+    play(scene)
+
+
+def test_a_tree_has_a_status_at_rest() -> None:
+    async def scene(stand: Stand) -> None:
+        assert stand.checker.quotas.status_faults() == [
+            f"I14: status.levels: {path} is missing" for path in ("root", "root.a", "root.b")
+        ]
+
+    play(scene)
+
+
+@pytest.mark.parametrize("namespace", ["a", "default"])
+def test_a_reclaim_is_undone_by_another_unless_something_came_that_counts_between(namespace: str) -> None:
+    async def scene(stand: Stand) -> None:
+        mine, theirs = (make_pod(name, namespace=name, uid=f"uid-{name}") for name in ("a", "b"))
+        stand.checker.quotas.reclaimed(mine, [theirs])
+        await stand.add_pod("news", namespace)
+        stand.checker.quotas.reclaimed(theirs, [mine])
+        undone = "I14: root.b reclaims from root.a for b/b what that reclaimed for a/a"
+        assert stand.broken == ([undone] if namespace == "default" else [])
+
+    play(scene)

@@ -1,0 +1,69 @@
+"""What the simulation holds against a queue and its refusals: a wrong turn, a wrong backoff, a refusal that is not true."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from multisched.config.schema import Queue
+from multisched.framework.points import QueuedPod
+from multisched.queueing.pod_queue import PodQueue
+from tests.kit.checkers.process.attempts import TURNS_EVERY, AttemptChecker
+from tests.unit.queueing.builders import CONFLICT, ERROR, REFUSED, make_pod, make_queue, pop_uid
+
+
+def watched(queue: PodQueue, *, initial_s: float = 1.0) -> list[str]:
+    """What is complained of."""
+    broken: list[str] = []
+    AttemptChecker(
+        "forecast", queue, Queue.model_validate({"initialBackoff": f"{initial_s}s"}), broken.append, None
+    ).begin()
+    return broken
+
+
+def test_a_queue_that_keeps_its_order_and_its_times_is_not_complained_of() -> None:
+    queue = make_queue()
+    broken = watched(queue)
+    for number in range(3 * TURNS_EVERY):
+        queue.add(make_pod(f"p{number}", priority=number % 2), float(number))
+    for round_s in (100.0, 200.0, 300.0):
+        while (uid := pop_uid(queue, round_s)) is not None:
+            queue.fail(uid, (REFUSED, ERROR, CONFLICT)[int(uid[1:]) % 3], round_s)
+            if round_s == 100.0 and int(uid[1:]) % 3 == 2:
+                queue.remove(uid)
+        queue.flush(round_s + 50.0)
+
+    assert broken == []
+
+
+class BackToFront:
+    """The least urgent first."""
+
+    name = "PrioritySort"
+
+    def sort_key(self, entry: QueuedPod) -> tuple[Any, ...]:
+        return entry.pod.spec.priority, entry.queued_s
+
+
+def test_who_is_popped_before_somebody_in_front_of_it_is_told() -> None:
+    queue = PodQueue(BackToFront(), on_error=lambda plugin, point, error: None)
+    broken = watched(queue)
+    for number in range(TURNS_EVERY + 1):
+        queue.add(make_pod(f"p{number}", priority=number), float(number))
+    for _ in range(TURNS_EVERY):
+        queue.pop(10.0)
+
+    last, first = TURNS_EVERY - 1, TURNS_EVERY
+    assert broken == [f"I3: default/p{last} had its turn before default/p{first}, which was in front of it"]
+
+
+@pytest.mark.parametrize(("initial_s", "is_told"), [(1.0, False), (2.0, True)])
+def test_who_backs_off_for_another_time_than_was_configured_is_told(initial_s: float, is_told: bool) -> None:
+    queue = make_queue()
+    broken = watched(queue, initial_s=initial_s)
+    queue.add(make_pod("a"), 0.0)
+    pop_uid(queue, 0.0)
+    queue.fail("a", ERROR, 0.0)
+
+    assert broken == (["I3: default/a backs off for 1.00 s after 1 failures, not for 2.00 s"] if is_told else [])

@@ -1,0 +1,105 @@
+"""Trees of quotas that a run draws: good ones keep every rule, broken ones break the one they are named after."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from multisched.verify.fields import Unreadable
+from multisched.verify.quota_tree import QuotaTree, read_tree
+from tests.kit.world.quota_trees import (
+    BREAKS,
+    DEPTH,
+    Level,
+    broken,
+    drawn_tree,
+    edited,
+    leaves_of,
+    levels_of,
+    namespaces_of,
+    units_of,
+)
+
+SEEDS = 300
+NAMESPACES = ("team-1", "team-2", "team-3", "team-4")
+SAID = {
+    "min over max": "is over max",
+    "children over parent": "its children's min are",
+    "namespace twice": "stands 2 times",
+    "name twice": "the name of 2 levels",
+    "unreadable amount": "'a lot' is no quantity",
+    "negative amount": "is below 0",
+    "namespace above a leaf": "namespaces at a level that has children",
+}
+
+
+def read(root: Level) -> QuotaTree:
+    return read_tree({"metadata": {"name": "tree"}, "spec": {"root": root}})
+
+
+def depth(level: Level) -> int:
+    return 1 + max((depth(child) for child in level.get("children", ())), default=0)
+
+
+def test_every_drawn_tree_keeps_every_rule() -> None:
+    trees = [drawn_tree(random.Random(seed), NAMESPACES) for seed in range(SEEDS)]
+
+    assert {depth(root) for root in trees} == set(range(DEPTH[0], DEPTH[1] + 1))
+    assert {len(leaves_of(root)) for root in trees} >= set(range(2, 8))
+    assert {resource for root in trees for resource in root["max"]} == {
+        "cpu",
+        "memory",
+        "nvidia.com/gpu",
+        "example.com/licence",
+    }
+    for root in trees:
+        assert all(read(root).leaf_of(namespace) is not None for namespace in NAMESPACES)
+
+
+def test_every_edit_keeps_every_rule_and_all_namespaces() -> None:
+    is_new = 0
+    for seed in range(SEEDS):
+        rng = random.Random(seed)
+        root = drawn_tree(rng, NAMESPACES)
+        found = edited(rng, root)
+
+        read(found)
+        assert sorted(namespaces_of(found)) == sorted(NAMESPACES)
+        is_new += found != root
+    assert is_new > SEEDS * 0.6
+
+
+def test_an_edit_leaves_the_tree_before_it_as_it_was() -> None:
+    for seed in range(SEEDS):
+        rng = random.Random(seed)
+        root = drawn_tree(rng, NAMESPACES)
+        before = str(root)
+        edited(rng, root)
+        for kind in BREAKS:
+            broken(rng, root, kind)
+
+        assert str(root) == before
+
+
+@pytest.mark.parametrize("kind", sorted(BREAKS))
+def test_a_broken_tree_breaks_the_rule_that_it_is_named_after(kind: str) -> None:
+    for seed in range(SEEDS):
+        rng = random.Random(seed)
+        root = broken(rng, drawn_tree(rng, NAMESPACES), kind)
+
+        with pytest.raises(Unreadable) as raised:
+            read(root)
+        assert SAID[kind] in str(raised.value)
+
+
+def test_a_seed_gives_one_tree() -> None:
+    assert drawn_tree(random.Random(3), NAMESPACES) == drawn_tree(random.Random(3), NAMESPACES)
+
+
+def test_units_are_read_as_they_are_written() -> None:
+    root = drawn_tree(random.Random(1), NAMESPACES)
+
+    for level in levels_of(root):
+        for resource in level["max"]:
+            assert 0 <= units_of(level, "min", resource) <= units_of(level, "max", resource)
