@@ -54,7 +54,7 @@ def why_wrong_dependency(plugin: object) -> str:
     parts = [*getattr(type(plugin), "__mro__", ()), plugin]
     for name, value in (item for part in parts for item in getattr(part, "__dict__", {}).items()):
         if isinstance(value, Dependency) and name != "depends_on" and not name.startswith("_"):
-            return f"{name} is {value}, and nobody reads it; write depends_on"
+            return f"{name} is {value}, but the framework reads only depends_on; rename it"
     return ""
 
 

@@ -86,13 +86,13 @@ class PluginMetric(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if not all(map(_METRIC_NAME.match, (self.name, *self.labels))) or not _TAKEN_LABELS.isdisjoint(self.labels):
             raise ValueError(
-                f"metric {self.name!r} {self.labels}: write a-z, 0-9 and _; the label domain is added, le and quantile"
-                " are those of histograms and summaries"
+                f"metric {self.name!r} {self.labels}: use a-z, 0-9 and _; the labels domain, le and quantile"
+                " are reserved"
             )
         if len(self.values) > METRIC_SERIES_MAX:
             raise ValueError(f"metric {self.name}: {len(self.values)} series, more than {METRIC_SERIES_MAX}")
         if any(len(values) != len(self.labels) for values in self.values):
-            raise ValueError(f"metric {self.name}: a value for each of {self.labels}")
+            raise ValueError(f"metric {self.name}: each series needs one value per label of {self.labels}")
 
 
 @runtime_checkable

@@ -48,7 +48,7 @@ class LedElsewhere(msgspec.Struct, frozen=True):
         if self.leader is None:
             return f"no replica leads {named} at the moment; ask again in a few seconds"
         since = f" since {self.leader.since}" if self.leader.since else ""
-        where = f" at {self.leader.address}" if self.leader.address else ", whose Lease does not say where it answers"
+        where = f" at {self.leader.address}" if self.leader.address else ", whose Lease has no address"
         return f"{named} {are} led by {self.leader.identity}{since}{where}"
 
 

@@ -223,11 +223,11 @@ class Fields:
         if found is None:
             return {}
         if not isinstance(found, Mapping) or len(found) > PAIRS_MAX:
-            self.refuse(name, f"write a mapping from name to text, of at most {PAIRS_MAX}")
+            self.refuse(name, f"write a mapping from name to text with at most {PAIRS_MAX} entries")
             return {}
         for key, value in found.items():
             if not (isinstance(key, str) and isinstance(value, str) and key and f"{key}{value}".isprintable()):
-                self.refuse(f"{name}.{key}", "is no text of one line; put it in quotes")
+                self.refuse(f"{name}.{key}", "is not one line of text; put it in quotes")
         return {str(key): str(value) for key, value in found.items()}
 
     # -- inside ----------------------------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ def _no_text(value: object) -> str:
     intended.
     """
     if isinstance(value, bool | int | float):
-        return f"{value!r} is no text; put it in quotes"
+        return f"{value!r} is not text; put it in quotes"
     return f"is {_kind(value)}; write a text"
 
 

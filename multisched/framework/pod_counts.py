@@ -301,7 +301,7 @@ class PodCounts:
                     for pod in pods
                 )
                 if held.get(row, 0) != there:
-                    found.setdefault(row, f"{query} counts {held.get(row, 0)} pods, there are {there}")
+                    found.setdefault(row, f"{query} counts {held.get(row, 0)} pods, but the row has {there}")
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
@@ -317,7 +317,7 @@ class PodCounts:
         group = groups.get(key)
         if group is None:
             if sign < 0:
-                raise AssertionError(f"pod {pod.key} leaves row {row}, and none with its labels was counted there")
+                raise AssertionError(f"pod {pod.key} leaves row {row}, where no pod with its labels was counted")
             group = groups[key] = PodGroup(pod.namespace, pod.labels, is_deleting=pod.is_deleting)
             self._pivots.came(group)
         if self._queries or self._columns is not None:
@@ -404,7 +404,7 @@ def _weight(change: tuple[PodGroup, int, int]) -> int:
 
 def _difference(said: Mapping[Hashable, int], wanted: Mapping[Hashable, int]) -> str:
     differing = [key for key in said.keys() | wanted.keys() if said.get(key) != wanted.get(key)]
-    return "; ".join(f"{key} counts {said.get(key, 0)} pods, there are {wanted.get(key, 0)}" for key in differing)
+    return "; ".join(f"{key} counts {said.get(key, 0)} pods, but the row has {wanted.get(key, 0)}" for key in differing)
 
 
 def counts_of(rows: Iterable[tuple[int, Iterable[Pod]]]) -> PodCounts:

@@ -274,7 +274,7 @@ class PermitResult(msgspec.Struct, frozen=True):
         if not isinstance(self.status, Status) or not isinstance(self.timeout_s, int | float):
             raise TypeError("PermitResult takes a Status and a number of seconds")
         if not self.timeout_s >= 0:
-            raise ValueError(f"PermitResult: {self.timeout_s} s is no time to wait")
+            raise ValueError(f"PermitResult: timeout_s must be >= 0, got {self.timeout_s}")
 
 
 @runtime_checkable

@@ -232,9 +232,9 @@ class GroupVictims(msgspec.Struct, frozen=True):
 
 
 class MemberVictims(Protocol):
-    """Who goes for pods that start together, found for one of them after the other. Of one search.
+    """Chooses the victims for pods that start together, one pod after the other. Belongs to one search.
 
-    Border: a plugin says it, which knows who may go together.
+    Border: a plugin implements it, which knows which pods may be evicted together.
     """
 
     def victims(self, pod: Pod, dry_run: DryRun) -> Sequence[Pod]:

@@ -43,7 +43,7 @@ class ReasonTable:
         """Returns the status of a code; 0 is success."""
         if number < len(self._statuses):
             return self._statuses[number]
-        return Status(Code.UNSCHEDULABLE, self._plugin, (f"{self._plugin}: more kinds of reasons than are kept apart",))
+        return Status(Code.UNSCHEDULABLE, self._plugin, (f"{self._plugin}: too many distinct reasons",))
 
     def __len__(self) -> int:
         return len(self._statuses)

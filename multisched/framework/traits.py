@@ -109,13 +109,13 @@ def why_wrong(plugin: object) -> str:
     for name in Traits.__struct_fields__:
         if hasattr(plugin, name):
             return (
-                f"{name} is a trait and no attribute; write traits = Traits({name}=...) (multisched.framework.traits)"
+                f"{name} is a trait, not an attribute; write traits = Traits({name}=...) (multisched.framework.traits)"
             )
         method = POINTS.get(name)
         if method is not None and getattr(traits, name) != getattr(NO_TRAITS, name) and not hasattr(plugin, method):
-            return f"traits: {name} is about {method}, which the plugin does not have; remove it"
+            return f"traits: {name} applies to {method}, which the plugin does not have; remove it"
     if traits.normalizer is not None and hasattr(plugin, "normalize_score"):
-        return "traits: normalizer stands in place of normalize_score; remove one of them"
+        return "traits: normalizer replaces normalize_score; remove one of them"
     if traits.pre_filter_reads_pods and hasattr(plugin, "remove_pod"):
-        return "traits: pre_filter_reads_pods stands in place of add_pod and remove_pod; remove one of them"
+        return "traits: pre_filter_reads_pods replaces add_pod and remove_pod; remove one of them"
     return ""

@@ -35,7 +35,7 @@ class VolumeUsers:
 
     @property
     def overlaid_rows(self) -> Collection[int]:
-        """Rows where an overlay adds or removes a pod with volumes; none in the table's own."""
+        """Rows where an overlay adds or removes a pod with volumes; empty for the table's own."""
         return self._rows
 
     def claim_users(self, namespace: str, claim: str) -> Mapping[int, int]:
