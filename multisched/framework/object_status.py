@@ -38,9 +38,8 @@ class ObjectCondition(msgspec.Struct, frozen=True):
 class ObjectStatus(msgspec.Struct, frozen=True):
     """The desired status of one object.
 
-    The plugin owns every field and condition type that it has ever named here: those it no longer names are removed.
-    Fields and
-    conditions of other writers are left unchanged.
+    Each field and each condition type named here is replaced as a whole: parts that it no longer contains are removed.
+    Other fields and conditions are left unchanged.
     """
 
     uid: str
