@@ -198,9 +198,9 @@ class RepairStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 @runtime_checkable
 class CarriesOutRepairs(Plugin, Protocol):
-    """A plugin that moves pods. Both are called on the loop.
+    """A plugin that moves pods. Both methods are called on the loop.
 
-    Border: a domain's plugin does (`PeakForecast`), and whoever asks knows no domain.
+    Border: a domain's plugin is one (`PeakForecast`), and callers import no domain.
     """
 
     def repair_status(self) -> RepairStatus:

@@ -73,7 +73,7 @@ class QueuedGang(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """For messages: the keys of its gangs."""
+        """The keys of its gangs, for messages."""
         return " and ".join(sorted(self.needs))
 
 

@@ -1,6 +1,7 @@
-"""Where a pod can be, and every step between two places: allowed or forbidden, with the reason.
+"""The places of a pod in the queue, and every step between two places: allowed or forbidden, with the reason.
 
-Pure. `PodQueue` asks `check` before each move; a forbidden move is a bug of ours and raises with the entry's story.
+Pure. `EntryPlaces` calls `check` for a step that is not allowed; a forbidden step is a bug and raises with the entry's
+latest moves.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ class Place(StrEnum):
     ACTIVE = "active"
     BACKOFF = "backoff"
     GANG = "gang"
-    """Waits with its gang, and goes where the member goes that leads it."""
+    """Follows the lead of its gang, and is popped with it."""
     UNSCHEDULABLE = "unschedulable"
     """Refused by a cycle; waits for an event that can help, or the leftover flush."""
     IN_FLIGHT = "in-flight"
-    """Popped: in a cycle, waiting in Permit, or being bound, until `fail` or `done`."""
+    """Popped: in a cycle, waiting at Permit, or being bound, until `fail` or `done`."""
     LEAVING = "leaving"
-    """Removed while in flight. Kept until the attempt ends, so that a pod added again meanwhile is not tried twice (I2)."""
+    """Removed while in flight. Kept until the attempt ends, so that a pod added again meanwhile is not tried twice
+    (I2).
+    """
 
 
 Step = tuple[Place, Place]
@@ -96,11 +99,11 @@ FORBIDDEN: dict[Step, str] = {
 
 
 class QueueInvariantError(AssertionError):
-    """The queue was asked for a step that must not happen, or found its own indices at odds. A bug, never an input."""
+    """A forbidden step was requested, or the queue's indices disagree. A bug, never caused by input."""
 
 
 def check(uid: str, origin: Place, target: Place, story: Iterable[str] = ()) -> None:
-    """Raises QueueInvariantError when `origin` → `target` is forbidden."""
+    """Raises QueueInvariantError if `origin` → `target` is forbidden."""
     if (origin, target) in ALLOWED:
         return
     past = "; ".join(story) or "unknown to this queue"
