@@ -55,7 +55,7 @@ class EventsInFlight:
 
     def __init__(self, limit: int = IN_FLIGHT_EVENTS_MAX) -> None:
         if limit < 1:
-            raise ValueError(f"the event log needs room for one event at least, not {limit}")
+            raise ValueError(f"in_flight_events_max must be >= 1, got {limit}")
         self._limit = limit
         self._attempts: OrderedDict[str, _Attempt] = OrderedDict()
         self._log: list[Happened] = []

@@ -431,7 +431,7 @@ class PodQueue:
         entry = self._entries.get(uid)
         if entry is None or entry.place not in POPPED:
             place, story = (Place.ABSENT, []) if entry is None else (entry.place, entry.history())
-            raise QueueInvariantError(f"pod {uid}: an attempt ended that had not begun: {place} [{'; '.join(story)}]")
+            raise QueueInvariantError(f"pod {uid}: an attempt ended that had not started: {place} [{'; '.join(story)}]")
         return entry
 
 

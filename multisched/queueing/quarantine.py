@@ -67,6 +67,6 @@ def alike(words: str, node: str) -> str:
 def sentence(words: str, times: int, leftover_s: float) -> str:
     """Returns the message for the owner of a quarantined pod."""
     return (
-        f"set aside: the API server has refused this pod {times} times in the same words; it is tried again when it or"
+        f"quarantined: the API server has refused this pod {times} times with the same message; it is retried when it or"
         f" its namespace changes, or in {leftover_s:.0f} s: {words[:WORDS_CHARS_MAX]}"
     )

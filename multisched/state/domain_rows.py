@@ -151,9 +151,9 @@ class DomainRows:
         if row in self._unreadable:
             return f"cannot be read: {node.malformed}"
         if row in self._withheld:
-            return f"is withheld from domain {self.domain}: who had it before may still be binding pods to it"
+            return f"is withheld from domain {self.domain}: its previous domain may still be binding pods to it"
         why = self._why_not(node)
-        return f"is not one that domain {self.domain} may use{f': {why}' if why else ''}"
+        return f"may not be used by domain {self.domain}{f': {why}' if why else ''}"
 
     def use_of(self, row: int) -> Use:
         if self.has(row):

@@ -74,7 +74,7 @@ class FinishedMember(msgspec.Struct, frozen=True):
 
     @property
     def may_count(self) -> bool:
-        """False for a deleted pod without an owner: nothing tells whether a pod that comes later belongs to its run."""
+        """False for a deleted pod without an owner: nothing shows whether later pods belong to the same run."""
         return self.is_there or bool(self.owner_uid)
 
 
@@ -184,7 +184,7 @@ class Gang:
 
     @property
     def timeout_s(self) -> float:
-        """After which its members hear that it has not started."""
+        """Time after which its members get the message that it has not started."""
         return TIMEOUT_S if self.spec is None else self.spec.timeout_s
 
     @property
@@ -229,7 +229,7 @@ class Gang:
 
     @property
     def lacks(self) -> int:
-        """How many members its minimum lacks, not counting those that are only assumed: they may be given up again."""
+        """Members missing for its minimum, not counting assumed ones, which may be forgotten."""
         spec = self.spec
         if spec is None or self.needs <= 0:
             return 0
@@ -675,14 +675,14 @@ def _obstacle_of(
     """Returns the obstacle of one of the gangs that start together with `key`."""
     gang = gangs.get(one)
     if gang is None:
-        return key, f"starts with gang {one}, of which no member is there"
+        return key, f"starts with gang {one}, which has no members"
     if gang.problem:
         return one, gang.problem
     if one != key and tuple(together_with(one)) != tuple(together_with(key)):
         return one, f"does not name the gangs that gang {key} starts with; write the same in both"
     if gang.schedulers.keys() != gangs[key].schedulers.keys():
         names = " and ".join(sorted({*gang.schedulers, *gangs[key].schedulers})[:NAMED_MAX])
-        return one, f"is to start with gang {key}, and they name the schedulers {names}"
+        return one, f"must start with gang {key}, but they name the schedulers {names}"
     return one, _why_incomplete(gang)
 
 

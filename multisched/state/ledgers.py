@@ -157,7 +157,7 @@ class LedgerRegistry:
                 raise _failure(ledger, f"{type(error).__name__}: {error}") from error
             if is_concerned and ledger.name in self.broken:
                 what = self.broken[ledger.name]
-                raise _failure(ledger, f"its books are wrong since it failed ({what}); the next audit mends them")
+                raise _failure(ledger, f"its state is inconsistent after an error ({what}); the next audit repairs it")
             if reason:
                 return reason
         return ""
@@ -264,7 +264,9 @@ class LedgerRegistry:
 
     def _broke(self, ledger: Ledger, what: str, error: Exception) -> None:
         if ledger.name not in self.broken:
-            logger.error("ledger failed; it takes no pod until the audit has mended it", extra={"ledger": ledger.name})
+            logger.error(
+                "ledger failed; it refuses its pods until the audit has repaired it", extra={"ledger": ledger.name}
+            )
         self.broken[ledger.name] = f"{what}: {type(error).__name__}: {error}"
 
 

@@ -167,7 +167,7 @@ class NodeTable:
         """Empties and frees the node's row; the caller has moved its pods away. Returns the row."""
         row = self._row_of.pop(name)
         if self._pods[row]:
-            raise AssertionError(f"row {row} of node {name} is freed while {len(self._pods[row])} pods stand on it")
+            raise AssertionError(f"row {row} of node {name} is freed while it has {len(self._pods[row])} pods")
         before, self._nodes[row] = self._nodes[row], None
         self._images.write(row, before, None)
         self._labels.write(row, before, None)
@@ -182,7 +182,7 @@ class NodeTable:
     def add_pod(self, row: int, pod: Pod) -> None:
         """Accounts for a pod on a row, whether it fits or not."""
         if pod.uid in self._pods[row]:
-            raise AssertionError(f"pod {pod.key} ({pod.uid}) is on row {row} already")
+            raise AssertionError(f"pod {pod.key} ({pod.uid}) is already on row {row}")
         self._pods[row][pod.uid] = pod
         self._account(row, pod, 1)
 

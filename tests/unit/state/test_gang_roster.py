@@ -272,7 +272,7 @@ def test_gangs_are_told_apart_and_hear_of_each_other() -> None:
     roster, heard = GangRoster(), list[str]()
     roster.on_change = heard.append
     roster.set(together("a", "x"))
-    assert roster.why_not_yet("team/x") == "gang team/x: starts with gang team/y, of which no member is there"
+    assert roster.why_not_yet("team/x") == "gang team/x: starts with gang team/y, which has no members"
     heard.clear()
     roster.set(together("b", "y"))
     assert "team/x" in heard, "it waited for this one"
