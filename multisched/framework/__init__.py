@@ -1,3 +1,1 @@
-"""The plugin contract and its vocabulary: status codes, one Protocol per extension point, events, registry, runner,
-ports.
-"""
+"""The plugin contract and its vocabulary: status codes, one Protocol per extension point, events, registry, runner, ports."""

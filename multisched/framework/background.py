@@ -21,8 +21,7 @@ class CatchUpPlugin(Plugin, Protocol):
     """A plugin that counts incrementally what many events may change at once: the first lists, a relist, a rollout.
 
     The shell calls `catch_up` while no cycle runs, so that no single pod's attempt pays for all of it. Filter and the
-    other points
-    must be correct at any time even without it.
+    other points must be correct at any time even without it.
     """
 
     def catch_up(self) -> bool:
@@ -49,21 +48,16 @@ class Assistant(Protocol):
     """The part of a background task that runs in its own process, so that its computations do not block the cycles.
 
     A function (`module:name`) creates it from its settings, which are pickled, and ProcessPorts. The process has an
-    event loop, low
-    priority and a memory limit; it ends with the program in any case.
+    event loop, low priority and a memory limit; it ends with the program in any case.
     """
 
     async def answer(self, question: Any) -> object:
-        """Answers one question at a time; question and answer are pickled. An exception ends the process, so refusals
-        should be values.
-        """
+        """Answers one question at a time; question and answer are pickled. An exception ends the process, so refusals should be values."""
         ...
 
 
 class BackgroundProcessError(Exception):
-    """A background task's process died, was killed or raised; the next question starts a new one, without the old
-    state.
-    """
+    """A background task's process died, was killed or raised; the next question starts a new one, without the old state."""
 
 
 class BackgroundProcess(Protocol):

@@ -1,6 +1,4 @@
-"""What plugins declare so that their answers can be cached: what the answers depend on, and which pods and rows share
-them.
-"""
+"""What plugins declare so that their answers can be cached: what the answers depend on, and which pods and rows share them."""
 
 from __future__ import annotations
 
@@ -17,12 +15,9 @@ class SignPlugin(Plugin, Protocol):
     """Declares what Filter and Score of this plugin read of a pod, besides namespace and priority.
 
     Namespace and priority are always part of the signature. Labels, annotations, owner and nominated node are only if a
-    plugin
-    puts them into its fragment: pods of a thousand Jobs have different labels that do not affect their placement. Pods
-    with
-    equal signatures get equal codes and raw scores. A Filter or Score plugin without `sign` makes each pod its own
-    class.
-    A plugin that reads only the pod's spec sets `Traits.signs_spec_only`.
+    plugin puts them into its fragment: pods of a thousand Jobs have different labels that do not affect their
+    placement. Pods with equal signatures get equal codes and raw scores. A Filter or Score plugin without `sign` makes
+    each pod its own class. A plugin that reads only the pod's spec sets `Traits.signs_spec_only`.
     """
 
     def sign(self, pod: Pod) -> Hashable | None:
@@ -52,8 +47,7 @@ class CacheKeyPlugin(Plugin, Protocol):
     that order, for all rows.
 
     PreFilter's state stays in the class's CycleState between attempts, so a plugin may update that state instead of
-    rebuilding
-    it. It is always called with the current pod, whose signature is that of the class. For a plugin with
+    rebuilding it. It is always called with the current pod, whose signature is that of the class. For a plugin with
     `Traits.reads_feasible`, PreScore and Score also run again when other rows become feasible, and Score gets feasible
     rows only.
     """
@@ -62,22 +56,18 @@ class CacheKeyPlugin(Plugin, Protocol):
         """Returns the cache key; equal keys mean equal answers. None: it never acts on pods with this signature.
 
         After None no Filter or Score point is called for the class. With `SplitCacheKey` only the side whose key
-        changed
-        runs again.
+        changed runs again.
         """
         ...
 
 
 @runtime_checkable
 class MovedRowsPlugin(Plugin, Protocol):
-    """A CacheKeyPlugin on `Dependency.CACHE_KEY` that knows which rows a changed key affects: Filter runs for those
-    only.
-    """
+    """A CacheKeyPlugin on `Dependency.CACHE_KEY` that knows which rows a changed key affects: Filter runs for those only."""
 
     def moved_rows(self, cycle: CycleView, pod: Pod) -> Rows | None:
         """Returns the table rows, ascending, whose codes may have changed since the last call. None: any row may have
-        changed; always
-        None for a state in `cycle.state` that it has not been asked about.
+        changed; always None for a state in `cycle.state` that it has not been asked about.
 
         Called after PreFilter; the class's Filter codes are renewed for the returned rows.
         """
@@ -86,17 +76,14 @@ class MovedRowsPlugin(Plugin, Protocol):
 
 @runtime_checkable
 class TopologyKeysPlugin(Plugin, Protocol):
-    """A CacheKeyPlugin on `Dependency.CACHE_KEY` that depends on topology domains: rows with equal labels get equal
-    answers.
+    """A CacheKeyPlugin on `Dependency.CACHE_KEY` that depends on topology domains: rows with equal labels get equal answers.
 
     It is evaluated on one row of each group of equal rows. Its NormalizeScore, if any, gets one row of each group with
-    feasible
-    rows, so it must depend on the set of raw scores, not on how often each occurs. ByLargest does not qualify.
+    feasible rows, so it must depend on the set of raw scores, not on how often each occurs. ByLargest does not qualify.
     """
 
     def topology_keys(self, cycle: CycleView, pod: Pod) -> tuple[str, ...] | None:
-        """Returns the keys of all node labels that its codes and raw scores depend on; None: they depend on more than
-        labels.
+        """Returns the keys of all node labels that its codes and raw scores depend on; None: they depend on more than labels.
 
         The same for all pods of a class, as long as the cache key is not None.
         """

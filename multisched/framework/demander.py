@@ -1,6 +1,4 @@
-"""Demander: one pod affinity in one namespace, with the rows of its pods. Owned by `PodDemands`; its rows by
-`DemandPlaces`.
-"""
+"""Demander: one pod affinity in one namespace, with the rows of its pods. Owned by `PodDemands`; its rows by `DemandPlaces`."""
 
 from __future__ import annotations
 

@@ -20,9 +20,7 @@ class Dependency(Enum):
     CACHE_KEY = "cache key"
     """The plugin's cache key (`CacheKeyPlugin`) and node objects: all rows are renewed when either changes."""
     ROW_AND_CACHE_KEY = "row and cache key"
-    """ROW and CACHE_KEY together: a row is renewed when it changes, all rows when the cache key or a node object
-    changes.
-    """
+    """ROW and CACHE_KEY together: a row is renewed when it changes, all rows when the cache key or a node object changes."""
     ATTEMPT = "attempt"
     """Anything else (external responses, randomness): computed for all rows in every attempt."""
 

@@ -2,8 +2,7 @@
 
 A pod may request part of a device, or whole devices, by annotations or claims instead of resource requests. Each ledger
 of such devices (`DeviceLedger`) registers a function here, and code that counts devices of pods (quotas) reads the sum.
-So
-neither depends on the other. Filled by the registry of ledgers.
+So neither depends on the other. Filled by the registry of ledgers.
 """
 
 from __future__ import annotations

@@ -23,8 +23,7 @@ class Resource(Enum):
     """
     DISTANT_NODE = "DistantNode"
     """A node that the domain may not use. Delivered only to plugins that register it by name: those that count pods
-    outside
-    the domain's rows.
+    outside the domain's rows.
     """
     UNSCHEDULED_POD = "UnscheduledPod"
     TARGET_POD = "TargetPod"
@@ -88,9 +87,7 @@ class ClusterEvent(msgspec.Struct, frozen=True):
 
     @property
     def is_in_wildcard(self) -> bool:
-        """Reports whether wildcard registrations include it; other events reach only plugins that registered the kind
-        by name.
-        """
+        """Reports whether wildcard registrations include it; other events reach only plugins that registered the kind by name."""
         if isinstance(self.resource, ObjectKind):
             return self.resource.definition.is_in_wildcard
         return self.resource is not Resource.DISTANT_NODE

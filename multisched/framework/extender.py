@@ -1,6 +1,4 @@
-"""How HTTP extenders run among the plugins: outside the profile, after every filter, with their own reasons and
-weights.
-"""
+"""How HTTP extenders run among the plugins: outside the profile, after every filter, with their own reasons and weights."""
 
 from __future__ import annotations
 
@@ -51,8 +49,7 @@ class ExtenderPlugin(RemotePlugin, Protocol):
     """A remote plugin that answers with reasons and unbounded scores instead of codes per row and scores of 0..100.
 
     An extender refuses with any text and weighs its scores itself. Both methods run with `cycle.responses[self.name]`,
-    for
-    the rows that are feasible then; commit does not run them again, as upstream.
+    for the rows that are feasible then; commit does not run them again, as upstream.
 
     Border: a plugin is one (`HTTPExtenders`), and the cycle imports no plugin.
     """

@@ -1,9 +1,7 @@
-"""GroupColumns: groups of placed pods, with labels and rows, in arrays, so that one query is matched against all at
-once.
+"""GroupColumns: groups of placed pods, with labels and rows, in arrays, so that one query is matched against all at once.
 
 For queries over many namespaces: testing ten thousand groups one by one takes ten milliseconds, and a pod may need
-fifty such
-queries. Here one takes a tenth of a millisecond. Built at the first such query; owned by `PodCounts`.
+fifty such queries. Here one takes a tenth of a millisecond. Built at the first such query; owned by `PodCounts`.
 """
 
 from __future__ import annotations

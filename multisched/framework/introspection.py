@@ -30,8 +30,7 @@ class RoomPlugin(Plugin, Protocol):
     """
 
     def takes_at_most(self, pod: Pod, rows: Rows) -> Mapping[str, Int64]:
-        """Returns resource or annotation of the pod -> int64[rows]: the largest demand that fits each row, other
-        demands unchanged.
+        """Returns resource or annotation of the pod -> int64[rows]: the largest demand that fits each row, other demands unchanged.
 
         0: reducing this demand alone does not help on that row.
         """
@@ -40,16 +39,13 @@ class RoomPlugin(Plugin, Protocol):
 
 @runtime_checkable
 class StateExportPlugin(Plugin, Protocol):
-    """A plugin with learned state beyond its configuration and the cluster: a sandbox imports it to give the same
-    answers.
+    """A plugin with learned state beyond its configuration and the cluster: a sandbox imports it to give the same answers.
 
     Border: a domain's plugin is one (`Forecast`), and the sandbox imports no domain.
     """
 
     def export_state(self) -> object:
-        """Returns what another instance with the same args needs to give the same answers. Immutable, because a thread
-        reads it. Cheap.
-        """
+        """Returns what another instance with the same args needs to give the same answers. Immutable, because a thread reads it. Cheap."""
         ...
 
     def import_state(self, handed: object) -> None:
@@ -70,8 +66,7 @@ class PluginMetric(msgspec.Struct, frozen=True):
     """The values of one metric at one moment. The program adds the prefix `multisched_` and the label `domain`.
 
     Label values come from a small known set, never from names of pods, nodes or services. Raises ValueError for an
-    invalid name,
-    too many series, or a wrong number of label values.
+    invalid name, too many series, or a wrong number of label values.
     """
 
     name: str
@@ -101,8 +96,7 @@ class MetricsPlugin(Plugin, Protocol):
 
     def metrics(self, now_s: float) -> Sequence[PluginMetric]:
         """Returns all metrics at `now_s` (epoch seconds), with the same names each time. Called on the event loop at
-        each scrape: must take
-        milliseconds at most.
+        each scrape: must take milliseconds at most.
         """
         ...
 

@@ -2,16 +2,13 @@
 
 So code that hangs costs its pod one attempt and never blocks the loop.
 
-An isolated plugin is wrapped as a `RemotePlugin`. The cycle yields a frozen `IsolatedRequest`: the pod, and
-what the plugin declares to read of the nodes. The loop goes on with other pods until the `IsolatedResponse` is there
-and
+An isolated plugin is wrapped as a `RemotePlugin`. The cycle yields a frozen `IsolatedRequest`: the pod, and what the
+plugin declares to read of the nodes. The loop goes on with other pods until the `IsolatedResponse` is there and
 checked. PreFilter, Filter, PreScore, Score and NormalizeScore run in one call in the worker, with their own cycle
-state. Every
-other point of the plugin runs inline, in the instance the profile built. A plugin with `reads_objects` reads, in its
-thread,
-the live view it was built with. Each look-up is atomic, but a collection may change during iteration; copy it. Two
-things differ from an inline plugin. A PreFilter refusal counts per row. NormalizeScore gets the rows that
-passed this plugin, before other remote plugins have filtered theirs.
+state. Every other point of the plugin runs inline, in the instance the profile built. A plugin with `reads_objects`
+reads, in its thread, the live view it was built with. Each look-up is atomic, but a collection may change during
+iteration; copy it. Two things differ from an inline plugin. A PreFilter refusal counts per row. NormalizeScore gets the
+rows that passed this plugin, before other remote plugins have filtered theirs.
 
 Owns the snapshots; `shell.workers` owns threads and processes and runs `consider` in them. Called by `registry`
 when it builds a profile, and by the cycle.
@@ -241,8 +238,7 @@ class IsolatedPlugin:
         """Returns uint8[rows]: the worker's code if nothing that it read for the row has changed, else a refusal.
 
         A preemption may check rows that were not in the request, because the pod did not fit there. They pass here: the
-        attempt
-        that uses the row will request it.
+        attempt that uses the row will request it.
         """
         settled = self._settled(cycle)
         codes, asked = np.zeros(len(rows), np.uint8), np.isin(rows, settled.request.rows)

@@ -110,9 +110,7 @@ class ClusterLedger(Protocol):
         ...
 
     def sums(self) -> object:
-        """Returns the sums over all holds: a comparable value that later changes do not alter, equal for the same holds
-        (I4).
-        """
+        """Returns the sums over all holds: a comparable value that later changes do not alter, equal for the same holds (I4)."""
         ...
 
     def recount(self) -> None:
@@ -145,15 +143,13 @@ class ChoosingPlugin(Plugin, Protocol):
 
     Called once for each placement, in the step that takes the choice; the earlier pods of a transaction are already
     placed. A row that has changed since it was scored has passed Filter again. So a choice never waits and is never
-    made
-    twice.
+    made twice.
     """
 
     chooses_from: ChoiceLedger
 
     def choose(self, cycle: CycleView, pod: Pod, row: int) -> object | None:
-        """Returns what the pod gets on the row; None if it requests nothing or nothing fits. The row may not have been
-        scored.
+        """Returns what the pod gets on the row; None if it requests nothing or nothing fits. The row may not have been scored.
 
         A choice based on an external response (`cycle.responses`) may be stale: the ledger then refuses it, and the
         next row is tried.
@@ -190,15 +186,13 @@ class AnnotatedLedger(Ledger, Protocol):
 
 @runtime_checkable
 class DeviceLedger(Ledger, Protocol):
-    """A ledger of countable devices that pods request by other means than resource requests: an entry of
-    `DeviceDemands`.
+    """A ledger of countable devices that pods request by other means than resource requests: an entry of `DeviceDemands`.
 
     Border: a domain has one (`GpuLedger`), and plugins that count devices (quotas) import no domain.
     """
 
     def device_demand(self, pod: Pod) -> Mapping[str, int]:
-        """Returns resource -> thousandths of one device that the pod demands besides its requests; if it has a node,
-        that it holds.
+        """Returns resource -> thousandths of one device that the pod demands besides its requests; if it has a node, that it holds.
 
         It follows from the pod alone, and is the same before and after its bind: a caller that counts it must release
         the same amount.

@@ -122,9 +122,7 @@ class Meter(Protocol):
     """
 
     async def ranges(self, query: str, grid: Grid, take: Take) -> RangeReport:
-        """Passes each piece to `take`, in order of time. Raises MeterError; the pieces taken before that are
-        incomplete.
-        """
+        """Passes each piece to `take`, in order of time. Raises MeterError; the pieces taken before that are incomplete."""
         ...
 
 

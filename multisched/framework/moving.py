@@ -1,8 +1,7 @@
 """Moving pods: the ports of a plugin's background task that carries out a repair. Protocols and values only.
 
 `BackgroundPorts.mover` evicts a pod, reserves the place of its replacement, and persists the progress of a run. The
-shell
-implements it for one domain (`shell/mover.py`), the client its writes. Expected refusals are values.
+shell implements it for one domain (`shell/mover.py`), the client its writes. Expected refusals are values.
 """
 
 from __future__ import annotations
@@ -20,9 +19,7 @@ from multisched.framework.repair import RepairAsked, RepairPlan
 from multisched.model.objects import Pod
 
 STAND_IN: Final = "place-of/"
-"""Prefix of the uid of a stand-in: the pod whose nomination reserves the place of a replacement. No pod's uid has a
-slash.
-"""
+"""Prefix of the uid of a stand-in: the pod whose nomination reserves the place of a replacement. No pod's uid has a slash."""
 
 
 class EvictAnswer(Enum):
@@ -53,8 +50,7 @@ class Evictor(Protocol):
 
     async def evict(self, pod: ObjectRef, *, timeout_s: float) -> EvictReply:
         """Sends one POST with the pod's uid as precondition and a deadline that the server enforces too. Never raises,
-        whatever the
-        server does.
+        whatever the server does.
         """
         ...
 
@@ -84,9 +80,7 @@ class Keeper(Protocol):
         ...
 
     async def write(self, document: bytes) -> KeepReply:
-        """Replaces the version that the last `read` or `write` saw, never a newer one. Never raises, whatever the
-        server does.
-        """
+        """Replaces the version that the last `read` or `write` saw, never a newer one. Never raises, whatever the server does."""
         ...
 
 
@@ -116,20 +110,15 @@ class Mover(Keeper, Evictor, Protocol):
         ...
 
     def budget_refusal(self, pod: Pod) -> str:
-        """Returns why a PodDisruptionBudget forbids evicting the pod now; empty if none does, as far as the watch has
-        shown.
-        """
+        """Returns why a PodDisruptionBudget forbids evicting the pod now; empty if none does, as far as the watch has shown."""
         ...
 
     async def reads(self, pod: ObjectRef) -> bool:
-        """Reports whether the pod of this uid exists and is not being deleted, by a consistent read. Raises
-        UnreachableError.
-        """
+        """Reports whether the pod of this uid exists and is not being deleted, by a consistent read. Raises UnreachableError."""
         ...
 
     def hold(self, uid: str, like: Pod, node: str, *, handed: Callable[[], None]) -> str:
-        """Reserves a place on a node for the replacement of the pod of this uid, after running the filters; returns
-        empty, or why not.
+        """Reserves a place on a node for the replacement of the pod of this uid, after running the filters; returns empty, or why not.
 
         `like`: the pod itself, which leaves, or a peer in place of a deleted pod. Any place reserved before is
         released.
@@ -208,9 +197,7 @@ class CarriesOutRepairs(Plugin, Protocol):
         ...
 
     async def request_repair(self, asked: RepairAsked, digest: str) -> RepairStatus:
-        """Starts the plan that was shown with this digest, if the cluster still yields the same plan. Raises
-        RepairRefusedError.
-        """
+        """Starts the plan that was shown with this digest, if the cluster still yields the same plan. Raises RepairRefusedError."""
         ...
 
 

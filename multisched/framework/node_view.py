@@ -64,9 +64,7 @@ class NodeView(Protocol):
         ...
 
     def requested(self, resource: str) -> Int64:
-        """Returns int64[all rows]: requests of the pods on the row, including assumed ones; for the resource `pods`
-        their number.
-        """
+        """Returns int64[all rows]: requests of the pods on the row, including assumed ones; for the resource `pods` their number."""
         ...
 
     def scoring_requested(self, resource: str) -> Int64:
@@ -91,8 +89,7 @@ class NodeView(Protocol):
         return self.amounts(Amount.ALLOCATABLE, resources, rows).astype(np.float64)
 
     def capacity_range(self, resources: tuple[str, ...]) -> tuple[float, float]:
-        """Returns the smallest and the largest of these allocatable amounts on any row, including rows without a node
-        (0).
+        """Returns the smallest and the largest of these allocatable amounts on any row, including rows without a node (0).
 
         A quick check that every row has all the resources, or that none has too much of one.
         """
@@ -184,9 +181,7 @@ class NodeView(Protocol):
 
 
 def columns_at(matrix: M, rows: Rows) -> M:
-    """Returns the matrix's columns at these rows (ascending), read-only: a view if many rows are contiguous, else a
-    copy.
-    """
+    """Returns the matrix's columns at these rows (ascending), read-only: a view if many rows are contiguous, else a copy."""
     count = len(rows)
     if count > VIEW_FROM and rows.item(-1) - rows.item(0) == count - 1:
         view = matrix[:, rows.item(0) : rows.item(-1) + 1]

@@ -80,16 +80,13 @@ class StatusPlugin(Plugin, Protocol):
     """A plugin that writes into the status of objects."""
 
     status_kinds: tuple[ObjectKind, ...]
-    """Kinds whose objects it reads (`Traits.reads_objects`) and whose status it writes. No other plugin writes their
-    status.
-    """
+    """Kinds whose objects it reads (`Traits.reads_objects`) and whose status it writes. No other plugin writes their status."""
 
     def status_of(self, kind: ObjectKind, namespace: str, name: str) -> ObjectStatus | None:
         """Returns the current status; None if there is nothing to write, or no such object.
 
         It depends only on what every process knows: pods, objects and configuration. It is called in the process that
-        leads the
-        first domain with this plugin; that process may know other domains by watches alone.
+        leads the first domain with this plugin; that process may know other domains by watches alone.
         """
         ...
 
@@ -99,7 +96,5 @@ class PendingPodsPlugin(StatusPlugin, Protocol):
     """A `StatusPlugin` whose statuses also depend on pending pods."""
 
     def pending_changed(self, pod: Pod) -> None:
-        """Marks the objects whose status may change because the pod became pending, changed, or ended pending without a
-        node. O(1).
-        """
+        """Marks the objects whose status may change because the pod became pending, changed, or ended pending without a node. O(1)."""
         ...

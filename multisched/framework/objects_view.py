@@ -56,9 +56,7 @@ class ObjectsView(Protocol):
         ...
 
     def last_removed(self, kind: ObjectKind) -> ClusterObject | None:
-        """Returns the object of the kind that was deleted last, in its last state; None if none was since the process
-        started.
-        """
+        """Returns the object of the kind that was deleted last, in its last state; None if none was since the process started."""
         ...
 
     sequence: int
@@ -74,14 +72,11 @@ class ObjectsView(Protocol):
         ...
 
     def changed_since(self, kind: ObjectKind, version: int) -> Collection[tuple[str, str]] | None:
-        """Returns namespace and name of each object changed, added or deleted after `version`; None: too long ago to
-        know.
-        """
+        """Returns namespace and name of each object changed, added or deleted after `version`; None: too long ago to know."""
         ...
 
     def unreadable(self, kind: ObjectKind) -> str:
-        """Returns why the API server does not let this process read the kind (403, 404); empty if it does, or if the
-        kind is not watched.
+        """Returns why the API server does not let this process read the kind (403, 404); empty if it does, or if the kind is not watched.
 
         The objects of an unreadable kind are missing or stale: a plugin that would do harm by acting on them checks
         this first.
@@ -124,8 +119,7 @@ class ObjectsView(Protocol):
 
 
 def hidden(objects: ObjectsView, *kinds: ObjectKind) -> str:
-    """Returns why a result that depends on these kinds is unknown, as a message for the pod's owner; empty if all are
-    readable.
+    """Returns why a result that depends on these kinds is unknown, as a message for the pod's owner; empty if all are readable.
 
     Unreadable objects look as if they did not exist. A plugin that would otherwise place a pod on that basis, or
     refuse it for good, keeps it pending with this message. The pod is requeued when the kind can be read again.

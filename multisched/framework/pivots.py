@@ -1,8 +1,7 @@
 """Pivots: the labels that queries require, and an index of pod groups by these labels.
 
 A query for `app In (web)` can match only pods with that label. Such a label is the query's *pivot*: log entries are
-tagged
-with it, and if many queries have the same pivot key, groups are indexed by it. Owned by `PodCounts`.
+tagged with it, and if many queries have the same pivot key, groups are indexed by it. Owned by `PodCounts`.
 """
 
 from __future__ import annotations

@@ -267,9 +267,7 @@ def _kind(value: object) -> str:
 
 
 def _no_text(value: object) -> str:
-    """Returns the reason for a value that is not a string. YAML reads yes, 1.20 and 7 as other types than may be
-    intended.
-    """
+    """Returns the reason for a value that is not a string. YAML reads yes, 1.20 and 7 as other types than may be intended."""
     if isinstance(value, bool | int | float):
         return f"{value!r} is not text; put it in quotes"
     return f"is {_kind(value)}; write a text"

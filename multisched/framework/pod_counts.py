@@ -2,11 +2,9 @@
 
 Pods are kept in groups with equal namespace and labels: a workload's pods are one group. A query is counted when it is
 first used: group by group if its namespaces have few groups, else in columns (`group_columns`). After that, each use
-applies the pods added and removed since the last use. The least recently used query is dropped. A
-query that requires a label value reads only the changes of pods with that value, so a thousand services do not read
-each
-other's pods. An unused query costs nothing when pods come and go. What pods demand of others is in
-`pod_demands`.
+applies the pods added and removed since the last use. The least recently used query is dropped. A query that requires a
+label value reads only the changes of pods with that value, so a thousand services do not read each other's pods. An
+unused query costs nothing when pods come and go. What pods demand of others is in `pod_demands`.
 
 The node table owns one and writes it; an overlay has one above the table's. Plugins read it as `NodeView.pod_counts`.
 """
@@ -151,9 +149,7 @@ class PodCounts:
         self._uses = self._bytes = 0
         self._columns: GroupColumns | None = None
         self._log: IndexedLog[tuple[PodGroup, int, int]] = IndexedLog(LOG_KEPT, _weight)
-        """Group, row, and number of its pods added or removed; tagged with the group's labels that are pivots of
-        queries.
-        """
+        """Group, row, and number of its pods added or removed; tagged with the group's labels that are pivots of queries."""
         self._pivots = Pivots(self._all_groups)
         self.groups_looked_at = 0
         """Number of groups matched one by one so far."""
@@ -250,8 +246,7 @@ class PodCounts:
         """Returns row -> difference between the counts and these pods, with both values (I4).
 
         `is_whole`: also recomputes all concerns, and looks for groups without any of these pods. There may be as many
-        groups
-        as pods.
+        groups as pods.
         """
         wanted: dict[int, dict[Hashable, int]] = {row: {} for row in pods_on}
         groups: set[_GroupKey] = set()
@@ -363,9 +358,7 @@ class PodCounts:
         return SparseSum(self._tick(), held)
 
     def _make_room(self) -> None:
-        """Drops queries that were not used since this function last passed them; the latest are kept, as they may be in
-        use.
-        """
+        """Drops queries that were not used since this function last passed them; the latest are kept, as they may be in use."""
         while len(self._queries) >= QUERIES_MIN and (
             len(self._queries) >= QUERIES_MAX or self._bytes >= QUERY_BYTES_MAX
         ):

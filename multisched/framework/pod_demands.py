@@ -2,12 +2,9 @@
 
 A *demander* is one affinity in one namespace, with the rows of its placed pods. A *concern* is the sum of what all
 demanders demand of pods with certain labels in a namespace. It is built by one pass over all terms (`term_columns`),
-and
-updated from the log of pods added and removed. So a pod's attempt costs what changed, not what others demand.
-Only a pod whose labels are new here costs a pass over all terms. Demanders whose terms require a label value are
-indexed
-by it (`tags_of`). If few demanders can match a pod, only those are tested. So a thousand services with anti-affinity
-among
+and updated from the log of pods added and removed. So a pod's attempt costs what changed, not what others demand. Only
+a pod whose labels are new here costs a pass over all terms. Demanders whose terms require a label value are indexed by
+it (`tags_of`). If few demanders can match a pod, only those are tested. So a thousand services with anti-affinity among
 their own replicas do not slow each other down.
 
 Owned by `PodCounts`. Read through `PodCountsView.concern`.
@@ -65,9 +62,7 @@ _EFFECT_BYTES: Final = 300
 
 
 class Lane(NamedTuple):
-    """What is summed: demands of one kind with one topology key. Preferred anti-affinity is preferred affinity with
-    negative weights.
-    """
+    """What is summed: demands of one kind with one topology key. Preferred anti-affinity is preferred affinity with negative weights."""
 
     kind: DemandKind
     key: str
@@ -109,9 +104,7 @@ class Concern:
         """Size in bytes that its owner last counted for it."""
         self.seen = 0
         self.known_below = 0
-        """Demanders with lower numbers that are missing in `effects` have no effect; those with higher ones were not
-        evaluated.
-        """
+        """Demanders with lower numbers that are missing in `effects` have no effect; those with higher ones were not evaluated."""
         self.effects: dict[int, int] = {}
         """Demander -> index into `kinds` of the effect of one of its pods; 0: no effect, UNKNOWN: not evaluated yet."""
         self.kinds: list[Effect] = [()]

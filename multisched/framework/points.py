@@ -1,13 +1,11 @@
 """Upstream's thirteen extension points, each a Protocol with its contract.
 
 A plugin is an object with a `name` that implements one or more of these. In-tree plugins are vectorized: one call of
-Filter or
-Score covers many rows. A plugin written for one node at a time is wrapped in `scalar.ScalarPlugin`.
+Filter or Score covers many rows. A plugin written for one node at a time is wrapped in `scalar.ScalarPlugin`.
 
 Common rules. Everything except PreBind, Bind, PostBind and `response` is synchronous and pure: no I/O, no clock, no
-randomness,
-and arguments are never changed (arrays are read-only). A plugin that raises, or returns the wrong shape, costs its pod
-one attempt: the runner turns it into an Error status with the plugin's name.
+randomness, and arguments are never changed (arrays are read-only). A plugin that raises, or returns the wrong shape,
+costs its pod one attempt: the runner turns it into an Error status with the plugin's name.
 
 Order in one attempt: PreEnqueue · QueueSort · PreFilter · Filter · (PostFilter) · PreScore · Score · NormalizeScore ·
 commit · Reserve · Permit · PreBind · Bind · PostBind.
@@ -41,9 +39,7 @@ class CycleView(msgspec.Struct):
     responses: Mapping[str, object] = msgspec.field(default_factory=dict)
     """Plugin name -> what its `response` returned in this attempt."""
     places: Rows | None = None
-    """The domain's rows, before any narrowing by PreFilter, plus rows whose pods only count for it; None: all rows of
-    the table.
-    """
+    """The domain's rows, before any narrowing by PreFilter, plus rows whose pods only count for it; None: all rows of the table."""
 
 
 class QueuedPod(msgspec.Struct, frozen=True):
@@ -136,9 +132,7 @@ class PreFilterExtensions(Plugin, Protocol):
     """Updates PreFilter's state while an overlay adds or removes pods (nominated pods, preemption dry runs)."""
 
     def add_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
-        """Handles that `other` was added to `row` of `cycle.nodes`: updates this plugin's values in `cycle.state` (copy
-        on write).
-        """
+        """Handles that `other` was added to `row` of `cycle.nodes`: updates this plugin's values in `cycle.state` (copy on write)."""
         ...
 
     def remove_pod(self, cycle: CycleView, pod: Pod, other: Pod, row: int) -> Status:
@@ -158,9 +152,7 @@ class FilterPlugin(Plugin, Protocol):
     """Maps this plugin's codes to statuses."""
 
     def filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
-        """Returns uint8[len(rows)]: 0 passes, else a code of `reasons`. A row's code must not depend on the other rows
-        passed.
-        """
+        """Returns uint8[len(rows)]: 0 passes, else a code of `reasons`. A row's code must not depend on the other rows passed."""
         ...
 
 
@@ -208,19 +200,15 @@ class PostFilterPlugin(Plugin, Protocol):
 
 @runtime_checkable
 class GroupPostFilterPlugin(Plugin, Protocol):
-    """Called if pods that must start together do not all find a row: PostFilter for a group (upstream:
-    PodGroupPostFilter).
-    """
+    """Called if pods that must start together do not all find a row: PostFilter for a group (upstream: PodGroupPostFilter)."""
 
     def post_filter_group(
         self, cycle: CycleView, pods: Sequence[Pod], dry_run: GroupDryRun
     ) -> Generator[None, None, PostFilterResult]:
-        """Searches for victims. `pods`: those that must all start, with their nominated nodes. Success has a preemption
-        for all of them.
+        """Searches for victims. `pods`: those that must all start, with their nominated nodes. Success has a preemption for all of them.
 
         A generator: it passes on the pauses of the dry run (`found = yield from dry_run.displace(rule)`). During a
-        pause other
-        pods may be added or removed.
+        pause other pods may be added or removed.
         """
         ...
 
@@ -230,8 +218,7 @@ class PreScorePlugin(Plugin, Protocol):
     """Runs before scoring, with the feasible rows. Skip leaves out this plugin's Score.
 
     For a plugin that depends on less than ATTEMPT it runs once per class of pods, and must depend on the pod alone: it
-    gets
-    all rows instead of the feasible ones, unless it has `Traits.reads_feasible` (`CacheKeyPlugin`).
+    gets all rows instead of the feasible ones, unless it has `Traits.reads_feasible` (`CacheKeyPlugin`).
     """
 
     def pre_score(self, cycle: CycleView, pod: Pod, rows: Rows) -> Status: ...
@@ -269,9 +256,7 @@ class ReservePlugin(Plugin, Protocol):
     """Updates a plugin's own accounts when a pod is assumed on a node."""
 
     def reserve(self, cycle: CycleView, pod: Pod, node: str) -> Status:
-        """Reserves. After a rejection everything reserved so far is unreserved in reverse order, and the pod is
-        forgotten.
-        """
+        """Reserves. After a rejection everything reserved so far is unreserved in reverse order, and the pod is forgotten."""
         ...
 
     def unreserve(self, cycle: CycleView, pod: Pod, node: str) -> None:

@@ -49,15 +49,11 @@ class BindAnswer(Enum):
     UNKNOWN = auto()
     """5xx, timeout, reset: the pod may be bound now, may be bound later, or not at all."""
     DELEGATED = auto()
-    """An extender was asked to bind and reports success: only a read of the pod can confirm it; `message` explains a
-    failure.
-    """
+    """An extender was asked to bind and reports success: only a read of the pod can confirm it; `message` explains a failure."""
 
 
 class BindRequest(msgspec.Struct, frozen=True):
-    """Binds one pod to one node. The uid is sent as a precondition: an old decision never binds a new pod of the same
-    name.
-    """
+    """Binds one pod to one node. The uid is sent as a precondition: an old decision never binds a new pod of the same name."""
 
     namespace: str
     name: str
@@ -90,9 +86,7 @@ class Binder(Protocol):
     """Posts bindings and reads pods; never retries by itself: the outcome machine in `cycle` decides that."""
 
     async def post(self, request: BindRequest, *, timeout_s: float) -> BindReply:
-        """Sends one POST with a server-side deadline (`?timeout=`) of `timeout_s`. Never raises, whatever the server
-        does.
-        """
+        """Sends one POST with a server-side deadline (`?timeout=`) of `timeout_s`. Never raises, whatever the server does."""
         ...
 
     async def read(self, namespace: str, name: str, *, timeout_s: float) -> PodTruth | None:
@@ -194,8 +188,7 @@ class PodWriter(Protocol):
     """The writes of preemption.
 
     Each call is one request with the pod's uid as precondition, and a deadline that the server enforces too. So a
-    delayed
-    write of a former leader evicts no victim. Never raises, whatever the server does.
+    delayed write of a former leader evicts no victim. Never raises, whatever the server does.
     """
 
     async def mark_victim(self, pod: ObjectRef, message: str, *, timeout_s: float) -> WriteReply:
@@ -215,9 +208,7 @@ class LeaseHolder(Protocol):
     """Leadership of one domain, judged by the local monotonic clock only."""
 
     def may_bind(self) -> bool:
-        """Reports whether the lease is held and its local deadline has not passed. Called immediately before every bind
-        POST (I9).
-        """
+        """Reports whether the lease is held and its local deadline has not passed. Called immediately before every bind POST (I9)."""
         ...
 
 
@@ -323,7 +314,5 @@ class Documents(Protocol):
         ...
 
     def node(self, name: str) -> bytes:
-        """Returns the node's JSON without fields that only the API server reads; only the name for a node without a
-        stored document.
-        """
+        """Returns the node's JSON without fields that only the API server reads; only the name for a node without a stored document."""
         ...

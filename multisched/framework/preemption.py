@@ -1,9 +1,8 @@
 """The interfaces of preemption, and the value that is its result.
 
 A PostFilter plugin passes a rule to the attempt's `DryRun`. The rule says which pods may be displaced, which are
-reprieved
-first, and what displacing the others costs. The dry run returns the rows on which the pod would then fit, with costs
-and victims. Nothing is written: the result, a `Preemption`, leaves the cycle as a value, and the shell
+reprieved first, and what displacing the others costs. The dry run returns the rows on which the pod would then fit,
+with costs and victims. Nothing is written: the result, a `Preemption`, leaves the cycle as a value, and the shell
 carries it out (`shell/preemptor.py`).
 """
 
@@ -106,12 +105,10 @@ class PlacedPods(Protocol):
 
 
 class DisplacementRule(Protocol):
-    """Which pods a pod may displace. Its answers for a row must depend only on that row's pods, on `below` and on
-    `mark`.
+    """Which pods a pod may displace. Its answers for a row must depend only on that row's pods, on `below` and on `mark`.
 
     Answers are cached by plugin, by the rule's type and by the class of the pod. Whatever else the rule reads of the
-    pod
-    must be part of `mark`.
+    pod must be part of `mark`.
 
     Border: a plugin implements it (`LowerPriority`), and the cycle imports no plugin.
     """
@@ -146,8 +143,7 @@ class Candidates(msgspec.Struct, frozen=True):
     costs: Costs
     victims_at: Callable[[int], Mapping[str, tuple[Pod, ...]]]
     """Index into `rows` -> its victims by node, most important first. The row's own node comes first; the others have
-    members of
-    gangs that are evicted whole.
+    members of gangs that are evicted whole.
     """
     undisplaceable: int
     """Rows without a displaceable pod."""
@@ -179,28 +175,22 @@ class DryRun(Protocol):
         ...
 
     def fitting(self) -> Fitting:
-        """Returns the candidate rows that pass every Filter unchanged, with the pods nominated there. Used if PreFilter
-        refused the pod.
-        """
+        """Returns the candidate rows that pass every Filter unchanged, with the pods nominated there. Used if PreFilter refused the pod."""
         ...
 
     def fits_without(self, row: int, gone: Sequence[Pod]) -> bool:
-        """Reports whether the row passes every Filter without these of its pods, both with the pods nominated there and
-        without.
+        """Reports whether the row passes every Filter without these of its pods, both with the pods nominated there and without.
 
         Raises PluginFailure.
         """
         ...
 
     def displace(self, rule: DisplacementRule) -> Candidates:
-        """Removes all displaceable pods from every candidate row, and reprieves as many as possible while the pod still
-        fits.
+        """Removes all displaceable pods from every candidate row, and reprieves as many as possible while the pod still fits.
 
         `first` pods are reprieved before the others, more important ones before less important ones. Members that their
-        gangs
-        cannot spare are kept if some row fits without evicting them or any `first` pod. Otherwise they may be evicted,
-        with their whole gang.
-        Raises PluginFailure.
+        gangs cannot spare are kept if some row fits without evicting them or any `first` pod. Otherwise they may be
+        evicted, with their whole gang. Raises PluginFailure.
         """
         ...
 
@@ -209,8 +199,7 @@ class DryRun(Protocol):
         ...
 
     def rows_of_gangs(self, rule: DisplacementRule) -> Sequence[int]:
-        """Returns candidate rows that would fit the pod if displaceable members that their gangs cannot spare were
-        evicted.
+        """Returns candidate rows that would fit the pod if displaceable members that their gangs cannot spare were evicted.
 
         Cheapest first, counting only the pods of the row. Does not check whether the whole gangs may be evicted. Raises
         PluginFailure.
@@ -269,12 +258,10 @@ class GroupDryRun(Protocol):
         ...
 
     def displace_by_members(self, begin: Callable[[], MemberVictims]) -> Generator[None, None, GroupVictims | None]:
-        """Chooses victims for each pod that does not fit, then reprieves those that are not needed once all pods are
-        placed.
+        """Chooses victims for each pod that does not fit, then reprieves those that are not needed once all pods are placed.
 
         `begin`: starts a new search. A gang that loses more than it can spare counts as one unit. None: some pod cannot
-        be made
-        to fit. Raises PluginFailure.
+        be made to fit. Raises PluginFailure.
         """
         ...
 

@@ -1,6 +1,4 @@
-"""Recency: keys ordered by their last change, so that readers can update counts incrementally. Repeated changes count
-once.
-"""
+"""Recency: keys ordered by their last change, so that readers can update counts incrementally. Repeated changes count once."""
 
 from __future__ import annotations
 

@@ -90,9 +90,7 @@ class Profile(msgspec.Struct, frozen=True):
 
     plugins: tuple[PluginUse, ...]
     points: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
-    """Extension point -> the plugins that run there, in this order; at other points every plugin that implements them
-    runs.
-    """
+    """Extension point -> the plugins that run there, in this order; at other points every plugin that implements them runs."""
 
 
 class Registry:
@@ -102,9 +100,7 @@ class Registry:
         self._factories: dict[str, tuple[Factory, str]] = {}
 
     def add(self, name: str, factory: Factory, source: str) -> None:
-        """Registers a factory. `source`: where it comes from (in-tree, a domain, an installed package); shown by
-        `plugins list`.
-        """
+        """Registers a factory. `source`: where it comes from (in-tree, a domain, an installed package); shown by `plugins list`."""
         if name in self._factories:
             raise PluginSetupError(
                 f"plugin {name}: already registered by {self._factories[name][1]}, registered again by {source}"
@@ -133,9 +129,7 @@ class Registry:
         return "args" in _parameters(self.factory(name))
 
     def build(self, use: PluginUse, context: PluginContext) -> Plugin:
-        """Calls the factory with the arguments that it takes. Any exception becomes a PluginSetupError that names the
-        plugin.
-        """
+        """Calls the factory with the arguments that it takes. Any exception becomes a PluginSetupError that names the plugin."""
         factory = self.factory(use.name)
         offered = {"args": use.args, "context": context}
         wanted = _parameters(factory)
@@ -183,9 +177,7 @@ def _refuse_halves(plugin: Plugin, use: PluginUse) -> None:
 
 
 def _why(error: Exception) -> str:
-    """Returns the message for a factory's exception. Only a ValueError has a message for people; others are named by
-    type.
-    """
+    """Returns the message for a factory's exception. Only a ValueError has a message for people; others are named by type."""
     if isinstance(error, ValueError) and str(error):
         return str(error)
     hint = "; name it in args, if it is a setting" if isinstance(error, KeyError) else ""
@@ -221,9 +213,7 @@ def _members(protocol: type) -> tuple[str, ...]:
 
 
 def implements(plugin: object, protocol: type[P]) -> TypeGuard[P]:
-    """Reports the same as isinstance with a Protocol, which takes 100 us per plugin and point because it collects the
-    members each time.
-    """
+    """Reports the same as isinstance with a Protocol, which takes 100 us per plugin and point because it collects the members each time."""
     for name in _members(protocol):  # noqa: SIM110 - a third of the time of `all`; called some hundred times per profile
         if getattr(plugin, name, None) is None:
             return False

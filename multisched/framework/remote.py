@@ -15,10 +15,8 @@ class RemotePlugin(Plugin, Protocol):
     """A plugin whose Filter or Score needs an external response. Both must depend on `Dependency.ATTEMPT`.
 
     The cycle pauses after all other filters. The shell awaits `response` for at most `response_timeout_s` while other
-    cycles
-    run. Then this plugin's Filter and Score run with `cycle.responses[self.name]`. At commit, Filter runs again on rows
-    that
-    changed meanwhile; a plugin whose response does not cover such a row implements `RecheckingPlugin`.
+    cycles run. Then this plugin's Filter and Score run with `cycle.responses[self.name]`. At commit, Filter runs again
+    on rows that changed meanwhile; a plugin whose response does not cover such a row implements `RecheckingPlugin`.
     """
 
     response_timeout_s: float

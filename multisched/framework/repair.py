@@ -165,8 +165,7 @@ class RepairingPlugin(Plugin, Protocol):
     """
 
     def plan_repair(self, scene: RepairScene, asked: RepairAsked) -> RepairPlan:
-        """Returns the plan for this scene; the plugin's own ledgers know its rows. May take seconds, so it never runs
-        on the loop.
+        """Returns the plan for this scene; the plugin's own ledgers know its rows. May take seconds, so it never runs on the loop.
 
         Raises RepairRefusedError.
         """

@@ -84,9 +84,7 @@ class Runner:
         self._is_sampled = self._attempts % SAMPLED_EVERY == 1
 
     def call(self, plugin: Plugin, point: str, function: Callable[..., R], *args: Any) -> R:
-        """Returns the plugin's result; an exception becomes PluginFailure. The PluginFailure of a nested plugin call is
-        passed on.
-        """
+        """Returns the plugin's result; an exception becomes PluginFailure. The PluginFailure of a nested plugin call is passed on."""
         if self._is_sampled:
             return self._timed(plugin, point, function, *args)
         try:
@@ -126,9 +124,7 @@ class Runner:
         return found
 
     def failure(self, plugin: Plugin, point: str, error: BaseException | str) -> PluginFailure:
-        """Reports the failure to the observer and returns it with an Error status. Notes of the error (`add_note`)
-        follow its text.
-        """
+        """Reports the failure to the observer and returns it with an Error status. Notes of the error (`add_note`) follow its text."""
         self._observer.plugin_failed(plugin.name, point, error)
         notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
         text = error if isinstance(error, str) else f"{type(error).__name__}: {error}{notes}"
@@ -163,9 +159,7 @@ class Runner:
         return codes
 
     def post_filter(self, plugin: PostFilterPlugin, cycle: CycleView, pod: Pod, refusals: Refusals) -> PostFilterResult:
-        """Returns the plugin's result; a failure becomes an Error status, because PostFilter does not change the pod's
-        refusal.
-        """
+        """Returns the plugin's result; a failure becomes an Error status, because PostFilter does not change the pod's refusal."""
         return self._post_filter(plugin, plugin.post_filter, cycle, pod, refusals)
 
     def post_filter_group(
@@ -223,9 +217,7 @@ class Runner:
             raise self.failure(plugin, "Score", f"returned scores {found}, outside 0..{MAX_SCORE}")
 
     def reserve(self, plugin: ReservePlugin, cycle: CycleView, pod: Pod, node: str) -> Status:
-        """Returns the plugin's status; a failure becomes an Error status, because what was reserved must be undone
-        either way.
-        """
+        """Returns the plugin's status; a failure becomes an Error status, because what was reserved must be undone either way."""
         return self._status(plugin, "Reserve", plugin.reserve, cycle, pod, node)
 
     def unreserve(self, plugin: ReservePlugin, cycle: CycleView, pod: Pod, node: str) -> None:

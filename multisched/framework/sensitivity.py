@@ -18,9 +18,7 @@ class PodSensitivity(msgspec.Struct, frozen=True):
     mark: Hashable
     """What `matters` depends on besides the other pod: equal marks mean equal answers about placed pods."""
     matters: Callable[[Pod], bool]
-    """False: adding or removing that pod on any row does not change Filter's result. Depends on its namespace, labels
-    and spec.
-    """
+    """False: adding or removing that pod on any row does not change Filter's result. Depends on its namespace, labels and spec."""
     stand_on: Callable[[Rows], Bools] | None = None
     """bool[rows]: rows that may hold pods that matter, for a plugin that tracks them.
 

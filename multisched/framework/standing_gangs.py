@@ -37,7 +37,5 @@ class StandingGangs(Protocol):
         ...
 
     def surplus(self, key: str) -> int:
-        """Returns how many of those can be removed before the gang falls below its minimum. Never negative; 0 for an
-        unknown gang.
-        """
+        """Returns how many of those can be removed before the gang falls below its minimum. Never negative; 0 for an unknown gang."""
         ...

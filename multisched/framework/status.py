@@ -94,9 +94,7 @@ class Status(msgspec.Struct, frozen=True):
 
     @staticmethod
     def denied(*reasons: str) -> Status:
-        """Returns an error with the API server's message for a permanently refused write (an admission webhook, a
-        policy, a 422).
-        """
+        """Returns an error with the API server's message for a permanently refused write (an admission webhook, a policy, a 422)."""
         return Status(Code.ERROR, reasons=reasons, is_denied=True)
 
     def by(self, plugin: str) -> Status:

@@ -131,9 +131,7 @@ class _Part:
             column.extend(added)
 
     def failing(self, has: Int32, span: _Span, first: int, count: int) -> Bools:
-        """Returns bool[count]: terms from `first` on with a requirement that fails. `has`: key number -> number of the
-        label's value.
-        """
+        """Returns bool[count]: terms from `first` on with a requirement that fails. `has`: key number -> number of the label's value."""
         failing = np.zeros(count, np.bool_)
         if span.start == span.end:
             return failing
@@ -149,9 +147,7 @@ class _Part:
         return failing
 
     def keep(self, is_kept: Bools, number: Int32) -> tuple[Int32, Int32]:
-        """Keeps only the requirements of kept terms; returns the number of kept requirements and values before each old
-        index.
-        """
+        """Keeps only the requirements of kept terms; returns the number of kept requirements and values before each old index."""
         stays = is_kept.take(self.terms.view())
         values_stay = stays.take(self.value_of.view())
         before, values_before = _counts_before(stays), _counts_before(values_stay)
@@ -236,8 +232,7 @@ class TermColumns:
         return found
 
     def compact(self, living: Iterable[Block]) -> tuple[list[Block], _Ids]:
-        """Rebuilds the columns with the terms of these blocks only. Returns the blocks' new positions and the indices
-        of kept terms.
+        """Rebuilds the columns with the terms of these blocks only. Returns the blocks' new positions and the indices of kept terms.
 
         The blocks must be in the order in which they were added.
         """

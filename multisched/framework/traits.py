@@ -41,24 +41,18 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """`sign` reads only the pod's spec: the fragment is computed once per spec, which the pods of a workload share."""
     wants_room_only: bool = False
     """Filter depends on ROW and reads, of a row's pods, only requested amounts, pod count and host ports. So adding a
-    pod
-    never makes a refused row pass, and preemption can test thousands of rows at once.
+    pod never makes a refused row pass, and preemption can test thousands of rows at once.
     """
     may_fail: bool = False
-    """Filter may return codes for Code.ERROR: if no earlier filter refused such a row, the whole attempt fails, as
-    upstream.
-    """
+    """Filter may return codes for Code.ERROR: if no earlier filter refused such a row, the whole attempt fails, as upstream."""
     pre_filter_reads_pods: bool = False
     """PreFilter refuses because of placed pods or this plugin's cluster ledgers; removing pods never makes it refuse.
-    So
-    preemption runs it again without the victims: `cycle.nodes` does not contain them, and those ledgers hold nothing
-    for them.
-    Only its verdict is used then. AddPod and RemovePod would count twice, so a plugin with this trait has neither.
+    So preemption runs it again without the victims: `cycle.nodes` does not contain them, and those ledgers hold nothing
+    for them. Only its verdict is used then. AddPod and RemovePod would count twice, so a plugin with this trait has
+    neither.
     """
     reads_feasible: bool = False
-    """PreScore and Score of a CacheKeyPlugin depend on which rows are feasible: they run again when other rows become
-    feasible.
-    """
+    """PreScore and Score of a CacheKeyPlugin depend on which rows are feasible: they run again when other rows become feasible."""
     normalizer: ByLargest | None = None
     """Replaces a NormalizeScore that scores in proportion to the largest raw score: same results, cheaper."""
     pre_bind_timeout_s: float | None = None
@@ -66,9 +60,7 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     keeps_deadline: bool = False
     """Bind waits only for its `binder`, which ends by its deadline: no second timer is set."""
     reads_objects: tuple[ObjectKind, ...] = ()
-    """Kinds that the plugin reads from PluginContext.objects. The program watches these and the kinds of registered
-    events.
-    """
+    """Kinds that the plugin reads from PluginContext.objects. The program watches these and the kinds of registered events."""
 
     def __post_init__(self) -> None:
         for name, (kinds, words) in _WANTED.items():

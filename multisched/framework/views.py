@@ -73,8 +73,7 @@ class ViewedPlugin(Plugin, Protocol):
     """Name of the view; the same in all domains."""
 
     async def show(self, query: ViewQuery, ports: ViewPorts) -> Callable[[], Document]:
-        """Copies the inputs on the loop, in steps of milliseconds; the returned function builds the document, in a
-        thread.
+        """Copies the inputs on the loop, in steps of milliseconds; the returned function builds the document, in a thread.
 
         Both raise NoViewError.
         """

@@ -39,9 +39,7 @@ class VolumeUsers:
         return self._rows
 
     def claim_users(self, namespace: str, claim: str) -> Mapping[int, int]:
-        """Returns row -> number of pod volumes there that name the claim. A generic ephemeral volume does not name its
-        claim.
-        """
+        """Returns row -> number of pod volumes there that name the claim. A generic ephemeral volume does not name its claim."""
         key = (namespace, claim)
         found = self._claims.get(key)
         if found is None and self._base is not None:

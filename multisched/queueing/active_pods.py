@@ -5,10 +5,9 @@ failed by an error. First attempts keep QueueSort's order, except in namespaces 
 (`first_attempts`). The README.md of this folder explains the shares, their bounds and the reasons.
 
 Attempts are counted in units: one per started UNIT_S, at least one. Of the first attempts that are ahead of another,
-long ones count only up to what their namespaces may use beyond their share.
-This is start-time fair queueing. Virtual time advances by units / k, where k namespaces have retries. Each namespace
-has
-a mark, the virtual time at which its next retry is due; its own attempts advance it. Used by `PodQueue` only.
+long ones count only up to what their namespaces may use beyond their share. This is start-time fair queueing. Virtual
+time advances by units / k, where k namespaces have retries. Each namespace has a mark, the virtual time at which its
+next retry is due; its own attempts advance it. Used by `PodQueue` only.
 """
 
 from __future__ import annotations
@@ -178,9 +177,7 @@ class ActivePods:
             raise QueueInvariantError(f"{len(self._marks)} shares kept (I10)")
 
     def _turn(self) -> str:
-        """Returns the namespace whose retry is next: one far behind its share, else the first due one in QueueSort's
-        order.
-        """
+        """Returns the namespace whose retry is next: one far behind its share, else the first due one in QueueSort's order."""
         if len(self._retries) == 1:
             return next(iter(self._retries))
         behind = self._behind.head()

@@ -1,11 +1,9 @@
 """The backoff of failed pods: its duration, and the pods in backoff.
 
 Owns the uids in backoff. If no pod is active, refused pods may be popped early, in QueueSort's order within one second
-of
-expiry. Pods that failed by an error may not, so that errors never cause a busy loop.
-Source: kube-scheduler 1.36, pkg/scheduler/backend/queue/backoff_queue.go. One difference: expiry is exact instead of
-truncated to whole seconds, because `PodQueue.next_wakeup_s` returns the instant. Only the order of early pops uses
-windows.
+of expiry. Pods that failed by an error may not, so that errors never cause a busy loop. Source: kube-scheduler 1.36,
+pkg/scheduler/backend/queue/backoff_queue.go. One difference: expiry is exact instead of truncated to whole seconds,
+because `PodQueue.next_wakeup_s` returns the instant. Only the order of early pops uses windows.
 """
 
 from __future__ import annotations

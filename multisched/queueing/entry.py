@@ -33,9 +33,7 @@ class Failure(msgspec.Struct, frozen=True):
     is_error: bool = False
     """An internal error (a plugin raised, a request failed): retried with the error backoff."""
     without_backoff: bool = False
-    """A commit conflict: requeued to active at once, up to CONFLICTS_IN_A_ROW times; after that, the other fields
-    decide.
-    """
+    """A commit conflict: requeued to active at once, up to CONFLICTS_IN_A_ROW times; after that, the other fields decide."""
     message: str = ""
     """The message for people, shown by `entries`."""
     refusal: str = ""

@@ -1,10 +1,9 @@
 """The events since each pod was popped, so that no event during an attempt is lost.
 
 Owns the start positions of the attempts in progress and one log of events for all of them. An event is dropped as soon
-as no
-attempt in progress started before it; without attempts the log is empty. A full log is dropped as a whole, and
-the attempts in progress then count as affected by an unknown event. Used by `PodQueue` only.
-Source: kube-scheduler 1.36, active_queue.go (inFlightEvents); keyed by uid, which closes k/k#138316.
+as no attempt in progress started before it; without attempts the log is empty. A full log is dropped as a whole, and
+the attempts in progress then count as affected by an unknown event. Used by `PodQueue` only. Source: kube-scheduler
+1.36, active_queue.go (inFlightEvents); keyed by uid, which closes k/k#138316.
 """
 
 from __future__ import annotations

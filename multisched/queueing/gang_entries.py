@@ -116,9 +116,7 @@ class GangEntries:
             self._gangs[key].tried = self._asked(key)
 
     def asks_otherwise(self, key: str) -> bool:
-        """Reports whether the gang's requirements, or its number of missing members, changed since members were last
-        popped.
-        """
+        """Reports whether the gang's requirements, or its number of missing members, changed since members were last popped."""
         waiting = self._gangs.get(key)
         return waiting is not None and waiting.tried != self._asked(key)
 
@@ -340,8 +338,7 @@ class GangEntries:
         return self._roster.has_started(key)
 
     def longest_waiting(self, since_s: float) -> str:
-        """Returns the gang whose turn it is to reserve capacity, among those refused and triable since `since_s`; empty
-        if none.
+        """Returns the gang whose turn it is to reserve capacity, among those refused and triable since `since_s`; empty if none.
 
         Order: most important, then fewest turns, then longest waiting. O(gangs).
         """
@@ -387,9 +384,7 @@ def _importance(entry: Entry) -> tuple[int, float, str]:
 
 
 def _topology(gangs: Iterable[Gang]) -> tuple[TopologyLevel, ...]:
-    """Returns the levels of these gangs, which share one topology domain: a level that one gang requires is required
-    for all.
-    """
+    """Returns the levels of these gangs, which share one topology domain: a level that one gang requires is required for all."""
     required: dict[str, bool] = {}
     for gang in gangs:
         for level in gang.spec.topology if gang.spec is not None else ():

@@ -1,11 +1,9 @@
-"""Turns to reserve capacity: of the gangs of one queue that have waited too long, one at a time, each for a limited
-time.
+"""Turns to reserve capacity: of the gangs of one queue that have waited too long, one at a time, each for a limited time.
 
-After an unsuccessful turn no gang reserves for as long as a turn may take. So capacity is kept idle for at most half
-of the time, however many gangs wait. A turn ends when its gang has started, or can no longer be tried.
-This class only decides. `PodQueue` requeues the gang when its turn begins or ends, and that attempt nominates its
-members, or
-drops the nominations.
+After an unsuccessful turn no gang reserves for as long as a turn may take. So capacity is kept idle for at most half of
+the time, however many gangs wait. A turn ends when its gang has started, or can no longer be tried. This class only
+decides. `PodQueue` requeues the gang when its turn begins or ends, and that attempt nominates its members, or drops the
+nominations.
 """
 
 from __future__ import annotations

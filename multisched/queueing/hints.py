@@ -1,10 +1,8 @@
 """Which events can help a refused pod: the registrations of all plugins, compiled.
 
 Pure except for a cache and a counter. For a plugin without EnqueueExtensions, or an unknown one, any event that
-wildcards
-match requeues the pod. A hint that raises, or returns an invalid result, counts as QUEUE: a wasted attempt is cheaper
-than a forgotten pod.
-Source: kube-scheduler 1.36, scheduling_queue.go, isPodWorthRequeuing.
+wildcards match requeues the pod. A hint that raises, or returns an invalid result, counts as QUEUE: a wasted attempt is
+cheaper than a forgotten pod. Source: kube-scheduler 1.36, scheduling_queue.go, isPodWorthRequeuing.
 """
 
 from __future__ import annotations

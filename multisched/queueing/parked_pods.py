@@ -1,12 +1,10 @@
 """Parked pods: unschedulable and gated ones, indexed so that an event calls as few hints as possible.
 
 Owns the index and the leftover deadlines. The index has two levels: the plugins that refused the pod, then the pod's
-class. An
-event that none of these plugins registered costs one look-up per set of plugins, whatever the number of pods. Pods of
-one class
-have equal spec, labels, annotations, namespace, owner, gates and nominated node. They share one answer per event, so a
-hint must not read the pod's name, uid, version or creation time. For the pod's own update (TARGET_POD) the hint
-is called for that pod alone and may read them.
+class. An event that none of these plugins registered costs one look-up per set of plugins, whatever the number of pods.
+Pods of one class have equal spec, labels, annotations, namespace, owner, gates and nominated node. They share one
+answer per event, so a hint must not read the pod's name, uid, version or creation time. For the pod's own update
+(TARGET_POD) the hint is called for that pod alone and may read them.
 
 Ten thousand refused pods of one namespace with fifty terms each would cost every event a second of hints. So if a
 namespace's classes behind one set of plugins cost more than HINT_COST_MAX, their hints are not called. Instead they are
@@ -39,9 +37,7 @@ _Classes = dict[ClassKey, dict[str, Entry]]
 
 
 def class_of(pod: Pod) -> ClassKey:
-    """Returns a key that is equal for pods that get the same hints. Labels and annotations by identity: `model.decode`
-    interns them.
-    """
+    """Returns a key that is equal for pods that get the same hints. Labels and annotations by identity: `model.decode` interns them."""
     return (
         pod.spec,
         id(pod.labels) if pod.labels else 0,

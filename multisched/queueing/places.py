@@ -1,8 +1,8 @@
 """The entries of one queue, each in exactly one place (I3), and every move between two places.
 
-Owns the entries and the index of each place: the order of active entries, backoff, parked entries, and
-attempts in progress. No other code changes these indices. An entry is identified by its uid and
-its namespace, whichever pods it represents. Used by `PodQueue` only.
+Owns the entries and the index of each place: the order of active entries, backoff, parked entries, and attempts in
+progress. No other code changes these indices. An entry is identified by its uid and its namespace, whichever pods it
+represents. Used by `PodQueue` only.
 """
 
 from __future__ import annotations
@@ -205,9 +205,7 @@ class EntryPlaces:
         )
 
     def validate(self) -> None:
-        """Raises QueueInvariantError unless every entry is in exactly one index, that of its place (I3, I10).
-        O(entries).
-        """
+        """Raises QueueInvariantError unless every entry is in exactly one index, that of its place (I3, I10). O(entries)."""
         self._active.validate()
         self._events.validate()
         self._parked.validate()

@@ -6,16 +6,13 @@ attempt is lost, and every index is bounded (I10). Equal calls give equal result
 clock (`now_s` is the caller's monotonic time) and never draws a random number.
 
 Used by the domain's cycle and shell. The caller of `pop` must end each attempt with exactly one call to `fail` or
-`done`, even
-if the pod was removed meanwhile. Semantics are kube-scheduler's (1.36, pkg/scheduler/backend/queue) unless noted
-otherwise.
+`done`, even if the pod was removed meanwhile. Semantics are kube-scheduler's (1.36, pkg/scheduler/backend/queue) unless
+noted otherwise.
 
 This is the only entry point: callers pass pods, and the parts behind it use entries. `places` moves them,
-`requeue_judge`
-decides how they are requeued, `gating` runs the gates. The members of a gang that has not started are one unit:
-`gang_entries`
-decides which member leads, and popping the lead pops all of them (`QueuedGang`). Each member ends its attempt
-separately, as any pod does.
+`requeue_judge` decides how they are requeued, `gating` runs the gates. The members of a gang that has not started are
+one unit: `gang_entries` decides which member leads, and popping the lead pops all of them (`QueuedGang`). Each member
+ends its attempt separately, as any pod does.
 """
 
 from __future__ import annotations
@@ -85,8 +82,7 @@ class PodQueue:
         stopwatch: Callable[[], float] | None = None,
         gangs: GangRoster | None = None,
     ) -> None:
-        """`plugins`: all plugins of the profile, for their EnqueueExtensions; those in `pre_enqueue` need not be
-        repeated.
+        """`plugins`: all plugins of the profile, for their EnqueueExtensions; those in `pre_enqueue` need not be repeated.
 
         `stopwatch`: seconds of a monotonic clock, to time hints; None: hints are not timed.
         """
@@ -137,8 +133,7 @@ class PodQueue:
     def update(self, old: Pod, new: Pod, now_s: float) -> Placement | None:
         """Updates a pod; returns None for an unknown one, which the caller may add.
 
-        A change of status alone never moves it. The gates of a gated pod run again; an unschedulable pod moves if a
-        hint queues it.
+        A change of status alone never moves it. Gates run again for a gated pod; an unschedulable one moves if a hint queues it.
         """
         self._now_s = now_s
         if old.uid != new.uid:
@@ -148,9 +143,7 @@ class PodQueue:
         return None if entry is None else self._replace(entry, new)
 
     def remove(self, uid: str) -> Place | None:
-        """Removes a pod that was deleted or belongs elsewhere; returns its place. A pod in flight stays as LEAVING
-        until its attempt ends.
-        """
+        """Removes a pod that was deleted or left the domain; returns its place. In flight it stays as LEAVING until its attempt ends."""
         entry = self._entries.get(uid)
         if entry is None or entry.place is Place.LEAVING:
             return None if entry is None else Place.LEAVING
@@ -160,9 +153,7 @@ class PodQueue:
         return origin
 
     def activate(self, uid: str, now_s: float) -> Placement | None:
-        """Moves a pending pod to active at once if its gates admit it. A pod in flight is requeued when its attempt
-        fails.
-        """
+        """Moves a pending pod to active at once if its gates admit it. A pod in flight is requeued when its attempt fails."""
         self._now_s = now_s
         entry = self._entries.get(uid)
         if entry is None:
@@ -186,8 +177,7 @@ class PodQueue:
     def use(self, plugins: PluginSet, now_s: float, *, is_tried: bool) -> Moved:
         """Applies another profile. Pods keep their waiting times and failures.
 
-        `is_tried`: refused pods may fit now and gates may answer differently; attempts in progress are followed by
-        another.
+        `is_tried`: refused pods may fit now and gates may answer differently; pods in flight are tried again.
         """
         self._now_s = now_s
         self._hints.register([*(one.plugin for one in plugins.built), ServerRefusals()])
@@ -231,9 +221,7 @@ class PodQueue:
     def pop(self, now_s: float) -> Queued | None:
         """Removes the first pod and starts its attempt: an active one, else the best in backoff (not after an error).
 
-        If its gang has not started, all members that can be tried are popped together. A member of a started gang with
-        a topology is
-        popped as a gang of one.
+        Pops all triable members of a gang that has not started. A member of a started gang with a topology is a gang of one.
         """
         self._now_s = now_s
         if len(self._backoff):
@@ -291,9 +279,7 @@ class PodQueue:
     def on_event(
         self, event: ClusterEvent, old: Object, new: Object, now_s: float, only: Addressees = EVERY_POD
     ) -> Moved:
-        """Moves the parked pods, among `only`, that this event may help. A wildcard event with a pod as `new` is for
-        that pod alone.
-        """
+        """Moves the parked pods, among `only`, that this event may help. A wildcard event with a pod as `new` is for that pod alone."""
         self._now_s = now_s
         if not len(self._parked) and not len(self._events):
             return NOTHING_MOVED
@@ -320,9 +306,7 @@ class PodQueue:
         return self._hints.is_of_interest(event)
 
     def flush(self, now_s: float) -> Moved:
-        """Moves what is due: pods whose backoff has ended, and pods parked for LEFTOVER_S (gates run again for gated
-        ones).
-        """
+        """Moves what is due: pods whose backoff has ended, and pods parked for LEFTOVER_S (gates run again for gated ones)."""
         self._now_s = now_s
         tally = Tally(active=self._places.release_backoff(now_s))
         if self._parked.has_overdue and now_s >= self._overdue_at_s:
@@ -368,9 +352,7 @@ class PodQueue:
         return () if entry is None else tuple(entry.story)
 
     def entries(self, place: Place | None = None) -> Iterator[QueueEntry]:
-        """Yields all pods, or those in one place, in the order they were added. Call nothing else here during
-        iteration.
-        """
+        """Yields all pods, or those in one place, in the order they were added. Call nothing else here during iteration."""
         return (self._places.describe(one) for one in self._entries.values() if place is None or one.place is place)
 
     def statistics(self) -> QueueStatistics:

@@ -1,14 +1,12 @@
 """Quarantine: pods that the API server repeatedly refuses with the same message, and the events that may help them.
 
 Pure. Such a pod would be scheduled and fail its bind forever (KAI#2075). After REFUSALS_ALIKE_MAX refusals it is parked
-as
-unschedulable, with the API server as its rejector. Refusals are compared without the
-node's name. A different message restarts the count; another kind of failure in between does not.
+as unschedulable, with the API server as its rejector. Refusals are compared without the node's name. A different
+message restarts the count; another kind of failure in between does not.
 
 The pod waits for what can be observed: a change of its own (except status), a change of its namespace, and the leftover
 flush. Admission policies select by the namespace's labels. Policies and webhooks themselves are not watched. After a
-retry
-it is parked again at once if the message is still the same.
+retry it is parked again at once if the message is still the same.
 """
 
 from __future__ import annotations
@@ -54,8 +52,7 @@ def _is_its_namespace(pod: Pod, old: EventObject, new: EventObject) -> Hint:
 
 
 def alike(words: str, node: str) -> str:
-    """Returns the message without the node's name, to compare refusals; empty if it is about the scheduler, not the
-    pod.
+    """Returns the message without the node's name, to compare refusals; empty if it is about the scheduler, not the pod.
 
     A scheduler without permissions or credentials is refused for every pod, and may get them back without an event.
     """

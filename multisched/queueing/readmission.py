@@ -30,9 +30,7 @@ GATHERED, JOINED, SORTED, OVERDUE, RESERVES = (
     "GangTimeout",
     "GangReserves",
 )
-"""Events in the moves of members: joined the lead, a member was added, the gang changed, it timed out, a turn to
-reserve began or ended.
-"""
+"""Events in the moves of members: joined the lead, a member was added, the gang changed, it timed out, a turn to reserve began or ended."""
 
 
 class Tally(msgspec.Struct):
@@ -83,9 +81,7 @@ class Readmission:
             self.requeue(entry, how, event, now_s, tally)
 
     def ask_again(self, event: str, now_s: float) -> list[tuple[Pod, Status]]:
-        """Runs changed gates for active entries and entries in backoff; gates those refused. Followers are checked with
-        their lead.
-        """
+        """Runs changed gates for active entries and entries in backoff; gates those refused. Followers are checked with their lead."""
         tally = Tally()
         for entry in list(self._places.entries.values()):
             if entry.place in (Place.ACTIVE, Place.BACKOFF):
@@ -110,9 +106,7 @@ class Readmission:
     # -- gangs -----------------------------------------------------------------------------------------------------
 
     def follows(self, entry: Entry, now_s: float) -> bool:
-        """Reports, after a failed attempt of its gang, whether another member leads. If not, this entry becomes the
-        lead.
-        """
+        """Reports, after a failed attempt of its gang, whether another member leads. If not, this entry becomes the lead."""
         if not self._gangs.must_start_together(entry):
             return False
         lead = self._gangs.lead_of(entry)
@@ -142,16 +136,13 @@ class Readmission:
                 self.requeue(entry, Requeue.AFTER_BACKOFF, SORTED, now_s, tally)
 
     def wake_lead(self, entry: Entry, now_s: float, tally: Tally | None = None) -> None:
-        """Requeues the lead if it is parked, because an event may have helped this follower: only leads wait for
-        events.
-        """
+        """Requeues the lead if it is parked, because an event may have helped this follower: only leads wait for events."""
         lead = self._gangs.lead_of(entry)
         if lead is not None and lead.place is Place.UNSCHEDULABLE:
             self.requeue(lead, Requeue.AFTER_BACKOFF, JOINED, now_s, tally)
 
     def overdue(self, now_s: float, tally: Tally) -> None:
-        """Requeues members of gangs that exceeded their timeout: those waiting for members get the message, others an
-        attempt.
+        """Requeues members of gangs that exceeded their timeout: those waiting for members get the message, others an attempt.
 
         Also begins or ends a gang's turn to reserve capacity, with an attempt.
         """
@@ -197,8 +188,7 @@ class Readmission:
         return []
 
     def _healing_before(self, entry: Entry) -> Entry:
-        """Returns the lead of a partly placed gang that sorts before this entry, even if it is in backoff; else this
-        entry.
+        """Returns the lead of a partly placed gang that sorts before this entry, even if it is in backoff; else this entry.
 
         Otherwise a gang with a longer backoff would lose all capacity that becomes free to gangs with a shorter one.
         """
@@ -211,8 +201,7 @@ class Readmission:
         return min((entry, *leads), key=self._places.sort_key)
 
     def _is_admitted(self, entry: Entry, now_s: float) -> bool:
-        """Returns whether the gates admit the follower; gates it if not, for example while its victims are being
-        deleted.
+        """Returns whether the gates admit the follower; gates it if not, for example while its victims are being deleted.
 
         Gates do not run while an entry follows, and they may have admitted another lead since.
         """

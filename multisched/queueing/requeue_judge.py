@@ -1,8 +1,7 @@
 """Decides how an entry is requeued: after a failed attempt, and after an update of its pod.
 
 Counts the failures of an entry and sets its backoff; calls the hints for events since the pop. It only decides:
-`PodQueue`,
-its only caller, moves the entry. Source: kube-scheduler 1.36, scheduling_queue.go, isPodWorthRequeuing.
+`PodQueue`, its only caller, moves the entry. Source: kube-scheduler 1.36, scheduling_queue.go, isPodWorthRequeuing.
 """
 
 from __future__ import annotations
@@ -20,9 +19,7 @@ from multisched.queueing.quarantine import API_SERVER
 from multisched.queueing.transitions import Place
 
 CONFLICTS_IN_A_ROW = 3
-"""Consecutive commit conflicts after which a pod is requeued to active at once; the next one counts as any other
-failure.
-"""
+"""Consecutive commit conflicts after which a pod is requeued to active at once; the next one counts as any other failure."""
 
 BY_SERVER: Final = frozenset({API_SERVER})
 """The rejectors of a quarantined entry."""
@@ -67,9 +64,7 @@ class RequeueJudge:
         return Requeue.AFTER_BACKOFF if is_error else self._missed(entry)
 
     def after_update(self, entry: Entry, event: ClusterEvent, known: Pod) -> Requeue:
-        """Decides after an update of a parked entry's pod; `known` is the old version. For a gated entry the gates
-        always run again.
-        """
+        """Decides after an update of a parked entry's pod; `known` is the old version. For a gated entry the gates always run again."""
         if entry.place is not Place.UNSCHEDULABLE:
             return Requeue.AFTER_BACKOFF
         listeners = self._hints.listeners(event, entry.rejectors | entry.pending)
@@ -80,12 +75,10 @@ class RequeueJudge:
         return isinstance(undone.old, Pod) and undone.old.uid in self._uids_with(entry.uid)
 
     def _missed(self, entry: Entry) -> Requeue:
-        """Returns the strongest result of the hints for all events since the pop; an overflow of the log counts as an
-        event.
+        """Returns the strongest result of the hints for all events since the pop; an overflow of the log counts as an event.
 
         If only another attempt's undone assumptions may have helped, the entry waits until its backoff ends: otherwise
-        two attempts
-        that undo each other would alternate without a pause.
+        two attempts that undo each other would alternate without a pause.
         """
         plugins, pending = entry.rejectors | entry.pending, entry.pending
         since = self._events.since(entry.uid)

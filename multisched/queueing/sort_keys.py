@@ -43,9 +43,7 @@ class SortKeys:
         return entry.sort_key
 
     def _comparable(self, key: Any) -> tuple[Any, ...]:
-        """Returns the key. Raises TypeError if it is not comparable: numbers and texts, in the same positions as in the
-        first key.
-        """
+        """Returns the key. Raises TypeError if it is not comparable: numbers and texts, in the same positions as in the first key."""
         if not isinstance(key, tuple):
             raise TypeError(f"sort_key returned {type(key).__name__}, not a tuple")
         types = tuple(map(type, key))

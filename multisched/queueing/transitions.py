@@ -25,9 +25,7 @@ class Place(StrEnum):
     IN_FLIGHT = "in-flight"
     """Popped: in a cycle, waiting at Permit, or being bound, until `fail` or `done`."""
     LEAVING = "leaving"
-    """Removed while in flight. Kept until the attempt ends, so that a pod added again meanwhile is not tried twice
-    (I2).
-    """
+    """Removed while in flight. Kept until the attempt ends, so that a pod added again meanwhile is not tried twice (I2)."""
 
 
 Step = tuple[Place, Place]

@@ -1,10 +1,9 @@
 """A heap of uids with removal: lazy deletion, bounded garbage.
 
 Owns its items; independent of pods. Equal keys are sorted by `order`, then by the order of pushes, so that pops are
-deterministic for any keys. Used for active pods and for backoff.
-Pods are mostly pushed in the order in which they are popped. An item not smaller than all earlier such items is
-appended
-to a queue, which costs no search. Only the others are in a heap.
+deterministic for any keys. Used for active pods and for backoff. Pods are mostly pushed in the order in which they are
+popped. An item not smaller than all earlier such items is appended to a queue, which costs no search. Only the others
+are in a heap.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """ClusterCache: all pods assumed or confirmed on a node.
 
 States of a pod: unassumed -> assumed -> confirmed -> removed. There is no timer. A definite bind outcome (forget) or
-the watch
-(confirm, remove) ends the assumed state; before the bind is sent, unreserve (forget) may end it too. A forbidden
-transition means a corrupted cache and raises: the process must not go on placing pods with it.
+the watch (confirm, remove) ends the assumed state; before the bind is sent, unreserve (forget) may end it too. A
+forbidden transition means a corrupted cache and raises: the process must not go on placing pods with it.
 
 What a pod was bound with is frozen. The annotations and labels that ledgers depend on (`LedgerRegistry.annotations`,
 `settled_labels`) keep the values they had when the pod was assumed, or first seen on its node; later versions are
@@ -11,9 +10,8 @@ ignored.
 Otherwise a user who may edit a running pod could free what it still uses, or take what it was never given.
 
 Pods whose node is unknown (not yet listed, or deleted) are *strays*. They are kept by node name, on no row, until the
-node is
-added or they are deleted. So a deleted node's pods remain until the API server deletes them. Strays keep
-their holds in cluster ledgers.
+node is added or they are deleted. So a deleted node's pods remain until the API server deletes them. Strays keep their
+holds in cluster ledgers.
 """
 
 from __future__ import annotations
@@ -60,9 +58,7 @@ class PlacedPod(msgspec.Struct):
     annotations: Mapping[str, str] = _NO_ANNOTATIONS
     """The annotations that the binding of an assumed pod carries."""
     is_uprooted: bool = False
-    """The node it was assumed on was deleted. A new one may have the same name, but the pod was never checked against
-    it.
-    """
+    """The node it was assumed on was deleted. A new one may have the same name, but the pod was never checked against it."""
     answered_s: float = math.inf
     """When the API server confirmed that an assumed pod is bound; infinite before."""
 
@@ -75,9 +71,7 @@ class Assumption(msgspec.Struct, frozen=True):
 
 
 LABELS_WRITTEN_AT_BINDING = frozenset({"topology.kubernetes.io/zone", "topology.kubernetes.io/region"})
-"""Pod labels that admission plugin PodTopologyLabels writes (on from 1.35): they come with every bind and are no
-external changes.
-"""
+"""Pod labels that admission plugin PodTopologyLabels writes (on from 1.35): they come with every bind and are no external changes."""
 
 
 class ClusterCache:
@@ -189,9 +183,7 @@ class ClusterCache:
         return not (self.ledgers.concern(before) or self.ledgers.concern(entry.pod))
 
     def forget(self, uid: str) -> bool:
-        """Undoes an assumption whose bind certainly did not happen. False if the watch has confirmed or removed the
-        pod.
-        """
+        """Undoes an assumption whose bind certainly did not happen. False if the watch has confirmed or removed the pod."""
         entry = self._placed.get(uid)
         if entry is None or entry.state is not PodState.ASSUMED:
             return False
@@ -199,23 +191,18 @@ class ClusterCache:
         return True
 
     def answered(self, uid: str, now_s: float) -> None:
-        """Records that the API server called an assumed pod bound; only the watch, or a read that disagrees, ends the
-        assumption.
-        """
+        """Records that the API server called an assumed pod bound; only the watch, or a read that disagrees, ends the assumption."""
         entry = self._placed.get(uid)
         if entry is not None:
             entry.answered_s = now_s
 
     def answered_before(self, uids: Iterable[str], moment_s: float) -> list[PlacedPod]:
-        """Returns those of the pods that are still assumed although the API server called them bound before that
-        moment.
-        """
+        """Returns those of the pods that are still assumed although the API server called them bound before that moment."""
         entries = (self._placed.get(uid) for uid in uids)
         return [e for e in entries if e is not None and e.state is PodState.ASSUMED and e.answered_s < moment_s]
 
     def place(self, pod: Pod) -> PlacedPod | None:
-        """Places the pod on `pod.node`, as the API server shows it: confirms an assumption, adds, moves or updates the
-        pod.
+        """Places the pod on `pod.node`, as the API server shows it: confirms an assumption, adds, moves or updates the pod.
 
         Returns the entry before the change, if there was one.
         """
@@ -255,8 +242,7 @@ class ClusterCache:
         """Records that this process decided to evict a placed pod, or no longer evicts it.
 
         Later versions of the pod keep the mark until one shows the deletion. Unknown pods, and those already being
-        deleted,
-        are ignored. Called by `shell.removals.Removals` only.
+        deleted, are ignored. Called by `shell.removals.Removals` only.
         """
         entry = self._placed.get(uid)
         if entry is None or entry.pod.is_deleting or entry.pod.is_victim == is_victim:
@@ -297,9 +283,7 @@ class ClusterCache:
         self.ledgers.restore(pod, row)
 
     def bound_with(self, pod: Pod, annotations: Mapping[str, str]) -> Pod:
-        """Returns the pod with its binding's annotations, replacing values that others wrote for keys that only
-        bindings write.
-        """
+        """Returns the pod with its binding's annotations, replacing values that others wrote for keys that only bindings write."""
         if not annotations and not pod.annotations:
             return pod
         written = self.ledgers.written
@@ -363,9 +347,7 @@ class ClusterCache:
         return [self._placed[uid].pod for uid in sorted(uids) if self._placed[uid].state is PodState.ASSUMED]
 
     def holders(self, ledger: Ledger) -> list[tuple[Pod, int]]:
-        """Returns the pods that may hold something in the ledger, with their rows; for a cluster ledger including
-        strays (NO_ROW).
-        """
+        """Returns the pods that may hold something in the ledger, with their rows; for a cluster ledger including strays (NO_ROW)."""
         with_strays = isinstance(ledger, RowlessLedger)
         return [(entry.pod, entry.row) for entry in self._placed.values() if with_strays or entry.row != NO_ROW]
 

@@ -91,9 +91,7 @@ class ColumnOverlay(Overlay):
     def _column(self, resource: str) -> Int64:
         column = np.array(self._table.requested(resource))
         if not self._table.has_column(resource):
-            return (
-                column  # no node has this resource, so the pods' requests are not counted and nothing can be subtracted
-            )
+            return column  # no node has this resource, so the requests for it are not counted
         if self._standing is not None and self._away is not None:
             if resource == PODS:
                 column[self._standing.rows] -= self._away.sum(axis=0)

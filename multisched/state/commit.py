@@ -1,10 +1,8 @@
-"""Commit: the optimistic check of a decision. One synchronous function checks and writes; it cannot be interrupted, so
-it needs no lock.
+"""Commit: the optimistic check of a decision. One synchronous function checks and writes; it cannot be interrupted, so it needs no lock.
 
 A decision names its candidate rows, best first, with the versions it read. For a row that was written since, the
 filters and the ledgers run again. Only a row on which the pod no longer fits is a conflict (I1 requires the fit, not
-the
-version).
+the version).
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """DomainRows: the rows a domain may use, its own by home rule, others by loan.
 
 A row that joins may be *withheld* for some time: by the rules it belongs to the domain, but the leader of another
-domain may
-still be binding to it. `shell/leadership/handover.py` decides until when. A node that cannot be decoded belongs to the
-domain
-too, but takes no pods. Pods on either kind of row count for topology spreading.
+domain may still be binding to it. `shell/leadership/handover.py` decides until when. A node that cannot be decoded
+belongs to the domain too, but takes no pods. Pods on either kind of row count for topology spreading.
 """
 
 from __future__ import annotations
@@ -83,9 +81,7 @@ class DomainRows:
             self._set_member(row, True)
 
     def listed(self, version: Version) -> None:
-        """Records a list of nodes: a withheld node may have been another domain's since the last watch event, so it
-        joins with the list.
-        """
+        """Records a list of nodes: a withheld node may have been another domain's since the last watch event, so it joins with the list."""
         self._withheld = dict.fromkeys(self._withheld, version)
 
     @property
@@ -129,9 +125,7 @@ class DomainRows:
 
     @property
     def position(self) -> Rows:
-        """intp[some rows]: index into `rows`; -1 for rows of other domains. Rows past its end are not the domain's
-        either.
-        """
+        """intp[some rows]: index into `rows`; -1 for rows of other domains. Rows past its end are not the domain's either."""
         self._renew()
         return self._position
 
@@ -145,9 +139,7 @@ class DomainRows:
         return row < len(self._member) and bool(self._member[row])
 
     def why_not(self, row: int, node: Node) -> str:
-        """Returns why no pod of the domain may be placed on a row outside `rows`, as the end of a sentence about its
-        node.
-        """
+        """Returns why no pod of the domain may be placed on a row outside `rows`, as the end of a sentence about its node."""
         if row in self._unreadable:
             return f"cannot be read: {node.malformed}"
         if row in self._withheld:

@@ -1,9 +1,8 @@
 """GangRoster: the members of each gang, which of them have nodes, and how many more must start.
 
 Owns the gang membership of every pod of every domain, pending and placed. Ingest writes pods and the objects that
-describe
-gangs, the cache the nodes of members. The queues, which treat a gang as one unit, and the cycles read it. A pod
-without a gang costs one dictionary look-up. A gang's key is NAMESPACE/NAME.
+describe gangs, the cache the nodes of members. The queues, which treat a gang as one unit, and the cycles read it. A
+pod without a gang costs one dictionary look-up. A gang's key is NAMESPACE/NAME.
 """
 
 from __future__ import annotations
@@ -286,9 +285,7 @@ class GangRoster:
         return spec.together_with if spec is not None and spec.together_with else (key,)
 
     def needs(self, key: str, *, missing: int = 0) -> int:
-        """Returns how many more members must start together, not counting `missing` of the placed ones; 0: each may
-        start alone.
-        """
+        """Returns how many more members must start together, not counting `missing` of the placed ones; 0: each may start alone."""
         gang = self._gangs.get(key)
         if gang is None or (missing and gang.stays_started):
             return 0
@@ -306,9 +303,7 @@ class GangRoster:
         return () if gang is None else gang.staying
 
     def surplus(self, key: str) -> int:
-        """Returns how many of those can be removed without falling below the minimum; 0 if the requirements are
-        unknown.
-        """
+        """Returns how many of those can be removed without falling below the minimum; 0 if the requirements are unknown."""
         gang = self._gangs.get(key)
         return 0 if gang is None else gang.surplus
 
@@ -396,9 +391,7 @@ class GangRoster:
         self._changed(gang.key)
 
     def finished_is_gone(self, pod_key: str) -> None:
-        """Handles the deletion of a finished pod. If it has an owner, it still counts as long as its gang has other
-        pods.
-        """
+        """Handles the deletion of a finished pod. If it has an owner, it still counts as long as its gang has other pods."""
         uid = self._finished_uids.pop(pod_key, "")
         if uid:
             self.version += 1
@@ -641,9 +634,7 @@ def _note_end(gang: Gang) -> None:
 
 
 def _note_start(gang: Gang, *, is_foreign: bool) -> None:
-    """Updates the gang's start. `is_foreign`: bound before this process started or knew its requirements: it counts as
-    started.
-    """
+    """Updates the gang's start. `is_foreign`: bound before this process started or knew its requirements: it counts as started."""
     spec = gang.spec
     if spec is not None and gang.bound:
         gang.has_started |= (is_foreign and spec.is_once) or gang.bound + gang.succeeded >= spec.min_members
@@ -703,9 +694,7 @@ def _namespace(key: str) -> str:
 
 
 def _too_many_levels(gangs: Sequence[Gang]) -> str:
-    """Returns why gangs cannot start together because their joint topology has more levels than one gang may have;
-    empty if it fits.
-    """
+    """Returns why gangs cannot start together because their joint topology has more levels than one gang may have; empty if it fits."""
     levels = {level.key for gang in gangs if gang.spec is not None for level in gang.spec.topology}
     if len(levels) <= LEVELS_MAX:
         return ""

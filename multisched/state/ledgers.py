@@ -2,8 +2,7 @@
 
 A ledger is a plugin's code. If it raises while a pod is being decided, that pod's attempt fails. If it raises while it
 is updated, it can no longer be trusted: it is *broken*. A broken ledger refuses every pod it concerns until the audit
-has
-compared and repaired it. Updates from the watch never fail because of a ledger.
+has compared and repaired it. Updates from the watch never fail because of a ledger.
 
 Cluster ledgers are kept among the others, wrapped as ledgers whose answers are the same for all rows (`RowlessLedger`).
 """
@@ -135,9 +134,7 @@ class LedgerRegistry:
         return iter(self._ledgers.values())
 
     def fits(self, pod: Pod, row: int, choices: Choices = NO_CHOICES) -> str:
-        """Returns the first reason why a ledger of rows refuses the pod there; empty if none does. Raises
-        PluginFailure.
-        """
+        """Returns the first reason why a ledger of rows refuses the pod there; empty if none does. Raises PluginFailure."""
         return self._first_reason(self._of_rows, pod, row, choices)
 
     def fits_cluster(self, pod: Pod) -> ClusterRefusal:
@@ -177,9 +174,7 @@ class LedgerRegistry:
         return bool(self.versions(pod, ANY_ROW))
 
     def take(self, pod: Pod, row: int, choices: Choices = NO_CHOICES) -> Mapping[str, str]:
-        """Takes from every ledger; returns the annotations that the binding carries. After a PluginFailure nothing is
-        held.
-        """
+        """Takes from every ledger; returns the annotations that the binding carries. After a PluginFailure nothing is held."""
         annotations: dict[str, str] = {}
         for ledger in self._ledgers.values():
             try:
@@ -211,8 +206,7 @@ class LedgerRegistry:
         """Releases the pod's holds until `set_down`, which restores the same holds.
 
         `is_settled`: the API server has the annotations it was bound with. For an unconfirmed pod, holds that were
-        chosen and are not
-        recorded on the pod itself are kept, because they could not be restored.
+        chosen and are not recorded on the pod itself are kept, because they could not be restored.
         """
         for ledger in self._ledgers.values():
             if _can_be_made_again(ledger, is_settled=is_settled):

@@ -2,9 +2,8 @@
 
 Owns the nominations: those in the API server, and those decided here that are not written yet. Each has a rank, usually
 the pod's priority: pods of lower priority respect the nomination. For each rank it keeps the requests of the nominated
-pods,
-node by node, so a cycle evaluates a thousand nominated pods in a few vector operations. Written by the shell (`set`,
-`nominate`, `remove`) and by the cycle that assumes a nominated pod; all synchronous.
+pods, node by node, so a cycle evaluates a thousand nominated pods in a few vector operations. Written by the shell
+(`set`, `nominate`, `remove`) and by the cycle that assumes a nominated pod; all synchronous.
 
 A rank that differs from the priority is not in the API: after a restart the pod's rank is its priority.
 """
@@ -99,8 +98,7 @@ class Nominator:
         """Updates the nomination of a pending pod from its current and previous version in the API server.
 
         A nomination decided here is missing in versions of the pod written before it. It is kept as long as neither
-        version
-        names a node (source: kube-scheduler 1.36, backend/queue/nominator.go).
+        version names a node (source: kube-scheduler 1.36, backend/queue/nominator.go).
         """
         node = pod.nominated_node
         if not node and before is not None and not before.nominated_node:

@@ -1,10 +1,8 @@
 """ObjectStore: the cluster's objects besides pods and nodes, as the watches delivered them.
 
 Implements `framework.objects_view.ObjectsView`. Written synchronously by `shell/ingest/objects.py` (and by code that
-loads a
-snapshot), read by plugins through `PluginContext.objects`; a process has one, `ClusterCache.objects`. It holds only the
-API
-server's state: what a plugin assumes about an object (a binding in flight) is in that plugin's ledger.
+loads a snapshot), read by plugins through `PluginContext.objects`; a process has one, `ClusterCache.objects`. It holds
+only the API server's state: what a plugin assumes about an object (a binding in flight) is in that plugin's ledger.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Overlay: a copy-on-write view of the node table with pods added and removed.
 
-Used for nominated pods and for the dry runs of preemption. It is a `NodeView` like the table
-itself. Columns of amounts are copied on the first change (30 us at 5,000 nodes); everything that pods cannot
-change is read from the table (`ReadThrough`). Only the plugins that own ledgers can overlay them: AddPod and RemovePod
-keep a
-copy of what changes in the overlay's own cycle state. An overlay is used within one synchronous step and never kept.
+Used for nominated pods and for the dry runs of preemption. It is a `NodeView` like the table itself. Columns of amounts
+are copied on the first change (30 us at 5,000 nodes); everything that pods cannot change is read from the table
+(`ReadThrough`). Only the plugins that own ledgers can overlay them: AddPod and RemovePod keep a copy of what changes in
+the overlay's own cycle state. An overlay is used within one synchronous step and never kept.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""PodNews: pods that were added, changed or removed without a decision of this process, for binds that are decided but
-not sent.
+"""PodNews: pods that were added, changed or removed without a decision of this process, for binds that are decided but not sent.
 
 Owns a bounded log: a reader that is too far behind is told so. `ClusterCache` writes it. A confirmation of
 an own bind is not logged, so a burst of binds adds nothing.
@@ -32,9 +31,7 @@ class PodNews:
         self.end = 0
         """Number of entries so far; a decision records it."""
         self.demanding = 0
-        """`end` after the latest pod with required anti-affinity: only such pods affect pods without affinity of their
-        own.
-        """
+        """`end` after the latest pod with required anti-affinity: only such pods affect pods without affinity of their own."""
 
     def came(self, pod: Pod) -> None:
         """Logs a pod that was added to a node, or changed there."""

@@ -1,10 +1,9 @@
 """PodsByPriority: the pods on every row in columns, most important first, for preemption on thousands of rows at once.
 
 Owns matrices [k, row]: priority, start, label set, and the requests of the k-th pod of a row. A row is written when it
-is
-read after a change. Label sets and amounts are written only after their first use. So
-without preemptions nothing is kept, and little if no pod can be displaced. Rows with more than WIDTH_MAX pods
-(virtual nodes) get separate matrices each time. One per NodeTable; read by dry runs, synchronously.
+is read after a change. Label sets and amounts are written only after their first use. So without preemptions nothing is
+kept, and little if no pod can be displaced. Rows with more than WIDTH_MAX pods (virtual nodes) get separate matrices
+each time. One per NodeTable; read by dry runs, synchronously.
 """
 
 from __future__ import annotations
@@ -97,9 +96,7 @@ class PodsByPriority:
         self._has_ports: Bools = np.zeros((0, 0), np.bool_)
 
     def blocks(self, rows: Rows) -> list[PodColumns]:
-        """Returns the current pods on these rows (ascending): those of ordinary rows in one block, each wide row in its
-        own.
-        """
+        """Returns the current pods on these rows (ascending): those of ordinary rows in one block, each wide row in its own."""
         self._renew()
         if not len(rows):
             return []
@@ -249,9 +246,7 @@ class PodsByPriority:
     # -- label sets ------------------------------------------------------------------------------------------------
 
     def _numbered(self) -> Int32:
-        """Returns int32[k, rows of the table]. Built at the first read: labels are rarely needed, and a Job's pods
-        share none.
-        """
+        """Returns int32[k, rows of the table]. Built at the first read: labels are rarely needed, and a Job's pods share none."""
         if len(self._label_sets) > max(LABEL_SETS_MAX, 2 * int(self._counts.sum())):
             self._numbers.clear()
             self._label_sets = []
@@ -263,9 +258,7 @@ class PodsByPriority:
         return self._label_set
 
     def _number(self, pods: Sequence[Pod]) -> Int32:
-        """Returns the label set number of each pod. Interned labels and specs are compared by identity; the list keeps
-        them alive.
-        """
+        """Returns the label set number of each pod. Interned labels and specs are compared by identity; the list keeps them alive."""
         found = []
         for pod in pods:
             spec = pod.spec

@@ -1,12 +1,11 @@
 """Reservations: places for pods that do not exist yet, the replacements of pods that a repair evicts.
 
-A reservation is a nomination whose pod is a stand-in. The stand-in has its own uid, and equals the pod to be
-evicted in everything that filters read. Filters count it for every pod of equal or lower priority, with requests and
-host ports
-(`cycle/preemption/nominated_pods.py`). Nothing is assumed, so sums of rows match the API server's pods, the
-audit finds no difference, and a process that dies leaves nothing behind. After the handover, the nomination is the
-replacement's own: it is scheduled like a preemptor, with filters and commit. Owns the
-reservations; written by the shell, synchronous.
+A reservation is a nomination whose pod is a stand-in. The stand-in has its own uid, and equals the pod to be evicted in
+everything that filters read. Filters count it for every pod of equal or lower priority, with requests and host ports
+(`cycle/preemption/nominated_pods.py`). Nothing is assumed, so sums of rows match the API server's pods, the audit finds
+no difference, and a process that dies leaves nothing behind. After the handover, the nomination is the replacement's
+own: it is scheduled like a preemptor, with filters and commit. Owns the reservations; written by the shell,
+synchronous.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ class Reservations:
 
     def hold(self, uid: str, stand_in: Pod, node: str, handed: Callable[[], None]) -> None:
         """Reserves a place for the replacement of the pod of this uid, in place of an earlier reservation for it.
-        `handed` is
-        called at the handover.
+        `handed` is called at the handover.
         """
         self.release(uid)
         self._by_uid[uid] = Reservation(stand_in, node, handed)
@@ -100,8 +98,7 @@ def is_stand_in(pod: Pod) -> bool:
 
 
 def _is_alike(pod: Pod, stand_in: Pod) -> bool:
-    """Reports whether the pod has the same controller and is no larger: a pod of another template may not fit the
-    place.
+    """Reports whether the pod has the same controller and is no larger: a pod of another template may not fit the place.
 
     The namespace is compared too, because a pod's creator may name any owner in it.
     """

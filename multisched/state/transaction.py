@@ -25,10 +25,7 @@ class NotTaken(msgspec.Struct, frozen=True):
     """The pod was not assumed."""
 
     refusal: str = ""
-    """Node and reason of a ledger's refusal there, or reason of a cluster ledger's refusal; empty if other pods had
-    taken
-    the rows.
-    """
+    """Node and reason of a ledger's refusal there, or reason of a cluster ledger's refusal; empty if other pods had taken the rows."""
     plugin: str = ""
     """The plugin that owns the refusing cluster ledger; empty for any other refusal."""
     condition_reason: str = ""

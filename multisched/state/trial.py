@@ -1,10 +1,9 @@
 """Trial: the real table and ledgers with some placed pods removed and some pending ones added, for one block.
 
 For dry runs of several pods, which need everything that a placement needs: filters, cached classes, ledgers. When the
-block
-ends, for any reason, table, ledgers, counts and nominations are restored; only versions have risen. The entries of
-the cache and the gang roster are never changed. The block may wait only in `pause`, which undoes everything
-before the wait and repeats it afterwards.
+block ends, for any reason, table, ledgers, counts and nominations are restored; only versions have risen. The entries
+of the cache and the gang roster are never changed. The block may wait only in `pause`, which undoes everything before
+the wait and repeats it afterwards.
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ class Trial:
         """Yields once, with all changes undone; afterwards makes them again.
 
         Returns the uids of pods that are no longer placed because their rows changed during the pause. A removed pod
-        that was deleted or
-        bound elsewhere during the pause is not removed again.
+        that was deleted or bound elsewhere during the pause is not removed again.
         """
         nodes = self._cache.nodes
         away, stands = list(self._away.values()), list(self._stands.values())
@@ -83,9 +81,7 @@ class Trial:
         self._nominations.clear()
 
     def take_away(self, entries: Iterable[PlacedPod]) -> None:
-        """Removes placed pods from their rows and releases their restorable holds. Skips entries that left the cache
-        meanwhile.
-        """
+        """Removes placed pods from their rows and releases their restorable holds. Skips entries that left the cache meanwhile."""
         cache = self._cache
         for entry in entries:
             if cache.placed(entry.pod.uid) is not entry:
@@ -107,9 +103,7 @@ class Trial:
             cache.ledgers.set_down(entry.pod, entry.row, is_settled=entry.state is PodState.CONFIRMED)
 
     def stand(self, pod: Pod, row: int, choose: Choose) -> Stand | None:
-        """Places a pending pod on a row that passed the filters; None if a ledger refuses it there. Raises
-        PluginFailure.
-        """
+        """Places a pending pod on a row that passed the filters; None if a ledger refuses it there. Raises PluginFailure."""
         cache = self._cache
         if cache.ledgers.fits_cluster(pod).reason:
             return None

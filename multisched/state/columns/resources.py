@@ -24,9 +24,7 @@ NOTHING, PODS_INDEX = 0, 1
 NATIVE_END = 5
 """The lines before it are those that most calls read: see `ResourceColumns._index`."""
 SCORING = slice(NATIVE_END, NATIVE_END + len(SCORED))
-"""Lines of `ResourceColumns._requested` with the scoring amounts of SCORED; these lines of the other matrices stay
-zero.
-"""
+"""Lines of `ResourceColumns._requested` with the scoring amounts of SCORED; these lines of the other matrices stay zero."""
 
 BLOCKS_MAX = 1_024
 """Combinations of resources whose lines are cached."""
@@ -222,9 +220,7 @@ class ResourceColumns:
         return view
 
     def _take_few(self, rows: Rows) -> _FewRows:
-        """Reads the rows once for all callers with the same array in the same state: arrays of rows are never changed
-        (`NodeView`).
-        """
+        """Reads the rows once for all callers with the same array in the same state: arrays of rows are never changed (`NodeView`)."""
         self._few = _FewRows(rows, self._row_log.sequence, self._allocatable, self._requested)
         return self._few
 
