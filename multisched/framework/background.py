@@ -79,8 +79,7 @@ class BackgroundPorts(msgspec.Struct, frozen=True):
     in_thread: InThread
     process: Callable[[str, object], BackgroundProcess] | None = None
     """(`module:name` of the function, its settings) -> a process, not yet started, which ends with the background task
-    at the latest.
-    None: no processes are available, for instance in virtual time; use `in_thread` instead.
+    at the latest. None: no processes are available, for instance in virtual time; use `in_thread` instead.
     """
     mover: Mover | None = None
     """None if pods cannot be moved."""

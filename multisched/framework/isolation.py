@@ -227,7 +227,7 @@ class IsolatedPlugin:
             own[code] = self.reasons.code(status, *reasons)
         return _Settled(request, own[found.codes], found.scores)
 
-    # -- the answer, read back in the cycle ------------------------------------------------------------------------
+    # -- the response, read in the cycle ---------------------------------------------------------------------------
 
     def _filter(self, cycle: CycleView, pod: Pod, rows: Rows) -> Codes:
         """Returns uint8[rows]: the worker's codes."""

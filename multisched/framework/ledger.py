@@ -159,7 +159,7 @@ class ChoosingPlugin(Plugin, Protocol):
 
 @runtime_checkable
 class LabelledLedger(Protocol):
-    """A cluster ledger that depends on labels of pods. They are frozen like the annotations of an `AnnotatedLedger`.
+    """A cluster ledger that depends on labels of pods. They are fixed at the bind like the annotations of an `AnnotatedLedger`.
 
     Border: a plugin has one (`QuotaLedger`), and the state imports no plugin.
     """
@@ -172,7 +172,7 @@ class LabelledLedger(Protocol):
 class AnnotatedLedger(Ledger, Protocol):
     """A ledger that depends on annotations of pods: what they request, and what their bindings carry.
 
-    These are read of every pod, however many other annotations it has. They are frozen once a pod is placed: the cache
+    These are read of every pod, however many other annotations it has. They are fixed once a pod is placed: the cache
     keeps the values it was bound with, and no later version of the pod changes what it holds.
 
     Border: a domain has one (`GpuLedger`), and the state imports no domain.

@@ -87,7 +87,7 @@ class Fields:
         if kind is None and self._problems:
             raise PluginArgsError(self._problems)
 
-    # -- what is wrong ---------------------------------------------------------------------------------------------
+    # -- problems --------------------------------------------------------------------------------------------------
 
     def refuse(self, name: str, reason: str) -> None:
         """Records a problem of a field, unless it may follow from a recorded one."""
@@ -108,7 +108,7 @@ class Fields:
         path = self.at(name) if name else self.path
         return any(_is_within(other.path, path) for other in self._problems)
 
-    # -- what is there ---------------------------------------------------------------------------------------------
+    # -- structure -------------------------------------------------------------------------------------------------
 
     def has(self, name: str) -> bool:
         """Reports whether the field is present and not null."""
@@ -230,7 +230,7 @@ class Fields:
                 self.refuse(f"{name}.{key}", "is not one line of text; put it in quotes")
         return {str(key): str(value) for key, value in found.items()}
 
-    # -- inside ----------------------------------------------------------------------------------------------------
+    # -- internal --------------------------------------------------------------------------------------------------
 
     def _number(self, name: str, default: float, range_: str, is_good: Callable[[float], bool]) -> float:
         found = self._document.get(name)

@@ -28,7 +28,7 @@ QUERIES_MAX: Final = 4_096
 """Queries kept; the least recently used are dropped."""
 
 QUERIES_MIN: Final = 128
-"""The latest queries are kept whatever their size. More than one pod needs, because its counts are read together."""
+"""Most recently used queries, kept whatever their size: more than one pod needs, because its counts are read together."""
 
 QUERY_BYTES_MAX: Final = 64 * 1024 * 1024
 """Memory for the counts of queries; the least recently used are dropped."""
@@ -298,7 +298,7 @@ class PodCounts:
                 if held.get(row, 0) != there:
                     found.setdefault(row, f"{query} counts {held.get(row, 0)} pods, but the row has {there}")
 
-    # -- inside ----------------------------------------------------------------------------------------------------
+    # -- internal --------------------------------------------------------------------------------------------------
 
     def _tick(self) -> int:
         self._sequence += 1

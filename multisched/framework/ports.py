@@ -35,7 +35,7 @@ class BindAnswer(Enum):
     CREATED = auto()
     """201: the pod is bound to the requested node."""
     NOT_FOUND = auto()
-    """404: the pod is deleted."""
+    """404: the pod does not exist."""
     CONFLICT = auto()
     """409: bound, deleting, gated or of another uid; only a read of the pod can tell."""
     THROTTLED = auto()

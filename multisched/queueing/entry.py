@@ -1,7 +1,7 @@
 """One pod's record in the queue, and the argument and result types of `PodQueue`.
 
-An `Entry` is owned by one queue. Its parts change it: `places` sets its place, `requeue_judge` counts its failures, and
-`PodQueue` does the rest. All other types here are frozen.
+An `Entry` is owned by one queue, whose parts change it: `places` sets its place, `requeue_judge` counts its failures,
+and `PodQueue` does the rest. All other types here are frozen.
 """
 
 from __future__ import annotations

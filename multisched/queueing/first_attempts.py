@@ -14,7 +14,7 @@ from typing import Any, Final
 from multisched.queueing.uid_heap import UidHeap
 
 DEBT_UNITS: Final = 16.0
-"""Debt from which on a namespace is held back."""
+"""Debt above which a namespace is held back."""
 
 HELD_BACK_MAX: Final = 256
 """Namespaces held back at once; the debts of further namespaces are ignored."""

@@ -83,7 +83,7 @@ class GangEntries:
         """True if any entry belongs to a gang."""
         return bool(self._gang_of)
 
-    # -- what changed ----------------------------------------------------------------------------------------------
+    # -- changes ---------------------------------------------------------------------------------------------------
 
     @property
     def has_changed(self) -> bool:
@@ -129,7 +129,7 @@ class GangEntries:
         gangs = (self._roster.gang(one) for one in self._roster.together_with(key))
         return tuple((gang.key, gang.spec, gang.lacks) for gang in gangs if gang is not None)
 
-    # -- who is there ----------------------------------------------------------------------------------------------
+    # -- members ---------------------------------------------------------------------------------------------------
 
     def join(self, entry: Entry) -> bool:
         """Assigns a new entry, or one whose pod changed, to its gang. Returns False if its gang is unchanged."""
@@ -208,7 +208,7 @@ class GangEntries:
     def followers(self, lead: Entry) -> Iterator[Entry]:
         return (entry for entry in self.members(self._gang_of[lead.uid]) if entry.place is Place.GANG)
 
-    # -- who leads -------------------------------------------------------------------------------------------------
+    # -- leads -----------------------------------------------------------------------------------------------------
 
     def lead_of(self, entry: Entry) -> Entry | None:
         """Returns the lead of the entry's gang; None if there is none."""
@@ -264,7 +264,7 @@ class GangEntries:
             else:
                 yield waiting.lead
 
-    # -- how long --------------------------------------------------------------------------------------------------
+    # -- timeouts --------------------------------------------------------------------------------------------------
 
     def _wait(self, key: str, now_s: float) -> None:
         """Starts the gang's timeout, if it is not running: it waits for members or for capacity."""
@@ -318,7 +318,7 @@ class GangEntries:
         waiting = self._gangs.get(key)
         return waiting is None or waiting.due_s != due_s
 
-    # -- turns to reserve room -------------------------------------------------------------------------------------
+    # -- turns to reserve capacity ---------------------------------------------------------------------------------
 
     def is_led(self, key: str) -> bool:
         """Reports whether the gang can be tried: it, or a gang that starts with it, has a lead."""
@@ -354,7 +354,7 @@ class GangEntries:
         self._gangs[found[-1]].turns += 1
         return found[-1]
 
-    # -- all of them -----------------------------------------------------------------------------------------------
+    # -- gangs as units --------------------------------------------------------------------------------------------
 
     def queued(self, entries: Iterable[Entry]) -> QueuedGang:
         """Returns these members as one unit for the cycle, most important first."""

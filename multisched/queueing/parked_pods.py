@@ -7,9 +7,9 @@ answer per event, so a hint must not read the pod's name, uid, version or creati
 (TARGET_POD) the hint is called for that pod alone and may read them.
 
 Ten thousand refused pods of one namespace with fifty terms each would cost every event a second of hints. So if a
-namespace's classes behind one set of plugins cost more than HINT_COST_MAX, their hints are not called. Instead they are
-requeued after such an event as if it helped them, in turns, as many at a time as `overdue` returns. Used by `PodQueue`
-only.
+namespace's classes behind one set of plugins cost more than HINT_COST_MAX, their hints are not called. Instead its pods
+are requeued after such an event as if it helped them, in turns, as many at a time as `overdue` returns. Used by
+`PodQueue` only.
 """
 
 from __future__ import annotations

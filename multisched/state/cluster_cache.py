@@ -4,9 +4,8 @@ States of a pod: unassumed -> assumed -> confirmed -> removed. There is no timer
 the watch (confirm, remove) ends the assumed state; before the bind is sent, unreserve (forget) may end it too. A
 forbidden transition means a corrupted cache and raises: the process must not go on placing pods with it.
 
-What a pod was bound with is frozen. The annotations and labels that ledgers depend on (`LedgerRegistry.annotations`,
-`settled_labels`) keep the values they had when the pod was assumed, or first seen on its node; later versions are
-ignored.
+The annotations and labels that ledgers depend on (`LedgerRegistry.annotations`, `settled_labels`) are fixed at the bind:
+they keep the values they had when the pod was assumed, or first seen on its node, and later versions are ignored.
 Otherwise a user who may edit a running pod could free what it still uses, or take what it was never given.
 
 Pods whose node is unknown (not yet listed, or deleted) are *strays*. They are kept by node name, on no row, until the
@@ -294,7 +293,7 @@ class ClusterCache:
         return msgspec.structs.replace(pod, annotations={**own, **carried})
 
     def _settled(self, before: Pod, after: Pod) -> Pod:
-        """Returns a newer version of a placed pod with the frozen annotations and labels of the old one."""
+        """Returns a newer version of a placed pod with the annotations and labels fixed at the bind of the old one."""
         annotations = _kept(before.annotations, after.annotations, self.ledgers.annotations)
         labels = _kept(before.labels, after.labels, self.ledgers.settled_labels)
         if annotations is after.annotations and labels is after.labels:

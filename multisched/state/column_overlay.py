@@ -86,7 +86,7 @@ class ColumnOverlay(Overlay):
             self._users[key] = users
         return users
 
-    # -- inside ----------------------------------------------------------------------------------------------------
+    # -- internal --------------------------------------------------------------------------------------------------
 
     def _column(self, resource: str) -> Int64:
         column = np.array(self._table.requested(resource))

@@ -487,7 +487,7 @@ class GangRoster:
         if gang.outlook != before:
             self._changed(key)
 
-    # -- inside ----------------------------------------------------------------------------------------------------
+    # -- internal --------------------------------------------------------------------------------------------------
 
     def _changed(self, key: str) -> None:
         gang = self._gangs.get(key)
@@ -679,7 +679,7 @@ def _obstacle_of(
 
 def _why_incomplete(gang: Gang) -> str:
     spec = gang.spec
-    assert spec is not None, "a gang without problem asks for something"
+    assert spec is not None, "a gang without a problem has requirements"
     if gang.needs <= 0 or gang.present >= spec.min_members:
         return ""
     left_out = [f"{member.name}: {member.held}" for member in _held_members(gang)] if gang.held else []

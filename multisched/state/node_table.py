@@ -267,7 +267,7 @@ class NodeTable:
         if faults:
             raise AssertionError(f"rows {faults}")
 
-    # -- inside ----------------------------------------------------------------------------------------------------
+    # -- internal --------------------------------------------------------------------------------------------------
 
     def _write_node(self, row: int, before: Node | None, node: Node) -> None:
         """Writes a node into all columns. `before`: the row's previous node."""

@@ -142,7 +142,7 @@ class Overlay(ReadThrough):
             column = self._changed[(kind, resource)] = np.array(source(resource))
         return column
 
-    # -- NodeView: what pods change -------------------------------------------------------------------------------
+    # -- NodeView: columns that pods change -----------------------------------------------------------------------
 
     def requested(self, resource: str) -> Int64:
         if resource == PODS:

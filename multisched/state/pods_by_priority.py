@@ -140,7 +140,7 @@ class PodsByPriority:
             column[at] = _amounts(pods, resource)
         return column
 
-    # -- inside ----------------------------------------------------------------------------------------------------
+    # -- internal --------------------------------------------------------------------------------------------------
 
     def _block(self, rows: Rows, depth: int) -> PodColumns:
         columns = (

@@ -54,9 +54,8 @@ def assume(
 class Transaction:
     """Pods that are assumed one after another in one block: all are kept, or none.
 
-    The caller finds a row for each pod in the state that the pods before it left, and chooses then what it gets from
-    ledgers.
-    A block that ends without `keep`, for any reason, forgets its pods in reverse order.
+    The caller finds a row for each pod in the state that the pods before it left, and then chooses what the pod gets
+    from ledgers. A block that ends without `keep`, for any reason, forgets its pods in reverse order.
 
     The block of a gang may pause. Meanwhile its pods are assumed for all readers, but do not count as started members:
     until `keep`, their gang needs as many members as before.

@@ -1,8 +1,7 @@
 """Labels of nodes, by key: a column of codes for each key in use.
 
 Owns the columns, and the number of nodes with each key. Keys that only pods name get no column: their authors are not
-trusted.
-Used by `NodeTable` only.
+trusted. Used by `NodeTable` only.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ class ResourceColumns:
         is_right = found == sums and [cpu, memory] == self._requested[SCORING, row].tolist()
         return "" if is_right else f"columns say {found}, its pods {sums}"
 
-    # -- inside ----------------------------------------------------------------------------------------------------
+    # -- internal --------------------------------------------------------------------------------------------------
 
     def _column(self, kind: str, array: Int64, resource: str) -> Int64:
         key = (kind, resource)
