@@ -4,7 +4,7 @@ Owns the order of active pods and the shares of namespaces. A retry is a pod who
 failed by an error. First attempts keep QueueSort's order, except in namespaces whose attempts take long
 (`first_attempts`). The README.md of this folder explains the shares, their bounds and the reasons.
 
-Attempts are counted in units: one per started UNIT_S, at least one. Of the first attempts that are ahead of another,
+Attempts are counted in units: one per UNIT_S that an attempt takes, at least one. Of the first attempts that are ahead of another,
 long ones count only up to what their namespaces may use beyond their share. This is start-time fair queueing. Virtual
 time advances by units / k, where k namespaces have retries. Each namespace has a mark, the virtual time at which its
 next retry is due; its own attempts advance it. Used by `PodQueue` only.
@@ -92,12 +92,12 @@ class ActivePods:
         return len(self._ahead)
 
     def push_first(self, uid: str, namespace: str, key: tuple[Any, ...], order: int) -> None:
-        """Adds a pod that was never refused and is not in this object."""
+        """Adds a pod without an earlier refusal or error. It must not be active yet."""
         self._tenants[namespace] = self._tenants.get(namespace, 0) + 1
         self._first.push(uid, namespace, key, order)
 
     def push_retry(self, uid: str, namespace: str, key: tuple[Any, ...], order: int) -> None:
-        """Adds a pod that was refused before and is not in this object."""
+        """Adds a pod with an earlier refusal or error. It must not be active yet."""
         self._tenants[namespace] = self._tenants.get(namespace, 0) + 1
         heap = self._retries.get(namespace)
         if heap is None:

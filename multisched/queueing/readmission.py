@@ -81,7 +81,7 @@ class Readmission:
             self.requeue(entry, how, event, now_s, tally)
 
     def ask_again(self, event: str, now_s: float) -> list[tuple[Pod, Status]]:
-        """Runs changed gates for active entries and entries in backoff; gates those refused. Followers are checked with their lead."""
+        """Runs the new gates for active entries and entries in backoff; gates those refused. Followers are checked with their lead."""
         tally = Tally()
         for entry in list(self._places.entries.values()):
             if entry.place in (Place.ACTIVE, Place.BACKOFF):

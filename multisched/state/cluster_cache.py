@@ -293,7 +293,7 @@ class ClusterCache:
         return msgspec.structs.replace(pod, annotations={**own, **carried})
 
     def _settled(self, before: Pod, after: Pod) -> Pod:
-        """Returns a newer version of a placed pod with the annotations and labels fixed at the bind of the old one."""
+        """Returns a newer version of a placed pod, with the annotations and labels that are fixed at the bind taken from the old one."""
         annotations = _kept(before.annotations, after.annotations, self.ledgers.annotations)
         labels = _kept(before.labels, after.labels, self.ledgers.settled_labels)
         if annotations is after.annotations and labels is after.labels:
