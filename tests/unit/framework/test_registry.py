@@ -240,7 +240,7 @@ def test_a_weight_of_nought_filters_without_scoring() -> None:
         ((SORT, PluginUse("PrioritySort"), BINDER), "found QOSSort, PrioritySort"),
         ((SORT,), "a Bind plugin is needed"),
         ((SORT, BINDER, BINDER), "DefaultBinder is enabled twice"),
-        ((SORT, BINDER, PluginUse("NodeName", isolation=Isolation.THREAD)), "nothing here runs isolated plugins"),
+        ((SORT, BINDER, PluginUse("NodeName", isolation=Isolation.THREAD)), "this program cannot run isolated plugins"),
     ],
 )
 def test_a_profile_that_cannot_work_is_refused(uses: tuple[PluginUse, ...], words: str) -> None:
